@@ -10,7 +10,7 @@ detuning: K. Goswami et al., Phys. Rev. Research 6, 023031, 2024).
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Protocol, TypeAlias
@@ -27,6 +27,7 @@ from sf_quantum.samplers.states import Bits, as_binary, quadratic, sample_set
 
 if TYPE_CHECKING:
     from pulser import Sequence
+    from pulser.backend import Results
     from pulser.devices._device_datacls import BaseDevice
 
 Doubles: TypeAlias = NDArray[np.float64]
@@ -230,8 +231,13 @@ def _device(runner: SequenceRunner | None) -> BaseDevice:
         raise InputError(f"{runner.name}: invalid device specification") from error
 
 
+def tensor_networks() -> bool:
+    """Return whether emu-mps is installed; does not import it."""
+    return importlib.util.find_spec("emu_mps") is not None
+
+
 def _emulator(atoms: int) -> str:
-    installed = importlib.util.find_spec("emu_mps") is not None
+    installed = tensor_networks()
     name = "emu-mps" if installed and atoms > ATOMS["qutip"] else "qutip"
     if atoms > ATOMS[name]:
         more = "" if installed else f", or {ATOMS['emu-mps']} with emu-mps installed"
@@ -314,31 +320,57 @@ def _sequence(
     return sequence
 
 
+def contract(
+    sequence: Sequence[BaseDevice],
+    shots: int,
+    seed: int,
+    *,
+    step: float,
+    bond_dimension: int | None = None,
+) -> Mapping[str, int]:
+    """Emulate a sequence by matrix-product states, and count its bit strings.
+
+    :param step: in nanoseconds
+    :param bond_dimension: the largest; by default emu-mps's own
+    """
+    import torch
+    from emu_mps import MPSBackend, MPSConfig
+    from pulser.backend import BitStrings
+
+    torch.manual_seed(seed)
+    most = {} if bond_dimension is None else {"max_bond_dim": bond_dimension}
+    config = MPSConfig(
+        dt=step,
+        observables=[BitStrings(evaluation_times=[1.0], num_shots=shots)],
+        gpu=False,
+        log_level=40,
+        **most,
+    )
+    return _counted(MPSBackend(sequence, config=config).run())
+
+
 def _emulate(
     sequence: Sequence[BaseDevice], emulator: str, shots: int, seed: int
 ) -> Mapping[str, int]:
-    from pulser.backend import BitStrings
+    if emulator == "emu-mps":
+        return contract(sequence, shots, seed, step=_STEP)
+    from pulser.backend import BitStrings, EmulationConfig
+    from pulser_simulation import QutipBackendV2
 
     observed = BitStrings(evaluation_times=[1.0], num_shots=shots)
-    if emulator == "emu-mps":
-        import torch
-        from emu_mps import MPSBackend, MPSConfig
+    # Pulser draws from numpy's global state, which a sampler must not change
+    state = np.random.get_state()
+    np.random.seed(seed)
+    try:
+        backend = QutipBackendV2(
+            sequence, config=EmulationConfig(observables=[observed])
+        )
+        return _counted(backend.run())
+    finally:
+        np.random.set_state(state)
 
-        torch.manual_seed(seed)
-        config = MPSConfig(dt=_STEP, observables=[observed], gpu=False, log_level=40)
-        results = MPSBackend(sequence, config=config).run()
-    else:
-        from pulser.backend import EmulationConfig
-        from pulser_simulation import QutipBackendV2
 
-        # Pulser draws from numpy's global state, which a sampler must not change
-        state = np.random.get_state()
-        np.random.seed(seed)
-        try:
-            config = EmulationConfig(observables=[observed])
-            results = QutipBackendV2(sequence, config=config).run()
-        finally:
-            np.random.set_state(state)
+def _counted(results: Results | Iterable[Results]) -> Mapping[str, int]:
     # the declared type includes results of remote backends, which lack the attribute
     counts = getattr(results, "final_bitstrings")  # noqa: B009
     return {str(word): int(count) for word, count in sorted(counts.items())}

@@ -14,6 +14,7 @@ import pytest
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
 from sf_quantum.qpu.jobs import Task
+from sf_quantum.samplers.neutral_atom import tensor_networks
 from sf_quantum.samplers.problem import FieldError
 from sf_quantum.service.device.emulator import sequence
 from sf_quantum.service.device.emulator.computation import (
@@ -50,6 +51,15 @@ def pulse(duration: int) -> JSON:
         "phase": 0.0,
         "post_phase_shift": 0.0,
     }
+
+
+def block(atoms: int, columns: int = 2) -> str:
+    """The sequence with atoms in rows."""
+    register: list[JSON] = [
+        {"name": f"q{i}", "x": 5.0 * (i % columns) - 5, "y": 5.0 * (i // columns) - 35}
+        for i in range(atoms)
+    ]
+    return changed(register=register)
 
 
 def refusal(content: JSON, qubits: int = 5) -> str:
@@ -96,11 +106,59 @@ def test_wrong_sequences_are_refused_with_their_reason() -> None:
 @with_pulser
 def test_too_many_atoms() -> None:
     assert refusal(TEXT, qubits=1) == "2 atoms do not fit on 1 qubits"
-    line: list[JSON] = [
-        {"name": f"q{i}", "x": 5.0 * i - 35, "y": 0.0} for i in range(15)
+    detail = refusal(block(31, 4), qubits=100)
+    more = ", or 30 with the extra emu-mps (pip install 'sf-quantum[emu-mps]')"
+    most = "30" if tensor_networks() else "14"
+    assert detail == f"31 atoms; at most {most} can be simulated" + more * (
+        most == "14"
+    )
+
+
+@with_pulser
+def test_many_atoms_are_contracted(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("emu_mps", reason="emu-mps is not installed")
+    text = block(16)
+    size = RUNNER.check(text, qubits=100)
+    assert (size.values, size.evolution) == (16, 0)
+    assert size.sites > 0
+    limits = ComputeLimits(bond_dimension=8)
+    asked = Computation(json.dumps(text), {"num_reads": 50, "seed": 7}, None, limits)
+    first, again = (RUNNER.run(asked, lambda: False) for _ in range(2))
+    counter = json.loads(first.text)["counter"]
+    assert first == again
+    assert sum(counter.values()) == 50
+    assert {len(word) for word in counter} == {16}
+    # as the exact simulation of fewer atoms: the bulk of a chain
+    excited = sum(word.count("1") * count for word, count in counter.items()) / 50 / 16
+    few = Computation(json.dumps(block(10)), {"num_reads": 500, "seed": 7})
+    counter = json.loads(RUNNER.run(few, lambda: False).text)["counter"]
+    expected = sum(word.count("1") * count for word, count in counter.items()) / 5000
+    assert excited == pytest.approx(expected, abs=0.08)
+
+
+@with_pulser
+def test_many_atoms_have_no_digital_channels() -> None:
+    pytest.importorskip("emu_mps", reason="emu-mps is not installed")
+    import pulser
+
+    register = pulser.Register.square(4, 6.0, prefix="q")
+    digital = pulser.Sequence(register, pulser.DigitalAnalogDevice)
+    digital.declare_channel("r", "raman_local", initial_target="q0")
+    digital.add(pulser.Pulse.ConstantPulse(100, 1.0, 0.0, 0.0), "r")
+    detail = refusal(digital.to_abstract_repr(), qubits=100)
+    assert detail == ("16 atoms with digital channels; at most 14 can be simulated")
+
+
+def test_more_bonds_cost_more() -> None:
+    size = Size(values=20, sites=20 * 1000)
+    times = [
+        compute_seconds(size, {}, ComputeLimits(bond_dimension=bonds))
+        for bonds in (16, 64)
     ]
-    detail = refusal(changed(register=line), qubits=100)
-    assert detail == "15 atoms; at most 14 can be simulated"
+    assert times[1] > 5 * times[0]
+    ComputeLimits(bond_dimension=16).check(size, {})
+    with pytest.raises(FieldError, match="at most 2,000,000,000 per job"):
+        ComputeLimits(bond_dimension=64).check(size, {})
 
 
 @with_pulser

@@ -115,7 +115,7 @@ def run(
         return sample(content)
     if kind == "circuit":
         return aer.simulate(content, parameters, errors, **more)
-    counter = pulses.simulate(content, parameters)
+    counter = pulses.simulate(content, parameters, **more)
     return {"counter": errors.misread(counter) if errors else {**counter}}
 
 

@@ -9,6 +9,9 @@ from sf_quantum.service.domain.jobs import Size
 from sf_quantum.service.domain.settings import Count, Positive
 from sf_quantum.validation import Section
 
+# amplitudes that take as long as a site of a matrix-product state with few bonds
+SITE = 18_000
+
 
 class ComputeLimits(Section):
     """Limits of the computation of a job.
@@ -22,11 +25,13 @@ class ComputeLimits(Section):
     :param updates: reads times sweeps times interactions of a problem, where a variable
         counts as 50 interactions
     :param evolution: nanoseconds of a sequence times its amplitudes, 2 to the power of its
-        atoms, and 64
+        atoms, and 64; above 14 atoms, times 18,000 and 0.4 times the cube of
+        ``bond_dimension`` for each atom
     :param circuits: of a job
     :param gate_shots: shots times gates, measurements and resets of all circuits
     :param bond_dimension: largest of the matrix-product states by which circuits of many
-        qubits are simulated; what is beyond it is cut off
+        qubits, and sequences of more than 14 atoms, are simulated; what is beyond it is
+        cut off
     """
 
     memory_gib: Positive = 4.0
@@ -56,11 +61,20 @@ class ComputeLimits(Section):
             detail = f"{shots:,} shots of {size.gates:,} gates are {gates:,} gates"
             detail = f"{detail}; at most {self.gate_shots:,} per job"
             raise FieldError("parameters.num_reads", detail)
-        if size.evolution > self.evolution:
-            detail = f"its duration times its amplitudes are {size.evolution:,}"
+        if (evolution := evolution_of(size, self.bond_dimension)) > self.evolution:
+            detail = f"its duration times its amplitudes are {evolution:,}"
             raise FieldError(
                 "sequence", f"{detail}; at most {self.evolution:,} per job"
             )
+
+
+def evolution_of(size: Size, bond_dimension: int) -> int:
+    """Return what a sequence costs, in nanoseconds times amplitudes.
+
+    Of matrix-product states, it is what takes as long: per atom and nanosecond, 1 ms with
+    a bond dimension of 16, 1.6 ms with 32, and at most 6 ms with 64.
+    """
+    return size.evolution + size.sites * (SITE + bond_dimension**3 * 2 // 5)
 
 
 def updates_of(size: Size, parameters: JobParameters) -> int:

@@ -140,6 +140,7 @@ class Size:
     :param updates: of each sweep over a BQM: its interactions, and 50 per variable
     :param amplitudes: that the gates of circuits change, in total
     :param evolution: of a sequence: its amplitudes, and 64, times its nanoseconds
+    :param sites: of a sequence of many atoms: these, times its nanoseconds
     :param circuits: of a job; each has all shots
     :param gates: of all circuits, with measurements and resets
     :param shot_amplitudes: as ``amplitudes``, where each shot is simulated by itself
@@ -149,6 +150,7 @@ class Size:
     updates: int = 0
     amplitudes: int = 0
     evolution: int = 0
+    sites: int = 0
     circuits: int = 1
     gates: int = 0
     shot_amplitudes: int = 0

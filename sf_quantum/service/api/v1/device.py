@@ -84,8 +84,8 @@ class BoundsAnswer(Strict):
         description="Shots times gates and measurements of all circuits of a job."
     )
     bond_dimension: int = Field(
-        description="Of the matrix-product states by which circuits of many qubits are "
-        "simulated; what is beyond it is cut off."
+        description="Of the matrix-product states by which circuits of many qubits, and "
+        "sequences of many atoms, are simulated; what is beyond it is cut off."
     )
     cpu_seconds: int = Field(description="CPU time of its computation.")
     memory_gib: float = Field(description="Memory of its computation.")

@@ -11,7 +11,7 @@ from pydantic import TypeAdapter
 from sf_quantum.files import JSON
 from sf_quantum.qpu.jobs import JobParameters, Result
 from sf_quantum.service.device.emulator.noise import Noise
-from sf_quantum.service.device.limits import ComputeLimits, updates_of
+from sf_quantum.service.device.limits import ComputeLimits, evolution_of, updates_of
 from sf_quantum.service.device.processes import ask
 from sf_quantum.service.domain.jobs import Kind, Size
 
@@ -35,11 +35,14 @@ STEP_AMPLITUDES = 64
 VARIABLE_UPDATES = 50
 
 
-def compute_seconds(size: Size, parameters: JobParameters) -> float:
+def compute_seconds(
+    size: Size, parameters: JobParameters, limits: ComputeLimits | None = None
+) -> float:
     """Estimate the CPU time of a computation."""
-    if size.evolution:
+    bond_dimension = (limits or ComputeLimits()).bond_dimension
+    if evolution := evolution_of(size, bond_dimension):
         shots = size.values * (parameters.get("num_reads") or 1)
-        seconds = SEQUENCE_SECONDS + size.evolution * EVOLUTION_SECONDS
+        seconds = SEQUENCE_SECONDS + evolution * EVOLUTION_SECONDS
         return seconds + shots * ATOM_SHOT_SECONDS
     if size.gates:
         shots = parameters.get("num_reads") or 1

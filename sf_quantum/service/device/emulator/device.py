@@ -447,7 +447,7 @@ class EmulatedDevice(DeviceSettings, Device):
         """See :meth:`Device.cost`: the modelled seconds, without faults."""
         size = size or Size()
         modelled = self.hardware.job_seconds(parameters, size.circuits)
-        computed = compute_seconds(size, parameters)
+        computed = compute_seconds(size, parameters, self.compute)
         return Cost(modelled, compute_seconds=computed)
 
     def elapsed_seconds(self, cost: Cost) -> float:

@@ -6,12 +6,14 @@ Only separate processes import Pulser and QuTiP, which take a second and 150 MB.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
 from sf_quantum.qpu.jobs import JobParameters
+from sf_quantum.samplers.neutral_atom import ATOMS, contract, tensor_networks
 from sf_quantum.text import described
 
 if TYPE_CHECKING:
@@ -20,8 +22,10 @@ if TYPE_CHECKING:
     from pulser.devices._device_datacls import BaseDevice
 
 # A state of n atoms has 2^n amplitudes: 12 atoms take 0.4 s, 14 take 1.8 s (2 us of
-# constant pulse, one core).
-ATOMS = 14
+# constant pulse, one core). Those of more are contracted, in steps of nanoseconds.
+EXACT = ATOMS["qutip"]
+STEP = 10
+EXTRA = "the extra emu-mps (pip install 'sf-quantum[emu-mps]')"
 
 
 def check(payload: str, qubits: int) -> dict[str, JSON]:
@@ -36,15 +40,19 @@ def check(payload: str, qubits: int) -> dict[str, JSON]:
     return {"atoms": atoms, "nanoseconds": sequence.get_duration()}
 
 
-def simulate(text: str, parameters: JobParameters) -> dict[str, int]:
+def simulate(
+    text: str, parameters: JobParameters, bond_dimension: int
+) -> Mapping[str, int]:
     """Return the counts of the bit strings, with atoms in the order of the register.
 
     :raises InputError: if the sequence cannot be simulated
     """
     sequence = _parse(text)
-    _check(sequence, ATOMS)
+    _check(sequence, _most())
     shots, seed = parameters.get("num_reads") or 1, parameters.get("seed") or 0
-    return _simulate(sequence, shots, seed)
+    if len(sequence.register.qubit_ids) <= EXACT:
+        return _simulate(sequence, shots, seed)
+    return contract(sequence, shots, seed, step=STEP, bond_dimension=bond_dimension)
 
 
 def specs(_: str, qubits: int) -> dict[str, JSON]:
@@ -52,8 +60,12 @@ def specs(_: str, qubits: int) -> dict[str, JSON]:
     from pulser import AnalogDevice
 
     # The name is unchanged, since clients compare it with that of a sequence's device.
-    device = replace(AnalogDevice, max_atom_num=min(qubits, ATOMS))
+    device = replace(AnalogDevice, max_atom_num=min(qubits, _most()))
     return {"specs": device.to_abstract_repr()}
+
+
+def _most() -> int:
+    return ATOMS["emu-mps"] if tensor_networks() else EXACT
 
 
 def _parse(text: str) -> Sequence[BaseDevice]:
@@ -96,8 +108,13 @@ def _check(sequence: Sequence[BaseDevice], qubits: int) -> None:
     atoms = len(sequence.register.qubit_ids)
     if atoms > qubits:
         raise InputError(f"{atoms} atoms do not fit on {qubits} qubits")
-    if atoms > ATOMS:
-        raise InputError(f"{atoms} atoms; at most {ATOMS} can be simulated")
+    if atoms > (most := _most()):
+        more = "" if tensor_networks() else f", or {ATOMS['emu-mps']} with {EXTRA}"
+        raise InputError(f"{atoms} atoms; at most {most} can be simulated{more}")
+    bases = {channel.basis for channel in sequence.declared_channels.values()}
+    if atoms > EXACT and "digital" in bases:
+        detail = f"{atoms} atoms with digital channels; at most {EXACT}"
+        raise InputError(f"{detail} can be simulated")
     if sequence.get_duration() == 0:
         raise InputError("the sequence has no pulse")
 

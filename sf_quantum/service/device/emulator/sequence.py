@@ -13,6 +13,7 @@ from typing import ClassVar
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
 from sf_quantum.qpu.jobs import Result
+from sf_quantum.samplers.neutral_atom import ATOMS
 from sf_quantum.samplers.problem import FieldError
 from sf_quantum.service.device.emulator.computation import (
     Computation,
@@ -55,6 +56,8 @@ class SequenceSimulator(SeparateRunner):
             raise FieldError("sequence", detail)
         found = json.loads(answer.text)
         atoms, nanoseconds = found["atoms"], found["nanoseconds"]
+        if atoms > ATOMS["qutip"]:
+            return Size(atoms, sites=atoms * nanoseconds)
         return Size(atoms, evolution=evolution(atoms, nanoseconds))
 
     def run(self, computation: Computation, interrupted: Callable[[], bool]) -> Result:
@@ -65,6 +68,11 @@ class SequenceSimulator(SeparateRunner):
         if not available():
             raise InputError(MISSING)
         return super().run(computation, interrupted)
+
+    def arguments(self, computation: Computation) -> dict[str, JSON]:
+        """See :meth:`SeparateRunner.arguments`."""
+        bond = computation.limits.bond_dimension
+        return {**super().arguments(computation), "bond_dimension": bond}
 
 
 def specs(name: str, qubits: int) -> str:
