@@ -1023,6 +1023,15 @@ def test_slices_are_made_where_they_pay(
         assert device.cost({"num_reads": shots}).qpu_seconds <= (seconds or 0)
 
 
+def test_slices_of_a_batch_have_fewer_shots() -> None:
+    device = EmulatedDevice(technology="superconducting", time_scale=1)
+    batch, parameters = Size(circuits=400), {"num_reads": 1000}
+    whole = device.cost(parameters, batch).qpu_seconds
+    assert slice_shots(device, parameters, 60.0) == 1000
+    shots = slice_shots(device, parameters, 60.0, whole)
+    assert 59.0 < device.cost({"num_reads": shots}, batch).qpu_seconds <= 60.0
+
+
 class Unhurried(EmulatedDevice):
     """Runs at once what would take its time, as a device that has no time scale."""
 

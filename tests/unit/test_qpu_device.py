@@ -970,6 +970,22 @@ def test_the_cost_is_as_the_vendor_tells(device: QpuDevice, acme: Vendor) -> Non
     assert device.cost({"num_reads": 10}) == Cost(3.0)
 
 
+def test_each_circuit_of_a_batch_has_its_shots(
+    make: Callable[..., QpuDevice], acme: Vendor
+) -> None:
+    kinds: tuple[Kind, ...] = ("circuit",)
+    timing = Timing(1.0, 0.1)
+    acme.description = replace(acme.description, kinds=kinds, timing=timing)
+    device = make()
+    device.refresh()
+    text = "qubit[8] q;"
+    contents: list[JSON] = [text, [text, text], {"program": text, "values": [{}, {}]}]
+    sizes = [device.check("circuit", content, {}) for content in contents]
+    assert sizes == [Size(), Size(circuits=2), Size(circuits=2)]
+    costs = [device.cost({"num_reads": 10}, size).qpu_seconds for size in sizes]
+    assert costs == [pytest.approx(2.0), *[pytest.approx(3.0)] * 2]
+
+
 def test_the_cost_is_learnt_from_what_was_billed(
     make: Callable[..., QpuDevice], acme: Vendor
 ) -> None:

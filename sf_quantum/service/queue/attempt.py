@@ -133,8 +133,10 @@ class Attempt:
         most = self._slice_seconds
         if most is None or self._job.kind != "circuit":
             return False
-        cost = self._device.cost(self._job.parameters)
-        return self._device.elapsed_seconds(cost) <= most
+        # the parameters do not count the circuits of a batch
+        cost = self._device.cost(self._job.parameters).qpu_seconds
+        whole = Cost(max(cost, self._job.model_seconds))
+        return self._device.elapsed_seconds(whole) <= most
 
     @property
     def _sliced(self) -> bool:
