@@ -32,7 +32,8 @@ MAX_STATEMENTS = 100_000
 MAX_BITS = MAX_QUBITS = 10_000
 #: gates, measurements and resets of a circuit, with each use of its own gates
 MAX_STEPS = 100_000
-CHECK_SECONDS = 60
+# a usual text takes a fourth of this CPU time
+LEAST_SECONDS, CHARACTERS_PER_SECOND, CHECK_SECONDS = 10, 20_000, 60
 PACKAGES = {
     "qiskit": "qiskit",
     "qiskit_aer": "qiskit-aer",
@@ -98,8 +99,9 @@ class CircuitSimulator(SeparateRunner):
         architecture = self.architecture or Architecture(qubits)
         told = ARCHITECTURE.dump_python(architecture, mode="json")
         arguments: dict[str, JSON] = {"architecture": told, "noisy": self.noisy}
-        seconds = {"cpu_seconds": min(CHECK_SECONDS, self.limits.cpu_seconds)}
-        limits = self.limits.model_copy(update=seconds)
+        seconds = LEAST_SECONDS + long // CHARACTERS_PER_SECOND
+        seconds = min(seconds, CHECK_SECONDS, self.limits.cpu_seconds)
+        limits = self.limits.model_copy(update={"cpu_seconds": seconds})
         with _checks:
             deadline = time.monotonic() + CHECK_SECONDS
             late, payload = lambda: time.monotonic() > deadline, json.dumps(content)
