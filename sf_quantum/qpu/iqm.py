@@ -86,7 +86,7 @@ class IqmServer(Gates):
             if not own.get(key):
                 raise InputError(f"{self._who}: {key} is missing")
         token = {"Authorization": f"Bearer {own['QRMI_IQM_ISA_TOKEN']}"}
-        client = Client(f"{own['QRMI_IQM_ISA_ENDPOINT'].rstrip('/')}/api/v1", token)
+        client = Client(f"{own['QRMI_IQM_ISA_ENDPOINT']}/api/v1", token)
         return RestApi(self.name, client, nothing_done=NOT_ACCEPTED, reason="message")
 
     @property

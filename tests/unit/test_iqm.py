@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from email.message import Message
@@ -17,6 +17,8 @@ from typing import Any, ClassVar, cast
 from uuid import UUID
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from starlette.requests import HTTPConnection
 
 from sf_quantum.files import JSON, mapping
@@ -294,8 +296,8 @@ def test_the_architecture_of_a_device() -> None:
     assert architecture.of(told) == Architecture(4, (0, 1, 2), ((0, 1), (0, 2)))
     free = Description("superconducting", 3, ("circuit",), frozenset({0}))
     known = architecture.of(free)
-    assert known == Architecture(4, (1, 2, 3), ((1, 2), (1, 3), (2, 3)))
-    assert known.numbers == {"QB2": 1, "QB3": 2, "QB4": 3}
+    assert known == Architecture(3, (0, 1, 2), ((0, 1), (0, 2), (1, 2)))
+    assert known.numbers == {"QB1": 0, "QB2": 1, "QB3": 2}
     # too many to be all coupled, and none that takes circuits
     assert architecture.of(Description("superconducting", 65, ("circuit",))) is None
     assert architecture.of(Description("annealer", 3, ("problem",))) is None
@@ -368,6 +370,67 @@ def test_what_is_refused_before_it_reaches_the_api_has_its_form() -> None:
         assert (refused.status, refused.json()["error_code"]) == (401, "unauthorized")
         large = ask(service, "POST", "jobs/emulator/circuit", {"a": "b" * 100_000})
         assert (large.status, large.json()["error_code"]) == (401, "unauthorized")
+
+
+_SCALARS = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=5)
+    | st.sampled_from(["QB1", "cz", "prx", "measure", "delay"])
+)
+_ANY = st.recursive(
+    _SCALARS,
+    lambda inner: st.lists(inner, max_size=3)
+    | st.dictionaries(
+        st.sampled_from(["name", "locus", "args", "key", "angle", "x"]),
+        inner,
+        max_size=3,
+    ),
+    max_leaves=8,
+)
+
+
+def changed(value: JSON, draw: Callable[[st.SearchStrategy[JSON]], JSON]) -> JSON:
+    """Replace parts of a job by anything."""
+    if draw(st.integers(0, 9)) == 0:
+        return draw(_ANY)
+    if isinstance(value, dict):
+        return {key: changed(one, draw) for key, one in value.items()}
+    if isinstance(value, list):
+        return [changed(one, draw) for one in value]
+    return value
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.data())
+def test_anything_else_is_read_or_refused(data: st.DataObject) -> None:
+    sound: JSON = batch(
+        prx("QB1"),
+        cz("QB1", "QB3"),
+        {"name": "delay", "locus": ["QB2"], "args": {"duration": 1e-7}},
+        measure("a", "QB1", "QB2"),
+        calibration_set_id=str(UUID(int=7)),
+        qubit_mapping=[{"logical_name": "QB1", "physical_name": "QB1"}],
+        dd_mode="enabled",
+    )
+    body = json.dumps(changed(sound, data.draw)).encode()
+    submission, refused = None, None
+    try:
+        submission = circuits.read(body, STAR, {})
+    except Refused as error:
+        refused = error
+    if refused is not None:
+        assert refused.status == 400
+        assert len(refused.detail) < 1000
+        assert refused.detail.isprintable()
+        return
+    assert submission is not None
+    content = submission.content
+    for text in content if isinstance(content, list) else [content]:
+        # what was read can be written as it was sent
+        assert circuits.circuit(str(text), {})["instructions"]
 
 
 def test_messages_are_short() -> None:

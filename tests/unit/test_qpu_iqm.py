@@ -21,6 +21,7 @@ from sf_quantum.qpu.jobs import NotAccepted, Task, UnknownJob
 from sf_quantum.samplers.presolve import LeasedPresolve
 from sf_quantum.samplers.qaoa import QaoaSampler
 from sf_quantum.service.device.emulator.device import EmulatedDevice
+from sf_quantum.service.device.qpu import QpuDevice
 from tests.service import RunningService, running_service
 from tests.waiting import until
 
@@ -30,7 +31,7 @@ ONE = Task("sfq-1", "circuit", json.dumps(TEXT), {"num_reads": 7})
 
 def client(url: str, folder: Path, name: str = "emulator") -> IqmServer:
     environment: JSON = {
-        "QRMI_IQM_ISA_ENDPOINT": f"{url}/",
+        "QRMI_IQM_ISA_ENDPOINT": url,
         "QRMI_IQM_ISA_TOKEN": "secret",
     }
     entry: JSON = {"name": name, "type": "iqm-server", "environment": environment}
@@ -83,7 +84,7 @@ def test_what_it_tells_of_the_qpu(service: RunningService, tmp_path: Path) -> No
 def test_qubits_that_are_out_of_service(tmp_path: Path) -> None:
     device = EmulatedDevice(
         technology="superconducting",
-        qubits=4,
+        qubits=5,
         out_of_service=frozenset({1}),
         time_scale=0,
         noise=1.0,
@@ -91,13 +92,42 @@ def test_qubits_that_are_out_of_service(tmp_path: Path) -> None:
     with running_service(device, tcp=True) as service:
         told = client(service.url, tmp_path).describe()
         known = service.queue.device.calibrated_values
-    assert (told.qubits, told.out_of_service) == (3, frozenset({1}))
+    assert (told.qubits, told.out_of_service) == (4, frozenset({1}))
     assert told.topology is not None
-    assert told.topology.qubits == (0, 2, 3)
+    assert told.topology.qubits == (0, 2, 3, 4)
     assert told.calibration is not None
     # by way of fidelities
     assert told.calibration["values"] == pytest.approx(known)
     assert {"readout_false_one", "gate_error_one_qubit"} <= {*known}
+
+
+def test_a_register_has_the_qubits_out_of_service_too(tmp_path: Path) -> None:
+    pytest.importorskip("qrmi", reason="the package qrmi is not installed")
+    vendor = EmulatedDevice(
+        technology="superconducting",
+        qubits=5,
+        out_of_service=frozenset({1}),
+        time_scale=0,
+    )
+    text = "qubit[5] q; bit c; x q[4]; c = measure q[4];"
+    with running_service(vendor, tcp=True) as service:
+        client(service.url, tmp_path)
+        config: JSON = {"qrmiConfig": str(tmp_path / "qrmi_config.json")}
+        device = QpuDevice.from_config(
+            {"qpu": "iqm-server", "name": "emulator", "config": config}
+        )
+        device.refresh()
+        with running_service(device) as front:
+            lease = front.acquire()
+            body: dict[str, JSON] = {"circuit": text, "idempotency_key": "a"}
+            front.ask("POST", "/v1/jobs", body, lease=lease)
+            until(lambda: front.queue.store.jobs()[0].final, "the job is over")
+            (job,) = front.queue.store.jobs()
+            assert (job.state, job.note) == ("Completed", None)
+            body |= {"circuit": text.replace("5", "6"), "idempotency_key": "b"}
+            refused = front.ask("POST", "/v1/jobs", body, lease=lease).json()
+        device.close()
+    assert refused["detail"] == "6 qubits do not fit on 5 qubits"
 
 
 def test_a_qubo_is_compiled_run_and_read(

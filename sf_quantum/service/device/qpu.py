@@ -403,14 +403,19 @@ class QpuDevice(Device):
         if kind == "problem":
             return size
         texts, what, circuits = [content], "atoms", 1
+        told = self.description
+        most = told.qubits
         if kind == "circuit":
             found, circuits = circuit_texts(content)
             texts, what = [*found], "qubits"
+            if told.native_gates and told.topology is not None:
+                # a register is of all qubits, those out of service too
+                most = told.topology.labels
         for text in texts:
             if not isinstance(text, str):
                 raise FieldError(kind, "expected text")
             count = _circuit_qubits(text) if kind == "circuit" else _atoms(text)
-            if 0 < (most := self.description.qubits) < count:
+            if 0 < most < count:
                 raise FieldError(kind, f"{count} {what} do not fit on {most} qubits")
         return replace(size, circuits=circuits)
 

@@ -60,9 +60,9 @@ def of(told: Description) -> Architecture | None:
     if told.topology is None:
         if not 0 < told.qubits <= MOST_COUPLED:
             return None
-        labels = told.qubits + len(told.out_of_service)
-        qubits = tuple(n for n in range(labels) if n not in told.out_of_service)
-        return Architecture(labels, qubits, tuple(combinations(qubits, 2)))
+        # each is as good as another, so that only their number counts
+        qubits = tuple(range(told.qubits))
+        return Architecture(told.qubits, qubits, tuple(combinations(qubits, 2)))
     working = told.topology.without(told.out_of_service)
     return Architecture(working.labels, working.qubits, working.couplers)
 
@@ -93,7 +93,7 @@ def calibration_set(device: Device, calibration: Mapping[str, JSON] | None) -> s
 
 def static(device: Device, known: Architecture) -> dict[str, JSON]:
     """Describe the QPU, whatever its calibration."""
-    out = device.description.out_of_service
+    out = device.description.out_of_service.intersection(range(known.labels))
     return {
         "dut_label": device.name,
         "qubits": [qubit_name(number) for number in sorted({*known.qubits, *out})],
