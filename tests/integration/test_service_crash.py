@@ -11,8 +11,7 @@ import pytest
 
 from tests import devices
 
-# not dwave, whose client takes seconds to import at each start
-pytestmark = pytest.mark.devices("sfq", "acme")
+pytestmark = pytest.mark.devices("sfq", "dwave", "acme")
 CRASH = Path(__file__).parents[1] / "benchmarks" / "service_crash.py"
 
 

@@ -130,14 +130,12 @@ def test_a_job_that_fails_or_is_cancelled_has_no_result() -> None:
 
 
 def test_read_out_mitigation_brings_counts_nearer_to_the_truth() -> None:
-    """A GHZ state of 6 qubits: half of its reads are 0, half are 1, on all."""
+    """Of 6 qubits that are all flipped, most errors are those of their read-out."""
     device = EmulatedDevice(
         technology="superconducting", qubits=6, time_scale=0.0, noise=3.0, seed=7
     )
     circuit = QuantumCircuit(6)
-    circuit.h(0)
-    for qubit in range(5):
-        circuit.cx(qubit, qubit + 1)
+    circuit.x(range(6))
     circuit.measure_all()
     right = {}
     with running_service(device) as service:
@@ -150,9 +148,9 @@ def test_read_out_mitigation_brings_counts_nearer_to_the_truth() -> None:
             result = job.result(SECONDS)
             counts = result.get_counts()
             assert sum(counts.values()) == 4000
-            right[mitigation] = counts["0" * 6] + counts["1" * 6]
+            right[mitigation] = counts["1" * 6]
             assert result.info["mitigation"] == [mitigation][: len(mitigation)]
-    assert right[""] < 3100
+    assert right[""] < 3300
     assert right["readout"] > 3600
 
 

@@ -240,6 +240,7 @@ async def test_nobody_else_preempts(queue: JobQueue, gate: Gate) -> None:
     leases = {name: await lease(queue, name) for name in CLASSES}
     running = await submit(queue, leases["development"], "development")
     await until(lambda: state(queue, running) == "Running")
+    await until(lambda: gate.order == ["development"])
     waiting = await submit(queue, leases["test"], "test")
     assert [state(queue, job) for job in (running, waiting)] == ["Running", "Queued"]
     first = await submit(queue, leases["production"], "first")

@@ -18,7 +18,7 @@ from sf_quantum.backoff import Backoff
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
 from sf_quantum.net import transport
-from sf_quantum.qpu import AuthenticationError, NoLease, Qpu, sampler
+from sf_quantum.qpu import AuthenticationError, NoLease, Qpu, running
 from sf_quantum.qpu.jobs import (
     OVER,
     LeaseLost,
@@ -477,7 +477,7 @@ def test_the_sampler_rides_out_trouble(job: Qpu, vendor: Vendor) -> None:
 def test_the_sampler_gives_up(
     job: Qpu, vendor: Vendor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sampler, "RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(running, "RETRY_SECONDS", 0.0)
     vendor.fault("busy", "/jobs", retry_after=5)
     with pytest.raises(NotAccepted):
         job.solve(problem(), {"num_reads": 10})
