@@ -55,6 +55,24 @@ def computing() -> set[psutil.Process]:
     return {child for child in children if processes.MODULE in child.cmdline()}
 
 
+def only_process() -> psutil.Process:
+    """End those that earlier tests have left, and start one."""
+    processes._processes().end()
+    run(json.dumps(example_bqm()), SMALL)
+    (process,) = computing()
+    return process
+
+
+def test_as_many_are_kept_as_are_used_at_once() -> None:
+    processes._processes().end()
+    pool = processes._processes()
+    taken = [pool.take() for _ in range(processes.MOST_IDLE + 1)]
+    for process in taken:
+        pool.put_back(process)
+    assert len(computing()) == processes.MOST_IDLE
+    pool.end()
+
+
 def test_a_process_is_used_again() -> None:
     run(json.dumps(example_bqm()), SMALL)
     before = computing()
@@ -64,8 +82,7 @@ def test_a_process_is_used_again() -> None:
 
 def test_a_read_of_a_million_sweeps_is_ended_at_once() -> None:
     """Its sampler looks for an interruption only between reads."""
-    run(json.dumps(example_bqm()), SMALL)
-    (process,) = computing()
+    process = only_process()
     began = process.cpu_times().user
 
     def works() -> bool:
@@ -99,8 +116,7 @@ def test_time_has_a_limit() -> None:
 
 
 def test_a_service_with_lower_limits_computes_within_them() -> None:
-    run(json.dumps(example_bqm()), SMALL)
-    (process,) = computing()
+    process = only_process()
     process.rlimit(psutil.RLIMIT_AS, (3 << 30, 3 << 30))
     process.rlimit(psutil.RLIMIT_CPU, (200, 200))
     run(json.dumps(example_bqm()), SMALL)
