@@ -1024,12 +1024,22 @@ def test_how_long_a_submission_may_wait_is_checked(
     assert not service.queue.store.jobs()
 
 
-def test_a_large_submission_waits_and_keeps_all_that_was_asked(
-    service: RunningService, bqm: dict[str, JSON]
+def test_a_large_submission_is_answered_at_once_and_keeps_all_that_was_asked(
+    bqm: dict[str, JSON],
 ) -> None:
-    client = SfqQpu("q", service.url, lease=service.acquire()).service
-    given: dict[str, JSON] = {"problem": bqm, "idempotency_key": "k"}
-    body = json.dumps({**given, "repeatable": True}) + " " * 100_000
-    job = client.send("POST", "/v1/jobs?wait=60", body.encode()).json()
-    assert (job["state"], job["repeatable"]) == ("Completed", True)
-    assert mapping(job["result"])["info"]
+    with running_service(EmulatedDevice(time_scale=1e6)) as service:
+        qpu = SfqQpu("q", service.url, lease=service.acquire())
+        given: dict[str, JSON] = {"problem": bqm, "idempotency_key": "k"}
+        body = json.dumps({**given, "repeatable": True}) + " " * 100_000
+        # it never ends by itself
+        job = qpu.service.send("POST", "/v1/jobs?wait=60", body.encode()).json()
+        assert (job["repeatable"], job["result"]) == (True, None)
+        qpu.cancel(str(job["id"]))
+
+
+def test_a_large_job_is_run_all_the_same(service: RunningService) -> None:
+    qpu = _job_side(service, service.acquire())
+    task = replace(_small(1), payload=json.dumps(example_bqm()) + " " * 100_000)
+    outcome = qpu.run_job(task)
+    assert outcome.result is not None
+    assert outcome.result.info["job"]

@@ -43,12 +43,13 @@ class _Route(LargeBodyRoute):
     header = LEASE_HEADER
 
     async def handle_large(self, request: Request, body: bytes) -> Response:
-        _wait_of(request)  # refused before the job is submitted
+        _check_wait(request)
         return await super().handle_large(request, body)
 
     @staticmethod
     async def reply(request: Request, queue: JobQueue, job: Job, new: bool) -> Response:
-        answer = await submitted(queue, get_sender(request), job, _wait_of(request))
+        # the body stays in memory until the answer, and few may at once
+        answer = await submitted(queue, get_sender(request), job, 0.0)
         content = answer.model_dump(mode="json", by_alias=True)
         return JSONResponse(content, 201 if new else 200)
 
@@ -164,7 +165,8 @@ async def submit(
     """Submit a job to the queue, under a lease that is held.
 
     An acknowledged job is on disk: it survives the service being killed. With `wait`, the
-    answer comes once the job is over, with its result, or when the time has passed.
+    answer comes once the job is over, with its result, or when the time has passed; to a
+    body of more than 65,536 bytes, it comes at once all the same.
     """
     job, new = await queue.submit(who, x_sfq_lease, body.submission())
     response.status_code = 201 if new else 200
@@ -271,9 +273,9 @@ async def submitted(
     return answer
 
 
-def _wait_of(request: Request) -> float:
+def _check_wait(request: Request) -> None:
     try:
-        return _WAIT.validate_python(request.query_params.get("wait", 0.0))
+        _WAIT.validate_python(request.query_params.get("wait", 0.0))
     except ValidationError as error:
         first = error.errors()[0]
         where = {"loc": ["query", "wait"], "msg": first["msg"], "type": first["type"]}
