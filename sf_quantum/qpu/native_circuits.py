@@ -34,18 +34,23 @@ _OPERATORS: Mapping[type[ast.operator], Callable[[float, float], float]] = {
     ast.Mult: operator.mul,
     ast.Div: operator.truediv,
 }
+# of a circuit's text
+MOST_CHARACTERS = 4_000_000
 # of all operations of a circuit: a barrier may be on a whole register
 MOST_OPERANDS = 1_000_000
 # characters of an angle
 MOST_ANGLE = 200
+# Each takes time linear in the text: a circuit is any user's, and `re` stops all threads.
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?(?:\*/|\Z)", re.DOTALL)
-_DEFINITION = re.compile(r"\bgate\s+(\w+)[^{};]*\{[^{}]*\}")
-_HEADER = re.compile(r'OPENQASM\s+[23](?:\.\d+)?|include\s+"[^"]*"')
-_REGISTER = re.compile(r"(qubit|bit)(?:\s*\[\s*(\d{1,6})\s*\]\s*|\s+)(\w+)")
-_OLD_REGISTER = re.compile(r"(q|c)reg\s+(\w+)\s*\[\s*(\d{1,6})\s*\]")
-_MEASUREMENT = re.compile(r"([^=]+)=\s*measure\s+(.+)|measure\s+(.+)->(.+)")
-_GATE = re.compile(r"(\w+)\s*(?:\((.*)\))?\s*([^()]*)")
-_OPERAND = re.compile(r"\$(\d{1,6})|(\w+)\s*(?:\[\s*(\d{1,6})\s*\])?")
+_END = re.compile(r"([;{}])")
+# the others match statements whose blanks are single spaces
+_DEFINITION = re.compile(r"gate (\w+)")
+_HEADER = re.compile(r'OPENQASM [23](?:\.\d+)?|include ?"[^"]*"')
+_REGISTER = re.compile(r"(qubit|bit)(?: ?\[ ?(\d{1,6}) ?\] ?| )(\w+)")
+_OLD_REGISTER = re.compile(r"(q|c)reg (\w++) ?\[ ?(\d{1,6}) ?\]")
+_MEASUREMENT = re.compile(r"([^=]++)= ?measure ([^=]+)|measure ([^>]+)->([^>]+)")
+_GATE = re.compile(r"(\w++) ?(?:\((.*)\))? ?([^()]*)")
+_OPERAND = re.compile(r"\$(\d{1,6})|(\w++) ?(?:\[ ?(\d{1,6}) ?\])?")
 
 
 @dataclass(frozen=True)
@@ -76,27 +81,38 @@ def read(text: str) -> NativeCircuit:
 
     :raises InputError: naming the line, and the gate that is not native
     """
+    if len(text) > MOST_CHARACTERS:
+        raise InputError(f"circuit: more than {MOST_CHARACTERS} characters")
     reader = _Reader()
-    # blanks in their place, so that lines stay what they are
-    text = _COMMENT.sub(_blank, text)
-    for definition in _DEFINITION.finditer(text):
-        if definition[1] not in ("r", "prx"):
-            line = text.count("\n", 0, definition.start()) + 1
-            raise _not_native(line, definition[1])
-    text = _DEFINITION.sub(_blank, text)
-    *statements, rest = text.split(";")
-    line = 1
-    for statement in statements:
-        told = statement.lstrip()
-        line += statement.count("\n", 0, len(statement) - len(told))
-        reader.read(told.rstrip(), line)
-        line += told.count("\n")
-    if rest.strip():
-        line += rest.count("\n", 0, len(rest) - len(rest.lstrip()))
-        raise InputError(f"circuit: line {line}: the last statement has no end")
+    for line, statement in _statements(text):
+        reader.read(statement, line)
     if not any(one.name == "measure" for one in reader.circuit.operations):
         raise InputError("circuit: the circuit measures nothing")
     return reader.circuit
+
+
+def _statements(text: str) -> Iterator[tuple[int, str]]:
+    """Yield statements and their lines; definitions of ``r`` and ``prx`` are left out."""
+    # blanks in their place, so that lines stay what they are
+    parts = _END.split(_COMMENT.sub(_blank, text))
+    line, defined = 1, False
+    for part, end in zip(parts[::2], [*parts[1::2], ""], strict=True):
+        told = part.lstrip()
+        begin = line + part.count("\n", 0, len(part) - len(told))
+        line += part.count("\n")
+        statement = " ".join(told.split())
+        if not end and (statement or defined):
+            raise InputError(f"circuit: line {begin}: the last statement has no end")
+        if defined:
+            defined = end != "}"
+        elif end == ";":
+            yield begin, statement
+        elif end:
+            match = _DEFINITION.match(statement)
+            name = match[1] if match else statement.partition(" ")[0] or end
+            if end == "}" or not match or name not in ("r", "prx"):
+                raise _not_native(begin, name)
+            defined = True
 
 
 class _Reader:
@@ -123,14 +139,14 @@ class _Reader:
         elif match := _MEASUREMENT.fullmatch(statement):
             self._measure(match[2] or match[3], match[1] or match[4])
         elif (match := _GATE.fullmatch(statement)) is None:
-            raise _not_native(line, statement.split()[0][:40])
+            raise _not_native(line, statement.partition(" ")[0])
         else:
             self._gate(match[1], match[2], match[3], line)
 
     def _declare(self, qubits: bool, name: str, size: int) -> None:
         circuit = self.circuit
         if name in self._registers:
-            raise ValueError(f"{name} is declared twice")
+            raise ValueError(f"{name[:40]} is declared twice")
         first = circuit.qubits if qubits else circuit.bits
         self._registers[name] = (qubits, first, size)
         if qubits:
@@ -187,7 +203,7 @@ class _Reader:
     def _of_register(self, name: str, index: str | None, qubits: bool) -> list[int]:
         known = self._registers.get(name)
         if known is None or known[0] != qubits:
-            raise ValueError(f"{name} is not declared")
+            raise ValueError(f"{name[:40]} is not declared")
         _, first, size = known
         if index is None:
             return [*range(first, first + size)]
@@ -242,5 +258,5 @@ def _blank(match: re.Match[str]) -> str:
 
 
 def _not_native(line: int, name: str) -> InputError:
-    detail = f"{name} is not native: transpile the circuit to r (prx) and cz"
+    detail = f"{name[:40]} is not native: transpile the circuit to r (prx) and cz"
     return InputError(f"circuit: line {line}: {detail}")

@@ -104,6 +104,10 @@ def test_what_qiskit_writes_is_read() -> None:
         ("qubit q; bit c; c = measure q; c = measure q;", "bit 0 is measured twice"),
         ("qubit q; x q;", "the circuit measures nothing"),
         ("qubit q;\nx q", "line 2: the last statement has no end"),
+        ("gate r(a, b) q {", "line 1: the last statement has no end"),
+        ("gate r(a, b) q { U(a, b) q;", "the last statement has no end"),
+        ("qubit q; x q; }", "} is not native"),
+        ("x" * 4_000_001, "more than 4000000 characters"),
         ("qubit[999999] q; barrier q; barrier q;", "more than 1000000 operands"),
     ],
 )
@@ -112,3 +116,36 @@ def test_the_rest_is_refused_in_one_line(text: str, expected: str) -> None:
         read(text)
     assert str(caught.value).startswith("circuit: ")
     assert "\n" not in str(caught.value)
+
+
+# what a pattern that is not linear in the text needs hours for
+LONG = 300_000
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"qubit q; x{' ' * LONG});",
+        f"qubit q; x/*{'*' * LONG}*/);",
+        f"qubit q; x{'(' * LONG};",
+        f"qubit q; x{'()' * LONG}(;",
+        f"qubit q; {'x' * LONG}(;",
+        f"qubit q; {'->' * LONG}= measure;",
+        f"qubit q; measure {'->' * LONG}>;",
+        f"qubit q; bit c; c = measure{' ' * LONG}q q;",
+        f"qubit q; x q{' ' * LONG}[;",
+        f"qubit q; x {'q' * LONG}[;",
+        f"qubit{' ' * LONG}[;",
+        f"qreg {'q' * LONG}{' ' * LONG};",
+        f"gate {'a' * LONG}",
+        "gate a " * LONG,
+        f"OPENQASM{' ' * LONG}4;",
+        f"include {'x' * LONG};",
+        "/*" * LONG,
+        "//" * LONG,
+    ],
+)
+def test_no_text_takes_long(text: str) -> None:
+    with pytest.raises(InputError) as caught:
+        read(text)
+    assert len(str(caught.value)) < 200
