@@ -689,6 +689,52 @@ async def test_whatever_ends_it_here_ends_it_at_the_vendor(
         )
 
 
+class Forgetful(VendorDevice):
+    """Forgets the jobs that it cancels, and the answer to that is lost."""
+
+    longest_seconds: float | None = None
+    submissions = 0
+
+    def submit(self, task: Task) -> str:
+        self.submissions += 1
+        return super().submit(task)
+
+    def poll(self, job_id: str, task: Task) -> Progress:
+        progress = super().poll(job_id, task)
+        self._job(job_id)
+        return progress
+
+    def cancel(self, job_id: str) -> None:
+        super().cancel(job_id)
+        del self.vendor.jobs[job_id]
+        raise QpuError("the connection was cut")
+
+
+@pytest.mark.parametrize("how", ["cancel", "close", "too long"])
+async def test_what_the_vendor_forgets_as_it_is_cancelled_ends_as_if_it_were_known(
+    tmp_path: Path, vendor: Vendor, how: str
+) -> None:
+    device = Forgetful(vendor, Recovery.LOST)
+    async with service(tmp_path, device) as queue:
+        job = await submit(queue, "a")
+        await until_async(lambda: queue.find(ANN, job.id).state == "Running")
+        if how == "cancel":
+            await queue.cancel(ANN, job.id)
+        elif how == "close":
+            await queue.availability.set_status("closed")
+        else:
+            device.longest_seconds = 1e-6
+        done = await over(queue, job)
+    note = "interrupted: the QPU was closed during attempt 1"
+    assert (done.state, done.note) == {
+        "cancel": ("Cancelled", "cancelled"),
+        # it may still run there
+        "close": ("Failed", f"{note}; {NOT_FOUND_AGAIN}"),
+        "too long": ("Failed", "it ran for more than 1e-06 s"),
+    }[how]
+    assert device.submissions == 1
+
+
 @pytest.mark.parametrize(
     "error",
     [NotAccepted("too many requests", 0.001), AuthenticationError("the key expired")],

@@ -121,6 +121,7 @@ class DeviceJob:
         self._running = running
         self._unsure = unsure
         self._cancelling = threading.Lock()
+        self._cancelling_sent = False
         self._cancelled = False
         # since when it is on the device, and has been seen to run
         self._submitted_at: float | None = None
@@ -143,7 +144,11 @@ class DeviceJob:
         if self.id is None:
             return None
         self._submitted_there()
-        return self._followed(self.id)
+        try:
+            outcome = self._followed(self.id)
+        except UnknownJob as error:
+            outcome = self._vanished(error)
+        return outcome if outcome.result is not None else self._explained(outcome)
 
     # submission
 
@@ -233,8 +238,8 @@ class DeviceJob:
                 self.cancel_if_asked()
                 self.progress = device.poll(job_id, task)
                 pauses = backoff.VENDOR.pauses()
-            except UnknownJob as error:
-                return self._vanished(error)
+            except UnknownJob:
+                raise
             except (QpuError, AuthenticationError) as error:
                 self._note(error)
                 self._pause(next(pauses))
@@ -244,19 +249,17 @@ class DeviceJob:
                 self._check_duration()
             if self._asked is Interrupt.DETACH:
                 raise Detached
-        outcome = self._read(job_id, pauses)
-        if outcome.result is not None:
-            return outcome
+        return self._read(job_id, pauses)
+
+    def _explained(self, outcome: Outcome) -> Outcome:
+        """Say why a job has failed that the service has stopped."""
+        device, note = self._device, self._control.note
         if self._overdue and self._asked is None:
             failure = f"it ran for more than {device.longest_seconds:g} s"
-            return replace(outcome, failure=failure)
-        if (
-            outcome.failure is None
-            and self._control.note
-            and not runs_again(device, self._job)
-        ):
-            failure = f"{self._control.note}; {NOT_FOUND_AGAIN}"
-            return replace(outcome, failure=failure)
+            # nor would it be shorter if it ran again
+            return replace(outcome, failure=failure, lost=None)
+        if outcome.failure is None and note and not runs_again(device, self._job):
+            return replace(outcome, failure=f"{note}; {NOT_FOUND_AGAIN}")
         return outcome
 
     def _check_duration(self) -> None:
@@ -285,8 +288,8 @@ class DeviceJob:
         while True:
             try:
                 return self._device.result(job_id, self._task)
-            except UnknownJob as error:
-                return self._vanished(error)
+            except UnknownJob:
+                raise
             except AuthenticationError as error:
                 trouble: Exception = error
             except QpuError as error:
@@ -307,7 +310,7 @@ class DeviceJob:
         return False
 
     def _vanished(self, error: UnknownJob) -> Outcome:
-        if self._cancelled:
+        if self._cancelling_sent:
             return Outcome()
         # a job that waited for its turn ended with its lease, and has cost nothing
         waited = error.lease_lost and self._began is None
@@ -322,6 +325,8 @@ class DeviceJob:
             if job_id is None or self._cancelled or not asked:
                 return
             self._note_interruption()
+            # the device may forget the job before it has answered
+            self._cancelling_sent = True
             with suppress(QpuError, InputError):
                 self._device.cancel(job_id)
                 self._cancelled = True
