@@ -442,6 +442,34 @@ def test_a_vendor_that_has_never_answered_is_offline(
     assert "no route to host" in refreshed(make()).reason
 
 
+@pytest.mark.parametrize("retry_seconds", [None, 0.001])
+def test_a_device_that_was_never_described_is_offline(
+    make: Callable[..., QpuDevice], acme: Vendor, retry_seconds: float | None
+) -> None:
+    refused = NotAccepted("HTTP status 503", retry_seconds)
+    acme.raises["describe"] = [refused, refused]
+    device = make()
+    assert refreshed(device) == DeviceStatus(False, "HTTP status 503")
+    until(lambda: refreshed(device) == DeviceStatus(), "it is described")
+    assert acme.calls["describe"] == 3
+
+
+def test_the_status_is_told_whether_or_not_it_is_described(
+    make: Callable[..., QpuDevice], acme: Vendor
+) -> None:
+    device = make(describe_seconds=1e-9)
+    device.refresh()
+    job = device.submit(TASK)
+    acme.raises["describe"] = [NotAccepted("HTTP status 503")] * 9
+    acme.told = replace(acme.told, online=False, reason="maintenance")
+    assert refreshed(device) == DeviceStatus(False, "maintenance")
+    assert acme.calls["renew"] == 1  # of the lease of the job
+    acme.told = replace(acme.told, online=True)
+    # as it was described before
+    assert refreshed(device).online
+    assert device.poll(job, TASK).state == "Running"
+
+
 def test_what_others_have_in_its_queue_is_told(device: QpuDevice, acme: Vendor) -> None:
     acme.told = replace(acme.told, queue_length=3, eta_seconds=25.0)
     assert refreshed(device) == DeviceStatus(queue_length=3, eta_seconds=25.0)
@@ -1190,6 +1218,7 @@ def test_a_service_drives_another_service() -> None:
     with running_service() as vendor:
         front = QpuDevice.from_config({"qpu": "sfq", "config": {"url": vendor.url}})
         with running_service(front) as service:
+            until(lambda: service.queue.availability.works, "its vendor has answered")
             lease = service.acquire()
             problem: dict[str, JSON] = {
                 "problem": example_bqm(),
@@ -1202,7 +1231,7 @@ def test_a_service_drives_another_service() -> None:
             result = service.ask("GET", f"/v1/jobs/{job}/result").json()
             assert result["type"] == "SampleSet"
             assert leases(vendor) == 1
-            until(lambda: front.description.technology == "annealer", "it is described")
+            assert front.description.technology == "annealer"
         front.close()
         assert leases(vendor) == 0
         (behind,) = vendor.queue.store.jobs()
@@ -1217,6 +1246,7 @@ def test_what_the_vendor_ends_with_its_lease_runs_again_under_another() -> None:
             {"qpu": "sfq", "config": {"url": vendor.url}, "poll_seconds": 0.02}
         )
         with running_service(front) as service:
+            until(lambda: service.queue.availability.works, "its vendor has answered")
             lease = service.acquire()
             body: dict[str, JSON] = {"problem": example_bqm(), "idempotency_key": "a"}
             service.ask("POST", "/v1/jobs", body, lease=lease)

@@ -275,6 +275,7 @@ class QpuDevice(Device):
         self._samplings = None if self._kind.kinds else Samplings(self._wake)
         self._description = Description("unknown", 0, self._kind.kinds or ("problem",))
         self._described = -math.inf
+        self._descriptions = Trouble(backoff.STATUS)
         self._calibration: str | None = None
         self._status: QpuStatus | None = None
         # requests for its status that have failed in a row, and since when
@@ -335,11 +336,16 @@ class QpuDevice(Device):
     def _obstacle(self, told: QpuStatus | None) -> str | None:
         if self._access.why:
             return self._access.why
-        if self._silence and (told is None or self._failures >= FAILURES):
+        unknown = self._described == -math.inf
+        if self._silence and (unknown or self._failures >= FAILURES):
             return self._silence
         if told is None:
             return "its vendor has not been asked yet"
-        return None if told.online else told.reason or "its vendor gives no reason"
+        if not told.online:
+            return told.reason or "its vendor gives no reason"
+        if unknown:  # no QPU is online that is not described
+            return self._descriptions.why or "its vendor has not described it yet"
+        return None
 
     def refresh(self) -> None:
         """See :meth:`Device.refresh`; also keeps the vendor's lease, or gives it back."""
@@ -349,10 +355,8 @@ class QpuDevice(Device):
         try:
             if self._access.why:
                 self._lease.read_credentials()
-            status = self._lease.driver.status()
-            # no QPU is online that is not described
+            self._status = status = self._lease.driver.status()
             self._describe(status)
-            self._status = status
             self._answered()
             self._lease.maintain(self._busy)
             if self._access.why:  # is it accepted again?
@@ -371,10 +375,19 @@ class QpuDevice(Device):
     def _describe(self, status: QpuStatus) -> None:
         age = time.monotonic() - self._described
         renewed = status.calibration != self._calibration
-        if renewed or age >= self._settings.describe_seconds:
+        due = renewed or age >= self._settings.describe_seconds
+        if not due or self._descriptions.left:
+            return
+        try:
             self._description = self._lease.driver.describe()
-            self._described = time.monotonic()
-            self._calibration = status.calibration
+        except NotAccepted as error:
+            self._descriptions.noted(error)
+            if error.retry_seconds is not None:  # it asks for a pause of all requests
+                raise
+            return
+        self._descriptions.over()
+        self._described = time.monotonic()
+        self._calibration = status.calibration
 
     def _answered(self) -> None:
         if self._silence:
