@@ -1039,6 +1039,28 @@ def test_the_cost_is_learnt_from_what_was_billed(
     assert device.cost({}).qpu_seconds < 2.2
 
 
+def test_the_time_of_a_job_whose_start_was_not_seen_is_not_learnt(
+    make: Callable[..., QpuDevice], acme: Vendor
+) -> None:
+    former, device = make(), make(expected_seconds=7)
+    former.refresh()
+    device.refresh()
+    first, second, third = (former.submit(TASK) for _ in range(3))
+    acme.outcome = Outcome(Result())
+    device.poll(first, TASK)
+    device.result(first, TASK)
+    assert device.cost({}) == Cost(7.0, 7.0)
+    # unless the vendor tells it
+    for job in (second, third):
+        acme.outcome = Outcome(Result(), qpu_seconds=2.0, seconds=6.0)
+        device.result(job, TASK)
+    assert device.cost({}) == Cost(2.0, 0.0)
+    # how long it takes for its cost is not known: neither is what it was to cost
+    device.submit(TASK)
+    (own,) = device._jobs.values()
+    assert own.expected_seconds == 2.0
+
+
 # a kind without jobs
 
 

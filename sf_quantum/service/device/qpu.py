@@ -225,6 +225,7 @@ class _Job:
     :param cost_seconds: the QPU time that was expected
     :param expected_seconds: elapsed, that it is expected to run
     :param lease: under which it was submitted; empty if that is unknown
+    :param ours: whether this service has submitted it, and has seen when it started
     :param due: when the vendor is asked about it again
     :param seen: when the service last asked for it
     """
@@ -232,6 +233,7 @@ class _Job:
     cost_seconds: float
     expected_seconds: float
     lease: str = ""
+    ours: bool = False
     due: float = -math.inf
     seen: float = field(default_factory=time.monotonic)
     running_since: float | None = None
@@ -453,13 +455,13 @@ class QpuDevice(Device):
 
     def _learn(self, job: _Job, outcome: Outcome) -> None:
         elapsed = outcome.seconds
-        if elapsed is None and job.running_since is not None:
+        if elapsed is None and job.ours and job.running_since is not None:
             elapsed = time.monotonic() - job.running_since
         seconds = elapsed if outcome.qpu_seconds is None else outcome.qpu_seconds
         if outcome.result is None or seconds is None:
             return
         with self._lock:
-            if elapsed is not None and job.cost_seconds > 0:
+            if elapsed is not None and job.ours and job.cost_seconds > 0:
                 step = elapsed / job.cost_seconds - self._pace
                 self._pace += step if self._billed is None else LATEST * step
             if self._billed is None:
@@ -510,7 +512,7 @@ class QpuDevice(Device):
         samplings = self._samplings
 
         def submitted(held: Held) -> str:
-            job.lease = held.token
+            job.lease, job.ours = held.token, True
             if samplings is not None:
                 return samplings.submit(task, held.variables)
             return held.jobs.submit(task)
