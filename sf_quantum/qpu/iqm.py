@@ -46,8 +46,9 @@ if TYPE_CHECKING:
 
 # an object, of which some fields are read
 Told = dict[str, JsonValue]
-# statuses after which there is no job, and another attempt may succeed
-NOT_ACCEPTED = (408, 425, 429, 503)
+# statuses after which there is no job, and another attempt may succeed: from anyone, and
+# from IQM only, since a proxy also answers so when it loses a connection that was used
+NOT_ACCEPTED, NOT_ACCEPTED_BY_IQM = (425, 429), (408, 503)
 STATES: Mapping[str, State] = {
     "waiting": "Queued",
     "processing": "Running",
@@ -87,7 +88,14 @@ class IqmServer(Gates):
                 raise InputError(f"{self._who}: {key} is missing")
         token = {"Authorization": f"Bearer {own['QRMI_IQM_ISA_TOKEN']}"}
         client = Client(f"{own['QRMI_IQM_ISA_ENDPOINT']}/api/v1", token)
-        return RestApi(self.name, client, nothing_done=NOT_ACCEPTED, reason="message")
+        return RestApi(
+            self.name,
+            client,
+            nothing_done=NOT_ACCEPTED,
+            its_own=NOT_ACCEPTED_BY_IQM,
+            reason="message",
+            code="error_code",
+        )
 
     @property
     def _alias(self) -> str:

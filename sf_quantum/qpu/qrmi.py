@@ -89,8 +89,9 @@ _UNSENT = "munge encode failed"
 # the status of an HTTP answer in the messages of its clients
 _STATUS = re.compile(r"(?:[Ss]tatus:?|body:) (\d{3})\b")
 _BUSY = (408, 425, 429)
-# statuses after which there is no job, and another attempt may succeed
-_NOT_ACCEPTED = (*_BUSY, 503)
+# statuses after which there is no job, and another attempt may succeed; not 408 and 503,
+# with which a proxy answers too when it loses a connection that was used
+_NOT_ACCEPTED = (425, 429)
 # ends of the variables that tell where jobs are: the service, and an account there
 _WHERE = ("_URL", "_ENDPOINT", "_CRN", "_PROJECT_ID")
 REQUEST_SECONDS = 30.0

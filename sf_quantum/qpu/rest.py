@@ -24,7 +24,10 @@ class RestApi:
     :param qpu: names the QPU in messages
     :param nothing_done: statuses after which a submission has certainly made no job, and
         another attempt may succeed; one that a proxy may answer with is not among them
+    :param its_own: likewise, where the refusal has a ``code``; without, a proxy has answered,
+        and the job may have been made behind it
     :param reason: the field of a refusal that says why
+    :param code: the field that only the vendor's own refusals have
     """
 
     def __init__(
@@ -33,12 +36,16 @@ class RestApi:
         client: Client,
         *,
         nothing_done: Collection[int] = (429,),
+        its_own: Collection[int] = (),
         reason: str = "error",
+        code: str = "",
     ) -> None:
         self._name = f"QPU {qpu!r}"
         self._client = client
         self._nothing_done = nothing_done
+        self._its_own = its_own
         self._reason = reason
+        self._code = code
 
     def get(self, expected: type[T], path: str) -> T:
         """Get an answer of a type that pydantic can check; see :meth:`send`.
@@ -99,8 +106,11 @@ class RestApi:
 
     def _refusal(self, response: Response) -> QpuError | InputError:
         status, text = response.status, self.reason(response)
-        if status in self._nothing_done:
+        own = status in self._its_own and response.json().get(self._code)
+        if own or status in self._nothing_done:
             return NotAccepted(text, response.retry_seconds)
+        if status in self._its_own:
+            return QpuError(text)
         if status in (401, 403):
             return AuthenticationError(text)
         if status == 404:

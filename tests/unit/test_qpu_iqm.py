@@ -245,7 +245,11 @@ def refusal(code: str) -> JSON:
         (429, "rate_limit_exceeded", NotAccepted),
         (500, "internal_error", QpuError),
         (502, "", QpuError),
-        (503, "", NotAccepted),
+        (408, "request_timeout", NotAccepted),
+        (503, "qc_not_available", NotAccepted),
+        # a proxy's: behind it, there may be a job
+        (408, "", QpuError),
+        (503, "", QpuError),
     ],
 )
 def test_refusals_of_a_submission(
