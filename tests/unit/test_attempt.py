@@ -705,6 +705,7 @@ class Forgetful(VendorDevice):
         return progress
 
     def cancel(self, job_id: str) -> None:
+        self._job(job_id)
         super().cancel(job_id)
         del self.vendor.jobs[job_id]
         raise QpuError("the connection was cut")
@@ -1044,6 +1045,24 @@ async def test_a_job_that_runs_in_slices_costs_what_all_of_them_cost(
         await ran(queue, vendor, job, 3)
         done = queue.find(ANN, job.id)
     assert (done.qpu_seconds, done.cost) == (6.0, 18.0)
+
+
+@pytest.mark.parametrize(("later", "cost"), [(5.0, 22.0), (None, 12.0)])
+async def test_each_slice_costs_what_the_device_asked_when_it_ended(
+    tmp_path: Path, vendor: Vendor, later: float | None, cost: float
+) -> None:
+    device = VendorDevice(vendor)
+    device.price = 3.0
+    async with service(tmp_path, device) as queue:
+        job = await submit(queue, "a", shots=25)
+        for number in (1, 2):
+            await until_async(lambda number=number: f"v{number}" in vendor.jobs)  # type: ignore[misc]
+            vendor.end(f"v{number}")
+        await until_async(lambda: "v3" in vendor.jobs)
+        device.price = later
+        vendor.end("v3")
+        done = await over(queue, job)
+    assert (done.qpu_seconds, done.cost) == (6.0, cost)
 
 
 @pytest.mark.parametrize(

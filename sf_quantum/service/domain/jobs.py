@@ -249,7 +249,8 @@ class Job:
     :param seconds: time on the device, of the same attempt
     :param lost_qpu_seconds: as ``qpu_seconds``, of the interrupted attempts
     :param lost_seconds: as ``seconds``, of the same attempts
-    :param cost: of ``qpu_seconds``, in the site's unit, at the price when it ended
+    :param cost: of ``qpu_seconds``, in the site's unit, at the price when it, or each slice
+        of it, ended
     :param calibration: id, time and values of that of the last attempt
     :param bytes: of its payload and its result
     :param repeatable: see :class:`Submission`

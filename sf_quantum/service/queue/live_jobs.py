@@ -698,7 +698,7 @@ class LiveJobs:
             state,
             note=note,
             used=used,
-            cost=None if price is None else price * used[0],
+            cost=None if price is None else price * ended.last[0],
             result=result,
             calibration=outcome.calibration,
         )

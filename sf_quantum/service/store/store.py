@@ -405,14 +405,16 @@ class Store(Database):
 
         :param used: seconds on the device, billed or modelled and actual, without those of
             interrupted attempts
-        :param cost: of these, if the device has a price
+        :param cost: of the last slice, if the device has a price; that of the slices before
+            is on disk
         :param result: JSON text, for a job that completed
         :param calibration: the calibration that the job ran under, if it ran
         """
         query = (
             "UPDATE jobs SET state = ?, ended = ?, ended_steady = ?, "
-            "note = coalesce(?, note), calibration = ?, qpu_seconds = ?, seconds = ?, cost = ?, "
-            "bytes = bytes + ?, device = NULL WHERE number = ?"
+            "note = coalesce(?, note), calibration = ?, qpu_seconds = ?, seconds = ?, "
+            "cost = coalesce(cost + ?, ?, cost), bytes = bytes + ?, device = NULL "
+            "WHERE number = ?"
         )
         calibration_text = None if calibration is None else json.dumps(calibration)
 
@@ -422,8 +424,8 @@ class Store(Database):
                 db.execute(set_result, (result, number))
             ended = time.time(), self.clock()
             size = len(result or "")
-            values = (state, *ended, note, calibration_text, *used, cost, size, number)
-            db.execute(query, values)
+            values = (state, *ended, note, calibration_text, *used, cost, cost)
+            db.execute(query, (*values, size, number))
             return _select_job(db, "WHERE number = ?", number)
 
         return self.change(change)
