@@ -1146,6 +1146,35 @@ def _counted(samples: SampleSet) -> Counter[tuple[int, ...]]:
     return counted
 
 
+@pytest.mark.parametrize(
+    ("used", "expected"),
+    [
+        ("c1", {"id": "c1", "time": "2026-01-01T00:00:00Z", "values": {"error": 0.5}}),
+        ("c0", {"id": "c0", "values": {}}),
+    ],
+)
+async def test_a_calibration_that_a_job_only_names_is_told_as_described(
+    tmp_path: Path, vendor: Vendor, used: str, expected: dict[str, JSON]
+) -> None:
+    class Described(VendorDevice):
+        @property
+        def description(self) -> Description:
+            now: dict[str, JSON] = {
+                "id": "c1",
+                "time": "2026-01-01T00:00:00Z",
+                "values": {"error": 0.5},
+            }
+            return replace(super().description, calibration=now)
+
+        def result(self, job_id: str, task: Task) -> Outcome:
+            return replace(super().result(job_id, task), calibration={"id": used})
+
+    async with service(tmp_path, Described(vendor)) as queue:
+        job = await submit(queue, "a")
+        await ran(queue, vendor, job, 1)
+        assert queue.find(ANN, job.id).calibration == expected
+
+
 @pytest.mark.parametrize("shots", [5, 25])
 async def test_what_is_no_json_in_a_devices_info_is_null(
     tmp_path: Path, vendor: Vendor, shots: int

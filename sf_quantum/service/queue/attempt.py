@@ -199,11 +199,8 @@ class Attempt:
             if self._on_device is not None:
                 self._on_device.give_up()
         submitted = self._on_device is not None and self._on_device.id is not None
-        told = outcome.calibration
-        if told is None and submitted and calibration is not None:
-            # unless it has been renewed meanwhile
-            same = self._device.description.calibration == calibration
-            told = calibration if same else None
+        now = self._device.description.calibration
+        told = _told(outcome.calibration, calibration if submitted else None, now)
         outcome = replace(outcome, calibration=told and _summary(told))
         completed = outcome.result is not None
         seconds = self._on_device.seconds(completed) if self._on_device else 0.0
@@ -362,6 +359,18 @@ def _seed(job: Job, part: int) -> int | None:
     if seed is None or part == 0:
         return seed
     return random.Random(f"{seed}/{part}").randrange(SEEDS)
+
+
+def _told(
+    told: dict[str, JSON] | None,
+    before: dict[str, JSON] | None,
+    now: dict[str, JSON] | None,
+) -> dict[str, JSON] | None:
+    """Return the calibration of a slice, of which its vendor may tell the id alone."""
+    if told is None:  # unless it has been renewed meanwhile
+        return before if before == now else None
+    known = (one for one in (before, now) if one and one.get("id") == told.get("id"))
+    return {**next(known, {}), **told}
 
 
 def _summary(calibration: dict[str, JSON]) -> dict[str, JSON]:
