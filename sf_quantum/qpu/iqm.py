@@ -119,7 +119,13 @@ class IqmServer(Gates):
         )
         try:
             return self._description(told, dynamic, metrics, _first(answer))
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (
+            AttributeError,
+            KeyError,
+            RecursionError,
+            TypeError,
+            ValueError,
+        ) as error:
             text = f"{self._who}: its architecture cannot be read: {error}"
             raise QpuError(text) from error
 
@@ -189,10 +195,7 @@ class IqmServer(Gates):
         calibration: dict[str, JSON] | None = {"id": compiled} if compiled else None
         result, failure = None, None
         if state == "Failed":
-            errors = [
-                str(mapping(one).get("message")) for one in _lists(told["errors"])
-            ]
-            failure = one_line("; ".join(errors))[:300] or "no reason given"
+            failure = _messages(told.get("errors")) or "no reason given"
         elif state == "Completed":
             path = f"/jobs/{quote(job_id)}/artifacts/measurement_counts"
             content = json.loads(task.payload)
@@ -207,13 +210,12 @@ class IqmServer(Gates):
                 **({"calibration": calibration} if calibration else {}),
             }
             result = Result(json.dumps(text), info)
-        messages = (mapping(one).get("message") for one in _lists(told.get("messages")))
         return Outcome(
             result,
             failure,
             seconds,
             calibration=calibration,
-            note=one_line("; ".join(map(str, messages)))[:300],
+            note=_messages(told.get("messages")),
         )
 
     def cancel(self, job_id: str) -> None:
@@ -355,6 +357,11 @@ def _text(text: JSON) -> str:
 def _first(answer: Response) -> Mapping[str, JSON]:
     listed = json.loads(answer.body) if answer.status == 200 else []
     return mapping(listed[0] if isinstance(listed, list) and listed else listed)
+
+
+def _messages(told: JSON) -> str:
+    messages = (mapping(one).get("message") for one in _lists(told))
+    return one_line("; ".join(map(str, messages)))[:300]
 
 
 def _lists(told: JSON) -> list[JSON]:

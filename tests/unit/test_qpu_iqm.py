@@ -303,6 +303,11 @@ def test_how_jobs_end(server: Server, tmp_path: Path) -> None:
     server.tell("1", {"status": "failed", "errors": errors, "runtime_ms": 250})
     outcome = garnet.result("1", ONE)
     assert (outcome.failure, outcome.qpu_seconds) == ("out of helium; twice", 0.25)
+    silences: list[dict[str, JSON]] = [{}, {"errors": None}]
+    for silent in silences:
+        server.tell("1", {"status": "failed", "runtime_ms": 250, **silent})
+        outcome = garnet.result("1", ONE)
+        assert (outcome.failure, outcome.qpu_seconds) == ("no reason given", 0.25)
     server.tell(
         "1", {"status": "cancelled", "messages": [{"message": "by the operator"}]}
     )
@@ -368,6 +373,10 @@ def test_architectures_that_have_no_circuits(
     server.tell("dynamic-quantum-architecture", dynamic)
     garnet = client(server.url, tmp_path)
     assert garnet.describe().qubits == 1
+    server.tell("static-quantum-architectures", "[" * 100_000)
+    with pytest.raises(QpuError, match="architecture cannot be read"):
+        garnet.describe()
+    server.tell("static-quantum-architectures", [])
     server.tell("dynamic-quantum-architecture", {**dynamic, **changes})
     with pytest.raises((InputError, QpuError), match=expected):
         garnet.describe()
