@@ -6,10 +6,11 @@ import asyncio
 import json
 import math
 import shutil
+import sqlite3
 import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Self
@@ -594,6 +595,42 @@ async def test_what_cannot_be_found_again_fails_when_it_is_killed_unless_repeata
         # what ran is charged
         assert (done.attempt, done.qpu_seconds) == (1, 0.5)
         assert vendor.names == ["a"]
+
+
+class Silent(VendorDevice):
+    """Does not tell how long a job has run."""
+
+    longest_seconds: float | None = None
+
+    def result(self, job_id: str, task: Task) -> Outcome:
+        return replace(super().result(job_id, task), qpu_seconds=None)
+
+
+@pytest.mark.parametrize("how", ["complete", "cancel", "too long"])
+async def test_a_job_has_run_since_a_former_service_saw_it_run(
+    tmp_path: Path, vendor: Vendor, how: str
+) -> None:
+    device = Silent(vendor)
+    device.timed = False
+    async with killed(tmp_path, device) as queue:
+        job = await submit(queue, "a")
+        await until_async(lambda: queue.find(ANN, job.id).state == "Running")
+        await until_async(lambda: queue.find(ANN, job.id).device_job)
+    with closing(sqlite3.connect(tmp_path / "kept" / "service.sqlite")) as db, db:
+        db.execute("UPDATE jobs SET started_steady = started_steady - 1000")
+    if how == "too long":
+        device.longest_seconds = 900.0
+    async with service(tmp_path / "kept", device) as queue:
+        if how == "complete":
+            vendor.end("v1")
+        elif how == "cancel":
+            await queue.cancel(ANN, job.id)
+        done = await over(queue, job)
+    state = {"complete": "Completed", "cancel": "Cancelled"}.get(how, "Failed")
+    assert (done.state, done.attempt) == (state, 1)
+    # it is billed as it was expected to be, at most
+    assert done.seconds >= 1000
+    assert done.qpu_seconds == 9.0
 
 
 async def test_an_ordinary_stop_leaves_the_job_at_the_vendor(

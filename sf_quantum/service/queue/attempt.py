@@ -11,6 +11,7 @@ import json
 import logging
 import math
 import random
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -233,9 +234,20 @@ class Attempt:
             self._submitted,
             self._note_running,
             job_id=job_id,
+            began=None if job_id is None else self._began_before(),
             unsure=unsure,
         )
         return self._on_device.run() or Outcome()
+
+    def _began_before(self) -> float | None:
+        """Return when a former service saw the job run, by the monotonic clock.
+
+        Of a slice after others, only the job's own start is known, which is too early.
+        """
+        started = self._job.started_steady
+        if started is None or self._job.slices:
+            return None
+        return time.monotonic() - (self._store.clock() - started)
 
     def _note_running(self) -> None:
         if not self._seen_running:

@@ -94,6 +94,7 @@ class DeviceJob:
     :param submitted: called when it is there
     :param running: called when the device is seen to run it, perhaps again
     :param job_id: its id on the device, if it is there already
+    :param began: when a former service saw it run, by the monotonic clock
     :param unsure: whether a former service may have submitted it
     """
 
@@ -108,6 +109,7 @@ class DeviceJob:
         running: Callable[[], None],
         *,
         job_id: str | None = None,
+        began: float | None = None,
         unsure: bool = False,
     ) -> None:
         self.id = job_id
@@ -125,7 +127,7 @@ class DeviceJob:
         self._cancelled = False
         # since when it is on the device, and has been seen to run
         self._submitted_at: float | None = None
-        self._began: float | None = None
+        self._began = began
         self._overdue = False
 
     @property
