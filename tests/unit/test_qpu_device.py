@@ -50,9 +50,11 @@ from tests.service import (
     RunningService,
     UntilInterrupted,
     example_bqm,
+    running_queue,
     running_service,
 )
-from tests.waiting import SECONDS, until
+from tests.unit.test_attempt import ANN, over, submit
+from tests.waiting import SECONDS, until, until_async
 
 TASK = Task("a-1", "problem", json.dumps(example_bqm()), {"num_reads": 5})
 STATUS = QpuStatus("acme", "annealer", True, qubits=8, calibration="c1")
@@ -405,6 +407,23 @@ def test_the_price_is_the_sites_or_the_vendors(
     theirs.refresh()
     ours.refresh()
     assert (theirs.price, ours.price) == (3.0, 5.0)
+
+
+async def test_a_job_that_ends_while_the_service_is_down_is_booked_at_the_price(
+    make: Callable[..., QpuDevice], acme: Vendor, tmp_path: Path
+) -> None:
+    acme.told = replace(acme.told, cost_per_second=3.0)
+    async with running_queue(tmp_path, make()) as queue:
+        await until_async(lambda: not queue.availability.device_reason)
+        job = await submit(queue, "a")
+        await until_async(lambda: queue.find(ANN, job.id).state == "Running")
+    (left,) = acme.jobs
+    acme.jobs[left] = "Completed"
+    # for long, no other status than that which is asked for the price
+    acme.raises["status"] = [QpuError("HTTP status 500")]
+    async with running_queue(tmp_path, make(refresh_seconds=3600)) as queue:
+        done = await over(queue, job)
+    assert (done.state, done.qpu_seconds, done.cost) == ("Completed", 2.0, 6.0)
 
 
 # whether it takes work
@@ -1236,11 +1255,15 @@ def leases(service: RunningService) -> JSON:
     return service.ask("GET", "/v1/device").json()["leases"]
 
 
+def is_online(service: RunningService) -> bool:
+    return bool(service.ask("GET", "/v1/device").json()["status"] == "online")
+
+
 def test_a_service_drives_another_service() -> None:
     with running_service() as vendor:
         front = QpuDevice.from_config({"qpu": "sfq", "config": {"url": vendor.url}})
         with running_service(front) as service:
-            until(lambda: service.queue.availability.works, "its vendor has answered")
+            until(lambda: is_online(service), "its vendor has described it")
             lease = service.acquire()
             problem: dict[str, JSON] = {
                 "problem": example_bqm(),
@@ -1268,7 +1291,7 @@ def test_what_the_vendor_ends_with_its_lease_runs_again_under_another() -> None:
             {"qpu": "sfq", "config": {"url": vendor.url}, "poll_seconds": 0.02}
         )
         with running_service(front) as service:
-            until(lambda: service.queue.availability.works, "its vendor has answered")
+            until(lambda: is_online(service), "its vendor has described it")
             lease = service.acquire()
             body: dict[str, JSON] = {"problem": example_bqm(), "idempotency_key": "a"}
             service.ask("POST", "/v1/jobs", body, lease=lease)

@@ -542,7 +542,7 @@ class QpuDevice(Device):
         if vendor is not None and vendor.left and not woken:
             raise QpuError(vendor.why)
         job.due = time.monotonic() + pause
-        progress = self._about(job_id, lambda jobs: jobs.poll(job_id))
+        progress = self._about(job_id, lambda jobs: self._priced(jobs).poll(job_id))
         if progress.state == "Running" and job.running_since is None:
             job.running_since = time.monotonic()
         job.due = time.monotonic() + self._pause(job, progress)
@@ -570,7 +570,9 @@ class QpuDevice(Device):
 
     def result(self, job_id: str, task: Task) -> Outcome:
         job = self._job(job_id)
-        outcome = self._about(job_id, lambda jobs: jobs.result(job_id, task))
+        outcome = self._about(
+            job_id, lambda jobs: self._priced(jobs).result(job_id, task)
+        )
         if self._samplings is not None and outcome.result is None:
             # its client was killed or has failed, and may have left a job there
             self._lease.abandon()
@@ -668,6 +670,15 @@ class QpuDevice(Device):
             raise UnknownJob(str(error), lease_lost=lost) from error
         except InputError as error:
             raise QpuError(str(error)) from error
+
+    def _priced(self, jobs: T) -> T:
+        """Have the vendor's price, by which a job that is over is booked.
+
+        A job of an earlier service may be over before the first status is known.
+        """
+        if self._status is None and self._settings.cost_per_second is None:
+            self._status = self._lease.driver.status()
+        return jobs
 
     def _ask(self, call: Callable[[Held], T]) -> T:
         """Make a request under the lease, or under another one if it has been lost."""
