@@ -199,6 +199,32 @@ def test_from_waiting_to_over(store: Store) -> None:
     assert store.live() == []
 
 
+@pytest.mark.parametrize("earlier", [True, False])
+def test_a_lease_that_waits_has_no_end(store: Store, earlier: bool) -> None:
+    def told() -> list[object]:
+        query = "SELECT closed_steady - opened_steady FROM leases"
+        return [row[0] for row in store.read(query)]
+
+    lease = Lease("l", "ann", "test", waiting=True)
+    store.add_lease(lease).result()
+    assert told() == [None]
+    if earlier:  # versions gave it one
+        query = "UPDATE leases SET closed_steady = opened_steady"
+        store.change(lambda db: db.execute(query)).result()
+    purge(store, store.clock() + 1).result()
+    assert store.held() == [lease]
+    store.grant_lease(dataclasses.replace(lease, waiting=False)).result()
+    assert told() == [None]
+    purge(store, store.clock() + 1).result()
+    assert [one.held for one in store.held()] == [True]
+    store.close_lease(lease.id, "released", "cancelled").result()
+    (seconds,) = told()
+    assert isinstance(seconds, float)
+    assert seconds >= 0
+    purge(store, store.clock() + 1).result()
+    assert store.leases() == []
+
+
 def test_only_waiting_jobs_are_cancelled_here(store: Store) -> None:
     lease = _lease(store)
     running, waiting = _add(store, lease, "a"), _add(store, lease, "b")

@@ -62,8 +62,9 @@ def purge(store: Store, before: float) -> Future[int]:
         old = [row["number"] for row in db.execute(query, (before, BATCH))]
         _delete(db, old)
         db.execute(
-            "DELETE FROM leases WHERE closed_steady < ? AND NOT EXISTS "
-            "(SELECT 1 FROM jobs WHERE jobs.lease = leases.id "
+            # leases that waited have an end in files of earlier versions
+            "DELETE FROM leases WHERE closed_steady < ? AND closed IS NOT NULL "
+            "AND NOT EXISTS (SELECT 1 FROM jobs WHERE jobs.lease = leases.id "
             "OR jobs.charged_lease = leases.id)",
             (before,),
         )

@@ -98,7 +98,8 @@ class Store(Database):
     def add_lease(self, lease: Lease) -> Future[None]:
         """Store a new lease; that of a quality job is closed."""
         now = self.clock()
-        steady = {"opened_steady": now, "closed_steady": None if lease.held else now}
+        ended = None if lease.closed is None else now
+        steady = {"opened_steady": now, "closed_steady": ended}
 
         def change(db: sqlite3.Connection) -> None:
             _insert(db, "leases", asdict(lease) | steady)
@@ -108,8 +109,9 @@ class Store(Database):
     def grant_lease(self, lease: Lease) -> Future[None]:
         """Note that a lease waits no longer."""
         query = (
-            "UPDATE leases SET waiting = 0, opened = ?, opened_steady = ?, expires = ? "
-            "WHERE id = ?"
+            # earlier versions gave leases that waited an end
+            "UPDATE leases SET waiting = 0, opened = ?, opened_steady = ?, expires = ?, "
+            "closed_steady = NULL WHERE id = ?"
         )
         values = lease.opened, self.clock(), lease.expires, lease.id
 
