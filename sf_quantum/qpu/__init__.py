@@ -296,6 +296,16 @@ class Qpu(ABC):
             status.technology, status.qubits, kinds, calibration=calibration
         )
 
+    @classmethod
+    def check(cls, kind: Kind, content: JSON) -> None:
+        """Refuse the payload of a job that :meth:`submit` would not send; asks nobody.
+
+        May take seconds, for a content of any user: its bound is the implementation's.
+
+        :raises FieldError: naming its kind
+        """
+        return
+
     def submit(self, task: Task) -> str:
         """Submit a job, with its tag where the vendor keeps one.
 

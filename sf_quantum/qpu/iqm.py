@@ -32,7 +32,7 @@ from sf_quantum.qpu.jobs import (
     count,
     number,
 )
-from sf_quantum.qpu.native_circuits import NativeCircuit, read
+from sf_quantum.qpu.native_circuits import NativeCircuit, number_of, read
 from sf_quantum.qpu.qrmi import Gates
 from sf_quantum.qpu.rest import RestApi
 from sf_quantum.text import one_line
@@ -162,14 +162,17 @@ class IqmServer(Gates):
             native_gates=("r", "cz"),
         )
 
+    @classmethod
+    def check(cls, kind: Kind, content: JSON) -> None:
+        if kind == "circuit":
+            read(content)
+
     def submit(self, task: Task) -> str:
         """See :meth:`Qpu.submit`; the vendor keeps the tag, but finds no job by it."""
-        content = json.loads(task.payload)
-        texts = content if isinstance(content, list) else [content]
+        circuits = read(json.loads(task.payload))
         job: dict[str, JSON] = {
             "circuits": [
-                _circuit(str(index), read(_text(text)))
-                for index, text in enumerate(texts)
+                _circuit(str(index), circuit) for index, circuit in enumerate(circuits)
             ],
             "shots": task.shots,
         }
@@ -198,10 +201,8 @@ class IqmServer(Gates):
             failure = _messages(told.get("errors")) or "no reason given"
         elif state == "Completed":
             path = f"/jobs/{quote(job_id)}/artifacts/measurement_counts"
-            content = json.loads(task.payload)
-            several = isinstance(content, list)
-            body = self._api.send("GET", path).body
-            counters = self._counters(body, len(content) if several else 1)
+            several = number_of(json.loads(task.payload))
+            counters = self._counters(self._api.send("GET", path).body, several or 1)
             text = {"counters": counters} if several else {"counter": counters[0]}
             info: dict[str, JSON] = {
                 "qpu": self.name,
@@ -346,12 +347,6 @@ def _number(qubit: str) -> int:
     if not (qubit.startswith("QB") and qubit[2:].isdecimal()) or int(qubit[2:]) < 1:
         raise ValueError(f"{qubit[:40]!r} is no name of a qubit")
     return int(qubit[2:]) - 1
-
-
-def _text(text: JSON) -> str:
-    if not isinstance(text, str):
-        raise InputError("circuit: expected text")
-    return text
 
 
 def _first(answer: Response) -> Mapping[str, JSON]:

@@ -11,11 +11,13 @@ import ast
 import math
 import operator
 import re
-from collections.abc import Callable, Iterator, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from sf_quantum.errors import InputError
+from sf_quantum.files import JSON, mapping
+from sf_quantum.samplers.problem import FieldError
 
 Name: TypeAlias = Literal["prx", "cz", "measure", "barrier"]
 # by their names in OpenQASM: angle and phase, where these are fixed
@@ -34,9 +36,9 @@ _OPERATORS: Mapping[type[ast.operator], Callable[[float, float], float]] = {
     ast.Mult: operator.mul,
     ast.Div: operator.truediv,
 }
-# of a circuit's text
+# of a job: of a text with parameters, for each of its values
 MOST_CHARACTERS = 4_000_000
-# of all operations of a circuit: a barrier may be on a whole register
+# of all operations of a job: a barrier may be on a whole register
 MOST_OPERANDS = 1_000_000
 # characters of an angle
 MOST_ANGLE = 200
@@ -47,13 +49,14 @@ _END = re.compile(r"([;{}])")
 _DEFINITION = re.compile(r"gate (\w+)")
 _HEADER = re.compile(r'OPENQASM [23](?:\.\d+)?|include ?"[^"]*"')
 _REGISTER = re.compile(r"(qubit|bit)(?: ?\[ ?(\d{1,6}) ?\] ?| )(\w+)")
+_PARAMETER = re.compile(r"input (?:float|angle)(?: ?\[ ?\d{1,6} ?\] ?| )(\w+)")
 _OLD_REGISTER = re.compile(r"(q|c)reg (\w++) ?\[ ?(\d{1,6}) ?\]")
 _MEASUREMENT = re.compile(r"([^=]++)= ?measure ([^=]+)|measure ([^>]+)->([^>]+)")
 _GATE = re.compile(r"(\w++) ?(?:\((.*)\))? ?([^()]*)")
 _OPERAND = re.compile(r"\$(\d{1,6})|(\w++) ?(?:\[ ?(\d{1,6}) ?\])?")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Operation:
     """An operation on qubits.
 
@@ -76,19 +79,48 @@ class NativeCircuit:
     operations: list[Operation] = field(default_factory=list)
 
 
-def read(text: str) -> NativeCircuit:
-    """Read a circuit.
+def read(content: JSON) -> list[NativeCircuit]:
+    """Read the circuits of a job: one text, several, or one with values of its parameters.
 
-    :raises InputError: naming the line, and the gate that is not native
+    :raises FieldError: naming the line, and the gate that is not native
     """
-    if len(text) > MOST_CHARACTERS:
-        raise InputError(f"circuit: more than {MOST_CHARACTERS} characters")
-    reader = _Reader()
-    for line, statement in _statements(text):
-        reader.read(statement, line)
-    if not any(one.name == "measure" for one in reader.circuit.operations):
-        raise InputError("circuit: the circuit measures nothing")
-    return reader.circuit
+    texts: Sequence[JSON]
+    match content:
+        case {"program": program, "values": [_, *_] as sets, **rest} if not rest:
+            texts, values = [program] * len(sets), [_values(one) for one in sets]
+        case [_, *_]:
+            texts, values = content, [{} for _ in content]
+        case _:
+            texts, values = [content], [{}]
+    characters = operands = 0
+    circuits = []
+    for text, given in zip(texts, values, strict=True):
+        if not isinstance(text, str):
+            raise FieldError("circuit", "expected text")
+        characters += max(1, len(text))
+        if characters > MOST_CHARACTERS:
+            raise FieldError("circuit", f"more than {MOST_CHARACTERS} characters")
+        reader = _Reader(given, operands)
+        circuits.append(reader.whole(text))
+        operands = reader.operands
+    return circuits
+
+
+def number_of(content: JSON) -> int | None:
+    """Count the circuits of a job that was checked; ``None`` if it is a single one."""
+    values = content.get("values") if isinstance(content, dict) else content
+    return len(values) if isinstance(values, list) else None
+
+
+def _values(told: JSON) -> dict[str, float]:
+    values: dict[str, float] = {}
+    for name, value in mapping(told).items():
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise FieldError("circuit", f"{name[:40]} has a value that is no number")
+        if not abs(value) <= sys.float_info.max:
+            raise FieldError("circuit", f"the value of {name[:40]} is not finite")
+        values[name] = float(value)
+    return values
 
 
 def _statements(text: str) -> Iterator[tuple[int, str]]:
@@ -102,7 +134,8 @@ def _statements(text: str) -> Iterator[tuple[int, str]]:
         line += part.count("\n")
         statement = " ".join(told.split())
         if not end and (statement or defined):
-            raise InputError(f"circuit: line {begin}: the last statement has no end")
+            detail = f"line {begin}: the last statement has no end"
+            raise FieldError("circuit", detail)
         if defined:
             defined = end != "}"
         elif end == ";":
@@ -116,24 +149,41 @@ def _statements(text: str) -> Iterator[tuple[int, str]]:
 
 
 class _Reader:
-    def __init__(self) -> None:
+    """Reads a circuit.
+
+    :param values: of its parameters
+    :param operands: of the job's circuits before it
+    """
+
+    def __init__(self, values: Mapping[str, float], operands: int) -> None:
         self.circuit = NativeCircuit()
+        self.operands = operands
+        self._values = values
+        self._parameters: set[str] = set()
         # whether of qubits; its first number; its size
         self._registers: dict[str, tuple[bool, int, int]] = {}
-        self._operands = 0
         self._measured: set[int] = set()
 
-    def read(self, statement: str, line: int) -> None:
-        try:
-            self._read(statement, line)
-        except (ValueError, ArithmeticError) as error:
-            raise InputError(f"circuit: line {line}: {error}") from error
+    def whole(self, text: str) -> NativeCircuit:
+        for line, statement in _statements(text):
+            try:
+                self._read(statement, line)
+            except (ValueError, ArithmeticError) as error:
+                raise FieldError("circuit", f"line {line}: {error}") from error
+        if unknown := self._values.keys() - self._parameters:
+            name = min(unknown)[:40]
+            raise FieldError("circuit", f"the text has no parameter {name}")
+        if not self._measured:
+            raise FieldError("circuit", "the circuit measures nothing")
+        return self.circuit
 
     def _read(self, statement: str, line: int) -> None:
         if not statement or _HEADER.fullmatch(statement):
             return
         if match := _REGISTER.fullmatch(statement):
             self._declare(match[1] == "qubit", match[3], int(match[2] or 1))
+        elif match := _PARAMETER.fullmatch(statement):
+            self._parameters.add(match[1])
         elif match := _OLD_REGISTER.fullmatch(statement):
             self._declare(match[1] == "q", match[2], int(match[3]))
         elif match := _MEASUREMENT.fullmatch(statement):
@@ -155,6 +205,9 @@ class _Reader:
             circuit.bits += size
 
     def _measure(self, qubits: str, bits: str) -> None:
+        if match := _REGISTER.fullmatch(bits.strip()):  # declared here
+            self._declare(match[1] == "qubit", match[3], int(match[2] or 1))
+            bits = match[3]
         pairs = zip(
             self._numbers(qubits), self._numbers(bits, qubits=False), strict=True
         )
@@ -167,7 +220,7 @@ class _Reader:
     def _gate(self, name: str, angles: str | None, operands: str, line: int) -> None:
         if name not in (*_ROTATIONS, "cz", "barrier", "id"):
             raise _not_native(line, name)
-        values = [_angle(one) for one in angles.split(",")] if angles else []
+        values = [self._angle(one) for one in angles.split(",")] if angles else []
         parts = [self._numbers(part) for part in operands.split(",")]
         add = self.circuit.operations.append
         if name in _ROTATIONS:
@@ -186,6 +239,18 @@ class _Reader:
         elif name == "cz":
             raise ValueError("cz is on two qubits")
 
+    def _angle(self, text: str) -> float:
+        if len(text) > MOST_ANGLE:
+            raise ValueError("an angle is too long")
+        try:
+            value = _value(ast.parse(text.strip(), mode="eval").body, self._values)
+        except (SyntaxError, RecursionError, MemoryError) as error:
+            detail = f"cannot read the angle {text.strip()[:40]!r}"
+            raise ValueError(detail) from error
+        if not math.isfinite(value):
+            raise ValueError("an angle is not finite")
+        return value
+
     def _numbers(self, operand: str, *, qubits: bool = True) -> list[int]:
         match = _OPERAND.fullmatch(operand.strip())
         if match is None:
@@ -195,8 +260,8 @@ class _Reader:
             self.circuit.qubits = max(self.circuit.qubits, numbers[0] + 1)
         else:
             numbers = self._of_register(match[2], match[3], qubits)
-        self._operands += len(numbers)
-        if self._operands > MOST_OPERANDS:
+        self.operands += len(numbers)
+        if self.operands > MOST_OPERANDS:
             raise ValueError(f"more than {MOST_OPERANDS} operands")
         return numbers
 
@@ -224,19 +289,7 @@ def _both(
     return angle, phase
 
 
-def _angle(text: str) -> float:
-    if len(text) > MOST_ANGLE:
-        raise ValueError("an angle is too long")
-    try:
-        value = _value(ast.parse(text.strip(), mode="eval").body)
-    except (SyntaxError, RecursionError, MemoryError) as error:
-        raise ValueError(f"cannot read the angle {text.strip()[:40]!r}") from error
-    if not math.isfinite(value):
-        raise ValueError("an angle is not finite")
-    return value
-
-
-def _value(node: ast.expr) -> float:
+def _value(node: ast.expr, values: Mapping[str, float]) -> float:
     match node:
         case ast.Constant(value=bool() | complex() | str() | bytes()):
             pass
@@ -244,12 +297,16 @@ def _value(node: ast.expr) -> float:
             return float(value)
         case ast.Name(id="pi" | "π"):
             return math.pi
-        case ast.UnaryOp(op=ast.USub(), operand=operand):
-            return -_value(operand)
-        case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
-            return _OPERATORS[type(op)](_value(left), _value(right))
+        case ast.Name(id="tau" | "τ"):
+            return math.tau
+        case ast.Name(id=name) if name in values:
+            return values[name]
         case ast.Name(id=name):
             raise ValueError(f"{name[:40]} has no value: bind the parameters")
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            return -_value(operand, values)
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
+            return _OPERATORS[type(op)](_value(left, values), _value(right, values))
     raise ValueError("an angle is no number")
 
 
@@ -257,6 +314,6 @@ def _blank(match: re.Match[str]) -> str:
     return re.sub(r"[^\n]", " ", match[0])
 
 
-def _not_native(line: int, name: str) -> InputError:
+def _not_native(line: int, name: str) -> FieldError:
     detail = f"{name[:40]} is not native: transpile the circuit to r (prx) and cz"
-    return InputError(f"circuit: line {line}: {detail}")
+    return FieldError("circuit", f"line {line}: {detail}")

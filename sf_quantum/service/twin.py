@@ -20,7 +20,15 @@ from pydantic_core import core_schema
 
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON, mapping
-from sf_quantum.qpu.jobs import Description, Kind, Outcome, Task, Topology
+from sf_quantum.qpu import Qpu
+from sf_quantum.qpu.jobs import (
+    Description,
+    JobParameters,
+    Kind,
+    Outcome,
+    Task,
+    Topology,
+)
 from sf_quantum.qpu.sfq import SfqQpu
 from sf_quantum.samplers import unknown
 from sf_quantum.service.config import ORIGINALS, File, OwnDevice, load, make_device
@@ -29,6 +37,7 @@ from sf_quantum.service.device.emulator.device import DeviceSettings, EmulatedDe
 from sf_quantum.service.device.emulator.technologies import TECHNOLOGIES, Technology
 from sf_quantum.service.device.limits import ComputeLimits
 from sf_quantum.service.device.qpu import QpuSettings
+from sf_quantum.service.domain.jobs import Size
 from sf_quantum.validation import KeyPath, dotted, validated
 
 logger = logging.getLogger(__name__)
@@ -63,11 +72,13 @@ class Original:
     """The device for which a twin stands.
 
     :param limits: of the computation of a job, if the device is emulated itself
+    :param client: that of its vendor, if it is a real QPU
     """
 
     name: str
     description: Description
     limits: ComputeLimits | None = None
+    client: type[Qpu] | None = None
 
     @property
     def measured(self) -> dict[str, float]:
@@ -157,6 +168,13 @@ class TwinDevice(EmulatedDevice):
             calibration=self.reading.summary,
         )
 
+    def check(self, kind: Kind, content: JSON, parameters: JobParameters) -> Size:
+        """See :meth:`Device.check`; jobs that the vendor's client cannot send are refused."""
+        size = super().check(kind, content, parameters)
+        if self.original.client is not None:
+            self.original.client.check(kind, content)
+        return size
+
     def specs(self) -> str:
         """See :meth:`Device.specs`."""
         return self._told.specs or sequence.specs(self.name, self.size)
@@ -224,7 +242,8 @@ def _configured(path: Path) -> Original:
         raise InputError(f"{path}: its device is a twin itself: name its original")
     try:
         if isinstance(settings, QpuSettings):
-            return Original(settings.name, settings.client().describe())
+            client = settings.client()
+            return Original(settings.name, client.describe(), client=type(client))
         device = make_device(settings)
     except InputError as error:
         raise InputError(f"{path}: device: {error}") from error

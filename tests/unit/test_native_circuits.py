@@ -7,7 +7,9 @@ import math
 import pytest
 
 from sf_quantum.errors import InputError
+from sf_quantum.files import JSON
 from sf_quantum.qpu.native_circuits import Operation, read
+from sf_quantum.samplers.problem import FieldError
 
 HALF = math.pi / 2
 
@@ -17,14 +19,14 @@ def test_rotations_and_their_names() -> None:
     // h q[0];
     qubit[3] q; /* of two
     lines */ bit[2] c;
-    x q[0]; y q[1]; sx q[2]; rx(pi/4) q[0]; ry(-pi) q[0];
+    x q[0]; y q[1]; sx q[2]; rx(tau/8) q[0]; ry(-pi) q[0];
     r(3*pi/4, (1 - 0.5)*2) q[0]; prx(1e-1, 0) q[1]; id q[0];
     barrier q; barrier q[1], q[0];
     cz q[0], q[2];
     c[0] = measure q[2];
     c[1] = measure q[0];
     """
-    circuit = read(text)
+    (circuit,) = read(text)
     assert (circuit.qubits, circuit.bits) == (3, 2)
     assert circuit.operations == [
         Operation("prx", (0,), (math.pi, 0.0)),
@@ -44,7 +46,7 @@ def test_rotations_and_their_names() -> None:
 
 def test_registers_follow_each_other() -> None:
     old = "OPENQASM 2.0; qreg a[1]; qreg b[2]; creg c[3]; x b[1];"
-    circuit = read(
+    (circuit,) = read(
         f"{old} measure a[0] -> c[2]; measure b -> d; creg e[1];".replace(
             "creg c[3]", "creg c[3]; creg d[2]"
         )
@@ -56,7 +58,7 @@ def test_registers_follow_each_other() -> None:
         Operation("measure", (1,), bit=3),
         Operation("measure", (2,), bit=4),
     ]
-    physical = read("bit[2] c; rx(1) $3; c[1] = measure $3;")
+    (physical,) = read("bit[2] c; rx(1) $3; c[1] = measure $3;")
     assert (physical.qubits, physical.bits) == (4, 2)
     assert physical.operations[-1] == Operation("measure", (3,), bit=1)
 
@@ -70,7 +72,7 @@ def test_what_qiskit_writes_is_read() -> None:
     circuit.cx(0, 2)
     circuit.measure_all()
     compiled = qiskit.transpile(circuit, basis_gates=["r", "cz"], seed_transpiler=1)
-    told = read(qasm3.dumps(compiled))
+    (told,) = read(qasm3.dumps(compiled))
     assert (told.qubits, told.bits) == (3, 3)
     names = [one.name for one in told.operations]
     assert names.count("prx") == compiled.count_ops()["r"]
@@ -103,6 +105,9 @@ def test_what_qiskit_writes_is_read() -> None:
         ("qubit[2] q; bit c; c = measure q;", r"zip\(\)"),
         ("qubit q; bit c; c = measure q; c = measure q;", "bit 0 is measured twice"),
         ("qubit q; x q;", "the circuit measures nothing"),
+        ("qubit[3] q; bit[3] c = measure q; x q[0:1];", r"cannot read 'q\[0:1\]'"),
+        ("qubit q; qubit c = measure q;", "c is not declared"),
+        ("input float a; qubit q; rx(a) q;", "a has no value: bind the parameters"),
         ("qubit q;\nx q", "line 2: the last statement has no end"),
         ("gate r(a, b) q {", "line 1: the last statement has no end"),
         ("gate r(a, b) q { U(a, b) q;", "the last statement has no end"),
@@ -149,3 +154,48 @@ def test_no_text_takes_long(text: str) -> None:
     with pytest.raises(InputError) as caught:
         read(text)
     assert len(str(caught.value)) < 200
+
+
+PROGRAM = "input float a; input angle[32] b; qubit q; r(a, 2*b) q; bit c = measure q;"
+
+
+def test_values_are_put_into_the_text() -> None:
+    sets: JSON = [{"a": 1, "b": 0.5}, {"a": -2.5, "b": 0}]
+    assert [one.operations for one in read({"program": PROGRAM, "values": sets})] == [
+        [Operation("prx", (0,), values), Operation("measure", (0,), bit=0)]
+        for values in [(1.0, 1.0), (-2.5, 0.0)]
+    ]
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ({"program": PROGRAM, "values": [{"a": 1}]}, "line 1: b has no value"),
+        (
+            {"program": PROGRAM, "values": [{"a": 1, "b": 1, "c": 1}]},
+            "the text has no parameter c",
+        ),
+        ({"program": PROGRAM, "values": [{"a": True}]}, "a has a value that is no num"),
+        ({"program": PROGRAM, "values": [{"a": 10**400}]}, "value of a is not finite"),
+        ({"program": PROGRAM, "values": [{"a": math.nan}]}, "a is not finite"),
+        ({"program": PROGRAM, "values": []}, "expected text"),
+        ({"program": PROGRAM, "values": [{}], "more": 1}, "expected text"),
+        ({"program": 1, "values": [{}]}, "expected text"),
+        ([], "expected text"),
+        (["bit c = measure $0;", 1], "expected text"),
+        # bounds are of a job, however many circuits it has
+        (["bit c = measure $0;" + " " * 3_000_000] * 2, "more than 4000000 characters"),
+        (
+            {"program": "bit c = measure $0;", "values": [{}] * 300_000},
+            "more than 4000000 characters",
+        ),
+        (
+            ["qubit[600000] q; barrier q; bit c = measure q[0];"] * 2,
+            "more than 1000000 operands",
+        ),
+    ],
+)
+def test_jobs_that_are_no_circuits(content: JSON, expected: str) -> None:
+    with pytest.raises(FieldError, match=expected) as caught:
+        read(content)
+    assert caught.value.field == "circuit"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,9 +20,11 @@ from sf_quantum.qpu import AuthenticationError
 from sf_quantum.qpu.iqm import IqmServer
 from sf_quantum.qpu.jobs import NotAccepted, Task, UnknownJob
 from sf_quantum.samplers.presolve import LeasedPresolve
+from sf_quantum.samplers.problem import FieldError
 from sf_quantum.samplers.qaoa import QaoaSampler
-from sf_quantum.service.device.emulator.device import EmulatedDevice
+from sf_quantum.service.device.emulator.device import DeviceSettings, EmulatedDevice
 from sf_quantum.service.device.qpu import QpuDevice
+from sf_quantum.service.twin import TwinDevice, original
 from tests.service import RunningService, running_service
 from tests.waiting import until
 
@@ -128,6 +131,81 @@ def test_a_register_has_the_qubits_out_of_service_too(tmp_path: Path) -> None:
             refused = front.ask("POST", "/v1/jobs", body, lease=lease).json()
         device.close()
     assert refused["detail"] == "6 qubits do not fit on 5 qubits"
+
+
+BATCH: JSON = {
+    "program": "input float a; qubit q; rx(a) q; bit c = measure q;",
+    "values": [{"a": 0}, {"a": 3.141592653589793}],
+}
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (BATCH, {"counters": [{"0": 7}, {"1": 7}]}),
+        ([TEXT, TEXT], {"counters": [{"100": 7}, {"100": 7}]}),
+    ],
+)
+def test_several_circuits_are_one_job(
+    service: RunningService, tmp_path: Path, content: JSON, expected: JSON
+) -> None:
+    garnet = client(service.url, tmp_path)
+    task = Task("sfq-n", "circuit", json.dumps(content), {"num_reads": 7})
+    outcome = garnet.run_job(task)
+    assert outcome.result is not None
+    assert json.loads(outcome.result.text) == expected
+
+
+# what the twin's parser wants to know, too
+GATES = 'include "stdgates.inc"; gate r(t, p) a { U(t, p - pi/2, pi/2 - p) a; } '
+UNSENDABLE: list[tuple[JSON, str]] = [
+    (
+        GATES + "qubit q; bit c; reset q; c = measure q;",
+        "line 1: reset is not native: transpile the circuit to r (prx) and cz",
+    ),
+    (
+        GATES + "qubit q; bit c; c = measure q; c = measure q;",
+        "line 1: bit 0 is measured twice",
+    ),
+    (
+        GATES + "gate my a { r(1, 0) a; } qubit q; bit c; my q; c = measure q;",
+        "line 1: my is not native: transpile the circuit to r (prx) and cz",
+    ),
+]
+
+
+def test_what_cannot_be_sent_is_refused_at_submission_and_by_the_twin(
+    service: RunningService, tmp_path: Path
+) -> None:
+    pytest.importorskip("qrmi", reason="the package qrmi is not installed")
+    client(service.url, tmp_path)
+    config: JSON = {"qrmiConfig": str(tmp_path / "qrmi_config.json")}
+    keys: dict[str, JSON] = {"qpu": "iqm-server", "name": "emulator", "config": config}
+    file = tmp_path / "service.yml"
+    file.write_text(json.dumps({"device": {"type": "qpu", **keys}}))
+    twin = TwinDevice.of(original(str(file)), DeviceSettings(time_scale=0))
+    text = "input float a; qubit q; bit c; r(a, 0) q; c = measure q;"
+    batch: JSON = {"program": GATES + text, "values": [{"a": 0}, {"a": math.pi}]}
+    device = QpuDevice.from_config(keys)
+    device.refresh()
+    with running_service(device) as front:
+        lease = front.acquire()
+        for content, detail in UNSENDABLE:
+            body: dict[str, JSON] = {"circuit": content, "idempotency_key": "a"}
+            answer = front.ask("POST", "/v1/jobs", body, lease=lease)
+            told = answer.json()
+            assert (answer.status, told["field"]) == (422, "circuit")
+            assert told["detail"] == detail
+            with pytest.raises(FieldError) as refused:
+                twin.check("circuit", content, {"num_reads": 7})
+            assert refused.value.detail == detail
+        twin.check("circuit", batch, {"num_reads": 7})
+        body = {"circuit": batch, "idempotency_key": "b"}
+        assert front.ask("POST", "/v1/jobs", body, lease=lease).status == 201
+        until(lambda: front.queue.store.jobs()[0].final, "the job is over")
+        (job,) = front.queue.store.jobs()
+        assert (job.state, job.note) == ("Completed", None)
+    device.close()
 
 
 def test_a_qubo_is_compiled_run_and_read(

@@ -413,7 +413,7 @@ class QpuDevice(Device):
     # what a job costs
 
     def check(self, kind: Kind, content: JSON, parameters: JobParameters) -> Size:
-        """See :meth:`Device.check`; the vendor checks the rest of a circuit or sequence."""
+        """See :meth:`Device.check`; the vendor checks what its client does not."""
         size = super().check(kind, content, parameters)
         if kind == "problem":
             return size
@@ -432,6 +432,7 @@ class QpuDevice(Device):
             count = _circuit_qubits(text) if kind == "circuit" else _atoms(text)
             if 0 < most < count:
                 raise FieldError(kind, f"{count} {what} do not fit on {most} qubits")
+        self._kind.check(kind, content)
         return replace(size, circuits=circuits)
 
     def check_size(self, size: Size, parameters: JobParameters) -> None:
