@@ -321,7 +321,7 @@ class Machine:
         booked = self._open()
         match method:
             case "GET" if booked != booking:
-                raise Refused(409, "the booking has ended")
+                raise Refused(410, "the booking has ended")
             case "PUT":
                 self._check_up()
                 if booked not in ("", booking):

@@ -116,7 +116,7 @@ class Client:
         :raises Unreachable: if the connection fails, or no answer comes in time, or one
             that is too large
         :raises Unsendable: if the service speaks no TLS, or its certificate cannot be
-            verified, or a header is not printable ASCII
+            verified, or a header is not printable ASCII, or the credential cannot be read
         """
         headers = {} if body is None else {"Content-Type": "application/json"}
         if isinstance(body, Mapping):
@@ -139,7 +139,10 @@ class Client:
 
         :returns: status, headers and body of the answer
         """
-        headers = {**headers, **self._headers, **self._credential()}
+        try:
+            headers = {**headers, **self._headers, **self._credential()}
+        except InputError as error:
+            raise Unsendable(str(error)) from error
         _check(headers)
         host, prefix = self._base[1], self._base[3]
         connection = self._connection(timeout_seconds)

@@ -185,7 +185,8 @@ class Qpu(ABC):
 
         :returns: seconds until the next renewal; ``None`` if the lease does not expire
         :raises AuthenticationError: if the user is refused
-        :raises InputError: if the lease has ended
+        :raises LeaseLost: if the lease has ended
+        :raises InputError: if the QPU refuses otherwise: the lease is then given back
         :raises QpuError: if the QPU does not answer
         """
         return None

@@ -21,6 +21,7 @@ from sf_quantum.backoff import Deadline
 from sf_quantum.errors import InputError, QpuError, QuantumError
 from sf_quantum.files import JSON
 from sf_quantum.qpu import OVER, AuthenticationError, NoLease, Qpu
+from sf_quantum.qpu.jobs import LeaseLost
 
 logger = logging.getLogger(__name__)
 
@@ -168,7 +169,7 @@ class HeldLease:
             except AuthenticationError as error:
                 self.refusal = QpuLoss(LeaseProblem.REFUSED, self.qpu.name, str(error))
                 return
-            except InputError as error:
+            except (InputError, LeaseLost) as error:
                 if not self._released.is_set():
                     text = "A lease of QPU %s is lost: %s"
                     self._log.warning(text, self.qpu.name, error)

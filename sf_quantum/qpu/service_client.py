@@ -108,8 +108,9 @@ class ServiceClient:
         :param expected: the statuses of refusals that the caller handles
         :raises Unreachable: if there is no answer in time
         :raises AuthenticationError: if the user is not accepted, or may not do this
+        :raises LeaseLost: if the lease has ended
         :raises InputError: if the request is refused for another reason
-        :raises QpuError: if the service is in trouble, or the job's lease has ended
+        :raises QpuError: if the service is in trouble
         """
         retry_seconds = self._retry_seconds if retry else 0.0
         deadline = None
@@ -163,7 +164,7 @@ class ServiceClient:
             if by is None and response.json().get("field") == "Authorization":
                 by = "--token-file, or tokenFile of a deployment, names a file with it"
             return AuthenticationError(f"{message} ({by})" if by else message)
-        if self._under_lease and ended:
+        if ended:
             return LeaseLost(message)
         if self._under_lease and status == 404:
             return QpuError(message)

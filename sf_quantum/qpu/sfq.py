@@ -31,6 +31,7 @@ from sf_quantum.qpu import (
 from sf_quantum.qpu.jobs import (
     Description,
     Kind,
+    LeaseLost,
     NotAccepted,
     Outcome,
     Progress,
@@ -219,7 +220,10 @@ class SfqQpu(Qpu):
 
     def renew(self, token: str) -> float | None:
         path = f"{_lease(token)}/renew"
-        lease = self.service.send("POST", path, retry=True).json()
+        response = self.service.send("POST", path, retry=True, expected=(404,))
+        if response.status == 404:
+            raise LeaseLost(f"{self.service.name} refuses: {refusal(response)}")
+        lease = response.json()
         left = _seconds_left(lease, "idle_seconds_left", "idle_expires")
         if left is not None and "idle_seconds_left" not in lease:
             left = min(left, UNSURE_SECONDS)

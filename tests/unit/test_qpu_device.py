@@ -24,6 +24,7 @@ from sf_quantum import backoff, qpu
 from sf_quantum.backoff import Backoff
 from sf_quantum.errors import InputError, QpuError, QuantumError
 from sf_quantum.files import JSON
+from sf_quantum.net.transport import Unsendable
 from sf_quantum.qpu import TOKEN, AuthenticationError, NoLease, Qpu, QpuStatus
 from sf_quantum.qpu.jobs import (
     Description,
@@ -148,7 +149,7 @@ class AcmeLeases(Qpu):
     def renew(self, token: str) -> float | None:
         self.vendor.called("renew", self._password)
         if token != self.vendor.lease:
-            raise InputError(f"there is no lease {token}")
+            raise LeaseLost(f"there is no lease {token}")
         return self.vendor.renewal
 
     def release(self, token: str) -> None:
@@ -802,6 +803,32 @@ def test_a_job_of_which_an_answer_was_lost_renews_the_lease(
     with pytest.raises(QpuError, match="connection reset"):
         device.poll(job, TASK)
     until(lambda: refreshed(device).online and acme.calls["renew"] == 2, "renewed")
+
+
+def test_a_lease_that_cannot_be_asked_about_is_kept(
+    device: QpuDevice, acme: Vendor
+) -> None:
+    job = device.submit(TASK)
+    for method in ("poll", "renew"):
+        acme.raises[method] = [Unsendable("p.txt: no such file")]
+    with pytest.raises(QpuError, match=r"p.txt: no such file"):
+        device.poll(job, TASK)
+    assert acme.calls["renew"] == 1
+    until(lambda: refreshed(device).online, "it is online again")
+    assert device.poll(job, TASK).state == "Running"
+    assert acme.under[-1] == (job, "lease-1")
+
+
+def test_a_lease_of_which_it_is_not_certain_whether_it_has_ended_is_given_back(
+    device: QpuDevice, acme: Vendor, tmp_path: Path
+) -> None:
+    device.keep_in(tmp_path)
+    device.submit(TASK)
+    acme.raises["renew"] = [InputError("HTTP status 405")]
+    until(lambda: refreshed(device).online and not acme.lease, "it is given back")
+    assert acme.calls["release"] == 1
+    device.submit(TASK)
+    assert acme.lease == "lease-2"
 
 
 def test_a_refused_job_is_refused(device: QpuDevice, acme: Vendor) -> None:

@@ -10,6 +10,7 @@ from copy import deepcopy
 
 import pytest
 
+from sf_quantum.errors import InputError
 from sf_quantum.net import transport
 from sf_quantum.net.transport import (
     ANSWER_BYTES,
@@ -18,6 +19,7 @@ from sf_quantum.net.transport import (
     KeptClient,
     Response,
     Unreachable,
+    Unsendable,
 )
 from tests.waiting import until
 
@@ -203,3 +205,12 @@ def test_a_copy_has_connections_of_its_own() -> None:
         client.request("GET", "/")
         deepcopy(client).request("GET", "/")
     assert taken == [0, 1]
+
+
+def test_nothing_is_sent_without_the_credential() -> None:
+    def credential() -> dict[str, str]:
+        raise InputError("p.txt: no such file")
+
+    client = Client("http://127.0.0.1:1", {}, credential)
+    with pytest.raises(Unsendable, match=r"p.txt: no such file"):
+        client.request("GET", "/")

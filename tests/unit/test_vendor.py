@@ -271,7 +271,7 @@ def test_a_lease_that_the_vendor_has_ended(
     vendor.end_bookings()
     with pytest.raises(LeaseLost, match="the booking has ended"):
         job.submit(TASK)
-    with pytest.raises(InputError, match="the booking has ended"):
+    with pytest.raises(LeaseLost, match="the booking has ended"):
         driver.renew(lease)
     # the jobs that it has can still be asked for
     assert over(job, number) == "Completed"

@@ -21,7 +21,9 @@ from pathlib import Path
 from sf_quantum import backoff, qpu
 from sf_quantum.errors import InputError, QpuError, QuantumError
 from sf_quantum.files import JSON, listing, mapping, replacing
+from sf_quantum.net.transport import Unsendable
 from sf_quantum.qpu import AuthenticationError, Qpu
+from sf_quantum.qpu.jobs import LeaseLost
 from sf_quantum.text import described
 
 logger = logging.getLogger(__name__)
@@ -174,12 +176,19 @@ class VendorLease:
                 self._requests += 1
             return self._held
 
-    def lost(self, held: Held, error: QuantumError) -> None:
-        """Forget a lease that the vendor has ended."""
+    def lost(
+        self, held: Held, error: QuantumError, *, given_back: bool = False
+    ) -> None:
+        """Forget a lease that the vendor has ended.
+
+        :param given_back: soon, if that is not certain
+        """
         with self._lock:
             if self._held is None or self._held.token != held.token:
                 return
             self._held = None
+            if given_back:
+                self._unwanted.append(held.token)
         text = "the lease of QPU %s is lost, the next request acquires another: %s"
         logger.warning(text, self.driver.name, error)
 
@@ -209,8 +218,13 @@ class VendorLease:
             self._renew(held)
         except AuthenticationError:
             raise
-        except InputError as error:
+        except Unsendable as error:  # the vendor has not been asked
+            raise QpuError(str(error)) from error
+        except LeaseLost as error:
             self.lost(held, error)
+            return True
+        except InputError as error:  # it may still be held there
+            self.lost(held, error, given_back=True)
             return True
         return False
 
@@ -262,9 +276,9 @@ class VendorLease:
             try:
                 self.driver.release(self._unwanted[-1])
                 logger.info("gave back the lease of QPU %s", self.driver.name)
-            except AuthenticationError:
+            except (AuthenticationError, Unsendable):
                 raise
-            except InputError as error:  # it has ended
+            except (InputError, LeaseLost) as error:  # it has ended
                 logger.info("a lease of QPU %s: %s", self.driver.name, error)
             self._unwanted.pop()
 
