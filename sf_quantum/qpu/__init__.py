@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Self
@@ -324,6 +324,16 @@ class Qpu(ABC):
         :raises QpuError: if the vendor does not answer
         """
         raise NotImplementedError(f"QPU type {self.type!r} has no tags")
+
+    def others(self, tag: str, job_id: str) -> Sequence[str]:
+        """List the jobs with the tag of a job beside it, if :attr:`finds` says so.
+
+        A vendor that takes each tag once has none.
+
+        :raises QpuError: if the vendor does not answer
+        """
+        found = self.find(tag)
+        return [] if found in (None, job_id) else [str(found)]
 
     def poll(self, job_id: str) -> Progress:
         """Ask how a job is going.

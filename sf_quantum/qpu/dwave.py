@@ -7,7 +7,7 @@ import json
 import secrets
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from functools import lru_cache
@@ -315,9 +315,12 @@ class DWaveQpu(Qpu):
         return job_id
 
     def find(self, tag: str) -> str | None:
+        return next(iter(self.others(tag, "")), None)
+
+    def others(self, tag: str, job_id: str) -> Sequence[str]:
         with self._asking() as problems:
             found = problems.list_problems(label=tag)
-            return next((one.id for one in found if one.label == tag), None)
+            return [one.id for one in found if one.label == tag and one.id != job_id]
 
     def poll(self, job_id: str) -> Progress:
         with self._asking() as problems:

@@ -365,6 +365,8 @@ class DeviceContract:
                 return
             if device.recovery is Recovery.BY_TAG:
                 assert again.find(task.tag) == job_id
+                assert not again.others(task.tag, job_id)
+                assert [*again.others(task.tag, "")] == [job_id]
             assert over(again, job_id, task) == "Completed"
             assert_completed(again.result(job_id, task), task)
 

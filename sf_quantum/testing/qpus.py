@@ -268,6 +268,9 @@ class JobContract(_Leased):
         assert len(set(ids)) == len(ids)
         if job.finds:
             assert [job.find(task.tag) for task in tasks] == ids
+            assert not job.others(tasks[0].tag, ids[0])
+            # one that is found instead is surplus
+            assert [*job.others(tasks[0].tag, "")] == ids[:1]
             assert job.find(secrets.token_hex(16)) is None
 
     def test_jobs_are_cancelled(self, slow_driver: Qpu) -> None:

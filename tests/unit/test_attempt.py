@@ -9,7 +9,7 @@ import shutil
 import sqlite3
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -53,7 +53,7 @@ from sf_quantum.service.domain.reasons import NOT_FOUND_AGAIN, VANISHED
 from sf_quantum.service.domain.settings import ServiceSettings
 from sf_quantum.service.queue import job_queue
 from sf_quantum.service.queue.attempt import MOST_SETUP, slice_shots
-from sf_quantum.service.queue.device_job import RESULT_TRIES
+from sf_quantum.service.queue.device_job import RESULT_TRIES, SURPLUS_TRIES
 from sf_quantum.service.queue.job_queue import JobQueue
 from tests.service import example_bqm, problem, running_queue
 from tests.waiting import SECONDS, until_async
@@ -415,6 +415,67 @@ async def test_a_submission_that_arrives_late_is_not_repeated(
         vendor.end("v1")
         assert (await over(queue, job)).state == "Completed"
     assert vendor.names == ["a"]
+
+
+@pytest.mark.parametrize("cut", [True, False])
+@pytest.mark.parametrize("restart", [True, False])
+@pytest.mark.parametrize("how", ["complete", "cancel"])
+async def test_a_submission_that_arrives_too_late_is_cancelled_and_told_of(
+    tmp_path: Path, vendor: Vendor, how: str, restart: bool, cut: bool
+) -> None:
+    class Listing(VendorDevice):
+        def others(self, tag: str, job_id: str) -> Sequence[str]:
+            self.vendor.raises(self.vendor.trouble, "others")
+            jobs = self.vendor.jobs.values()
+            return [job.id for job in jobs if job.tag == tag and job.id != job_id]
+
+    async def end(queue: JobQueue) -> Job:
+        vendor.trouble["others"] = [QpuError("it does not answer")] * cut
+        if how == "cancel":
+            return await queue.cancel(ANN, job.id)
+        vendor.end("v1")
+        return await over(queue, job)
+
+    vendor.trouble["submit"] = [QpuError("no answer in time")]
+    device = Listing(vendor)
+    async with killed(tmp_path, device) as queue:
+        job = await submit(queue, "a")
+        await until_async(lambda: queue.find(ANN, job.id).state == "Running")
+        await until_async(lambda: queue.find(ANN, job.id).device_job == "v1")
+        vendor.submit(vendor.jobs["v1"].task)
+        if not restart:
+            done = await end(queue)
+    if restart:
+        async with service(tmp_path / "kept", device) as queue:
+            done = await end(queue)
+    assert vendor.jobs["v2"].state == "Cancelled"
+    late = "a submission arrived late, as v2 on the device"
+    told = f"{late}, and was cancelled: it may have been billed"
+    assert (done.state, done.note) == (
+        ("Completed", told)
+        if how == "complete"
+        else ("Cancelled", f"cancelled; {told}")
+    )
+    assert vendor.names == ["a", "a"]
+
+
+async def test_a_late_submission_that_cannot_be_cancelled_is_told_of(
+    tmp_path: Path, vendor: Vendor
+) -> None:
+    vendor.trouble["submit"] = [QpuError("no answer in time")]
+    async with service(tmp_path, VendorDevice(vendor)) as queue:
+        job = await submit(queue, "a")
+        await until_async(lambda: queue.find(ANN, job.id).device_job == "v1")
+        late = VendorJob("late", vendor.jobs["v1"].tag, vendor.jobs["v1"].task)
+        # it is the one that is found by the tag
+        vendor.jobs = {"late": late, **vendor.jobs}
+        vendor.trouble["cancel"] = [QpuError("it does not answer")] * SURPLUS_TRIES
+        vendor.end("v1")
+        done = await over(queue, job)
+    assert (done.state, done.note) == (
+        "Completed",
+        "a submission arrived late, as late on the device, and could not be cancelled",
+    )
 
 
 @pytest.mark.parametrize("recovery", [Recovery.BY_ID, Recovery.LOST])

@@ -188,6 +188,14 @@ def test_a_problem_is_found_by_its_tag_behind_any_number_of_others(
     assert qpu.find("a") == ids[0]
 
 
+def test_problems_with_the_same_tag_are_all_told(annealer: RunningService) -> None:
+    qpu = client(annealer)
+    ids = [qpu.submit(task(example_bqm(), "same", seed=seed)) for seed in (1, 2, 3)]
+    assert len({*ids}) == 3
+    for job_id in ids:
+        assert {*qpu.others("same", job_id)} == {*ids} - {job_id}
+
+
 def test_few_embeddings_are_kept(
     annealer: RunningService, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -312,6 +312,17 @@ class Device(ABC):
         """
         return None
 
+    def others(self, tag: str, job_id: str) -> Sequence[str]:
+        """List the jobs with the tag of a job beside it: of submissions that arrived late.
+
+        This finds one that :meth:`find` returns instead of the job; a device that can list
+        all jobs with a tag should.
+
+        :raises QpuError: if the device does not answer
+        """
+        found = self.find(tag)
+        return [] if found in (None, job_id) else [str(found)]
+
     @abstractmethod
     def poll(self, job_id: str, task: Task) -> Progress:
         """Wait until the state of a job changes, or for about a second.

@@ -15,7 +15,7 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -524,10 +524,16 @@ class QpuDevice(Device):
         return job_id
 
     def find(self, tag: str) -> str | None:
+        return self._look_up(lambda jobs: jobs.find(tag)) if self._kind.finds else None
+
+    def others(self, tag: str, job_id: str) -> Sequence[str]:
         if not self._kind.finds:
-            return None
+            return ()
+        return self._look_up(lambda jobs: jobs.others(tag, job_id))
+
+    def _look_up(self, call: Callable[[Qpu], T]) -> T:
         try:
-            return self._ask(lambda held: held.jobs.find(tag))
+            return self._ask(lambda held: call(held.jobs))
         except InputError as error:
             raise QpuError(str(error)) from error
 

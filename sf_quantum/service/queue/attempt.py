@@ -50,11 +50,13 @@ class Ended:
     :param outcome: of the job, with the times of its last slice
     :param used: QPU seconds, and seconds on the device, of all its slices
     :param spent: QPU seconds of this attempt
+    :param surplus: what became of submissions that arrived late; for the job's note
     """
 
     outcome: Outcome
     used: tuple[float, float]
     spent: float
+    surplus: str = ""
 
     @property
     def last(self) -> tuple[float, float]:
@@ -95,6 +97,7 @@ class Attempt:
         self._control = Control()
         self._on_device: DeviceJob | None = None
         self._payload: str | None = None
+        self._surplus = ""
         self._left = job.shots - job.shots_done
         self._part = job.slices
         # of the slices that are over, those of former attempts as well
@@ -172,11 +175,12 @@ class Attempt:
             self._keep(outcome, shots)
             self._shots = self._next_shots()
             if self._control.interrupt is not None:
-                return Ended(Outcome(None, None, 0.0, 0.0), self._used, spent)
+                stopped = Outcome(None, None, 0.0, 0.0)
+                return Ended(stopped, self._used, spent, self._surplus)
         if outcome.result is not None:
             outcome = self._whole(outcome, shots)
         self._add(outcome)
-        return Ended(outcome, self._used, spent)
+        return Ended(outcome, self._used, spent, self._surplus)
 
     def _next_shots(self) -> int:
         """Return the shots of the next slice; slices are as long as one another."""
@@ -237,7 +241,9 @@ class Attempt:
             began=None if job_id is None else self._began_before(),
             unsure=unsure,
         )
-        return self._on_device.run() or Outcome()
+        outcome = self._on_device.run()
+        self._surplus = self._on_device.surplus or self._surplus
+        return outcome or Outcome()
 
     def _began_before(self) -> float | None:
         """Return when a former service saw the job run, by the monotonic clock.

@@ -35,6 +35,8 @@ from sf_quantum.service.store.store import Store
 logger = logging.getLogger(__name__)
 # of the result of a job that is over, if the device answers other requests
 RESULT_TRIES = 8
+# of a job that may have been submitted twice, when it is over
+SURPLUS_TRIES = 4
 # the longest pause before a submission is tried again: a device that was asked to wait for
 # longer is not asked by that
 SUBMISSION_SECONDS = 60.0
@@ -122,6 +124,10 @@ class DeviceJob:
         self._submitted_there = submitted
         self._running = running
         self._unsure = unsure
+        # whether it may have been submitted twice, here or by a former service
+        self._perhaps_twice = unsure or job_id is not None
+        #: what became of jobs beside it, of submissions that arrived late; for users
+        self.surplus = ""
         self._cancelling = threading.Lock()
         self._cancelling_sent = False
         self._cancelled = False
@@ -150,6 +156,7 @@ class DeviceJob:
             outcome = self._followed(self.id)
         except UnknownJob as error:
             outcome = self._vanished(error)
+        self._cancel_surplus(self.id)
         return outcome if outcome.result is not None else self._explained(outcome)
 
     # submission
@@ -161,6 +168,7 @@ class DeviceJob:
             try:
                 if unsure and (job_id := self._arrived()) is not None:
                     return self._kept(job_id)
+                self._perhaps_twice = self._perhaps_twice or unsure
                 unsure = False
                 if self._asked is not None or not self._sent():
                     return None
@@ -263,6 +271,27 @@ class DeviceJob:
         if outcome.failure is None and note and not runs_again(device, self._job):
             return replace(outcome, failure=f"{note}; {NOT_FOUND_AGAIN}")
         return outcome
+
+    def _cancel_surplus(self, job_id: str) -> None:
+        """Cancel what a submission that arrived after all has left beside a job."""
+        device = self._device
+        if not self._perhaps_twice or device.recovery is not Recovery.BY_TAG:
+            return
+        for pause in islice(backoff.VENDOR.pauses(), SURPLUS_TRIES):
+            try:
+                if not (others := device.others(self._task.tag, job_id)):
+                    return
+                late = (
+                    f"a submission arrived late, as {', '.join(others)} on the device"
+                )
+                self.surplus = f"{late}, and could not be cancelled"
+                for other in others:
+                    device.cancel(other)
+                self.surplus = f"{late}, and was cancelled: it may have been billed"
+                return
+            except (QpuError, AuthenticationError) as error:
+                self._note(error)
+            self._pause(pause)
 
     def _check_duration(self) -> None:
         longest = self._device.longest_seconds

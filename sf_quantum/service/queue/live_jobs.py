@@ -689,14 +689,14 @@ class LiveJobs:
             interruption = live.interruption or CANCELLED
             note = job.cancelling or interruption.note(job.attempt)
             if not interruption.cancels:
-                note = job.interrupting or note
+                note = _noted(job.interrupting or note, ended) or note
                 return self.store.put_back(job.number, note, ended.last)
             state = "Cancelled"
         price = self.device.price
         return self.store.finish(
             job.number,
             state,
-            note=note,
+            note=_noted(note, ended, job.note),
             used=used,
             cost=None if price is None else price * ended.last[0],
             result=result,
@@ -864,6 +864,12 @@ def _interruption(job: Job) -> Interruption | None:
     if job.cancelling is not None:
         return CANCELLED
     return None if job.interrupting is None else Interruption(Cause.RESTART)
+
+
+def _noted(note: str | None, ended: Ended, former: str | None = None) -> str | None:
+    if not ended.surplus:
+        return note
+    return "; ".join(filter(None, (note or former, ended.surplus)))
 
 
 def _fitting(told: Description) -> Fitting:
