@@ -805,6 +805,27 @@ def test_a_job_of_which_an_answer_was_lost_renews_the_lease(
     until(lambda: refreshed(device).online and acme.calls["renew"] == 2, "renewed")
 
 
+def test_a_job_that_is_rarely_asked_about_keeps_the_lease(
+    make: Callable[..., QpuDevice], acme: Vendor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = make(poll_seconds=3000, idle_seconds=1e-9)
+    device.refresh()
+    job = device.submit(TASK)
+    device.poll(job, TASK)
+    monkeypatch.setattr(module, "FORGOTTEN_SECONDS", 0.0)
+    waits: list[float] = []
+
+    def wait(seconds: float) -> bool:
+        waits.append(seconds)
+        device.refresh()
+        return False
+
+    monkeypatch.setattr(device._jobs[job].woken, "wait", wait)
+    assert device.poll(job, TASK).state == "Running"
+    assert waits
+    assert (acme.lease, acme.calls["release"]) == ("lease-1", 0)
+
+
 def test_a_lease_that_cannot_be_asked_about_is_kept(
     device: QpuDevice, acme: Vendor
 ) -> None:

@@ -227,7 +227,7 @@ class _Job:
     :param lease: under which it was submitted; empty if that is unknown
     :param ours: whether this service has submitted it, and has seen when it started
     :param due: when the vendor is asked about it again
-    :param seen: when the service last asked for it
+    :param seen: when the service last asked for it, or will after a pause
     """
 
     cost_seconds: float
@@ -544,6 +544,7 @@ class QpuDevice(Device):
         wait = job.due - time.monotonic()
         if vendor is not None:
             wait = max(wait, min(pause, vendor.left))
+        job.seen += max(0.0, wait)  # it is asked about after that
         woken = wait > 0 and job.woken.wait(wait)
         job.woken.clear()
         if vendor is not None and vendor.left and not woken:
