@@ -67,7 +67,7 @@ def test_the_second_iteration_starts_from_the_angles_of_the_first(
     if (why := samplers.obstacle("qaoa")) is not None:
         pytest.skip(why)
     settings: list[JSON] = ["depth=1", "evaluations=12", "shots=100"]
-    few: dict[str, JSON] = {"clusters": "4:6", "sampler": "qaoa", "weights": "size"}
+    few: dict[str, JSON] = {"clusters": "3:8", "sampler": "qaoa", "weights": "size"}
     write_inputs(tmp_path, **few, settings=settings)
     # the cache keeps what each step wrote
     outputs(cwltool(tmp_path, "--target", "summary", "--cachedir", "cache"))

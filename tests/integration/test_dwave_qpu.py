@@ -146,7 +146,7 @@ def test_what_it_refuses(ocean: Ocean, tmp_path: Path, driver: DWaveQpu) -> None
         sampler.sample(clique(40), num_reads=10**6)
     with pytest.raises(InputError, match=r"annealing_time: 1e\+06 .* 0.5 to 2000"):
         sampler.sample(clique(40), annealing_time=1e6)
-    with pytest.raises(InputError, match=r"problem_run_duration: 2e\+07 .* 1e\+06"):
+    with pytest.raises(InputError, match=r"problem_run_duration: 2\S*e\+07 .* 1e\+06"):
         sampler.sample(clique(40), num_reads=10_000, annealing_time=2000)
     for name in ("num_reads", "annealing_time", "chain_strength"):
         with pytest.raises(InputError, match=f"{name}: 'long'"):

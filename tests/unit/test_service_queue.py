@@ -626,6 +626,7 @@ async def test_a_device_that_does_not_let_go_does_not_keep_the_service(
     async with running(tmp_path, device) as queue:
         job = await submit(queue, await lease(queue), "a")
         await until(lambda: gate.order == ["a"])
+        await until(lambda: state(queue, job) == "Running")
         assert (await queue.cancel(ANN, job.id)).state == "Running"
     gate.all = True
     async with running(tmp_path, device) as queue:
