@@ -125,7 +125,7 @@ def _values(told: JSON) -> dict[str, float]:
 
 def _statements(text: str) -> Iterator[tuple[int, str]]:
     """Yield statements and their lines; definitions of ``r`` and ``prx`` are left out."""
-    # blanks in their place, so that lines stay what they are
+    # ends of lines stay, so that lines are what they are
     parts = _END.split(_COMMENT.sub(_blank, text))
     line, defined = 1, False
     for part, end in zip(parts[::2], [*parts[1::2], ""], strict=True):
@@ -189,7 +189,7 @@ class _Reader:
         elif match := _MEASUREMENT.fullmatch(statement):
             self._measure(match[2] or match[3], match[1] or match[4])
         elif (match := _GATE.fullmatch(statement)) is None:
-            raise _not_native(line, statement.partition(" ")[0])
+            raise ValueError(f"cannot read {statement[:40]!r}")
         else:
             self._gate(match[1], match[2], match[3], line)
 
@@ -311,7 +311,7 @@ def _value(node: ast.expr, values: Mapping[str, float]) -> float:
 
 
 def _blank(match: re.Match[str]) -> str:
-    return re.sub(r"[^\n]", " ", match[0])
+    return " " + "\n" * match[0].count("\n")
 
 
 def _not_native(line: int, name: str) -> FieldError:

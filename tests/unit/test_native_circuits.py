@@ -101,6 +101,7 @@ def test_what_qiskit_writes_is_read() -> None:
         ("qubit q; x p;", "p is not declared"),
         ("qubit q; bit c; x c;", "c is not declared"),
         ("qubit q; x q[;", "cannot read 'q"),
+        ("qubit q; x );", r"cannot read 'x \)'"),
         ("qubit q; bit q;", "q is declared twice"),
         ("qubit[2] q; bit c; c = measure q;", r"zip\(\)"),
         ("qubit q; bit c; c = measure q; c = measure q;", "bit 0 is measured twice"),
