@@ -3,7 +3,7 @@
 ========================  =============================================================
 ``GET /machine``          ``Machine``
 ``PUT /bookings/ID``      423 while another booking is open
-``GET /bookings/ID``      409 after its end
+``GET /bookings/ID``      410 after its end
 ``DELETE /bookings/ID``   ends it, and stops its jobs
 ``POST /jobs``            ``{tag, booking, h, J: [[i, j, value]], shots, seed}``: ``Job``
 ``GET /jobs?tag=TAG``     ``[Job]``, oldest first; also ``?booking=ID``
@@ -12,8 +12,8 @@
 ``DELETE /jobs/ID``       stops it, unless it is over
 ========================  =============================================================
 
-A refusal is ``{error}``: 401 of the key, 404 of what is not there, 410 of a job under a
-booking that has ended; 423, 429 and 503 for as long as it is booked, too many ask, or it is
+A refusal is ``{error}``: 401 of the key, 404 of what is not there, 410 of a booking that has
+ended, or a job under it; 423, 429 and 503 for as long as it is booked, too many ask, or it is
 in maintenance.
 """
 
@@ -120,7 +120,7 @@ class Stand(ThreadingHTTPServer):
 
     def book(self, method: str, booking: str) -> JSON:
         if method == "GET" and self.booking != booking:
-            raise Refused(409, "the booking has ended")
+            raise Refused(410, "the booking has ended")
         if method == "PUT":
             other = self.booking not in ("", booking)
             if other or self.state != "up":
@@ -282,7 +282,7 @@ class TestAcme(QpuContract, JobContract):
         driver.release(token)
         with pytest.raises(LeaseLost, match="the booking has ended"):
             job.submit(task())
-        with pytest.raises(InputError, match="the booking has ended"):
+        with pytest.raises(LeaseLost, match="the booking has ended"):
             driver.renew(token)
         Path(str(config["keyFile"])).write_text("another's")
         with pytest.raises(AuthenticationError, match="not known"):
