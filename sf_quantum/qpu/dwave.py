@@ -87,6 +87,8 @@ TRANSIENT = (408, 409, 425, 429)
 # statuses after which there is no problem, and another attempt may succeed; 404 if the
 # working graph has changed
 NOT_ACCEPTED = (404, 408, 425, 429, 503)
+# of these, those with which a proxy may answer, too, behind which there may be a problem
+ALSO_OF_PROXIES = (408, 503)
 OFFLINE = "solver is offline"
 # what of a solver changes often
 DYNAMIC = "none,+identity,+status"
@@ -660,8 +662,21 @@ def _refused(error: RequestException) -> bool:
     from urllib3.exceptions import ConnectTimeoutError, NewConnectionError
 
     code = getattr(error, "error_code", None)
+    refused = code in NOT_ACCEPTED
+    if code in ALSO_OF_PROXIES:
+        refused = _is_of_sapi(error.response)
     unsent = is_caused_by(error, (NewConnectionError, ConnectTimeoutError))
-    return bool(code in NOT_ACCEPTED or unsent or OFFLINE in str(error).lower())
+    return bool(refused or unsent or OFFLINE in str(error).lower())
+
+
+def _is_of_sapi(answer: Answer | None) -> bool:
+    """Whether an error is SAPI's own, also one of a single problem."""
+    if answer is None:
+        return True
+    try:
+        return "error_code" in answer.json()
+    except (ValueError, TypeError):
+        return False
 
 
 def _check_length(answer: Answer, **_: JSON) -> None:

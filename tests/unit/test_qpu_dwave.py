@@ -305,6 +305,7 @@ def kind(thing: str) -> dict[str, str]:
 PROBLEMS, PROBLEM = kind("problems"), kind("problem")
 FULL: JSON = [{"error_code": 429, "error_msg": "too many problems"}]
 WRONG: JSON = [{"error_code": 400, "error_msg": "wrong\nparameter"}]
+CLOSED: JSON = {"error_code": 503, "error_msg": "the QPU is closed"}
 OVER: JSON = {"error_code": 409, "error_msg": "over"}
 OLD: JSON = [{"error_code": 404, "error_msg": "fetch the solver again"}]
 AWAY: JSON = [{"error_code": 400, "error_msg": "Solver is offline: helium"}]
@@ -315,7 +316,11 @@ AWAY: JSON = [{"error_code": 400, "error_msg": "Solver is offline: helium"}]
     [
         ((429, {}, {"Retry-After": "7"}), NotAccepted, "", 7.0),
         ((429, {}), NotAccepted, "", None),
-        ((503, {}), NotAccepted, "", None),
+        ((503, CLOSED), NotAccepted, "closed", None),
+        # a proxy's
+        ((503, {}), QpuError, "", None),
+        ((408, {}), QpuError, "", None),
+        ((503, "<html>", {"Content-Type": "text/html"}), QpuError, "", None),
         ((200, FULL, PROBLEMS), NotAccepted, "too many problems", None),
         ((200, OLD, PROBLEMS), NotAccepted, "fetch the solver again", None),
         ((200, AWAY, PROBLEMS), NotAccepted, "helium", None),
