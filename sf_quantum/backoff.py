@@ -18,6 +18,9 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+# not the random numbers of the program around it, which may have a seed
+_draws = random.Random()
+
 
 @dataclass(frozen=True)
 class Backoff:
@@ -39,7 +42,7 @@ class Backoff:
         """Yield the pauses in seconds, endlessly."""
         pause = self.first_seconds
         while True:
-            yield pause * (1 - self.jitter * random.random())
+            yield pause * (1 - self.jitter * _draws.random())
             pause = min(pause * self.growth, self.longest_seconds)
 
 
