@@ -290,6 +290,9 @@ def test_errors_become_the_clients_own(ocean: Ocean) -> None:
 
 
 def test_a_wrong_problem_alone_has_a_status_of_its_own(ocean: Ocean) -> None:
+    with ocean.client() as client:
+        solver = client.get_solver()
+        solver.sample_ising({min(solver.nodes): 1.0}, {}).result()
     with ocean.problems() as problems:
         data = {"format": "qp", "lin": "AAAA", "quad": "", "offset": 0}
         job = api.models.ProblemJob(
