@@ -6,7 +6,6 @@ import time
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from email.message import Message
 
 from sf_quantum import backoff
 from sf_quantum.backoff import Deadline
@@ -76,6 +75,8 @@ class ServiceClient:
         # a job may send one request after the other; a driver, one now and then
         kind = Client if lease is None else KeptClient
         self._client = kind(url, headers, self._credential)
+        #: sends another client's request under this one's lease and credential
+        self.exchange = self._client.exchange
         self.url = self._client.url
         self.name = f"QPU {qpu!r} at {self.url}"
         retry = credentials.retry_seconds
@@ -137,21 +138,6 @@ class ServiceClient:
         if response.status >= 400 and response.status not in expected:
             raise self._error(response)
         return response
-
-    def forward(
-        self,
-        method: str,
-        path: str,
-        body: bytes | None,
-        headers: Mapping[str, str],
-        timeout_seconds: float,
-    ) -> tuple[int, Message, bytes]:
-        """Send another client's request under the lease and the credential of this one.
-
-        :returns: status, headers and body of the answer
-        :raises Unreachable: if there is no answer in time
-        """
-        return self._client.exchange(method, path, body, headers, timeout_seconds)
 
     def _error(self, response: Response) -> QuantumError:
         status = response.status

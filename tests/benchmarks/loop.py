@@ -15,18 +15,15 @@ from __future__ import annotations
 
 import argparse
 import json
-import socket
-import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from statistics import median, quantiles
 
-import uvicorn
 from fastapi import FastAPI
 
 from sf_quantum.errors import QuantumError
@@ -34,6 +31,7 @@ from sf_quantum.files import JSON
 from sf_quantum.net.transport import Client
 from sf_quantum.qpu.jobs import Task
 from sf_quantum.qpu.sfq import SfqQpu
+from tests.benchmarks.submission import bare, started
 
 SHOTS = 100
 MS = 1e3
@@ -47,17 +45,6 @@ def circuit(theta: float) -> str:
     lines += [f"rx({theta / 2}) q[{qubit}];" for qubit in range(4)]
     head = ["OPENQASM 3.0;", 'include "stdgates.inc";', "qubit[4] q;", "bit[4] c;"]
     return "\n".join([*head, *lines, "c = measure q;"])
-
-
-@contextmanager
-def started(command: list[str]) -> Iterator[str]:
-    """Run a service that prints its URL, and stop it."""
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
-        try:
-            line = process.stdout.readline() if process.stdout else b""
-            yield str(json.loads(line)["url"])
-        finally:
-            process.terminate()
 
 
 def site(folder: Path) -> list[str]:
@@ -80,14 +67,7 @@ def empty() -> None:
     async def nothing() -> dict[str, str]:
         return {}
 
-    listener = socket.create_server(("127.0.0.1", 0))
-    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-    print(json.dumps({"url": url}), flush=True)
-    config = uvicorn.Config(
-        app, access_log=False, log_config=None, server_header=False, ws="none"
-    )
-    uvicorn.Server(config).run([listener])
+    bare(app)
 
 
 def jobs(qpu: SfqQpu) -> Callable[[int], float]:
@@ -137,9 +117,9 @@ def main() -> None:
                 tempfile.TemporaryDirectory(prefix="sfq-", dir="/var/tmp")
             )
         )
-        url = stack.enter_context(started(site(folder)))
+        url = stack.enter_context(started(site(folder)))[0]
         module = [sys.executable, "-m", "tests.benchmarks.loop", "--empty"]
-        bare = Client(stack.enter_context(started(module)), {})
+        idle = Client(stack.enter_context(started(module))[0], {})
         qpu = SfqQpu("qpu", url)
         lease = qpu.acquire()
         stop = threading.Event()
@@ -158,7 +138,7 @@ def main() -> None:
                 added.append(took - seconds)
                 own.append(seconds)
                 begin = time.perf_counter()
-                bare.request("GET", "/")
+                idle.request("GET", "/")
                 nothing.append(time.perf_counter() - begin)
         print(shown("added by the service", added))
         print(shown("the device's own time", own))

@@ -318,6 +318,11 @@ def empty() -> None:
     async def acquire() -> dict[str, str]:
         return {"id": "none"}
 
+    bare(app)
+
+
+def bare(app: FastAPI) -> None:
+    """Run an application as the service runs its own, and print its URL."""
     listener = socket.create_server(("127.0.0.1", 0))
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"

@@ -89,7 +89,7 @@ class _Handler(BaseHTTPRequestHandler):
             return self.send_error(413)
         body = self.rfile.read(int(length)) or None
         try:
-            status, headers, answer = self.service.forward(
+            status, headers, answer = self.service.exchange(
                 self.command, self.path, body, _passed(self.headers), SECONDS
             )
         except QuantumError as error:

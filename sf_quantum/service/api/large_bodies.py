@@ -59,7 +59,7 @@ class LargeBodyRoute(APIRoute):
 
     @staticmethod
     @abstractmethod
-    async def reply(request: Request, queue: JobQueue, job: Job, new: bool) -> Response:
+    def reply(queue: JobQueue, job: Job, new: bool) -> Response:
         """Answer as the dialect's route does."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[None, None, Response]]:
@@ -91,7 +91,7 @@ class LargeBodyRoute(APIRoute):
             await check_connected(request)
             submission = await in_turn(queue, body, whole)
         submitted = await queue.submit(who, lease, submission)
-        return await self.reply(request, queue, *submitted)
+        return self.reply(queue, *submitted)
 
 
 async def in_turn(

@@ -30,7 +30,6 @@ from sf_quantum.service.domain.jobs import (
     Kind,
     State,
 )
-from sf_quantum.service.http.auth import get_sender
 from sf_quantum.service.queue.entitlements import LEASE_HEADER
 from sf_quantum.service.queue.job_queue import JobQueue, Listed
 
@@ -47,9 +46,9 @@ class _Route(LargeBodyRoute):
         return await super().handle_large(request, body)
 
     @staticmethod
-    async def reply(request: Request, queue: JobQueue, job: Job, new: bool) -> Response:
-        # the body stays in memory until the answer, and few may at once
-        answer = await submitted(queue, get_sender(request), job, 0.0)
+    def reply(queue: JobQueue, job: Job, new: bool) -> Response:
+        # at once: the body stays in memory until the answer, and few may
+        answer = SubmittedAnswer(**answer_for(queue, job).model_dump())
         content = answer.model_dump(mode="json", by_alias=True)
         return JSONResponse(content, 201 if new else 200)
 

@@ -192,7 +192,7 @@ class _Route(LargeBodyRoute):
     header = SESSION_HEADER
 
     @staticmethod
-    async def reply(request: Request, queue: JobQueue, job: Job, new: bool) -> Response:
+    def reply(queue: JobQueue, job: Job, new: bool) -> Response:
         return JSONResponse(_job(job).model_dump(mode="json"))
 
     async def handle_large(self, request: Request, body: bytes) -> Response:
