@@ -92,6 +92,7 @@ class QuantumConnector(LocationWrapper, ABC):
         # set by deploy(); done when leases can be acquired
         self._access: asyncio.Future[LeasePool] | None = None
         self._leased: set[_LeasedJob] = set()
+        self._giving_back = asyncio.Lock()
         _deployed[deployment_name] = self
 
     @classmethod
@@ -192,8 +193,15 @@ class QuantumConnector(LocationWrapper, ABC):
         return result
 
     async def undeploy(self, external: bool) -> None:
-        # each one, whatever happens to the others
-        async with AsyncExitStack() as stack:
+        await self._give_back()
+
+    async def _give_back(self) -> None:
+        """Give every lease back, at the end of the run or of the deployment.
+
+        The two come at the same time; the later call waits for the earlier one.
+        """
+        async with self._giving_back, AsyncExitStack() as stack:
+            # each one, whatever happens to the others
             for job in list(self._leased):
                 stack.push_async_callback(self._settle, job, keep=False)
 
@@ -216,6 +224,9 @@ class QuantumConnector(LocationWrapper, ABC):
             time.monotonic() - began,
         )
         self._leased.add(job)
+        record = journal.current()
+        if record is not None and self._give_back not in record.before_end:
+            record.before_end.append(self._give_back)
         return job
 
     async def _acquire(

@@ -192,6 +192,7 @@ class LocationWrapper(InvokedConnector, ConnectorWrapper):
             name=name,
             deployment=self.deployment_name,
             hostname=inner.hostname,
+            local=inner.local,
             slots=slots,
             stacked=False,
             wraps=inner,

@@ -31,6 +31,7 @@ so that ``sfq report`` starts fast.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import logging
@@ -57,30 +58,28 @@ logger = logging.getLogger(__name__)
 
 
 class Journal:
-    """The writer of a journal, whose file stays open until the process ends.
+    """The writer of a journal.
 
     :param directory: of the journals; created if it is missing
     :raises InputError: if it is not writable
     """
 
     def __init__(self, directory: str | Path) -> None:
-        started = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
-        self.run = f"{started}-{os.getpid()}"
-        self.path = Path(directory) / f"{self.run}.jsonl"
         #: the StreamFlow file of the run
         self.file = Path()
         #: awaited before the last event, because they may write events
         self.before_end: list[Callable[[], Awaitable[None]]] = []
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = os.open(
-                self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL, 0o644
-            )
+            Path(directory).mkdir(parents=True, exist_ok=True)
+            self.path, self._file = _create(Path(directory))
         except OSError as error:
             raise InputError(
-                f"{self.path}: the journal cannot be written: {error.strerror}; "
+                f"{error.filename}: the journal cannot be written: {error.strerror}; "
                 "name a writable folder as the scheduler's `directory`"
             ) from error
+        self.run = self.path.stem
+        self._size = 0
+        self._closed = False
         # without file locks, readers wait for "end"
         with suppress(OSError):
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -131,19 +130,42 @@ class Journal:
     def write(self, event: str, **fields: JSON) -> None:
         """Append an event, whose fields the docstring of the module lists.
 
-        If this fails, a warning is logged.
+        If this fails, a warning is logged. After :meth:`close`, nothing is written.
         """
+        if self._closed:
+            return
         line = json.dumps({"time": time.time(), "event": event, **fields}) + "\n"
+        data = line.encode()
         try:
-            os.write(self._file, line.encode())  # one call, so that lines are whole
+            # one call, so that a reader meets whole lines
+            if os.write(self._file, data) < len(data):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            self._size += len(data)
         except OSError as error:
             logger.warning("%s: event lost: %s", self.path, error.strerror)
+            with suppress(OSError):  # part of the line would spoil the next one
+                os.ftruncate(self._file, self._size)
 
     def close(self) -> None:
-        """Close the file before the process ends."""
-        with suppress(ValueError):
-            _runs.remove(self)
-        os.close(self._file)
+        """Close the file: the run has ended."""
+        if not self._closed:
+            self._closed = True
+            with suppress(ValueError):
+                _runs.remove(self)
+            os.close(self._file)
+
+
+def _create(directory: Path) -> tuple[Path, int]:
+    """A new file named after the time and the process, which may drive several runs."""
+    while True:
+        now = time.time()
+        started = time.strftime("%Y%m%dT%H%M%S", time.gmtime(now))
+        name = f"{started}.{int(now % 1 * 1000):03}Z-{os.getpid()}.jsonl"
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL
+        try:
+            return directory / name, os.open(directory / name, flags, 0o644)
+        except FileExistsError:
+            time.sleep(0.001)  # another run of this process began in this millisecond
 
 
 # a connector does not know its run; a driver process is one run
@@ -156,7 +178,7 @@ def current() -> Journal | None:
 
 
 def read(path: str | Path) -> list[Event]:
-    """All events of a run in order, without an incomplete last line.
+    """All events of a run in order, without lines that were cut short.
 
     :raises InputError: if the file is missing or not a journal
     """
@@ -165,7 +187,8 @@ def read(path: str | Path) -> list[Event]:
     except OSError as error:
         raise cannot_read(path, "a run's journal", error) from error
     lines = data.split(b"\n")[:-1]
-    return [_event(path, number, line) for number, line in enumerate(lines, start=1)]
+    events = (_event(path, number, line) for number, line in enumerate(lines, start=1))
+    return [event for event in events if event is not None]
 
 
 def follow(path: str | Path) -> Iterator[Event]:
@@ -183,11 +206,12 @@ def follow(path: str | Path) -> Iterator[Event]:
             alive = is_open(path)  # before the read, so that no event is missed
             while (part := file.readline()).endswith(b"\n"):
                 number += 1
-                event = _event(path, number, line + part)
+                event, line = _event(path, number, line + part), b""
+                if event is None:
+                    continue
                 yield event
                 if event["event"] == "end":
                     return
-                line = b""
             line += part
             if not alive and number > 0:
                 return
@@ -223,7 +247,8 @@ def _is_of(path: Path, file: Path) -> bool:
     try:
         with open(path, "rb") as journal:
             line = journal.readline()
-        return line.endswith(b"\n") and _event(path, 1, line).get("file") == str(file)
+        event = _event(path, 1, line) if line.endswith(b"\n") else None
+        return event is not None and event.get("file") == str(file)
     except (InputError, OSError):  # not a journal
         return False
 
@@ -251,14 +276,21 @@ def number(value: JSON) -> float:
     return float(value) if isinstance(value, int | float) else 0.0
 
 
-def _event(path: str | Path, number: int, line: bytes) -> Event:
+def _event(path: str | Path, number: int, line: bytes) -> Event | None:
+    """The event of a line; ``None`` for a damaged line, after a warning.
+
+    :raises InputError: if it is the first line, since the file is then no journal
+    """
     try:
         event = json.loads(line)
     except ValueError:
         event = None
-    if not isinstance(event, dict) or not {"time", "event"} <= event.keys():
+    if isinstance(event, dict) and {"time", "event"} <= event.keys():
+        return event
+    if number == 1:
         raise InputError(
-            f"{path}, line {number}: not an event of a run's journal; "
+            f"{path}, line 1: not an event of a run's journal; "
             "name a file written by the scheduler sfq.journal"
         )
-    return event
+    logger.warning("%s, line %d: not an event; the line is left out", path, number)
+    return None

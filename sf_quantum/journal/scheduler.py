@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from importlib.resources import files
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
@@ -133,10 +133,11 @@ class JournalScheduler(DefaultScheduler):
                 # on Ctrl-C, StreamFlow cancels its jobs only later
                 if outcome != Status.COMPLETED and status not in ENDED:
                     self._record(name, Status.CANCELLED)
-            for settle in self._journal.before_end:
-                await settle()
-            self._closed = True
-            self._journal.write("end", status=outcome.name.lower())
+            # the last event, whatever happens to those before it
+            async with AsyncExitStack() as stack:
+                stack.callback(self._end, self._journal, outcome)
+                for settle in self._journal.before_end:
+                    stack.push_async_callback(settle)
         await super().close()
 
     @classmethod
@@ -150,11 +151,16 @@ class JournalScheduler(DefaultScheduler):
         except InputError as error:
             raise WorkflowDefinitionException(str(error)) from error
         journal.start(
-            file=str(config["path"]),
+            file=str(Path(config["path"]).resolve()),
             workflows=list(config.get("workflows", {})),
             versions={"sf_quantum": __version__, "streamflow": VERSION},
         )
         return journal
+
+    def _end(self, journal: Journal, outcome: Status) -> None:
+        self._closed = True
+        journal.write("end", status=outcome.name.lower())
+        journal.close()
 
     def _record(self, name: str, status: Status) -> None:
         if self._journal is None or self._closed or self._statuses.get(name) == status:

@@ -97,6 +97,7 @@ async def test_nodes_are_one_job_locations_over_one(nodes: NodesConnector) -> No
     assert [location.name for location in locations.values()] == ["c1", "c2"]
     for location in locations.values():
         assert (location.slots, location.stacked) == (1, False)
+        assert location.local  # so that StreamFlow starts no shell for its files
         assert location.location.mounts == {"/": "/"}
         assert location.location.wraps is not None
         assert location.location.wraps.name == "__LOCAL__"

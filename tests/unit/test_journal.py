@@ -42,14 +42,28 @@ def test_a_torn_last_line_is_left_out(written: journal.Journal) -> None:
     assert [event["event"] for event in journal.read(written.path)] == ["run"]
 
 
-@pytest.mark.parametrize("line", ["nonsense", "[1]", '{"event": "job"}', "\xff"])
-def test_what_is_not_a_journal_is_named_with_its_line(
-    tmp_path: Path, line: str
-) -> None:
+DAMAGED = ["nonsense", "[1]", '{"event": "job"}', "\xff"]
+
+
+@pytest.mark.parametrize("line", DAMAGED)
+def test_what_is_not_a_journal_is_named(tmp_path: Path, line: str) -> None:
     path = tmp_path / "a.jsonl"
-    path.write_text(f'{{"time": 1, "event": "run"}}\n{line}\n', encoding="latin-1")
-    with pytest.raises(InputError, match=r"a\.jsonl, line 2: not an event"):
+    path.write_text(f"{line}\n", encoding="latin-1")
+    with pytest.raises(InputError, match=r"a\.jsonl, line 1: not an event"):
         journal.read(path)
+
+
+@pytest.mark.parametrize("line", DAMAGED)
+def test_a_damaged_line_hides_no_other(
+    written: journal.Journal, caplog: pytest.LogCaptureFixture, line: str
+) -> None:
+    with written.path.open("a", encoding="latin-1") as file:
+        file.write(f"{line}\n")
+    written.write("end", status="completed")
+    assert [event["event"] for event in journal.read(written.path)] == ["run", "end"]
+    assert "line 2: not an event; the line is left out" in caplog.text
+    followed = [event["event"] for event in journal.follow(written.path)]
+    assert followed == ["run", "end"]
 
 
 def test_a_missing_journal_is_an_input_error(tmp_path: Path) -> None:
@@ -76,6 +90,39 @@ def test_a_full_disk_does_not_end_the_run(
     monkeypatch.setattr(os, "write", full)
     written.write("job", job="/a/0")
     assert "event lost: No space left on device" in caplog.text
+
+
+def test_a_line_cut_short_by_a_full_disk_is_cut_back(
+    written: journal.Journal,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    write = os.write
+    with monkeypatch.context() as full:
+        full.setattr(os, "write", lambda file, data: write(file, data[:9]))
+        written.write("job", job="/a/0")
+    assert "event lost: No space left on device" in caplog.text
+    written.write("end", status="completed")
+    lines = [json.loads(line) for line in written.path.read_text().splitlines()]
+    assert [line["event"] for line in lines] == ["run", "end"]
+
+
+def test_runs_of_one_process_have_journals_of_their_own(tmp_path: Path) -> None:
+    runs = [journal.Journal(tmp_path) for _ in range(20)]
+    names = [run.path.name for run in runs]
+    assert len(set(names)) == 20
+    assert names == sorted(names)
+    for run in runs:
+        run.close()
+
+
+def test_nothing_is_written_after_the_end(written: journal.Journal) -> None:
+    before = written.path.read_bytes()
+    written.close()
+    written.write("job", job="/a/0")
+    written.close()
+    assert written.path.read_bytes() == before
+    assert not journal.is_open(written.path)
 
 
 def test_the_current_journal_is_that_of_the_process(tmp_path: Path) -> None:
