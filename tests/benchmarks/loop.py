@@ -1,6 +1,6 @@
 """What the QPU service adds to each circuit of a variational loop.
 
-    python -m tests.benchmarks.loop [--circuits 1000] [--tenants 50]
+    python -m tests.benchmarks.loop [--circuits 1000] [--tenants 50] [--batch 100]
 
 ``sfq serve`` runs as a process of its own, on loopback TCP, with its state on disk; its
 emulated device of technology ``superconducting`` waits for nothing, so that a job takes as
@@ -8,7 +8,9 @@ long as its simulation. One tenant holds the only vQPU and submits circuits of 4
 after the other, each when it has the counts of the one before, while the others wait for
 the vQPU. The time from ``run()`` to the counts, less the device's own time as the counts'
 ``info`` tells it, is what the service adds. Beside it, in turns, so that other work on the machine
-hits both: as many requests of the same client to a FastAPI application that does nothing.
+hits both: as many requests of the same client to a FastAPI application that does nothing, and
+batches of as many circuits with angles of their own: as texts, as a program with sets of values,
+and by the backend for Qiskit, which writes them as one.
 """
 
 from __future__ import annotations
@@ -19,17 +21,18 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from statistics import median, quantiles
+from uuid import uuid4
 
 from fastapi import FastAPI
+from qiskit import QuantumCircuit
 
 from sf_quantum.errors import QuantumError
 from sf_quantum.files import JSON
 from sf_quantum.net.transport import Client
-from sf_quantum.qpu.jobs import Task
+from sf_quantum.qpu.jobs import Outcome, Task
 from sf_quantum.qpu.sfq import SfqQpu
 from tests.benchmarks.submission import bare, started
 
@@ -70,18 +73,67 @@ def empty() -> None:
     bare(app)
 
 
-def jobs(qpu: SfqQpu) -> Callable[[int], float]:
-    """Run each circuit as a job; return the device's own time."""
+class Loop:
+    """Runs jobs of one tenant; each tells the seconds that it took, and the device's own."""
 
-    def run(number: int) -> float:
-        text = json.dumps(circuit(number / 100))
+    def __init__(self, qpu: SfqQpu, batch: int) -> None:
+        self._qpu = qpu
+        self._batch = batch
+        self._backend = qpu.backend()
+
+    def single(self, number: int) -> tuple[float, float]:
+        """Run a circuit."""
+        return self._run(number, circuit(number / 100))
+
+    def texts(self, number: int) -> tuple[float, float]:
+        """Run a batch of texts."""
+        return self._run(number, [circuit(angle) for angle in self._angles(number)])
+
+    def program(self, number: int) -> tuple[float, float]:
+        """Run a program with as many sets of values."""
+        head, text = "qubit[4] q;", circuit(0.5)
+        text = text.replace("rx(0.5)", "rx(a)").replace("rx(0.25)", "rx(a / 2)")
+        text = text.replace(head, f"input float a;\n{head}")
+        values: list[JSON] = [{"a": angle} for angle in self._angles(number)]
+        return self._run(number, {"program": text, "values": values})
+
+    def qiskit(self, number: int) -> tuple[float, float]:
+        """Run a batch by the backend for Qiskit."""
+        circuits = []
+        for angle in self._angles(number):
+            one = QuantumCircuit(4, 4)
+            for qubit in range(4):
+                one.rx(angle, qubit)
+            for pair in ((0, 1), (1, 2), (2, 3)):
+                one.cz(*pair)
+            for qubit in range(4):
+                one.rx(angle / 2, qubit)
+            one.measure(range(4), range(4))
+            circuits.append(one)
+        begin = time.perf_counter()
+        job = self._backend.run(circuits, shots=SHOTS, seed_simulator=number)
+        job.result()
+        took = time.perf_counter() - begin
+        known = self._qpu.find(job.job_id())
+        return took, self._own(
+            self._qpu.result(str(known), Task("", "circuit", "", {}))
+        )
+
+    def _angles(self, number: int) -> list[float]:
+        return [number + (one + 0.5) / self._batch for one in range(self._batch)]
+
+    def _run(self, number: int, content: JSON) -> tuple[float, float]:
         parameters = {"num_reads": SHOTS, "seed": number}
-        outcome = qpu.run_job(Task(f"loop-{number}", "circuit", text, parameters))
-        if outcome.result is None or outcome.seconds is None:
-            raise RuntimeError(f"circuit {number}: {outcome.failure}")
-        return outcome.seconds
+        begin = time.perf_counter()
+        task = Task(f"loop-{uuid4()}", "circuit", json.dumps(content), parameters)
+        outcome = self._qpu.run_job(task)
+        return time.perf_counter() - begin, self._own(outcome)
 
-    return run
+    @staticmethod
+    def _own(outcome: Outcome) -> float:
+        if outcome.result is None or outcome.seconds is None:
+            raise RuntimeError(str(outcome.failure))
+        return outcome.seconds
 
 
 def shown(name: str, seconds: list[float]) -> str:
@@ -106,6 +158,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--circuits", type=int, default=1000)
     parser.add_argument("--tenants", type=int, default=50)
+    parser.add_argument("--batch", type=int, default=100, help="circuits in a batch")
+    parser.add_argument("--batches", type=int, default=20, help="of each kind")
     parser.add_argument("--empty", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.empty:
@@ -128,20 +182,26 @@ def main() -> None:
                 target=wait_for_lease, args=(url, number, stop), daemon=True
             ).start()
         time.sleep(3)
-        run = jobs(SfqQpu("qpu", url, lease=lease))
-        added, own, nothing = [], [], []
-        for number in range(args.circuits):
+        loop = Loop(SfqQpu("qpu", url, lease=lease), args.batch)
+        batches = (loop.texts, loop.program, loop.qiskit)
+        kinds = (loop.single, *batches)
+        added: dict[str, list[float]] = {kind.__name__: [] for kind in kinds}
+        own: dict[str, list[float]] = {kind.__name__: [] for kind in kinds}
+        nothing: list[float] = []
+        for number in range(-args.circuits // 20, args.circuits):
+            # batches in between, so that other work on the machine hits all alike
+            due = batches if number % (args.circuits // args.batches) == 0 else ()
+            for kind in (loop.single, *due):
+                took, seconds = kind(abs(number))
+                if number >= 0:
+                    added[kind.__name__].append(took - seconds)
+                    own[kind.__name__].append(seconds)
             begin = time.perf_counter()
-            seconds = run(number)
-            took = time.perf_counter() - begin
-            if number >= args.circuits // 20:
-                added.append(took - seconds)
-                own.append(seconds)
-                begin = time.perf_counter()
-                idle.request("GET", "/")
-                nothing.append(time.perf_counter() - begin)
-        print(shown("added by the service", added))
-        print(shown("the device's own time", own))
+            idle.request("GET", "/")
+            nothing.append(time.perf_counter() - begin)
+        for name in added:
+            print(shown(f"{name}: added by the service", added[name]))
+            print(shown(f"{name}: the device's own time", own[name]))
         print(shown("a request that does nothing", nothing))
         stop.set()
 

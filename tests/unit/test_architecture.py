@@ -54,7 +54,8 @@ VENDORS = {
     ),
     **dict.fromkeys(("emu_mps", "torch"), "samplers/neutral_atom.py"),
     "qiskit": "samplers/qaoa.py qpu/qrmi.py qpu/sdks/qiskit.py qpu/iqm.py "
-    "service/device/emulator/openqasm.py service/device/emulator/aer.py",
+    "service/device/emulator/openqasm.py service/device/emulator/aer.py "
+    "service/device/emulator/batches.py",
     "qiskit_aer": "samplers/qaoa.py service/device/emulator/aer.py",
     **dict.fromkeys(
         ("qiskit_qasm3_import", "openqasm3"), "service/device/emulator/openqasm.py"

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 
 import pytest
 from pydantic import TypeAdapter
-from qiskit import qasm2, qasm3
+from qiskit import QuantumCircuit, qasm2, qasm3
 from qiskit.circuit.random import random_circuit
 from qiskit.quantum_info import Statevector
 
@@ -22,6 +22,7 @@ from sf_quantum.qpu.sfq import SfqQpu
 from sf_quantum.samplers.problem import FieldError
 from sf_quantum.service.device.emulator import openqasm
 from sf_quantum.service.device.emulator.aer import simulate, size
+from sf_quantum.service.device.emulator.batches import batch
 from sf_quantum.service.device.emulator.circuit import (
     ARCHITECTURE,
     Architecture,
@@ -29,8 +30,8 @@ from sf_quantum.service.device.emulator.circuit import (
 )
 from sf_quantum.service.device.emulator.device import EmulatedDevice
 from sf_quantum.service.device.emulator.noise import Noise
-from sf_quantum.service.device.emulator.openqasm import batch
 from sf_quantum.service.device.emulator.technologies import TECHNOLOGIES, Errors
+from sf_quantum.service.device.emulator.templates import template_of
 from sf_quantum.service.device.limits import ComputeLimits
 from sf_quantum.service.device.merging import merge
 from sf_quantum.service.device.readings import Calibration
@@ -499,14 +500,122 @@ def test_clients_learn_the_lattice() -> None:
     assert (told.qubits, told.out_of_service) == (4, frozenset({4}))
 
 
-def test_a_circuit_is_read_once_for_its_check_and_its_run() -> None:
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """List the texts that are read from now on."""
+    read: list[str] = []
+    original = openqasm._read3
+
+    def noted(text: str, holes: int) -> QuantumCircuit:
+        read.append(text)
+        return original(text, holes)
+
+    monkeypatch.setattr(openqasm, "_read3", noted)
+    return read
+
+
+def test_a_circuit_is_read_once_for_its_check_and_its_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     text = f"{BELL} // {secrets.token_hex()}"
-    told = ARCHITECTURE.dump_python(Architecture(3), mode="json")
-    before = openqasm._kept.cache_info()
+    told, read = ARCHITECTURE.dump_python(Architecture(3), mode="json"), reads(
+        monkeypatch
+    )
     size(text, told, noisy=True)
-    simulate(text, {"num_reads": 1}, None, 64)
-    after = openqasm._kept.cache_info()
-    assert (after.misses, after.hits) == (before.misses + 1, before.hits + 1)
+    simulate(text, {"num_reads": 1}, None, 64, architecture=told)
+    assert len(read) == 1
+    # also several circuits, of which few are kept
+    texts = [f"{BELL} // {secrets.token_hex()}" for _ in range(100)]
+    size([*texts], told, noisy=True)
+    simulate([*texts], {"num_reads": 1}, None, 64, architecture=told)
+    assert len(read) == 101
+    monkeypatch.setattr(openqasm, "MOST_WEIGHT", 0)
+    for _ in range(2):
+        assert counters(texts[0], 5)
+    assert len(read) == 103
+
+
+ANGLES = (
+    f"{HEAD}qubit[2] q; bit[2] c; rx(0.5) q[0]; u2(0.25, -pi/2) q[1]; c = measure q;"
+)
+
+
+def test_texts_that_differ_in_angles_are_read_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    name = f"c{secrets.token_hex(4)}"
+    text = ANGLES.replace("bit[2] c", f"bit[2] {name}").replace("c =", f"{name} =")
+    texts = [text.replace("0.5", f"{n}") for n in (0, "1e-1", ".5", "pi", "3*pi/2")]
+    expected = [counters(f"{one} // alone", 4000)[0] for one in texts]
+    read = reads(monkeypatch)
+    found = counters([*texts, BELL, texts[2]], 4000)
+    assert len([one for one in read if name in one]) == 1
+    del found[5]
+    for one, other in zip(found, [*expected, expected[2]], strict=True):
+        for word in one.keys() | other.keys():
+            assert one.get(word, 0) == pytest.approx(other.get(word, 0), abs=250)
+    # and in the next job of a loop
+    assert counters(text.replace("0.5", "-2.25"), 10)
+    assert len([one for one in read if name in one]) == 1
+
+
+@pytest.mark.parametrize(
+    ("body", "angles"),
+    [
+        ("rx(0.5) q[0]; U(1, 2.5e-1, - pi) q; cp(7*pi/4) $0, q[1];", 5),
+        ("gate g(a) p { rx(0.5) p; } g(a) q; g(2) q;", 1),
+        # what is not by itself an angle stays as it is
+        ("rx(3/4) q; rx(2*0.5) q; rx(sin(0.5)) q; rx((0.5)) q; rx(1_0) q;", 0),
+        (
+            "rx(0x10) q; rx(+1) q; rx(1.0im) q; rx(2ns) q; gphase(0.5); delay[1.0ns] q;",
+            0,
+        ),
+        ("const float a = 0.5; rx(a) q; for float f in {0.5} { rx(0.5) q; }", 0),
+        # what is in doubt has no template
+        ("rx(0.5) q; if (c) { x q; }", 0),
+        ("rx(0.5) q; // rx(0.5) q;", 0),
+        ("rx(0.5) q; ctrl @ rx(0.5) q[0], q[1];", 0),
+        ("rx(0.5) q; include 'more.inc';", 0),
+        ('rx(0.5) q; include "more.inc";', 0),
+        ("rx(_sfq_angle_0) q; rx(0.5) q;", 0),
+        ("rx(1e999) q;", 0),
+        ("rx(pi/0) q;", 0),
+    ],
+)
+def test_templates(body: str, angles: int) -> None:
+    template, found = template_of(HEAD + body)
+    assert len(found) == angles
+    if not angles:
+        assert template == HEAD + body
+    assert not template_of(f"OPENQASM 2.0; {body}")[1]
+
+
+def test_texts_that_look_alike_keep_their_meaning() -> None:
+    one = f"{HEAD}qubit q; bit c; rx(0.0) q; x q; c = measure q;"
+    own = one.replace("0.0", "_sfq_angle_0").replace("x q;", "h q;")
+    with pytest.raises(InputError, match=r"^circuit\[1\]: line 3: Undefined symbol"):
+        batch([one, own])
+    wrong = [one.replace("0.0", "0.1"), one.replace("0.0", "1e999"), one]
+    with pytest.raises(InputError, match=r"^circuit\[1\]: gate rx: inf is not"):
+        batch([*wrong])
+    free = one.replace("bit c", "input float a; bit c").replace("x q", "rx(a) q")
+    with pytest.raises(InputError, match=r"^circuit\[1\]: parameter a has no value"):
+        batch([one, free])
+
+
+def test_expressions_of_parameters_are_evaluated() -> None:
+    gate = "gate turn(t) q { rx(t / 2) q; rx(t / 2) q; } "
+    text = f"{HEAD}{gate}input float a; input float b; qubit q; bit c; "
+    body = "turn(a * b) q; rz(a) q; c = measure q; "
+    values: list[JSON] = [{"a": 2, "b": math.pi / 2}, {"a": 0, "b": 1e300}]
+    program: JSON = {"program": text + body, "values": values}
+    assert counters(program, 5) == [{"1": 5}, {"0": 5}]
+    then = "if (c) { rx(a * b) q; } c = measure q;"
+    program = {"program": text + body + then, "values": values}
+    assert counters(program, 5) == [{"0": 5}, {"0": 5}]
+    values[1] = {"a": 1e300, "b": 1e300}
+    for content in (text + body, text + body + then):
+        with pytest.raises(InputError, match=r"^values\[1\]: "):
+            batch({"program": content, "values": values})
 
 
 def test_as_qiskit_has_it() -> None:

@@ -66,10 +66,24 @@ def only_process() -> psutil.Process:
 def test_as_many_are_kept_as_are_used_at_once() -> None:
     processes._processes().end()
     pool = processes._processes()
-    taken = [pool.take() for _ in range(processes.MOST_IDLE + 1)]
+    taken = [pool.take(None) for _ in range(processes.MOST_IDLE + 1)]
     for process in taken:
         pool.put_back(process)
     assert len(computing()) == processes.MOST_IDLE
+    pool.end()
+
+
+def test_a_payload_goes_to_the_process_that_has_read_it() -> None:
+    processes._processes().end()
+    pool = processes._processes()
+    first, second = pool.take(1), pool.take(2)
+    first.known.append(1)
+    second.known.append(2)
+    pool.put_back(first)
+    pool.put_back(second)
+    for about, known in ((1, first), (2, second), (1, first)):
+        assert pool.take(about) is known
+        pool.put_back(known)
     pool.end()
 
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from math import pi
 
 import pytest
-from qiskit import QuantumCircuit, transpile
+from qiskit import ClassicalRegister, QuantumCircuit, QuantumRegister, transpile
+from qiskit.circuit import Parameter
 from qiskit.primitives import BackendEstimatorV2, BackendSamplerV2
 from qiskit.providers import JobStatus
 from qiskit.quantum_info import SparsePauliOp
 
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.qpu.jobs import Description, Topology
-from sf_quantum.qpu.sdks.qiskit import QpuBackend, target
+from sf_quantum.qpu.sdks.qiskit import QpuBackend, program, target
 from sf_quantum.qpu.sfq import SfqQpu
 from sf_quantum.service.device.emulator.device import EmulatedDevice, Faults
 from tests.service import RunningService, running_service
@@ -58,8 +61,6 @@ def test_counts_and_the_bits_of_each_shot(backend: QpuBackend) -> None:
 def test_the_bits_of_several_registers_are_in_qiskits_order(
     backend: QpuBackend,
 ) -> None:
-    from qiskit import ClassicalRegister, QuantumRegister
-
     circuit = QuantumCircuit(
         QuantumRegister(3), ClassicalRegister(1, "a"), ClassicalRegister(2, "b")
     )
@@ -96,6 +97,55 @@ def test_many_circuits_are_one_job(
     result = backend.run(circuits, shots=5).result(SECONDS)
     assert result.get_counts() == [{f"{number:02b}": 5} for number in range(4)]
     assert len(service.queue.store.jobs()) == before + 1
+
+
+def turned(angle: float, other: float = 0.0) -> QuantumCircuit:
+    circuit = QuantumCircuit(2)
+    circuit.rx(angle, 0)
+    circuit.rx(angle, 1)
+    circuit.rz(other, 1)
+    circuit.rz(0.5, 1)
+    circuit.measure_all()
+    return circuit
+
+
+def test_circuits_that_differ_in_angles_are_sent_as_one(
+    service: RunningService, backend: QpuBackend
+) -> None:
+    circuits = [turned(n * pi, 1.0 - n) for n in range(3)]
+    result = backend.run(circuits, shots=5).result(SECONDS)
+    assert result.get_counts() == [{"00": 5}, {"11": 5}, {"00": 5}]
+    sent = json.loads(
+        service.queue.store.payload(service.queue.store.jobs()[-1].number)
+    )
+    # equal angles are one parameter, and those that stay the same are none
+    assert [one.keys() for one in sent["values"]] == [{"angle0", "angle1"}] * 3
+    assert "rz(0.5) q[1];" in sent["program"]
+    # once more with native gates, one of which the text defines
+    native = transpile(circuits, backend, optimization_level=0)
+    result = backend.run(native, shots=5).result(SECONDS)
+    assert result.get_counts() == [{"00": 5}, {"11": 5}, {"00": 5}]
+
+
+def test_which_circuits_differ_in_angles_alone() -> None:
+    one = turned(1.0)
+    assert program([one]) is None
+    same = program([one, one])
+    assert same is not None
+    assert same["values"] == [{}, {}]
+    other, named, wider, free, opaque = (one.copy() for _ in range(5))
+    other.x(0)
+    named.add_register(ClassicalRegister(1, "more"))
+    wider.add_register(QuantumRegister(1, "more"))
+    free.rx(Parameter("free"), 0)
+    opaque.append(bell().to_instruction(), [0, 1], [0, 1])
+    swapped = turned(1.0)
+    swapped.data[0], swapped.data[2] = swapped.data[2], swapped.data[0]
+    for different in (other, named, wider, swapped):
+        assert program([one, different]) is None
+        assert program([different, one]) is None
+    for unfit in (free, opaque):
+        assert program([unfit, unfit]) is None
 
 
 def test_what_the_qpu_refuses_is_said(backend: QpuBackend) -> None:

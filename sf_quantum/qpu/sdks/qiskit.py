@@ -22,8 +22,9 @@ from qiskit.result.models import ExperimentResult, ExperimentResultData
 from qiskit.transpiler import Target
 
 from sf_quantum.errors import InputError, QpuError
+from sf_quantum.files import JSON
 from sf_quantum.qpu.jobs import Description, JobParameters, Outcome, Task
-from sf_quantum.qpu.passes import Counts, Passes
+from sf_quantum.qpu.passes import Combine, Counts, Passes
 from sf_quantum.qpu.running import JobSide
 from sf_quantum.samplers import unknown
 from sf_quantum.threads import in_thread
@@ -114,10 +115,15 @@ class QpuJob(JobV1):
         self._passes = passes
         self._memory = memory
         self._cancelled = False
-        expanded = [passes.expanded(qasm3.dumps(circuit)) for circuit in circuits]
-        self._combine = [combine for _, combine in expanded]
-        texts = [text for made, _ in expanded for text in made]
-        payload = json.dumps(texts[0] if len(texts) == 1 else texts)
+        alike = None if passes.names else program(circuits)
+        if alike is not None:
+            self._combine: list[Combine] = [next for _ in circuits]
+            payload = json.dumps(alike)
+        else:
+            expanded = [passes.expanded(qasm3.dumps(circuit)) for circuit in circuits]
+            self._combine = [combine for _, combine in expanded]
+            texts = [text for made, _ in expanded for text in made]
+            payload = json.dumps(texts[0] if len(texts) == 1 else texts)
         self._task = Task(tag, "circuit", payload, parameters)
         self._outcome: Future[Outcome] = in_thread(lambda: qpu.run_job(self._task))
 
@@ -212,6 +218,68 @@ def target(described: Description) -> Target:
     for instruction in (Measure(), Reset()):
         made.add_instruction(instruction, qubits)
     return made
+
+
+def program(circuits: Sequence[QuantumCircuit]) -> dict[str, JSON] | None:
+    """Write circuits that differ in angles alone as one with parameters, and their values.
+
+    :returns: ``None`` if they differ otherwise, or are fewer than two
+    """
+    if len(circuits) < 2:
+        return None
+    first, *others = (_structure(circuit) for circuit in circuits)
+    if first is None:
+        return None
+    rows = [first[1]]
+    for other in others:
+        if other is None or other[0] != first[0]:
+            return None
+        rows.append(other[1])
+    columns = [*zip(*rows, strict=True)]
+    # numbers that are the same in all circuits stay, and equal columns are one parameter
+    names: dict[tuple[float, ...], Parameter] = {}
+    for column in columns:
+        if len(set(column)) > 1 and column not in names:
+            names[column] = Parameter(f"angle{len(names)}")
+    whole = circuits[0].copy()
+    position = 0
+    for place, one in enumerate(whole.data):
+        if count := len(one.params):
+            angles = columns[position : (position := position + count)]
+            operation = one.operation.to_mutable()
+            operation.params = [names.get(column, column[0]) for column in angles]
+            whole.data[place] = one.replace(operation=operation)
+    values: list[JSON] = [
+        {one.name: column[number] for column, one in names.items()}
+        for number in range(len(rows))
+    ]
+    return {"program": qasm3.dumps(whole), "values": values}
+
+
+def _structure(circuit: QuantumCircuit) -> tuple[str, list[float]] | None:
+    """Return what a circuit is but for its angles, and these.
+
+    :returns: ``None`` if it has other than standard gates with numbers, measurements, resets
+        and barriers
+    """
+    numbers = {bit: n for n, bit in enumerate((*circuit.qubits, *circuit.clbits))}
+    angles: list[float] = []
+    steps = []
+    for one in circuit.data:
+        if one.is_standard_gate():
+            if not all(isinstance(angle, float | int) for angle in one.params):
+                return None
+            angles += map(float, one.params)
+        elif one.params or one.name not in ("measure", "reset", "barrier"):
+            return None
+        bits = [numbers[bit] for bit in (*one.qubits, *one.clbits)]
+        steps.append((one.name, len(one.params), bits))
+    registers = [(one.name, one.size) for one in (*circuit.qregs, *circuit.cregs)]
+    places = [
+        [(register.name, n) for register, n in circuit.find_bit(bit).registers]
+        for bit in numbers
+    ]
+    return repr((steps, registers, places, circuit.layout is None)), angles
 
 
 def whole(counts: Counts) -> dict[str, int]:

@@ -93,10 +93,12 @@ def run(
     kind: Kind,
     parameters: JobParameters,
     noise: JSON = None,
+    architecture: JSON = None,
     **more: int,
 ) -> Answer:
     """Compute a job with the device's noise.
 
+    :param architecture: of the device, for circuits
     :param more: limits that are of this kind only
     """
     content, errors = json.loads(payload), NOISE.validate_python(noise)
@@ -114,7 +116,9 @@ def run(
             return errors.run_problem(content, sample, scaled=scaled)
         return sample(content)
     if kind == "circuit":
-        return aer.simulate(content, parameters, errors, **more)
+        return aer.simulate(
+            content, parameters, errors, architecture=architecture, **more
+        )
     counter = pulses.simulate(content, parameters, **more)
     return {"counter": errors.misread(counter) if errors else {**counter}}
 

@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable, Mapping
 from functools import cache
 from multiprocessing import Pipe
@@ -27,6 +28,8 @@ MODULE = "sf_quantum.service.device.computing"
 POLL_SECONDS = 0.02
 # one for the device, which runs one job at a time, and one for the check of others
 MOST_IDLE = 2
+# a payload is checked, and computed when its turn comes
+KNOWN = 100
 
 
 def ask(
@@ -45,7 +48,7 @@ def ask(
     limits = limits or ComputeLimits()
     head = {"call": call, "arguments": {**arguments}, "limits": limits.model_dump()}
     processes = _processes()
-    process, reusable = processes.take(), False
+    process, reusable = processes.take(about := hash(payload)), False
     try:
         answer = process.ask(f"{json.dumps(head)}\n{payload}".encode(), give_up)
         if answer is None:
@@ -53,6 +56,7 @@ def ask(
         line, _, text = answer.partition(b"\n")
         told = json.loads(line)
         reusable = not told["last"]
+        process.known.append(about)
     except EOFError:
         raise InputError(_why_it_ended(process.status, limits)) from None
     finally:
@@ -65,7 +69,7 @@ def ask(
 def start() -> None:
     """Start a process for the first job, unless one is idle; returns at once."""
     processes = _processes()
-    processes.put_back(processes.take())
+    processes.put_back(processes.take(None))
 
 
 def _why_it_ended(status: int, limits: ComputeLimits) -> str:
@@ -80,6 +84,8 @@ class _Process:
     """A process that answers one request at a time."""
 
     def __init__(self) -> None:
+        #: hashes of the payloads that it has read last, and may remember
+        self.known: deque[int] = deque(maxlen=KNOWN)
         self._connection, its = Pipe()
         lifeline, self._lifeline = os.pipe()
         # single-threaded, since computations share the machine with the service
@@ -131,8 +137,10 @@ class _Processes:
         self._idle: list[_Process] = []
         atexit.register(self.end)
 
-    def take(self) -> _Process:
+    def take(self, about: int | None) -> _Process:
+        """Take a process, if possible one that knows a payload by its hash."""
         with self._lock:
+            self._idle.sort(key=lambda one: about in one.known)
             while self._idle:
                 process = self._idle.pop()
                 if process.alive:

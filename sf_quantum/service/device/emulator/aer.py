@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import resource
-from collections.abc import Mapping
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -16,9 +16,10 @@ from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
 from sf_quantum.qpu.jobs import JobParameters
 from sf_quantum.samplers.neal import SEEDS
+from sf_quantum.service.device.emulator.batches import Group, batch
 from sf_quantum.service.device.emulator.circuit import ARCHITECTURE
 from sf_quantum.service.device.emulator.noise import Noise
-from sf_quantum.service.device.emulator.openqasm import PLAIN, batch
+from sf_quantum.service.device.emulator.openqasm import PLAIN
 from sf_quantum.service.device.emulator.technologies import (
     ONE_QUBIT_SECONDS,
     TWO_QUBITS_SECONDS,
@@ -27,6 +28,7 @@ from sf_quantum.text import described
 
 if TYPE_CHECKING:
     from qiskit import QuantumCircuit
+    from qiskit.circuit import Parameter
     from qiskit_aer import AerSimulator
     from qiskit_aer.noise import NoiseModel
 
@@ -55,10 +57,12 @@ def size(payload: JSON, architecture: JSON, noisy: bool) -> dict[str, JSON]:
     :returns: the fields of their :class:`~sf_quantum.service.domain.jobs.Size`
     :raises InputError: with the reason
     """
-    circuits = batch(payload, ARCHITECTURE.validate_python(architecture)).circuits
-    gates = [len(circuit.data) for circuit in circuits]
-    shots = amplitudes = 0
-    for circuit, count in zip(circuits, gates, strict=True):
+    groups = batch(payload, ARCHITECTURE.validate_python(architecture)).groups
+    shots = amplitudes = gates = bits = 0
+    for group in groups:
+        circuit, circuits = group.circuit, len(group.numbers)
+        gates += (count := circuits * len(circuit.data))
+        bits += circuits * circuit.num_clbits
         used, method = _used(circuit), _method(circuit, noisy)
         work = count * ERROR_WORK if noisy else count
         if method == DENSITY:
@@ -70,45 +74,59 @@ def size(payload: JSON, architecture: JSON, noisy: bool) -> dict[str, JSON]:
         else:
             shots += work
     return {
-        "values": sum(circuit.num_clbits for circuit in circuits),
-        "circuits": len(circuits),
-        "gates": sum(gates),
+        "values": bits,
+        "circuits": sum(len(group.numbers) for group in groups),
+        "gates": gates,
         "amplitudes": amplitudes,
         "shot_amplitudes": shots,
     }
 
 
 def simulate(
-    content: JSON, parameters: JobParameters, noise: Noise | None, bond_dimension: int
+    content: JSON,
+    parameters: JobParameters,
+    noise: Noise | None,
+    bond_dimension: int,
+    *,
+    architecture: JSON = None,
 ) -> dict[str, JSON]:
     """Return the counts of the bit strings, the last bit of the last register first.
 
+    :param architecture: against which the job was checked; ``None`` for any
     :raises InputError: if a circuit cannot be simulated
     """
-    job = batch(content)
+    told = architecture and ARCHITECTURE.validate_python(architecture)
+    job = batch(content, told or None)
     seed = parameters.get("seed") or 0
     shots = parameters.get("num_reads") or 1
-    counters: list[JSON] = []
     # errors change with each attempt
     seed = (seed + (noise.seed if noise else 0)) % SEEDS
-    for number, circuit in enumerate(job.circuits):
-        simulator = _simulator(circuit, noise, bond_dimension)
-        counters.append({**_counter(simulator, circuit, shots, seed + number)})
-    return {"counter": counters[0]} if job.single else {"counters": counters}
+    alike: dict[tuple[str, frozenset[str]], list[Group]] = {}
+    for group in job.groups:
+        method = _method(group.circuit, noise is not None)
+        names = frozenset(one.name for one in group.circuit.data) & NOISY
+        alike.setdefault((method, names if noise else frozenset()), []).append(group)
+    counters: dict[int, JSON] = {}
+    for (method, names), groups in alike.items():
+        simulator = _simulator(method, names, noise, bond_dimension)
+        own_seed = seed + groups[0].numbers[0]
+        counters.update(_counters(simulator, groups, shots, own_seed))
+    if job.single:
+        return {"counter": counters[0]}
+    return {"counters": [counters[number] for number in range(len(counters))]}
 
 
 def _simulator(
-    circuit: QuantumCircuit, noise: Noise | None, bond_dimension: int
+    method: str, names: frozenset[str], noise: Noise | None, bond_dimension: int
 ) -> AerSimulator:
     from qiskit_aer import AerSimulator
 
-    method, model = _method(circuit, noise is not None), None
+    model = None
     if noise is not None:
-        names = {one.operation.name for one in circuit.data}
         # so exact that the model need not be made for every job anew
         present = replace(noise.calibration, age=round(noise.calibration.age, 2))
         errors = frozenset(noise.errors.aged(present.age, present.excess).items())
-        model = _noise_model(frozenset(names & NOISY), errors, method == DENSITY)
+        model = _noise_model(names, errors, method == DENSITY)
     return AerSimulator(
         method=method,
         noise_model=model,
@@ -117,27 +135,35 @@ def _simulator(
     )
 
 
-def _counter(
-    simulator: AerSimulator, circuit: QuantumCircuit, shots: int, seed: int
-) -> Mapping[str, int]:
+def _counters(
+    simulator: AerSimulator, groups: Sequence[Group], shots: int, seed: int
+) -> Iterator[tuple[int, dict[str, JSON]]]:
+    """Yield the counts of circuits, each with its number in the job."""
     from qiskit_aer.aererror import AerError
 
+    circuits: list[QuantumCircuit] = []
+    binds: list[dict[Parameter, list[float]]] = []
+    for group in groups:
+        # without parameters, they are the same circuit
+        times = 1 if group.values else len(group.numbers)
+        circuits += [group.circuit] * times
+        binds += [{one: [*column] for one, column in group.values.items()}] * times
+    given = binds if any(binds) else None
     try:
-        result = simulator.run(circuit, shots=shots, seed_simulator=seed).result()
+        job = simulator.run(
+            circuits, parameter_binds=given, shots=shots, seed_simulator=seed
+        )
+        result = job.result()
     except AerError as error:
         raise InputError(described(error)) from error
     if not result.success:
-        raise InputError(
-            f"Aer: {result.results[0].status if result.results else result.status}"[
-                :300
-            ]
-        )
-    width = circuit.num_clbits
-    told = result.data(0)["counts"]
-    return {
-        f"{int(word, 16):0{width}b}": int(count)
-        for word, count in sorted(told.items(), key=lambda one: int(one[0], 16))
-    }
+        failed = (one.status for one in result.results if not one.success)
+        raise InputError(f"Aer: {next(failed, result.status)}"[:300])
+    numbers = ((group.circuit, n) for group in groups for n in group.numbers)
+    for place, (circuit, number) in enumerate(numbers):
+        width, told = circuit.num_clbits, result.data(place)["counts"]
+        found = sorted((int(word, 16), int(count)) for word, count in told.items())
+        yield number, {f"{word:0{width}b}": count for word, count in found}
 
 
 @lru_cache(maxsize=100)

@@ -121,8 +121,12 @@ class CircuitSimulator(SeparateRunner):
         """
         if problem := lack():
             raise InputError(problem)
+        given = super().arguments(computation)
         bond = computation.limits.bond_dimension
-        return {**super().arguments(computation), "bond_dimension": bond}
+        architecture: JSON = None
+        if self.architecture is not None:
+            architecture = ARCHITECTURE.dump_python(self.architecture, mode="json")
+        return {**given, "bond_dimension": bond, "architecture": architecture}
 
 
 def lack() -> str | None:

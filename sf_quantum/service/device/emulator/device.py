@@ -457,13 +457,16 @@ class EmulatedDevice(DeviceSettings, Device):
     def check(self, kind: Kind, content: JSON, parameters: JobParameters) -> Size:
         """See :meth:`Device.check`."""
         self.check_parameters(kind, parameters)
+        size = self._runner(kind).check(content, qubits=self.size)
+        self.check_size(size, parameters)
+        return size
+
+    def _runner(self, kind: Kind) -> Runner:
         runner = self.runners[kind]
         if isinstance(runner, CircuitSimulator):
             architecture = Architecture.of(self.description)
-            runner = CircuitSimulator(architecture, self.compute, self.noise > 0)
-        size = runner.check(content, qubits=self.size)
-        self.check_size(size, parameters)
-        return size
+            return CircuitSimulator(architecture, self.compute, self.noise > 0)
+        return runner
 
     def check_size(self, size: Size, parameters: JobParameters) -> None:
         """See :meth:`Device.check_size`."""
@@ -557,7 +560,7 @@ class EmulatedDevice(DeviceSettings, Device):
             seed = self._random_of(task, "errors", task.attempt).getrandbits(64)
             noise = Noise(self.errors, self.calibration, seed)
         computation = Computation(task.payload, parameters, noise, self.compute)
-        return self.runners[task.kind].run(computation, interrupted)
+        return self._runner(task.kind).run(computation, interrupted)
 
     def _random_of(self, task: Task, what: str, *more: int) -> random.Random:
         """Draw for a job; of its first slice as for a job without slices."""

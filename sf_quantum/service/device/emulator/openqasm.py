@@ -6,23 +6,23 @@ it may take any time and memory within the limits of the process that reads it.
 
 from __future__ import annotations
 
+import hashlib
 import math
 import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from sf_quantum.errors import InputError
-from sf_quantum.files import JSON, mapping
 from sf_quantum.service.device.emulator.circuit import (
     MAX_BITS,
     MAX_QUBITS,
     MAX_STEPS,
     Architecture,
 )
-from sf_quantum.text import described, one_line
+from sf_quantum.service.device.emulator.templates import HOLE
+from sf_quantum.text import one_line
 
 if TYPE_CHECKING:
     from openqasm3.ast import Identifier, Program, QASMNode, QuantumGateDefinition
@@ -40,8 +40,8 @@ PHASED_RX = ("r", "prx")
 PLAIN = ("measure", "reset", "barrier", "delay")
 # so many qubits of a barrier count as a step
 STEP_QUBITS = 25
-# of texts whose circuits are kept, for the job that follows their check
-KEPT_TEXTS, KEPT_CHARACTERS = 64, 50_000
+# of the circuits that are kept: their steps, qubits and bits; that of any, and of all
+LEAST_WEIGHT, MOST_WEIGHT = 100, 2 * MAX_STEPS
 # for angles that are not known yet
 SOME_ANGLE = 0.7
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?(?:\*/|\Z)", re.DOTALL)
@@ -52,72 +52,8 @@ _PHYSICAL = re.compile(r"\$(\d+)")
 _WHERE = re.compile(r"(?:<input>:|L)?(\d+)[,:]C?\d+: *(.*)")
 
 
-@dataclass(frozen=True)
-class Batch:
-    """The circuits of a job, without free parameters and gates of their own.
-
-    :param single: whether the job is a circuit, rather than a list of one
-    """
-
-    circuits: Sequence[QuantumCircuit]
-    single: bool = False
-
-
-def batch(content: JSON, architecture: Architecture | None = None) -> Batch:
-    """Read the circuits of a job.
-
-    :param content: a payload that has the right form
-    :param architecture: of the device; ``None`` for a job that was checked against it
-    :raises InputError: naming the circuit, and its line or gate
-    """
-
-    def circuit(text: JSON) -> QuantumCircuit:
-        return _bound(_flat(str(text), architecture), {})
-
-    if isinstance(content, str):
-        return Batch([circuit(content)], True)
-    if isinstance(content, list):
-        return Batch([*_numbered("circuit", content, circuit)])
-    program, sets = mapping(content)["program"], mapping(content)["values"]
-    whole = _flat(str(program), architecture)
-    values = sets if isinstance(sets, list) else []
-    return Batch([*_numbered("values", values, lambda v: _bound(whole, mapping(v)))])
-
-
-def _numbered(
-    what: str, given: Sequence[JSON], make: Callable[[JSON], QuantumCircuit]
-) -> Iterator[QuantumCircuit]:
-    for number, one in enumerate(given):
-        try:
-            yield make(one)
-        except InputError as error:
-            raise InputError(f"{what}[{number}]: {error}") from error
-
-
-def _bound(circuit: QuantumCircuit, values: Mapping[str, JSON]) -> QuantumCircuit:
-    """Return a circuit with values of its parameters."""
-    names = {parameter.name for parameter in circuit.parameters}
-    if missing := names - values.keys():
-        raise InputError(f"parameter {min(missing)} has no value")
-    if unknown := values.keys() - names:
-        raise InputError(f"there is no parameter {min(unknown)}")
-    for name, value in values.items():
-        if not isinstance(value, int | float) or isinstance(value, bool):
-            raise InputError(f"parameter {name}: expected a number")
-        if not math.isfinite(value):
-            raise InputError(f"parameter {name}: {value} is not finite")
-    if not names:
-        return circuit
-    try:
-        bound = circuit.assign_parameters({**values})
-    except (ArithmeticError, ValueError, TypeError) as error:
-        raise InputError(f"its parameters: {described(error)}") from error
-    for instruction in bound.data:
-        _check_angles(instruction.operation)
-    return bound
-
-
-def _check_angles(gate: Operation) -> None:
+def check_angles(gate: Operation) -> None:
+    """Refuse angles that are no finite numbers."""
     for angle in gate.params:
         if getattr(angle, "parameters", None):  # bound later
             continue
@@ -132,19 +68,62 @@ def _check_angles(gate: Operation) -> None:
 # from text to circuit
 
 
-def _flat(text: str, architecture: Architecture | None) -> QuantumCircuit:
-    """Read a circuit, check it, and replace the gates that it defines."""
+def flat(
+    text: str, architecture: Architecture | None, holes: int = 0
+) -> QuantumCircuit:
+    """Read a circuit, check it, and replace the gates that it defines.
+
+    :param architecture: of the device; ``None`` for any
+    :param holes: of a template, see :mod:`.templates`
+    :returns: what is not to be changed: those that were read last are kept, for the job
+        that follows a check, and for the next of a loop
+    :raises InputError: naming its line or gate
+    """
+    about = f"{holes} {architecture} {text}"
+    key = hashlib.sha256(about.encode(errors="surrogatepass")).digest()
+    if (kept := _kept.get(key)) is None:
+        kept, steps = _flat(text, architecture, holes)
+        _kept.keep(key, kept, steps + kept.num_qubits + kept.num_clbits)
+    return kept
+
+
+def _flat(
+    text: str, architecture: Architecture | None, holes: int
+) -> tuple[QuantumCircuit, int]:
     if not (bare := _COMMENT.sub(" ", text)).strip():
         raise InputError("the text is empty")
     most = architecture.qubits if architecture else MAX_QUBITS
     _check_numbers(bare, most)
-    read = _kept if len(text) <= KEPT_CHARACTERS else _read
-    circuit = read(text.rstrip(), _version(bare))
+    circuit = _read(text.rstrip(), _version(bare), holes)
     _check_size(circuit.num_qubits, circuit.num_clbits, most)
-    flat = _Flattening(architecture).flat(circuit)
-    if not measures(flat):
+    flattening = _Flattening(architecture)
+    made = flattening.flat(circuit)
+    if not measures(made):
         raise InputError("the circuit measures nothing")
-    return flat
+    return made, flattening.steps
+
+
+class _Kept:
+    """The circuits that were read last, each with what counts for its memory."""
+
+    def __init__(self) -> None:
+        self._circuits: OrderedDict[bytes, tuple[QuantumCircuit, int]] = OrderedDict()
+        self._weight = 0
+
+    def get(self, key: bytes) -> QuantumCircuit | None:
+        if key not in self._circuits:
+            return None
+        self._circuits.move_to_end(key)
+        return self._circuits[key][0]
+
+    def keep(self, key: bytes, circuit: QuantumCircuit, weight: int) -> None:
+        self._circuits[key] = circuit, LEAST_WEIGHT + weight
+        self._weight += LEAST_WEIGHT + weight
+        while self._weight > MOST_WEIGHT:
+            self._weight -= self._circuits.popitem(last=False)[1][1]
+
+
+_kept = _Kept()
 
 
 def measures(circuit: QuantumCircuit) -> bool:
@@ -182,21 +161,17 @@ def _check_size(qubits: int, bits: int, most: int = MAX_QUBITS) -> None:
         raise InputError(f"{bits:,} bits; at most {MAX_BITS:,} per circuit")
 
 
-def _read(text: str, version: int) -> QuantumCircuit:
+def _read(text: str, version: int, holes: int = 0) -> QuantumCircuit:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return _read2(text) if version == 2 else _read3(text)
+            return _read2(text) if version == 2 else _read3(text, holes)
     except (InputError, MemoryError):
         raise
     except RecursionError:
         raise InputError("it is nested too deeply") from None
     except Exception as error:
         raise InputError(_told(error)) from error
-
-
-# The check and the job need not be in the same process, but often are.
-_kept = lru_cache(maxsize=KEPT_TEXTS)(_read)
 
 
 def _read2(text: str) -> QuantumCircuit:
@@ -207,13 +182,20 @@ def _read2(text: str) -> QuantumCircuit:
     return qasm2.loads(text, include_path=(), custom_instructions=gates)
 
 
-def _read3(text: str) -> QuantumCircuit:
+def _read3(text: str, holes: int) -> QuantumCircuit:
     import openqasm3
     import qiskit_qasm3_import
+    from openqasm3 import ast
 
     # as qiskit.qasm3.loads() does
     program = openqasm3.parse(text)
     _check_program(program)
+    program.statements[:0] = [
+        ast.IODeclaration(
+            ast.IOKeyword.input, ast.FloatType(), ast.Identifier(f"{HOLE}{n}")
+        )
+        for n in range(holes)
+    ]
     return qiskit_qasm3_import.convert(program)
 
 
@@ -346,7 +328,8 @@ class _Flattening:
             self._gates.update(PHASED_RX)
         self._pairs = {(low, high) for low, high in told.couplers}
         self._broken = {*told.out_of_service}
-        self._steps = 0
+        #: of what has been flattened
+        self.steps = 0
 
     def flat(
         self, circuit: QuantumCircuit, places: Sequence[int] | None = None
@@ -383,14 +366,14 @@ class _Flattening:
         elif hasattr(operation, "blocks"):
             raise InputError(f"{name}: only if, else and for are supported")
         elif (gate := self._native(operation, numbers)) is not None:
-            _check_angles(gate)
+            check_angles(gate)
             flat.append(gate, qubits, bits, copy=False)
         else:
             self._define(flat, operation, qubits, place)
 
     def _count(self, steps: int) -> None:
-        self._steps += steps
-        if self._steps > MAX_STEPS:
+        self.steps += steps
+        if self.steps > MAX_STEPS:
             raise InputError(_too_many_steps())
 
     def _native(self, gate: Operation, numbers: Sequence[int]) -> Operation | None:
@@ -499,7 +482,7 @@ def _phased_rx(gate: Operation) -> Operation:
             )
             for angle in gate.params
         ]
-        _check_angles(gate)
+        check_angles(gate)
         known = definition.assign_parameters(values, strict=False)
         if Operator(known).equiv(RGate(*angles)):
             return expected

@@ -1,0 +1,76 @@
+"""Texts of circuits that differ in angles alone have a template in common.
+
+A loop sends the same circuit over and over, with other angles; its template is read once.
+Only numbers that are by themselves the angle of a gate outside of definitions and blocks are
+replaced, each by an identifier. Between the same parenthesis and comma, both are one
+operand, so a text and its template mean the same; what is in doubt has no template.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+
+#: what stands for a number in a template, followed by its index
+HOLE = "_sfq_angle_"
+# templates with more take longer to read than a text does
+MOST_HOLES = 1000
+_HEAD = re.compile(r"\s*OPENQASM\s+3(?:\.\d+)?\s*;")
+# comments, annotations, modifiers, pragmas
+_DOUBTFUL = re.compile(rf"//|/\*|[@#']|{HOLE}")
+_INCLUDED = '"stdgates.inc"'
+# as Qiskit's exporter writes them, too; no division of integers
+_NUMBER = (
+    r"(-?)\s*(?:((?:\d+\.\d*|\.\d+|\d+)(?:[eE][+-]?\d+)?)"
+    r"|(?:(\d+)\s*\*\s*)?pi(?:\s*/\s*(\d+))?)"
+)
+_ANGLE = re.compile(rf"\s*{_NUMBER}\s*")
+_CALL = re.compile(r"(\s*(\w+)\s*\()([^()]*)(\)\s*[\w$][\w\s\[\],$]*)")
+_PARTS = re.compile(r"([;{}])")
+_OTHERS = frozenset("if while for switch return gphase".split())
+
+
+def template_of(text: str) -> tuple[str, tuple[float, ...]]:
+    """Return a text's template, and the numbers that it replaces.
+
+    :returns: the text itself, and no numbers, if it has no template
+    """
+    if not _HEAD.match(text) or _DOUBTFUL.search(text):
+        return text, ()
+    if text.count('"') != 2 * text.count(_INCLUDED):
+        return text, ()
+    parts, depth = _PARTS.split(text), 0
+    angles: list[float] = []
+    for n in range(0, len(parts) - 1, 2):
+        part, end = parts[n], parts[n + 1]
+        if depth == 0 and end == "{" and not part.lstrip().startswith("gate "):
+            return text, ()
+        if depth == 0 and end == ";":
+            parts[n] = _replaced(part, angles)
+        depth += (end == "{") - (end == "}")
+    if not angles or len(angles) > MOST_HOLES or not all(map(math.isfinite, angles)):
+        return text, ()
+    return "".join(parts), tuple(angles)
+
+
+def _replaced(statement: str, angles: list[float]) -> str:
+    """Replace the numbers among the angles of a gate, if it is one; collect them."""
+    call = _CALL.fullmatch(statement)
+    if call is None or call[2] in _OTHERS:
+        return statement
+    given = call[3].split(",")
+    for n, one in enumerate(given):
+        if (match := _ANGLE.fullmatch(one)) is not None:
+            given[n] = f"{HOLE}{len(angles)}"
+            angles.append(_value(match))
+    return f"{call[1]}{','.join(given)}{call[4]}"
+
+
+def _value(match: re.Match[str]) -> float:
+    sign, number, factor, divisor = match.groups()
+    if number is not None:
+        value = float(number)
+    else:  # in this order, as the parser does
+        below = float(divisor or 1)
+        value = float(factor or 1) * math.pi / below if below else math.nan
+    return -value if sign else value
