@@ -52,7 +52,7 @@ from sf_quantum.service.domain.jobs import (
 from sf_quantum.service.domain.reasons import NOT_FOUND_AGAIN, VANISHED
 from sf_quantum.service.domain.settings import ServiceSettings
 from sf_quantum.service.queue import job_queue
-from sf_quantum.service.queue.attempt import MOST_SETUP, slice_shots
+from sf_quantum.service.queue.attempt import MOST_SETUP, Batch, slice_parts
 from sf_quantum.service.queue.device_job import RESULT_TRIES, SURPLUS_TRIES
 from sf_quantum.service.queue.job_queue import JobQueue
 from tests.service import example_bqm, problem, running_queue
@@ -1180,7 +1180,7 @@ def test_slices_are_made_where_they_pay(
     technology: str, reads: int, seconds: float | None, expected: int
 ) -> None:
     device = EmulatedDevice(technology=technology, time_scale=1)
-    shots = slice_shots(device, {"num_reads": reads}, seconds)
+    shots = slice_parts(device, {"num_reads": reads}, seconds)
     assert shots == pytest.approx(expected, rel=1e-3)
     if shots < reads:
         assert device.cost({"num_reads": shots}).qpu_seconds <= (seconds or 0)
@@ -1190,8 +1190,8 @@ def test_slices_of_a_batch_have_fewer_shots() -> None:
     device = EmulatedDevice(technology="superconducting", time_scale=1)
     batch, parameters = Size(circuits=400), {"num_reads": 1000}
     whole = device.cost(parameters, batch).qpu_seconds
-    assert slice_shots(device, parameters, 60.0) == 1000
-    shots = slice_shots(device, parameters, 60.0, whole)
+    assert slice_parts(device, parameters, 60.0) == 1000
+    shots = slice_parts(device, parameters, 60.0, whole)
     assert 59.0 < device.cost({"num_reads": shots}, batch).qpu_seconds <= 60.0
 
 
@@ -1434,3 +1434,103 @@ async def test_no_job_is_submitted_before_the_one_ahead_of_it(
         for job in jobs:
             await over(queue, job)
     assert vendor.names == ["a", "b", "c", "d"]
+
+
+class CircuitsDevice(VendorDevice):
+    """A vendor whose circuits take 0.32 s each."""
+
+    def check(self, kind: Kind, content: JSON, parameters: JobParameters) -> Size:
+        return Size(circuits=len(content) if isinstance(content, list) else 1)
+
+    def cost(self, parameters: JobParameters, size: Size | None = None) -> Cost:
+        circuits = size.circuits if size else 1
+        return Cost(0.004 * circuits * (parameters.get("num_reads") or 1))
+
+    def result(self, job_id: str, task: Task) -> Outcome:
+        outcome = super().result(job_id, task)
+        if outcome.result is None:
+            return outcome
+        counters = [{text: task.shots} for text in json.loads(task.payload)]
+        return replace(outcome, result=Result(json.dumps({"counters": counters})))
+
+
+async def test_a_batch_is_interrupted_between_its_circuits(
+    tmp_path: Path, vendor: Vendor
+) -> None:
+    """Pre-empted after some, and with a service that is killed during others."""
+    device = CircuitsDevice(vendor)
+
+    def sent() -> list[JSON]:
+        jobs = sorted(vendor.jobs.values(), key=lambda job: int(job.id[1:]))
+        return [json.loads(job.task.payload) for job in jobs]
+
+    async with killed(tmp_path, device) as queue:
+        held: dict[UserClass, str] = {}
+        classes: tuple[UserClass, ...] = ("test", "production")
+        for job_class in classes:
+            request = LeaseRequest(job_class=job_class)
+            held[job_class] = (await queue.leases.acquire(ANN, request)).id
+
+        async def submitted(job_class: UserClass, content: JSON) -> Job:
+            asked = Submission("circuit", content, {"num_reads": 80}, job_class)
+            return (await queue.submit(ANN, held[job_class], asked))[0]
+
+        batch = await submitted("test", ["c0", "c1", "c2", "c3", "c4"])
+        await until_async(lambda: queue.find(ANN, batch.id).state == "Running")
+        urgent = await submitted("production", ["urgent"])
+        # it goes on to the end of the circuits that run
+        assert sent() == [["c0", "c1"]]
+        vendor.end("v1")
+        await until_async(lambda: len(vendor.jobs) == 2)
+        vendor.end("v2")
+        assert (await over(queue, urgent)).state == "Completed"
+        await until_async(lambda: len(vendor.jobs) == 3)
+        await until_async(lambda: queue.find(ANN, batch.id).device_job == "v3")
+        found = queue.find(ANN, batch.id)
+        assert (found.slices, found.shots_done, found.slice_shots) == (1, 32, 160)
+    async with service(tmp_path / "kept", device) as queue:
+        vendor.end("v3")
+        await until_async(lambda: len(vendor.jobs) == 4)
+        vendor.end("v4")
+        done = await over(queue, batch)
+        assert done.state == "Completed", done.note
+        told = json.loads(queue.store.result(batch.number) or "")
+    assert sent() == [["c0", "c1"], ["urgent"], ["c2", "c3"], ["c4"]]
+    assert all(job.task.shots == 80 for job in vendor.jobs.values())
+    assert told["counters"] == [{f"c{n}": 80} for n in range(5)]
+    parts = [(one["circuits"], one["shots"]) for one in told["info"]["slices"]]
+    assert parts == [(2, 80), (2, 80), (1, 80)]
+
+
+async def test_a_batch_that_was_cut_into_parts_of_its_shots_stays_so(
+    tmp_path: Path, vendor: Vendor
+) -> None:
+    """As earlier versions of the service did."""
+    device = CircuitsDevice(vendor)
+    async with killed(tmp_path, device) as queue:
+        lease = await queue.leases.acquire(ANN, LeaseRequest())
+        asked = Submission("circuit", ["a", "b"], {"num_reads": 80}, "key")
+        batch = (await queue.submit(ANN, lease.id, asked))[0]
+        await until_async(lambda: queue.find(ANN, batch.id).state == "Running")
+        queue.store.slice_begins(batch.number, 30).result()
+    async with service(tmp_path / "kept", device) as queue:
+        vendor.end("v1")
+        await until_async(lambda: len(vendor.jobs) == 2)
+        vendor.end("v2")
+        done = await over(queue, batch)
+        assert done.state == "Completed", done.note
+        told = json.loads(queue.store.result(batch.number) or "")
+    assert vendor.jobs["v2"].task.shots == 50
+    assert told["counters"] == [{"a": 80}, {"b": 80}]
+
+
+def test_parts_of_a_batch() -> None:
+    assert Batch.read('"one"') is Batch.read('["one"]') is None
+    several = Batch.read('["a", "b", "c"]')
+    assert several is not None
+    assert several.part(1, 2) == '["b", "c"]'
+    program = {"program": "p", "values": [{"a": 1}, {"a": 2}]}
+    with_values = Batch.read(json.dumps(program))
+    assert with_values is not None
+    assert with_values.circuits == 2
+    assert json.loads(with_values.part(1, 1)) == {"program": "p", "values": [{"a": 2}]}

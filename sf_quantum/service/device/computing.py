@@ -146,9 +146,9 @@ def size(payload: str, architecture: JSON, noisy: bool) -> Answer:
     return aer.size(json.loads(payload), architecture, noisy)
 
 
-def merge(payload: str) -> Answer:
+def merge(payload: str, *, by_circuit: bool) -> Answer:
     """Merge the results of slices."""
-    return merging.merge(json.loads(payload))
+    return merging.merge(json.loads(payload), by_circuit=by_circuit)
 
 
 CALLS: Mapping[str, Callable[..., Answer]] = {

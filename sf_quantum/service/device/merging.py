@@ -10,21 +10,28 @@ from sf_quantum.files import JSON, listing, mapping
 from sf_quantum.service.device.processes import ask
 
 
-def merged(texts: Sequence[str]) -> str:
+def merged(texts: Sequence[str], *, by_circuit: bool = False) -> str:
     """Merge results: JSON texts of sample sets, ``{"counter"}`` or ``{"counters"}``.
 
     Blocks.
 
+    :param by_circuit: whether each has other circuits, rather than other shots
     :raises InputError: if they cannot be merged
     """
-    answer = ask("merge", {}, f"[{', '.join(texts)}]", lambda: False)
+    arguments: dict[str, JSON] = {"by_circuit": by_circuit}
+    answer = ask("merge", arguments, f"[{', '.join(texts)}]", lambda: False)
     if answer is None:
         raise InputError("the slices of its result could not be merged")
     return answer.text
 
 
-def merge(results: Sequence[dict[str, JSON]]) -> dict[str, JSON]:
+def merge(
+    results: Sequence[dict[str, JSON]], *, by_circuit: bool = False
+) -> dict[str, JSON]:
     """Merge parsed results."""
+    if by_circuit:
+        found = (listing(one.get("counters") or one.get("counter")) for one in results)
+        return {"counters": [each for some in found for each in some]}
     if all("counter" in one for one in results):
         return {"counter": _sum([one["counter"] for one in results])}
     if all("counters" in one for one in results):

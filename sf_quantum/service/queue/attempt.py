@@ -1,7 +1,8 @@
-"""One attempt at a job: what is left of its shots, slice by slice, on the device.
+"""One attempt at a job: what is left of it, slice by slice, on the device.
 
 A job that takes the device for long is cut into slices, so that one which pre-empts it waits
-for a slice at most. The slices that are over stay on disk: an attempt that is interrupted, or
+for a slice at most: several circuits into some of these with all of their shots, another job
+into parts of its shots. The slices that are over stay on disk: an attempt that is interrupted, or
 whose service dies, has lost the slice that ran, and the next attempt goes on from there.
 """
 
@@ -12,12 +13,20 @@ import logging
 import math
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Self
 
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
-from sf_quantum.qpu.jobs import JobParameters, Outcome, Progress, Result, Task
+from sf_quantum.qpu.jobs import (
+    JobParameters,
+    Outcome,
+    Progress,
+    Result,
+    Task,
+    count,
+)
 from sf_quantum.samplers.neal import SEEDS
 from sf_quantum.samplers.problem import FieldError
 from sf_quantum.service.device.merging import merged
@@ -98,18 +107,17 @@ class Attempt:
         self._on_device: DeviceJob | None = None
         self._payload: str | None = None
         self._surplus = ""
+        # all shots, those of each circuit of a batch
+        self._all = job.shots
         self._left = job.shots - job.shots_done
+        self._batch: Batch | None = None
         self._part = job.slices
         # of the slices that are over, those of former attempts as well
         self._used = job.qpu_seconds, job.seconds
         self._slice_seconds = slice_seconds
         # between two slices, it has not
         self._unsure = unsure and not (self._part and job.slice_shots is None)
-        if self._unsure or job.device_job is not None:
-            # it stays as it was, whatever is known by now of the time that shots take
-            self._shots = job.slice_shots or self._left
-        else:
-            self._shots = self._next_shots()
+        self._shots = self._first_shots()
 
     @property
     def progress(self) -> Progress:
@@ -166,8 +174,8 @@ class Attempt:
         """
         spent = 0.0
         while True:
+            outcome = self._slice()
             shots = self._shots
-            outcome = self._slice(shots)
             spent += outcome.qpu_seconds or 0.0
             if outcome.result is None or self._left <= shots:
                 break
@@ -182,18 +190,51 @@ class Attempt:
         self._add(outcome)
         return Ended(outcome, self._used, spent, self._surplus)
 
+    def _read_payload(self) -> None:
+        """Read the payload; the slices of several circuits are of whole ones.
+
+        What an earlier version has cut into parts of the shots stays so.
+        """
+        job = self._job
+        if self._payload is not None:
+            return
+        self._payload = self._store.payload(job.number)
+        if job.kind != "circuit" or (batch := Batch.read(self._payload)) is None:
+            return
+        slices = self._store.slices(job.number) if job.slices else []
+        done = [count(one.info.get("circuits")) for one in slices]
+        if None in done or (job.slice_shots or job.shots) < job.shots:
+            return
+        self._batch = batch
+        self._all = batch.circuits * job.shots
+        self._left = self._all - sum(one or 0 for one in done) * job.shots
+        self._shots = self._first_shots()
+
+    def _first_shots(self) -> int:
+        if self._unsure or self._job.device_job is not None:
+            # it stays as it was, whatever is known by now of the time that shots take
+            return self._job.slice_shots or self._left
+        return self._next_shots()
+
     def _next_shots(self) -> int:
         """Return the shots of the next slice; slices are as long as one another."""
         job = self._job
         # circuits are not counted by the parameters
         whole = job.model_seconds if job.kind == "circuit" else 0.0
-        most = slice_shots(self._device, job.parameters, self._slice_seconds, whole)
-        return math.ceil(self._left / math.ceil(self._left / most))
+        parts, each = job.shots, 1
+        if self._batch is not None:
+            parts, each = self._batch.circuits, job.shots
+        most = slice_parts(
+            self._device, job.parameters, self._slice_seconds, whole, parts
+        )
+        left = self._left // each
+        return each * math.ceil(left / math.ceil(left / most))
 
-    def _slice(self, shots: int) -> Outcome:
+    def _slice(self) -> Outcome:
         calibration = self._device.description.calibration
         try:
-            outcome = self._run_slice(shots)
+            self._read_payload()
+            outcome = self._run_slice(self._shots)
         except InputError as error:
             outcome = Outcome(failure=str(error))
         except Detached:
@@ -209,22 +250,23 @@ class Attempt:
         outcome = replace(outcome, calibration=told and _summary(told))
         completed = outcome.result is not None
         seconds = self._on_device.seconds(completed) if self._on_device else 0.0
-        return self._timed(_in_json(outcome), shots, seconds)
+        return self._timed(_in_json(outcome), self._shots, seconds)
 
     def _run_slice(self, shots: int) -> Outcome:
         job, part = self._job, self._part
         first = part == job.slices
-        if self._payload is None:
-            self._payload = self._store.payload(job.number)
+        payload = self._payload or ""
         tag, parameters = f"sfq-{job.id}-{job.attempt}", job.parameters
         if self._sliced:
             tag = f"{tag}-{part}"
             parameters = {**parameters, "num_reads": shots, "seed": _seed(job, part)}
+            if self._batch is not None:
+                parameters["num_reads"] = job.shots
+                first_circuit = (self._all - self._left) // job.shots
+                payload = self._batch.part(first_circuit, shots // job.shots)
             if not (first and job.slice_shots is not None):
                 written(lambda: self._store.slice_begins(job.number, shots))
-        task = Task(
-            tag, job.kind, self._payload, parameters, job.number, job.attempt, part
-        )
+        task = Task(tag, job.kind, payload, parameters, job.number, job.attempt, part)
         job_id = job.device_job if first else None
         unsure = self._unsure and first
         if job_id is None and not unsure:
@@ -276,7 +318,7 @@ class Attempt:
         """Fill in the times that the device does not tell, or that make no sense."""
         told, billed = _amount(outcome.seconds), _amount(outcome.qpu_seconds)
         if billed is None:
-            billed = self._job.model_seconds * shots / self._job.shots
+            billed = self._job.model_seconds * shots / self._all
             if outcome.result is None:
                 billed = min(billed, seconds)
         return replace(
@@ -287,7 +329,7 @@ class Attempt:
 
     def _keep(self, outcome: Outcome, shots: int) -> None:
         """Write a slice that is over to disk; another follows."""
-        kept = _kept(outcome, shots, self._device.price)
+        kept = self._kept(outcome, shots, self._device.price)
         written(lambda: self._store.slice_ended(self._job.number, kept))
         self._add(outcome)
         self._part += 1
@@ -303,9 +345,10 @@ class Attempt:
         """Merge the slices."""
         if not self._part:
             return last
-        slices = [*self._store.slices(self._job.number), _kept(last, shots)]
+        slices = [*self._store.slices(self._job.number), self._kept(last, shots)]
         try:
-            text = merged([one.text for one in slices])
+            by_circuit = self._batch is not None
+            text = merged([one.text for one in slices], by_circuit=by_circuit)
         except (InputError, OSError) as error:
             failure = f"the results of its slices cannot be merged: {error}"
             return replace(last, result=None, failure=failure)
@@ -313,20 +356,71 @@ class Attempt:
         told: list[JSON] = [one.info for one in slices]
         return replace(last, result=Result(text, {**info, "slices": told}))
 
+    def _kept(self, outcome: Outcome, shots: int, price: float | None = None) -> Slice:
+        result = outcome.result or Result()
+        info: dict[str, JSON] = {"shots": shots, "qpu_seconds": outcome.qpu_seconds}
+        if self._batch is not None:
+            info |= {"shots": self._job.shots, "circuits": shots // self._job.shots}
+        info["calibration"] = (outcome.calibration or {}).get("id")
+        if "seed" in result.info:
+            info["seed"] = result.info["seed"]
+        used = outcome.qpu_seconds or 0.0, outcome.seconds or 0.0
+        cost = None if price is None else price * used[0]
+        # on disk, those of a batch count by the share that is done
+        done = self._all - self._left - shots, self._all - self._left
+        before, after = (self._job.shots * each // self._all for each in done)
+        return Slice(after - before, result.text, info, *used, cost)
 
-def slice_shots(
+
+@dataclass(frozen=True)
+class Batch:
+    """Several circuits, from which slices are made.
+
+    :param program: with parameters, of which ``each`` has the values
+    """
+
+    each: Sequence[JSON]
+    program: JSON = None
+
+    @classmethod
+    def read(cls, payload: str) -> Self | None:
+        """Read a payload; ``None`` if it is one circuit."""
+        content = json.loads(payload)
+        program = None
+        if isinstance(content, dict):
+            program, content = content.get("program"), content.get("values")
+        if not isinstance(content, list) or len(content) < 2:
+            return None
+        return cls(content, program)
+
+    @property
+    def circuits(self) -> int:
+        return len(self.each)
+
+    def part(self, first: int, circuits: int) -> str:
+        """Return the payload of some of the circuits."""
+        each: JSON = [*self.each[first : first + circuits]]
+        if self.program is not None:
+            each = {"program": self.program, "values": each}
+        return json.dumps(each, sort_keys=True)
+
+
+def slice_parts(
     device: Device,
     parameters: JobParameters,
     slice_seconds: float | None,
     model_seconds: float = 0.0,
+    parts: int | None = None,
 ) -> int:
-    """Return how many shots a slice of a job may have; all of them if it has no slices.
+    """Return how many parts a slice of a job may have; all of them if it has no slices.
 
     :param model_seconds: that the whole job takes, if that is more than its parameters tell
+    :param parts: that take equally long; by default its shots
     """
     shots = parameters.get("num_reads") or 1
+    parts = parts or shots
     if slice_seconds is None:
-        return shots
+        return parts
 
     def seconds(number: int) -> float:
         return device.elapsed_seconds(device.cost({**parameters, "num_reads": number}))
@@ -334,8 +428,8 @@ def slice_shots(
     told = device.elapsed_seconds(Cost(model_seconds))
     setup, whole = seconds(1), max(told, seconds(shots))
     if whole <= slice_seconds or setup > MOST_SETUP * slice_seconds:
-        return shots
-    return max(1, int((slice_seconds - setup) / (whole - setup) * (shots - 1)))
+        return parts
+    return max(1, int((slice_seconds - setup) / (whole - setup) * (parts - 1)))
 
 
 def _amount(told: float | None) -> float | None:
@@ -358,17 +452,6 @@ def _in_json(outcome: Outcome) -> Outcome:
         failure = f"the device's info is no JSON: {error}"
         return replace(outcome, result=None, failure=failure)
     return replace(outcome, result=replace(outcome.result, info=info))
-
-
-def _kept(outcome: Outcome, shots: int, price: float | None = None) -> Slice:
-    result = outcome.result or Result()
-    info: dict[str, JSON] = {"shots": shots, "qpu_seconds": outcome.qpu_seconds}
-    info["calibration"] = (outcome.calibration or {}).get("id")
-    if "seed" in result.info:
-        info["seed"] = result.info["seed"]
-    used = outcome.qpu_seconds or 0.0, outcome.seconds or 0.0
-    cost = None if price is None else price * used[0]
-    return Slice(shots, result.text, info, *used, cost)
 
 
 def _seed(job: Job, part: int) -> int | None:
