@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from dimod.core.sampler import Sampler
 
 AUTO = "auto"
+# the sampler whose circuits a QPU may take
+CIRCUITS = "qaoa"
 CLASSICAL = "neal"
 
 
@@ -33,7 +35,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--sampler",
         type=_known,
         default=AUTO,
-        help="name of a sampler, or auto: the QPU in the environment, or else neal",
+        help="name of a sampler, or auto: the QPU in the environment, or else neal; the "
+        "circuits of qaoa run on the QPU in the environment if it takes circuits",
     )
     add("--reads", type=int, default=1000, help="number of samples (default 1000)")
     add("--seed", type=int, help="drawn and reported if omitted")
@@ -78,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
         **_assigned(args.set),
     }
     before = _previous_info(args.previous) if args.previous else {}
-    remote = qpu.from_environment() if args.sampler == AUTO else None
+    remote = _remote(args.sampler)
     name = CLASSICAL if args.sampler == AUTO else args.sampler
     with nullcontext() if remote is None else _terminable():
         samples = _solve(remote, name, bqm, parameters, before)
@@ -86,6 +89,15 @@ def run(args: argparse.Namespace) -> int:
         mapping(samples["info"])["problem"] = content["identity"]
     write_json(args.output, samples)
     return 0
+
+
+def _remote(sampler: str) -> Qpu | None:
+    if sampler not in (AUTO, CIRCUITS):
+        return None
+    held = qpu.from_environment()
+    if sampler == AUTO or held is None or "circuit" in held.describe().kinds:
+        return held
+    return None
 
 
 def _bqm(path: Path, content: dict[str, JSON]) -> dict[str, JSON]:
@@ -126,11 +138,14 @@ def _solve(
     parameters: Mapping[str, JSON],
     before: Mapping[str, JSON],
 ) -> dict[str, JSON]:
-    """Run a QPU, or else the classical sampler with the name.
+    """Run a QPU, with the sampler's circuits if it has some, or else the sampler.
 
     :param before: the ``info`` of earlier samples
     """
-    sampler = _classical(name) if remote is None else remote.sampler()
+    if remote is None:
+        sampler = _classical(name)
+    else:
+        sampler = remote.qaoa() if name == CIRCUITS else remote.sampler()
     # importing dimod takes longer than most problems
     from sf_quantum.samplers.presolve import LeasedPresolve, Presolve
 

@@ -230,6 +230,19 @@ class Qpu(ABC):
     def sampler(self) -> Sampler:
         """Make a sampler that runs on the QPU, on the job's side."""
 
+    def qaoa(self) -> Sampler:
+        """Make the sampler ``qaoa``, on the job's side, whose circuits run on the QPU.
+
+        :raises InputError: if the QPU takes no circuits, or Qiskit is not installed
+        """
+        from sf_quantum.samplers.qaoa import QaoaSampler
+
+        if missing := QaoaSampler.problem():
+            raise InputError(f"sampler 'qaoa': {missing}")
+        from sf_quantum.qpu.circuit_runner import JobRunner
+
+        return QaoaSampler(runner=JobRunner(self))
+
     def backend(self) -> QpuBackend:
         """Make a backend of Qiskit, on the job's side; ``backend.run(circuit)`` runs there.
 

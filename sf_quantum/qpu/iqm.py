@@ -8,7 +8,6 @@ and does not tell the time that is billed, a position in the queue or a calibrat
 from __future__ import annotations
 
 import json
-import secrets
 from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar
@@ -38,11 +37,7 @@ from sf_quantum.qpu.rest import RestApi
 from sf_quantum.text import one_line
 
 if TYPE_CHECKING:
-    from qiskit import QuantumCircuit
-
-    from sf_quantum.qpu.sdks.qiskit import QpuBackend
-    from sf_quantum.samplers.qaoa import CircuitRunner, Doubles
-    from sf_quantum.samplers.states import Bits
+    from sf_quantum.samplers.qaoa import CircuitRunner
 
 # an object, of which some fields are read
 Told = dict[str, JsonValue]
@@ -104,6 +99,8 @@ class IqmServer(Gates):
         return quote(f"{before}:{after}" if before else after, safe=":")
 
     def _runner(self) -> CircuitRunner:
+        from sf_quantum.qpu.circuit_runner import JobRunner
+
         return JobRunner(self)
 
     def describe(self) -> Description:
@@ -256,36 +253,6 @@ class IqmServer(Gates):
 
 class _Submitted(BaseModel):
     id: str
-
-
-class JobRunner:
-    """Circuits of the sampler ``qaoa`` as jobs of a QPU."""
-
-    def __init__(self, qpu: IqmServer) -> None:
-        self.name = qpu.name
-        self._qpu = qpu
-        self.backend: QpuBackend = qpu.backend()
-
-    def reads(
-        self, circuit: QuantumCircuit, values: Doubles, shots: int
-    ) -> tuple[Bits, dict[str, float]]:
-        """Run a circuit; interrupted, its job is cancelled on the QPU."""
-        import numpy as np
-        from qiskit import qasm3
-
-        text = qasm3.dumps(circuit.assign_parameters(values))
-        tag = f"sfq-{secrets.token_hex(8)}"
-        task = Task(tag, "circuit", json.dumps(text), {"num_reads": shots})
-        outcome = self._qpu.run_job(task)
-        if outcome.result is None:
-            why = outcome.failure or "the job was cancelled"
-            raise QpuError(f"QPU {self.name!r}: {why}")
-        counter = json.loads(outcome.result.text)["counter"]
-        rows = [[int(bit) for bit in reversed(bits)] for bits in counter]
-        times = (
-            {} if outcome.qpu_seconds is None else {"qpu_seconds": outcome.qpu_seconds}
-        )
-        return np.repeat(np.array(rows, np.int8), [*counter.values()], axis=0), times
 
 
 def _circuit(name: str, circuit: NativeCircuit) -> dict[str, JSON]:

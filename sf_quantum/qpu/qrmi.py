@@ -16,10 +16,10 @@ import re
 import threading
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Self, TypeVar, get_args
 
 from sf_quantum.errors import InputError, QpuError, QuantumError
@@ -50,6 +50,7 @@ from sf_quantum.qpu.jobs import (
     count,
     number,
 )
+from sf_quantum.qpu.passes import Passes
 from sf_quantum.qpu.qrmi_config import Resource
 from sf_quantum.text import described
 from sf_quantum.threads import in_thread
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
     from dimod.core.sampler import Sampler
     from qiskit import QuantumCircuit
     from qiskit.primitives import BaseSamplerV2
+    from qiskit.primitives.containers import BitArray, SamplerPubLike
     from qiskit.providers import BackendV2
     from qrmi import Payload, QuantumResource, ResourceStatus, TaskStatus
 
@@ -439,6 +441,9 @@ class Gates(QrmiQpu):
             detail = f"QRMI's circuit support fails: {error}"
             raise InputError(f"QPU {self.name!r}: {detail}") from error
 
+    def qaoa(self) -> Sampler:
+        return self.sampler()
+
     @abstractmethod
     def _runner(self) -> CircuitRunner: ...
 
@@ -453,7 +458,7 @@ class _Ibm(Gates):
         with errors(self._who):
             client = self._client()
             sampler, backend = SamplerV2(client), get_backend(client)
-        return PrimitiveRunner(self.name, sampler, backend, self._who)
+        return PrimitiveRunner(self.name, sampler, backend, self._who, self.describe)
 
 
 class IbmQuantumSystem(_Ibm):
@@ -499,20 +504,45 @@ class PrimitiveRunner:
     sampler: BaseSamplerV2
     backend: BackendV2
     who: str
+    describe: Callable[[], Description]
+    passes: Passes | None = None
+
+    def mitigated(self, passes: str) -> PrimitiveRunner:
+        """See :meth:`~sf_quantum.samplers.qaoa.CircuitRunner.mitigated`."""
+        loaded = Passes(passes, self.describe())
+        loaded.check_shots()
+        return replace(self, passes=loaded)
 
     def reads(
         self, circuit: QuantumCircuit, values: Doubles, shots: int
     ) -> tuple[Bits, None]:
         """Run a circuit; interrupted, its job is stopped on the QPU."""
+        if self.passes is None:
+            (read,) = self._run([(circuit, values)], shots)
+            return read.to_bool_array(order="little").astype("int8"), None
+        from qiskit import qasm3
+
+        from sf_quantum.qpu.circuit_runner import bits
+
+        text = qasm3.dumps(circuit.assign_parameters(values))
+        made, combine = self.passes.expanded(text)
+        # one that is not changed needs no reading
+        pubs = [
+            (circuit, values) if one == text else (qasm3.loads(one),) for one in made
+        ]
+        counts = (one.get_counts() for one in self._run(pubs, shots))
+        return bits(combine(counts)), None
+
+    def _run(self, pubs: Sequence[SamplerPubLike], shots: int) -> list[BitArray]:
         with errors(self.who):
-            job = self.sampler.run([(circuit, values)], shots=shots)
+            job = self.sampler.run(pubs, shots=shots)
             try:
-                data = job.result()[0].data
+                results = job.result()
             except BaseException:
                 with suppress(RuntimeError):
                     job.cancel()
                 raise
-        return data.meas.to_bool_array(order="little").astype("int8"), None
+        return [one.data.meas for one in results]
 
 
 @contextmanager

@@ -81,6 +81,13 @@ class CircuitRunner(Protocol):
         :returns: bits of shape (shots, qubits), and seconds by kind, if known
         """
 
+    def mitigated(self, passes: str) -> CircuitRunner:
+        """Return the same runner, whose reads are mitigated.
+
+        :param passes: names of passes, separated by commas
+        :raises InputError: if one is unknown, or cannot be used with it
+        """
+
 
 def _given_angles(angles: JSON) -> Doubles | None:
     """Read the parameter ``angles``: the angles themselves, or the name of their file.
@@ -113,6 +120,11 @@ def _check_angles(_: str, angles: JSON) -> None:
         check_writable(angles)
 
 
+def _check_names(name: str, names: JSON) -> None:
+    if not isinstance(names, str):
+        raise InputError(f"{name}: {names!r:.40}: expected names of passes")
+
+
 def _initial_angles(depth: int, known: Doubles | None) -> Doubles:
     """Choose the initial angles; those of an earlier problem are interpolated."""
     along = (np.arange(depth) + 0.5) / depth
@@ -142,6 +154,7 @@ class QaoaSampler(CheckedSampler):
         ),
         "optimiser": partial(check_choice, known=OPTIMISERS),
         "angles": _check_angles,
+        "mitigation": _check_names,
     }
     #: the limits of emulation, and the keys of ``info`` that a later call can start from
     more: ClassVar[dict[str, JSON]] = {"qubits": {**QUBITS}, "carried": ["angles"]}
@@ -171,6 +184,7 @@ class QaoaSampler(CheckedSampler):
         shots: int = SHOTS,
         evaluations: int = EVALUATIONS,
         angles: str | dict[str, JSON] | None = None,
+        mitigation: str = "",
     ) -> SampleSet:
         """Tune the angles, then sample the circuit.
 
@@ -188,6 +202,8 @@ class QaoaSampler(CheckedSampler):
             be), or the name of a JSON file. Angles are read from the file if it exists,
             and the tuned angles are written to it; of several parts, those of the
             largest
+        :param mitigation: names of passes (:mod:`sf_quantum.qpu.passes`), separated by
+            commas, for the circuits of a QPU
         :raises InputError: if a parameter is invalid, the problem is too large to
             emulate, or Qiskit is not installed
         """
@@ -198,6 +214,7 @@ class QaoaSampler(CheckedSampler):
             shots=shots,
             evaluations=evaluations,
             angles=angles,
+            mitigation=mitigation,
         )
         seed = seeded(seed)
         if (missing := self.problem()) is not None:
@@ -205,6 +222,8 @@ class QaoaSampler(CheckedSampler):
         ising = _ising(bqm)
         size = ising.num_variables
         runner = self._runner(size, seed)
+        if mitigation:
+            runner = runner.mitigated(mitigation)
         run = _Run(runner, ising, _circuit(ising, depth, runner), shots)
         start = _initial_angles(depth, _given_angles(angles))
         tuned = run.tuned(start, optimiser, evaluations)
@@ -226,6 +245,7 @@ class QaoaSampler(CheckedSampler):
             two_qubit_gates=run.circuit.num_nonlocal_gates(),
             first_angles=_angles_as_json(start),
             angles=_angles_as_json(tuned),
+            mitigation=[name.strip() for name in mitigation.split(",") if name.strip()],
         )
         if run.timing:
             samples.info["timing"] = run.timing
@@ -261,6 +281,11 @@ class _Primitive:
         job = self.sampler.run([(circuit, values)], shots=shots)
         bits = job.result()[0].data.meas.to_bool_array(order="little")
         return np.asarray(bits, np.int8), None
+
+    def mitigated(self, passes: str) -> CircuitRunner:
+        """See :meth:`CircuitRunner.mitigated`."""
+        detail = f"passes are for a QPU's circuits, and {self.name} is no QPU's runner"
+        raise InputError(f"mitigation {passes}: {detail}")
 
 
 class _Enough(Exception):

@@ -53,7 +53,8 @@ VENDORS = {
         "samplers/neutral_atom.py service/device/emulator/pulses.py qpu/sdks/pulser.py",
     ),
     **dict.fromkeys(("emu_mps", "torch"), "samplers/neutral_atom.py"),
-    "qiskit": "samplers/qaoa.py qpu/qrmi.py qpu/sdks/qiskit.py qpu/iqm.py "
+    "qiskit": "samplers/qaoa.py qpu/qrmi.py qpu/sdks/qiskit.py qpu/circuit_runner.py "
+    "qpu/passes/zne.py "
     "service/device/emulator/openqasm.py service/device/emulator/aer.py "
     "service/device/emulator/batches.py",
     "qiskit_aer": "samplers/qaoa.py service/device/emulator/aer.py",
@@ -63,6 +64,7 @@ VENDORS = {
     "highspy": "samplers/exact.py",
     **dict.fromkeys(("braket", "ibm", "iqm", "pasqal_cloud"), "nowhere"),
     "pennylane": "qpu/sdks/pennylane.py",
+    **dict.fromkeys(("cirq", "mitiq"), "qpu/passes/zne.py"),
 }
 OPENERS = {"open", "read_text", "read_bytes", "write_text", "write_bytes", "mkdir"}
 

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from sf_quantum.errors import InputError
 from sf_quantum.qpu import passes
 from sf_quantum.qpu.jobs import Description
-from sf_quantum.qpu.passes import Counts, Pass, Passes
+from sf_quantum.qpu.passes import Counts, Pass, Passes, whole
 from sf_quantum.qpu.passes.readout import MOST_STRINGS, Readout, nearest_distribution
-from sf_quantum.qpu.sdks.qiskit import whole
 
 
 def described(**values: float) -> Description:

@@ -7,12 +7,21 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from sf_quantum.errors import QpuError
+from sf_quantum.errors import InputError, QpuError
+from sf_quantum.files import JSON
+from sf_quantum.qpu.jobs import Description
 from sf_quantum.samplers.qaoa import QaoaSampler
 from sf_quantum.testing.samplers import problem
 
 pytest.importorskip("qiskit", reason="qiskit is not installed")
 pytest.importorskip("qrmi", reason="the package qrmi is not installed")
+
+
+def described(false: float = 0.0) -> Description:
+    errors: JSON = {"readout_false_one": false, "readout_false_zero": false}
+    return Description(
+        "superconducting", 5, ("circuit",), calibration={"values": errors}
+    )
 
 
 class Job:
@@ -45,7 +54,7 @@ def test_a_job_of_ibms_that_is_not_waited_for_is_cancelled(
     job = Job(error)
     backend = GenericBackendV2(5, seed=1)
     sampler = SimpleNamespace(run=lambda pubs, shots: job)
-    machine = PrimitiveRunner("torino", sampler, backend, "QPU 'torino'")
+    machine = PrimitiveRunner("torino", sampler, backend, "QPU 'torino'", described)
     with pytest.raises(expected):
         QaoaSampler(runner=machine).sample(problem(), depth=1, optimiser="none")
     assert job.cancelled
@@ -59,7 +68,7 @@ def test_ibms_samplers_reads_are_taken_as_they_come() -> None:
 
     line = GenericBackendV2(5, coupling_map=[[i, i + 1] for i in range(4)], seed=1)
     machine = PrimitiveRunner(
-        "torino", StatevectorSampler(seed=1), line, "QPU 'torino'"
+        "torino", StatevectorSampler(seed=1), line, "QPU 'torino'", described
     )
     samples = QaoaSampler(runner=machine).sample(
         problem(), seed=1, num_reads=200, optimiser="none"
@@ -68,3 +77,11 @@ def test_ibms_samplers_reads_are_taken_as_they_come() -> None:
     assert "timing" not in samples.info
     assert len(samples) == 200
     assert np.mean(samples.record.energy < -1.4) > 0.3
+    mitigated = QaoaSampler(runner=machine).sample(
+        problem(), seed=1, num_reads=200, optimiser="none", mitigation="readout"
+    )
+    assert mitigated.info["mitigation"] == ["readout"]
+    assert mitigated.record.num_occurrences.sum() == 200
+    assert np.mean(mitigated.record.energy < -1.4) > 0.3
+    with pytest.raises(InputError, match="unknown pass 'readuot', did you mean 'rea"):
+        QaoaSampler(runner=machine).sample(problem(), mitigation="readuot")

@@ -137,6 +137,56 @@ def test_on_the_qpu_of_the_environment_the_samples_are_the_same(
     assert len(service.queue.store.jobs(lease=lease)) == 1
 
 
+def test_circuits_of_qaoa_run_on_a_qpu_that_takes_circuits(
+    solve: Solve, problem: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("qiskit")
+    problem.write_text(json.dumps({"bqm": ring(1)}))
+    device = EmulatedDevice(
+        technology="superconducting", qubits=5, time_scale=0.0, noise=1.0
+    )
+    quick = ["--sampler", "qaoa", "--set", "depth=1", "--set", "optimiser=none"]
+    with running_service(device) as service:
+        lease = service.acquire()
+        _environment(monkeypatch, service.url, lease)
+        assert solve(*quick, "--reads", "30", "--set", "mitigation=readout") == (0, "")
+        (job,) = service.queue.store.jobs(lease=lease)
+        assert (job.kind, job.parameters["num_reads"]) == ("circuit", 30)
+        samples = _samples(problem)
+        assert samples.record.num_occurrences.sum() == 30
+        assert samples.info["mitigation"] == ["readout"]
+        assert samples.info["timing"]["qpu_seconds"] > 0
+        (problem.parent / "samples.json").unlink()
+        code, line = solve(*quick, "--set", "mitigation=readuot")
+        assert code == 2
+        known = "(known: readout, zne)"
+        assert f"unknown pass 'readuot', did you mean 'readout'? {known}" in line
+        code, line = solve("--set", "mitigation=readout")
+        assert code == 2
+        assert "mitigation: not a parameter of QpuSampler" in line
+        assert len(service.queue.store.jobs(lease=lease)) == 1
+
+
+def test_circuits_of_qaoa_are_emulated_where_the_qpu_takes_none(
+    solve: Solve,
+    problem: Path,
+    service: RunningService,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pytest.importorskip("qiskit")
+    problem.write_text(json.dumps({"bqm": ring(1)}))
+    lease = service.acquire()
+    _environment(monkeypatch, service.url, lease)
+    quick = ["--sampler", "qaoa", "--set", "depth=1", "--set", "optimiser=none"]
+    assert solve(*quick, "--reads", "30") == (0, "")
+    assert _samples(problem).info["mitigation"] == []
+    (problem.parent / "samples.json").unlink()
+    code, line = solve(*quick, "--set", "mitigation=readout")
+    assert code == 2
+    assert "mitigation readout: passes are for a QPU's circuits, and aer is no" in line
+    assert not service.queue.store.jobs(lease=lease)
+
+
 def test_half_an_environment_is_not_a_classical_run(
     solve: Solve, monkeypatch: pytest.MonkeyPatch
 ) -> None:

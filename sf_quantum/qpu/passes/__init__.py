@@ -7,15 +7,17 @@ whose name it is asked for; it knows the QPU by its description.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 from sf_quantum.errors import InputError
 from sf_quantum.qpu.jobs import Description
 from sf_quantum.samplers import Registry
 
-#: how often each bit string was read; after a pass, not necessarily whole numbers
+#: how often each bit string was read; after a pass, not necessarily whole numbers, and
+#: negative ones after a pass of quasi-probabilities
 Counts: TypeAlias = Mapping[str, float]
 #: takes the counts of its circuits, and leaves the rest
 Combine: TypeAlias = Callable[[Iterator[Counts]], Counts]
@@ -29,9 +31,13 @@ MOST_CIRCUITS = 1000
 class Pass(ABC):
     """A pass for one QPU.
 
+    :cvar quasi: whether counts may become negative: expectation values of them are
+        mitigated, and no single shot
     :param described: the QPU as it is now
     :raises InputError: if the pass cannot be used with it
     """
+
+    quasi: ClassVar[bool] = False
 
     def __init__(self, described: Description) -> None:
         self.described = described
@@ -49,12 +55,29 @@ class Passes:
     """Passes in the order in which they are asked for: the first sees the program first.
 
     :param asked: names, separated by commas
-    :raises InputError: for an unknown name, or a pass that cannot be used with the QPU
+    :raises InputError: for an unknown name, a pass that cannot be used with the QPU, or
+        one that takes no negative counts and gets them
     """
 
     def __init__(self, asked: str, described: Description) -> None:
         self.names = [name.strip() for name in asked.split(",") if name.strip()]
-        self._passes = [_registry.load(name)(described) for name in self.names]
+        classes = [_registry.load(name) for name in self.names]
+        for name, one in zip(self.names[1:], classes[1:], strict=True):
+            if one.quasi:
+                text = f"mitigation {asked}: {name} must be the first, since its counts"
+                raise InputError(f"{text} may be negative")
+        self._passes = [one(described) for one in classes]
+
+    def check_shots(self) -> None:
+        """Check that single shots can be told, and not only expectation values.
+
+        :raises InputError: naming the pass whose counts may be negative
+        """
+        if self._passes and self._passes[0].quasi:
+            raise InputError(
+                f"mitigation {self.names[0]}: it mitigates expectation values, which "
+                "single shots are not"
+            )
 
     def expanded(self, circuit: str) -> tuple[list[str], Combine]:
         """Return what runs in place of a circuit, and what combines the counts.
@@ -66,6 +89,16 @@ class Passes:
             detail = f"{len(made):,} circuits for one; at most {MOST_CIRCUITS:,}"
             raise InputError(f"mitigation {','.join(self.names)}: {detail}")
         return made, combine
+
+
+def whole(counts: Counts) -> dict[str, int]:
+    """Round counts to whole numbers of the same sum."""
+    rounded = {bits: math.floor(n) for bits, n in counts.items()}
+    missing = round(sum(counts.values())) - sum(rounded.values())
+    by_rest = sorted(counts, key=lambda bits: rounded[bits] - counts[bits])
+    for bits in by_rest[:missing]:
+        rounded[bits] += 1
+    return {bits: n for bits, n in rounded.items() if n}
 
 
 def _expanded(passes: Sequence[Pass], circuit: str) -> tuple[list[str], Combine]:

@@ -24,7 +24,7 @@ from qiskit.transpiler import Target
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
 from sf_quantum.qpu.jobs import Description, JobParameters, Outcome, Task
-from sf_quantum.qpu.passes import Combine, Counts, Passes
+from sf_quantum.qpu.passes import Combine, Passes, whole
 from sf_quantum.qpu.running import JobSide
 from sf_quantum.samplers import unknown
 from sf_quantum.threads import in_thread
@@ -52,7 +52,8 @@ class QpuBackend(BackendV2):
         if "circuit" not in described.kinds:
             takes = ", ".join(described.kinds) or "no jobs"
             raise InputError(f"QPU {qpu.name!r} takes no circuits, but: {takes}")
-        self._described = described
+        #: as it was when the backend was made
+        self.described = described
         self._target = target(described)
         self._most_shots = described.shots
 
@@ -91,8 +92,9 @@ class QpuBackend(BackendV2):
             most = f"at most {self._most_shots:,}"
             raise InputError(f"shots: {shots:,}; QPU {self.name!r} takes {most}")
         parameters = {"num_reads": shots, "seed": given["seed_simulator"]}
-        passes = Passes(given["mitigation"] or "", self._described)
-        memory = bool(given["memory"])
+        passes = Passes(given["mitigation"] or "", self.described)
+        if memory := bool(given["memory"]):
+            passes.check_shots()
         return QpuJob(self, self._qpu, circuits, parameters, passes, memory)
 
 
@@ -280,16 +282,6 @@ def _structure(circuit: QuantumCircuit) -> tuple[str, list[float]] | None:
         for bit in numbers
     ]
     return repr((steps, registers, places, circuit.layout is None)), angles
-
-
-def whole(counts: Counts) -> dict[str, int]:
-    """Round counts to whole numbers of the same sum."""
-    rounded = {bits: int(n) for bits, n in counts.items()}
-    missing = round(sum(counts.values())) - sum(rounded.values())
-    by_rest = sorted(counts, key=lambda bits: rounded[bits] - counts[bits])
-    for bits in by_rest[:missing]:
-        rounded[bits] += 1
-    return {bits: n for bits, n in rounded.items() if n}
 
 
 def _counters(who: str, text: str) -> Iterator[Mapping[str, int]]:

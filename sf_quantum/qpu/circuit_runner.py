@@ -1,0 +1,66 @@
+"""Runs the circuits of the sampler ``qaoa`` on a QPU, with passes."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from typing import TYPE_CHECKING
+
+import numpy as np
+from qiskit import qasm3
+
+from sf_quantum.errors import QpuError
+from sf_quantum.qpu import Qpu
+from sf_quantum.qpu.jobs import Task
+from sf_quantum.qpu.passes import Counts, Passes, whole
+
+if TYPE_CHECKING:
+    from qiskit import QuantumCircuit
+
+    from sf_quantum.samplers.qaoa import Doubles
+    from sf_quantum.samplers.states import Bits
+
+
+class JobRunner:
+    """Sends circuits as jobs of a QPU.
+
+    :param qpu: the job's side of a kind that takes circuits
+    :param passes: names, separated by commas
+    """
+
+    def __init__(self, qpu: Qpu, passes: str = "") -> None:
+        self.name = qpu.name
+        self.backend = qpu.backend()
+        self._qpu = qpu
+        self._passes = Passes(passes, self.backend.described)
+        self._passes.check_shots()
+
+    def mitigated(self, passes: str) -> JobRunner:
+        """See :meth:`~sf_quantum.samplers.qaoa.CircuitRunner.mitigated`."""
+        return JobRunner(self._qpu, passes)
+
+    def reads(
+        self, circuit: QuantumCircuit, values: Doubles, shots: int
+    ) -> tuple[Bits, dict[str, float]]:
+        """Run a circuit; interrupted, its job is cancelled on the QPU."""
+        text = qasm3.dumps(circuit.assign_parameters(values))
+        made, combine = self._passes.expanded(text)
+        payload = json.dumps(made[0] if len(made) == 1 else made)
+        tag = f"sfq-{secrets.token_hex(8)}"
+        task = Task(tag, "circuit", payload, {"num_reads": shots})
+        outcome = self._qpu.run_job(task)
+        if outcome.result is None:
+            why = outcome.failure or "the job was cancelled"
+            raise QpuError(f"QPU {self.name!r}: {why}")
+        told = json.loads(outcome.result.text)
+        counters = told.get("counters") or [told["counter"]]
+        seconds = outcome.qpu_seconds
+        times = {} if seconds is None else {"qpu_seconds": seconds}
+        return bits(combine(iter(counters))), times
+
+
+def bits(counts: Counts) -> Bits:
+    """Return reads with the first bit first, of shape (shots, bits)."""
+    counted = whole(counts)
+    rows = [[int(bit) for bit in reversed(word)] for word in counted]
+    return np.repeat(np.array(rows, np.int8), [*counted.values()], axis=0)
