@@ -10,9 +10,10 @@ import numpy as np
 from qiskit import qasm3
 
 from sf_quantum.errors import QpuError
-from sf_quantum.qpu import Qpu
 from sf_quantum.qpu.jobs import Task
 from sf_quantum.qpu.passes import Counts, Passes, whole
+from sf_quantum.qpu.running import JobSide
+from sf_quantum.qpu.sdks.qiskit import QpuBackend
 
 if TYPE_CHECKING:
     from qiskit import QuantumCircuit
@@ -28,9 +29,9 @@ class JobRunner:
     :param passes: names, separated by commas
     """
 
-    def __init__(self, qpu: Qpu, passes: str = "") -> None:
+    def __init__(self, qpu: JobSide, passes: str = "") -> None:
         self.name = qpu.name
-        self.backend = qpu.backend()
+        self.backend = QpuBackend(qpu)
         self._qpu = qpu
         self._passes = Passes(passes, self.backend.described)
         self._passes.check_shots()

@@ -21,6 +21,7 @@ from sf_quantum.service.api.iqm.jobs import Jobs
 from sf_quantum.service.api.page import routes as page
 from sf_quantum.service.api.page.activity import Activity
 from sf_quantum.service.api.sapi import routes as sapi
+from sf_quantum.service.api.sapi import solver
 from sf_quantum.service.api.sapi.leases import ImplicitLeases
 from sf_quantum.service.api.sapi.problems import Problems
 from sf_quantum.service.api.v1 import accounting, admin, device, jobs, leases
@@ -97,6 +98,7 @@ def build(
     guard = app.state.guard = Guard(
         app, authenticate, limits or Limits(), names, _refusal
     )
+    guard.batch_bytes = lambda: solver.batch_bytes(device)
     app.state.metrics = metrics.registered(queue, telemetry, guard.traffic)
     app.state.readiness = Readiness(queue, guard.credentials_problem)
     return Service(queue, telemetry, app, guard)

@@ -126,6 +126,21 @@ def test_an_answer_is_not_written_on_the_event_loop(
     assert not waiting_loops
 
 
+def test_as_many_problems_as_the_client_sends_at_once_are_not_too_large() -> None:
+    """Its requests have up to 20; of a whole graph, more than limits.body_mib of 8."""
+    device = EmulatedDevice(time_scale=0)
+    graph = solver.graph(device)
+    whole = data(
+        lin=packed([math.pi] * graph.labels),
+        quad=packed([-math.e] * len(graph.couplers)),
+    )
+    spins: JSON = [1] * graph.labels
+    offsets: JSON = [-math.pi / 100] * graph.labels
+    params: JSON = {"num_reads": 5, "initial_state": spins, "flux_biases": offsets}
+    body = json.dumps([problem(data=whole, params=params)] * 20)
+    assert 8 * 2**20 < len(body) < solver.batch_bytes(device) < 16 * 2**20
+
+
 def data(**changes: JSON) -> dict[str, JSON]:
     whole = problem()["data"]
     assert isinstance(whole, dict)

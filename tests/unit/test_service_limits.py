@@ -245,6 +245,19 @@ async def test_a_body_that_its_route_judges(body: bytes) -> None:
     assert (await Exchange(body).to(guard())).status == 200
 
 
+async def test_a_body_with_several_jobs_may_be_larger() -> None:
+    limited = guard(body_bytes=4)
+    limited.batch_bytes = lambda: 6
+    for path, length, status in [
+        ("/sapi/v2/problems/", 6, 200),
+        ("/sapi/v2/problems/", 7, 413),
+        ("/v1/jobs", 6, 413),
+    ]:
+        exchange = Exchange(b"0" * length)
+        exchange.scope["path"] = path
+        assert (await exchange.to(limited)).status == status
+
+
 async def test_a_body_that_waits_to_be_asked_for_is_not() -> None:
     exchange = Exchange(b"abcde", content_length="5", expect="100-continue")
     assert (await exchange.to(guard(body_bytes=4))).status == 413

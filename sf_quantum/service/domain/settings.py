@@ -153,7 +153,8 @@ class UserLimits(Section):
         which the oldest of these jobs are deleted before the retention time; ``None``:
         never
     :param body_mib: maximum size of the body of a submission, also after decompression,
-        in MiB; other requests have at most 64 KiB
+        in MiB; a request of SAPI may have more if 20 problems of all qubits and couplers
+        do, and other requests at most 64 KiB
     :param requests_per_second: sustained rate of requests
     :param burst: number of requests that may exceed the sustained rate
     :param requests_at_once: concurrent requests, including those that wait for a job

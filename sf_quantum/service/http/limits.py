@@ -38,7 +38,8 @@ from sf_quantum.service.http.traffic import Traffic
 # of a body from a sender without a valid credential, or not to a path of SUBMISSIONS
 SMALL_BYTES = 64 * 1024
 # the paths of jobs, whose bodies may have the configured size
-SUBMISSIONS = frozenset(("/v1/jobs", "/jobs", "/sapi/v2/problems"))
+BATCHES = "/sapi/v2/problems"
+SUBMISSIONS = frozenset(("/v1/jobs", "/jobs", BATCHES))
 # and those of IQM's dialect, which name the QPU and the kind of the job
 _IQM_SUBMISSION = re.compile(r"/api/v1/jobs/[^/]+/circuit")
 _REQUEST_ID = "sfq.request_id"
@@ -116,6 +117,8 @@ class Guard:
         # a semaphore exists while a request holds it or waits for it
         self._large = WeakValueDictionary[str, asyncio.Semaphore]()
         self._authenticating = WeakValueDictionary[str, asyncio.Semaphore]()
+        #: how large a body with several jobs of :data:`BATCHES` may be, if it is more
+        self.batch_bytes: Callable[[], int] = int
         #: set once the service is being stopped: new submissions are refused
         self.draining = False
 
@@ -229,7 +232,7 @@ class Guard:
         try:
             body = await self._body(request, sender, turn)
             if request.headers.get("content-encoding", "").lower() in GZIP:
-                most = self._most(request, sender)
+                most = self.most_bytes(request, sender)
                 body = await bodies.decompressed(body, most, SMALL_BYTES, turn.begin)
                 headers = MutableHeaders(scope=request.scope)
                 del headers["content-encoding"]
@@ -247,19 +250,21 @@ class Guard:
             if not self._under_way[name]:
                 del self._under_way[name]
 
-    def _most(self, request: Request, sender: Identity | AuthError) -> int:
+    def most_bytes(self, request: Request, sender: Identity | AuthError) -> int:
         """Return how many bytes a body may have, also after decompression."""
         path = request.scope["path"].rstrip("/")
         submits = path in SUBMISSIONS or _IQM_SUBMISSION.fullmatch(path)
         if isinstance(sender, AuthError) or not submits:
             return min(self.limits.body_bytes, SMALL_BYTES)
+        if path == BATCHES:
+            return max(self.limits.body_bytes, self.batch_bytes())
         return self.limits.body_bytes
 
     async def _body(
         self, request: Request, sender: Identity | AuthError, turn: _Turn
     ) -> bytes:
         """Read the whole body, which every route needs; a large one in its turn."""
-        most = self._most(request, sender)
+        most = self.most_bytes(request, sender)
         length = request.headers.get("content-length", "0")
         body, chunks = bytearray(), request.stream()
         if not (length.isdecimal() and int(length) > most):

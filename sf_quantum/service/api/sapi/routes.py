@@ -115,7 +115,7 @@ async def _submit(
 
     :param run: reads them in another thread
     """
-    body, most = await request.body(), request.app.state.guard.limits.body_bytes
+    body, most = await request.body(), request.app.state.guard.most_bytes(request, who)
     encoding = request.headers.get("content-encoding", "identity")
     content: JSON = await run(lambda: _decoded(body, encoding, most))
     several = isinstance(content, list)

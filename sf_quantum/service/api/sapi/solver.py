@@ -5,6 +5,7 @@ Names and ranges are those that ``dwave-cloud-client`` 0.14.8 sends and reads.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Literal, TypeAlias
@@ -41,6 +42,9 @@ STATUSES: Mapping[State, Status] = {
 }
 VARTYPES: Mapping[ProblemType, str] = {"ising": "SPIN", "qubo": "BINARY"}
 LABEL = 1024
+# the most problems that D-Wave's client sends in one request, and of each, the bytes of
+# what is not its biases
+BATCH, OTHER_BYTES = 20, 256 * 1024
 
 
 class SolverVersion(BaseModel):
@@ -104,6 +108,15 @@ def graph(device: Device) -> Topology:
 def identity(device: Device) -> dict[str, JSON]:
     """Name the solver and the graph that its problems refer to."""
     return {"name": device.name, "version": {"graph_id": graph(device).id}}
+
+
+def batch_bytes(device: Device) -> int:
+    """Return the size of the largest request of D-Wave's client; 0 without a solver."""
+    if (graph := device.graph) is None:
+        return 0
+    # the biases of a problem are doubles, in base64
+    biases = 4 * math.ceil(8 * (graph.labels + len(graph.couplers)) / 3)
+    return BATCH * (biases + OTHER_BYTES)
 
 
 def check(device: Device, name: SolverName) -> None:
