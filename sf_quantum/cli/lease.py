@@ -109,7 +109,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--clients",
         action="store_true",
         help="the clients of SDKs in CMD find the QPU by their own variables: Ocean's an "
-        "annealer, IQM's a superconducting QPU (of the type sfq)",
+        "annealer, IQM's and QRMI's a superconducting QPU, QRMI's one of neutral atoms "
+        "(of the type sfq)",
     )
     add(
         "--account",
@@ -226,9 +227,8 @@ def _clients(
     if client is None:
         yield {}
     elif isinstance(client, SfqQpu):
-        technology = client.status().technology
-        with stock_clients.variables(client.service, technology) as variables:
-            yield variables
+        with stock_clients.variables(client, client.status(), environment) as own:
+            yield own
     else:
         raise InputError(
             f"--clients: QPU {client.name!r} has the type {client.type}, whose own "

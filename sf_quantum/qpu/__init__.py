@@ -447,9 +447,10 @@ def listed(variables: Mapping[str, str], keys: tuple[str, str]) -> list[str] | N
 
 
 def types_by_name(variables: Mapping[str, str]) -> dict[str, str]:
-    """Read the type of each QPU of the environment."""
+    """Read the type of each QPU of the environment, the first that is told."""
     resources, types = listed(variables, RESOURCES), listed(variables, TYPES)
-    return dict(zip(resources or [], types or [], strict=False))
+    told = [*zip(resources or [], types or [], strict=False)]
+    return dict(reversed(told))
 
 
 def required(name: str, variables: Mapping[str, str], key: str) -> str:

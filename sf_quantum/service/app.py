@@ -15,6 +15,7 @@ from starlette.exceptions import HTTPException
 from sf_quantum import __version__
 from sf_quantum.service.api import metrics
 from sf_quantum.service.api.common import EVERYWHERE, Refusal
+from sf_quantum.service.api.iqm import earlier as iqm_earlier
 from sf_quantum.service.api.iqm import routes as iqm
 from sf_quantum.service.api.iqm.errors import refused as iqm_refused
 from sf_quantum.service.api.iqm.jobs import Jobs
@@ -38,7 +39,7 @@ from sf_quantum.service.queue.telemetry import Telemetry
 from sf_quantum.service.store.store import Store
 
 _V1 = (device, leases, jobs, accounting, admin, page)
-_OTHERS = (metrics, warden, warden_accounting, sapi, iqm)
+_OTHERS = (metrics, warden, warden_accounting, sapi, iqm, iqm_earlier)
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from sf_quantum.qpu.jobs import Description, Topology
 from sf_quantum.service.api import large_bodies
 from sf_quantum.service.api.iqm import architecture, circuits, measurements
 from sf_quantum.service.api.iqm.architecture import Architecture
-from sf_quantum.service.device.emulator.device import EmulatedDevice
+from sf_quantum.service.device.emulator.device import EmulatedDevice, Faults
 from sf_quantum.service.device.protocol import Device
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import Identity
@@ -81,12 +81,19 @@ class Answer:
         return json.loads(self.body)
 
 
-def ask(service: RunningService, method: str, path: str, body: JSON = None) -> Answer:
+def ask(
+    service: RunningService,
+    method: str,
+    path: str,
+    body: JSON = None,
+    *,
+    at: str = "/api/v1",
+) -> Answer:
     connection = Http(service.url.removeprefix("http://"), timeout=SECONDS)
     with closing(connection):
         content = None if body is None else json.dumps(body)
         headers = {"Content-Type": "application/json"}
-        connection.request(method, f"/api/v1/{path}", content, headers)
+        connection.request(method, f"{at}/{path}", content, headers)
         answer = connection.getresponse()
         return Answer(answer.status, answer.headers, answer.read())
 
@@ -475,6 +482,77 @@ def test_the_jobs_of_other_dialects_are_not_iqms(service: RunningService) -> Non
         == "job_not_found"
     )
     service.ask("DELETE", f"/v1/leases/{lease}")
+
+
+def test_the_earlier_api_as_cudaq_uses_it(service: RunningService) -> None:
+    dynamic = "calibration-sets/default/dynamic-quantum-architecture"
+    told = ask(service, "GET", dynamic, at="")
+    assert {*told.json()["gates"]} == {"prx", "cz", "measure"}
+    # angles in turns, qubits by names of its own
+    flip: JSON = {
+        "name": "prx",
+        "qubits": ["QB2"],
+        "args": {"angle_t": 0.5, "phase_t": 0.25},
+    }
+    reads: list[JSON] = [
+        {"name": "measure", "qubits": [qubit], "args": {"key": f"m_{qubit}"}}
+        for qubit in ("QB2", "QB1")
+    ]
+    body: JSON = {
+        "circuits": [{"name": "flip", "instructions": [flip, *reads]}],
+        "shots": 20,
+        "qubit_mapping": [
+            {"logical_name": logical, "physical_name": physical}
+            for logical, physical in (("QB1", "QB3"), ("QB2", "QB5"))
+        ],
+    }
+    sent = ask(service, "POST", "circuits", body, at="")
+    assert sent.status == 201
+    path = f"circuits/{sent.json()['id']}/counts"
+
+    def over() -> Any:
+        told = ask(service, "GET", path, at="").json()
+        return None if told["status"] == "pending execution" else told
+
+    shown = until(over, "the job is over")
+    assert shown["status"] == "ready"
+    (counts,) = shown["counts_batch"]
+    assert counts == {"measurement_keys": ["m_QB2", "m_QB1"], "counts": {"10": 20}}
+    (circuit,) = shown["metadata"]["request"]["circuits"]
+    assert [one["qubits"] for one in circuit["instructions"]] == [
+        ["QB2"],
+        ["QB2"],
+        ["QB1"],
+    ]
+
+
+def test_the_earlier_api_refuses_and_fails() -> None:
+    device = EmulatedDevice(
+        technology="superconducting", qubits=5, time_scale=0, faults=Faults(fail=1.0)
+    )
+    with running_service(device, tcp=True) as service:
+        wrong = {
+            **FLIPPED["circuits"][0]["instructions"][0],
+            "args": {"angle_t": 1e301},
+        }
+        refused = ask(service, "POST", "circuits", batch(wrong), at="")
+        assert (refused.status, "not finite" in str(refused.body)) == (400, True)
+        job = ask(service, "POST", "circuits", FLIPPED, at="").json()
+        path = f"circuits/{job['id']}/counts"
+        told = until(
+            lambda: (
+                shown
+                if (shown := ask(service, "GET", path, at="").json())["status"]
+                != "pending execution"
+                else None
+            ),
+            "the job is over",
+        )
+        assert (told["status"], told["counts_batch"]) == ("failed", None)
+        assert told["message"]
+        assert (
+            ask(service, "GET", f"circuits/{UUID(int=7)}/counts", at="").status == 404
+        )
 
 
 def test_cancelling_and_deleting() -> None:

@@ -6,6 +6,7 @@ import http.client
 import json
 import sys
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -13,8 +14,8 @@ import pytest
 
 from sf_quantum import qpu
 from sf_quantum.cli import main
+from sf_quantum.qpu import QpuStatus
 from sf_quantum.qpu.sdks import stock_clients
-from sf_quantum.qpu.service_client import Credentials, ServiceClient
 from sf_quantum.qpu.sfq import SfqQpu
 from sf_quantum.service.device.emulator.device import EmulatedDevice
 from tests.service import RunningService, running_service
@@ -28,10 +29,37 @@ print(sampler.sample_ising({qubit: 1.0}, {}, num_reads=10).first.energy)
 """
 
 
+FLIP = """
+import json
+from qrmi import Payload, QRMIService
+(star,) = QRMIService().resources()
+flip = {"name": "prx", "locus": ["QB2"], "args": {"angle": 3.141592653589793, "phase": 0}}
+read = {"name": "measure", "locus": ["QB2", "QB1"], "args": {"key": "m"}}
+circuit = {"name": "flip", "instructions": [flip, read]}
+job = json.dumps({"circuits": [circuit], "shots": 3})
+task = star.task_start(
+    Payload.IQMServer(iqmjson=job, job_type="circuit", use_timeslot=False, tag=None)
+)
+while not str(star.task_status(task)).endswith("Completed"):
+    pass
+counts = json.loads(star.task_result(task).value)["measurement_counts"]
+print(star.resource_id(), counts[0]["counts"])
+"""
+
+
 @pytest.fixture
 def service() -> Iterator[RunningService]:
     with running_service(EmulatedDevice(qubits=40, time_scale=0.0)) as running:
         yield running
+
+
+def status(technology: str) -> QpuStatus:
+    return QpuStatus("q", technology, True, "", 5, 1, 0, 0)
+
+
+def forwarding(service: RunningService) -> AbstractContextManager[dict[str, str]]:
+    client = SfqQpu("q", service.url, lease=service.acquire())
+    return stock_clients.variables(client, client.status(), {})
 
 
 class Asked:
@@ -59,8 +87,7 @@ class Asked:
 
 
 def test_requests_are_sent_on_with_their_headers(service: RunningService) -> None:
-    client = SfqQpu("q", service.url, lease=service.acquire()).service
-    with stock_clients.variables(client, "annealer") as variables:
+    with forwarding(service) as variables:
         ask = Asked(variables)
         status, headers, body = ask("GET", f"{ask.path}/solvers/remote/")
         assert status == 200
@@ -71,8 +98,7 @@ def test_requests_are_sent_on_with_their_headers(service: RunningService) -> Non
 
 
 def test_only_who_knows_the_secret_is_answered(service: RunningService) -> None:
-    client = SfqQpu("q", service.url, lease=service.acquire()).service
-    with stock_clients.variables(client, "annealer") as variables:
+    with forwarding(service) as variables:
         ask = Asked(variables)
         secret = variables["DWAVE_API_TOKEN"]
         for given in ("", secret[:-1], f"Bearer {secret}x", "\u00e9"):
@@ -82,9 +108,8 @@ def test_only_who_knows_the_secret_is_answered(service: RunningService) -> None:
 
 
 def test_a_body_has_a_length_and_a_bound(service: RunningService) -> None:
-    client = SfqQpu("q", service.url, lease=service.acquire()).service
     most = stock_clients.MOST_BYTES
-    with stock_clients.variables(client, "annealer") as variables:
+    with forwarding(service) as variables:
         ask = Asked(variables)
         path = f"{ask.path}/problems/"
         assert ask("POST", path, Content_Length=f"{most + 1}")[0] == 413
@@ -93,8 +118,8 @@ def test_a_body_has_a_length_and_a_bound(service: RunningService) -> None:
 
 
 def test_a_service_that_is_gone_is_a_bad_gateway(tmp_path: Path) -> None:
-    gone = ServiceClient(f"unix:{tmp_path}/gone", "q", Credentials(), "t")
-    with stock_clients.variables(gone, "annealer") as variables:
+    gone = SfqQpu("q", f"unix:{tmp_path}/gone", lease="t")
+    with stock_clients.variables(gone, status("annealer"), {}) as variables:
         ask = Asked(variables)
         assert ask("GET", f"{ask.path}/solvers/remote/")[0] == 502
 
@@ -111,6 +136,25 @@ def test_stock_ocean_finds_the_qpu_of_its_step(
     (job,) = service.queue.store.jobs()
     (lease,) = json.loads(service.ask("GET", "/v1/leases?closed=true").body)
     assert (job.lease, lease["job"]) == (lease["id"], Path(sys.executable).name)
+
+
+def test_stock_qrmi_finds_the_circuits_qpu_of_its_step(
+    capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    pytest.importorskip("qrmi", reason="the package qrmi is not installed")
+    program = tmp_path / "program.py"
+    program.write_text(FLIP)
+    device = EmulatedDevice(
+        name="a_star", technology="superconducting", qubits=5, time_scale=0.0
+    )
+    with running_service(device) as service:
+        words = [sys.executable, str(program)]
+        assert main(["lease", "--url", service.url, "--clients", "--", *words]) == 0
+        # as QRMI writes the name of a quantum computer
+        assert capfd.readouterr().out == "a:star {'10': 3}\n"
+        (job,) = service.queue.store.jobs()
+        (lease,) = json.loads(service.ask("GET", "/v1/leases?closed=true").body)
+        assert job.lease == lease["id"]
 
 
 def test_under_a_lease_that_is_held(
@@ -130,8 +174,8 @@ def test_under_a_lease_that_is_held(
 def test_a_technology_without_a_client_of_its_own_has_no_variables(
     service: RunningService,
 ) -> None:
-    client = SfqQpu("q", service.url, lease="t").service
-    with stock_clients.variables(client, "neutral-atom") as variables:
+    client = SfqQpu("q", service.url, lease="t")
+    with stock_clients.variables(client, status("photonic"), {}) as variables:
         assert variables == {}
 
 

@@ -1,13 +1,18 @@
-"""The QPU of a job as the server that the SDKs' own clients ask: Ocean's and IQM's.
+"""The QPU of a job as the server that the SDKs' own clients ask: Ocean's, IQM's, QRMI's.
 
-These clients know neither leases nor MUNGE nor Unix sockets. A forwarder in the job's own
-machine takes their requests on loopback TCP and sends them on to the QPU's service, with
-the job's lease and credential. The clients' own credential is a secret of the forwarder,
-since other users of the machine can connect to it, too.
+These clients know neither leases nor Unix sockets, and most of them no MUNGE. A forwarder
+in the job's own machine takes their requests on loopback TCP and sends them on to the
+QPU's service, with the job's lease and credential. The clients' own credential is a secret
+of the forwarder, since other users of the machine can connect to it, too; or MUNGE's, of
+the forwarder's own user.
+
+QRMI does not know the type ``sfq``, and leaves out resources of types that it does not
+know. For QRMI, the job's QPU is named once more, with a type that it knows.
 """
 
 from __future__ import annotations
 
+import os
 import secrets
 import threading
 from collections.abc import Iterator, Mapping
@@ -17,13 +22,25 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import ClassVar
 
 from sf_quantum.errors import QuantumError
+from sf_quantum.net import munge
+from sf_quantum.qpu import RESOURCES, TOKEN, TYPES, QpuStatus, listed
 from sf_quantum.qpu.service_client import ServiceClient
+from sf_quantum.qpu.sfq import SfqQpu
 
 # each client's path at the service, and its variables for URL and credential
 CLIENTS: Mapping[str, tuple[str, str, str]] = {
     "annealer": ("/sapi/v2", "DWAVE_API_ENDPOINT", "DWAVE_API_TOKEN"),
     "superconducting": ("", "IQM_SERVER_URL", "IQM_TOKEN"),
 }
+# QRMI's type for a technology, and its variables for URL and credential, after the QPU's
+# name; that of warden is made by MUNGE
+QRMI: Mapping[str, tuple[str, str, str | None]] = {
+    "superconducting": ("iqm-server", "QRMI_IQM_ISA_ENDPOINT", "QRMI_IQM_ISA_TOKEN"),
+    "neutral-atom": ("pasqal-local", "QRMI_WARDEN_URL", None),
+}
+MUNGE_HEADER = "X-Munge-Cred"
+# what warden tells everybody, and QRMI asks for without a credential
+PUBLIC = (("GET", "/accessible"), ("GET", "/qpu/specs"))
 # as the largest body that a service takes
 MOST_BYTES = 256 * 1024 * 1024
 SECONDS = 120.0
@@ -38,22 +55,26 @@ _OWN = {
     "server",
     "transfer-encoding",
     "x-auth-token",
+    "x-munge-cred",
 }
 
 
 @contextmanager
-def variables(service: ServiceClient, technology: str) -> Iterator[dict[str, str]]:
-    """Forward requests meanwhile; yield the variables of the technology's client.
+def variables(
+    qpu: SfqQpu, status: QpuStatus, environment: Mapping[str, str]
+) -> Iterator[dict[str, str]]:
+    """Forward requests meanwhile; yield the variables of the technology's clients.
 
-    :param service: with the job's lease
+    :param qpu: the job's side, with its lease
+    :param environment: the job's, whose lists of QPUs are continued
     """
-    if technology not in CLIENTS:
+    technology = status.technology
+    if technology not in CLIENTS and technology not in QRMI:
         yield {}
         return
-    path, url, credential = CLIENTS[technology]
     secret = secrets.token_hex(16)
     known = {
-        "service": service,
+        "service": qpu.service,
         "credentials": (secret.encode(), f"Bearer {secret}".encode()),
     }
     handler = type("Handler", (_Handler,), known)
@@ -63,9 +84,39 @@ def variables(service: ServiceClient, technology: str) -> Iterator[dict[str, str
         thread.start()
         try:
             where = f"http://127.0.0.1:{server.server_address[1]}"
-            yield {url: f"{where}{path}", credential: secret}
+            own = {}
+            if technology in CLIENTS:
+                path, url, credential = CLIENTS[technology]
+                own = {url: f"{where}{path}", credential: secret}
+            yield {**own, **_qrmi(qpu.name, status, where, secret, environment)}
         finally:
             server.shutdown()
+
+
+def _qrmi(
+    name: str,
+    status: QpuStatus,
+    where: str,
+    secret: str,
+    environment: Mapping[str, str],
+) -> dict[str, str]:
+    if status.technology not in QRMI:
+        return {}
+    type_, url, credential = QRMI[status.technology]
+    # QRMI asks an IQM Server for the quantum computer that has the resource's name
+    known = name if credential is None else status.name
+    own = {
+        url: where,
+        TOKEN: environment.get(f"{name}_{TOKEN}", ""),
+        **({} if credential is None else {credential: secret}),
+    }
+    return {
+        **{
+            keys[0]: ",".join([*(listed(environment, keys) or ()), more])
+            for keys, more in ((RESOURCES, known), (TYPES, type_))
+        },
+        **{f"{known}_{key}": value for key, value in own.items()},
+    }
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -78,9 +129,7 @@ class _Handler(BaseHTTPRequestHandler):
         """Log nothing: standard error is the job's."""
 
     def _forward(self) -> None:
-        given = self.headers["X-Auth-Token"] or self.headers["Authorization"] or ""
-        known = (secrets.compare_digest(given.encode(), c) for c in self.credentials)
-        if not any(known):
+        if (self.command, self.path) not in PUBLIC and not self._is_known():
             return self.send_error(401)
         length = self.headers["Content-Length"] or "0"
         if "Transfer-Encoding" in self.headers or not length.isdecimal():
@@ -102,6 +151,16 @@ class _Handler(BaseHTTPRequestHandler):
         if self.command != "HEAD":
             self.wfile.write(answer)
         return None
+
+    def _is_known(self) -> bool:
+        if credential := self.headers[MUNGE_HEADER]:
+            try:
+                return munge.decode(credential) == os.geteuid()
+            except (munge.CredentialRefused, QuantumError):
+                return False
+        given = self.headers["X-Auth-Token"] or self.headers["Authorization"] or ""
+        known = (secrets.compare_digest(given.encode(), c) for c in self.credentials)
+        return any(known)
 
     do_DELETE = do_GET = do_HEAD = do_PATCH = do_POST = do_PUT = _forward
 

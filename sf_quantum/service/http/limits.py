@@ -39,7 +39,7 @@ from sf_quantum.service.http.traffic import Traffic
 SMALL_BYTES = 64 * 1024
 # the paths of jobs, whose bodies may have the configured size
 BATCHES = "/sapi/v2/problems"
-SUBMISSIONS = frozenset(("/v1/jobs", "/jobs", BATCHES))
+SUBMISSIONS = frozenset(("/v1/jobs", "/jobs", "/circuits", BATCHES))
 # and those of IQM's dialect, which name the QPU and the kind of the job
 _IQM_SUBMISSION = re.compile(r"/api/v1/jobs/[^/]+/circuit")
 _REQUEST_ID = "sfq.request_id"

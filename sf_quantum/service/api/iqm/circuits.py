@@ -16,6 +16,7 @@ from typing import Annotated, Literal, TypeAlias
 from uuid import UUID
 
 from pydantic import (
+    AfterValidator,
     AliasChoices,
     BaseModel,
     BeforeValidator,
@@ -51,6 +52,9 @@ ARGUMENTS: Mapping[str, tuple[str, ...]] = {
     "barrier": (),
     "delay": ("duration",),
 }
+# angles in radians, by the same ones in full turns
+TURNS = {"angle_t": "angle", "phase_t": "phase"}
+MOST_TURNS = 1e300
 QUBITS = {"prx": 1, "cz": 2}
 _STATEMENT = re.compile(r"(?:m\[\d+\] = )?(\w+)(?:\(([^)]*)\)|\[([^]]*)ns\])? (.*);")
 _QUBIT = re.compile(r"q\[(\d+)\]")
@@ -70,6 +74,15 @@ def _pairs(mapping: JsonValue) -> JsonValue:
     return known
 
 
+def _radians(args: dict[str, JsonValue]) -> dict[str, JsonValue]:
+    """Accept angles in full turns, which earlier clients send."""
+    for turns, angle in TURNS.items():
+        if isinstance(given := args.pop(turns, None), int | float):
+            # nobody means more turns, and the product of a long integer overflows
+            args[angle] = given * math.tau if abs(given) < MOST_TURNS else math.inf
+    return args
+
+
 class Instruction(BaseModel):
     """An operation on qubits; earlier clients name these ``qubits``."""
 
@@ -77,7 +90,9 @@ class Instruction(BaseModel):
     locus: list[Name] = Field(
         min_length=1, validation_alias=AliasChoices("locus", "qubits")
     )
-    args: dict[str, JsonValue] = Field(default_factory=dict)
+    args: Annotated[dict[str, JsonValue], AfterValidator(_radians)] = Field(
+        default_factory=dict
+    )
     implementation: str | None = None
 
 

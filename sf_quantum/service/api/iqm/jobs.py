@@ -31,7 +31,7 @@ SERVER, STATION = "iqm-server", "iqm-station-control"
 class Jobs:
     """The circuits of one queue.
 
-    :meth:`payload`, :meth:`counts` and :meth:`reads` read large contents.
+    :meth:`payload`, :meth:`counted`, :meth:`counts` and :meth:`reads` read large contents.
     """
 
     def __init__(self, queue: JobQueue) -> None:
@@ -106,13 +106,14 @@ class Jobs:
 
     def counts(self, job: Job) -> str:
         """Return the counts of each circuit, as JSON."""
+        return json.dumps(self.counted(job))
+
+    def counted(self, job: Job) -> list[JSON]:
+        """Return the counts of each circuit."""
         told = zip(self._texts(job), self._counters(job), strict=True)
-        return json.dumps(
-            [
-                measurements.counts(circuits.keys(text), counter)
-                for text, counter in told
-            ]
-        )
+        return [
+            measurements.counts(circuits.keys(text), counter) for text, counter in told
+        ]
 
     def reads(self, job: Job) -> str:
         """Return the reads of each circuit, as JSON."""

@@ -27,7 +27,7 @@ from sf_quantum.service.api.iqm.jobs import ARTIFACTS, STATUSES, Jobs
 from sf_quantum.service.api.sapi.leases import ImplicitLeases
 from sf_quantum.service.device.protocol import Device
 from sf_quantum.service.domain.errors import Refused
-from sf_quantum.service.domain.jobs import Identity, Submission
+from sf_quantum.service.domain.jobs import Identity, Job, Submission
 from sf_quantum.service.http.limits import check_connected
 from sf_quantum.service.queue.job_queue import JobQueue
 
@@ -56,7 +56,9 @@ def machine(device: Device, qc: str) -> Architecture:
     :raises Refused: 404 if there is none, or the device is not a gate-based QPU
     """
     known = architecture.of(device.description)
-    if known is None or qc not in (device.name, architecture.identity(device)):
+    # QRMI asks for a name with a colon in place of the last underscore
+    names = {qc, "_".join(qc.rsplit(":", 1))}
+    if known is None or not names & {device.name, architecture.identity(device)}:
         raise Coded(404, "qc_not_found", f"quantum computer {qc[:100]!r} not found")
     return known
 
@@ -159,21 +161,38 @@ async def submit(
     x_sfq_lease: LeaseId = None,
 ) -> Response:
     """Submit a batch of circuits."""
-    chip = machine(queue.device, qc)
+    machine(queue.device, qc)
     if job_type != "circuit":
         detail = f"{job_type[:100]!r}: this device runs jobs of type 'circuit' only"
         raise Coded(400, "unsupported_job_type", detail)
     if use_timeslot:
         raise Coded(403, "no_booked_timeslots", "there are no timeslots to be booked")
-    body = await request.body()
     metadata: dict[str, JSON] = {} if tag is None else {"tag": tag}
+    job = await submitted(request, queue, who, qc, metadata, x_sfq_lease)
+    return JSONResponse(known.show(job), 201)
+
+
+async def submitted(
+    request: Request,
+    queue: JobQueue,
+    who: Identity,
+    qc: str,
+    metadata: dict[str, JSON],
+    lease: str | None,
+) -> Job:
+    """Submit the circuits of a request's body.
+
+    :param lease: a lease of the user, or ``None`` for one of the service's own
+    """
+    chip = machine(queue.device, qc)
+    body = await request.body()
     submission = await _read(request, queue, who, body, chip, metadata)
     submission = _with_calibration(request, queue.device, submission)
     leases: ImplicitLeases = request.app.state.iqm_leases
-    async with leases.submitting(who, x_sfq_lease) as submitting:
+    async with leases.submitting(who, lease) as submitting:
         job, _ = await queue.submit(who, await submitting.lease(), submission)
         submitting.jobs.append(job)
-    return JSONResponse(known.show(job), 201)
+    return job
 
 
 async def _read(
@@ -247,7 +266,7 @@ async def job(
 async def payload(queue: Queue, who: Who, known: Known, job_id: str) -> Response:
     """Return a job's circuits."""
     found = known.find(who, job_id)
-    return await _listed(queue, who, lambda: JSONResponse(known.payload(found)))
+    return await listed(queue, who, lambda: JSONResponse(known.payload(found)))
 
 
 @router.get("/jobs/{job_id}/artifacts/{artifact}")
@@ -259,7 +278,7 @@ async def artifact(
     if (make := ARTIFACTS.get(artifact)) is None or found.state != "Completed":
         detail = f"the job is {STATUSES[found.state]} and has no {artifact[:100]!r}"
         raise Coded(404, "job_artifact_not_found", detail)
-    return await _listed(
+    return await listed(
         queue, who, lambda: Response(make(known, found), media_type="application/json")
     )
 
@@ -271,7 +290,7 @@ async def delete(queue: Queue, who: Who, known: Known, job_id: str) -> Response:
     return Response(status_code=204)
 
 
-async def _listed(queue: JobQueue, who: Identity, make: Callable[[], T]) -> T:
+async def listed(queue: JobQueue, who: Identity, make: Callable[[], T]) -> T:
     """Make a large answer beside the event loop."""
     async with queue.lists.turn(who.user):
         return await queue.lists.run(make)
