@@ -7,7 +7,7 @@ import json
 import os
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from copy import copy
 from functools import partial
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Self, get_args
 from urllib.parse import quote
 
 from sf_quantum.errors import InputError, QpuError
-from sf_quantum.files import JSON, listing
+from sf_quantum.files import JSON, listing, mapping
 from sf_quantum.net.transport import Response, Unreachable, Unsendable
 from sf_quantum.qpu import (
     OVER,
@@ -455,6 +455,30 @@ class SfqQpu(Qpu):
                 self._cancel(body)
             raise
 
+    def counters(self, job_id: str) -> Iterator[dict[str, int]]:
+        """Yield the counts of a job's circuits, in order, as they finish.
+
+        They are fetched when they are asked for, about a megabyte at once.
+
+        :raises QpuError: after those that have finished, if the job fails or is cancelled
+        """
+        first, over, state = 0, False, ""
+        while not over:
+            part = f"/counters?first={first}&wait={POLL_SECONDS:g}"
+            response = self._send_job("GET", job_id, part, LARGE_SECONDS, retry=True)
+            try:
+                *lines, last = map(json.loads, response.body.splitlines())
+                found = [_counter(line["counter"]) for line in lines]
+                first, over = int(last["next"]), bool(last["over"])
+                state = str(last["state"])
+            except (ValueError, KeyError, TypeError, RecursionError) as error:
+                message = f"the counts of job {job_id} are malformed"
+                raise QpuError(f"{self.service.name}: {message}") from error
+            yield from found
+        if state != "Completed":
+            outcome = named(self._outcome(job_id, self._job("GET", job_id)[0]), job_id)
+            raise QpuError(f"{self.service.name}: {outcome.failure}")
+
     def _outcome(self, job_id: str, job: Mapping[str, JSON]) -> Outcome:
         if (state := job.get("state")) not in OVER:
             raise QpuError(f"{self.service.name}: job {job_id} is {state}")
@@ -486,11 +510,19 @@ class SfqQpu(Qpu):
         return job, state
 
     def _send_job(
-        self, method: str, job_id: str, part: str = "", seconds: float = REQUEST_SECONDS
+        self,
+        method: str,
+        job_id: str,
+        part: str = "",
+        seconds: float = REQUEST_SECONDS,
+        *,
+        retry: bool = False,
     ) -> Response:
         path = f"/v1/jobs/{quote(job_id, safe='')}{part}"
         send = self.service.send
-        response = send(method, path, timeout_seconds=seconds, expected=(404,))
+        response = send(
+            method, path, timeout_seconds=seconds, retry=retry, expected=(404,)
+        )
         if response.status == 404:
             raise UnknownJob(f"{self.service.name}: {refusal(response)}")
         return response
@@ -545,6 +577,11 @@ class SfqQpu(Qpu):
         send = partial(self.service.send, timeout_seconds=CANCEL_SECONDS)
         found = send("POST", "/v1/jobs", job).json()
         send("DELETE", f"/v1/jobs/{self.service.text(found, 'id')}")
+
+
+def _counter(told: JSON) -> dict[str, int]:
+    counter = {bits: count(n) for bits, n in mapping(told).items()}
+    return {bits: n for bits, n in counter.items() if n is not None}
 
 
 def _small_result(content: Mapping[str, JSON]) -> Result | None:

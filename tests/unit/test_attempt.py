@@ -1454,8 +1454,16 @@ class CircuitsDevice(VendorDevice):
         return replace(outcome, result=Result(json.dumps({"counters": counters})))
 
 
+async def streamed(
+    queue: JobQueue, job: Job, first: int, seconds: float = 0.0
+) -> tuple[State, list[str]]:
+    """Fetch the circuits of which there are counts."""
+    found, counters = await queue.counters(ANN, job.id, first, seconds)
+    return found.state, [next(iter(json.loads(each))) for each in counters]
+
+
 async def test_a_batch_is_interrupted_between_its_circuits(
-    tmp_path: Path, vendor: Vendor
+    tmp_path: Path, vendor: Vendor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Pre-empted after some, and with a service that is killed during others."""
     device = CircuitsDevice(vendor)
@@ -1480,8 +1488,12 @@ async def test_a_batch_is_interrupted_between_its_circuits(
         urgent = await submitted("production", ["urgent"])
         # it goes on to the end of the circuits that run
         assert sent() == [["c0", "c1"]]
+        assert await streamed(queue, batch, 0) == ("Running", [])
+        waiting = asyncio.create_task(streamed(queue, batch, 0, SECONDS))
         vendor.end("v1")
         await until_async(lambda: len(vendor.jobs) == 2)
+        assert (await waiting)[1] == ["c0", "c1"]
+        assert (await streamed(queue, batch, 1))[1] == ["c1"]
         vendor.end("v2")
         assert (await over(queue, urgent)).state == "Completed"
         await until_async(lambda: len(vendor.jobs) == 3)
@@ -1489,11 +1501,19 @@ async def test_a_batch_is_interrupted_between_its_circuits(
         found = queue.find(ANN, batch.id)
         assert (found.slices, found.shots_done, found.slice_shots) == (1, 32, 160)
     async with service(tmp_path / "kept", device) as queue:
+        waiting = asyncio.create_task(streamed(queue, batch, 2, SECONDS))
         vendor.end("v3")
+        assert (await waiting)[1] == ["c2", "c3"]
         await until_async(lambda: len(vendor.jobs) == 4)
+        waiting = asyncio.create_task(streamed(queue, batch, 4, SECONDS))
         vendor.end("v4")
         done = await over(queue, batch)
         assert done.state == "Completed", done.note
+        assert (await waiting)[1] == ["c4"]
+        assert await streamed(queue, batch, 3) == ("Completed", ["c3", "c4"])
+        assert await streamed(queue, batch, 5, SECONDS) == ("Completed", [])
+        monkeypatch.setattr(job_queue, "COUNTER_CHARACTERS", 15)
+        assert (await streamed(queue, batch, 1))[1] == ["c1", "c2"]
         told = json.loads(queue.store.result(batch.number) or "")
     assert sent() == [["c0", "c1"], ["urgent"], ["c2", "c3"], ["c4"]]
     assert all(job.task.shots == 80 for job in vendor.jobs.values())

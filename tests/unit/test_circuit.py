@@ -15,7 +15,7 @@ from qiskit import QuantumCircuit, qasm2, qasm3
 from qiskit.circuit.random import random_circuit
 from qiskit.quantum_info import Statevector
 
-from sf_quantum.errors import InputError
+from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
 from sf_quantum.qpu.jobs import Task
 from sf_quantum.qpu.sfq import SfqQpu
@@ -28,14 +28,14 @@ from sf_quantum.service.device.emulator.circuit import (
     Architecture,
     CircuitSimulator,
 )
-from sf_quantum.service.device.emulator.device import EmulatedDevice
+from sf_quantum.service.device.emulator.device import EmulatedDevice, Faults
 from sf_quantum.service.device.emulator.noise import Noise
 from sf_quantum.service.device.emulator.technologies import TECHNOLOGIES, Errors
 from sf_quantum.service.device.emulator.templates import template_of
 from sf_quantum.service.device.limits import ComputeLimits
 from sf_quantum.service.device.merging import merge
 from sf_quantum.service.device.readings import Calibration
-from tests.service import running_service
+from tests.service import example_bqm, running_service
 
 HEAD = 'OPENQASM 3.0;\ninclude "stdgates.inc";\n'
 BELL = f"{HEAD}bit[2] c; qubit[2] q;\nh q[0];\ncx q[0], q[1];\nc = measure q;\n"
@@ -765,6 +765,12 @@ def test_through_the_service() -> None:
         id_ = service.until(lease, "Completed", 1)
         found = service.ask("GET", f"/v1/jobs/{id_}/result").json()["counters"]
         assert found == counters([BELL, BELL], 50, 3)
+        qpu = SfqQpu("q", service.url, lease=lease)
+        assert [*qpu.counters(id_)] == found
+        answer = service.ask("GET", f"/v1/jobs/{id_}/counters?first=1")
+        lines = [json.loads(line) for line in answer.body.splitlines()]
+        last = {"next": 2, "state": "Completed", "over": False}
+        assert lines == [{"circuit": 1, "counter": found[1]}, last]
         job |= {
             "circuit": {"program": TURN, "values": [{"a": 0}]},
             "idempotency_key": "3",
@@ -773,6 +779,12 @@ def test_through_the_service() -> None:
         id_ = service.until(lease, "Completed", 2)
         found = service.ask("GET", f"/v1/jobs/{id_}/result").json()["counters"]
         assert found == [{"0": 50}]
+        bqm: dict[str, JSON] = {"problem": example_bqm(), "idempotency_key": "bqm"}
+        assert service.ask("POST", "/v1/jobs", bqm, lease=lease).status == 201
+        id_ = service.until(lease, "Completed", 3)
+        answer = service.ask("GET", f"/v1/jobs/{id_}/counters")
+        detail = "the job is a problem, it has no circuits"
+        assert (answer.status, answer.json()["detail"]) == (409, detail)
         # larger than what is read on the event loop, and than what a thread reads
         for blanks in (2**17, 2**21):
             job |= {"circuit": BELL.replace("cx", "cxx") + " " * blanks}
@@ -781,6 +793,18 @@ def test_through_the_service() -> None:
             assert "line 5: gate 'cxx' is not defined" in str(answer.json()["detail"])
             job |= {"circuit": BELL + " " * blanks, "idempotency_key": f"k{blanks}"}
             assert service.ask("POST", "/v1/jobs", job, lease=lease).status == 201
+
+
+def test_counts_of_a_job_that_does_not_complete() -> None:
+    faults = Faults(fail=1.0)
+    device = EmulatedDevice(
+        technology="superconducting", time_scale=0, qubits=6, faults=faults
+    )
+    with running_service(device) as service:
+        qpu = SfqQpu("q", service.url, lease=service.acquire())
+        job = qpu.submit(Task("t", "circuit", json.dumps(BELL), {"num_reads": 1}))
+        with pytest.raises(QpuError, match=f"job {job}: the QPU failed"):
+            next(qpu.counters(job))
 
 
 def test_what_is_not_installed_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,9 +35,10 @@ from sf_quantum.service.domain.jobs import (
 from sf_quantum.service.domain.reasons import CANCELLED, Cause, Interruption
 from sf_quantum.service.domain.settings import ServiceSettings
 from sf_quantum.service.queue import entitlements
+from sf_quantum.service.queue.counters import counters
 from sf_quantum.service.queue.events import log_recovered
 from sf_quantum.service.queue.leases import STOPPING, Leases
-from sf_quantum.service.queue.live_jobs import LiveJob, LiveJobs
+from sf_quantum.service.queue.live_jobs import WRITE_SECONDS, LiveJob, LiveJobs
 from sf_quantum.service.queue.long_work import LongWork
 from sf_quantum.service.queue.observations import DeviceState
 from sf_quantum.service.queue.supervisor import Supervisor
@@ -56,6 +57,8 @@ Listed: TypeAlias = tuple[Job, Forecast | None]
 STOP_SECONDS = 3.0
 # for a device to tell how it is, before the first request is answered
 ASKED_SECONDS = 5.0
+# of an answer with the counts of circuits, of which there is at least one
+COUNTER_CHARACTERS = 1_000_000
 # of a list, before other requests have their turn
 FORECASTS_AT_ONCE = 20
 # for a list, the order of very many jobs may be old: by this much per second that it
@@ -361,6 +364,36 @@ class JobQueue:
             why = f": {job.note}" if job.note else ""
             raise Refused(409, f"the job is {job.state} and has no result{why}")
         return result
+
+    async def counters(
+        self, who: Identity, job_id: str, first: int, seconds: float
+    ) -> tuple[Job, list[str]]:
+        """Read the counts of a job's circuits, from one on; wait for some, for a limited time.
+
+        :returns: the job, as it was before, and JSON texts of about
+            :data:`COUNTER_CHARACTERS`, or one
+        """
+        deadline = time.monotonic() + seconds
+        while True:
+            job = self.find(who, job_id)
+            self.leases.touch(job.lease)
+            if job.kind != "circuit":
+                raise Refused(409, f"the job is a {job.kind}, it has no circuits")
+            change = self.jobs.next_change(job.number)
+            async with self.bodies.turn(who.user):
+                reading = in_thread(
+                    partial(counters, self.store, job.number, first, COUNTER_CHARACTERS)
+                )
+                found = await asyncio.wrap_future(reading)
+            left = deadline - time.monotonic()
+            if found or job.final or left <= 0:
+                return job, found
+            if change is None:  # it is being written
+                await asyncio.sleep(min(left, WRITE_SECONDS))
+                continue
+            with suppress(TimeoutError):
+                async with asyncio.timeout(left):
+                    await change.wait()
 
     def _read_result(self, number: int) -> bytes | None:
         result = self.store.result(number)

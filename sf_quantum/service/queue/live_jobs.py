@@ -328,6 +328,16 @@ class LiveJobs:
         elif seconds > 0:  # its submission or the end of its lease is being written
             await asyncio.sleep(min(seconds, WRITE_SECONDS))
 
+    def next_change(self, number: int) -> asyncio.Event | None:
+        """Return what is set when a job changes, or begins its next slice.
+
+        :returns: ``None`` if it is over, or has not been noticed yet
+        """
+        if (live := self._jobs.get(number)) is None:
+            return None
+        live.moved = live.moved or asyncio.Event()
+        return live.moved
+
     async def cancel(self, number: int, interruption: Interruption) -> None:
         """Cancel a job, and wait until the device has interrupted it.
 
@@ -595,6 +605,8 @@ class LiveJobs:
         def submitted() -> None:
             with suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(self.changed.set)
+                # a slice that is over is on disk
+                loop.call_soon_threadsafe(live.wake)
 
         def running() -> None:
             with suppress(RuntimeError):

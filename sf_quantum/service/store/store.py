@@ -369,6 +369,17 @@ class Store(Database):
         rows = self.read_large(query, number)
         return [Slice(shots, text, json.loads(info)) for shots, text, info in rows]
 
+    def slice_infos(self, number: int) -> list[dict[str, JSON]]:
+        """Read what the slices of a job are, without their results."""
+        query = "SELECT info FROM slices WHERE number = ? ORDER BY slice"
+        return [json.loads(info) for (info,) in self.read_large(query, number)]
+
+    def slice_text(self, number: int, part: int) -> str | None:
+        """Read the result of a slice; ``None`` if there is none."""
+        query = "SELECT result FROM slices WHERE number = ? AND slice = ?"
+        rows = self.read_large(query, number, part)
+        return cast("str | None", rows[0][0]) if rows else None
+
     def start(self, number: int, seconds_ago: float = 0.0) -> Future[Job]:
         """Mark a job as running if it is queued, here or on its device."""
         return self._update(

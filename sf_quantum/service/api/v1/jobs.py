@@ -252,6 +252,49 @@ async def result(job_id: str, queue: Queue, who: Who) -> Response:
     return Response(await queue.result(who, job_id), media_type="application/json")
 
 
+@router.get(
+    "/{job_id}/counters",
+    summary="Fetch the counts of a job's circuits as they finish",
+    response_class=Response,
+    responses={
+        200: {
+            "description": "A line of JSON for each circuit, `circuit`, its number from 0, "
+            "and `counter`; at most 1,000,000 characters of these, or one. The last line "
+            "has `next`, the number of the circuit to go on with, `state` of the job, and "
+            "`over`, whether there is no more.",
+            "content": {"application/x-ndjson": {}},
+        },
+        404: _NO_JOB,
+        409: refusal("The job is not of circuits."),
+    },
+)
+async def counters(
+    job_id: str,
+    queue: Queue,
+    who: Who,
+    first: Annotated[
+        int, Query(ge=0, le=1_000_000, description="The first circuit.")
+    ] = 0,
+    wait: Wait = 0.0,
+) -> Response:
+    """Fetch the counts of circuits; with `wait`, once there are any, or the job is over.
+
+    The circuits of a slice finish together; see `slice_seconds` of the configuration.
+    """
+    found, each = await queue.counters(who, job_id, first, wait)
+    last: dict[str, JsonValue] = {
+        "next": first + len(each),
+        "state": found.state,
+        "over": found.final and not each,
+    }
+    lines = [
+        f'{{"circuit": {number}, "counter": {counter}}}'
+        for number, counter in enumerate(each, first)
+    ]
+    text = "\n".join([*lines, json.dumps(last), ""])
+    return Response(text, media_type="application/x-ndjson")
+
+
 @router.delete("/{job_id}", summary="Cancel a job", responses={404: _NO_JOB})
 async def cancel(job_id: str, queue: Queue, who: Who) -> JobAnswer:
     """Cancel a job unless it is over, and answer once it has left the device."""

@@ -1,0 +1,66 @@
+"""The counts of a job's circuits, as far as they are on disk: those of its slices, or all."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+
+from sf_quantum.files import listing, mapping
+from sf_quantum.qpu.jobs import count
+from sf_quantum.service.store.store import Store
+
+_START = re.compile(r'\s*\{\s*"counters?"\s*:\s*(\[?)\s*')
+_NEXT = re.compile(r"\s*,?\s*")
+
+
+def counters(store: Store, number: int, first: int, most: int) -> list[str]:
+    """Read the counts of circuits, from one on, each as a line of JSON; blocks.
+
+    :param most: characters, after which no other circuit is added
+    """
+    found: list[str] = []
+    characters = 0
+    for circuit, counter in enumerate(_all(store, number, first)):
+        if circuit >= first:
+            found.append(" ".join(counter.splitlines()))
+            characters += len(counter)
+            if characters >= most:
+                break
+    return found
+
+
+def _all(store: Store, number: int, first: int) -> Iterator[str]:
+    """Yield the counts of each circuit; nothing for slices before the first."""
+    if (whole := store.result(number)) is not None:
+        yield from _read(whole)
+        return
+    passed = 0
+    for part, info in enumerate(store.slice_infos(number)):
+        # without it, it is a part of the shots of all circuits
+        if (circuits := count(info.get("circuits"))) is None:
+            return
+        passed += circuits
+        if passed <= first:
+            yield from [""] * circuits
+        elif (text := store.slice_text(number, part)) is not None:
+            yield from _read(text)
+        else:  # it has been merged meanwhile
+            return
+
+
+def _read(text: str) -> Iterator[str]:
+    """Split a result, which may be large: no parser holds up other threads."""
+    if (start := _START.match(text)) is None:
+        content = mapping(json.loads(text))
+        told = listing(content.get("counters") or content.get("counter"))
+        yield from map(json.dumps, told)
+        return
+    place = start.end()
+    # the counts of bit strings have no other brackets
+    while text.startswith("{", place) and (end := text.find("}", place) + 1):
+        yield text[place:end]
+        if not start[1]:
+            return
+        after = _NEXT.match(text, end)
+        place = after.end() if after else end
