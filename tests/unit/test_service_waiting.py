@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import sqlite3
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from sf_quantum import backoff
 from sf_quantum.backoff import Backoff
+from sf_quantum.service.api.page.activity import Activity
 from sf_quantum.service.device.emulator.device import EmulatedDevice
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import (
@@ -95,7 +98,7 @@ async def test_jobs_wait_with_their_lease_and_run_when_it_is_granted(
     assert (queue.leases.waiting, ids(queue)) == (1, [first.id])
     jobs = [await submit(queue, lease, f"{number}") for number in range(120)]
     assert {job.state for job in jobs} == {"Queued"}
-    assert (len(queue.jobs.pending), queue.forecast(jobs[0])) == (0, None)
+    assert len(queue.jobs.pending) == 0
     with pytest.raises(Refused) as refused:
         await submit(queue, lease, "v1", "v1")
     assert (refused.value.status, refused.value.detail) == (
@@ -111,6 +114,53 @@ async def test_jobs_wait_with_their_lease_and_run_when_it_is_granted(
     assert queue.store.lease(lease.id) == granted
     assert ids(queue) == [lease.id]
     assert not queue.jobs._waiting
+
+
+async def test_jobs_that_wait_with_their_lease_have_a_position_and_an_eta(
+    tmp_path: Path,
+) -> None:
+    slow = EmulatedDevice(technology="superconducting", time_scale=1000.0)
+    async with running_queue(tmp_path, slow) as queue:
+        first = await acquire(queue)
+        running = await submit(queue, first, "running", "v1")
+        await until(lambda: queue.running is not None)
+        pending = await submit(queue, first, "pending", "v1")
+        leases = [
+            await request(queue, ANN, "development"),
+            await request(queue, CAROL, "development"),
+        ]
+        jobs = [await submit(queue, leases[n // 2], f"{n}") for n in range(4)]
+        shown = [queue.forecast(job) for job in (running, pending, *jobs)]
+        forecasts = [one for one in shown if one is not None]
+        assert [one.position for one in forecasts] == [0, 1, 2, 3, 4, 5]
+        etas = [one.eta_seconds or 0.0 for one in forecasts]
+        each = forecasts[0].expected_run_seconds
+        assert each > 1000
+        # each after the one before, whose beginning it follows by its run time
+        for before, after in pairwise(etas[1:]):
+            assert after - before == pytest.approx(each, rel=0.1)
+        assert [one.reason for one in forecasts] == [
+            "",
+            "",
+            *["waits for a vQPU: not before another lease ends"] * 4,
+        ]
+        listed = (await queue.forecasts([running, *jobs]))()
+        assert [f.position for _, f in listed if f] == [0, 2, 3, 4, 5]
+        activity = Activity(queue)
+        told = json.loads(await activity.answer(CAROL))
+        assert told["waiting"] == {"development": 5}
+        rows = [
+            (row.get("id"), row.get("jobs"), row.get("position"))
+            for row in told["line"]
+        ]
+        own = [
+            (job.id, None, position)
+            for job, position in zip(jobs[2:], (4, 5), strict=True)
+        ]
+        assert rows == [(None, 3, None), *own]
+        assert told["line"][-1]["note"].startswith("waits for a vQPU")
+        assert told["line"][-1]["starts"] is not None
+        await queue.cancel(ADMIN, running.id)
 
 
 async def test_it_waits_in_the_order_of_all_requests(queue: JobQueue) -> None:

@@ -339,7 +339,7 @@ class Forecast:
         device offline
     :param expected_seconds: on the QPU, see :class:`Lease`
     :param expected_run_seconds: elapsed, from its start to its end
-    :param reason: why its start is unknown, if it is
+    :param reason: why its start is unknown, or may be later
     """
 
     position: int

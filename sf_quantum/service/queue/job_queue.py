@@ -8,7 +8,7 @@ import logging
 import sqlite3
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -66,6 +66,8 @@ FORECASTS_AT_ONCE = 20
 ORDER_REUSED = 20
 # an order that took less is not reused
 ORDER_SECONDS = 0.005
+# of the start of a job that waits with its lease
+WAITS = "waits for a vQPU: not before another lease ends"
 # the number of a job behind all jobs: the largest of SQLite
 LAST = 2**63 - 1
 logger = logging.getLogger(__name__)
@@ -306,6 +308,12 @@ class JobQueue:
         """List the pending jobs in the order they will run; of very many, a while ago."""
         return self._order.of(self.jobs.pending)
 
+    def waiting(self) -> Iterator[PendingJob]:
+        """Iterate over the jobs that wait with their leases, in the order of these."""
+        for lease_id in self.leases.waiting_on_disk:
+            for live in self.jobs.waiting_with(lease_id).values():
+                yield live.entry
+
     async def forecasts(self, jobs: Sequence[Job]) -> Callable[[], list[Listed]]:
         """Forecast jobs in one pass over the pending ones.
 
@@ -318,13 +326,14 @@ class JobQueue:
                 await asyncio.sleep(0)
             if (entry := self.jobs.pending.get(job.number)) is not None:
                 coming[job.number] = self.policy.overtaking(entry, held)
+        waiting = self._forecast_waiting({job.number for job in jobs})
         order = self.order() if coming else []
         on_device = {
             live.number: self._forecast_on_device(live) for live in self.jobs.on_device
         }
 
         def forecast() -> list[Listed]:
-            known = {**dict(self._in_one_pass(order, coming)), **on_device}
+            known = {**waiting, **dict(self._in_one_pass(order, coming)), **on_device}
             return [(job, None if job.final else known.get(job.number)) for job in jobs]
 
         return forecast
@@ -429,7 +438,31 @@ class JobQueue:
         for live in self.jobs.on_device:
             if live.number == job.number:
                 return self._forecast_on_device(live)
-        return None
+        return self._forecast_waiting({job.number}).get(job.number)
+
+    def _forecast_waiting(self, wanted: Set[int]) -> dict[int, Forecast]:
+        """Forecast jobs that wait with their leases, as if each got a vQPU in its turn.
+
+        Those of leases that are before theirs take as long as the first of their lease.
+        """
+        known: dict[int, Forecast] = {}
+        before = Work()
+        for lease_id in self.leases.waiting_on_disk:
+            waiting = self.jobs.waiting_with(lease_id)
+            if not waiting:
+                continue
+            first = next(iter(waiting.values())).entry
+            each = self.jobs.estimator.run_seconds(first)
+            if found := wanted & waiting.keys():
+                ahead = self.jobs.pending.ahead(first, self.jobs.estimator.held)
+                for index, number in enumerate(waiting):
+                    if number in found:
+                        entry, work = waiting[number].entry, Work(index, index * each)
+                        known[number] = self._forecast_after(
+                            entry, *ahead, before + work
+                        )
+            before += Work(len(waiting), len(waiting) * each)
+        return known
 
     def _forecast_on_device(self, live: LiveJob) -> Forecast:
         on_device, estimator = self.jobs.on_device, self.jobs.estimator
@@ -475,15 +508,23 @@ class JobQueue:
         entry: PendingJob,
         works: Mapping[Kind, Work],
         overtaking: Sequence[Overtaking],
+        waiting: Work | None = None,
     ) -> Forecast:
+        """Forecast a job after others.
+
+        :param waiting: if it waits with its lease, what waits with leases before it
+        """
         position, wait = self.jobs.estimator.wait(entry, works, overtaking)
+        if waiting is not None:
+            position, wait = position + waiting.jobs, wait + waiting.seconds
         run_seconds = self.jobs.estimator.run_seconds(entry)
         eta = None
         if not self.jobs.stopping:
             if not self.jobs.on_device:  # else the vendor's queue is behind these
                 wait += self.device.status.eta_seconds
             eta = self.availability.seconds_until_start(wait, run_seconds)
-        why = self.availability.reason if eta is None else ""
+        why = "" if waiting is None else WAITS
+        why = self.availability.reason if eta is None else why
         return Forecast(position, eta, entry.qpu_seconds, run_seconds, why)
 
     def _check_open(self) -> None:

@@ -237,6 +237,11 @@ class Leases:
     def waiting(self) -> int:
         return len(self._waiting)
 
+    @property
+    def waiting_on_disk(self) -> list[str]:
+        """The ids of those that wait on disk, with jobs, in the order of their requests."""
+        return [one.live.lease.id for one in self._waiting if one.live is not None]
+
     def resize(self, vqpus: int) -> None:
         """Change the number of vQPUs, which ends no lease."""
         self.vqpus = vqpus

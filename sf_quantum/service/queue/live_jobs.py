@@ -416,6 +416,10 @@ class LiveJobs:
                 self._done(live, "Cancelled", Cause.LEASE_END)
         self.last_done.pop(lease_id, None)
 
+    def waiting_with(self, lease_id: str) -> Mapping[int, LiveJob]:
+        """The jobs that wait with a lease, by number, in their order."""
+        return self._waiting.get(lease_id, {})
+
     def busy(self, lease_id: str) -> bool:
         runs = any(live.entry.lease == lease_id for live in self.on_device)
         waits = lease_id in self._waiting

@@ -7,7 +7,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby, islice
+from itertools import chain, groupby, islice
 from typing import Literal, NamedTuple, TypeAlias
 
 from pydantic import Field
@@ -192,8 +192,8 @@ class ActivityAnswer(Strict):
     waiting: dict[JobClass, int]
     running: ShownJob | OtherJobs | None
     line: list[ShownJob | OtherJobs] = Field(
-        description="The pending jobs in the order they will run; empty for viewers who see "
-        "counts only."
+        description="The pending jobs in the order they will run, then those that wait with "
+        "their lease for a vQPU; empty for viewers who see counts only."
     )
     ended: list[ShownJob] = Field(description="The latest that are over, newest first.")
     leases: LeasesShown
@@ -278,7 +278,15 @@ class Activity:
         # in another state, it is about to start, or has just ended
         forecast = queue.forecast(job) if job and job.state == "Running" else None
         running = [(job, forecast)] if job and forecast else []
-        left = [number for number in numbers if queue.jobs.pending.get(number)]
+        waiting = [*islice(queue.waiting(), SEARCHED)]
+        left_waiting = {entry.number for entry in waiting}
+        left = [
+            number
+            for number in numbers
+            if queue.jobs.pending.get(number) or number in left_waiting
+        ]
+        lengths = queue.jobs.pending.lengths
+        lengths = lengths + Counter(entry.job_class for entry in waiting)
         availability, told = queue.availability, queue.device.description
         windows = [
             MaintenanceShown.model_validate(window, from_attributes=True)
@@ -299,7 +307,7 @@ class Activity:
                 maintenance=next((w for w in windows if w.starts > now.wall), None),
                 windows=windows,
             ),
-            waiting=dict(+queue.jobs.pending.lengths),
+            waiting=dict(lengths),
             running=_other(running[0][0]) if running else None,
             line=[],
             ended=[],
@@ -316,7 +324,8 @@ class Activity:
 
     def _pending_numbers(self) -> tuple[list[int], dict[str, list[int]]]:
         numbers, others = list[int](), defaultdict[str, list[int]](list)
-        for entry in islice(self._queue.order(), SEARCHED):
+        entries = chain(self._queue.order(), self._queue.waiting())
+        for entry in islice(entries, SEARCHED):
             if len(numbers) < LISTED:
                 numbers.append(entry.number)
             elif len(own := others[entry.user]) < OWN:
