@@ -54,12 +54,12 @@ class Sdk:
     packages: tuple[str, ...] = ()
 
 
-# with the package index's constraints, pip takes a while to find out what goes together
+# Cirq's and CUDA-Q's programs know nothing of sf_quantum
 OWN = str(ROOT)
 VQE = "ground state, VQE"
 SDKS = {
     "qiskit": Sdk("Qiskit", VQE),
-    "cirq": Sdk("Cirq on IQM", VQE, packages=("iqm-client[cirq]>=36,<37", "scipy")),
+    "cirq": Sdk("Cirq on IQM", VQE, packages=("iqm-client[cirq]>=36,<37",)),
     "pennylane": Sdk("PennyLane", VQE, packages=(OWN, "pennylane-qiskit")),
     "qrisp": Sdk("Qrisp", VQE, packages=(OWN, "qrisp>=0.9.10")),
     "cudaq": Sdk(
