@@ -154,6 +154,10 @@ class Lab:
         """Stop the controller; jobs run on."""
         self._ask("stop slurmctld")
 
+    def kill_controller(self) -> None:
+        """Kill the controller, which may lose the jobs of its last five seconds."""
+        self._ask("kill slurmctld")
+
     def start_controller(self) -> None:
         """Start the controller, and wait until it answers."""
         self._ask("start slurmctld")

@@ -334,6 +334,7 @@ def environment(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (ELASTIC, signal.SIGINT),
         (ELASTIC, signal.SIGKILL),
+        (ELASTIC, None),
         (RESERVED, signal.SIGTERM),
         (RESERVED, signal.SIGKILL),
     ],
@@ -344,12 +345,16 @@ def test_nothing_is_held_when_the_driver_has_ended(
     lab: Lab,
     until: Until,
     allocation: JSON,
-    number: signal.Signals,
+    number: signal.Signals | None,
 ) -> None:
     driven = Driven(project, lab, until, allocation)
     driver = driven.start()
     assert len(driven.jobs()) == 2
-    driver.send_signal(number)
+    if number is None:
+        # with its whole process group, as a batch system or a supervisor does it
+        os.killpg(driver.pid, signal.SIGKILL)
+    else:
+        driver.send_signal(number)
     driver.wait(timeout=SECONDS)
     until(
         lambda: not (driven.jobs() or project.processes() or project.leftovers()),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+import shlex
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -462,3 +463,112 @@ class _Heard:
 
     def __exit__(self, *_: object) -> None:
         self._logger.removeHandler(self._handler)
+
+
+async def test_a_script_that_is_longer_than_an_argument_may_be(
+    lab: Lab, tmp_path: Path
+) -> None:
+    # as of a step that gathers 3,000 files
+    names = [f"/{'long' * 12}/part {number}" for number in range(3000)]
+    command = "printf '%s\\n' " + " ".join(map(shlex.quote, names)) + " | wc -lc"
+    assert len(command) > 128 * 1024
+    services: dict[str, JSON] = {"kept": {"allocation": "elastic"}}
+    async with cluster(lab, tmp_path, services=services) as jobs:
+        counts = await asyncio.gather(jobs.run(command), jobs.run(command, "kept"))
+    size = sum(len(name) + 1 for name in names)
+    assert [(text.split(), code) for text, code in counts] == 2 * [
+        (["3000", str(size)], 0)
+    ]
+
+
+async def test_what_users_set_for_themselves_changes_nothing(
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    variables = {
+        "SQUEUE_FORMAT": "%i",
+        "SQUEUE_FORMAT2": "jobid",
+        "SQUEUE_STATES": "PENDING",
+        "SQUEUE_PARTITION": "quantum",
+        "SQUEUE_USERS": "nobody",
+        "SLURM_TIME_FORMAT": "relative",
+        "SLURM_CLUSTERS": "elsewhere",
+        "SBATCH_CLUSTERS": "elsewhere",
+        "SBATCH_WAIT": "1",
+        "SBATCH_ARRAY_INX": "1-3",
+        "SCANCEL_INTERACTIVE": "true",
+        "SCANCEL_STATE": "PENDING",
+        "LC_ALL": "C.UTF-8",
+        "LANG": "de_DE.UTF-8",
+    }
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    services: dict[str, JSON] = {"kept": {"allocation": "elastic"}}
+    plain = [name for name in variables if not name.startswith("S")]
+    shown = "echo " + " ".join(f"${name}" for name in ("SQUEUE_FORMAT", *plain))
+    async with cluster(lab, tmp_path, services=services) as jobs:
+        alone, kept, failing = await asyncio.gather(
+            jobs.run(shown), jobs.run(shown, "kept"), jobs.failing("exit 3")
+        )
+        # a job has the environment of its user
+        assert alone == kept == ("%i C.UTF-8 de_DE.UTF-8", 0)
+        assert "with exit code 3" in failing
+        for name in variables:
+            monkeypatch.delenv(name)
+        lasting = asyncio.create_task(jobs.failing("sleep 100"))
+        (id_,) = (await jobs.running()).values()
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        lasting.cancel()
+        with suppress(asyncio.CancelledError):
+            await lasting
+        for name in variables:
+            monkeypatch.delenv(name)
+        await until_async(lambda: lab.state(id_) == "CANCELLED", "its end")
+
+
+async def test_a_comment_of_a_users_own_hides_no_job(
+    lab: Lab, tmp_path: Path, stand_ins: StandIns
+) -> None:
+    stand_ins.add(
+        "sbatch",
+        "echo >>$here/tries",
+        '[ $(wc -l <$here/tries) -gt 1 ] || { "$real" "$@" >/dev/null',
+        "  echo 'Socket timed out on send/recv operation' >&2; exit 1; }",
+    )
+    services: dict[str, JSON] = {"own": {"comment": "qpu-seconds=10 a b"}}
+    async with cluster(lab, tmp_path, services=services) as jobs:
+        ran = "scontrol show job $SLURM_JOB_ID | grep Comment="
+        text, code = await jobs.run(ran, "own")
+    assert code == 0
+    assert text.endswith(" qpu-seconds=10 a b")
+    assert stand_ins.count("tries") == 1
+
+
+async def test_jobs_of_which_the_controller_has_lost_its_record(
+    start_lab: StartLab, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    services: dict[str, JSON] = {
+        "later": {"begin": "now+1hour"},
+        "kept": {"allocation": "elastic", "begin": "now+1hour"},
+        "held": {
+            "allocation": {"strategy": "reserved", "reserve": ["held", "both"]},
+            "begin": "now+1hour",
+        },
+        "both": {},
+    }
+    names = ["later", "kept", "held"]
+    with start_lab(Options(nodes=4, qnodes=0)) as lab, _heard(caplog):
+        async with cluster(lab, tmp_path, services=services) as jobs:
+            work = [asyncio.create_task(jobs.run("echo well", name)) for name in names]
+            await until_async(lambda: len(lab.jobs()) == 4, "the jobs")
+            before = {*lab.jobs()}
+            lab.kill_controller()
+            for file in (lab.folder / "state").glob("job_state*"):
+                file.unlink()
+            await asyncio.to_thread(lab.start_controller)
+            assert lab.jobs() == []
+            await until_async(lambda: len(lab.jobs()) == 4, "the jobs once more")
+            assert {*lab.jobs()} == before
+            for id_ in before:
+                lab.run("scontrol", "update", f"JobId={id_}", "StartTime=now")
+            assert await asyncio.gather(*work) == 3 * [("well", 0)]

@@ -106,6 +106,19 @@ def test_children_and_grandchildren_end_with_the_driver(
     family.await_none()
 
 
+def test_who_has_no_environment_any_more_ends_with_the_driver(
+    family: Family, tmp_path: Path
+) -> None:
+    # neither has its parent, which has ended
+    words = ["env", "-i", "sh", "-c", f"sleep 3333 & echo $! >{tmp_path}/pid"]
+    driver = family.driver(f"subprocess.run({words})")
+    orphan = psutil.Process(int((tmp_path / "pid").read_text()))
+    assert "SFQ_DRIVER" not in orphan.environ()
+    driver.kill()
+    driver.wait()
+    until(lambda: not orphan.is_running(), "the orphan to end")
+
+
 def test_who_ignores_sigterm_is_killed(family: Family, tmp_path: Path) -> None:
     terminated = tmp_path / "terminated"
     driver = family.driver(STUBBORN.format(file=str(terminated)))

@@ -61,6 +61,7 @@ EVENTS = (
     "is killed",
     "is requeued",
     "is forgotten",
+    "is unrecorded",
     "is abandoned",
 )
 SECONDS = st.sampled_from([0.05, 2.0, 20.0])
@@ -124,6 +125,7 @@ class Record:
     """A job as Slurm has it.
 
     :param idle: another one has the lock, so it has nothing to do
+    :param unrecorded: the controller was killed before it saved, and gives its id again
     """
 
     slurm_job: str
@@ -137,6 +139,11 @@ class Record:
     restarts: int = 0
     runs: list[Run] = field(default_factory=list)
     forgotten: bool = False
+    unrecorded: bool = False
+
+    @property
+    def known(self) -> bool:
+        return not self.forgotten and not self.unrecorded
 
     @property
     def over(self) -> bool:
@@ -148,13 +155,14 @@ class Record:
 
     def row(self) -> str:
         times = "|".join("N/A" if t is None else str(t) for t in self.times())
-        return f"{self.slurm_job}|{self.slurm_job}|{self.state}|None|{times}|1|c1"
+        return f"{self.slurm_job}|{self.slurm_job}|{self.state}|None|{times}|1|c1|sfq:run:{self.key}"
 
     def shown(self) -> str:
         start, end = ("Unknown" if t is None else str(t) for t in self.times())
         return (
             f"JobId={self.slurm_job} JobState={self.state} Restarts={self.restarts} "
-            f"ExitCode={self.exit_code} StartTime={start} EndTime={end}"
+            f"ExitCode={self.exit_code} StartTime={start} EndTime={end} "
+            f"Comment=sfq:run:{self.key}"
         )
 
     def times(self) -> list[int | None]:
@@ -177,6 +185,7 @@ class Slurm(LoginNode):
         #: how often squeue will know no job, as of a controller that has just started
         self.denials = 0
         self.submissions: list[str] = []
+        self.following = 7
 
     def mine(self, key: str) -> list[Record]:
         return [one for one in self.records if one.key == key]
@@ -187,14 +196,18 @@ class Slurm(LoginNode):
             return self._submit(command)
         if "connection" in self.broken:
             raise LOST
+        if "show config" in command:
+            return f"NEXT_JOB_ID             = {self.following}", 0
         if "scontrol" in command:
             return self._show(command.split()[-1])
         if "sacct" in command:
             return "sacct: not found", 127
         if "scancel" in command:
             for one in self.records:
-                if re.search(rf"\b{one.slurm_job}\b", command):
+                if one.known and re.search(rf"\b{one.slurm_job}\b", command):
                     self.kill(one)
+            return "", 0
+        if command.startswith("rm "):
             return "", 0
         assert command.startswith("cat "), command
         key = command.split("/")[-1].split(".")[0]
@@ -204,15 +217,17 @@ class Slurm(LoginNode):
         (key,) = set(re.findall(r"sfq:run:(\w+)", command))
         self.submissions.append(key)
         # as the command does it: see test_slurm_submission
-        there = [one.slurm_job for one in self.mine(key) if one.seen]
+        mine = [one for one in self.mine(key) if not one.unrecorded]
+        there = [one.slurm_job for one in mine if one.seen]
         if there:
             return there[0], 0
         fate = self.sbatch.pop(0) if self.sbatch else "taken"
         if fate == "full":
             return "sbatch: error: Resource temporarily unavailable", 1
-        number = str(7 + len(self.records))
+        number = str(self.following)
+        self.following += 1
         seen = fate != "taken late"
-        self.records.append(Record(number, key, bool(self.mine(key)), seen))
+        self.records.append(Record(number, key, bool(mine), seen))
         if fate == "taken":
             return number, 0
         raise LOST
@@ -221,7 +236,7 @@ class Slurm(LoginNode):
         if "scontrol" in self.broken:
             return "slurm_load_jobs error: Unable to contact slurm controller", 1
         for one in self.records:
-            if one.slurm_job == slurm_job and not one.forgotten:
+            if one.slurm_job == slurm_job and one.known:
                 return one.shown(), 0
         return "slurm_load_jobs error: Invalid job id specified", 1
 
@@ -232,7 +247,7 @@ class Slurm(LoginNode):
         if self.denials:
             self.denials -= 1
             return ""
-        known = [one for one in self.records if not one.forgotten]
+        known = [one for one in self.records if one.known]
         return "\n".join(one.row() for one in known if one.slurm_job in ids)
 
     async def look(self, urgent: bool) -> list[JobMark]:
@@ -273,6 +288,11 @@ class Slurm(LoginNode):
         if not one.over:
             one.state, one.exit_code = "CANCELLED", "0:15"
             one.ended = self._loop.time()
+
+    def lose(self, one: Record) -> None:
+        """The controller is killed before it has saved its newest job."""
+        self.kill(one)  # as soon as its node tells of it
+        one.unrecorded, self.following = True, int(one.slurm_job)
 
     def requeue(self, one: Record) -> None:
         for run in one.runs:
@@ -339,6 +359,10 @@ class Life(RuleBasedStateMachine):
             # what had nothing to do is remembered longer
             if event == "is forgotten" and one.over and not one.idle:
                 one.forgotten = job.troubled = True
+            newest = one is self.slurm.records[-1] and one.seen and one.known
+            if event == "is unrecorded" and newest and not one.over:
+                self.slurm.lose(one)
+                job.troubled = True
         if event == "is abandoned":
             self.wait(self.abandon(job))
         self.wait(asyncio.sleep(seconds))
@@ -386,7 +410,9 @@ class Life(RuleBasedStateMachine):
         records = self.slurm.mine(job.key)
         assert any(one.over or one.runs for one in records), "it has not ended"
         own = [one for one in records if not one.idle]
-        said = {(one.state, one.exit_code) for one in own if one.over}
+        said = {
+            (one.state, one.exit_code) for one in own if one.over and not one.unrecorded
+        }
         got = (outcome.state, f"{outcome.exit_code}:{outcome.signal}")
         for run in (run for one in own for run in one.runs):
             # a script's own failure is believed before Slurm has noticed it, and all that
@@ -394,7 +420,7 @@ class Life(RuleBasedStateMachine):
             if job.troubled or (run.exit_code and job.ended_at <= run.until):
                 state = "FAILED" if run.exit_code else "COMPLETED"
                 said.add((state, f"{run.exit_code}:0"))
-        if any(one.forgotten for one in own):
+        if any(one.forgotten or (one.unrecorded and one.started) for one in own):
             said.add((answers.LOST, "0:0"))
         assert got in said
 
@@ -405,8 +431,9 @@ class Life(RuleBasedStateMachine):
     @invariant()
     def nothing_is_submitted_that_slurm_has(self) -> None:
         for job in self.tasks:
-            late = [one for one in self.slurm.mine(job.key) if not one.seen]
-            assert len(self.slurm.mine(job.key)) <= 1 + len(late)
+            mine = self.slurm.mine(job.key)
+            gone = [one for one in mine if not one.seen or one.unrecorded]
+            assert len(mine) <= 1 + len(gone)
 
     def teardown(self) -> None:
         try:
@@ -454,9 +481,12 @@ class Life(RuleBasedStateMachine):
                 told.setdefault(str(event["allocation"]), []).append(
                     str(event["status"])
                 )
-        for statuses in told.values():
+        # the histories of jobs that had the same id are mixed
+        twice = {one.slurm_job for one in self.slurm.records if one.unrecorded}
+        for allocation, statuses in told.items():
             line = " ".join(statuses)
-            assert re.fullmatch("requested( granted released)*( released)?", line), line
+            held = "requested( granted released)*( released)?"
+            assert allocation in twice or re.fullmatch(held, line), line
 
 
 TestLife = Life.TestCase
@@ -486,6 +516,9 @@ TestLife.settings = settings(
         (["starts", "no connection", "is killed", "", "", "", ""], S.RUNNING),
         (["starts", "is killed", "is forgotten", "", "", "", ""], S.SETTLED),
         (["starts", "is abandoned", "", ""], S.SETTLED),
+        # one that the controller has lost runs, unless it may have begun
+        (["is unrecorded", *[""] * 8], S.QUEUED),
+        (["starts", "is unrecorded", *[""] * 8], S.SETTLED),
     ],
 )
 def test_a_life(steps: list[str], state: BatchJobState) -> None:

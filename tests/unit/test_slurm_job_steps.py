@@ -541,14 +541,14 @@ def test_the_id_of_a_submitted_job() -> None:
 
 def test_what_slurm_is_asked() -> None:
     assert answers.squeue_command("7,8") == (
-        "SLURM_TIME_FORMAT=%s timeout 60 squeue --noheader --states=all "
-        "--user=\"$(id -un)\" --jobs=7,8 --format='%F|%i|%T|%r|%S|%e|%D|%N'"
+        "plain env SLURM_TIME_FORMAT=%s timeout 60 squeue --noheader --states=all "
+        "--user=\"$(id -un)\" --jobs=7,8 --format='%F|%i|%T|%r|%S|%e|%D|%N|%k'"
     )
-    shown = "SLURM_TIME_FORMAT=%s timeout {} scontrol --oneliner show job 7"
+    shown = "plain env SLURM_TIME_FORMAT=%s timeout {} scontrol --oneliner show job 7"
     assert answers.scontrol_command("7") == shown.format(60)
     assert answers.scontrol_command("7", 2.5) == shown.format(2.5)
     assert answers.sacct_command("7") == (
-        "SLURM_TIME_FORMAT=%s timeout 60 sacct --noheader --parsable2 --allocations "
+        "plain env SLURM_TIME_FORMAT=%s timeout 60 sacct --noheader --parsable2 --allocations "
         "--jobs=7 --format=JobID,State,Reason,ExitCode,Start,End"
     )
 

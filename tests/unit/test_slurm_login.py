@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import AsyncIterator, Callable, MutableMapping, MutableSequence
 from functools import partial
 from pathlib import Path
@@ -134,6 +135,28 @@ async def test_the_exit_code_is_the_commands_own(
     assert await node.run(command) == answer
 
 
+async def test_what_profiles_print_is_no_part_of_an_answer(
+    host: Host, node: LoginNode
+) -> None:
+    banner = "Welcome! 7 jobs\nsfq ended with 3\nstty: no terminal"
+    host.answer = lambda: (f"{banner}\nsfq begins\n42\n\nsfq ended with 0\nBye", 0)
+    assert await node.run("cat lock") == ("42", 0)
+
+
+@pytest.mark.parametrize("content", ["''", "x"], ids=["quotes", "letters"])
+async def test_a_command_may_be_longer_than_an_argument(
+    node: LoginNode, content: str
+) -> None:
+    await node.look(urgent=False)
+    command = f"cat <<'END'\n{content * 150_000}\nEND\nexit 3"
+    assert await node.run(command) == (content * 150_000, 3)
+    assert not any(name.endswith(".command") for name in os.listdir(node.spool))
+    await node.close()
+    # where its file cannot be written, it has not run
+    with pytest.raises(WorkflowExecutionException, match="was lost"):
+        await node.run(command)
+
+
 async def test_what_is_killed_is_lost_and_what_no_shell_reads_is_not(
     node: LoginNode,
 ) -> None:
@@ -259,8 +282,8 @@ async def test_a_forgotten_job_is_no_failure_of_squeue(
     host: Host, node: LoginNode
 ) -> None:
     denied = "slurm_load_jobs error: Invalid job id specified"
-    host.answer = lambda: (f"{denied}\n\nsfq ended with 1", 1)
+    host.answer = lambda: (f"sfq begins\n{denied}\n\nsfq ended with 1", 1)
     assert await node.squeue({"1"}) == ""
     assert await node.squeue({"1", "2"}) is None
-    host.answer = lambda: ("sfq ended with 124", 124)
+    host.answer = lambda: ("sfq begins\nsfq ended with 124", 124)
     assert await node.squeue({"1"}) is None

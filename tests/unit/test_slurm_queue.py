@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import AsyncIterator, Callable, Collection
 from pathlib import Path
 from typing import TypeVar
@@ -24,7 +25,7 @@ from sf_quantum.connectors.slurm.services import SlurmService
 from tests.waiting import SECONDS
 
 T = TypeVar("T")
-SHOWN = "JobId=7 JobState=COMPLETED ExitCode=0:0 StartTime=100 EndTime=101"
+SHOWN = "JobId=7 JobState=COMPLETED ExitCode=0:0 StartTime=100 EndTime=101 Comment=site"
 
 
 class Slurm(LoginNode):
@@ -155,6 +156,44 @@ def test_nodes_are_granted_after_they_were_requested(tmp_path: Path) -> None:
     ]
 
 
+async def test_a_state_that_is_not_known_is_no_answer(
+    jobs: SlurmQueue,
+    slurm: Slurm,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(queue, "DETAIL_SECONDS", 0.1)
+    odd = "7|7|MELTING|None|100|101|1|c1"
+    slurm.squeues[:] = [odd, odd, "7|7|FAILED|None|100|101|1|c1"]
+    slurm.scontrols[:] = [SHOWN.replace("COMPLETED", "MELTING")]
+    with caplog.at_level(logging.WARNING, "streamflow"):
+        submitted = await _submitted(jobs)
+        await _until(lambda: slurm.count("scontrol") > 1)
+        assert not submitted.ended.done()
+        # its script can tell what Slurm does not
+        slurm.looks[:] = [[JobMark(submitted.key, "7", 3, 100.25, 100.5, 0)], []]
+        async with asyncio.timeout(SECONDS):
+            outcome = await submitted.ended
+    assert (outcome.state, outcome.exit_code) == ("FAILED", 3)
+    assert [record.getMessage() for record in caplog.records] == [
+        "Slurm job 7 of job /job/0 is in the state MELTING, which sfq.slurm does not "
+        "know: it will ask again"
+    ]
+
+
+async def test_what_is_too_long_for_an_argument_becomes_a_file(
+    jobs: SlurmQueue, slurm: Slurm
+) -> None:
+    assert await jobs.argument("echo x") == "echo x"
+    spool = Path(slurm.spool)
+    os.mkdir(spool)
+    long = f"echo {'x' * 150_000}"
+    command = await jobs.argument(long)
+    file = spool / os.listdir(spool)[0]
+    assert command == f". {file}"
+    assert await asyncio.to_thread(file.read_text) == long
+
+
 async def test_nothing_unforeseen_ends_the_watch(
     jobs: SlurmQueue, slurm: Slurm, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -228,7 +267,9 @@ async def test_an_answer_that_comes_late_revives_no_abandoned_job(
         return await run(command)
 
     monkeypatch.setattr(slurm, "run", slow)
-    slurm.scontrols[:] = ["JobId=7 JobState=RUNNING ExitCode=0:0 StartTime=100"]
+    slurm.scontrols[:] = [
+        "JobId=7 JobState=RUNNING ExitCode=0:0 StartTime=100 Comment=x"
+    ]
     submitted = await _submitted(jobs)
     slurm.looks[:] = [[JobMark(submitted.key, "7", 0, 100.25, 100.5, 0)], []]
     async with asyncio.timeout(SECONDS):
@@ -249,7 +290,9 @@ async def test_a_component_that_slurm_cannot_tell_about_is_asked_about_again(
     slurm.scontrols[:] = [WorkflowExecutionException("the connection was lost")]
     component = jobs.follow_component(leader, 1, _usage("reserved"))
     await _until(lambda: slurm.count("scontrol") > 1)
-    slurm.scontrols[:] = ["JobId=8 JobState=CANCELLED ExitCode=0:15 StartTime=100"]
+    slurm.scontrols[:] = [
+        "JobId=8 JobState=CANCELLED ExitCode=0:15 StartTime=100 Comment=x"
+    ]
     async with asyncio.timeout(SECONDS):
         assert (await component.ended).state == "CANCELLED"
 
@@ -268,7 +311,7 @@ async def test_a_job_that_is_given_up_between_two_attempts_is_cancelled(
         await _until(lambda: "next attempt in 600.0 s" in caplog.text)
     submission.cancel()
     await asyncio.wait({submission})
-    await _until(lambda: slurm.count(f"sfq:run:{given_up.key}[^ ]* //p") == 1)
+    await _until(lambda: slurm.count(f"sfq:run:{given_up.key}[^ ]*") == 1)
 
 
 async def test_what_slurm_takes_while_the_queue_is_closed_is_settled(

@@ -119,7 +119,9 @@ def test_it_submits_once(commands: Commands, tmp_path: Path) -> None:
 def test_a_job_whose_answer_was_lost_is_found_in_the_queue(commands: Commands) -> None:
     commands.put("sbatch", "echo >>$0.tries; exit 1")
     assert commands.submit() == ("", 1)
-    commands.put("squeue", "echo 'sfq:run:other 41'; echo 'sfq:run:key 43'")
+    commands.put(
+        "squeue", "echo '41 PENDING sfq:run:other'; echo '43 PENDING sfq:run:key'"
+    )
     assert commands.submit() == ("43\n", 0)
     assert commands.tries() == 1
 
@@ -153,7 +155,7 @@ class Salloc:
         commands.put(
             "salloc", 'env >$0.env; echo "$@" >>$0.ran; echo Granted job allocation 50'
         )
-        self.queue("sfq:run:key-a 50 RUNNING")
+        self.queue("50 RUNNING sfq:run:key-a")
         commands.put("scancel", 'echo "$@" >>$0.ran; rm -f ${0%/*}/there')
         self.holds("touch ${0%/*}/spool/key.up")
         (folder / "there").touch()

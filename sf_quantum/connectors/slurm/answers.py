@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -14,6 +14,14 @@ from sf_quantum.connectors.slurm.scripts import UNKNOWN, JobMark
 ENDED = frozenset(
     "BOOT_FAIL CANCELLED COMPLETED DEADLINE FAILED NODE_FAIL OUT_OF_MEMORY PREEMPTED "
     "TIMEOUT".split()
+)
+# states that are not final, with nodes and without: squeue(1) and sacct(1) up to 25.05
+RUNNING = frozenset(
+    "COMPLETING RESIZING RUNNING SIGNALING STAGE_OUT STOPPED SUSPENDED".split()
+)
+QUEUED = frozenset(
+    "CONFIGURING EXPEDITING PENDING POWER_UP_NODE REQUEUED REQUEUE_FED REQUEUE_HOLD "
+    "RESV_DEL_HOLD SPECIAL_EXIT".split()
 )
 #: the state of a job that Slurm no longer knows and that left no mark
 LOST = "LOST"
@@ -49,7 +57,8 @@ _NODE_TROUBLE = re.compile(
 # Slurm's commands block while the controller is down
 PATIENCE_SECONDS = 60
 # of squeue, in the order of QueueRow; %i is not kept
-_FIELDS = "%F|%i|%T|%r|%S|%e|%D|%N"
+_FIELDS = "%F|%i|%T|%r|%S|%e|%D|%N|%k"
+_NO_COMMENT = "(null)"
 # of sacct, and what scontrol calls them
 _SACCT_FIELDS = {
     "JobID": "JobId",
@@ -59,6 +68,7 @@ _SACCT_FIELDS = {
     "Start": "StartTime",
     "End": "EndTime",
 }
+NEXT_JOB_COMMAND = f"plain timeout {PATIENCE_SECONDS} scontrol show config"
 _JOB_ID = re.compile(r"^(\d+)(?:;\S+)?$", re.MULTILINE)
 
 
@@ -67,6 +77,7 @@ class EndReason(StrEnum):
 
     NEVER_BEGAN = "there is no sign that its script began"
     FORGOTTEN = "Slurm no longer knows it, and it left no exit code"
+    UNRECORDED = "Slurm has lost its record of it, and it left no exit code"
     NO_EXIT_CODE = "it left no exit code"
     ALLOCATION_ENDED = "its allocation ended by itself"
 
@@ -77,6 +88,7 @@ class QueueRow:
 
     :param job: the job id; for a task of an array, the id of the array
     :param ended: for a running job, when its time limit expires
+    :param comment: by which a job is told from another that has its id
     """
 
     job: str
@@ -86,6 +98,7 @@ class QueueRow:
     ended: float | None
     nodes: int
     node_list: str
+    comment: str = ""
 
     @property
     def over(self) -> bool:
@@ -204,50 +217,77 @@ def squeue(text: str) -> dict[str, list[QueueRow]]:
     """Read the output of :func:`squeue_command`, by job id; an array may have several."""
     rows: dict[str, list[QueueRow]] = {}
     for line in text.splitlines():
-        words = line.split("|")
-        if len(words) == 8 and words[0].isdigit():
-            job, _, state, reason, started, ended, nodes, node_list = words
+        words = line.split("|", 8)
+        if len(words) >= 8 and words[0].isdigit():
+            job, _, state, reason, started, ended, nodes, node_list, *comment = words
             count = int(nodes) if nodes.isdigit() else 0
-            row = QueueRow(
-                job, state, reason, _epoch(started), _epoch(ended), count, node_list
-            )
+            times = _epoch(started), _epoch(ended)
+            own = comment[0] if comment else ""
+            row = QueueRow(job, state, reason, *times, count, node_list, own)
             rows.setdefault(job, []).append(row)
     return rows
 
 
-def scontrol(text: str, job: str) -> list[JobOutcome]:
-    """Read what :func:`scontrol_command` prints about a job, or the tasks of an array."""
+def scontrol(text: str, job: str, comment: str = "") -> list[JobOutcome]:
+    """Read what :func:`scontrol_command` prints about a job, or the tasks of an array.
+
+    :param comment: that of the job, without which the job is another
+    """
     records = [dict(re.findall(r"(\w+)=(\S*)", line)) for line in text.splitlines()]
     return [
         _outcome(record)
         for record in records
         if "JobState" in record
         and job in (record.get("JobId"), record.get("ArrayJobId"))
+        and not (comment and is_foreign(record.get("Comment", _NO_COMMENT), comment))
     ]
 
 
 def sacct(text: str) -> list[JobOutcome]:
-    """Read the output of :func:`sacct_command`, one outcome for each job."""
+    """Read the output of :func:`sacct_command`, one outcome for each job that has ended."""
     lines = [line.split("|") for line in text.splitlines()]
-    return [
+    outcomes = [
         _outcome(dict(zip(_SACCT_FIELDS.values(), words, strict=True)))
         for words in lines
         if len(words) == len(_SACCT_FIELDS) and re.match(r"\d", words[0])
     ]
+    # without a controller that knows the job, its record may stay at RUNNING for ever
+    return [one for one in outcomes if one.state in ENDED]
+
+
+def is_foreign(comment: str, own: str) -> bool:
+    """Whether a job is another than the one submitted with the comment ``own``.
+
+    A controller that was killed may have lost the jobs of its last seconds, and gives their
+    ids to others. A site may have changed the comment.
+    """
+    ours = comment.startswith("sfq:")
+    return comment == _NO_COMMENT or (ours and not comment.startswith(own))
+
+
+def next_job(text: str) -> int | None:
+    """The id of the next job, in the output of :data:`NEXT_JOB_COMMAND`."""
+    found = re.search(r"^NEXT_JOB_ID *= *(\d+)", text, re.MULTILINE)
+    return None if found is None else int(found[1])
+
+
+def unknown_states(states: Iterable[str]) -> str:
+    """The states that are not in Slurm's manual pages, as text; empty if there are none."""
+    return ", ".join(sorted({*states} - ENDED - RUNNING - QUEUED))
 
 
 def squeue_command(ids: str) -> str:
     """The ``squeue`` command for job ids separated by commas."""
     # without --user, Slurm sends the jobs of all users if --jobs lists more than one
     return (
-        f"SLURM_TIME_FORMAT=%s timeout {PATIENCE_SECONDS} squeue --noheader "
+        f"plain env SLURM_TIME_FORMAT=%s timeout {PATIENCE_SECONDS} squeue --noheader "
         f"--states=all --user=\"$(id -un)\" --jobs={ids} --format='{_FIELDS}'"
     )
 
 
 def scontrol_command(job: str, patience_seconds: float = PATIENCE_SECONDS) -> str:
     return (
-        f"SLURM_TIME_FORMAT=%s timeout {patience_seconds:g} "
+        f"plain env SLURM_TIME_FORMAT=%s timeout {patience_seconds:g} "
         f"scontrol --oneliner show job {job}"
     )
 
@@ -255,8 +295,8 @@ def scontrol_command(job: str, patience_seconds: float = PATIENCE_SECONDS) -> st
 def sacct_command(job: str) -> str:
     """The ``sacct`` command for a job, for clusters with accounting."""
     return (
-        f"SLURM_TIME_FORMAT=%s timeout {PATIENCE_SECONDS} sacct --noheader --parsable2 "
-        f"--allocations --jobs={job} --format={','.join(_SACCT_FIELDS)}"
+        f"plain env SLURM_TIME_FORMAT=%s timeout {PATIENCE_SECONDS} sacct --noheader "
+        f"--parsable2 --allocations --jobs={job} --format={','.join(_SACCT_FIELDS)}"
     )
 
 

@@ -32,7 +32,7 @@ from sf_quantum.connectors.slurm import scripts
 from sf_quantum.connectors.slurm.answers import JobOutcome
 from sf_quantum.connectors.slurm.elastic import Elastic
 from sf_quantum.connectors.slurm.login import LoginNode
-from sf_quantum.connectors.slurm.quantum import QpuUse, ServiceQpus
+from sf_quantum.connectors.slurm.quantum import ServiceQpus
 from sf_quantum.connectors.slurm.queue import SlurmQueue
 from sf_quantum.connectors.slurm.reserved import Reserved
 from sf_quantum.connectors.slurm.services import (
@@ -141,14 +141,15 @@ class SlurmConnector(InvokedConnector, Stock):
             service = self._services.get(location.service or "", SlurmService())
             queue = self._queue(location, invocation.workdir)
             await self._qpus.prepare(queue, name)
-            use = None
+            use, line = None, _line(invocation)
             if service.qpu:
                 use = await self._qpus.lend(queue, name, service.qpu)
+                line = use.command(await queue.argument(line))
             same = invocation.stderr == invocation.stdout
             job = StepJob(
                 name=name,
                 service=service,
-                body=self._body(invocation, use),
+                body=self._body(invocation, line),
                 workdir=invocation.workdir,
                 stdin=_file(invocation.stdin),
                 stdout=_file(invocation.stdout),
@@ -183,21 +184,13 @@ class SlurmConnector(InvokedConnector, Stock):
                 for strategy in strategies.values():
                     stack.push_async_callback(strategy.close)
 
-    def _body(self, invocation: Invocation, use: QpuUse | None) -> str:
+    def _body(self, invocation: Invocation, line: str) -> str:
         """The job script: the command in the template of the service."""
-        location, workdir = invocation.location, invocation.workdir
-        exports = [
-            f"export {key}={shlex.quote(value)} &&"
-            for variables in (location.environment, invocation.environment or {})
-            for key, value in variables.items()
-        ]
-        words = [*exports, *invocation.command]
-        line = create_command(type(self).__name__, words, None, workdir)
         script: str = self.template_map.get_command(
-            command=line if use is None else use.command(line),
-            template=location.service,
+            command=line,
+            template=invocation.location.service,
             environment=invocation.environment,
-            workdir=workdir,
+            workdir=invocation.workdir,
         )
         return script
 
@@ -258,6 +251,18 @@ class SlurmConnector(InvokedConnector, Stock):
         if folder.is_file():  # StreamFlow passes the file where `lazy` is false
             folder = folder.parent
         return str((folder / Path(path).expanduser()).absolute())
+
+
+def _line(invocation: Invocation) -> str:
+    """The command of a job, with its environment and work directory, for the shell."""
+    exports = [
+        f"export {key}={shlex.quote(value)} &&"
+        for variables in (invocation.location.environment, invocation.environment or {})
+        for key, value in variables.items()
+    ]
+    words = [*exports, *invocation.command]
+    line: str = create_command(SlurmConnector.__name__, words, None, invocation.workdir)
+    return line
 
 
 @contextmanager

@@ -102,6 +102,8 @@ class BatchJob:
         self.state = BatchJobState.SUBMITTING
         #: Slurm's id, empty until it is known
         self.slurm_job = ""
+        #: the beginning of its comment in Slurm's queue, empty until it is submitted
+        self.comment = ""
         #: the latest line of ``squeue``
         self.row: QueueRow | None = None
         #: the mark of its script
@@ -121,6 +123,11 @@ class BatchJob:
     def active(self) -> bool:
         """Whether Slurm has accepted the job, and its outcome is still needed."""
         return self.state in _ACTIVE
+
+    @property
+    def leaves_lock(self) -> bool:
+        """Whether a lock shows that its script has begun, and keeps a second from running."""
+        return not self.array and self.group is None
 
     @property
     def unsettled(self) -> bool:
@@ -147,6 +154,7 @@ class BatchJob:
         component = BatchJob(self.name, usage, group=number)
         # components have consecutive job ids (sbatch(1), heterogeneous jobs)
         component.slurm_job = str(int(self.slurm_job) + number)
+        component.comment = self.comment
         component.accepted(self.slurm_job, self._queued_at)
         if self.granted.done():
             component._be(BatchJobState.RUNNING)
@@ -236,11 +244,26 @@ class BatchJob:
             return None
         return replace(outcome, state=LOST, reason=EndReason.NEVER_BEGAN)
 
-    def forgotten(self) -> JobOutcome:
-        """The outcome by the mark, since Slurm no longer knows the job."""
+    def forgotten(self, reason: EndReason = EndReason.FORGOTTEN) -> JobOutcome:
+        """The outcome by the mark, since Slurm no longer knows the job.
+
+        :param reason: if there is no mark
+        """
         if self.mark is not None:
             return JobOutcome.of_mark(self.mark.slurm_job, self.mark)
-        return JobOutcome(self.slurm_job, LOST, EndReason.FORGOTTEN)
+        return JobOutcome(self.slurm_job, LOST, reason)
+
+    def unrecorded(self, at: float) -> None:
+        """Slurm has lost its record of the job before the job began: it has no id now."""
+        self.usage.given_up(at)
+        self.slurm_job, self.row, self._denials = "", None, 0
+        self._before = BatchJobState.QUEUED
+
+    def accepted_again(self, slurm_job: str) -> None:
+        """Slurm has accepted the job once more."""
+        self.usage.submitted(slurm_job)
+        # unless the first has begun after all
+        self.slurm_job = self.slurm_job or slurm_job
 
     def undetermined(self) -> JobOutcome | None:
         """The outcome by the mark, if it is up to date: Slurm did not answer in time."""
@@ -289,7 +312,7 @@ class BatchJob:
 
 
 def _where(*states: str) -> BatchJobState:
-    running = {"RUNNING", "COMPLETING", "SUSPENDED"} & {*states}
+    running = answers.RUNNING & {*states}
     return BatchJobState.RUNNING if running else BatchJobState.QUEUED
 
 
@@ -341,6 +364,10 @@ class NodeUsage:
             self._seen_on(row)
         elif row.state == "PENDING" and self.nodes:
             self._release(row.ended or row.started or self._started or self._requested)
+
+    def given_up(self, at: float) -> None:
+        """Slurm has lost the request."""
+        self._release(at)
 
     def given_back(self, at: float) -> None:
         """The driver gives the nodes back; only the first call counts."""

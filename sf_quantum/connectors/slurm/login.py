@@ -38,18 +38,29 @@ ANSWER_SECONDS = 60
 CLOSE_SECONDS = 5
 # StreamFlow kills a local shell after five seconds
 END_SECONDS = 8
-# If this line is missing, the connection was lost. The exit code does not show that: sbatch
-# has the same one for a wrong option as ssh has for a broken connection.
-_END = re.compile(r"(.*)^sfq ended with (\d+)", re.DOTALL | re.MULTILINE)
-_BEGIN = """\
+# The first line ends what banners and profiles of the login node print. If the last one is
+# missing, the connection was lost. The exit code does not show that: sbatch has the same one
+# for a wrong option as ssh has for a broken connection.
+_ANSWER = re.compile(
+    r".*?^sfq begins\n(.*)^sfq ended with (\d+)(?:\n.*)?", re.DOTALL | re.MULTILINE
+)
+_BEGIN = f"""\
 exec 2>&1
-trap 'printf "\\nsfq ended with %d\\n" $?' EXIT"""
+printf '\\nsfq begins\\n'
+trap 'printf "\\nsfq ended with %d\\n" $?' EXIT
+{scripts.PLAIN}"""
+# Linux limits each argument of a program to 128 KiB (MAX_ARG_STRLEN, execve(2))
+_ARGUMENT_BYTES = 100_000
 
+# Of a line of the queue with the id and the comment of a job: the id, if the job is of the
+# driver's run, or of a job of it.
+_OWN = r"s/^\([0-9]*\) sfq:{run}:{key}[^ ]*\( .*\)*$/\1/p"
 # A job that was being submitted appears late in the queue, so the queue must be empty several
 # times in a row. A shell with a successor leaves the cleaning up to it.
 _SETUP = """\
+{plain}
 trap '' HUP INT TERM PIPE
-d={spool} run={run} me={me} grace={grace}
+d={spool} me={me} grace={grace}
 mkdir -p "$d" && chmod 700 "$d" && rm -f "$d/gone" && echo $me >"$d/owner" || exit
 look() {{
   touch "$d/alive"
@@ -77,9 +88,9 @@ end() {{
   done
   n=0 quiet=0
   while [ $n -lt 60 ] && [ $quiet -lt 3 ]; do
-    if ids=$(squeue --noheader --user="$(id -un)" --format='%k %F'); then
-      ids=$(echo "$ids" | sed -n "s/^sfq:$run:[^ ]* //p" | sort -u)
-      if [ -n "$ids" ]; then quiet=0; scancel $ids; else quiet=$((quiet + 1)); fi
+    if ids=$(plain squeue --noheader --user="$(id -un)" --format='%F %k'); then
+      ids=$(echo "$ids" | sed -n '{own}' | sort -u)
+      if [ -n "$ids" ]; then quiet=0; plain scancel $ids; else quiet=$((quiet + 1)); fi
     fi
     n=$((n + 1)); sleep 0.5
   done
@@ -100,6 +111,11 @@ def reaching(location: ExecutionLocation) -> Iterator[None]:
         raise WorkflowExecutionException(
             f"no connection to {location.name}: {message}"
         ) from error
+
+
+def is_too_long(command: str) -> bool:
+    """Whether a command exceeds an argument of ``sh -c``, quoted twice as by connectors."""
+    return len(shlex.quote(shlex.quote(command)).encode()) > _ARGUMENT_BYTES
 
 
 class LoginNode:
@@ -127,13 +143,19 @@ class LoginNode:
         """Run a shell command in a separate session, so that commands run concurrently.
 
         The command continues if the caller is cancelled: StreamFlow's SSH connector does
-        not recover from a cancelled connection attempt.
+        not recover from a cancelled connection attempt. One that is too long for an argument
+        travels as a file.
 
         :returns: the output, stderr included, and the exit code
         :raises WorkflowExecutionException: if the login node cannot be reached, or the
             connection was lost, so that the result of the command is unknown
         """
         words = ["sh", "-c", shlex.quote(f"{_BEGIN}\n{command}")]
+        if is_too_long(command):
+            file = scripts.path(self.spool, uuid.uuid4().hex, "command")
+            await self.write(file, f"{_BEGIN}\n{command}".encode())
+            name = shlex.quote(file)
+            words = ["sh", "-c", shlex.quote(f"sh {name}; rm -f {name}")]
         with reaching(self._location):
             # with stdin set, StreamFlow does not use the shared shell
             result = await asyncio.shield(
@@ -142,12 +164,12 @@ class LoginNode:
                 )
             )
         text = "" if result is None else result[0]
-        if (ended := _END.fullmatch(text.rstrip())) is None:
+        if (answer := _ANSWER.fullmatch(text.rstrip())) is None:
             message = " ".join(text.split()) or "no message"
             raise WorkflowExecutionException(
                 f"the connection to {self.name} was lost: {message}"
             )
-        return ended[1].strip(), int(ended[2])
+        return answer[1].strip(), int(answer[2])
 
     async def write(self, file: str, content: bytes) -> None:
         """Write a file of mode 0600; an incomplete one is removed.
@@ -159,7 +181,9 @@ class LoginNode:
         # the file may be read or written concurrently; a lost connection truncates the input
         script = (
             f"umask 077; f={shlex.quote(file)}; t=$f.$$; "
-            f"cat >$t && [ $(wc -c <$t) -eq {len(content)} ] && mv $t $f || rm -f $t"
+            f"cat >$t && [ $(wc -c <$t) -eq {len(content)} ] && mv $t $f || "
+            # what is not read would break the pipe
+            "{ rm -f $t; cat >/dev/null; }"
         )
         with reaching(self._location):
             writer = await self._connector.get_stream_writer(
@@ -190,10 +214,10 @@ class LoginNode:
         """Cancel the queued jobs of this driver, or one; tells whether that is certain."""
         with suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_SECONDS):
+                own = _OWN.format(run=self.driver_run, key=key)
                 _, code = await self.ask(
-                    'jobs=$(squeue --noheader --user="$(id -un)" --format="%k %F") && '
-                    f"echo \"$jobs\" | sed -n 's/^sfq:{self.driver_run}:{key}[^ ]* //p' | "
-                    "sort -u | xargs -r scancel"
+                    'jobs=$(plain squeue --noheader --user="$(id -un)" --format="%F %k") && '
+                    f"echo \"$jobs\" | sed -n '{own}' | sort -u | plain xargs -r scancel"
                 )
                 return code == 0
         return False
@@ -257,11 +281,15 @@ class LoginNode:
             # the driver's guardian must not end this shell, which cleans up after the driver
             me = uuid.uuid4().hex
             # connectors return the same shell for the same command, even if it hangs
-            words = ["env", "-u", guardian.MARKER, f"SFQ_SHELL={me}", "sh"]
+            words = ["env", "-u", guardian.MARKER, f"{guardian.OUTLIVES}={me}", "sh"]
+            if self.local:
+                # whoever kills the driver's process group does not kill it
+                words.insert(-1, "setsid")
             shell = await self._connector.get_shell(words, self._location)
             setup = _SETUP.format(
+                plain=scripts.PLAIN,
+                own=_OWN.format(run=self.driver_run, key=""),
                 spool=shlex.quote(self.spool),
-                run=self.driver_run,
                 me=me,
                 pause=LOOK_PAUSE_SECONDS,
                 grace=LOCAL_GRACE_SECONDS if self.local else GRACE_SECONDS,

@@ -12,6 +12,7 @@ import asyncio
 import math
 import shlex
 import time
+import uuid
 from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 
@@ -20,9 +21,14 @@ from streamflow.log_handler import logger
 
 from sf_quantum import backoff
 from sf_quantum.connectors.slurm import answers, scripts
-from sf_quantum.connectors.slurm.answers import JobOutcome, QueueRow
+from sf_quantum.connectors.slurm.answers import LOST, EndReason, JobOutcome, QueueRow
 from sf_quantum.connectors.slurm.job import BatchJob, BatchJobState, NodeUsage
-from sf_quantum.connectors.slurm.login import LoginNode, survives_errors
+from sf_quantum.connectors.slurm.login import (
+    LoginNode,
+    is_too_long,
+    survives_errors,
+    warn,
+)
 from sf_quantum.connectors.slurm.scripts import JobMark
 
 # Slurm's record of a failed job may appear after the mark of its script
@@ -53,6 +59,8 @@ class SlurmQueue:
         self.orphan_seconds = orphan_seconds
         # by key; removed when they are settled
         self._jobs: dict[str, BatchJob] = {}
+        # how they are submitted, also by key
+        self._commands: dict[str, str] = {}
         self._steps: dict[str, asyncio.Future[JobMark]] = {}
         self._submissions: set[asyncio.Task[tuple[str, int]]] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -62,30 +70,39 @@ class SlurmQueue:
         self._closed = False
 
     async def submit(
-        self, job: BatchJob, options: str, script: str, *, at_once: str | None = None
+        self,
+        job: BatchJob,
+        options: str,
+        script: str,
+        *,
+        note: str = "",
+        at_once: str | None = None,
     ) -> None:
         """Submit a new job, retrying while Slurm cannot accept it, and follow it.
 
-        :param at_once: see :func:`sf_quantum.connectors.slurm.scripts.submission`
+        :param note: see :func:`sf_quantum.connectors.slurm.scripts.submission`
+        :param at_once: see there
         :raises WorkflowExecutionException: if Slurm refuses it, with Slurm's message
         :raises asyncio.CancelledError: once the queue is closed
         """
         await self.start_watching()
+        job.comment = f"sfq:{self.login.driver_run}:{job.key}"
         command = scripts.submission(
             self.login.spool,
             job.key,
             script,
-            comment=f"sfq:{self.login.driver_run}:{job.key}",
+            comment=job.comment,
+            note=note,
             options=options,
             at_once=at_once,
         )
         job.usage.requested(time.time())
-        self._jobs[job.key] = job
+        self._jobs[job.key], self._commands[job.key] = job, command
         try:
             slurm_job = await self._submitted(job, command)
         except BaseException:
             job.refused()
-            del self._jobs[job.key]
+            self._remove(job)
             raise
         job.accepted(slurm_job, _now())
         self._conclude_if_new(job, BatchJobState.SUBMITTING)
@@ -146,17 +163,34 @@ class SlurmQueue:
         finally:
             del self._steps[key]
 
+    async def argument(self, command: str) -> str:
+        """A command for ``sh -c``; one that is too long goes into the spool."""
+        if not is_too_long(command):
+            return command
+        await self.start_watching()
+        file = scripts.path(self.login.spool, uuid.uuid4().hex, "command")
+        for pause in backoff.CLUSTER.pauses():
+            with suppress(WorkflowExecutionException):
+                await self.login.write(file, command.encode())
+                if (await self.login.run(f"[ -e {shlex.quote(file)} ]"))[1] == 0:
+                    break
+            warn(f"Cannot write {file} on {self.login.name}, and will try again")
+            await asyncio.sleep(pause)
+        return f". {shlex.quote(file)}"
+
     async def cancel(self, *jobs: BatchJob) -> None:
         """Cancel the jobs that have not ended, without waiting for their end."""
         await self.scancel(*[job.slurm_job for job in jobs if not job.ended.done()])
 
     async def scancel(self, *ids: str) -> None:
         """Run ``scancel``; if it fails, the login node's shell cancels the jobs later."""
-        if ids:
+        if ids := tuple(filter(None, ids)):  # one may be being submitted again
             with suppress(TimeoutError):
                 async with asyncio.timeout(CLOSE_SECONDS):
                     patience = answers.PATIENCE_SECONDS
-                    await self.login.ask(f"timeout {patience} scancel {' '.join(ids)}")
+                    await self.login.ask(
+                        f"plain timeout {patience} scancel {' '.join(ids)}"
+                    )
 
     def abandon(self, job: BatchJob) -> None:
         """Stop waiting for a job; its journal entry is still settled."""
@@ -241,7 +275,7 @@ class SlurmQueue:
         polled = {
             job: job.slurm_job
             for job in self._jobs.values()
-            if job.state is not BatchJobState.SUBMITTING
+            if job.state is not BatchJobState.SUBMITTING and job.slurm_job
         }
         try:
             text = await self.login.squeue({*polled.values()}) if polled else ""
@@ -252,9 +286,15 @@ class SlurmQueue:
         rows = answers.squeue(text)
         lasting = []
         for job, slurm_job in polled.items():
-            own = rows.get(slurm_job, [])
+            own = [
+                row
+                for row in rows.get(slurm_job, [])
+                if not answers.is_foreign(row.comment, job.comment)
+            ]
             if job.slurm_job != slurm_job:
                 continue  # its mark has changed the id meanwhile
+            if _is_unknown(job, *(row.state for row in own)):
+                continue
             if job.active:
                 before = job.state
                 job.listed(own)
@@ -266,8 +306,12 @@ class SlurmQueue:
                 if any(row.lasts for row in own):
                     lasting.append(slurm_job)
             if job.state is BatchJobState.SETTLED:
-                self._jobs.pop(job.key, None)
+                self._remove(job)
         await self.scancel(*lasting)
+
+    def _remove(self, job: BatchJob) -> None:
+        self._jobs.pop(job.key, None)
+        self._commands.pop(job.key, None)
 
     def _conclude_if_new(self, job: BatchJob, before: BatchJobState) -> None:
         if job.state is BatchJobState.ENDING and before is not BatchJobState.ENDING:
@@ -306,27 +350,92 @@ class SlurmQueue:
         patience = PATIENCE_WITH_MARK_SECONDS if marked else answers.PATIENCE_SECONDS
         command = answers.scontrol_command(job.slurm_job, patience)
         text, code = await self.login.ask(command)
-        if code == 0 and (records := answers.scontrol(text, job.slurm_job)):
+        records = answers.scontrol(text, job.slurm_job, job.comment)
+        if code == 0 and records:
+            if _is_unknown(job, *(one.state for one in records)):
+                job.unanswered()
+                return None
             outcome = job.shown(records)
-            if outcome is None or job.is_proven(outcome):
-                return outcome
-            lock = shlex.quote(scripts.path(self.login.spool, job.key, "lock"))
-            owner, code = await self.login.ask(f"cat {lock}")
-            return None if code == scripts.UNKNOWN else job.locked(owner, outcome)
-        if answers.is_forgotten(text):
-            return await self._forgotten(job)
+            return outcome and await self._proven(job, outcome)
+        # or another job has its id
+        if answers.is_forgotten(text) or (code == 0 and "JobState=" in text):
+            return await self._forgotten(job, known=code != 0)
         job.unanswered()
         return None
 
-    async def _forgotten(self, job: BatchJob) -> JobOutcome:
+    async def _proven(self, job: BatchJob, outcome: JobOutcome) -> JobOutcome | None:
+        if job.is_proven(outcome):
+            return outcome
+        owner = await self._lock(job)
+        return None if owner is None else job.locked(owner, outcome)
+
+    async def _lock(self, job: BatchJob) -> str | None:
+        """The id of the Slurm job whose script has begun, empty if none has."""
+        file = shlex.quote(scripts.path(self.login.spool, job.key, "lock"))
+        owner, code = await self.login.ask(f"cat {file}")
+        if code == scripts.UNKNOWN:
+            return None
+        return owner if code == 0 else ""
+
+    async def _forgotten(self, job: BatchJob, known: bool) -> JobOutcome | None:
+        """The outcome of a job that Slurm does not know.
+
+        :param known: whether Slurm may have known it; false if another job has its id
+        """
         if job.mark is None:
             # an exception here means a lost connection, not a lost job
-            text, code = await self.login.run(answers.sacct_command(job.slurm_job))
-            if code == 0 and (outcomes := answers.sacct(text)):
-                return answers.worst(outcomes)
+            text, code = await self.login.run(answers.NEXT_JOB_COMMAND)
+            following = answers.next_job(text) if code == 0 else None
+            if following is not None and int(job.slurm_job) >= following:
+                known = False
+            if known:
+                text, code = await self.login.run(answers.sacct_command(job.slurm_job))
+                if code == 0 and (outcomes := answers.sacct(text)):
+                    return await self._proven(job, answers.worst(outcomes))
             # a slow file system may show the mark late
             await asyncio.sleep(self._interval)
-        return job.forgotten()
+        reason = EndReason.FORGOTTEN if known else EndReason.UNRECORDED
+        if job.mark is None and job.leaves_lock:
+            owner = await self._lock(job)
+            if owner is None:
+                return None
+            if not owner and not known:
+                return await self._submit_again(job)
+            if owner.isdecimal():
+                return job.locked(owner, job.forgotten(reason))
+        return job.forgotten(reason)
+
+    async def _submit_again(self, job: BatchJob) -> JobOutcome | None:
+        """Submit a job that has not begun once more: None, or why Slurm refuses it."""
+        old = job.slurm_job
+        logger.warning(
+            f"Slurm has lost its record of {job.name}, Slurm job {old}, which had not "
+            "begun: it is submitted again."
+        )
+        file = shlex.quote(scripts.path(self.login.spool, job.key, "id"))
+        _, code = await self.login.ask(f"rm -f {file}")
+        if code != 0:
+            return None
+        job.unrecorded(time.time())
+        try:
+            new = await self._submitted(job, self._commands[job.key])
+        except WorkflowExecutionException as error:
+            return JobOutcome(old, LOST, str(error))
+        job.accepted_again(new)
+        if not job.active:  # it is not wanted any more
+            await self.scancel(new)
+        return None
+
+
+def _is_unknown(job: BatchJob, *states: str) -> bool:
+    """Whether one of the states of a job tells nothing about it, which is logged."""
+    unknown = answers.unknown_states(states)
+    if unknown:
+        warn(
+            f"Slurm job {job.slurm_job} of {job.name} is in the state {unknown}, which "
+            "sfq.slurm does not know: it will ask again"
+        )
+    return bool(unknown)
 
 
 def _now() -> float:

@@ -55,7 +55,10 @@ class Reserved:
         """Run a job on a component, or per step if the quantum nodes have been given back."""
         requested = time.time()
         while not (job.service.quantum and self._quantum_released):
-            components = await self._components()
+            try:
+                components = await self._components()
+            except AllocationGone:
+                continue
             self._begin(job)
             try:
                 outcome = await components.run(job, requested)

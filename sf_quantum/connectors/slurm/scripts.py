@@ -29,6 +29,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import takewhile
 
+# users set variables for their own calls of Slurm's commands, which would change the answers:
+# defaults of options (SQUEUE_PARTITION hides jobs), formats, and other clusters
+PLAIN = """\
+plain() {
+  (unset $(env | sed -n 's/^\\(S\\(QUEUE\\|CANCEL\\|CONTROL\\|ACCT\\)_[A-Za-z0-9_]*\\)=.*/\\1/p')
+  unset SLURM_CLUSTERS SLURM_TIME_FORMAT; exec "$@")
+}"""
 # an enclosing Slurm job or command sets variables that would affect the commands run here
 _CLEAR = """\
 for v in $(env | sed -n 's/^\\(S\\(LURM\\|RUN\\|ALLOC\\)_[A-Za-z0-9_]*\\)=.*/\\1/p'); do
@@ -72,11 +79,12 @@ _ONCE = """\
 [ -s "$d/$k.lock" ] || sleep 1
 case $(cat "$d/$k.lock") in "$SLURM_JOB_ID") ;; '') exit 74 ;; *) exit 0 ;; esac"""
 _HOLD = """\
+{plain}
 step=$SLURM_STEP_ID
 # an allocation made by salloc has no batch script: this script is a step
 if [ -n "$step" ]; then
   # an earlier step may have outlived its `srun`: wait until it has ended
-  until first=$(squeue --steps --noheader --jobs="$SLURM_JOB_ID" --format='%i %j' |
+  until first=$(plain squeue --steps --noheader --jobs="$SLURM_JOB_ID" --format='%i %j' |
     sed -n "s/^$SLURM_JOB_ID\\.\\([0-9]*\\) $k-hold\\$/\\1/p" | sort -n | head -n 1)
     [ -n "$first" ] || exit 75
     [ "$first" = "$step" ]
@@ -107,7 +115,7 @@ while :; do
 done
 # the end of a step does not end the allocation
 n=0
-until [ -z "$step" ] || scancel "$SLURM_JOB_ID" || [ $n -ge {tries} ]; do
+until [ -z "$step" ] || plain scancel "$SLURM_JOB_ID" || [ $n -ge {tries} ]; do
   n=$((n + 1)); sleep {pause}
 done"""
 # turns the variables of a step, which describe its one task, into those of a batch job
@@ -118,12 +126,12 @@ _AS_BATCH = """\
 JOB_CPUS_PER_NODE_PACK*) unset "$v"
     esac
   done
-  job=$(scontrol show job "$SLURM_JOB_ID")
+  job=$(plain scontrol show job "$SLURM_JOB_ID")
   SLURM_JOB_NAME=$(echo "$job" | sed -n 's/^JobId=[0-9]* JobName=//p')
   cpus=$(echo "$job" | sed -n 's/^ *NumNodes=.* NumCPUs=\\([0-9]*\\) .*/\\1/p')
   export SLURM_JOB_NAME SLURM_JOB_CPUS_PER_NODE="$cpus" SLURM_TASKS_PER_NODE="$cpus"
   export SLURM_JOB_NODELIST="$SLURM_NODELIST" SLURM_NNODES=1 SLURM_JOB_NUM_NODES=1
-  SLURM_CLUSTER_NAME=$(scontrol show config | sed -n 's/^ClusterName *= //p')
+  SLURM_CLUSTER_NAME=$(plain scontrol show config | sed -n 's/^ClusterName *= //p')
   export SLURM_CLUSTER_NAME
   # in MB; Slurm prints 1500M or 1.50G
   eval "$(echo "$job" |
@@ -172,16 +180,19 @@ echo 0 >"$f"began || exit 74
 }} </dev/null >/dev/null 2>&1 &"""
 
 _SUBMISSION = """\
+{plain}
 f={file}
 id=$(cat "$f"id "$f"lock 2>/dev/null | head -n 1)
 if [ -z "$id" ] && [ -e "$f"tried ]; then
-  jobs=$(squeue --noheader --states=all --user="$(id -un)" --format='%k %F %T') ||
+  jobs=$(plain squeue --noheader --states=all --user="$(id -un)" --format='%F %T %k') ||
     exit {unknown}
-  id=$(echo "$jobs" | sed -n 's/^{comment} \\([0-9]*\\).*/\\1/p' | head -n 1)
+  id=$(echo "$jobs" | sed -n 's/^\\([0-9]*\\) [A-Z_]* {comment}\\( .*\\)*$/\\1/p' | head -n 1)
 fi{at_once}
 if [ -z "$id" ]; then
   : >"$f"tried
-  id=$(sbatch --parsable --comment={comment} {options} <<'END-SBATCH-{key}'
+  # with these, it would wait for the job's end, or submit elsewhere or several times
+  id=$(env -u SBATCH_WAIT -u SBATCH_CLUSTERS -u SLURM_CLUSTERS -u SBATCH_ARRAY_INX \\
+    sbatch --parsable --comment={comment}{note} {options} <<'END-SBATCH-{key}'
 {body}
 END-SBATCH-{key}
 ) || exit
@@ -192,7 +203,7 @@ echo "$id" | tee "$f"id"""
 # variables set its options.
 _AT_ONCE = r"""
 there() {{
-  case $(squeue --noheader --states=CF,R,S,ST --jobs="$id" 2>&1) in
+  case $(plain squeue --noheader --states=CF,R,S,ST --jobs="$id" 2>&1) in
     ''|*"Invalid job id"*) return 1
   esac
 }}
@@ -201,7 +212,7 @@ hold() {{
   cat >"$f"new <<'END-SALLOC-{key}' && mv "$f"new "$f"hold && echo "$id" >"$f"given || {{
 {body}
 END-SALLOC-{key}
-    scancel "$id"; exit 74
+    plain scancel "$id"; exit 74
   }}
   (
     {clear}
@@ -217,19 +228,19 @@ END-SALLOC-{key}
       sleep {pause}
     done
     n=0
-    while there && ! scancel "$id" && [ $n -lt {tries} ]; do
+    while there && ! plain scancel "$id" && [ $n -lt {tries} ]; do
       n=$((n + 1)); sleep {pause}
     done
   ) </dev/null >/dev/null 2>&1 &
 }}
 if [ -z "$id" ] && [ -e "$f"tried ]; then
-  id=$(echo "$jobs" | sed -n 's/^{comment}-a \([0-9]*\) \(RUNNING\|CONFIGURING\)$/\1/p' |
-    head -n 1)
+  id=$(echo "$jobs" |
+    sed -n 's/^\([0-9]*\) \(RUNNING\|CONFIGURING\) {comment}-a\( .*\)*$/\1/p' | head -n 1)
   [ -z "$id" ] || hold
 elif [ -z "$id" ] && ! env | grep -Eq '^(SBATCH_|SLURM_(CLUSTERS|HINT)=)'; then
   : >"$f"tried
   id=$({clear}
-    salloc --no-shell --immediate=1 --comment={comment}-a {options} --nodes=1 2>&1 |
+    salloc --no-shell --immediate=1 --comment={comment}-a{note} {options} --nodes=1 2>&1 |
     sed -n 's/.*Granted job allocation //p')
   [ -z "$id" ] || hold
 elif [ -n "$id" ] && [ "$id" = "$(cat "$f"given 2>/dev/null)" ] && [ ! -e "$f"up ]; then
@@ -325,6 +336,7 @@ def holder(spool: str, key: str, lines: Iterable[str], orphan_seconds: float) ->
     :param orphan_seconds: the maximum age of the driver's last sign of life
     """
     hold = _HOLD.format(
+        plain=PLAIN,
         pause=PAUSE_SECONDS,
         orphan=int(orphan_seconds),
         gone=GONE_SECONDS,
@@ -335,19 +347,27 @@ def holder(spool: str, key: str, lines: Iterable[str], orphan_seconds: float) ->
 
 
 def submission(
-    spool: str, key: str, body: str, *, comment: str, options: str, at_once: str | None
+    spool: str,
+    key: str,
+    body: str,
+    *,
+    comment: str,
+    note: str = "",
+    options: str,
+    at_once: str | None,
 ) -> str:
     """An idempotent shell command that submits a job and prints its id.
 
     If the answer of ``sbatch`` is lost, the job is found again by its id in the spool, or by
     its unique comment in the queue before its script has begun.
 
+    :param note: what follows in the comment, quoted for the shell
     :param options: options of ``sbatch``, quoted for the shell
     :param at_once: options of ``salloc``, which grants free nodes without waiting for the
         next cycle of Slurm's scheduler; the script then runs as a step. If no nodes are
         free, the accounting shows a failed job that never had nodes
     """
-    common = {"comment": comment, "key": key, "body": body}
+    common = {"comment": comment, "note": note, "key": key, "body": body}
     fast = ""
     if at_once is not None:
         fast = _AT_ONCE.format(
@@ -355,7 +375,12 @@ def submission(
         )
     file = shlex.quote(path(spool, key, ""))
     return _SUBMISSION.format(
-        file=file, unknown=UNKNOWN, options=options, at_once=fast, **common
+        plain=PLAIN,
+        file=file,
+        unknown=UNKNOWN,
+        options=options,
+        at_once=fast,
+        **common,
     )
 
 

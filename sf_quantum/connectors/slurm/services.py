@@ -20,7 +20,7 @@ ONE_CLUSTER = (
 )
 # options of sbatch that do not change the environment variables of a batch job
 _AT_ONCE = frozenset(
-    "account constraint exclude exclusive gres licenses mem nodelist nodes partition qos "
+    "account comment constraint exclude exclusive gres licenses mem nodelist nodes partition qos "
     "reservation time".split()
 )
 
@@ -130,14 +130,25 @@ class SlurmService(QueueManagerService):
         value = self.options.get("partition")
         return None if value is None else str(value)
 
+    @property
+    def note(self) -> str:
+        """The service's own comment, for the shell, after that by which a job is found."""
+        own = self.options.get("comment")
+        return "" if own is None else _quoted(f" {own}")
+
     def words(self, **instead: JSON) -> list[str]:
-        """The options of ``sbatch`` for the shell.
+        """The options of ``sbatch`` for the shell, except for the comment.
 
         :param instead: options that override those of the service; None omits one
         :returns: one word per option, quoted as by StreamFlow: the shell expands variables
         """
         qpu = ",".join(self.qpu) if self.spank and self.qpu else None
-        options: Mapping[str, JSON] = {**self.options, "qpu": qpu, **instead}
+        options: Mapping[str, JSON] = {
+            **self.options,
+            "qpu": qpu,
+            "comment": None,
+            **instead,
+        }
         return [word for key, value in options.items() for word in _words(key, value)]
 
 
@@ -192,4 +203,9 @@ def _words(key: str, value: JSON) -> Iterator[str]:
         yield f"--{name}"
     elif value is not None and value is not False:
         # with "=", since the value of some options is optional
-        yield '--{}="{}"'.format(name, str(value).replace('"', '\\"'))
+        yield f"--{name}={_quoted(value)}"
+
+
+def _quoted(value: JSON) -> str:
+    """A value quoted as by StreamFlow: the shell expands variables."""
+    return '"{}"'.format(str(value).replace('"', '\\"'))

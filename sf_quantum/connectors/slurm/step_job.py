@@ -82,6 +82,7 @@ async def run_alone(queue: SlurmQueue, job: StepJob) -> JobOutcome:
         batch_job,
         _options(job, own_output),
         job.body if array else scripts.job(login.spool, key, job.body),
+        note=job.service.note,
     )
     if job.service.quantum:
         quantum_steps.submitted(job.name, queue.deployment, batch_job.slurm_job)
@@ -140,6 +141,7 @@ class SlurmAllocation:
             leader,
             services.holder_options(deployment, held, **instead),
             scripts.holder(queue.login.spool, leader.key, directives, seconds),
+            note=held[0].note,
             at_once=services.at_once_options(deployment, held, directives, **instead),
         )
         components = [
@@ -171,12 +173,17 @@ class SlurmAllocation:
         """Wait until the nodes are granted.
 
         :raises WorkflowExecutionException: if it ends before; the message has the reason
+        :raises AllocationGone: if Slurm has lost its record of a heterogeneous one, which
+            the queue does not submit again
         """
         try:
             await asyncio.shield(self._leader.granted)
         except asyncio.CancelledError:
             if not self._leader.ended.done():
                 raise
+            lost = self._leader.ended.result().reason == EndReason.UNRECORDED
+            if lost and not self._leader.leaves_lock:
+                raise AllocationGone from None
             raise WorkflowExecutionException(
                 f"{capitalized(self._leader.name)} was not granted: "
                 f"{self._leader.ended.result().sentence()}."
@@ -307,8 +314,8 @@ cat "$f"mark 2>/dev/null || echo "{key} {self._own.slurm_job} 1 ${{began:-0}} - 
 f={shlex.quote(self._path(key, ""))} n=0
 : >"$f"tried || exit
 while rm -f "$f"step; [ -e "$f"began ] && [ $n -lt {CANCEL_SECONDS * 5} ]; do
-  squeue --steps --noheader --jobs={self._own.slurm_job} --format='%i %j' |
-    sed -n 's/ {key}$//p' | xargs -r scancel
+  plain squeue --steps --noheader --jobs={self._own.slurm_job} --format='%i %j' |
+    sed -n 's/ {key}$//p' | plain xargs -r scancel
   n=$((n + 1)); sleep 0.2
 done""")
 
@@ -361,7 +368,9 @@ done""")
                     return batch_job.ended.result()
             command = answers.scontrol_command(self._own.slurm_job)
             text, code = await self._login.ask(command)
-            records = answers.scontrol(text, self._own.slurm_job) if code == 0 else []
+            records = answers.scontrol(text, self._own.slurm_job, self._own.comment)
+            if code != 0 or answers.unknown_states(one.state for one in records):
+                records = []
             if records and records[0].state == "RUNNING":
                 return None
             if records and records[0].state in answers.ENDED:
@@ -403,7 +412,9 @@ async def read_result(
 
 async def _redirected(login: LoginNode, job: BatchJob, key: str) -> str:
     """The files to which the job's template redirects a stream, one per line."""
-    show = f"scontrol show job {job.slurm_job} | sed -n 's/^ *{key}=//p' | sort -u"
+    show = (
+        f"plain scontrol show job {job.slurm_job} | sed -n 's/^ *{key}=//p' | sort -u"
+    )
     return await _read(login, show)
 
 
