@@ -63,7 +63,7 @@ OPTIONS = {
         "device.technology",
         "NAME",
         str,
-        "annealer (default), superconducting or neutral-atom",
+        "annealer (default), superconducting, neutral-atom or photonic",
     ),
     "time-scale": Option(
         "device.time_scale",

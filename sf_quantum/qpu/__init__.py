@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from dimod.core.sampler import Sampler
 
     from sf_quantum.qpu.sdks.pennylane import Device
+    from sf_quantum.qpu.sdks.perceval import RemoteComputer
     from sf_quantum.qpu.sdks.pulser import Backend, Pulses
     from sf_quantum.qpu.sdks.qiskit import QpuBackend
 
@@ -30,6 +31,7 @@ TYPES = ("QRMI_JOB_QPU_TYPES", "SLURM_JOB_QPU_TYPES")
 # of a lease, after the QPU's name
 TOKEN = "QRMI_JOB_ACQUISITION_TOKEN"
 NO_PENNYLANE = "the package pennylane-qiskit is not installed (pip install it)"
+NO_PERCEVAL = "the package perceval-quandela is not installed (pip install 'sf-quantum[photonic]')"
 NO_PULSER = (
     "the package pulser-core is not installed (pip install 'sf-quantum[pulser]')"
 )
@@ -58,7 +60,8 @@ class QpuStatus:
     :param position: jobs that would run before it, if it reports one
     :param cost_per_second: of QPU time, in the site's own unit, if it reports one
     :param maintenance_seconds: until a maintenance window, if one is announced
-    :param payloads: what jobs may carry (``problem``, ``sequence``, ``circuit``), if known
+    :param payloads: what jobs may carry (``problem``, ``sequence``, ``circuit``,
+        ``photonic``), if known
     :param trouble: what hinders it although it is online, if it tells
     """
 
@@ -264,6 +267,17 @@ class Qpu(ABC):
         except ImportError as error:
             raise InputError(NO_PULSER) from error
         return pulser.backend(self, sequence)
+
+    def photonic_computer(self) -> RemoteComputer:
+        """Make a remote computer of Perceval, on the job's side; it samples experiments.
+
+        :raises InputError: if the QPU takes no photons, or Perceval is not installed
+        """
+        try:
+            from sf_quantum.qpu.sdks import perceval
+        except ImportError as error:
+            raise InputError(NO_PERCEVAL) from error
+        return perceval.computer(self)
 
     def device(self, wires: int) -> Device:
         """Make a device of PennyLane, on the job's side; it runs on :meth:`backend`.

@@ -18,8 +18,9 @@ from sf_quantum.files import JSON
 
 # QRMI's words
 State: TypeAlias = Literal["Queued", "Running", "Completed", "Failed", "Cancelled"]
-# a serialized BQM, a sequence in Pulser's abstract representation, OpenQASM 3
-Kind: TypeAlias = Literal["problem", "sequence", "circuit"]
+# a serialized BQM, a sequence in Pulser's abstract representation, OpenQASM 3, an
+# experiment of linear optics
+Kind: TypeAlias = Literal["problem", "sequence", "circuit", "photonic"]
 JobParameters: TypeAlias = Mapping[str, int | None]
 #: states of a job that has ended
 OVER: tuple[State, ...] = ("Completed", "Failed", "Cancelled")
@@ -78,7 +79,7 @@ class Task:
 
     :param tag: of this submission and no other, for vendors who keep one: at most 60
         letters, digits and hyphens
-    :param payload: JSON text: an object for a problem, else a string
+    :param payload: JSON text: an object for a problem or an experiment, else a string
     :param parameters: ``num_reads`` (shots), optionally ``seed`` and ``num_sweeps``
     :param number: of the job in its queue
     :param attempt: at the job, from 1
@@ -205,13 +206,14 @@ class Timing:
 class Description:
     """A QPU as its vendor describes it now.
 
-    :param qubits: in service: the largest job, in variables or qubits; 0 if unknown
+    :param qubits: in service: the largest job, in variables, qubits or modes; 0 if unknown
     :param out_of_service: numbers of the qubits out of service
     :param shots: the most that one job may have, if limited
     :param kinds: of jobs that it takes
     :param timing: ``None`` if unknown
     :param calibration: its id, its time in ISO 8601 and its values, as far as they are told
-    :param specs: of a neutral-atom device: Pulser's abstract representation
+    :param specs: JSON text: of a neutral-atom device, Pulser's abstract representation; of
+        a photonic one, Perceval's specifications
     :param native_gates: of circuits, by their names in OpenQASM, on the couplers of
         ``topology``; empty if any gate may be on any qubits
     """

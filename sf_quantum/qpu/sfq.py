@@ -341,7 +341,7 @@ class SfqQpu(Qpu):
         payloads, qubits = device.get("payloads"), device.get("out_of_service")
         shots, kinds, specs = device.get("shots"), payloads or [], None
         known = tuple(k for k in KINDS if isinstance(kinds, list) and k in kinds)
-        if "sequence" in known:  # warden's dialect tells them
+        if {"sequence", "photonic"} & {*known}:  # warden's dialect tells them
             send = partial(self.service.send, timeout_seconds=LARGE_SECONDS)
             specs = self.service.text(send("GET", "/qpu/specs").json(), "specs")
         return Description(

@@ -32,7 +32,6 @@ from sf_quantum.qpu.jobs import (
 from sf_quantum.qpu.sfq import SfqQpu
 from sf_quantum.samplers import unknown
 from sf_quantum.service.config import ORIGINALS, File, OwnDevice, load, make_device
-from sf_quantum.service.device.emulator import sequence
 from sf_quantum.service.device.emulator.device import DeviceSettings, EmulatedDevice
 from sf_quantum.service.device.emulator.technologies import TECHNOLOGIES, Technology
 from sf_quantum.service.device.limits import ComputeLimits
@@ -50,9 +49,15 @@ VALUES = {
     "two_qubits": "gate_error_two_qubits",
     "t1": "t1_seconds",
     "t2": "t2_seconds",
+    "source_loss": "source_loss_db",
+    "loss": "loss_db",
+    "distinguishability": "distinguishability",
+    "g2": "g2",
 }
 # a read-out with a larger one is wrong more often than right
 MOST_ERROR = 0.5
+# of those that are no such probability
+MOST = {"source_loss": 100.0, "loss": 100.0, "distinguishability": 1.0}
 
 
 class TwinSettings(DeviceSettings):
@@ -88,7 +93,8 @@ class Original:
         return {
             error: float(value)
             for error, value in known.items()
-            if isinstance(value, int | float) and 0 <= value <= MOST_ERROR
+            if isinstance(value, int | float)
+            and 0 <= value <= MOST.get(error, MOST_ERROR)
         }
 
 
@@ -177,7 +183,7 @@ class TwinDevice(EmulatedDevice):
 
     def specs(self) -> str:
         """See :meth:`Device.specs`."""
-        return self._told.specs or sequence.specs(self.name, self.size)
+        return self._told.specs or super().specs()
 
     def run(self, task: Task, stop: threading.Event) -> Outcome:
         """See :meth:`EmulatedDevice.run`; results name the other device."""

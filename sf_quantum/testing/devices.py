@@ -44,7 +44,7 @@ from sf_quantum.samplers.problem import FieldError, document
 from sf_quantum.service import device as devices
 from sf_quantum.service.device.protocol import Device, Recovery
 from sf_quantum.service.domain.jobs import Size
-from sf_quantum.testing.qpus import problem, sequence
+from sf_quantum.testing.qpus import PHOTONIC, problem, sequence
 
 T = TypeVar("T")
 #: shots of each job: enough for any working device to find the optimum of two variables
@@ -108,10 +108,12 @@ class DeviceContract:
     def payload(self, kind: Kind, device: Device) -> str | None:
         """Make the payload of a job, or ``None`` if there is none of this kind.
 
-        By default: a problem of two variables, a circuit of two qubits and, where Pulser
-        is installed, a sequence of two atoms.
+        By default: a problem of two variables, a circuit of two qubits, an experiment with
+        a photon in two modes and, where Pulser is installed, a sequence of two atoms.
         """
         match kind:
+            case "photonic":
+                return json.dumps(PHOTONIC)
             case "problem":
                 return json.dumps(problem())
             case "circuit":
@@ -505,6 +507,9 @@ def assert_completed(outcome: Outcome, task: Task) -> None:
     if task.kind != "problem":
         counter = told["counter"]
         assert sum(counter.values()) == task.shots
+        if task.kind == "photonic":
+            assert {*counter} == {"|0,1>"}
+            return
         assert {*map(len, counter)} == {2}
         assert task.kind == "sequence" or max(counter, key=counter.get) == "01"
         return

@@ -51,6 +51,12 @@ r(pi/2, -pi/2) q[{other}];
 c[0] = measure q[{one}];
 c[1] = measure q[{other}];
 """
+#: swaps two modes, of which one has a photon: every shot is its other mode's, however many
+#: photons the source sends; the circuit is Perceval's Circuit(2).add(0, PERM([1, 0]))
+PHOTONIC: dict[str, JSON] = {
+    "circuit": ":PCVL:ACircuit:EAIiCBACcgQKAgEA",
+    "input_state": "|1,0>",
+}
 
 
 def problem() -> dict[str, JSON]:
@@ -214,11 +220,13 @@ class JobContract(_Leased):
         return driver.describe()
 
     def payload(self, kind: Kind, described: Description) -> str:
-        """Write a job of two variables, qubits or atoms."""
+        """Write a job of two variables, qubits, atoms or modes."""
         if kind == "problem":
             return json.dumps(problem())
         if kind == "sequence":
             return json.dumps(sequence(described.specs))
+        if kind == "photonic":
+            return json.dumps(PHOTONIC)
         one, other = 0, 1
         if described.native_gates and described.topology is not None:
             one, other = described.topology.couplers[0]
@@ -331,6 +339,8 @@ def _check(outcome: Outcome, task: Task) -> None:
         assert samples.record.energy == pytest.approx(model.energies(samples))
         assert samples.first.sample == {"one": 1, "other": 0}
         assert int(samples.record.num_occurrences.sum()) == task.shots
+    elif task.kind == "photonic":
+        assert content["counter"] == {"|0,1>": task.shots}
     else:
         assert {len(bits) for bits in content["counter"]} == {2}
         assert set("".join(content["counter"])) <= {"0", "1"}

@@ -65,6 +65,10 @@ VENDORS = {
     **dict.fromkeys(("braket", "ibm", "iqm", "pasqal_cloud"), "nowhere"),
     "pennylane": "qpu/sdks/pennylane.py",
     **dict.fromkeys(("cirq", "mitiq"), "qpu/passes/zne.py"),
+    **dict.fromkeys(
+        ("perceval", "exqalibur"),
+        "qpu/sdks/perceval.py service/device/emulator/optics.py",
+    ),
 }
 OPENERS = {"open", "read_text", "read_bytes", "write_text", "write_bytes", "mkdir"}
 

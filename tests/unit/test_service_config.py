@@ -125,7 +125,7 @@ def test_every_error_at_once_by_its_key(tmp_path: Path) -> None:
         "state 3: expected a path",
         "auth: expected keys and values",
         "device.technology anealer: unknown technology 'anealer', did you mean "
-        "'annealer'? (known: annealer, neutral-atom, superconducting)",
+        "'annealer'? (known: annealer, neutral-atom, photonic, superconducting)",
         "device.qubits True: expected a whole number",
         "device.faults.fail 2: expected 1 or less",
         "vqpus 0: expected 1 or more",

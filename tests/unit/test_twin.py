@@ -18,6 +18,7 @@ from sf_quantum.files import JSON
 from sf_quantum.qpu.jobs import Description, JobParameters, Kind, Timing, Topology
 from sf_quantum.samplers.problem import FieldError, document
 from sf_quantum.service.device.emulator.device import DeviceSettings, EmulatedDevice
+from sf_quantum.service.device.emulator.photonic import lack
 from sf_quantum.service.device.emulator.technologies import TECHNOLOGIES, Errors
 from sf_quantum.service.device.limits import ComputeLimits
 from sf_quantum.service.device.protocol import Device
@@ -25,7 +26,7 @@ from sf_quantum.service.device.qpu import QpuDevice
 from sf_quantum.service.http import auth
 from sf_quantum.service.twin import Original, TwinDevice, original
 from sf_quantum.testing.devices import CIRCUIT
-from sf_quantum.testing.qpus import sequence
+from sf_quantum.testing.qpus import PHOTONIC, sequence
 from tests.scripted import scripted_server
 from tests.service import example_bqm, running_service
 
@@ -108,6 +109,13 @@ def test_what_a_twin_accepts_the_device_accepts(
 
 def test_a_twin_accepts_what_fits(pairs: tuple[Device, TwinDevice, Device]) -> None:
     most = {"num_reads": 18, "num_sweeps": 1}
+    if pairs[0].description.technology == "photonic":
+        wide: JSON = {**PHOTONIC, "input_state": f"|{','.join('1' * 15)}>"}
+        for one in pairs:
+            computes = isinstance(one, QpuDevice) or lack() is None
+            assert accepts(one, "photonic", PHOTONIC, {"num_reads": 20}) == computes
+            assert not accepts(one, "photonic", wide, {"num_reads": 20})
+        return
     for device in pairs:
         bqm = document([*range(14)], [1.0] * 14, [], [], "BINARY")
         assert accepts(device, "problem", bqm, most)

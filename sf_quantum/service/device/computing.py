@@ -32,10 +32,11 @@ from sf_quantum.qpu.jobs import JobParameters
 from sf_quantum.samplers import problem
 from sf_quantum.samplers.neal import SWEEPS, NealSampler
 from sf_quantum.service.device import merging
-from sf_quantum.service.device.emulator import aer, annealing, pulses
+from sf_quantum.service.device.emulator import aer, annealing, optics, pulses
 from sf_quantum.service.device.emulator.computation import NOISE
 from sf_quantum.service.device.limits import ComputeLimits
 from sf_quantum.service.domain.jobs import Kind
+from sf_quantum.service.domain.photonic import PhotonicExperiment
 
 Answer: TypeAlias = dict[str, JSON]
 # a process that has been larger ends after its job, since its memory is rarely returned
@@ -119,6 +120,9 @@ def run(
         return aer.simulate(
             content, parameters, errors, architecture=architecture, **more
         )
+    if kind == "photonic":
+        told = PhotonicExperiment.model_validate(content)
+        return optics.simulate(told, parameters, errors)
     counter = pulses.simulate(content, parameters, **more)
     return {"counter": errors.misread(counter) if errors else {**counter}}
 
@@ -146,6 +150,12 @@ def size(payload: str, architecture: JSON, noisy: bool) -> Answer:
     return aer.size(json.loads(payload), architecture, noisy)
 
 
+def check_optics(payload: str) -> Answer:
+    """Check an experiment in linear optics."""
+    optics.check(PhotonicExperiment.model_validate_json(payload))
+    return {}
+
+
 def merge(payload: str, *, by_circuit: bool) -> Answer:
     """Merge the results of slices."""
     return merging.merge(json.loads(payload), by_circuit=by_circuit)
@@ -157,6 +167,7 @@ CALLS: Mapping[str, Callable[..., Answer]] = {
     "check": pulses.check,
     "specs": pulses.specs,
     "size": size,
+    "optics": check_optics,
     "merge": merge,
 }
 

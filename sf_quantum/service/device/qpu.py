@@ -45,6 +45,7 @@ from sf_quantum.qpu.jobs import (
 )
 from sf_quantum.samplers.problem import FieldError
 from sf_quantum.service.device.circuits import texts as circuit_texts
+from sf_quantum.service.device.emulator import photonic
 from sf_quantum.service.device.protocol import Cost, Device, DeviceStatus, Recovery
 from sf_quantum.service.device.sampling import Samplings
 from sf_quantum.service.device.vendor_lease import Held, VendorLease
@@ -417,6 +418,13 @@ class QpuDevice(Device):
         size = super().check(kind, content, parameters)
         if kind == "problem":
             return size
+        if kind == "photonic":
+            told = photonic.experiment(content)
+            if 0 < self.description.qubits < told.modes:
+                detail = f"{told.modes} modes; the device has {self.description.qubits}"
+                raise FieldError("photonic.input_state", detail)
+            self._kind.check(kind, content)
+            return photonic.size(told)
         texts, what, circuits = [content], "atoms", 1
         told = self.description
         most = told.qubits

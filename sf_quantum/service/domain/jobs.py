@@ -144,6 +144,8 @@ class Size:
     :param circuits: of a job; each has all shots
     :param gates: of all circuits, with measurements and resets
     :param shot_amplitudes: as ``amplitudes``, where each shot is simulated by itself
+    :param photons: that are sent into a circuit for each shot
+    :param detected: photons that reach the detectors for each shot, at least
     """
 
     values: int = 0
@@ -154,6 +156,8 @@ class Size:
     circuits: int = 1
     gates: int = 0
     shot_amplitudes: int = 0
+    photons: int = 0
+    detected: int = 0
 
 
 @dataclass(frozen=True)
@@ -169,7 +173,7 @@ class Written:
 class Submission:
     """A job as it is submitted.
 
-    :param content: a serialized BQM, the text of a sequence, or circuits
+    :param content: a serialized BQM, the text of a sequence, circuits, or an experiment
     :param parameters: ``num_reads`` (shots), and those of the kind
     :param key: the same key of the same user again is the same job
     :param written: replaces a large content

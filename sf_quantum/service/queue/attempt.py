@@ -219,8 +219,8 @@ class Attempt:
     def _next_shots(self) -> int:
         """Return the shots of the next slice; slices are as long as one another."""
         job = self._job
-        # circuits are not counted by the parameters
-        whole = job.model_seconds if job.kind == "circuit" else 0.0
+        # neither circuits nor photons are counted by the parameters
+        whole = job.model_seconds if job.kind in ("circuit", "photonic") else 0.0
         parts, each = job.shots, 1
         if self._batch is not None:
             parts, each = self._batch.circuits, job.shots

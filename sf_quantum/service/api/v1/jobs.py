@@ -240,7 +240,8 @@ async def job(
         200: {
             "description": "For a problem, a dimod SampleSet, `to_serializable()`; for "
             "a sequence or a circuit, `counter`, the count of each bit string; for several "
-            "circuits, `counters`, one of them for each circuit.",
+            "circuits, `counters`, one of them for each circuit; for photons, `counter`, the "
+            "count of each Fock state.",
             "content": {"application/json": {}},
         },
         404: _NO_JOB,

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue
 from sf_quantum.samplers.neal import READS, SEEDS, SWEEPS
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import Kind, Submission
+from sf_quantum.service.domain.photonic import PhotonicExperiment
 
 Name: TypeAlias = Annotated[str, Field(min_length=1, max_length=200)]
 Seconds: TypeAlias = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -46,7 +47,7 @@ class CircuitProgram(Strict):
 
 
 class JobBody(Strict):
-    """A job: exactly one of problem, sequence and circuit."""
+    """A job: exactly one of problem, sequence, circuit and photonic."""
 
     problem: dict[str, JsonValue] | None = Field(
         default=None, description="A dimod BQM, `to_serializable()`."
@@ -58,6 +59,9 @@ class JobBody(Strict):
         default=None,
         description="OpenQASM 3 or 2, a list of such texts, or a program with values of "
         "its parameters. Each circuit has all shots.",
+    )
+    photonic: PhotonicExperiment | None = Field(
+        default=None, description="Photons in a circuit of linear optics."
     )
     parameters: Parameters = Field(default_factory=Parameters)
     idempotency_key: Name = Field(
@@ -94,7 +98,7 @@ class JobBody(Strict):
             raise Refused(422, f"give exactly one of {', '.join(kinds)}, not {names}")
         (kind,) = given
         content = getattr(self, kind)
-        if isinstance(content, CircuitProgram):
+        if isinstance(content, CircuitProgram | PhotonicExperiment):
             content = content.model_dump()
         parameters = self.parameters.model_dump()
         if kind != "problem":
@@ -119,5 +123,6 @@ class CalibrationAnswer(Strict):
     time: str | None = Field(default=None, description="When it was made, if known.")
     values: dict[str, float] = Field(
         default_factory=dict,
-        description="What the device measured last, by name; errors are ratios.",
+        description="What the device measured last, by name: errors as ratios, "
+        "losses in dB.",
     )

@@ -44,7 +44,7 @@ def compute_seconds(
         shots = size.values * (parameters.get("num_reads") or 1)
         seconds = SEQUENCE_SECONDS + evolution * EVOLUTION_SECONDS
         return seconds + shots * ATOM_SHOT_SECONDS
-    if size.gates:
+    if size.gates or size.shot_amplitudes:
         shots = parameters.get("num_reads") or 1
         amplitudes = size.amplitudes + shots * size.shot_amplitudes
         each = size.circuits * CIRCUIT_SECONDS + size.gates * GATE_SECONDS

@@ -42,13 +42,14 @@ from sf_quantum.qpu.jobs import (
 from sf_quantum.samplers import unknown
 from sf_quantum.samplers.neal import SEEDS
 from sf_quantum.service.device.circuits import texts
-from sf_quantum.service.device.emulator import sequence
+from sf_quantum.service.device.emulator import photonic, sequence
 from sf_quantum.service.device.emulator.circuit import (
     Architecture,
     CircuitSimulator,
 )
 from sf_quantum.service.device.emulator.computation import Computation, compute_seconds
 from sf_quantum.service.device.emulator.noise import Noise
+from sf_quantum.service.device.emulator.photonic import PhotonicSimulator
 from sf_quantum.service.device.emulator.runners import Runner, installed
 from sf_quantum.service.device.emulator.technologies import (
     TECHNOLOGIES,
@@ -87,6 +88,8 @@ Probability: TypeAlias = Annotated[float, Field(ge=0, le=1)]
 PEGASUS = "pegasus"
 # the technology whose devices run circuits
 GATES = "superconducting"
+# those whose devices run nothing but experiments with photons, whose "qubits" are modes
+PHOTONIC = "photonic"
 # by technology: names of topologies
 GRAPHS: Mapping[str, Collection[str]] = {
     "annealer": [*TOPOLOGIES],
@@ -145,8 +148,10 @@ class DeviceSettings(Section):
 
     :param type: ``emulated``
     :param name: name of the QPU
-    :param technology: kind of QPU: ``annealer``, ``superconducting`` or ``neutral-atom``
-    :param qubits: number of qubits, including those out of service
+    :param technology: kind of QPU: ``annealer``, ``superconducting``, ``neutral-atom`` or
+        ``photonic``
+    :param qubits: number of qubits, including those out of service; of modes of a photonic
+        QPU, which has up to 24
     :param shots: maximum shots per job; ``None`` sets no limit
     :param out_of_service: numbers of the qubits out of service; for an annealer, numbers
         in its graph
@@ -242,7 +247,7 @@ class EmulatedDevice(DeviceSettings, Device):
     @model_validator(mode="after")
     def _check_out_of_service(self) -> Self:
         if self.out_of_service:
-            qubits: Collection[int] = range(self.qubits)
+            qubits: Collection[int] = range(self.present)
             if self.technology == "annealer":
                 qubits = TOPOLOGIES[self.topology or PEGASUS](self.qubits).qubits
             if missing := self.out_of_service.difference(qubits):
@@ -264,8 +269,13 @@ class EmulatedDevice(DeviceSettings, Device):
     @property
     def payloads(self) -> tuple[Kind, ...]:
         """The supported kinds of jobs; circuits only on gate-based devices."""
+        if self.technology == PHOTONIC:
+            return (PhotonicSimulator.kind,)
         gates = self.technology == GATES
-        return tuple(kind for kind in self.runners if gates or kind != "circuit")
+        other = (
+            {PhotonicSimulator.kind} if gates else {PhotonicSimulator.kind, "circuit"}
+        )
+        return tuple(kind for kind in self.runners if kind not in other)
 
     @property
     def description(self) -> Description:
@@ -299,7 +309,9 @@ class EmulatedDevice(DeviceSettings, Device):
 
     def specs(self) -> str:
         """See :meth:`Device.specs`."""
-        return sequence.specs(self.name, self.qubits)
+        if self.technology == PHOTONIC:
+            return photonic.specs(self.name, self.size)
+        return sequence.specs(self.name, self.size)
 
     def history(self) -> CalibrationHistory:
         """See :meth:`Device.history`; since an admin's last change."""
@@ -350,7 +362,14 @@ class EmulatedDevice(DeviceSettings, Device):
     @property
     def size(self) -> int:
         """Number of qubits in service, the size of the largest problem."""
-        return self.qubits - len(self.out_of_service)
+        return self.present - len(self.out_of_service)
+
+    @property
+    def present(self) -> int:
+        """Number of qubits, including those out of service."""
+        if self.technology == PHOTONIC:
+            return min(self.qubits, photonic.MOST_MODES)
+        return self.qubits
 
     @property
     def errors(self) -> Errors:
@@ -447,6 +466,11 @@ class EmulatedDevice(DeviceSettings, Device):
         """See :meth:`Device.cost`: the modelled seconds, without faults."""
         size = size or Size()
         modelled = self.hardware.job_seconds(parameters, size.circuits)
+        if size.photons:
+            shots = parameters.get("num_reads") or 1
+            modelled = self.hardware.photon_seconds(
+                self.errors, shots, photons=size.photons, detected=size.detected
+            )
         computed = compute_seconds(size, parameters, self.compute)
         return Cost(modelled, compute_seconds=computed)
 
@@ -466,6 +490,8 @@ class EmulatedDevice(DeviceSettings, Device):
         if isinstance(runner, CircuitSimulator):
             architecture = Architecture.of(self.description)
             return CircuitSimulator(architecture, self.compute, self.noise > 0)
+        if isinstance(runner, PhotonicSimulator):
+            return PhotonicSimulator(self.compute)
         return runner
 
     def check_size(self, size: Size, parameters: JobParameters) -> None:
@@ -530,6 +556,8 @@ class EmulatedDevice(DeviceSettings, Device):
         size = None
         if task.kind == "circuit":
             size = Size(circuits=texts(json.loads(task.payload))[1])
+        elif task.kind == PhotonicSimulator.kind:
+            size = photonic.size(photonic.experiment(json.loads(task.payload)))
         modelled = self.cost(task.parameters, size).qpu_seconds * self.faults.slow
         parameters = dict(task.parameters)
         if parameters.get("seed") is None:

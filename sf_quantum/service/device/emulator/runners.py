@@ -14,6 +14,7 @@ from sf_quantum.service.device.emulator.computation import (
     Computation,
     SeparateRunner,
 )
+from sf_quantum.service.device.emulator.photonic import PhotonicSimulator
 from sf_quantum.service.device.emulator.sequence import SequenceSimulator
 from sf_quantum.service.domain.jobs import Kind, Size
 
@@ -62,4 +63,5 @@ def installed() -> dict[Kind, Runner]:
         "problem": ProblemRunner(),
         "sequence": SequenceSimulator(),
         "circuit": CircuitSimulator(),
+        "photonic": PhotonicSimulator(),
     }

@@ -1,0 +1,121 @@
+"""Experiments in linear optics: what the service knows of them without Perceval.
+
+Perceval is not imported here; see :mod:`.optics`.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from pydantic import ValidationError
+
+from sf_quantum.errors import InputError
+from sf_quantum.files import JSON
+from sf_quantum.samplers.problem import FieldError
+from sf_quantum.service.device.emulator.computation import Computation, SeparateRunner
+from sf_quantum.service.device.limits import ComputeLimits
+from sf_quantum.service.device.processes import ask
+from sf_quantum.service.domain.jobs import Kind, Size
+from sf_quantum.service.domain.photonic import PhotonicExperiment
+
+#: as of Quandela's Belenos
+MOST_MODES, MOST_PHOTONS = 24, 12
+# of a circuit with the most components
+CHECK_SECONDS = 30
+# Sampling n photons (Clifford and Clifford 2017) takes as long as changing so many amplitudes
+# per 2^n, and as many more
+AMPLITUDES, LEAST_AMPLITUDES = 3, 1000
+# limits the number of processes, since each check needs one
+_checks = threading.BoundedSemaphore(2)
+
+
+@dataclass(frozen=True)
+class PhotonicSimulator(SeparateRunner):
+    """Simulates experiments with photons; see :class:`.runners.Runner`."""
+
+    kind: ClassVar[Kind] = "photonic"
+    limits: ComputeLimits = field(default_factory=ComputeLimits)
+
+    def check(self, content: JSON, *, qubits: int) -> Size:
+        """See :meth:`.runners.Runner.check`; takes about a second at first."""
+        told = experiment(content)
+        most = min(qubits, MOST_MODES)
+        if told.modes > most:
+            detail = f"{told.modes} modes; the device has {most}"
+            raise FieldError("photonic.input_state", detail)
+        if told.photons > MOST_PHOTONS:
+            detail = f"{told.photons} photons; at most {MOST_PHOTONS} per input"
+            raise FieldError("photonic.input_state", detail)
+        if problem := lack():
+            raise FieldError("photonic", problem)
+        seconds = min(CHECK_SECONDS, self.limits.cpu_seconds)
+        limits = self.limits.model_copy(update={"cpu_seconds": seconds})
+        with _checks:
+            deadline = time.monotonic() + CHECK_SECONDS
+            late, payload = lambda: time.monotonic() > deadline, json.dumps(content)
+            try:
+                answer = ask("optics", {}, payload, late, limits)
+            except InputError as error:
+                raise FieldError("photonic", str(error)) from error
+        if answer is None:
+            detail = f"reading it takes more than {CHECK_SECONDS} s"
+            raise FieldError("photonic", detail)
+        return size(told)
+
+    def arguments(self, computation: Computation) -> dict[str, JSON]:
+        """See :meth:`SeparateRunner.arguments`.
+
+        :raises InputError: if Perceval is missing
+        """
+        if problem := lack():
+            raise InputError(problem)
+        return super().arguments(computation)
+
+
+def experiment(content: JSON) -> PhotonicExperiment:
+    """Read an experiment.
+
+    :raises FieldError: if it is none
+    """
+    try:
+        return PhotonicExperiment.model_validate(content)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, ["photonic", *first["loc"]]))
+        raise FieldError(where, first["msg"]) from error
+
+
+def size(told: PhotonicExperiment) -> Size:
+    """Return the size of an experiment."""
+    photons = told.photons
+    return Size(
+        told.modes,
+        shot_amplitudes=LEAST_AMPLITUDES + (AMPLITUDES * photons << photons),
+        photons=photons,
+        detected=told.needed,
+    )
+
+
+def lack() -> str | None:
+    """Tell what is not installed, if anything; imports nothing."""
+    if importlib.util.find_spec("perceval") is not None:
+        return None
+    what = "perceval-quandela is not installed (pip install 'sf-quantum[photonic]')"
+    return f"this service cannot run photonic experiments: {what}"
+
+
+def specs(name: str, modes: int) -> str:
+    """Return the specifications of a device, JSON, with the names of Perceval's."""
+    constraints = {
+        "max_mode_count": modes,
+        "max_photon_count": min(modes, MOST_PHOTONS),
+        "support_multi_photon": False,
+        "accepted_state_kinds": ["FS"],
+    }
+    told = {"name": name, "detector": "threshold", "constraints": constraints}
+    return json.dumps(told)

@@ -1,0 +1,83 @@
+"""Experiments in linear optics: single photons, a circuit, detectors."""
+
+from __future__ import annotations
+
+from typing import Annotated, Self, TypeAlias
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+#: of the text of a circuit: one of 24 modes and 552 components has 9,000
+MAX_CHARACTERS = 2**20
+Detected: TypeAlias = Annotated[int, Field(strict=True, ge=0, le=1)]
+
+
+class PhotonicExperiment(BaseModel):
+    """Photons in the modes of a circuit of linear optics, in Perceval's notations.
+
+    A shot is an input for which at least as many photons as are asked for reach the
+    detectors.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    circuit: str = Field(
+        max_length=MAX_CHARACTERS,
+        description="Perceval's `serialize(circuit)`, of a circuit without variables.",
+    )
+    input_state: str = Field(
+        max_length=1000,
+        pattern=r"^\|[01](,[01])*>$",
+        description="The photons in each mode, one at most: `|1,0,1>`. Those of heralded "
+        "modes are among them.",
+    )
+    min_detected_photons: int | None = Field(
+        default=None,
+        ge=0,
+        strict=True,
+        description="How many modes without a herald have to detect a photon; by default, "
+        "as many as there are photons.",
+    )
+    heralds: dict[Annotated[str, Field(pattern=r"^[0-9]{1,4}$")], Detected] = Field(
+        default_factory=dict,
+        description="What some modes have to detect, by mode: a photon (1) or none (0). "
+        "The result has the other modes.",
+    )
+    postselect: str | None = Field(
+        default=None,
+        max_length=200,
+        pattern=r"^[0-9A-Za-z\[\](), &|^!=<>]*$",
+        description="A condition on the modes, those of heralds too, as text of Perceval's "
+        "`PostSelect`.",
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if not self.photons:
+            raise ValueError("input_state: has no photon")
+        if unknown := [mode for mode in self.heralded if mode >= self.modes]:
+            raise ValueError(f"heralds: there is no mode {unknown[0]}")
+        if self.needed > self.photons:
+            detail = f"{self.needed} detected photons, with those of heralds"
+            raise ValueError(f"min_detected_photons: {detail}, of {self.photons}")
+        return self
+
+    @property
+    def modes(self) -> int:
+        return self.input_state.count(",") + 1
+
+    @property
+    def photons(self) -> int:
+        """How many are sent into the circuit."""
+        return self.input_state.count("1")
+
+    @property
+    def heralded(self) -> dict[int, int]:
+        """The heralds by number of the mode."""
+        return {int(mode): photons for mode, photons in self.heralds.items()}
+
+    @property
+    def needed(self) -> int:
+        """How many photons have to be detected, with those of heralds."""
+        if self.min_detected_photons is None:
+            return self.photons
+        return self.min_detected_photons + sum(self.heralds.values())
