@@ -39,7 +39,7 @@ class TestEmulated(DeviceContract):
     @pytest.fixture
     def make(self, technology: str) -> Callable[[], Device]:
         # a photonic one has 24 modes
-        out = [20, 21] if technology == "photonic" else [40, 41]
+        out: list[JSON] = [20, 21] if technology == "photonic" else [40, 41]
         return lambda: EmulatedDevice.from_config(
             {
                 "technology": technology,

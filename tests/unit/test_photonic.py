@@ -63,8 +63,12 @@ def beam_splitter(**more: JSON) -> dict[str, JSON]:
     return {"circuit": serialize(BS()), "input_state": "|1,1>", **more}
 
 
-def refusal(device: EmulatedDevice = DEVICE, **changed: JSON) -> str:
+def refusal(**changed: JSON) -> str:
     """Change an experiment; return the field and the reason of its refusal."""
+    return refused_by(DEVICE, changed)
+
+
+def refused_by(device: EmulatedDevice, changed: dict[str, JSON]) -> str:
     with pytest.raises(FieldError) as caught:
         device.check("photonic", {**PHOTONIC, **changed}, {"num_reads": 1})
     assert "\n" not in caught.value.detail
@@ -99,10 +103,12 @@ def test_a_wrong_experiment_is_refused(changed: dict[str, JSON], why: str) -> No
 
 
 def test_no_more_modes_than_the_device_has() -> None:
-    device = EmulatedDevice(technology="photonic", qubits=3, out_of_service={0, 1})
-    assert "2 modes; the device has 1" in refusal(device)
+    device = EmulatedDevice(
+        technology="photonic", qubits=3, out_of_service=frozenset({0, 1})
+    )
+    assert "2 modes; the device has 1" in refused_by(device, {})
     with pytest.raises(InputError, match="there is no qubit 24"):
-        EmulatedDevice(technology="photonic", out_of_service={24})
+        EmulatedDevice(technology="photonic", out_of_service=frozenset({24}))
 
 
 def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

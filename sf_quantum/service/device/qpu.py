@@ -419,12 +419,7 @@ class QpuDevice(Device):
         if kind == "problem":
             return size
         if kind == "photonic":
-            told = photonic.experiment(content)
-            if 0 < self.description.qubits < told.modes:
-                detail = f"{told.modes} modes; the device has {self.description.qubits}"
-                raise FieldError("photonic.input_state", detail)
-            self._kind.check(kind, content)
-            return photonic.size(told)
+            return self._check_photons(content)
         texts, what, circuits = [content], "atoms", 1
         told = self.description
         most = told.qubits
@@ -442,6 +437,14 @@ class QpuDevice(Device):
                 raise FieldError(kind, f"{count} {what} do not fit on {most} qubits")
         self._kind.check(kind, content)
         return replace(size, circuits=circuits)
+
+    def _check_photons(self, content: JSON) -> Size:
+        experiment, most = photonic.experiment(content), self.description.qubits
+        if 0 < most < experiment.modes:
+            detail = f"{experiment.modes} modes; the device has {most}"
+            raise FieldError("photonic.input_state", detail)
+        self._kind.check("photonic", content)
+        return photonic.size(experiment)
 
     def check_size(self, size: Size, parameters: JobParameters) -> None:
         most = self.description.qubits
