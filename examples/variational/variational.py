@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 #: all angles, at first: linear ramps up to and down from it
 RAMP = 0.6
 #: of the optimiser's trust region, at first and at the end
-RADII = (0.2, 0.05)
+RADII = (0.2, 0.02)
 
 
 @dataclass(frozen=True)

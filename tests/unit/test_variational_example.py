@@ -98,8 +98,8 @@ def test_the_vqe_finds_the_energy_of_the_ground_state(
     run(monkeypatch, "session", "--problem", str(EXAMPLE / "ising.json"))
     found = json.loads(Path("result.json").read_text())
     assert found["evaluations"] <= 41
-    # the circuit reaches 0.01 above it, the shots add an error of 0.03
-    assert found["energy"] == pytest.approx(EXACT, abs=0.15)
+    # with four seeds, the optimiser ended 0.04 to 0.13 above it
+    assert found["energy"] == pytest.approx(EXACT, abs=0.13)
 
 
 def test_the_qaoa_finds_the_maximum_cut(
