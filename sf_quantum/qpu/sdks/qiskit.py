@@ -8,6 +8,7 @@ import secrets
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 
 from qiskit import QuantumCircuit, qasm3
 from qiskit.circuit import IfElseOp, Measure, Parameter, Reset
@@ -258,7 +259,23 @@ def program(circuits: Sequence[QuantumCircuit]) -> dict[str, JSON] | None:
     return {"program": qasm3.dumps(whole), "values": values}
 
 
-def _structure(circuit: QuantumCircuit) -> tuple[str, list[float]] | None:
+@dataclass(frozen=True)
+class _Structure:
+    """What a circuit is but for its angles.
+
+    :param steps: names, numbers of angles, and numbers of qubits and bits
+    :param registers: names, and the numbers of their qubits or bits
+    :param bits: how many qubits and bits there are
+    :param placed: whether its qubits are those of the QPU
+    """
+
+    steps: list[tuple[str, int, list[int]]]
+    registers: list[tuple[str, list[int]]]
+    bits: int
+    placed: bool
+
+
+def _structure(circuit: QuantumCircuit) -> tuple[_Structure, list[float]] | None:
     """Return what a circuit is but for its angles, and these.
 
     :returns: ``None`` if it has other than standard gates with numbers, measurements, resets
@@ -268,20 +285,22 @@ def _structure(circuit: QuantumCircuit) -> tuple[str, list[float]] | None:
     angles: list[float] = []
     steps = []
     for one in circuit.data:
+        given = one.params
         if one.is_standard_gate():
-            if not all(isinstance(angle, float | int) for angle in one.params):
-                return None
-            angles += map(float, one.params)
-        elif one.params or one.name not in ("measure", "reset", "barrier"):
+            for angle in given:
+                if not isinstance(angle, float | int):
+                    return None
+                angles.append(float(angle))
+        elif given or one.name not in ("measure", "reset", "barrier"):
             return None
         bits = [numbers[bit] for bit in (*one.qubits, *one.clbits)]
-        steps.append((one.name, len(one.params), bits))
-    registers = [(one.name, one.size) for one in (*circuit.qregs, *circuit.cregs)]
-    places = [
-        [(register.name, n) for register, n in circuit.find_bit(bit).registers]
-        for bit in numbers
+        steps.append((one.name, len(given), bits))
+    registers = [
+        (register.name, [numbers[bit] for bit in register])
+        for register in (*circuit.qregs, *circuit.cregs)
     ]
-    return repr((steps, registers, places, circuit.layout is None)), angles
+    placed = circuit.layout is not None
+    return _Structure(steps, registers, len(numbers), placed), angles
 
 
 def _counters(who: str, text: str) -> Iterator[Mapping[str, int]]:
