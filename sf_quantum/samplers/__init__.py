@@ -8,8 +8,11 @@ problem that the presolve solves completely never reaches ``sample``.
 
 from __future__ import annotations
 
+import os
+import sys
 from difflib import get_close_matches
-from importlib.metadata import EntryPoint, entry_points
+from functools import lru_cache
+from importlib.metadata import EntryPoint, EntryPoints, entry_points
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from sf_quantum.errors import InputError
@@ -53,7 +56,22 @@ class Registry(Generic[T]):
         return loaded
 
     def _registered(self) -> dict[str, EntryPoint]:
-        return {entry.name: entry for entry in entry_points(group=self._group)}
+        found = _installed(self._group, tuple(map(_state, sys.path)))
+        return {entry.name: entry for entry in found}
+
+
+def _state(path: str) -> tuple[str, int]:
+    """A folder of packages, and when one was last installed there or removed."""
+    try:
+        return path, os.stat(path or ".").st_mtime_ns
+    except OSError:  # as Python has it, too, it need not be there
+        return path, 0
+
+
+@lru_cache(maxsize=32)
+def _installed(group: str, paths: tuple[tuple[str, int], ...]) -> EntryPoints:
+    """Read the files of all packages, which takes as long as some requests."""
+    return entry_points(group=group)
 
 
 _registry: Registry[type[Sampler]] = Registry("sf_quantum.samplers", "sampler")

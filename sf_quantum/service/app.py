@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 
 from sf_quantum import __version__
 from sf_quantum.service.api import metrics
-from sf_quantum.service.api.common import EVERYWHERE, Refusal
+from sf_quantum.service.api.common import Refusal
 from sf_quantum.service.api.iqm import earlier as iqm_earlier
 from sf_quantum.service.api.iqm import routes as iqm
 from sf_quantum.service.api.iqm.errors import refused as iqm_refused
@@ -38,8 +38,10 @@ from sf_quantum.service.queue.readiness import Readiness
 from sf_quantum.service.queue.telemetry import Telemetry
 from sf_quantum.service.store.store import Store
 
-_V1 = (device, leases, jobs, accounting, admin, page)
-_OTHERS = (metrics, warden, warden_accounting, sapi, iqm, iqm_earlier)
+_DIALECTS = (
+    *(device, leases, jobs, accounting, admin, page),
+    *(metrics, warden, warden_accounting, sapi, iqm, iqm_earlier),
+)
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,8 @@ def build(
         version=__version__,
         summary="Leases, jobs and results of one QPU.",
         lifespan=_lifespan,
+        # as they are: to include a router makes all its routes anew, at the first request
+        routes=[route for dialect in _DIALECTS for route in dialect.router.routes],
         # these pages would load scripts from elsewhere
         docs_url=None,
         redoc_url=None,
@@ -90,10 +94,6 @@ def build(
     app.state.iqm_calibrations = {}
     app.state.telemetry = telemetry
     app.state.activity = Activity(queue)
-    for dialect in _V1:
-        app.include_router(dialect.router, responses=EVERYWHERE)
-    for dialect in _OTHERS:
-        app.include_router(dialect.router)
     for kind in (Refused, RequestValidationError, HTTPException, sqlite3.Error):
         app.add_exception_handler(kind, _answer)
     guard = app.state.guard = Guard(

@@ -12,7 +12,7 @@ from importlib import resources
 
 from fastapi import APIRouter, Request, Response
 
-from sf_quantum.service.api.common import KnownEtag, conditional
+from sf_quantum.service.api.common import EVERYWHERE, KnownEtag, conditional
 from sf_quantum.service.api.page.activity import Activity, ActivityAnswer
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.http.auth import (
@@ -42,7 +42,7 @@ _TYPES = {
     "page.svg": "image/svg+xml",
 }
 
-router = APIRouter()
+router = APIRouter(responses=EVERYWHERE)
 
 
 @router.get(

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Query, Response
 from pydantic import Field
 
-from sf_quantum.service.api.common import Queue, Who, since_epoch
+from sf_quantum.service.api.common import EVERYWHERE, Queue, Who, since_epoch
 from sf_quantum.service.api.v1.models import Strict
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.store import accounting
@@ -25,7 +25,7 @@ from sf_quantum.service.store.accounting import (
 )
 from sf_quantum.text import csv_cell
 
-router = APIRouter(prefix="/v1/accounting", tags=["accounting"])
+router = APIRouter(prefix="/v1/accounting", tags=["accounting"], responses=EVERYWHERE)
 
 
 class UsageSums(Strict):

@@ -7,14 +7,21 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 from pydantic import Field, JsonValue
 
-from sf_quantum.service.api.common import ADMINS_ONLY, Admin, Queue, Who, refusal
+from sf_quantum.service.api.common import (
+    ADMINS_ONLY,
+    EVERYWHERE,
+    Admin,
+    Queue,
+    Who,
+    refusal,
+)
 from sf_quantum.service.api.v1.device import DeviceAnswer, show
 from sf_quantum.service.api.v1.models import Strict
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.queue import device_operations
 from sf_quantum.service.store import audit
 
-router = APIRouter(prefix="/v1", tags=["admin"])
+router = APIRouter(prefix="/v1", tags=["admin"], responses=EVERYWHERE)
 # the last second that a datetime can represent
 _LAST_SECOND = 253_402_300_799
 Moment = Annotated[float, Field(ge=0, le=_LAST_SECOND, allow_inf_nan=False)]

@@ -11,6 +11,7 @@ from pydantic import Field
 
 from sf_quantum.service.api.common import (
     ADMINS_ONLY,
+    EVERYWHERE,
     Admin,
     Queue,
     Who,
@@ -33,7 +34,7 @@ from sf_quantum.service.queue.job_queue import JobQueue
 from sf_quantum.service.queue.readiness import Readiness
 from sf_quantum.service.store import audit
 
-router = APIRouter(prefix="/v1", tags=["device"])
+router = APIRouter(prefix="/v1", tags=["device"], responses=EVERYWHERE)
 
 
 # a tuple would be an array of the OpenAPI document that not every reader of it knows

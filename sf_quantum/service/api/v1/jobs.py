@@ -13,6 +13,7 @@ from fastapi.responses import JSONResponse
 from pydantic import Field, JsonValue, TypeAdapter, ValidationError
 
 from sf_quantum.service.api.common import (
+    EVERYWHERE,
     LONGEST_WAIT_SECONDS,
     LeaseId,
     Queue,
@@ -136,7 +137,9 @@ _WAIT: TypeAdapter[float] = TypeAdapter(
 _JOBS = TypeAdapter(list[JobAnswer])
 # the forecast of a job that is over
 _NO_FORECAST = dict.fromkeys(one.name for one in fields(Forecast))
-router = APIRouter(prefix="/v1/jobs", tags=["jobs"], route_class=_Route)
+router = APIRouter(
+    prefix="/v1/jobs", tags=["jobs"], route_class=_Route, responses=EVERYWHERE
+)
 _NO_JOB = refusal("No such job.")
 
 

@@ -10,7 +10,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import Field, TypeAdapter
 
-from sf_quantum.service.api.common import Queue, Who, refusal
+from sf_quantum.service.api.common import EVERYWHERE, Queue, Who, refusal
 from sf_quantum.service.api.v1.jobs import JobAnswer, shown_job
 from sf_quantum.service.api.v1.models import Name, Seconds, Strict
 from sf_quantum.service.domain.jobs import (
@@ -23,7 +23,7 @@ from sf_quantum.service.domain.jobs import (
 )
 from sf_quantum.service.queue.job_queue import JobQueue, Listed
 
-router = APIRouter(prefix="/v1/leases", tags=["leases"])
+router = APIRouter(prefix="/v1/leases", tags=["leases"], responses=EVERYWHERE)
 _NO_LEASE = refusal("No such lease.")
 
 
