@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import fcntl
+import getpass
 import os
 import re
 import shutil
@@ -19,7 +20,7 @@ from typing import TextIO
 
 from sf_quantum.errors import QpuError
 from sf_quantum.net import munge
-from tests import lab_conf, lab_jobcomp
+from tests import lab_conf, lab_jobcomp, lab_site
 from tests.lab_conf import Options
 from tests.lab_jobcomp import Completed
 from tests.lab_supervisor import kill_steps, missing
@@ -186,14 +187,39 @@ class Lab:
         """Start the daemons, and wait until all nodes are idle."""
         self._ask("start munged")
         self.wait_for(self._has_munge, "munged answers")
+        if options.site:
+            self._bring_up_accounting()
         names = options.classical + options.quantum
         for name in ("slurmctld", *names):
             self._ask(f"start {name}")
         self._wait_for_controller()
+        if options.site:
+            self._ask(f"start {lab_site.REST}")
+            self._add_accounts()
         self.wait_for(
             lambda: self._alive(names) and set(self.nodes().values()) == {"idle"},
             "all nodes idle",
         )
+
+    def _bring_up_accounting(self) -> None:
+        daemon = lab_site.DATABASE
+        self._ask(f"start {daemon}")
+        database = self._run / "private" / "m"
+        self.wait_for(lambda: self._alive([daemon]) and database.exists(), daemon)
+        daemon = lab_site.ACCOUNTING
+        self._ask(f"start {daemon}")
+        self.wait_for(
+            lambda: self._alive([daemon])
+            and self.run("sacctmgr", "show", "cluster").returncode == 0,
+            daemon,
+        )
+
+    def _add_accounts(self) -> None:
+        add = ("sacctmgr", "--immediate", "add")
+        self.output(*add, "account", ",".join(lab_site.ACCOUNTS))
+        user = getpass.getuser()
+        if user != "root":  # who is an administrator of accounts, with one of his own
+            self.output(*add, "user", user, f"account={lab_site.ACCOUNTS[0]}")
 
     def _wait_for_controller(self) -> None:
         self.wait_for(
@@ -348,7 +374,9 @@ def _arguments() -> argparse.Namespace:
     for field in fields(Options):
         option = f"--{field.name.replace('_', '-')}"
         told = _told(field.name)
-        if isinstance(field.default, tuple):
+        if isinstance(field.default, bool):
+            parser.add_argument(option, action="store_true", help=told)
+        elif isinstance(field.default, tuple):
             parser.add_argument(
                 option, action="append", default=[], help=f"{told}; more than once"
             )

@@ -10,6 +10,8 @@ import socket
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests import lab_site
+
 # below what Linux gives to outgoing connections, which could take a stopped daemon's
 _PORTS = range(10000, 32768)
 
@@ -29,6 +31,9 @@ class Options:
     :param preempt: ``CANCEL`` or ``REQUEUE`` adds a partition ``urgent`` over the
         classical nodes, whose jobs do that to jobs of ``compute``
     :param spank: shared object of a SPANK plugin, and its arguments after spaces
+    :param site: adds slurmdbd with its database, slurmrestd with JWT, and the plugins of
+        ``deployments/slurm``
+    :param qrmi_config: the QPUs of those plugins
     :param extra: lines of slurm.conf, such as further partitions; they win over the
         lab's own
     """
@@ -42,6 +47,8 @@ class Options:
     licenses: str = ""
     preempt: str = ""
     spank: tuple[str, ...] = ()
+    site: bool = False
+    qrmi_config: str = "deployments/qrmi_config.json"
     extra: tuple[str, ...] = ()
 
     @property
@@ -65,18 +72,40 @@ def write(folder: Path, run: Path, options: Options) -> None:
     key = run / "key"
     key.touch(0o600)
     key.write_bytes(secrets.token_bytes(128))
-    (folder / "slurm.conf").write_text("\n".join(_lines(folder, run, options)) + "\n")
-    gres = [f"NodeName={n} Name=qpu Count={options.qpus}\n" for n in options.quantum]
+    user = pwd.getpwuid(os.getuid()).pw_name
+    ports = _free_ports(2 + options.nodes + options.qnodes)
+    if options.site:
+        config = lab_site.ROOT / options.qrmi_config
+        lab_site.write(folder, run, ports[0], user, config)
+    (folder / "slurm.conf").write_text(
+        "\n".join(_lines(folder, run, user, ports, options)) + "\n"
+    )
+    gres = [
+        f"NodeName={node} Name=qpu{type_ and f' Type={type_}'} Count={options.qpus}\n"
+        for node in options.quantum
+        for type_ in _types(options)
+    ]
     (folder / "gres.conf").write_text("".join(gres))
     plugins = "".join(f"required {path}\n" for path in options.spank)
     (folder / "plugstack.conf").write_text(plugins)
 
 
-def _lines(folder: Path, run: Path, options: Options) -> list[str]:
+def _types(options: Options) -> list[str]:
+    """Of the gres ``qpu``: the QPUs' names, if the site has several."""
+    names = lab_site.qpus(lab_site.ROOT / options.qrmi_config) if options.site else []
+    return names if len(names) > 1 else [""]
+
+
+def _lines(
+    folder: Path, run: Path, user: str, ports: list[int], options: Options
+) -> list[str]:
     host = socket.gethostname().partition(".")[0]
-    user = pwd.getpwuid(os.getuid()).pw_name
     names = options.classical + options.quantum
-    controller, *ports = _free_ports(1 + len(names))
+    accounting, controller, *ports = ports
+    gres = ",".join(
+        f"qpu:{type_ and f'{type_}:'}{options.qpus}" for type_ in _types(options)
+    )
+    site = lab_site.lines(run, accounting) if options.site else []
     node = (
         f"NodeHostname={host} NodeAddr=127.0.0.1 CPUs={options.cpus} RealMemory=16000"
     )
@@ -102,7 +131,7 @@ def _lines(folder: Path, run: Path, options: Options) -> list[str]:
         "ProctrackType=proctrack/linuxproc",
         "TaskPlugin=task/none",
         "JobAcctGatherType=jobacct_gather/none",
-        "AccountingStorageType=accounting_storage/none",
+        *(site or ["AccountingStorageType=accounting_storage/none"]),
         "MpiDefault=none",
         "SlurmdParameters=config_overrides",
         "SelectType=select/cons_tres",
@@ -115,11 +144,12 @@ def _lines(folder: Path, run: Path, options: Options) -> list[str]:
         f"MessageTimeout={min(10, options.node_timeout)}",
         # Slurm's own delays, of up to half a minute, would hide everything else
         "SchedulerParameters=bf_interval=1,sched_interval=1,"
-        "sched_min_interval=100000,batch_sched_delay=0",
+        "sched_min_interval=100000,batch_sched_delay=0"
+        + (f",{lab_site.SCHEDULING}" if options.site else ""),
         *([f"Licenses={options.licenses}"] if options.licenses else []),
         *(
             f"NodeName={name} Port={port} {node}"
-            + (f" Gres=qpu:{options.qpus}" if name in options.quantum else "")
+            + (f" Gres={gres}" if name in options.quantum else "")
             for name, port in zip(names, ports, strict=True)
         ),
         f"PartitionName=compute Nodes={','.join(options.classical)} Default=YES",

@@ -19,6 +19,8 @@ from pathlib import Path
 
 import psutil
 
+from tests import lab_site
+
 SYSTEM_PATH = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin"
 _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 _SIGNALS = {"stop": signal.SIGTERM, "kill": signal.SIGKILL}
@@ -132,6 +134,7 @@ class Supervisor:
                 "SLURM_CONF": str(self._folder / "slurm.conf"),
                 # the controller writes jobcomp's times without saying in which zone
                 **({"TZ": "UTC"} if name == "slurmctld" else {}),
+                **lab_site.environment(name, self._run),
             },
             file_actions=[
                 (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
@@ -144,6 +147,8 @@ class Supervisor:
         self._exits[pid] = asyncio.Event()
 
     def _command(self, name: str) -> list[str]:
+        if (command := lab_site.command(name, self._run)) is not None:
+            return command
         match name:
             case "munged":
                 return munged_command(self._run, self._run / "key")

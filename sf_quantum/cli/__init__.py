@@ -26,6 +26,7 @@ COMMANDS = {
     "serve": "run the QPU service",
     "token": "create a bearer token for a user of the QPU service",
     "lease": "run a command under a lease of the QPUs it needs",
+    "slurm": "acquire and release leases for a site's Slurm, as its plugins ask",
     "qpus": "list the usable kinds of QPU, and the status of given QPUs",
     "jobs": "list, show, cancel and follow the jobs of a QPU service",
     "leases": "list and end the leases of a QPU service",

@@ -58,6 +58,8 @@ class AcquireOptions:
         ``wait_seconds`` is ``None``
     :param hints: see :meth:`~sf_quantum.qpu.Qpu.hinted`
     :param purpose: what the lease is for, shown to the QPU's operator; the job by default
+    :param key: by which the QPU's queue recognizes the request when it is repeated, also by
+        another process; by default one of its own
     """
 
     job: str | None = None
@@ -65,6 +67,7 @@ class AcquireOptions:
     trouble_seconds: float = TROUBLE_SECONDS
     hints: Mapping[str, JSON] = field(default_factory=dict)
     purpose: str | None = None
+    key: str | None = None
 
 
 def acquire(
@@ -86,8 +89,7 @@ def acquire(
     :raises InputError: if it refuses the request for another reason
     """
     qpu, purpose = qpu.hinted(request.hints), request.purpose or request.job
-    # by the key, the QPU's queue recognizes the request when it is repeated
-    key = uuid.uuid4().hex
+    key = request.key or uuid.uuid4().hex
     wait = _Wait(request, stop or threading.Event())
     told = None if on_wait else ""
     while True:

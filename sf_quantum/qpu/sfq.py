@@ -75,6 +75,7 @@ LEASE_OPTIONS = {
     "project": "project",
     "expectedSeconds": "expected_seconds",
     "pattern": "pattern",
+    "user": "user",
 }
 KEYS = ("url", "tokenFile", "munge", *LEASE_OPTIONS)
 # a lease acquired within a Slurm job ends with it, and has its partition's class
@@ -128,7 +129,8 @@ class SfqQpu(Qpu):
         """See :meth:`Qpu.from_config`.
 
         Key ``url``; ``tokenFile`` or ``munge`` if the service authenticates its clients;
-        ``class``, ``project``, ``expectedSeconds`` and ``pattern`` of the leases.
+        ``class``, ``project``, ``expectedSeconds`` and ``pattern`` of the leases; ``user``
+        of theirs, which only root and admins may set.
         """
         check_name(name, "QPU name")
         check_keys(config, KEYS)

@@ -1,0 +1,146 @@
+-- A job with a directive #QPU stays pending until the QPU's service has a lease for it, and
+-- gives the lease back however it ends. job_submit.lua adds the directive.
+--
+-- slurmctld itself calls slurm_bb_job_process, slurm_bb_pools and slurm_bb_paths, and waits
+-- for them: they read small files and start no process. The others run in processes of
+-- slurmscriptd, which may take as long as they need, and end with their job.
+
+local settings = dofile(debug.getinfo(1, "S").source:match("^@(.*/)") .. "qpu.lua")
+local BOUNDS = {"seconds", "shots", "qubits"}
+-- after which a lease is looked at again before its job starts
+local FRESH_SECONDS = 60
+
+local function read(path)
+	local file = io.open(path)
+	local text = file and file:read("*a")
+	if file then
+		file:close()
+	end
+	return text
+end
+
+-- The directive of a job: the QPU's name, and the bounds that are declared.
+local function declared(script)
+	local line = ("\n" .. (read(script) or "")):match("\n#QPU([^\n]*)")
+	if not line then
+		return nil
+	end
+	local request = {name = line:match("%spool=([%w_]+)") or settings.default}
+	for _, bound in ipairs(BOUNDS) do
+		request[bound] = tonumber(line:match("%s" .. bound .. "=([%d.]+)"))
+	end
+	return request
+end
+
+-- Run sfq slurm, and return its result for Slurm. What goes to the shell are the site's
+-- settings, names and numbers.
+local function sfq(action, job, request)
+	local words = {settings.sfq, "slurm", action, job, "--state", settings.state}
+	if request then
+		table.insert(words, "--qpu " .. request.name)
+		if request.seconds and action == "acquire" then
+			table.insert(words, string.format("--expected-seconds %.17g", request.seconds))
+		end
+	end
+	table.insert(words, "--qrmi-config " .. settings.qrmi_config)
+	table.insert(words, settings.options or "")
+	local pipe = io.popen(table.concat(words, " ") .. " 2>&1; echo $?")
+	local output = pipe:read("*a")
+	pipe:close()
+	local said, status = output:match("^(.-)%s*(%d+)%s*$")
+	if status == "0" then
+		return slurm.SUCCESS
+	end
+	slurm.log_error("qpu: %s of job %s: %s", action, job, said or output)
+	return slurm.ERROR, (said or ""):match("[^\n]*$")
+end
+
+function slurm_bb_job_process(script, uid, gid)
+	local request = declared(script)
+	if not request then
+		return slurm.SUCCESS
+	end
+	local limits = settings.qpus[request.name]
+	if not limits then
+		return slurm.ERROR, "there is no QPU " .. request.name
+	end
+	for _, bound in ipairs(BOUNDS) do
+		if limits[bound] and (request[bound] or 0) > limits[bound] then
+			return slurm.ERROR, string.format(
+				"the job declares %g %s, QPU %s has at most %g",
+				request[bound], bound, request.name, limits[bound])
+		end
+	end
+	return slurm.SUCCESS
+end
+
+function slurm_bb_pools()
+	local pools = {}
+	for name, qpu in pairs(settings.qpus) do
+		table.insert(pools, string.format(
+			'{"id": "%s", "quantity": %d, "granularity": 1}', name, qpu.asking))
+	end
+	return slurm.SUCCESS, '{"pools": [' .. table.concat(pools, ", ") .. "]}"
+end
+
+function slurm_bb_setup(job, uid, gid, pool, size, script)
+	return slurm.SUCCESS
+end
+
+function slurm_bb_data_in(job, script, uid, gid)
+	return sfq("acquire", job, declared(script))
+end
+
+function slurm_bb_real_size(job, uid, gid)
+	return slurm.SUCCESS
+end
+
+function slurm_bb_paths(job, script, path, uid, gid)
+	local variables = read(settings.state .. "/" .. job)
+	if not (variables and variables:find("_TOKEN=")) then
+		return slurm.ERROR
+	end
+	local file = io.open(path, "w")
+	file:write((variables:gsub("^#[^\n]*\n", "")))
+	file:close()
+	return slurm.SUCCESS
+end
+
+-- An error queues the job again, which then waits for another lease.
+function slurm_bb_pre_run(job, script, uid, gid)
+	local variables = read(settings.state .. "/" .. job) or ""
+	local acquired = tonumber(variables:match("^# (%d+)"))
+	if acquired and os.time() - acquired < FRESH_SECONDS then
+		return slurm.SUCCESS
+	end
+	return sfq("confirm", job, declared(script))
+end
+
+-- Give back what slurm_bb_data_in has acquired, unless that is done.
+local function release(job, script)
+	if not read(settings.state .. "/" .. job) then
+		return slurm.SUCCESS
+	end
+	return sfq("release", job, declared(script))
+end
+
+function slurm_bb_post_run(job, script, uid, gid)
+	return release(job, script)
+end
+
+function slurm_bb_data_out(job, script, uid, gid)
+	return slurm.SUCCESS
+end
+
+-- Also of jobs that have not started, and where slurm_bb_post_run has failed.
+function slurm_bb_job_teardown(job, script, hurry, uid, gid)
+	return release(job, script)
+end
+
+function slurm_bb_get_status(uid, gid, ...)
+	local pipe = io.popen(settings.sfq .. " qpus --qrmi-config " .. settings.qrmi_config ..
+		" " .. (settings.options or "") .. " 2>&1")
+	local output = pipe:read("*a")
+	pipe:close()
+	return slurm.SUCCESS, output
+end

@@ -1,0 +1,143 @@
+"""What a lab has as sites run Slurm: accounts in slurmdbd, slurmrestd, the QPU's plugins."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+PLUGINS = ROOT / "deployments" / "slurm"
+DATABASE, ACCOUNTING, REST = "mariadbd", "slurmdbd", "slurmrestd"
+ACCOUNTS = ("physics", "chemistry")
+# the tasks of an array ask one after the other
+SCHEDULING = "bb_array_stage_cnt=1"
+_SQL = Path("/usr/share/mysql")
+# what the server itself needs: neither its users nor the names of time zones
+_TABLES = ("mysql_system_tables.sql", "mysql_performance_tables.sql")
+_SMALL = (
+    "--no-defaults",
+    "--skip-log-bin",
+    "--innodb-buffer-pool-size=32M",
+    "--innodb-log-file-size=16M",
+    "--innodb-data-file-path=ibdata1:4M:autoextend",
+    # a lab that ends is gone
+    "--innodb-flush-log-at-trx-commit=0",
+    "--innodb-doublewrite=0",
+)
+
+
+def missing(path: str) -> str:
+    """What is not installed, and how to install it; empty if nothing is."""
+    for program in (DATABASE, ACCOUNTING, REST):
+        if shutil.which(program, path=path) is None:
+            return (
+                f"{program} is not installed (apt-get install --no-install-recommends "
+                "mariadb-server-core slurmdbd slurmrestd)"
+            )
+    return ""
+
+
+def write(folder: Path, run: Path, port: int, user: str, qrmi_config: Path) -> None:
+    """Write the files beside ``slurm.conf``.
+
+    :param port: of slurmdbd
+    :param user: who runs the daemons
+    :param qrmi_config: the QPUs of the plugins
+    """
+    # of nobody else, since the database asks for no password
+    private = run / "private"
+    private.mkdir(mode=0o700)
+    tables = "".join((_SQL / name).read_text() for name in _TABLES)
+    (private / "tables.sql").write_text(f"CREATE DATABASE mysql;\nUSE mysql;\n{tables}")
+    conf = folder / "slurmdbd.conf"
+    conf.touch(0o600)
+    conf.write_text(
+        "AuthType=auth/munge\n"
+        f"AuthInfo=socket={run}/s\n"
+        "AuthAltTypes=auth/jwt\n"
+        f"AuthAltParameters=jwt_key={run}/key\n"
+        "DbdHost=localhost\n"
+        f"DbdPort={port}\n"
+        f"SlurmUser={user}\n"
+        "StorageType=accounting_storage/mysql\n"
+        "StorageHost=localhost\n"
+        "StorageUser=root\n"
+        f"PidFile={run}/slurmdbd.pid\n"
+        f"LogFile={folder}/slurmdbd.log\n"
+    )
+    for plugin in PLUGINS.glob("*.lua"):
+        shutil.copy(plugin, folder)
+    shutil.copy(PLUGINS / "burst_buffer.conf", folder)
+    (folder / "qpu.lua").write_text(_settings(private / "qpu", qrmi_config))
+
+
+def lines(run: Path, port: int) -> list[str]:
+    """Lines of ``slurm.conf``."""
+    return [
+        "AccountingStorageType=accounting_storage/slurmdbd",
+        "AccountingStorageHost=localhost",
+        f"AccountingStoragePort={port}",
+        # munged's socket, which AuthInfo names for Slurm's other connections
+        f"AccountingStoragePass={run}/s",
+        "AccountingStorageTRES=gres/qpu",
+        "AccountingStorageEnforce=associations,limits,qos",
+        "AuthAltTypes=auth/jwt",
+        f"AuthAltParameters=jwt_key={run}/key",
+        "BurstBufferType=burst_buffer/lua",
+        "JobSubmitPlugins=lua",
+    ]
+
+
+def command(name: str, run: Path) -> list[str] | None:
+    """What runs a daemon; ``None`` if it is not one of these."""
+    private = run / "private"
+    match name:
+        case "mariadbd":
+            server = [DATABASE, *_SMALL, f"--datadir={private}/data"]
+            server += ["--user=root"] if os.getuid() == 0 else []
+            script = (
+                f'mkdir {private}/data && "$@" --bootstrap <{private}/tables.sql && '
+                f'exec "$@" --skip-networking --skip-grant-tables --socket={private}/m '
+                f"--pid-file={private}/m.pid"
+            )
+            return ["sh", "-c", script, "sh", *server]
+        case "slurmdbd":
+            return [ACCOUNTING, "-D"]
+        case "slurmrestd":
+            return [REST, "-a", "rest_auth/jwt", f"unix:{run}/rest"]
+    return None
+
+
+def environment(name: str, run: Path) -> Mapping[str, str]:
+    """Variables of a daemon."""
+    match name:
+        case "slurmdbd":
+            return {"MYSQL_UNIX_PORT": f"{run}/private/m"}
+        case "slurmrestd":
+            # it refuses to run as the user of Slurm, who may be the only one here
+            return {"SLURMRESTD_SECURITY": "disable_user_check"}
+    return {}
+
+
+def qpus(qrmi_config: Path) -> list[str]:
+    """The names of the QPUs, the default one first."""
+    return [one["name"] for one in json.loads(qrmi_config.read_text())["resources"]]
+
+
+def _settings(state: Path, qrmi_config: Path) -> str:
+    """The file ``qpu.lua``, with the figures of the site's example for every QPU."""
+    first, *_ = names = qpus(qrmi_config)
+    limits = "{asking = 8, qubits = 100}"
+    values = {
+        "sfq": Path(sys.executable).parent / "sfq",
+        "qrmi_config": qrmi_config,
+        "state": state,
+        "default": first,
+    }
+    words = [f'{key} = "{value}"' for key, value in values.items()]
+    words += [f"qpus = {{{', '.join(f'{name} = {limits}' for name in names)}}}"]
+    return f"return {{{', '.join(words)}}}\n"

@@ -1,0 +1,170 @@
+"""``sfq slurm``, as the plugins of a site call it; Slurm's own commands are stand-ins."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from sf_quantum.cli import main, slurm
+from sf_quantum.service.domain.jobs import Identity
+from sf_quantum.service.http.auth import FixedIdentity
+from tests.service import RunningService, running_service
+from tests.waiting import SECONDS, until
+
+Command = Callable[..., int]
+
+
+@pytest.fixture
+def service() -> Iterator[RunningService]:
+    """A service that knows Slurm's user as an admin."""
+    slurm = FixedIdentity(Identity("slurm", admin=True))
+    with running_service(authenticate=slurm) as running:
+        yield running
+
+
+@pytest.fixture
+def sfq(
+    service: RunningService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Command:
+    """Runs an action for job 7, a task of ada's array; comments go to a file."""
+    bin_ = tmp_path / "bin"
+    bin_.mkdir()
+    listed = "6|5_1|5|1|bob|501|quantum|other\\n7|5_2|5|2|ada|500|quantum|physics\\n"
+    # the tasks that have not started, of which the first two are held and to begin later
+    tasks = "0|0|JobHeldUser\\n1|9|BeginTime\\n2|9|None\\n3|9|None\\n"
+    for name, script in {
+        "squeue": f"""case "$*" in
+*PENDING*) echo $6 >>{tmp_path}/asked; cat {tmp_path}/earlier 2>&- && rm {tmp_path}/earlier || printf '{tasks}';;
+*) printf '{listed}';;
+esac""",
+        "scontrol": f'echo "$@" >>{tmp_path}/comments',
+    }.items():
+        (bin_ / name).write_text(f"#!/bin/sh\n{script}\n")
+        (bin_ / name).chmod(0o755)
+    config = tmp_path / "qrmi_config.json"
+    environment = {"SFQ_URL": service.url}
+    entry = {"name": "qpu", "type": "sfq", "environment": environment}
+    config.write_text(json.dumps({"resources": [entry]}))
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    monkeypatch.setenv("PATH", f"{bin_}:{os.environ['PATH']}")
+    # that of this process is pytest's own
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    given = [
+        "--qrmi-config",
+        str(config),
+        "--qpu",
+        "qpu",
+        "--state",
+        f"{tmp_path}/jobs",
+    ]
+    return lambda action, job="7", *options: main(
+        ["slurm", action, job, *given, *options]
+    )
+
+
+def in_thread(call: Callable[[], int]) -> tuple[threading.Thread, list[int]]:
+    status: list[int] = []
+    thread = threading.Thread(target=lambda: status.append(call()))
+    thread.start()
+    return thread, status
+
+
+def test_a_lease_belongs_to_the_user_and_the_job(
+    sfq: Command, service: RunningService, tmp_path: Path
+) -> None:
+    assert sfq("acquire", "7", "--expected-seconds", "30") == 0
+    (lease,) = service.queue.leases.held
+    assert (lease.user, lease.slurm_job_id) == ("ada", "7")
+    assert lease.partition == "quantum"
+    assert lease.expected_seconds == 30
+    file = tmp_path / "jobs" / "7"
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert file.parent.stat().st_mode & 0o777 == 0o700
+    first, *lines = file.read_text().splitlines()
+    assert first.startswith("# ")
+    assert dict(line.split("=", 1) for line in lines) == {
+        "qpu_SFQ_URL": service.url,
+        "qpu_QRMI_JOB_ACQUISITION_TOKEN": lease.id,
+        "QRMI_JOB_QPU_RESOURCES": "qpu",
+        "QRMI_JOB_QPU_TYPES": "sfq",
+        "QRMI_JOB_UID": "500",
+        "QRMI_JOB_ID": "7",
+    }
+    # as after a restart of slurmctld
+    assert sfq("acquire") == 0
+    assert [one.id for one in service.queue.leases.held] == [lease.id]
+    assert sfq("confirm") == 0
+    assert sfq("release") == 0
+    assert not service.queue.leases.held
+    assert not file.exists()
+
+
+def test_a_wait_is_told_and_then_no_more(
+    sfq: Command, service: RunningService, tmp_path: Path
+) -> None:
+    service.ask("POST", "/v1/device/close", {"message": "new laser"})
+    thread, status = in_thread(lambda: sfq("acquire"))
+    comments = tmp_path / "comments"
+    until(comments.exists, "a comment")
+    service.ask("POST", "/v1/device/open", {})
+    thread.join(SECONDS)
+    assert status == [0]
+    told, empty = comments.read_text().splitlines()
+    assert told.startswith("update JobId=5_2 AdminComment=qpu: ")
+    assert "new laser" in told
+    assert empty == "update JobId=5_2 AdminComment="
+
+
+def test_confirms_neither_a_closed_qpu_nor_a_lost_lease(
+    sfq: Command, service: RunningService, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert sfq("confirm") == 75
+    assert "job 7 has no lease" in capsys.readouterr().err
+    assert sfq("acquire") == 0
+    service.ask("POST", "/v1/device/close", {"message": "new laser"})
+    assert sfq("confirm") == 75
+    assert "new laser" in capsys.readouterr().err
+    (lease,) = service.queue.leases.held
+    service.ask("DELETE", f"/v1/leases/{lease.id}")
+    assert sfq("confirm") != 0
+    assert "the lease has ended: released" in capsys.readouterr().err
+
+
+def test_a_task_asks_after_the_earlier_ones_of_its_array(
+    sfq: Command,
+    service: RunningService,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(slurm, "TASKS_SECONDS", 0.0)
+    # which Slurm says once
+    earlier = tmp_path / "earlier"
+    earlier.write_text("1|9|BurstBufferStageIn\n")
+    assert sfq("acquire") == 0
+    assert not earlier.exists()
+    assert (tmp_path / "asked").read_text() == "5\n5\n"
+    assert service.queue.leases.held
+
+
+def test_releases_what_was_granted_to_a_process_that_was_killed(
+    sfq: Command, service: RunningService, tmp_path: Path
+) -> None:
+    assert sfq("acquire") == 0
+    (tmp_path / "jobs" / "7").write_text("# 0\n")
+    assert sfq("release", "8") == 0
+    assert service.queue.leases.held
+    assert sfq("release") == 0
+    assert not service.queue.leases.held
+
+
+def test_a_job_that_slurm_does_not_list_is_refused(
+    sfq: Command, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert sfq("acquire", "9") == 75
+    assert capsys.readouterr().err == "sfq slurm: squeue does not list job 9\n"
