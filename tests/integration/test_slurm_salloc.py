@@ -102,3 +102,17 @@ def steps(lab: Lab, job: str) -> set[str]:
     words = ("squeue", "--steps", "-h", f"--jobs={job}", "--format=%i %j")
     lines = lab.output(*words).splitlines()
     return {line.split()[0] for line in lines if line.endswith("-hold")}
+
+
+async def test_nodes_that_are_not_free_leave_no_failed_job(
+    lab: Lab, tmp_path: Path
+) -> None:
+    fill = ("--exclusive", "--nodes=2", "--output=/dev/null", "--wrap", "sleep 600")
+    filling = lab.submit(*fill)
+    await until_async(lambda: lab.state(filling) == "RUNNING", "the nodes to be full")
+    async with site(lab, tmp_path, KEPT, services=SERVICES) as held:
+        work = held.start("echo well")
+        await held.counts(1, "PENDING")
+        lab.output("scancel", str(filling))
+        assert await work == "well"
+    assert "FAILED" not in {job.state for job in lab.jobcomp()}

@@ -155,10 +155,23 @@ class Salloc:
         commands.put(
             "salloc", 'env >$0.env; echo "$@" >>$0.ran; echo Granted job allocation 50'
         )
+        self.starts("$(date +%s)")
         self.queue("50 RUNNING sfq:run:key-a")
         commands.put("scancel", 'echo "$@" >>$0.ran; rm -f ${0%/*}/there')
         self.holds("touch ${0%/*}/spool/key.up")
         (folder / "there").touch()
+
+    def starts(
+        self, at: str, then: str = "cat >$0.got; echo >>$0.tries; echo 42"
+    ) -> None:
+        """When Slurm would start it, and what sbatch does."""
+        self._commands.put(
+            "sbatch",
+            f"""case "$*" in *--test-only*)
+              echo "sbatch: Job 9 to start at {at} using 1 processors" >&2; exit
+            esac
+            {then}""",
+        )
 
     def queue(self, line: str) -> None:
         """What is in it, as long as 50 is."""
@@ -233,7 +246,7 @@ def test_what_was_not_had_at_once_is_not_the_job(
     salloc: Salloc, commands: Commands
 ) -> None:
     commands.put("salloc", 'echo "$@" >>$0.ran; exit 1')
-    commands.put("sbatch", "exit 1")
+    salloc.starts("$(date +%s)", "exit 1")
     assert commands.submit("") == ("", 1)
     # the record that it leaves
     (found,) = re.findall(r"--comment=(\S+)", salloc.ran("salloc")[0])
@@ -241,6 +254,34 @@ def test_what_was_not_had_at_once_is_not_the_job(
     commands.put("sbatch", "echo 42")
     assert salloc.submit() == "42\n"
     assert salloc.ran("srun") == []
+
+
+@pytest.mark.parametrize("reason", ["Priority", "Resources", "None"])
+def test_nothing_is_asked_for_at_once_that_slurm_would_refuse(
+    salloc: Salloc, reason: str
+) -> None:
+    salloc.queue(reason)
+    assert salloc.submit() == "42\n"
+    assert salloc.ran("salloc") == []
+
+
+@pytest.mark.parametrize("at", ["$(($(date +%s) + 60))", "soon"])
+def test_nodes_that_are_not_free_are_not_asked_for_at_once(
+    salloc: Salloc, at: str
+) -> None:
+    salloc.starts(at)
+    assert salloc.submit() == "42\n"
+    assert salloc.ran("salloc") == []
+
+
+def test_an_allocation_whose_answer_was_lost_is_looked_for(
+    salloc: Salloc, commands: Commands
+) -> None:
+    lost = "salloc: error: Unable to allocate resources: Socket timed out"
+    commands.put("salloc", f"echo '{lost}' >&2; exit 1")
+    assert commands.submit("--qos=q") == (f"{lost}\n", scripts.UNKNOWN)
+    assert salloc.submit() == "50\n"
+    salloc.until("srun")
 
 
 def test_an_allocation_without_a_hold_gets_one(salloc: Salloc, tmp_path: Path) -> None:

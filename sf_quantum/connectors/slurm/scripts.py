@@ -199,13 +199,23 @@ END-SBATCH-{key}
 fi
 echo "$id" | tee "$f"id"""
 # The comment differs from that of `sbatch`: an attempt without nodes leaves a failed job in the
-# queue, which must not be taken for the submitted one. `sbatch` is used where environment
-# variables set its options.
+# queue and in the accounting. It must not be taken for the submitted one, and is not made
+# unless Slurm would start the job now. `sbatch` is used where environment variables set its
+# options.
 _AT_ONCE = r"""
 there() {{
   case $(plain squeue --noheader --states=CF,R,S,ST --jobs="$id" 2>&1) in
     ''|*"Invalid job id"*) return 1
   esac
+}}
+now() {{
+  at=$({clear}
+    SLURM_TIME_FORMAT=%s sbatch --test-only {options} --nodes=1 --wrap=true 2>&1 |
+    sed -n 's/.* to start at \([0-9][0-9]*\) .*/\1/p')
+  [ -n "$at" ] && [ $at -le $(($(date +%s) + 1)) ] || return 1
+  # nor does it pass by the jobs that wait for nodes
+  ! plain squeue --noheader --states=PENDING {partition} --format=%r |
+    grep -Eqx 'None|Priority|Resources'
 }}
 hold() {{
   # a running step may be reading the old file
@@ -237,11 +247,15 @@ if [ -z "$id" ] && [ -e "$f"tried ]; then
   id=$(echo "$jobs" |
     sed -n 's/^\([0-9]*\) \(RUNNING\|CONFIGURING\) {comment}-a\( .*\)*$/\1/p' | head -n 1)
   [ -z "$id" ] || hold
-elif [ -z "$id" ] && ! env | grep -Eq '^(SBATCH_|SLURM_(CLUSTERS|HINT)=)'; then
+elif [ -z "$id" ] && ! env | grep -Eq '^(SBATCH_|SLURM_(CLUSTERS|HINT)=)' && now; then
   : >"$f"tried
-  id=$({clear}
-    salloc --no-shell --immediate=1 --comment={comment}-a{note} {options} --nodes=1 2>&1 |
-    sed -n 's/.*Granted job allocation //p')
+  said=$({clear}
+    salloc --no-shell --immediate=1 --comment={comment}-a{note} {options} --nodes=1 2>&1)
+  id=$(echo "$said" | sed -n 's/.*Granted job allocation //p')
+  case "$id $said" in
+    # there may be an allocation: look for it, before another is requested
+    " "*[Tt]"imed out"*|" "*"Zero Bytes"*|" "*[Cc]"onnect"*) echo "$said"; exit {unknown}
+  esac
   [ -z "$id" ] || hold
 elif [ -n "$id" ] && [ "$id" = "$(cat "$f"given 2>/dev/null)" ] && [ ! -e "$f"up ]; then
   hold
@@ -364,14 +378,20 @@ def submission(
     :param note: what follows in the comment, quoted for the shell
     :param options: options of ``sbatch``, quoted for the shell
     :param at_once: options of ``salloc``, which grants free nodes without waiting for the
-        next cycle of Slurm's scheduler; the script then runs as a step. If no nodes are
-        free, the accounting shows a failed job that never had nodes
+        next cycle of Slurm's scheduler; the script then runs as a step
     """
     common = {"comment": comment, "note": note, "key": key, "body": body}
     fast = ""
     if at_once is not None:
+        found = re.search(r'--partition="[^"]*"', at_once)
         fast = _AT_ONCE.format(
-            options=at_once, clear=_CLEAR, pause=PAUSE_SECONDS, tries=TRIES, **common
+            options=at_once,
+            partition=found[0] if found else "",
+            clear=_CLEAR,
+            pause=PAUSE_SECONDS,
+            tries=TRIES,
+            unknown=UNKNOWN,
+            **common,
         )
     file = shlex.quote(path(spool, key, ""))
     return _SUBMISSION.format(
