@@ -552,7 +552,7 @@ async def test_a_reload_reaches_every_part(
     scope: Scope = {
         "type": "http",
         "method": "POST",
-        "path": "/sapi/v2/problems",
+        "path": "/v1/jobs",
         "query_string": b"",
         "headers": [(b"content-encoding", b"deflate")],
     }
