@@ -118,8 +118,12 @@ def environment(name: str, run: Path) -> Mapping[str, str]:
         case "slurmdbd":
             return {"MYSQL_UNIX_PORT": f"{run}/private/m"}
         case "slurmrestd":
-            # it refuses to run as the user of Slurm, who may be the only one here
-            return {"SLURMRESTD_SECURITY": "disable_user_check"}
+            return {
+                # it refuses to run as the user of Slurm, who may be the only one here
+                "SLURMRESTD_SECURITY": "disable_user_check",
+                # it passes tokens of its clients on, and has none of its own
+                "SLURM_JWT": "daemon",
+            }
     return {}
 
 

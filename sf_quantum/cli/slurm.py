@@ -20,6 +20,7 @@ from sf_quantum.cli import service
 from sf_quantum.cli.arguments import seconds, sentence
 from sf_quantum.errors import InputError, QpuError, QuantumError
 from sf_quantum.qpu import RESOURCES, TOKEN, Qpu, listed
+from sf_quantum.qpu.jobs import number
 from sf_quantum.qpu.leases import AcquireOptions, acquire
 from sf_quantum.qpu.sfq import SfqQpu
 from sf_quantum.threads import in_thread
@@ -109,6 +110,7 @@ def _acquire(args: argparse.Namespace) -> None:
         # the same lease again if Slurm has lost the first answer
         key=f"slurm-{args.job}",
     )
+    began = time.monotonic()
     waiting, pause = in_thread(lambda: acquire(client, request)), FIRST_REPORT_SECONDS
     reported = ""
     while True:
@@ -121,7 +123,8 @@ def _acquire(args: argparse.Namespace) -> None:
             pause = REPORT_SECONDS
     # without the credentials of the site
     (own,) = replace(service.selection(args), own=None).qpus({})
-    _write(_file(args), {**qpu.environment([(own, token)]), **job})
+    variables = {**qpu.environment([(own, token)]), **job}
+    _write(_file(args), variables, time.monotonic() - began)
     if reported:
         _comment(id_, "")
 
@@ -173,7 +176,7 @@ def _report(client: Qpu) -> str:
 
 
 def _confirm(args: argparse.Namespace) -> None:
-    client, token = _client(args), _token(args)
+    client, (token, _) = _client(args), _lease(args)
     if token is None:
         raise QpuError(f"job {args.job} has no lease")
     client.renew(token)
@@ -182,9 +185,12 @@ def _confirm(args: argparse.Namespace) -> None:
 
 
 def _release(args: argparse.Namespace) -> None:
-    client, token = _client(args), _token(args)
+    client, (token, waited) = _client(args), _lease(args)
     if token is not None:
         client.release(token)
+        # Slurm's accounting has the job, whatever becomes of this
+        with suppress(QuantumError):
+            _account(args.job, client, token, waited)
     elif isinstance(client, SfqQpu):
         # Slurm has ended its request, which may have been granted meanwhile
         answer = client.service.send("GET", "/v1/leases", retry=True)
@@ -205,21 +211,52 @@ def _file(args: argparse.Namespace) -> Path:
     return Path(args.state, str(args.job))
 
 
-def _token(args: argparse.Namespace) -> str | None:
-    """Read the lease of a job."""
+def _lease(args: argparse.Namespace) -> tuple[str | None, str]:
+    """Read the lease of a job, and how many seconds it waited for that."""
     try:
-        lines = _file(args).read_text(encoding="utf-8").splitlines()
+        first, *lines = _file(args).read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:
-        return None
-    variables = dict(line.split("=", 1) for line in lines if "=" in line)
+        return None, "0"
+    variables = dict(line.split("=", 1) for line in lines)
     (name,) = listed(variables, RESOURCES) or ["none"]
-    return variables.get(f"{name}_{TOKEN}")
+    return variables.get(f"{name}_{TOKEN}"), first.split()[-1]
 
 
-def _write(path: Path, variables: dict[str, str]) -> None:
-    """Write a job's environment, and when it had its lease, for nobody else to read."""
+def _account(job: int, client: Qpu, token: str, waited: str) -> None:
+    """Write what the QPU did for a job to Slurm's accounting, if it has any.
+
+    The controller takes no comment on a job that has ended.
+    """
+    jobs = client.jobs(token)
+    if jobs is None:
+        return
+
+    def total(key: str) -> float:
+        return sum(number(job.get(key)) or 0.0 for job in jobs)
+
+    figures = {
+        "resource_id": client.name,
+        "resource_type": client.type,
+        "jobs": str(len(jobs)),
+        "qpu_seconds": f"{total('qpu_seconds'):.6f}",
+        "lease_wait_seconds": waited,
+        "queued_seconds": f"{total('queued_seconds'):.3f}",
+        "lost_attempts": f"{total('attempt') - len(jobs):.0f}",
+        "lost_qpu_seconds": f"{total('lost_qpu_seconds'):.6f}",
+    }
+    # sacctmgr would change quotation marks, as those of JSON
+    comment = " ".join(f"{key}={value}" for key, value in figures.items())
+    modify = ("sacctmgr", "--immediate", "modify", "job", "where", f"jobid={job}")
+    _slurm(*modify, "set", f"admincomment={comment}")
+
+
+def _write(path: Path, variables: dict[str, str], waited: float = 0.0) -> None:
+    """Write a job's environment, for nobody else to read.
+
+    Before it, when the job had its lease, and how long it waited for it.
+    """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    lines = [f"# {time.time():.0f}"]
+    lines = [f"# {time.time():.0f} {waited:.3f}"]
     lines += [f"{key}={' '.join(value.split())}" for key, value in variables.items()]
     part = path.with_suffix(".part")
     part.unlink(missing_ok=True)

@@ -14,22 +14,23 @@ from pathlib import Path
 
 import pytest
 
-from sf_quantum.files import JSON
+from sf_quantum.files import JSON, listing
+from sf_quantum.net.transport import Client
 from sf_quantum.service.domain.jobs import Identity, Lease
 from sf_quantum.service.http.auth import FixedIdentity
 from tests import lab_site
 from tests.lab import Lab, LabError, shared
 from tests.lab_conf import Options
 from tests.lab_supervisor import SYSTEM_PATH
-from tests.service import RunningService, running_service
-from tests.waiting import SECONDS
+from tests.service import RunningService, example_bqm, running_service
+from tests.waiting import SECONDS, until
 
 # root has no burst buffers
 USER = "daemon" if os.getuid() == 0 else getpass.getuser()
 ENDED = ("COMPLETED", "FAILED", "CANCELLED")
 SLURM = FixedIdentity(Identity("slurm", admin=True))
 # one for each test, since they share the lab
-QPUS = "first waits closed cancelled killed again lost array srun large".split()
+QPUS = "first waits closed cancelled killed again lost array srun large account".split()
 
 
 class Site:
@@ -255,6 +256,45 @@ def test_a_step_without_a_script_waits_as_well(site: Site) -> None:
         output = site.as_user("srun", *_asking("srun"), "env")
         (lease,) = leases(service)
         assert f"srun_QRMI_JOB_ACQUISITION_TOKEN={lease.id}" in output.splitlines()
+
+
+def test_slurm_and_the_service_account_for_the_same(site: Site) -> None:
+    with site.serving("account") as service:
+        end = site.folder / "ends"
+        job = site.submit("account", f"until [ -e {end} ]; do sleep 0.1; done")
+        site.until(job, "JobState=RUNNING")
+        (lease,) = leases(service)
+        for number in range(2):
+            body: dict[str, JSON] = {
+                "problem": example_bqm(),
+                "parameters": {"num_reads": 100},
+                "idempotency_key": str(number),
+            }
+            service.ask("POST", "/v1/jobs", body, lease=lease.id)
+            service.until(lease.id, "Completed", number)
+        end.touch()
+        show = ("sacct", "-X", "-n", "-P", "-j", str(job), "-o", "Account,AdminComment")
+        site.lab.wait_for(
+            lambda: "qpu_seconds" in site.lab.output(*show), "an account", SECONDS
+        )
+        account, comment = site.lab.output(*show).split("|")
+        figures = dict(word.split("=") for word in comment.split())
+        assert figures["resource_id"] == "account"
+        report = service.ask("GET", "/v1/accounting?by=slurm-account").json()
+        (row,) = (row for row in listing(report["rows"]) if isinstance(row, dict))
+        assert (row["slurm_account"], row["jobs"]) == (account, int(figures["jobs"]))
+        assert float(figures["qpu_seconds"]) == pytest.approx(row["qpu_seconds"])
+        assert float(figures["qpu_seconds"]) > 0
+
+
+def test_slurmrestd_answers_those_who_have_a_token(site: Site) -> None:
+    token = site.lab.output("scontrol", "token").partition("=")[2]
+    url = f"unix:{site.lab.folder}/run/rest"
+    headers = {"X-SLURM-USER-NAME": getpass.getuser(), "X-SLURM-USER-TOKEN": token}
+    ping = "/slurm/v0.0.38/ping"
+    until(lambda: Client(url, headers).request("GET", ping).status == 200, ping)
+    wrong = {**headers, "X-SLURM-USER-TOKEN": "none"}
+    assert Client(url, wrong).request("GET", ping).status != 200
 
 
 def test_a_job_that_declares_too_much_is_refused(site: Site) -> None:

@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from sf_quantum.cli import main, slurm
+from sf_quantum.files import JSON
 from sf_quantum.service.domain.jobs import Identity
 from sf_quantum.service.http.auth import FixedIdentity
-from tests.service import RunningService, running_service
+from tests.service import RunningService, example_bqm, running_service
 from tests.waiting import SECONDS, until
 
 Command = Callable[..., int]
@@ -43,6 +44,7 @@ def sfq(
 *PENDING*) echo $6 >>{tmp_path}/asked; cat {tmp_path}/earlier 2>&- && rm {tmp_path}/earlier || printf '{tasks}';;
 *) printf '{listed}';;
 esac""",
+        "sacctmgr": f'echo "$@" >{tmp_path}/account',
         "scontrol": f'echo "$@" >>{tmp_path}/comments',
     }.items():
         (bin_ / name).write_text(f"#!/bin/sh\n{script}\n")
@@ -105,6 +107,35 @@ def test_a_lease_belongs_to_the_user_and_the_job(
     assert not file.exists()
 
 
+def test_accounts_for_the_jobs_of_a_lease(
+    sfq: Command, service: RunningService, tmp_path: Path
+) -> None:
+    assert sfq("acquire") == 0
+    (lease,) = service.queue.leases.held
+    job: dict[str, JSON] = {
+        "problem": example_bqm(),
+        "parameters": {"num_reads": 10},
+        "idempotency_key": "one",
+    }
+    service.ask("POST", "/v1/jobs", job, lease=lease.id)
+    service.until(lease.id, "Completed")
+    assert sfq("release") == 0
+    (done,) = service.queue.store.jobs(lease=lease.id)
+    modify, _, comment = (tmp_path / "account").read_text().partition("admincomment=")
+    assert modify == "--immediate modify job where jobid=7 set "
+    figures = dict(word.split("=") for word in comment.split())
+    assert figures.pop("qpu_seconds") == f"{done.qpu_seconds:.6f}" != "0.000000"
+    assert float(figures.pop("queued_seconds")) >= 0
+    assert float(figures.pop("lease_wait_seconds")) >= 0
+    assert figures == {
+        "resource_id": "qpu",
+        "resource_type": "sfq",
+        "jobs": "1",
+        "lost_attempts": "0",
+        "lost_qpu_seconds": "0.000000",
+    }
+
+
 def test_a_wait_is_told_and_then_no_more(
     sfq: Command, service: RunningService, tmp_path: Path
 ) -> None:
@@ -156,7 +187,7 @@ def test_releases_what_was_granted_to_a_process_that_was_killed(
     sfq: Command, service: RunningService, tmp_path: Path
 ) -> None:
     assert sfq("acquire") == 0
-    (tmp_path / "jobs" / "7").write_text("# 0\n")
+    (tmp_path / "jobs" / "7").write_text("# 0 0\n")
     assert sfq("release", "8") == 0
     assert service.queue.leases.held
     assert sfq("release") == 0
