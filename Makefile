@@ -11,7 +11,7 @@ run: $(VENV)/installed-run
 	@$(BIN)/python examples/clustering-aggregation/run.py
 
 test: $(VENV)/installed
-	@PATH="$(CURDIR)/$(BIN):$$PATH" PYTEST_PLUGINS=tests.lines $(BIN)/pytest -n auto --dist worksteal --cov
+	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pytest -n auto --dist worksteal --cov
 
 check: $(VENV)/installed
 	@$(BIN)/black --check --quiet . || { $(BIN)/black --diff --quiet .; exit 1; }
