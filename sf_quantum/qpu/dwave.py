@@ -31,6 +31,7 @@ from sf_quantum.qpu import (
     qrmi_config,
     read_token,
     required,
+    solver_parameters,
 )
 from sf_quantum.qpu.embedding import (
     MICROSECONDS,
@@ -52,6 +53,7 @@ from sf_quantum.qpu.jobs import (
     UnknownJob,
     number,
 )
+from sf_quantum.qpu.solver_parameters import check_ranges
 from sf_quantum.samplers.neal import SWEEPS
 from sf_quantum.samplers.parameters import check, check_number, seeded
 from sf_quantum.samplers.problem import check as check_problem
@@ -90,6 +92,8 @@ NOT_ACCEPTED = (404, 408, 425, 429, 503)
 # of these, those with which a proxy may answer, too, behind which there may be a problem
 ALSO_OF_PROXIES = (408, 503)
 OFFLINE = "solver is offline"
+# properties that the topology has
+OF_THE_GRAPH = ("topology", "num_qubits", "qubits", "couplers")
 # what of a solver changes often
 DYNAMIC = "none,+identity,+status"
 REQUEST_SECONDS = 30.0
@@ -288,13 +292,15 @@ class DWaveQpu(Qpu):
                 timing=_timing(solver),
                 calibration={"id": solver.graph_id},
                 topology=topology,
+                solver={key: told[key] for key in told if key not in OF_THE_GRAPH},
             )
 
     def submit(self, task: Task) -> str:
         """See :meth:`Qpu.submit`; the tag is the problem's label.
 
         A number of sweeps is an annealing time: as many times the solver's default as
-        times the default of the samplers.
+        times the default of the samplers. Parameters of the solver come with the problem;
+        see :mod:`.solver_parameters`.
         """
         try:
             solver = self.graph()
@@ -302,13 +308,19 @@ class DWaveQpu(Qpu):
             raise
         except QuantumError as error:  # no problem is sent yet, and it is not at fault
             raise NotAccepted(str(error)) from error
-        given: dict[str, JSON] = {"num_reads": task.shots}
+        bqm = _content(task)
+        given: dict[str, JSON] = solver_parameters.given(bqm)
+        solver_parameters.check(given, solver.properties)
+        given["num_reads"] = task.shots
         sweeps = task.parameters.get("num_sweeps") or SWEEPS
-        if sweeps != SWEEPS:
+        if sweeps != SWEEPS and not given.keys() & {
+            "annealing_time",
+            "anneal_schedule",
+        }:
             usual = _number(solver.properties, "default_annealing_time") or 0.0
             given["annealing_time"] = usual * sweeps / SWEEPS
-        check_fits(given, solver.properties)
-        embedded = Embedded.of(_model(task), solver, task.parameters.get("seed"))
+        check_ranges(given, solver.properties)
+        embedded = Embedded.of(_model(bqm), solver, task.parameters.get("seed"))
         job_id = self.send(embedded, given, task.tag)
         with self._lock:
             self._embedded[job_id] = embedded
@@ -353,7 +365,7 @@ class DWaveQpu(Qpu):
             try:
                 if embedded is None:
                     seed = task.parameters.get("seed")
-                    embedded = Embedded.of(_model(task), self.graph(), seed)
+                    embedded = Embedded.of(_model(_content(task)), self.graph(), seed)
                 samples = embedded.samples(problem)
             except (WrongEmbedding, InputError):
                 failure = "its embedding is lost, and another one is found now"
@@ -550,7 +562,7 @@ class DWaveEmbedded(Sampler):
         wanted = {"num_reads": num_reads, "annealing_time": annealing_time}
         given = {name: value for name, value in wanted.items() if value is not None}
         solver = qpu.graph()
-        check_fits(given, solver.properties)
+        check_ranges(given, solver.properties)
         embedded = Embedded.of(bqm, solver, seed, chain_strength)
         try:
             problem = qpu.wait(qpu.send(embedded, given, qpu.lease))
@@ -578,32 +590,6 @@ def client_options(connection: Mapping[str, str]) -> dict[str, JSON]:
         return {**options, "solver": json.loads(solver)}
     except ValueError as error:
         raise InputError("DWAVE_API_SOLVER: not a name and not JSON") from error
-
-
-def check_fits(parameters: Mapping[str, JSON], properties: Mapping[str, JSON]) -> None:
-    """Check parameters against the solver's ranges, before embedding the problem.
-
-    The solver's defaults apply to ``num_reads`` and ``annealing_time`` (microseconds).
-    """
-    reads = _number(parameters, "num_reads") or 1
-    time_ = _number(parameters, "annealing_time")
-    if time_ is None:
-        time_ = _number(properties, "default_annealing_time")
-    between = _number(properties, "default_readout_thermalization") or 0
-    before = _number(properties, "default_programming_thermalization") or 0
-    values = {
-        "num_reads": reads,
-        "annealing_time": time_,
-        # D-Wave's definition (Solver Properties: problem_run_duration_range)
-        "problem_run_duration": reads * ((time_ or 0) + between) + before,
-    }
-    for name, value in values.items():
-        match properties.get(f"{name}_range"):
-            case [int() | float() as least, int() | float() as most] if (
-                value is not None and not least <= value <= most
-            ):
-                takes = f"the solver takes {least:g} to {most:g}"
-                raise InputError(f"{name}: {value:g} is out of range, {takes}")
 
 
 def _connection(name: str, variables: Mapping[str, str | None]) -> dict[str, str]:
@@ -648,12 +634,16 @@ def ending(problem: ProblemStatus) -> str:
     return f"problem {problem.id} failed: {one_line(str(why))[:300]}"
 
 
-def _model(task: Task) -> BinaryQuadraticModel:
+def _content(task: Task) -> dict[str, JSON]:
     try:
         content = json.loads(task.payload)
     except ValueError as error:
         raise InputError("problem: not JSON") from error
-    return BinaryQuadraticModel.from_serializable(check_problem(content, "problem"))
+    return check_problem(content, "problem")
+
+
+def _model(content: dict[str, JSON]) -> BinaryQuadraticModel:
+    return BinaryQuadraticModel.from_serializable(content)
 
 
 def _refused(error: RequestException) -> bool:

@@ -214,6 +214,8 @@ class Description:
     :param calibration: its id, its time in ISO 8601 and its values, as far as they are told
     :param specs: JSON text: of a neutral-atom device, Pulser's abstract representation; of
         a photonic one, Perceval's specifications
+    :param solver: of an annealer, the properties of its solver beside its graph, with SAPI's
+        names, if it takes the parameters that they list
     :param native_gates: of circuits, by their names in OpenQASM, on the couplers of
         ``topology``; empty if any gate may be on any qubits
     """
@@ -228,3 +230,4 @@ class Description:
     topology: Topology | None = None
     specs: str | None = None
     native_gates: tuple[str, ...] = ()
+    solver: dict[str, JSON] | None = None

@@ -16,7 +16,7 @@ from dimod import BinaryQuadraticModel, SampleSet
 
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
-from sf_quantum.qpu import AuthenticationError, dwave, embedding
+from sf_quantum.qpu import AuthenticationError, dwave, embedding, solver_parameters
 from sf_quantum.qpu.dwave import DWaveQpu
 from sf_quantum.qpu.embedding import Embedded
 from sf_quantum.qpu.jobs import NotAccepted, Progress, Task, Timing, UnknownJob
@@ -234,6 +234,29 @@ def test_sweeps_are_annealing_time(annealer: RunningService) -> None:
         qpu.submit(task(example_bqm(), num_sweeps=1_000_000))
     with pytest.raises(InputError, match="num_reads"):
         qpu.submit(task(example_bqm(), num_reads=10_001))
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"beta": math.inf}, "beta: expected finite numbers"),
+        ({"gamma": 1.0}, "gamma: not a parameter of this solver"),
+        ({"num_reads": 1001}, "num_reads: 1001 is out of range"),
+        ({"anneal_schedule": [[0, 0], [90, 1]]}, "annealing_time: 90 is out of range"),
+        ({"fast_anneal": True, "annealing_time": 5.0}, "takes 0.005 to 1"),
+    ],
+)
+def test_parameters_that_a_solver_does_not_take(
+    given: dict[str, JSON], words: str
+) -> None:
+    properties: dict[str, JSON] = {
+        "parameters": dict.fromkeys(given.keys() - {"gamma"}, ""),
+        "num_reads_range": [1, 1000],
+        "annealing_time_range": [1, 50],
+        "fast_anneal_time_range": [0.005, 1],
+    }
+    with pytest.raises(InputError, match=words):
+        solver_parameters.check(given, properties)
 
 
 def test_no_thread_waits_for_a_submitted_problem(annealer: RunningService) -> None:

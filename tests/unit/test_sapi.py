@@ -165,7 +165,7 @@ def data(**changes: JSON) -> dict[str, JSON]:
         (problem(params={"num_reads": 0}), "params.num_reads"),
         (problem(params={"num_reads": True}), "params.num_reads"),
         (problem(params={"num_reads": 10**30}), "params.num_reads"),
-        (problem(params={"beta": 1}), "params.beta: Extra inputs are not permitted"),
+        (problem(params={"beta": 1}), "params.beta: not a parameter of this solver"),
         (problem(params={"max_answers": 0}), "params.max_answers"),
         (problem(params={"annealing_time": 0.1}), "params.annealing_time"),
         (problem(label="x" * 1025), "label"),

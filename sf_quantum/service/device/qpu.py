@@ -31,7 +31,14 @@ from sf_quantum import qpu as clients
 from sf_quantum.backoff import Backoff
 from sf_quantum.errors import InputError, QpuError, QuantumError
 from sf_quantum.files import JSON, mapping
-from sf_quantum.qpu import AuthenticationError, NoLease, Qpu, QpuStatus, selection
+from sf_quantum.qpu import (
+    AuthenticationError,
+    NoLease,
+    Qpu,
+    QpuStatus,
+    selection,
+    solver_parameters,
+)
 from sf_quantum.qpu.jobs import (
     Description,
     JobParameters,
@@ -417,6 +424,7 @@ class QpuDevice(Device):
         """See :meth:`Device.check`; the vendor checks what its client does not."""
         size = super().check(kind, content, parameters)
         if kind == "problem":
+            self._check_solver_parameters(mapping(content))
             return size
         if kind == "photonic":
             return self._check_photons(content)
@@ -438,6 +446,20 @@ class QpuDevice(Device):
         self._kind.check(kind, content)
         return replace(size, circuits=circuits)
 
+    def _check_solver_parameters(self, bqm: Mapping[str, JSON]) -> None:
+        given, told = solver_parameters.given(bqm), self.description
+        if not given:
+            return
+        if told.solver is None:
+            where = f"problem.info.{solver_parameters.KEY}"
+            raise FieldError(where, "this device takes no parameters of a solver")
+        labels = told.topology.labels if told.topology else 0
+        try:
+            solver_parameters.check(given, {**told.solver, "num_qubits": labels})
+        except FieldError as error:
+            where = f"problem.info.{solver_parameters.KEY}.{error.field}"
+            raise FieldError(where, error.detail) from error
+
     def _check_photons(self, content: JSON) -> Size:
         experiment, most = photonic.experiment(content), self.description.qubits
         if 0 < most < experiment.modes:
@@ -455,10 +477,11 @@ class QpuDevice(Device):
     def cost(self, parameters: JobParameters, size: Size | None = None) -> Cost:
         """See :meth:`Device.cost`; as the vendor tells, or else as past jobs were billed."""
         if (timing := self.description.timing) is not None:
-            circuits = 1 if size is None else size.circuits
-            return Cost(
-                timing.job_seconds(circuits * (parameters.get("num_reads") or 1))
-            )
+            shots = parameters.get("num_reads") or 1
+            shots *= 1 if size is None else size.circuits
+            # of a solver's parameters: in the set-up, and in each shot
+            setup, shot = (parameters.get(key) or 0 for key in ("setup_ns", "shot_ns"))
+            return Cost(timing.job_seconds(shots) + 1e-9 * (setup + shots * shot))
         if self._billed is None:
             expected = self._settings.expected_seconds
             return Cost(expected, expected)

@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from sf_quantum.files import JSON
+from sf_quantum.qpu import solver_parameters
 from sf_quantum.qpu.jobs import Topology
 from sf_quantum.samplers.neal import SWEEPS
+from sf_quantum.samplers.problem import FieldError
 from sf_quantum.service.device.emulator.annealing import Annealing, strength
 from sf_quantum.service.device.emulator.noise import FIELD_RANGE
 from sf_quantum.service.device.emulator.technologies import ANNEALING_SECONDS
@@ -67,8 +69,8 @@ PARAMETERS = {
     "max_answers": "How many answers to return at most.",
     "num_reads": "How many times to anneal.",
 }
-# those whose size is that of the graph; kept with the payload
-ARRAYS = ("anneal_offsets", "flux_biases", "initial_state")
+# those that shape the answer, which is ours; a vendor's is always a histogram
+OF_ANSWERS = ("answer_mode", "max_answers")
 
 
 def _finite(value: float) -> float:
@@ -85,7 +87,8 @@ Flag = Annotated[bool, Field(strict=True)]
 class ProblemParameters(BaseModel):
     """The parameters as a client sends them; ``None`` is the default."""
 
-    model_config = ConfigDict(extra="forbid")
+    # others are those of a vendor's solver, or are refused by name
+    model_config = ConfigDict(extra="allow")
 
     num_reads: int = Field(default=1, ge=READS[0], le=READS[1], strict=True)
     annealing_time: Number | None = None
@@ -125,6 +128,12 @@ class ProblemParameters(BaseModel):
         if self.auto_scale is None:
             return self.h_gain_schedule is None
         return self.auto_scale
+
+    @property
+    def of_solver(self) -> dict[str, JSON]:
+        """Those that a vendor's solver is sent, beside the number of reads."""
+        names = {*OF_ANSWERS, "num_reads"}
+        return self.model_dump(exclude=names, exclude_unset=True, exclude_none=True)
 
     @property
     def annealing(self) -> Annealing | None:
@@ -176,10 +185,9 @@ def check(
     :param bqm: the problem, serialized
     :param custom: whether the device takes all parameters
     """
-    if not custom:
-        for name in CUSTOM:
-            if name in params.model_fields_set:
-                _refuse(name, "not a parameter of this solver")
+    known = {*PARAMETERS, *(CUSTOM if custom else ())}
+    for name in sorted(params.model_fields_set - known):
+        _refuse(name, "not a parameter of this solver")
     _check_time(params)
     _check_schedule(params)
     _check_arrays(params, graph)
@@ -193,6 +201,41 @@ def check(
             "Maximum problem-run duration exceeded due to specified timing parameters: "
             f"{waits:g} us of annealing and pauses, at most {RUN_DURATION:g}",
         )
+
+
+def check_listed(
+    params: ProblemParameters, graph: Topology, properties: Mapping[str, JSON]
+) -> None:
+    """Refuse with 400 what a vendor's solver does not take.
+
+    :param properties: the vendor's
+    """
+    told = {**properties, "num_qubits": graph.labels}
+    try:
+        solver_parameters.check(params.of_solver, told)
+        every = {**params.of_solver, "num_reads": params.num_reads}
+        solver_parameters.check_ranges(every, told)
+    except FieldError as error:
+        _refuse(error.field, error.detail)
+
+
+def vendor_job_parameters(
+    params: ProblemParameters, properties: Mapping[str, JSON]
+) -> dict[str, int | None]:
+    """Convert them for the queue, with what they add to the usual time of a job."""
+    usual, given = (
+        {
+            "setup_ns": solver_parameters.time(
+                "programming_thermalization", told, properties
+            ),
+            "shot_ns": solver_parameters.duration(told, properties)
+            + solver_parameters.time("readout_thermalization", told, properties),
+        }
+        for told in ({}, params.of_solver)
+    )
+    more = {name: round(1000 * (given[name] - usual[name])) for name in given}
+    found: dict[str, int | None] = {"num_reads": params.num_reads}
+    return found | {name: value for name, value in more.items() if value}
 
 
 def _check_time(params: ProblemParameters) -> None:
@@ -254,7 +297,7 @@ def _check_points(points: Sequence[Sequence[float]], name: str, most: int) -> No
 
 
 def _check_arrays(params: ProblemParameters, graph: Topology) -> None:
-    for name in ARRAYS:
+    for name in solver_parameters.ARRAYS:
         values: Sequence[float] | None = getattr(params, name)
         if values is not None and len(values) != graph.labels:
             detail = f"has {len(values)} values for {graph.labels} qubits"

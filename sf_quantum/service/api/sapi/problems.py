@@ -11,6 +11,7 @@ from dataclasses import replace
 from pydantic import ValidationError
 
 from sf_quantum.files import JSON, mapping
+from sf_quantum.qpu.solver_parameters import ARRAYS, KEY
 from sf_quantum.service.api.common import utc
 from sf_quantum.service.api.sapi import parameters, qp_format, solver
 from sf_quantum.service.device.emulator.annealing import ANNEALING
@@ -50,23 +51,34 @@ class Problems:
         solver.check(device, problem.solver_name)
         graph, custom = solver.graph(device), device.custom_annealing
         bqm = qp_format.bqm(problem, graph)
-        parameters.check(params, graph, bqm, custom=custom)
-        if params.annealing is not None and custom:
-            # with the payload: their size is that of the graph
-            arrays = params.model_dump(include={*parameters.ARRAYS}, exclude_unset=True)
-            annealing = ANNEALING.dump_python(params.annealing)
-            bqm["info"] = {"annealing": annealing, "params": arrays}
-            params = params.model_copy(update=dict.fromkeys(arrays))
+        # with the payload: the size of some is that of the graph
+        kept: set[str] = set()
+        if (told := device.description.solver) is not None:
+            parameters.check_listed(params, graph, told)
+            given = params.of_solver
+            bqm["info"] = {KEY: {**given}}
+            kept = {name for name in given if not isinstance(given[name], int | float)}
+            job_parameters = parameters.vendor_job_parameters(params, told)
+        else:
+            parameters.check(params, graph, bqm, custom=custom)
+            job_parameters = params.job_parameters(custom=custom)
+            if params.annealing is not None and custom:
+                arrays = params.model_dump(include={*ARRAYS}, exclude_unset=True)
+                annealing = ANNEALING.dump_python(params.annealing)
+                bqm["info"] = {"annealing": annealing, "params": arrays}
+                kept = {*arrays}
         options = solver.ProblemOptions(
             type=problem.type, params=params, label=problem.label
         )
         whole = Submission(
             "problem",
             bqm,
-            problem.params.job_parameters(custom=custom),
+            job_parameters,
             f"sapi-{secrets.token_hex(16)}",
             dialect="sapi",
-            metadata=options.model_dump(exclude_unset=True, exclude_none=True),
+            metadata=options.model_dump(
+                exclude_unset=True, exclude_none=True, exclude={"params": kept}
+            ),
         )
         written = Written(whole.payload, whole.digest, problem_size(bqm))
         return replace(whole, content=None, written=written)
@@ -150,10 +162,11 @@ class Problems:
         metadata = {name: shown[name] for name in names if name in shown}
         graph, content = solver.graph(self._queue.device), self._content(job.number)
         params = _options(job).params.model_dump(exclude_unset=True)
+        kept = mapping(content.get("info"))
         return {
             "id": job.id,
             "data": qp_format.problem_data(content, graph),
-            "params": params | mapping(mapping(content.get("info")).get("params")),
+            "params": params | mapping(kept.get("params")) | mapping(kept.get(KEY)),
             "metadata": {
                 **metadata,
                 "submitted_by": job.user,

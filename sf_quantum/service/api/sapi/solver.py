@@ -12,7 +12,7 @@ from typing import Literal, TypeAlias
 
 from pydantic import BaseModel, Field
 
-from sf_quantum.files import JSON
+from sf_quantum.files import JSON, mapping
 from sf_quantum.qpu.jobs import Timing, Topology
 from sf_quantum.service.api.common import qpu_status
 from sf_quantum.service.api.sapi import parameters
@@ -139,11 +139,7 @@ def configuration(queue: JobQueue) -> dict[str, JSON]:
         "identity": identity(device),
         "status": "ONLINE" if qpu_status(queue) == "online" else "OFFLINE",
         "description": f"An annealer with a {graph(device).kind} graph.",
-        "properties": {
-            **_properties(graph(device), custom=device.custom_annealing),
-            "chip_id": device.name,
-            "problem_timing_data": _timing_model(device),
-        },
+        "properties": _properties(device),
         # 0 for an empty queue, near 1 for a long one
         "avg_load": queue.length / (queue.length + 1),
     }
@@ -202,18 +198,38 @@ def _edited(
     return {key: value for key, value in kept.items() if keep or key != name}
 
 
+def _properties(device: Device) -> dict[str, JSON]:
+    ours, vendors = graph(device), device.description.solver
+    own: dict[str, JSON] = {
+        "chip_id": device.name,
+        "problem_timing_data": _timing_model(device),
+    }
+    if vendors is None:
+        known = _emulated_properties(ours, custom=device.custom_annealing)
+        return {**known, **own, **_graph_properties(ours)}
+    of_answers = {name: parameters.PARAMETERS[name] for name in parameters.OF_ANSWERS}
+    listed = {**mapping(vendors.get("parameters")), **of_answers}
+    return {**own, **vendors, "parameters": listed, **_graph_properties(ours)}
+
+
 @lru_cache(4)
-def _properties(graph: Topology, *, custom: bool) -> dict[str, JSON]:
+def _graph_properties(graph: Topology) -> dict[str, JSON]:
+    return {
+        "topology": {"type": graph.kind, "shape": [*graph.shape]},
+        "num_qubits": graph.labels,
+        "qubits": [*graph.qubits],
+        "couplers": [[*pair] for pair in graph.couplers],
+    }
+
+
+@lru_cache(4)
+def _emulated_properties(graph: Topology, *, custom: bool) -> dict[str, JSON]:
     """:param custom: whether it takes all parameters"""
     told = parameters
     return {
         "category": "qpu",
         "supported_problem_types": ["ising", "qubo"],
         "parameters": {**told.PARAMETERS, **(told.CUSTOM if custom else {})},
-        "topology": {"type": graph.kind, "shape": [*graph.shape]},
-        "num_qubits": graph.labels,
-        "qubits": [*graph.qubits],
-        "couplers": [[*pair] for pair in graph.couplers],
         "h_range": [-FIELD_RANGE, FIELD_RANGE],
         "j_range": [-1.0, 1.0],
         "extended_j_range": [-NEGATIVE, 1.0],

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import ClassVar, Protocol
 
 from sf_quantum.files import JSON
+from sf_quantum.qpu import solver_parameters
 from sf_quantum.qpu.jobs import Result
 from sf_quantum.samplers import problem
 from sf_quantum.service.device.emulator.circuit import CircuitSimulator
@@ -43,7 +44,13 @@ class ProblemRunner(SeparateRunner):
     kind: ClassVar[Kind] = "problem"
 
     def check(self, content: JSON, *, qubits: int) -> Size:
-        size = problem_size(problem.check(content, "problem"))
+        bqm = problem.check(content, "problem")
+        if solver_parameters.given(bqm):
+            where = f"problem.info.{solver_parameters.KEY}"
+            raise problem.FieldError(
+                where, "an emulated annealer takes these over SAPI"
+            )
+        size = problem_size(bqm)
         if size.values > qubits:
             detail = f"{size.values} variables do not fit on {qubits} qubits"
             raise problem.FieldError("problem.variable_labels", detail)
