@@ -77,6 +77,24 @@ async def test_a_failed_node_fails_its_job(start_lab: StartLab, tmp_path: Path) 
             assert await held.run("echo $SLURMD_NODENAME") != node
 
 
+async def test_a_job_whose_node_was_killed_and_is_back_does_not_run_for_ever(
+    start_lab: StartLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scripts, "PAUSE_SECONDS", 0.5)
+    monkeypatch.setattr(scripts, "SILENT_SECONDS", 10)
+    services: dict[str, JSON] = {"node": {"partition": "compute"}}
+    with start_lab(Options(nodes=1, qnodes=0)) as lab:
+        async with site(lab, tmp_path, ELASTIC, services=services) as held:
+            failing = asyncio.create_task(
+                held.cluster.failing("touch up; sleep 600", "node")
+            )
+            await until_async(lambda: list(tmp_path.rglob("up")), "the job")
+            lab.stop_node("c1")
+            lab.start_node("c1")
+            assert "is CANCELLED" in await failing
+            assert await held.run("echo well") == "well"
+
+
 async def test_an_allocation_that_has_used_up_its_time_fails_its_job(
     lab: Lab, tmp_path: Path
 ) -> None:
@@ -321,6 +339,49 @@ class Driven:
     def jobs(self) -> list[str]:
         lines = self._lab.output("squeue", "-h", "-o", "%j %A %T").splitlines()
         return [line for line in lines if self._name in line]
+
+
+@pytest.mark.parametrize(
+    "allocation",
+    [ELASTIC, {"strategy": "reserved", "reserve": ["node"]}],
+    ids=["elastic", "reserved"],
+)
+def test_a_failure_manager_runs_a_job_again_on_another_node(
+    project: Project,
+    start_lab: StartLab,
+    until: Until,
+    monkeypatch: pytest.MonkeyPatch,
+    allocation: JSON,
+) -> None:
+    nodes = project.folder / "nodes"
+    project.deployment(
+        "slurm",
+        "sfq.slurm",
+        services={"node": {"partition": "compute"}},
+        pollingInterval=1,
+        allocation=allocation,
+    )
+    again = f"[ $(wc -l <{nodes}) -gt 1 ] || sleep 300"
+    project.step("work", f"echo $SLURMD_NODENAME >>{nodes}; {again}", "slurm")
+    target: JSON = {"deployment": "slurm", "service": "node"}
+    project.extra["workflows"] = {
+        "test": {
+            "type": "cwl",
+            "config": {"file": "main.cwl"},
+            "bindings": [{"step": "/work", "target": target}],
+        }
+    }
+    retries: JSON = {"max_retries": 3, "retry_delay": 0}
+    project.extra["failureManager"] = {"type": "default", "config": retries}
+    with start_lab(Options(nodes=2, qnodes=0, node_timeout=2)) as lab:
+        for key, value in lab.environment.items():
+            monkeypatch.setenv(key, value)
+        driver = project.start()
+        until(lambda: nodes.exists() and nodes.read_text().endswith("\n"), "the job")
+        lab.stop_node(nodes.read_text().strip())
+        assert driver.wait(timeout=SECONDS) == 0, project.log[-3000:]
+        assert "is NODE_FAIL" in project.log
+        assert len({*nodes.read_text().split()}) == 2
 
 
 @pytest.fixture

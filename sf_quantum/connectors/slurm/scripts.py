@@ -217,6 +217,13 @@ now() {{
   ! plain squeue --noheader --states=PENDING {partition} --format=%r |
     grep -Eqx 'None|Priority|Resources'
 }}
+# nobody tells Slurm that the steps of an allocation without a batch script have been killed
+# with their node, if its daemon is back soon; by the clock of the file system
+silent() {{
+  cat "$f"now >/dev/null 2>&1
+  seen=$(stat -c %Y "$f"now 2>/dev/null || stat -c %Y "$f"up 2>/dev/null) &&
+    alive=$(stat -c %Y "${{f%/*}}/alive" 2>/dev/null) && [ $((alive - seen)) -gt {silent} ]
+}}
 hold() {{
   # a running step may be reading the old file
   cat >"$f"new <<'END-SALLOC-{key}' && mv "$f"new "$f"hold && echo "$id" >"$f"given || {{
@@ -228,6 +235,10 @@ END-SALLOC-{key}
     {clear}
     host=$(uname -n) n=0
     export SLURM_SUBMIT_DIR="$PWD" SLURM_SUBMIT_HOST="${{host%%.*}}"
+    while [ -e "$f"hold ]; do
+      if silent && plain scancel "$id"; then break; fi
+      sleep {pause}
+    done & watch=$!
     # the end of this `srun` does not end the allocation
     while srun --jobid="$id" --quiet --overlap --nodes=1 --ntasks=1 --job-name={key}-hold \
       /bin/sh "$f"hold; code=$?; there
@@ -237,6 +248,7 @@ END-SALLOC-{key}
       [ -e "$f"hold ] && [ $n -lt {tries} ] || break
       sleep {pause}
     done
+    kill $watch 2>/dev/null
     n=0
     while there && ! plain scancel "$id" && [ $n -lt {tries} ]; do
       n=$((n + 1)); sleep {pause}
@@ -268,6 +280,8 @@ _MARK_LINE = re.compile(
 
 # seconds between two checks of an allocation whether its driver is alive
 PAUSE_SECONDS = 5
+#: without a sign of life of its script, an allocation is cancelled
+SILENT_SECONDS = 120
 #: the longest time for which an allocation outlives its driver
 GONE_SECONDS = 55
 #: the exit code (EX_TEMPFAIL of sysexits.h) of a command whose result is unknown
@@ -389,6 +403,7 @@ def submission(
             partition=found[0] if found else "",
             clear=_CLEAR,
             pause=PAUSE_SECONDS,
+            silent=SILENT_SECONDS,
             tries=TRIES,
             unknown=UNKNOWN,
             **common,
