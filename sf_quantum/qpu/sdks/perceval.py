@@ -22,7 +22,7 @@ from perceval.runtime import (
 from perceval.runtime import RemoteComputer as RemoteComputer
 from perceval.serialization import serialize
 from perceval.utils import NoiseModel
-from perceval.utils.noise_model import noise_to_perf_dict
+from perceval.utils.noise_model import noise_to_perf_dict, perf_dict_to_noise
 
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON, mapping
@@ -58,6 +58,8 @@ class Connection(CommunicationLayer):
         self._specs["type"] = "physical"
         self._specs.commands = self.get_commands()
         self._jobs: dict[str, _Job] = {}
+        # what the QPU has told of its own noise
+        self._noises: list[NoiseModel] = []
 
     @property
     def name(self) -> str:
@@ -70,7 +72,10 @@ class Connection(CommunicationLayer):
         return [CommandFactory.sample_count]
 
     def get_performances(self) -> dict[str, float]:
-        return performances(self._qpu.describe())
+        told = performances(self._qpu.describe())
+        if (noise := perf_dict_to_noise(told)) not in self._noises:
+            self._noises.append(noise)
+        return told
 
     def get_platform_details(self) -> dict[str, JSON]:
         return {**self._specs, "perfs": self.get_performances()}
@@ -86,8 +91,12 @@ class Connection(CommunicationLayer):
 
         :raises InputError: if it is none that the QPU can run
         """
-        if payload.get("noise") is not None or payload.get("mitigations"):
+        # after the first results, Perceval sends back the noise that it was told
+        noise = payload.get("noise")
+        if (noise and noise not in self._noises) or payload.get("mitigations"):
             raise InputError("the QPU has its own noise, and knows no mitigations")
+        if payload.get("parameters"):
+            raise InputError("parameters: the QPU has none")
         computation = payload["computation"]
         if not isinstance(computation, Computation):
             raise InputError(
