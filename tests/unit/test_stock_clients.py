@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import http.client
 import json
+import socket
+import struct
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -19,7 +22,7 @@ from sf_quantum.qpu.sdks import stock_clients
 from sf_quantum.qpu.sfq import SfqQpu
 from sf_quantum.service.device.emulator.device import EmulatedDevice
 from tests.service import RunningService, running_service
-from tests.waiting import SECONDS
+from tests.waiting import SECONDS, until
 
 OCEAN = """
 from dwave.system import DWaveSampler
@@ -105,6 +108,36 @@ def test_only_who_knows_the_secret_is_answered(service: RunningService) -> None:
             assert ask("GET", "/v1/device", X_Auth_Token=given)[0] == 401
         bearer = f"Bearer {secret}"
         assert ask("GET", "/v1/device", X_Auth_Token="", Authorization=bearer)[0] == 200
+
+
+def test_the_lease_is_the_jobs(service: RunningService) -> None:
+    with forwarding(service) as variables:
+        assert Asked(variables)("GET", "/v1/jobs", x_sfq_lease="another")[0] == 200
+
+
+def test_clients_in_trouble_leave_the_jobs_standard_error_alone(
+    service: RunningService, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with forwarding(service) as variables:
+        url = urlsplit(variables["DWAVE_API_ENDPOINT"])
+        with socket.create_connection((url.hostname, url.port), SECONDS) as client:
+            secret = variables["DWAVE_API_TOKEN"]
+            path = "/v1/\u00e9"
+            client.sendall(
+                f"GET {path} HTTP/1.1\r\nX-Auth-Token: {secret}\r\n".encode()
+            )
+            client.sendall(b"\r\n")
+            assert b" 400 " in client.recv(100)
+        with socket.create_connection((url.hostname, url.port), SECONDS) as client:
+            client.sendall(b"GET ")
+            linger = struct.pack("ii", 1, 0)  # the connection is reset
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+        until(no_request, "no request is left")
+    assert capfd.readouterr().err == ""
+
+
+def no_request() -> bool:
+    return not any("request" in thread.name for thread in threading.enumerate())
 
 
 def test_a_body_has_a_length_and_a_bound(service: RunningService) -> None:

@@ -44,7 +44,7 @@ PUBLIC = (("GET", "/accessible"), ("GET", "/qpu/specs"))
 # as the largest body that a service takes
 MOST_BYTES = 256 * 1024 * 1024
 SECONDS = 120.0
-# of a connection, not of a request
+# of a connection and not of a request, or what this sets itself
 _OWN = {
     "authorization",
     "connection",
@@ -56,6 +56,7 @@ _OWN = {
     "transfer-encoding",
     "x-auth-token",
     "x-munge-cred",
+    "x-sfq-lease",
 }
 
 
@@ -78,8 +79,7 @@ def variables(
         "credentials": (secret.encode(), f"Bearer {secret}".encode()),
     }
     handler = type("Handler", (_Handler,), known)
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        server.daemon_threads = True
+    with _Server(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
         try:
@@ -119,6 +119,11 @@ def _qrmi(
     }
 
 
+class _Server(ThreadingHTTPServer):
+    def handle_error(self, *_: object) -> None:
+        """Print nothing of a client that is gone: standard error is the job's."""
+
+
 class _Handler(BaseHTTPRequestHandler):
     service: ClassVar[ServiceClient]
     credentials: ClassVar[tuple[bytes, bytes]]
@@ -131,6 +136,8 @@ class _Handler(BaseHTTPRequestHandler):
     def _forward(self) -> None:
         if (self.command, self.path) not in PUBLIC and not self._is_known():
             return self.send_error(401)
+        if not self.path.isascii():
+            return self.send_error(400)
         length = self.headers["Content-Length"] or "0"
         if "Transfer-Encoding" in self.headers or not length.isdecimal():
             return self.send_error(411)
