@@ -15,6 +15,7 @@ DATABASE, ACCOUNTING, REST = "mariadbd", "slurmdbd", "slurmrestd"
 ACCOUNTS = ("physics", "chemistry")
 # the tasks of an array ask one after the other
 SCHEDULING = "bb_array_stage_cnt=1"
+_PACKAGES = "mariadb-server-core slurmdbd slurmrestd lua-posix"
 _SQL = Path("/usr/share/mysql")
 # what the server itself needs: neither its users nor the names of time zones
 _TABLES = ("mysql_system_tables.sql", "mysql_performance_tables.sql")
@@ -36,8 +37,10 @@ def missing(path: str) -> str:
         if shutil.which(program, path=path) is None:
             return (
                 f"{program} is not installed (apt-get install --no-install-recommends "
-                "mariadb-server-core slurmdbd slurmrestd)"
+                f"{_PACKAGES})"
             )
+    if not Path("/usr/share/lua/5.1/posix").exists():
+        return f"lua-posix is not installed (apt-get install {_PACKAGES})"
     return ""
 
 

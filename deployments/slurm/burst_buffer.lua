@@ -87,7 +87,26 @@ function slurm_bb_setup(job, uid, gid, pool, size, script)
 	return slurm.SUCCESS
 end
 
+-- slurmscriptd forks without closing what its other threads have open. So a process may have
+-- both ends of the pipe of another job's (but not of its own), whose end slurmscriptd does
+-- not see before this process ends, though this job may wait for the other one.
+local function close_pipes_of_others()
+	local known, unistd = pcall(require, "posix.unistd")
+	local first = {}
+	for fd = 3, known and 1023 or 0 do
+		local target = unistd.readlink("/proc/self/fd/" .. fd)
+		if target and target:match("^pipe:") then
+			if first[target] then
+				unistd.close(first[target])
+				unistd.close(fd)
+			end
+			first[target] = fd
+		end
+	end
+end
+
 function slurm_bb_data_in(job, script, uid, gid)
+	close_pipes_of_others()
 	return sfq("acquire", job, declared(script))
 end
 

@@ -30,7 +30,7 @@ USER = "daemon" if os.getuid() == 0 else getpass.getuser()
 ENDED = ("COMPLETED", "FAILED", "CANCELLED")
 SLURM = FixedIdentity(Identity("slurm", admin=True))
 # one for each test, since they share the lab
-QPUS = "first waits closed cancelled killed again lost array srun large account".split()
+QPUS = "first waits closed cancelled killed again lost array together srun large account".split()
 
 
 class Site:
@@ -249,6 +249,18 @@ def test_the_tasks_of_an_array_have_a_lease_each(site: Site) -> None:
             "three leases",
             SECONDS,
         )
+
+
+def test_jobs_that_ask_together_start_one_after_the_other(site: Site) -> None:
+    with site.serving("together") as service:
+        service.ask("POST", "/v1/device/close", {"message": "new laser"})
+        jobs = [site.submit("together", "true") for _ in range(4)]
+        for job in jobs:
+            site.until(job, "BurstBufferState=staging-in")
+        service.ask("POST", "/v1/device/open", {})
+        for job in jobs:
+            site.output(job)
+        assert len(leases(service)) == 4
 
 
 def test_a_step_without_a_script_waits_as_well(site: Site) -> None:
