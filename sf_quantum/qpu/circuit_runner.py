@@ -10,7 +10,7 @@ import numpy as np
 from qiskit import qasm3
 
 from sf_quantum.errors import QpuError
-from sf_quantum.qpu.jobs import Task
+from sf_quantum.qpu.jobs import Task, counters
 from sf_quantum.qpu.passes import Counts, Passes, whole
 from sf_quantum.qpu.running import JobSide
 from sf_quantum.qpu.sdks.qiskit import QpuBackend
@@ -50,14 +50,13 @@ class JobRunner:
         tag = f"sfq-{secrets.token_hex(8)}"
         task = Task(tag, "circuit", payload, {"num_reads": shots})
         outcome = self._qpu.run_job(task)
+        who = f"QPU {self.name!r}"
         if outcome.result is None:
-            why = outcome.failure or "the job was cancelled"
-            raise QpuError(f"QPU {self.name!r}: {why}")
-        told = json.loads(outcome.result.text)
-        counters = told.get("counters") or [told["counter"]]
+            raise QpuError(f"{who}: {outcome.failure or 'the job was cancelled'}")
+        found = counters(who, outcome.result.text, len(made))
         seconds = outcome.qpu_seconds
         times = {} if seconds is None else {"qpu_seconds": seconds}
-        return bits(combine(iter(counters))), times
+        return bits(combine(iter(found))), times
 
 
 def bits(counts: Counts) -> Bits:

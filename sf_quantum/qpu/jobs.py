@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import Literal, TypeAlias
 
 from sf_quantum.errors import QpuError
-from sf_quantum.files import JSON
+from sf_quantum.files import JSON, listing, mapping
 
 # QRMI's words
 State: TypeAlias = Literal["Queued", "Running", "Completed", "Failed", "Cancelled"]
@@ -42,6 +42,33 @@ def number(told: JSON) -> float | None:
 def count(told: JSON) -> int | None:
     """As :func:`number`, of a whole number."""
     return told if isinstance(told, int) and number(told) is not None else None
+
+
+def counters(who: str, text: str, circuits: int) -> list[dict[str, int]]:
+    """Read the counts of a job's circuits, in their order.
+
+    :param who: the QPU, in error messages
+    :param text: of the result
+    :param circuits: how many the job had
+    :raises QpuError: if these are not the counts of so many
+    """
+    try:
+        content = mapping(json.loads(text))
+    except (ValueError, RecursionError):
+        content = {}
+    told = listing(content.get("counters", content.get("counter")))
+    found = [counter for one in told if (counter := _counter(one)) is not None]
+    if not circuits == len(found) == len(told):
+        raise QpuError(f"{who}: its answer has no counts of bit strings")
+    return found
+
+
+def _counter(told: JSON) -> dict[str, int] | None:
+    if not isinstance(told, dict):
+        return None
+    read = {bits: count(n) for bits, n in told.items() if not bits.strip("01")}
+    known = {bits: n for bits, n in read.items() if n is not None}
+    return known if len(known) == len(told) else None
 
 
 class NotAccepted(QpuError):

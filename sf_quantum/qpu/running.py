@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
 from typing import ClassVar, Protocol, TypeVar
@@ -55,6 +56,25 @@ def run_job(qpu: JobSide, task: Task) -> Outcome:
             qpu.cancel(job_id)
         raise
     return named(outcome, job_id)
+
+
+def cancel(qpu: JobSide, tag: str, outcome: Future[Outcome]) -> bool:
+    """Cancel a job that another thread runs, as soon as it is submitted.
+
+    :param outcome: of the thread
+    :returns: whether there was a job to cancel
+    :raises QpuError: if the QPU cannot find it by its tag, or does not answer
+    """
+    if not qpu.finds:
+        raise QpuError(f"QPU {qpu.name!r} cannot look for its job to cancel it")
+    for pause in backoff.JOB.pauses():
+        if outcome.done():
+            break
+        if (job_id := qpu.find(tag)) is not None:
+            qpu.cancel(job_id)
+            return True
+        time.sleep(pause)
+    return False
 
 
 def named(outcome: Outcome, job_id: str) -> Outcome:

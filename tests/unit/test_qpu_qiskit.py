@@ -4,22 +4,32 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from math import pi
+from math import inf, nan, pi
+from typing import ClassVar
 
+import numpy as np
 import pytest
 from qiskit import ClassicalRegister, QuantumCircuit, QuantumRegister, transpile
-from qiskit.circuit import Parameter
+from qiskit.circuit import Clbit, Parameter, Qubit
 from qiskit.primitives import BackendEstimatorV2, BackendSamplerV2
 from qiskit.providers import JobStatus
 from qiskit.quantum_info import SparsePauliOp
 
 from sf_quantum.errors import InputError, QpuError
-from sf_quantum.qpu.jobs import Description, Topology
+from sf_quantum.qpu.circuit_runner import JobRunner
+from sf_quantum.qpu.jobs import (
+    Description,
+    Outcome,
+    Progress,
+    Result,
+    Task,
+    Topology,
+)
 from sf_quantum.qpu.sdks.qiskit import QpuBackend, program, target
 from sf_quantum.qpu.sfq import SfqQpu
 from sf_quantum.service.device.emulator.device import EmulatedDevice, Faults
 from tests.service import RunningService, running_service
-from tests.waiting import SECONDS, until
+from tests.waiting import SECONDS
 
 
 @pytest.fixture(scope="module")
@@ -144,6 +154,11 @@ def test_which_circuits_differ_in_angles_alone() -> None:
     for different in (other, named, wider, swapped):
         assert program([one, different]) is None
         assert program([different, one]) is None
+    loose = [
+        QuantumCircuit([Qubit() for _ in range(n)], [Clbit() for _ in range(3 - n)])
+        for n in (1, 2)
+    ]
+    assert program(loose) is None
     for unfit in (free, opaque):
         assert program([unfit, unfit]) is None
 
@@ -157,15 +172,80 @@ def test_what_the_qpu_refuses_is_said(backend: QpuBackend) -> None:
     assert job.status() is JobStatus.ERROR
     with pytest.raises(InputError, match="unknown option 'shot'"):
         backend.run(bell(), shot=1)
+    for name, value in (("shots", "x"), ("shots", 0), ("mitigation", 5)):
+        with pytest.raises(InputError, match=f"{name}: {value!r}: expected"):
+            backend.run(bell(), **{name: value})
+    opaque = QuantumCircuit(1)
+    opaque.initialize([0, 1])
+    with pytest.raises(InputError, match=f"circuit '{opaque.name}': .*initialize"):
+        backend.run(opaque)
+
+
+@pytest.mark.parametrize("angle", [inf, nan])
+def test_angles_are_finite(backend: QpuBackend, angle: float) -> None:
+    for circuits in ([turned(angle)], [turned(0.0), turned(angle)]):
+        with pytest.raises(InputError, match=f"rx has the angle {angle}"):
+            backend.run(circuits)
+
+
+class Answering:
+    """The job side of a QPU with this result."""
+
+    name = "q"
+    finds: ClassVar[bool] = False
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def describe(self) -> Description:
+        return Description("superconducting", 2, ("circuit",))
+
+    def run_job(self, task: Task) -> Outcome:
+        return Outcome(Result(self._text))
+
+    def submit(self, task: Task) -> str:
+        raise NotImplementedError
+
+    def find(self, tag: str) -> str | None:
+        raise NotImplementedError
+
+    def poll(self, job_id: str) -> Progress:
+        raise NotImplementedError
+
+    def result(self, job_id: str, task: Task) -> Outcome:
+        raise NotImplementedError
+
+    def cancel(self, job_id: str) -> None:
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "{}",
+        '{"counters": [{"00": 1}]}',
+        '{"counters": [{"00": 1}, {"02": 1}]}',
+    ],
+)
+def test_an_answer_without_the_counts_of_all_circuits_is_no_result(text: str) -> None:
+    qpu = Answering(text)
+    job = QpuBackend(qpu).run([bell(), bell()], shots=1)
+    with pytest.raises(QpuError, match="'q': its answer has no counts of bit strings"):
+        job.result(SECONDS)
+    with pytest.raises(QpuError, match="cannot look for its job"):
+        job.cancel()
+    with pytest.raises(QpuError, match="'q': its answer has no counts of bit strings"):
+        JobRunner(Answering(text.replace("00", "02"))).reads(bell(), np.array([]), 1)
 
 
 def test_a_job_that_fails_or_is_cancelled_has_no_result() -> None:
     device = EmulatedDevice(technology="superconducting", qubits=6, time_scale=1e6)
     with running_service(device) as service:
         job = SfqQpu("q", service.url, lease=service.acquire()).backend().run(bell())
-        until(lambda: bool(service.queue.store.jobs()))
         assert job.status() is JobStatus.RUNNING
-        job.cancel()
+        job.cancel()  # its submission may not have been answered
         with pytest.raises(QpuError, match=r"job .*: cancelled"):
             job.result(SECONDS)
         assert job.status() is JobStatus.CANCELLED

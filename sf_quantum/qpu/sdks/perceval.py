@@ -26,6 +26,7 @@ from perceval.utils.noise_model import noise_to_perf_dict, perf_dict_to_noise
 
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON, mapping
+from sf_quantum.qpu import running
 from sf_quantum.qpu.jobs import Description, Outcome, Task, number
 from sf_quantum.qpu.running import JobSide
 from sf_quantum.threads import in_thread
@@ -137,10 +138,7 @@ class Connection(CommunicationLayer):
 
         :raises QpuError: if the QPU cannot find it by its tag, or does not answer
         """
-        if not self._qpu.finds:
-            raise QpuError(f"QPU {self.name!r} cannot look for its job to cancel it")
-        if (job_id := self._qpu.find(remote_id)) is not None:
-            self._qpu.cancel(job_id)
+        running.cancel(self._qpu, remote_id, self._jobs[remote_id].outcome)
 
 
 @dataclass(frozen=True)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 import secrets
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 
@@ -17,6 +18,7 @@ from qiskit.circuit.library import (
     RGate,
     get_standard_gate_name_mapping,
 )
+from qiskit.exceptions import QiskitError
 from qiskit.providers import BackendV2, JobStatus, JobTimeoutError, JobV1, Options
 from qiskit.result import Result as Results
 from qiskit.result.models import ExperimentResult, ExperimentResultData
@@ -24,7 +26,14 @@ from qiskit.transpiler import Target
 
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
-from sf_quantum.qpu.jobs import Description, JobParameters, Outcome, Task
+from sf_quantum.qpu import running
+from sf_quantum.qpu.jobs import (
+    Description,
+    JobParameters,
+    Outcome,
+    Task,
+    counters,
+)
 from sf_quantum.qpu.passes import Combine, Passes, whole
 from sf_quantum.qpu.running import JobSide
 from sf_quantum.samplers import unknown
@@ -87,13 +96,20 @@ class QpuBackend(BackendV2):
         for name in options:
             if name not in self.options:
                 raise InputError(unknown("option", name, [*self.options]))
-        given = {**self.options, **options}
-        shots = given["shots"]
+        set_ = {name: value for name, value in options.items() if value is not None}
+        given = {**self.options, **set_}
+        shots, mitigation = given["shots"], given["mitigation"]
+        if isinstance(shots, bool) or not isinstance(shots, int) or shots < 1:
+            wrong = f"shots: {shots!r:.40}: expected a whole number from 1"
+            raise InputError(wrong)
         if self._most_shots is not None and shots > self._most_shots:
             most = f"at most {self._most_shots:,}"
             raise InputError(f"shots: {shots:,}; QPU {self.name!r} takes {most}")
+        if not isinstance(mitigation, str):
+            wrong = f"mitigation: {mitigation!r:.40}: expected names of passes"
+            raise InputError(wrong)
         parameters = {"num_reads": shots, "seed": given["seed_simulator"]}
-        passes = Passes(given["mitigation"] or "", self.described)
+        passes = Passes(mitigation, self.described)
         if memory := bool(given["memory"]):
             passes.check_shots()
         return QpuJob(self, self._qpu, circuits, parameters, passes, memory)
@@ -118,14 +134,16 @@ class QpuJob(JobV1):
         self._passes = passes
         self._memory = memory
         self._cancelled = False
+        self._sent = len(circuits)
         alike = None if passes.names else program(circuits)
         if alike is not None:
             self._combine: list[Combine] = [next for _ in circuits]
             payload = json.dumps(alike)
         else:
-            expanded = [passes.expanded(qasm3.dumps(circuit)) for circuit in circuits]
+            expanded = [passes.expanded(_openqasm(circuit)) for circuit in circuits]
             self._combine = [combine for _, combine in expanded]
             texts = [text for made, _ in expanded for text in made]
+            self._sent = len(texts)
             payload = json.dumps(texts[0] if len(texts) == 1 else texts)
         self._task = Task(tag, "circuit", payload, parameters)
         self._outcome: Future[Outcome] = in_thread(lambda: qpu.run_job(self._task))
@@ -148,13 +166,13 @@ class QpuJob(JobV1):
         if outcome.result is None:
             raise QpuError(f"{who}: {outcome.failure}")
         shots = self._task.parameters["num_reads"]
-        counters = _counters(who, outcome.result.text)
+        found = iter(counters(who, outcome.result.text, self._sent))
         return Results(
             backend_name=self._qpu.name,
             job_id=self.job_id(),
             success=True,
             results=[
-                self._experiment(circuit, whole(combine(counters)), shots)
+                self._experiment(circuit, whole(combine(found)), shots)
                 for circuit, combine in zip(self._circuits, self._combine, strict=True)
             ],
             info={**outcome.result.info, "mitigation": self._passes.names},
@@ -182,12 +200,7 @@ class QpuJob(JobV1):
 
         :raises QpuError: if the QPU cannot find it by its tag, or does not answer
         """
-        qpu = self._qpu
-        if not qpu.finds:
-            raise QpuError(f"QPU {qpu.name!r} cannot look for its job to cancel it")
-        if (job_id := qpu.find(self._task.tag)) is not None:
-            self._cancelled = True
-            qpu.cancel(job_id)
+        self._cancelled |= running.cancel(self._qpu, self._task.tag, self._outcome)
 
     def status(self) -> JobStatus:
         """Whether it runs, ended or failed; the QPU is not asked."""
@@ -244,19 +257,19 @@ def program(circuits: Sequence[QuantumCircuit]) -> dict[str, JSON] | None:
     for column in columns:
         if len(set(column)) > 1 and column not in names:
             names[column] = Parameter(f"angle{len(names)}")
-    whole = circuits[0].copy()
+    common = circuits[0].copy()
     position = 0
-    for place, one in enumerate(whole.data):
+    for place, one in enumerate(common.data):
         if count := len(one.params):
             angles = columns[position : (position := position + count)]
             operation = one.operation.to_mutable()
             operation.params = [names.get(column, column[0]) for column in angles]
-            whole.data[place] = one.replace(operation=operation)
+            common.data[place] = one.replace(operation=operation)
     values: list[JSON] = [
         {one.name: column[number] for column, one in names.items()}
         for number in range(len(rows))
     ]
-    return {"program": qasm3.dumps(whole), "values": values}
+    return {"program": qasm3.dumps(common), "values": values}
 
 
 @dataclass(frozen=True)
@@ -265,13 +278,13 @@ class _Structure:
 
     :param steps: names, numbers of angles, and numbers of qubits and bits
     :param registers: names, and the numbers of their qubits or bits
-    :param bits: how many qubits and bits there are
+    :param size: how many qubits and bits there are
     :param placed: whether its qubits are those of the QPU
     """
 
     steps: list[tuple[str, int, list[int]]]
     registers: list[tuple[str, list[int]]]
-    bits: int
+    size: tuple[int, int]
     placed: bool
 
 
@@ -288,7 +301,7 @@ def _structure(circuit: QuantumCircuit) -> tuple[_Structure, list[float]] | None
         given = one.params
         if one.is_standard_gate():
             for angle in given:
-                if not isinstance(angle, float | int):
+                if not isinstance(angle, float | int) or not math.isfinite(angle):
                     return None
                 angles.append(float(angle))
         elif given or one.name not in ("measure", "reset", "barrier"):
@@ -300,13 +313,19 @@ def _structure(circuit: QuantumCircuit) -> tuple[_Structure, list[float]] | None
         for register in (*circuit.qregs, *circuit.cregs)
     ]
     placed = circuit.layout is not None
-    return _Structure(steps, registers, len(numbers), placed), angles
+    size = circuit.num_qubits, circuit.num_clbits
+    return _Structure(steps, registers, size, placed), angles
 
 
-def _counters(who: str, text: str) -> Iterator[Mapping[str, int]]:
-    content = json.loads(text)
-    counters = content.get("counters") or [content.get("counter")]
-    for counter in counters:
-        if not isinstance(counter, dict):
-            raise QpuError(f"{who}: its answer has no counts of bit strings")
-        yield counter
+def _openqasm(circuit: QuantumCircuit) -> str:
+    try:
+        text: str = qasm3.dumps(circuit)
+        return text
+    except (QiskitError, ArithmeticError, ValueError) as error:
+        wrong = (
+            f"{one.name} has the angle {angle}"
+            for one in circuit.data
+            for angle in one.params
+            if isinstance(angle, float) and not math.isfinite(angle)
+        )
+        raise InputError(f"circuit {circuit.name!r}: {next(wrong, error)}") from error
