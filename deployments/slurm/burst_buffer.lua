@@ -92,15 +92,19 @@ end
 -- not see before this process ends, though this job may wait for the other one.
 local function close_pipes_of_others()
 	local known, unistd = pcall(require, "posix.unistd")
+	if not known then
+		return
+	end
+	local stat = require("posix.sys.stat")
 	local first = {}
-	for fd = 3, known and 1023 or 0 do
-		local target = unistd.readlink("/proc/self/fd/" .. fd)
-		if target and target:match("^pipe:") then
-			if first[target] then
-				unistd.close(first[target])
+	for fd = 3, 1023 do
+		local file = stat.stat("/proc/self/fd/" .. fd)
+		if file and stat.S_ISFIFO(file.st_mode) ~= 0 then
+			if first[file.st_ino] then
+				unistd.close(first[file.st_ino])
 				unistd.close(fd)
 			end
-			first[target] = fd
+			first[file.st_ino] = fd
 		end
 	end
 end

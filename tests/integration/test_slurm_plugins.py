@@ -8,10 +8,12 @@ import os
 import re
 import shutil
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
 import pytest
 
 from sf_quantum.files import JSON, listing
@@ -91,6 +93,20 @@ class Site:
     def shown(self, job: int) -> str:
         """What Slurm says of a job."""
         return self.lab.output("scontrol", "show", "job", str(job))
+
+    def pipes(self, qpu: str) -> list[Counter[str]]:
+        """How often the processes of Slurm that wait for a lease have each pipe."""
+        found = []
+        for process in psutil.process_iter(["cmdline"]):
+            words = process.info["cmdline"] or []
+            if "acquire" in words and qpu in words:
+                # above it, a shell and then the one that Slurm has forked
+                forked = process.parents()[1].pid
+                files = Path(f"/proc/{forked}/fd").iterdir()
+                names = [os.readlink(file) for file in files]
+                found.append(Counter(name for name in names if "pipe" in name))
+        assert found
+        return found
 
     def start_again(self, job: int) -> None:
         """Start a job at once that is queued again, which Slurm does after two minutes."""
@@ -256,7 +272,11 @@ def test_jobs_that_ask_together_start_one_after_the_other(site: Site) -> None:
         service.ask("POST", "/v1/device/close", {"message": "new laser"})
         jobs = [site.submit("together", "true") for _ in range(4)]
         for job in jobs:
-            site.until(job, "BurstBufferState=staging-in")
+            site.until(job, "AdminComment=together: .*new laser")
+        # of another job's, whose end would be seen only when this one ends
+        assert [
+            pipes for pipes in site.pipes("together") if {*pipes.values()} - {1}
+        ] == []
         service.ask("POST", "/v1/device/open", {})
         for job in jobs:
             site.output(job)
