@@ -307,6 +307,14 @@ class Qpu(ABC):
 
         return sample(self.sampler(), bqm, parameters)
 
+    def solve_multiple(
+        self,
+        bqms: Sequence[Mapping[str, JSON]],
+        parameters: Mapping[str, int | None],
+    ) -> list[dict[str, JSON]]:
+        """As :meth:`solve`, several BQMs; one after the other where a kind has no lists."""
+        return [self.solve(bqm, parameters) for bqm in bqms]
+
     # Jobs, on the job's side. But for run_job(), none waits for a job, or repeats a request
     # that was not answered: that is for the caller, such as the QPU service, to do. Each
     # raises LeaseLost if the vendor has ended the lease.

@@ -106,7 +106,8 @@ class Task:
 
     :param tag: of this submission and no other, for vendors who keep one: at most 60
         letters, digits and hyphens
-    :param payload: JSON text: an object for a problem or an experiment, else a string
+    :param payload: JSON text: an object for a problem or an experiment, a list of objects
+        for several problems, else a string
     :param parameters: ``num_reads`` (shots), optionally ``seed`` and ``num_sweeps``
     :param number: of the job in its queue
     :param attempt: at the job, from 1
@@ -143,8 +144,8 @@ class Progress:
 class Result:
     """A result, which may be large and is not parsed by the service.
 
-    :param text: a JSON object without its ``info``: a serialized sample set, or
-        ``{"counter": {bits: count}}``
+    :param text: a JSON object without its ``info``: a serialized sample set,
+        ``{"sample_sets": [...]}`` or ``{"counter": {bits: count}}``
     """
 
     text: str = "{}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
+from collections.abc import Iterable, Sequence
 
 from dimod import BinaryQuadraticModel, SampleSet
 from dimod.core.sampler import Sampler
@@ -50,15 +51,34 @@ class QpuSampler(Sampler):
         :raises QpuError: if the QPU fails or does not answer
         """
         parameters = {"num_reads": num_reads, "seed": seed, "num_sweeps": num_sweeps}
-        samples = self._solved(bqm.to_serializable(), parameters)
-        # dimod leaves this one untyped
-        sample_set: SampleSet = SampleSet.from_serializable(samples)  # type: ignore[no-untyped-call]
-        return sample_set
+        return _sample_set(self._solved(bqm.to_serializable(), parameters))
+
+    def sample_multiple(
+        self,
+        bqms: Iterable[BinaryQuadraticModel],
+        *,
+        num_reads: int | None = None,
+        seed: int | None = None,
+        num_sweeps: int | None = None,
+    ) -> list[SampleSet]:
+        """As :meth:`sample`, several problems: one job where the QPU takes a list of them.
+
+        Each has all reads. With a seed, each problem of such a job but the first has one
+        that is derived from it.
+        """
+        parameters = {"num_reads": num_reads, "seed": seed, "num_sweeps": num_sweeps}
+        given = [bqm.to_serializable() for bqm in bqms]
+        return [*map(_sample_set, self._solved_multiple(given, parameters))]
 
     def _solved(
         self, bqm: dict[str, JSON], parameters: JobParameters
     ) -> dict[str, JSON]:
         return self._qpu.solve(bqm, parameters)
+
+    def _solved_multiple(
+        self, bqms: Sequence[dict[str, JSON]], parameters: JobParameters
+    ) -> list[dict[str, JSON]]:
+        return self._qpu.solve_multiple(bqms, parameters)
 
 
 class JobSampler(QpuSampler):
@@ -77,3 +97,14 @@ class JobSampler(QpuSampler):
             raise QpuError(f"QPU {self._qpu.name!r}: {outcome.failure}")
         samples: dict[str, JSON] = json.loads(outcome.result.whole)
         return samples
+
+    def _solved_multiple(
+        self, bqms: Sequence[dict[str, JSON]], parameters: JobParameters
+    ) -> list[dict[str, JSON]]:
+        return [self._solved(bqm, parameters) for bqm in bqms]
+
+
+def _sample_set(serialized: dict[str, JSON]) -> SampleSet:
+    # dimod leaves this one untyped
+    found: SampleSet = SampleSet.from_serializable(serialized)  # type: ignore[no-untyped-call]
+    return found

@@ -7,7 +7,7 @@ import json
 import os
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from functools import partial
@@ -297,8 +297,34 @@ class SfqQpu(Qpu):
         job with samples of its own. If another process has submitted it before, it is that
         job, and the samples' ``info`` has ``found``.
         """
+        samples = self._solved_job(dict(bqm), parameters)
+        if samples.get("type") != "SampleSet":
+            raise QpuError(f"{self.service.name}: its answer is not a sample set")
+        return samples
+
+    def solve_multiple(
+        self,
+        bqms: Sequence[Mapping[str, JSON]],
+        parameters: Mapping[str, int | None],
+    ) -> list[dict[str, JSON]]:
+        """See :meth:`Qpu.solve_multiple`; one job for all, found again as by :meth:`solve`."""
+        if not bqms:
+            return []
+        answer = self._solved_job([{**bqm} for bqm in bqms], parameters)
+        told, common = listing(answer.get("sample_sets")), mapping(answer.get("info"))
+        samples = [{**mapping(one)} for one in told]
+        if len(samples) != len(bqms):
+            detail = f"{len(samples)} sample sets for {len(bqms)} BQMs"
+            raise QpuError(f"{self.service.name}: its answer has {detail}")
+        for one in samples:
+            one["info"] = {**common, **mapping(one.get("info"))}
+        return samples
+
+    def _solved_job(
+        self, problem: JSON, parameters: Mapping[str, int | None]
+    ) -> dict[str, JSON]:
         given = {name: value for name, value in parameters.items() if value is not None}
-        job: dict[str, JSON] = {"problem": dict(bqm), "parameters": {**given}}
+        job: dict[str, JSON] = {"problem": problem, "parameters": {**given}}
         scope = self._job_key or self._lease
         text = json.dumps([scope, job], sort_keys=True, allow_nan=False)
         key = hashlib.sha256(text.encode()).hexdigest()
@@ -328,8 +354,6 @@ class SfqQpu(Qpu):
             raise QpuError(f"{self.service.name}: the job {how}{about}")
         result = f"/v1/jobs/{followed['id']}/result"
         samples = self.service.send("GET", result, retry=True).json()
-        if samples.get("type") != "SampleSet":
-            raise QpuError(f"{self.service.name}: its answer is not a sample set")
         if "seed" not in given:
             self._solved[key] += 1
             if found and isinstance(info := samples.get("info"), dict):
@@ -464,17 +488,25 @@ class SfqQpu(Qpu):
 
         :raises QpuError: after those that have finished, if the job fails or is cancelled
         """
+        yield from map(_counter, self._streamed(job_id, "counter"))
+
+    def sample_sets(self, job_id: str) -> Iterator[dict[str, JSON]]:
+        """As :meth:`counters`, the serialized sample sets of a job's BQMs."""
+        for samples in self._streamed(job_id, "sample_set"):
+            yield {**mapping(samples)}
+
+    def _streamed(self, job_id: str, what: str) -> Iterator[JSON]:
         first, over, state = 0, False, ""
         while not over:
-            part = f"/counters?first={first}&wait={POLL_SECONDS:g}"
+            part = f"/{what}s?first={first}&wait={POLL_SECONDS:g}"
             response = self._send_job("GET", job_id, part, LARGE_SECONDS, retry=True)
             try:
                 *lines, last = map(json.loads, response.body.splitlines())
-                found = [_counter(line["counter"]) for line in lines]
+                found = [line[what] for line in lines]
                 first, over = int(last["next"]), bool(last["over"])
                 state = str(last["state"])
             except (ValueError, KeyError, TypeError, RecursionError) as error:
-                message = f"the counts of job {job_id} are malformed"
+                message = f"the results of job {job_id} are malformed"
                 raise QpuError(f"{self.service.name}: {message}") from error
             yield from found
         if state != "Completed":

@@ -1552,5 +1552,115 @@ def test_parts_of_a_batch() -> None:
     program = {"program": "p", "values": [{"a": 1}, {"a": 2}]}
     with_values = Batch.read(json.dumps(program))
     assert with_values is not None
-    assert with_values.circuits == 2
+    assert with_values.size == 2
     assert json.loads(with_values.part(1, 1)) == {"program": "p", "values": [{"a": 2}]}
+
+
+class BqmsDevice(VendorDevice):
+    """A vendor whose BQMs take 0.4 s each, and which takes lists of them if it says so."""
+
+    lists = False
+
+    @property
+    def takes_lists(self) -> bool:
+        return self.lists
+
+    def cost(self, parameters: JobParameters, size: Size | None = None) -> Cost:
+        reads = parameters.get("num_reads") or 1
+        return Cost(0.005 * reads * (size.problems if size and self.lists else 1))
+
+    def result(self, job_id: str, task: Task) -> Outcome:
+        outcome = super().result(job_id, task)
+        if outcome.result is None:
+            return outcome
+        payload = json.loads(task.payload)
+        bqms = payload if isinstance(payload, list) else [payload]
+        sets = [json.dumps({"type": "SampleSet", "of": _name(bqm)}) for bqm in bqms]
+        several = f'{{"sample_sets": [{", ".join(sets)}]}}'
+        text = several if isinstance(payload, list) else sets[0]
+        return replace(outcome, result=Result(text, {"by": job_id, "bad": math.nan}))
+
+
+def _name(bqm: dict[str, dict[str, str]]) -> str:
+    return bqm["info"]["name"]
+
+
+def _names(vendor: Vendor) -> list[str]:
+    """The BQMs of each job at the vendor, one letter each; one by itself with a dot."""
+    jobs = sorted(vendor.jobs.values(), key=lambda job: int(job.id[1:]))
+    payloads = [json.loads(job.task.payload) for job in jobs]
+    return [
+        "".join(map(_name, one)) if isinstance(one, list) else f"{_name(one)}."
+        for one in payloads
+    ]
+
+
+async def _submitted(queue: JobQueue, job_class: UserClass, content: JSON) -> Job:
+    request = LeaseRequest(job_class=job_class)
+    lease = await queue.leases.acquire(ANN, request)
+    asked = Submission("problem", content, {"num_reads": 80}, job_class)
+    return (await queue.submit(ANN, lease.id, asked))[0]
+
+
+async def _finished(queue: JobQueue, job: Job, first: int) -> list[str]:
+    _, found = await queue.sample_sets(ANN, job.id, first, SECONDS)
+    return [json.loads(one)["of"] for one in found]
+
+
+@pytest.mark.parametrize(
+    ("lists", "expected"),
+    [
+        (True, ["ab", "u.", "cd", "e"]),
+        (False, ["a.", "u.", "b.", "c.", "d.", "e."]),
+    ],
+)
+async def test_a_list_of_bqms_is_interrupted_between_them(
+    tmp_path: Path, vendor: Vendor, lists: bool, expected: list[str]
+) -> None:
+    """Pre-empted after some, and with a service that is killed during others."""
+    device = BqmsDevice(vendor)
+    device.lists = lists
+    async with killed(tmp_path, device) as queue:
+        several = await _submitted(queue, "test", [problem(one) for one in "abcde"])
+        assert several.model_seconds == pytest.approx(2.0)
+        await until_async(lambda: queue.find(ANN, several.id).state == "Running")
+        urgent = await _submitted(queue, "production", problem("u"))
+        assert _names(vendor) == expected[:1]
+        vendor.end("v1", billed=0.25)
+        assert await _finished(queue, several, 0) == [*expected[0].strip(".")]
+        await until_async(lambda: len(vendor.jobs) == 2)
+        vendor.end("v2")
+        assert (await over(queue, urgent)).state == "Completed"
+        await until_async(lambda: len(vendor.jobs) == 3)
+        await until_async(lambda: queue.find(ANN, several.id).device_job == "v3")
+    async with service(tmp_path / "kept", device) as queue:
+        for number in range(3, len(expected) + 1):
+            await until_async(lambda number=number: f"v{number}" in vendor.jobs)  # type: ignore[misc]
+            vendor.end(f"v{number}", billed=0.25)
+        done = await over(queue, several)
+        assert done.state == "Completed", done.note
+        assert done.qpu_seconds == 0.25 * (len(expected) - 1)
+        assert await _finished(queue, several, 3) == ["d", "e"]
+        told = json.loads(queue.store.result(several.number) or "")
+    assert _names(vendor) == expected
+    assert [one["of"] for one in told["sample_sets"]] == [*"abcde"]
+    if not lists:  # each with what the vendor tells of it
+        infos = [one["info"] for one in told["sample_sets"]]
+        assert infos[1] == {"by": "v3", "bad": None}
+    own = [one for one in expected if one != "u."]
+    parts = [(one["problems"], one["shots"]) for one in told["info"]["slices"]]
+    assert parts == [(len(one.strip(".")), 80) for one in own]
+
+
+async def test_lists_of_one_bqm_and_jobs_without_any(
+    tmp_path: Path, vendor: Vendor
+) -> None:
+    async with service(tmp_path, BqmsDevice(vendor)) as queue:
+        job = await _submitted(queue, "test", [problem("a")])
+        await until_async(lambda: "v1" in vendor.jobs)
+        assert _names(vendor) == ["a."]
+        vendor.end("v1")
+        assert await _finished(queue, await over(queue, job), 0) == ["a"]
+        circuit = await submit(queue, "c", kind="circuit")
+        with pytest.raises(Refused, match="the job is a circuit, it has no BQMs"):
+            await queue.sample_sets(ANN, circuit.id, 0, 0.0)

@@ -236,7 +236,7 @@ def test_jobs_need_a_lease_that_is_held(service: RunningService, job: MakeJob) -
         ({"circuit": "OPENQASM 3;"}, None, "not problem, circuit"),
         ({"problem": None, "circuit": "x"}, "circuit", "this device runs problem"),
         ({"problem": {}}, "problem", "expected a BQM"),
-        ({"problem": 3}, "problem", "valid dictionary"),
+        ({"problem": 3}, "problem", "expected a BQM, or a list"),
         ({"parameters": {"num_reads": 0}}, "parameters.num_reads", "greater than"),
         ({"parameters": {"num_reads": "9"}}, "parameters.num_reads", "valid integer"),
         (
@@ -289,7 +289,7 @@ def test_a_large_job_is_what_a_small_one_is(
     [
         ({"problem": None, "circuit": "x"}, "circuit", "this device runs problem"),
         ({"problem": {}}, "problem", "expected a BQM"),
-        ({"problem": 3}, "problem", "valid dictionary"),
+        ({"problem": 3}, "problem", "expected a BQM, or a list"),
         ({"circuit": "OPENQASM 3;"}, None, "not problem, circuit"),
     ],
 )

@@ -12,13 +12,15 @@ import fcntl
 import json
 import math
 import os
+import random
 import resource
 import select
 import signal
 import sys
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TypeAlias, cast
@@ -27,13 +29,14 @@ from dimod.core.sampler import Sampler
 
 from sf_quantum import qpu
 from sf_quantum.errors import InputError, QuantumError
-from sf_quantum.files import JSON
+from sf_quantum.files import JSON, mapping
 from sf_quantum.qpu.jobs import JobParameters
 from sf_quantum.samplers import problem
-from sf_quantum.samplers.neal import SWEEPS, NealSampler
+from sf_quantum.samplers.neal import SEEDS, SWEEPS, NealSampler
 from sf_quantum.service.device import merging
 from sf_quantum.service.device.emulator import aer, annealing, optics, pulses
 from sf_quantum.service.device.emulator.computation import NOISE
+from sf_quantum.service.device.emulator.noise import Noise
 from sf_quantum.service.device.limits import ComputeLimits
 from sf_quantum.service.domain.jobs import Kind
 from sf_quantum.service.domain.photonic import PhotonicExperiment
@@ -104,18 +107,9 @@ def run(
     """
     content, errors = json.loads(payload), NOISE.validate_python(noise)
     if kind == "problem":
-        sampler: Sampler = NealSampler()
-        scaled, own = True, {name: parameters.get(name) for name in sampler.parameters}
-        if parameters.get("annealing"):
-            how = annealing.ANNEALING.validate_python(content["info"]["annealing"])
-            sampler, scaled = annealing.AnnealingSampler(how), how.auto_scale
-
-        def sample(bqm: JSON) -> Answer:
-            return problem.sample(sampler, cast("Answer", bqm), own)
-
-        if errors:
-            return errors.run_problem(content, sample, scaled=scaled)
-        return sample(content)
+        if isinstance(content, list):
+            return {"sample_sets": [*_each(content, parameters, errors)]}
+        return _sampled(content, parameters, errors)
     if kind == "circuit":
         return aer.simulate(
             content, parameters, errors, architecture=architecture, **more
@@ -125,6 +119,34 @@ def run(
         return optics.simulate(told, parameters, errors)
     counter = pulses.simulate(content, parameters, **more)
     return {"counter": errors.misread(counter) if errors else {**counter}}
+
+
+def _each(
+    bqms: Sequence[Answer], parameters: JobParameters, errors: Noise | None
+) -> Iterator[Answer]:
+    """Sample BQMs, with a seed of its own for each; the first has the job's."""
+    draws = random.Random(parameters.get("seed"))
+    for number, bqm in enumerate(bqms):
+        if number:
+            parameters = {**parameters, "seed": draws.randrange(SEEDS)}
+            errors = errors and replace(errors, seed=draws.getrandbits(64))
+        yield _sampled(bqm, parameters, errors)
+
+
+def _sampled(bqm: Answer, parameters: JobParameters, errors: Noise | None) -> Answer:
+    sampler: Sampler = NealSampler()
+    scaled, own = True, {name: parameters.get(name) for name in sampler.parameters}
+    if parameters.get("annealing"):
+        told = mapping(bqm["info"])["annealing"]
+        how = annealing.ANNEALING.validate_python(told)
+        sampler, scaled = annealing.AnnealingSampler(how), how.auto_scale
+
+    def sample(programmed: JSON) -> Answer:
+        return problem.sample(sampler, cast("Answer", programmed), own)
+
+    if errors:
+        return errors.run_problem(bqm, sample, scaled=scaled)
+    return sample(bqm)
 
 
 def solve(

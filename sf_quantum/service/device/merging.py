@@ -11,11 +11,12 @@ from sf_quantum.service.device.processes import ask
 
 
 def merged(texts: Sequence[str], *, by_circuit: bool = False) -> str:
-    """Merge results: JSON texts of sample sets, ``{"counter"}`` or ``{"counters"}``.
+    """Merge results: JSON texts of sample sets, ``{"counter"}``, ``{"counters"}`` or
+    ``{"sample_sets"}``.
 
     Blocks.
 
-    :param by_circuit: whether each has other circuits, rather than other shots
+    :param by_circuit: whether each has other circuits or BQMs, rather than other shots
     :raises InputError: if they cannot be merged
     """
     arguments: dict[str, JSON] = {"by_circuit": by_circuit}
@@ -29,6 +30,8 @@ def merge(
     results: Sequence[dict[str, JSON]], *, by_circuit: bool = False
 ) -> dict[str, JSON]:
     """Merge parsed results."""
+    if by_circuit and all("sample_sets" in one for one in results):
+        return {"sample_sets": [each for one in results for each in _sets(one)]}
     if by_circuit:
         found = (listing(one.get("counters") or one.get("counter")) for one in results)
         return {"counters": [each for some in found for each in some]}
@@ -52,3 +55,7 @@ def _sum(counters: Sequence[JSON]) -> dict[str, JSON]:
         for bits, count in mapping(counter).items():
             total[bits] += int(count) if isinstance(count, int | float) else 0
     return dict(sorted(total.items()))
+
+
+def _sets(result: dict[str, JSON]) -> list[JSON]:
+    return listing(result["sample_sets"])

@@ -8,6 +8,7 @@ there is the ``type`` in the configuration's section ``device``. The contract te
 from __future__ import annotations
 
 import json
+import math
 import sys
 import time
 from abc import ABC, abstractmethod
@@ -28,7 +29,7 @@ from sf_quantum.qpu.jobs import (
     Topology,
 )
 from sf_quantum.samplers.problem import FieldError
-from sf_quantum.samplers.problem import check as check_problem
+from sf_quantum.service.device import problems
 from sf_quantum.service.device.limits import ComputeLimits
 from sf_quantum.service.domain.jobs import Recovery as Recovery
 from sf_quantum.service.domain.jobs import Size
@@ -67,6 +68,11 @@ class Cost:
     qpu_seconds: float
     spread: float = 0.0
     compute_seconds: float = 0.0
+
+    def times(self, jobs: int) -> Cost:
+        """Return the cost of such jobs one after the other."""
+        spread = self.spread * math.sqrt(jobs)
+        return Cost(self.qpu_seconds * jobs, spread, self.compute_seconds)
 
 
 @dataclass(frozen=True)
@@ -222,6 +228,11 @@ class Device(ABC):
         """Whether a problem may say how it is annealed; see :mod:`.emulator.annealing`."""
         return False
 
+    @property
+    def takes_lists(self) -> bool:
+        """Whether it takes a list of BQMs; else the service sends them one after the other."""
+        return False
+
     def check(self, kind: Kind, content: JSON, parameters: JobParameters) -> Size:
         """Refuse a job that cannot run on it; may take seconds.
 
@@ -231,13 +242,8 @@ class Device(ABC):
         self.check_parameters(kind, parameters)
         if kind != "problem":
             return Size()
-        bqm = check_problem(content, kind)
-        labels = bqm["variable_labels"]
-        variables = len(labels) if isinstance(labels, list) else 0
-        if 0 < (most := self.description.qubits) < variables:
-            detail = f"{variables} variables do not fit on {most} qubits"
-            raise FieldError("problem.variable_labels", detail)
-        return Size(variables)
+        size = problems.check(content, self.description.qubits)
+        return Size(size.values, problems=size.problems)
 
     def check_parameters(self, kind: Kind, parameters: JobParameters) -> None:
         """Refuse a job that cannot run on it, whatever its content.

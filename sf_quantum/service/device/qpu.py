@@ -51,6 +51,7 @@ from sf_quantum.qpu.jobs import (
     UnknownJob,
 )
 from sf_quantum.samplers.problem import FieldError
+from sf_quantum.service.device import problems
 from sf_quantum.service.device.circuits import texts as circuit_texts
 from sf_quantum.service.device.emulator import photonic
 from sf_quantum.service.device.protocol import Cost, Device, DeviceStatus, Recovery
@@ -424,7 +425,8 @@ class QpuDevice(Device):
         """See :meth:`Device.check`; the vendor checks what its client does not."""
         size = super().check(kind, content, parameters)
         if kind == "problem":
-            self._check_solver_parameters(mapping(content))
+            for where, bqm in problems.each(content):
+                self._check_solver_parameters(where, bqm)
             return size
         if kind == "photonic":
             return self._check_photons(content)
@@ -446,18 +448,18 @@ class QpuDevice(Device):
         self._kind.check(kind, content)
         return replace(size, circuits=circuits)
 
-    def _check_solver_parameters(self, bqm: Mapping[str, JSON]) -> None:
+    def _check_solver_parameters(self, field: str, bqm: Mapping[str, JSON]) -> None:
         given, told = solver_parameters.given(bqm), self.description
         if not given:
             return
         if told.solver is None:
-            where = f"problem.info.{solver_parameters.KEY}"
+            where = f"{field}.info.{solver_parameters.KEY}"
             raise FieldError(where, "this device takes no parameters of a solver")
         labels = told.topology.labels if told.topology else 0
         try:
             solver_parameters.check(given, {**told.solver, "num_qubits": labels})
         except FieldError as error:
-            where = f"problem.info.{solver_parameters.KEY}.{error.field}"
+            where = f"{field}.info.{solver_parameters.KEY}.{error.field}"
             raise FieldError(where, error.detail) from error
 
     def _check_photons(self, content: JSON) -> Size:
@@ -470,7 +472,8 @@ class QpuDevice(Device):
 
     def check_size(self, size: Size, parameters: JobParameters) -> None:
         most = self.description.qubits
-        if 0 < most < size.values:
+        # of a list, each has been checked
+        if 0 < most < size.values and not size.problems:
             detail = f"{size.values} variables do not fit on {most} qubits"
             raise FieldError("problem.variable_labels", detail)
 

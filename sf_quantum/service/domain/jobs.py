@@ -142,6 +142,7 @@ class Size:
     :param evolution: of a sequence: its amplitudes, and 64, times its nanoseconds
     :param sites: of a sequence of many atoms: these, times its nanoseconds
     :param circuits: of a job; each has all shots
+    :param problems: of a list of BQMs, each of which has all shots; 0 without a list
     :param gates: of all circuits, with measurements and resets
     :param shot_amplitudes: as ``amplitudes``, where each shot is simulated by itself
     :param photons: that are sent into a circuit for each shot
@@ -158,6 +159,7 @@ class Size:
     shot_amplitudes: int = 0
     photons: int = 0
     detected: int = 0
+    problems: int = 0
 
 
 @dataclass(frozen=True)
@@ -173,7 +175,7 @@ class Written:
 class Submission:
     """A job as it is submitted.
 
-    :param content: a serialized BQM, the text of a sequence, circuits, or an experiment
+    :param content: serialized BQMs, the text of a sequence, circuits, or an experiment
     :param parameters: ``num_reads`` (shots), and those of the kind
     :param key: the same key of the same user again is the same job
     :param written: replaces a large content

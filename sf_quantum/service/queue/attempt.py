@@ -1,8 +1,8 @@
 """One attempt at a job: what is left of it, slice by slice, on the device.
 
 A job that takes the device for long is cut into slices, so that one which pre-empts it waits
-for a slice at most: several circuits into some of these with all of their shots, another job
-into parts of its shots. The slices that are over stay on disk: an attempt that is interrupted, or
+for a slice at most: several circuits or BQMs into some of these with all of their shots, another
+job into parts of its shots. The slices that are over stay on disk: an attempt that is interrupted, or
 whose service dies, has lost the slice that ran, and the next attempt goes on from there.
 """
 
@@ -31,7 +31,7 @@ from sf_quantum.samplers.neal import SEEDS
 from sf_quantum.samplers.problem import FieldError
 from sf_quantum.service.device.merging import merged
 from sf_quantum.service.device.protocol import Cost, Device, calibrated_values
-from sf_quantum.service.domain.jobs import Job
+from sf_quantum.service.domain.jobs import Job, Kind
 from sf_quantum.service.domain.reasons import Interruption
 from sf_quantum.service.queue.device_job import (
     Control,
@@ -136,23 +136,29 @@ class Attempt:
     def pauses(self) -> bool:
         """Whether what it has on the device is to end when another job pre-empts it."""
         runs = self.progress.state == "Running"
-        ends = self._sliced or self._is_short_circuit
+        ends = self._sliced or self._is_short
         return (ends and runs) or not runs_again(self._device, self._job)
 
     @property
-    def _is_short_circuit(self) -> bool:
-        """Whether it is no longer than a slice: loops are pre-empted between circuits."""
+    def _is_short(self) -> bool:
+        """Whether it is no longer than a slice: loops are pre-empted between two."""
         most = self._slice_seconds
-        if most is None or self._job.kind != "circuit":
+        if most is None or (self._job.kind != "circuit" and self._batch is None):
             return False
-        # the parameters do not count the circuits of a batch
+        # the parameters do not count those of a batch
         cost = self._device.cost(self._job.parameters).qpu_seconds
         whole = Cost(max(cost, self._job.model_seconds))
         return self._device.elapsed_seconds(whole) <= most
 
     @property
     def _sliced(self) -> bool:
-        return self._part > 0 or self._left > self._shots
+        return self._part > 0 or self._left > self._shots or self._one_by_one
+
+    @property
+    def _one_by_one(self) -> bool:
+        """Whether the device gets the BQMs of a list one after the other."""
+        whole = self._device.takes_lists or self._job.kind != "problem"
+        return self._batch is not None and not whole
 
     def interrupt(self, how: Interrupt, interruption: Interruption) -> None:
         """Interrupt the attempt; a cancellation takes precedence. Returns at once."""
@@ -191,7 +197,7 @@ class Attempt:
         return Ended(outcome, self._used, spent, self._surplus)
 
     def _read_payload(self) -> None:
-        """Read the payload; the slices of several circuits are of whole ones.
+        """Read the payload; the slices of several circuits or BQMs are of whole ones.
 
         What an earlier version has cut into parts of the shots stays so.
         """
@@ -199,14 +205,14 @@ class Attempt:
         if self._payload is not None:
             return
         self._payload = self._store.payload(job.number)
-        if job.kind != "circuit" or (batch := Batch.read(self._payload)) is None:
+        if (batch := Batch.of(job.kind, self._payload)) is None:
             return
         slices = self._store.slices(job.number) if job.slices else []
-        done = [count(one.info.get("circuits")) for one in slices]
+        done = [count(one.info.get(batch.what)) for one in slices]
         if None in done or (job.slice_shots or job.shots) < job.shots:
             return
         self._batch = batch
-        self._all = batch.circuits * job.shots
+        self._all = batch.size * job.shots
         self._left = self._all - sum(one or 0 for one in done) * job.shots
         self._shots = self._first_shots()
 
@@ -223,12 +229,26 @@ class Attempt:
         whole = job.model_seconds if job.kind in ("circuit", "photonic") else 0.0
         parts, each = job.shots, 1
         if self._batch is not None:
-            parts, each = self._batch.circuits, job.shots
-        most = slice_parts(
-            self._device, job.parameters, self._slice_seconds, whole, parts
-        )
+            parts, each = self._batch.size, job.shots
+        if self._batch is not None and job.kind == "problem":
+            most = self._most_problems(parts)
+        else:
+            most = slice_parts(
+                self._device, job.parameters, self._slice_seconds, whole, parts
+            )
         left = self._left // each
         return each * math.ceil(left / math.ceil(left / most))
+
+    def _most_problems(self, problems: int) -> int:
+        """Return how many BQMs a slice may have, each of which has a set-up of its own."""
+        if self._one_by_one:
+            return 1
+        job = self._job
+        cost = Cost(job.model_seconds, compute_seconds=job.compute_seconds)
+        whole = self._device.elapsed_seconds(cost)
+        if self._slice_seconds is None or whole <= self._slice_seconds:
+            return problems
+        return max(1, int(problems * self._slice_seconds / whole))
 
     def _slice(self) -> Outcome:
         calibration = self._device.description.calibration
@@ -250,7 +270,11 @@ class Attempt:
         outcome = replace(outcome, calibration=told and _summary(told))
         completed = outcome.result is not None
         seconds = self._on_device.seconds(completed) if self._on_device else 0.0
-        return self._timed(_in_json(outcome), self._shots, seconds)
+        outcome = _in_json(outcome)
+        if self._one_by_one and (result := outcome.result) is not None:
+            listed = Result(f'{{"sample_sets": [{result.whole}]}}')
+            outcome = replace(outcome, result=listed)
+        return self._timed(outcome, self._shots, seconds)
 
     def _run_slice(self, shots: int) -> Outcome:
         job, part = self._job, self._part
@@ -262,8 +286,10 @@ class Attempt:
             parameters = {**parameters, "num_reads": shots, "seed": _seed(job, part)}
             if self._batch is not None:
                 parameters["num_reads"] = job.shots
-                first_circuit = (self._all - self._left) // job.shots
-                payload = self._batch.part(first_circuit, shots // job.shots)
+                done = (self._all - self._left) // job.shots
+                payload = self._batch.part(done, shots // job.shots)
+                if self._one_by_one:
+                    payload = json.dumps(self._batch.each[done], sort_keys=True)
             if not (first and job.slice_shots is not None):
                 written(lambda: self._store.slice_begins(job.number, shots))
         task = Task(tag, job.kind, payload, parameters, job.number, job.attempt, part)
@@ -360,7 +386,8 @@ class Attempt:
         result = outcome.result or Result()
         info: dict[str, JSON] = {"shots": shots, "qpu_seconds": outcome.qpu_seconds}
         if self._batch is not None:
-            info |= {"shots": self._job.shots, "circuits": shots // self._job.shots}
+            several = shots // self._job.shots
+            info |= {"shots": self._job.shots, self._batch.what: several}
         info["calibration"] = (outcome.calibration or {}).get("id")
         if "seed" in result.info:
             info["seed"] = result.info["seed"]
@@ -374,17 +401,26 @@ class Attempt:
 
 @dataclass(frozen=True)
 class Batch:
-    """Several circuits, from which slices are made.
+    """Several circuits, or a list of BQMs, from which slices are made.
 
     :param program: with parameters, of which ``each`` has the values
+    :param what: they are, ``circuits`` or ``problems``
     """
 
     each: Sequence[JSON]
     program: JSON = None
+    what: str = "circuits"
+
+    @classmethod
+    def of(cls, kind: Kind, payload: str) -> Self | None:
+        """Read a payload; ``None`` if it is one circuit, BQM, sequence or experiment."""
+        if kind == "problem" and payload.startswith("["):
+            return cls(json.loads(payload), what="problems")
+        return cls.read(payload) if kind == "circuit" else None
 
     @classmethod
     def read(cls, payload: str) -> Self | None:
-        """Read a payload; ``None`` if it is one circuit."""
+        """Read circuits; ``None`` if there is one."""
         content = json.loads(payload)
         program = None
         if isinstance(content, dict):
@@ -394,12 +430,12 @@ class Batch:
         return cls(content, program)
 
     @property
-    def circuits(self) -> int:
+    def size(self) -> int:
         return len(self.each)
 
-    def part(self, first: int, circuits: int) -> str:
-        """Return the payload of some of the circuits."""
-        each: JSON = [*self.each[first : first + circuits]]
+    def part(self, first: int, number: int) -> str:
+        """Return the payload of some of them."""
+        each: JSON = [*self.each[first : first + number]]
         if self.program is not None:
             each = {"program": self.program, "values": each}
         return json.dumps(each, sort_keys=True)

@@ -1,4 +1,7 @@
-"""The counts of a job's circuits, as far as they are on disk: those of its slices, or all."""
+"""The results of a job's circuits or BQMs, as far as they are on disk.
+
+These are those of its slices, or all.
+"""
 
 from __future__ import annotations
 
@@ -11,38 +14,40 @@ from sf_quantum.qpu.jobs import count
 from sf_quantum.service.store.store import Store
 
 _START = re.compile(r'\s*\{\s*"counters?"\s*:\s*(\[?)\s*')
+_SETS = re.compile(r'\s*\{\s*"sample_sets"\s*:\s*\[\s*')
 _NEXT = re.compile(r"\s*,?\s*")
 
 
-def counters(store: Store, number: int, first: int, most: int) -> list[str]:
-    """Read the counts of circuits, from one on, each as a line of JSON; blocks.
+def results(store: Store, number: int, first: int, most: int) -> list[str]:
+    """Read counts or sample sets, from one on, each as a line of JSON; blocks.
 
-    :param most: characters, after which no other circuit is added
+    :param most: characters, after which no other is added
     """
     found: list[str] = []
     characters = 0
-    for circuit, counter in enumerate(_all(store, number, first)):
-        if circuit >= first:
-            found.append(" ".join(counter.splitlines()))
-            characters += len(counter)
+    for each, text in enumerate(_all(store, number, first)):
+        if each >= first:
+            found.append(" ".join(text.splitlines()))
+            characters += len(text)
             if characters >= most:
                 break
     return found
 
 
 def _all(store: Store, number: int, first: int) -> Iterator[str]:
-    """Yield the counts of each circuit; nothing for slices before the first."""
+    """Yield the result of each; nothing for slices before the first."""
     if (whole := store.result(number)) is not None:
         yield from _read(whole)
         return
     passed = 0
     for part, info in enumerate(store.slice_infos(number)):
-        # without it, it is a part of the shots of all circuits
-        if (circuits := count(info.get("circuits"))) is None:
+        # without it, it is a part of the shots of all
+        several = info.get("circuits", info.get("problems"))
+        if (several := count(several)) is None:
             return
-        passed += circuits
+        passed += several
         if passed <= first:
-            yield from [""] * circuits
+            yield from [""] * several
         elif (text := store.slice_text(number, part)) is not None:
             yield from _read(text)
         else:  # it has been merged meanwhile
@@ -51,6 +56,12 @@ def _all(store: Store, number: int, first: int) -> Iterator[str]:
 
 def _read(text: str) -> Iterator[str]:
     """Split a result, which may be large: no parser holds up other threads."""
+    if (sets := _SETS.match(text)) is not None:
+        yield from _sample_sets(text, sets.end())
+        return
+    if text.startswith('{"type"'):  # that of a single BQM
+        yield text
+        return
     if (start := _START.match(text)) is None:
         content = mapping(json.loads(text))
         told = listing(content.get("counters") or content.get("counter"))
@@ -62,5 +73,15 @@ def _read(text: str) -> Iterator[str]:
         yield text[place:end]
         if not start[1]:
             return
+        after = _NEXT.match(text, end)
+        place = after.end() if after else end
+
+
+def _sample_sets(text: str, place: int) -> Iterator[str]:
+    """Split a list of sample sets, one of which is parsed at once."""
+    decoder = json.JSONDecoder()
+    while text.startswith("{", place):
+        _, end = decoder.raw_decode(text, place)
+        yield text[place:end]
         after = _NEXT.match(text, end)
         place = after.end() if after else end

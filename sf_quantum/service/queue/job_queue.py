@@ -35,7 +35,7 @@ from sf_quantum.service.domain.jobs import (
 from sf_quantum.service.domain.reasons import CANCELLED, Cause, Interruption
 from sf_quantum.service.domain.settings import ServiceSettings
 from sf_quantum.service.queue import entitlements
-from sf_quantum.service.queue.counters import counters
+from sf_quantum.service.queue.counters import results
 from sf_quantum.service.queue.events import log_recovered
 from sf_quantum.service.queue.leases import STOPPING, Leases
 from sf_quantum.service.queue.live_jobs import WRITE_SECONDS, LiveJob, LiveJobs
@@ -214,7 +214,7 @@ class JobQueue:
             ):
                 submission = replace(submission, repeatable=True)
             size = await self._check_device(lease.user, submission)
-            cost = self.device.cost(submission.parameters, size)
+            cost = self._cost(submission, size)
         elif known.lease == lease.id:
             return known, False
         else:  # a cancellation ends before the job moves
@@ -226,6 +226,12 @@ class JobQueue:
             payload_bytes = len(submission.payload)
             self.jobs.counts.check(lease, shots, cost.qpu_seconds, payload_bytes)
         return await self.jobs.submit(lease, submission, cost)
+
+    def _cost(self, submission: Submission, size: Size) -> Cost:
+        cost = self.device.cost(submission.parameters, size)
+        if size.problems and not self.device.takes_lists:
+            return cost.times(size.problems)
+        return cost
 
     async def submit_service_job(self, lease: Lease, submission: Submission) -> Job:
         """Submit a job of the service itself, under a lease that takes no vQPU.
@@ -382,16 +388,29 @@ class JobQueue:
         :returns: the job, as it was before, and JSON texts of about
             :data:`COUNTER_CHARACTERS`, or one
         """
+        if (job := self.find(who, job_id)).kind != "circuit":
+            raise Refused(409, f"the job is a {job.kind}, it has no circuits")
+        return await self._each(who, job_id, first, seconds)
+
+    async def sample_sets(
+        self, who: Identity, job_id: str, first: int, seconds: float
+    ) -> tuple[Job, list[str]]:
+        """As :meth:`counters`, the sample sets of a job's BQMs."""
+        if (job := self.find(who, job_id)).kind != "problem":
+            raise Refused(409, f"the job is a {job.kind}, it has no BQMs")
+        return await self._each(who, job_id, first, seconds)
+
+    async def _each(
+        self, who: Identity, job_id: str, first: int, seconds: float
+    ) -> tuple[Job, list[str]]:
         deadline = time.monotonic() + seconds
         while True:
             job = self.find(who, job_id)
             self.leases.touch(job.lease)
-            if job.kind != "circuit":
-                raise Refused(409, f"the job is a {job.kind}, it has no circuits")
             change = self.jobs.next_change(job.number)
             async with self.bodies.turn(who.user):
                 reading = in_thread(
-                    partial(counters, self.store, job.number, first, COUNTER_CHARACTERS)
+                    partial(results, self.store, job.number, first, COUNTER_CHARACTERS)
                 )
                 found = await asyncio.wrap_future(reading)
             left = deadline - time.monotonic()

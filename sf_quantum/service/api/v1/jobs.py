@@ -241,7 +241,8 @@ async def job(
     response_class=Response,
     responses={
         200: {
-            "description": "For a problem, a dimod SampleSet, `to_serializable()`; for "
+            "description": "For a problem, a dimod SampleSet, `to_serializable()`; for a "
+            "list of them, `sample_sets`, one of them for each, with `info` of its own; for "
             "a sequence or a circuit, `counter`, the count of each bit string; for several "
             "circuits, `counters`, one of them for each circuit; for photons, `counter`, the "
             "count of each Fock state.",
@@ -286,15 +287,50 @@ async def counters(
     The circuits of a slice finish together; see `slice_seconds` of the configuration.
     """
     found, each = await queue.counters(who, job_id, first, wait)
+    return _lines(found, first, "circuit", "counter", each)
+
+
+@router.get(
+    "/{job_id}/sample_sets",
+    summary="Fetch the sample sets of a job's BQMs as they finish",
+    response_class=Response,
+    responses={
+        200: {
+            "description": "A line of JSON for each BQM, `problem`, its number from 0, and "
+            "`sample_set`; at most 1,000,000 characters of these, or one. The last line has "
+            "`next`, the number of the BQM to go on with, `state` of the job, and `over`, "
+            "whether there is no more.",
+            "content": {"application/x-ndjson": {}},
+        },
+        404: _NO_JOB,
+        409: refusal("The job is not of BQMs."),
+    },
+)
+async def sample_sets(
+    job_id: str,
+    queue: Queue,
+    who: Who,
+    first: Annotated[int, Query(ge=0, le=1_000_000, description="The first BQM.")] = 0,
+    wait: Wait = 0.0,
+) -> Response:
+    """Fetch the sample sets of BQMs; with `wait`, once there are any, or the job is over.
+
+    The BQMs of a slice finish together; see `slice_seconds` of the configuration.
+    """
+    found, each = await queue.sample_sets(who, job_id, first, wait)
+    return _lines(found, first, "problem", "sample_set", each)
+
+
+def _lines(job: Job, first: int, what: str, name: str, each: Sequence[str]) -> Response:
+    lines = [
+        f'{{"{what}": {number}, "{name}": {text}}}'
+        for number, text in enumerate(each, first)
+    ]
     last: dict[str, JsonValue] = {
         "next": first + len(each),
-        "state": found.state,
-        "over": found.final and not each,
+        "state": job.state,
+        "over": job.final and not each,
     }
-    lines = [
-        f'{{"circuit": {number}, "counter": {counter}}}'
-        for number, counter in enumerate(each, first)
-    ]
     text = "\n".join([*lines, json.dumps(last), ""])
     return Response(text, media_type="application/x-ndjson")
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated, TypeAlias, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator
+from pydantic_core import PydanticCustomError
 
 from sf_quantum.samplers.neal import READS, SEEDS, SWEEPS
 from sf_quantum.service.domain.errors import Refused
@@ -49,8 +50,10 @@ class CircuitProgram(Strict):
 class JobBody(Strict):
     """A job: exactly one of problem, sequence, circuit and photonic."""
 
-    problem: dict[str, JsonValue] | None = Field(
-        default=None, description="A dimod BQM, `to_serializable()`."
+    problem: dict[str, JsonValue] | list[dict[str, JsonValue]] | None = Field(
+        default=None,
+        description="A dimod BQM, `to_serializable()`, or a list of 1 to 1000 of them, each "
+        "of which has all reads; a list has at most 4,194,304 characters.",
     )
     sequence: str | None = Field(
         default=None, description="Pulser abstract representation."
@@ -85,6 +88,15 @@ class JobBody(Strict):
         "run: after a crash, on a device that cannot be asked. If not, such a job fails. By "
         "default, the service's configuration decides (`repeatable_users`).",
     )
+
+    @field_validator("problem", mode="before")
+    @classmethod
+    def _check_problem(cls, told: JsonValue) -> JsonValue:
+        """Tell what is wrong once, not for each form."""
+        bqms = told if isinstance(told, list) else [told]
+        if told is not None and not all(isinstance(one, dict) for one in bqms):
+            raise PydanticCustomError("bqm", "expected a BQM, or a list of BQMs")
+        return told
 
     def submission(self) -> Submission:
         """Convert the body for the queue.

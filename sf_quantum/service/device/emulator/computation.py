@@ -31,8 +31,6 @@ ATOM_SHOT_SECONDS = 20e-9
 SEQUENCE_SECONDS = 0.05
 # a nanosecond of a sequence takes as long as that of so many more amplitudes
 STEP_AMPLITUDES = 64
-# the sweep of a variable takes as long as that of so many interactions
-VARIABLE_UPDATES = 50
 
 
 def compute_seconds(

@@ -360,6 +360,11 @@ class EmulatedDevice(DeviceSettings, Device):
         return self.technology == "annealer"
 
     @property
+    def takes_lists(self) -> bool:
+        """See :attr:`Device.takes_lists`."""
+        return True
+
+    @property
     def size(self) -> int:
         """Number of qubits in service, the size of the largest problem."""
         return self.present - len(self.out_of_service)
@@ -466,6 +471,7 @@ class EmulatedDevice(DeviceSettings, Device):
         """See :meth:`Device.cost`: the modelled seconds, without faults."""
         size = size or Size()
         modelled = self.hardware.job_seconds(parameters, size.circuits)
+        modelled *= size.problems or 1  # each has a set-up of its own
         if size.photons:
             shots = parameters.get("num_reads") or 1
             modelled = self.hardware.photon_seconds(
@@ -556,6 +562,8 @@ class EmulatedDevice(DeviceSettings, Device):
         size = None
         if task.kind == "circuit":
             size = Size(circuits=texts(json.loads(task.payload))[1])
+        elif task.kind == "problem" and task.payload.startswith("["):
+            size = Size(problems=len(json.loads(task.payload)))
         elif task.kind == PhotonicSimulator.kind:
             size = photonic.size(photonic.experiment(json.loads(task.payload)))
         modelled = self.cost(task.parameters, size).qpu_seconds * self.faults.slow

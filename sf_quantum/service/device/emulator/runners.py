@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import ClassVar, Protocol
 
 from sf_quantum.files import JSON
 from sf_quantum.qpu import solver_parameters
 from sf_quantum.qpu.jobs import Result
-from sf_quantum.samplers import problem
+from sf_quantum.samplers.problem import FieldError
+from sf_quantum.service.device import problems
 from sf_quantum.service.device.emulator.circuit import CircuitSimulator
-from sf_quantum.service.device.emulator.computation import (
-    VARIABLE_UPDATES,
-    Computation,
-    SeparateRunner,
-)
+from sf_quantum.service.device.emulator.computation import Computation, SeparateRunner
 from sf_quantum.service.device.emulator.photonic import PhotonicSimulator
 from sf_quantum.service.device.emulator.sequence import SequenceSimulator
+from sf_quantum.service.device.problems import problem_size as problem_size
 from sf_quantum.service.domain.jobs import Kind, Size
 
 
@@ -39,29 +37,19 @@ class Runner(Protocol):
 
 
 class ProblemRunner(SeparateRunner):
-    """Simulated annealing of a BQM, with the ``neal`` sampler."""
+    """Simulated annealing of BQMs, with the ``neal`` sampler."""
 
     kind: ClassVar[Kind] = "problem"
 
     def check(self, content: JSON, *, qubits: int) -> Size:
-        bqm = problem.check(content, "problem")
-        if solver_parameters.given(bqm):
-            where = f"problem.info.{solver_parameters.KEY}"
-            raise problem.FieldError(
-                where, "an emulated annealer takes these over SAPI"
-            )
-        size = problem_size(bqm)
-        if size.values > qubits:
-            detail = f"{size.values} variables do not fit on {qubits} qubits"
-            raise problem.FieldError("problem.variable_labels", detail)
+        size = problems.check(content, qubits)
+        for where, bqm in problems.each(content):
+            if solver_parameters.given(bqm):
+                raise FieldError(
+                    f"{where}.info.{solver_parameters.KEY}",
+                    "an emulated annealer takes these over SAPI",
+                )
         return size
-
-
-def problem_size(bqm: Mapping[str, JSON]) -> Size:
-    """Return the size of a serialized BQM that was checked."""
-    variables, pairs = problem.size(bqm), bqm["quadratic_head"]
-    interactions = len(pairs) if isinstance(pairs, list) else 0
-    return Size(variables, VARIABLE_UPDATES * variables + interactions)
 
 
 def installed() -> dict[Kind, Runner]:

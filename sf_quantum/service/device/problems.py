@@ -1,0 +1,66 @@
+"""The forms in which a job may have BQMs: one, or a list of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+
+from sf_quantum.files import JSON, mapping
+from sf_quantum.samplers import problem
+from sf_quantum.samplers.problem import FieldError
+from sf_quantum.service.domain.jobs import Size
+
+# of a list, which the service parses beside other work
+MOST_PROBLEMS = 1000
+MOST_CHARACTERS = 4 * 2**20
+# the sweep of a variable takes as long as that of so many interactions
+VARIABLE_UPDATES = 50
+
+
+def check(content: JSON, qubits: int) -> Size:
+    """Check the BQMs of a payload, and return their size.
+
+    :param qubits: of the device; 0 if unknown
+    :raises FieldError: naming the BQM and its field
+    """
+    if not isinstance(content, list):
+        return _checked(content, "problem", qubits)
+    if not 1 <= len(content) <= MOST_PROBLEMS:
+        detail = f"{len(content)} BQMs; from 1 to {MOST_PROBLEMS} per job"
+        raise FieldError("problem", detail)
+    sizes = [
+        _checked(one, f"problem[{number}]", qubits)
+        for number, one in enumerate(content)
+    ]
+    if (long := len(json.dumps(content))) > MOST_CHARACTERS:
+        detail = f"{long:,} characters; at most {MOST_CHARACTERS:,} for a list of BQMs"
+        raise FieldError("problem", detail)
+    return Size(
+        sum(size.values for size in sizes),
+        sum(size.updates for size in sizes),
+        problems=len(sizes),
+    )
+
+
+def each(content: JSON) -> Iterator[tuple[str, Mapping[str, JSON]]]:
+    """Yield the fields of the BQMs of a payload, and the BQMs."""
+    if not isinstance(content, list):
+        yield "problem", mapping(content)
+        return
+    for number, one in enumerate(content):
+        yield f"problem[{number}]", mapping(one)
+
+
+def _checked(content: JSON, field: str, qubits: int) -> Size:
+    size = problem_size(problem.check(content, field))
+    if 0 < qubits < size.values:
+        detail = f"{size.values} variables do not fit on {qubits} qubits"
+        raise FieldError(f"{field}.variable_labels", detail)
+    return size
+
+
+def problem_size(bqm: Mapping[str, JSON]) -> Size:
+    """Return the size of a serialized BQM that was checked."""
+    variables, pairs = problem.size(bqm), bqm["quadratic_head"]
+    interactions = len(pairs) if isinstance(pairs, list) else 0
+    return Size(variables, VARIABLE_UPDATES * variables + interactions)
