@@ -441,7 +441,7 @@ async def test_closing_puts_the_running_job_back(
 ) -> None:
     async with running(tmp_path, device) as queue:
         job = await submit(queue, await lease(queue, "production"), "a")
-        await until(lambda: gate.order == ["a"])
+        await until(lambda: state(queue, job) == "Running" and gate.order == ["a"])
         await queue.availability.set_status("closed")
         await until(lambda: state(queue, job) == "Queued")
         assert queue.availability.reason == "the QPU is closed"
