@@ -23,6 +23,7 @@ from sf_quantum.service.domain.jobs import (
 )
 from sf_quantum.service.domain.settings import PolicyChoice, ServiceSettings
 from sf_quantum.service.queue.job_queue import JobQueue, Listed
+from sf_quantum.service.queue.long_work import LongWork
 from sf_quantum.service.scheduling.pending import PendingJobs
 from sf_quantum.service.scheduling.work import PendingJob
 from tests.service import example_bqm, running_queue
@@ -125,3 +126,16 @@ async def test_a_list_of_wardens_jobs_has_results_up_to_a_limit(
         listed: list[JSON] = [job["results"] for job in json.loads(bytes(answer.body))]
         queue.between_jobs.release()
     assert listed == [None, "x" * 10, "x" * 10]
+
+
+async def test_long_work_pauses_for_its_own_time_not_for_what_delays_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr("time.sleep", pauses.append)
+    work = LongWork("test")
+    waited = 0.2
+    # as on a machine that does not get to it
+    await work.run(lambda: threading.Event().wait(waited))
+    await work.run(lambda: None)
+    assert 0 < pauses[0] < waited

@@ -68,7 +68,10 @@ class Problems:
                 bqm["info"] = {"annealing": annealing, "params": arrays}
                 kept = {*arrays}
         options = solver.ProblemOptions(
-            type=problem.type, params=params, label=problem.label
+            type=problem.type,
+            params=params,
+            label=problem.label,
+            offset=problem.data.offset,
         )
         whole = Submission(
             "problem",
@@ -151,7 +154,10 @@ class Problems:
             return status
         device, options = self._queue.device, _options(job)
         graph = solver.graph(device)
-        answer = qp_format.answer(result, options, self._content(job.number), graph)
+        if (offset := options.offset) is None:
+            told = self._content(job.number)["offset"]
+            offset = told if isinstance(told, int | float) else 0.0
+        answer = qp_format.answer(result, options, offset, graph)
         timing = solver.timing(device, options.params, job.qpu_seconds)
         return {**status, "answer": {**answer, "timing": timing}}
 

@@ -13,6 +13,7 @@ import base64
 import binascii
 import json
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy
@@ -31,15 +32,15 @@ _UNUSED = float("nan")
 
 def bqm(problem: Problem, graph: Topology) -> dict[str, JSON]:
     """Convert a problem into a BQM over qubits, or name the invalid part with 400."""
-    linear = _floats(problem.data.lin, "data.lin", len(graph.qubits), "qubits")
+    known, pairs = _arrays(graph)
+    linear = _floats(problem.data.lin, "data.lin", len(known), "qubits")
     used = ~numpy.isnan(linear)
     _check_finite(linear[used], "data.lin")
     if not used.any():
         raise Refused(400, "data.lin: the problem uses no qubit")
-    qubits = numpy.array(graph.qubits)[used]
+    qubits = known[used]
     active = numpy.zeros(graph.labels, dtype=bool)
     active[qubits] = True
-    pairs = numpy.array(graph.couplers)
     pairs = pairs[active[pairs].all(axis=1)]
     quadratic = _floats(problem.data.quad, "data.quad", len(pairs), "couplers in use")
     _check_finite(quadratic, "data.quad")
@@ -72,12 +73,12 @@ def problem_data(content: Mapping[str, JSON], graph: Topology) -> dict[str, JSON
 
 
 def answer(
-    result: str, options: ProblemOptions, content: Mapping[str, JSON], graph: Topology
+    result: str, options: ProblemOptions, offset: float, graph: Topology
 ) -> dict[str, JSON]:
     """Convert a sample set into an answer, without its timing.
 
     :param result: the serialized sample set, JSON text
-    :param content: the problem; SAPI's energies do not include its offset
+    :param offset: of the problem; SAPI's energies do not include it
     """
     from dimod import SampleSet
 
@@ -94,8 +95,7 @@ def answer(
     qubits = numpy.array(samples.variables)
     order = numpy.argsort(qubits)
     bits = numpy.packbits(record["sample"][:, order] > 0, axis=1)
-    offset = content["offset"]
-    energies = record["energy"] - (offset if isinstance(offset, int | float) else 0.0)
+    energies = record["energy"] - offset
     return {
         "format": "qp",
         "active_variables": _text(qubits[order].astype("<i4")),
@@ -105,6 +105,12 @@ def answer(
         "offset": offset,
         "solutions": _text(bits),
     }
+
+
+@lru_cache(4)
+def _arrays(graph: Topology) -> tuple[NDArray[numpy.int64], NDArray[numpy.int64]]:
+    """Return the qubits and the couplers, which take as long to convert as a problem."""
+    return numpy.array(graph.qubits), numpy.array(graph.couplers)
 
 
 def _floats(text: str, field: str, expected: int, what: str) -> NDArray[numpy.float64]:

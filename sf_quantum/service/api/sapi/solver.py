@@ -87,6 +87,8 @@ class ProblemOptions(BaseModel):
     type: ProblemType
     params: ProblemParameters
     label: str | None = None
+    # problems of earlier versions have it in their content only
+    offset: float | None = None
 
 
 def check_known(device: Device) -> None:
