@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterator
+from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,6 +13,7 @@ import numpy
 import pytest
 
 from sf_quantum.files import JSON
+from sf_quantum.service.device.emulator.annealing import FLUX
 from sf_quantum.service.device.emulator.device import EmulatedDevice
 from tests.service import RunningService, running_service
 
@@ -211,6 +213,42 @@ def test_flux_biases_are_fields(solver: StructuredSolver) -> None:
     assert abs(means[third]) < 0.3
 
 
+def test_the_drift_of_fluxes_is_corrected_by_the_device_or_by_the_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DWAVE_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("DWAVE_CONFIG_FILE", "")
+    device = EmulatedDevice(time_scale=0, qubits=100, seed=3, noise=1)
+    with ExitStack() as stack:
+        service = stack.enter_context(running_service(device, tcp=True))
+        client = cloud.Client.from_config(
+            endpoint=f"{service.url}/sapi/v2", token="any"
+        )
+        spread = spreads(stack.enter_context(client).get_solver())
+    assert spread[1] > 1.5 * spread[0]
+    assert spread[1] > 1.3 * spread[2]
+
+
+def spreads(solver: StructuredSolver) -> list[float]:
+    """How far mean spins are apart, of fluxes that are corrected, not, or by hand."""
+    fields = dict.fromkeys(sorted(solver.nodes), 0.0)
+
+    def means(**parameters: JSON) -> dict[int, float]:
+        found = sampled(solver, fields, num_reads=2000, **parameters)
+        mean = found.record.sample.mean(axis=0)
+        return dict(zip(found.variables, map(float, mean), strict=True))
+
+    corrected = means()
+    drifted = means(flux_drift_compensation=False)
+    # the procedure of D-Wave's documentation, with the width that the emulator has
+    biases: list[JSON] = [0.0] * solver.properties["num_qubits"]
+    for qubit, mean in drifted.items():
+        biases[qubit] = mean / FLUX
+    by_hand = means(flux_drift_compensation=False, flux_biases=biases)
+    found = corrected, drifted, by_hand
+    return [float(numpy.std([*one.values()])) for one in found]
+
+
 def test_a_qubit_that_is_annealed_later_is_less_cold(solver: StructuredSolver) -> None:
     (qubit,) = chain(solver, 1)
     offsets: list[JSON] = [0.0] * solver.properties["num_qubits"]
@@ -360,8 +398,8 @@ def test_parameters_and_properties_are_those_of_a_real_annealer(
 ) -> None:
     testing = importlib.import_module("dwave.system.testing")
     mock = testing.MockDWaveSampler(topology_type="pegasus")
-    # compensation of a drift that is emulated otherwise; added by the client
-    own = {"flux_drift_compensation", "label", "warnings"}
+    # the client adds these
+    own = {"label", "warnings"}
     assert mock.parameters.keys() - solver.parameters.keys() == own
     assert mock.properties.keys() <= solver.properties.keys()
     for name, value in mock.properties.items():

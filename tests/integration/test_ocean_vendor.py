@@ -107,7 +107,7 @@ REVERSE: JSON = [[0.0, 1.0], [5.0, 0.4], [30.0, 1.0]]
         {"flux_biases": 1e-5, "anneal_offsets": 0.01},
         {"fast_anneal": True, "annealing_time": 0.01},
         {"programming_thermalization": 10.0, "readout_thermalization": 20.0},
-        {"reduce_intersample_correlation": True},
+        {"reduce_intersample_correlation": True, "flux_drift_compensation": False},
     ],
 )
 def test_the_vendor_is_sent_what_the_client_gave(

@@ -29,7 +29,7 @@ from dimod.core.sampler import Sampler
 
 from sf_quantum import qpu
 from sf_quantum.errors import InputError, QuantumError
-from sf_quantum.files import JSON, mapping
+from sf_quantum.files import JSON, listing, mapping
 from sf_quantum.qpu.jobs import JobParameters
 from sf_quantum.samplers import problem
 from sf_quantum.samplers.neal import SEEDS, SWEEPS, NealSampler
@@ -139,6 +139,10 @@ def _sampled(bqm: Answer, parameters: JobParameters, errors: Noise | None) -> An
     if parameters.get("annealing"):
         told = mapping(bqm["info"])["annealing"]
         how = annealing.ANNEALING.validate_python(told)
+        if errors:
+            labels = listing(bqm["variable_labels"])
+            most = max(label for label in labels if isinstance(label, int))
+            how = how.drifted(errors.drift(1 + most))
         sampler, scaled = annealing.AnnealingSampler(how), how.auto_scale
 
     def sample(programmed: JSON) -> Answer:

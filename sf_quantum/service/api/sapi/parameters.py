@@ -56,6 +56,7 @@ CUSTOM = {
     "auto_scale": "Whether to scale the biases to the ranges of h and J.",
     "fast_anneal": "Whether to use the fast-anneal protocol.",
     "flux_biases": "A flux bias for each qubit, in units of the flux quantum.",
+    "flux_drift_compensation": "Whether to correct the drift of the qubits' fluxes.",
     "h_gain_schedule": "Points [t, g] of the gain of the linear biases.",
     "initial_state": "The state of each qubit at the start of a reverse annealing.",
     "programming_thermalization": "Microseconds to wait after programming.",
@@ -99,6 +100,7 @@ class ProblemParameters(BaseModel):
     auto_scale: Flag | None = None
     fast_anneal: Flag = False
     flux_biases: list[Number] | None = None
+    flux_drift_compensation: Flag = True
     h_gain_schedule: list[list[Number]] | None = None
     initial_state: list[int] | None = None
     programming_thermalization: Wait = PROGRAMMING_THERMALIZATION
@@ -146,6 +148,7 @@ class ProblemParameters(BaseModel):
             flux_biases=self.flux_biases,
             offsets=self.anneal_offsets,
             auto_scale=self.scaled,
+            flux_drift_compensation=self.flux_drift_compensation,
         )
         return None if told == Annealing() else told
 

@@ -10,8 +10,8 @@ offsets, whose fraction is ahead of that of the others or behind it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable
-from dataclasses import dataclass
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from dimod import BinaryQuadraticModel, SampleSet, Vartype
@@ -49,6 +49,7 @@ class Annealing:
     :param gains: points of time in microseconds and gain of the linear biases
     :param flux_biases: of each qubit, in flux quanta
     :param offsets: of each qubit, added to its fraction
+    :param flux_drift_compensation: whether the drift of the qubits' fluxes is corrected
     :param auto_scale: whether the biases are scaled to the whole range of the device
     """
 
@@ -59,6 +60,15 @@ class Annealing:
     flux_biases: list[float] | None = None
     offsets: list[float] | None = None
     auto_scale: bool = True
+    flux_drift_compensation: bool = True
+
+    def drifted(self, drift: Sequence[float]) -> Annealing:
+        """Return it on qubits whose fluxes have drifted, unless that is corrected."""
+        if self.flux_drift_compensation:
+            return self
+        biases = self.flux_biases or [0.0] * len(drift)
+        sums = [bias + more for bias, more in zip(biases, drift, strict=False)]
+        return replace(self, flux_biases=sums)
 
 
 ANNEALING: TypeAdapter[Annealing] = TypeAdapter(Annealing)

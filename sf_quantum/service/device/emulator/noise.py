@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 # range of a qubit's bias relative to that of a coupler (h_range -4 to 4, j_range -1 to 1
 # of D-Wave's Advantage)
 FIELD_RANGE = 4.0
+# drift of a qubit's flux for a control error of 1, in flux quanta, until it is corrected
+# (with a new calibration: D-Wave does so once an hour); an assumption
+FLUX_DRIFT = 3e-3
 # labels from this on are not used as qubit numbers, which bounds the random draws
 MAX_LABELS = 2**20
 
@@ -65,6 +68,16 @@ class Noise:
         )
         serialized: dict[str, JSON] = read.to_serializable()  # type: ignore[no-untyped-call]
         return serialized
+
+    def drift(self, qubits: int) -> list[float]:
+        """Draw how far the flux of each of the chip's first qubits has drifted."""
+        import numpy
+
+        # beside the draws of the errors of programming
+        generator = numpy.random.default_rng([self.calibration.seed, 1])
+        sigma = FLUX_DRIFT * self.errors.control * self.calibration.excess
+        drawn: list[float] = (sigma * generator.standard_normal(qubits)).tolist()
+        return drawn
 
     def misread(self, counter: Mapping[str, int]) -> dict[str, JSON]:
         """Apply read-out errors to the counts of bit strings."""
