@@ -27,7 +27,12 @@ from sf_quantum.files import JSON
 from sf_quantum.net.transport import is_loopback
 from sf_quantum.samplers import unknown
 from sf_quantum.service import device as devices
-from sf_quantum.service.device.emulator.device import DeviceSettings, EmulatedDevice
+from sf_quantum.service.device.emulator import photonic
+from sf_quantum.service.device.emulator.device import (
+    PHOTONIC,
+    DeviceSettings,
+    EmulatedDevice,
+)
 from sf_quantum.service.device.protocol import Device
 from sf_quantum.service.device.qpu import QpuDevice, QpuSettings
 from sf_quantum.service.domain.settings import PolicyChoice, ServiceSettings, Shares
@@ -170,6 +175,8 @@ def make_device(settings: DeviceChoice) -> Device:
     :raises InputError: if it cannot be made of its keys
     """
     if isinstance(settings, DeviceSettings):
+        if settings.technology == PHOTONIC and (problem := photonic.lack()):
+            raise InputError(problem)  # it would refuse all jobs
         return EmulatedDevice(**dict(settings))
     if isinstance(settings, QpuSettings):
         return QpuDevice(settings)

@@ -22,8 +22,9 @@ from sf_quantum.files import JSON
 from sf_quantum.qpu.jobs import Outcome, Task
 from sf_quantum.qpu.sfq import SfqQpu
 from sf_quantum.samplers.problem import FieldError
+from sf_quantum.service.config import make_device
 from sf_quantum.service.device.emulator import photonic
-from sf_quantum.service.device.emulator.device import EmulatedDevice
+from sf_quantum.service.device.emulator.device import DeviceSettings, EmulatedDevice
 from sf_quantum.service.device.emulator.technologies import TECHNOLOGIES, Errors
 from sf_quantum.service.device.limits import ComputeLimits
 from sf_quantum.testing.qpus import PHOTONIC
@@ -117,6 +118,8 @@ def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "pip install 'sf-quantum[photonic]'" in refusal()
     with pytest.raises(InputError, match="perceval-quandela is not installed"):
         run(PHOTONIC, 1)
+    with pytest.raises(InputError, match="perceval-quandela is not installed"):
+        make_device(DeviceSettings(technology="photonic"))
 
 
 @with_perceval

@@ -390,11 +390,13 @@ class _Flattening:
         if name not in self._gates:
             gates = ", ".join(sorted(self._gates))
             where = _where(numbers)
-            raise InputError(f"gate {name} on {where} is not native: {gates}")
+            detail = f"transpile the circuit to {gates}"
+            raise InputError(f"gate {name} on {where} is not native: {detail}")
         self._check_service(name, numbers)
         pair = (min(numbers), max(numbers))
         if len(numbers) > 1 and pair not in self._pairs:
-            raise InputError(f"gate {name} on {_where(numbers)}: these are not coupled")
+            detail = "these are not coupled: transpile the circuit for this QPU"
+            raise InputError(f"gate {name} on {_where(numbers)}: {detail}")
         return gate
 
     def _check_service(self, name: str, numbers: Sequence[int]) -> None:
