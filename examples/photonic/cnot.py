@@ -14,6 +14,7 @@ from perceval import BasicState, catalog
 from perceval.runtime import ExecutionFactory
 
 from sf_quantum import qpu
+from sf_quantum.errors import InputError
 
 QUBIT = {0: (1, 0), 1: (0, 1)}
 
@@ -23,11 +24,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--shots", type=int, default=10_000)
     args = parser.parse_args()
-    device = qpu.from_environment()
-    if device is None:
-        print("the environment names no QPU: run this under sfq lease", file=sys.stderr)
+    try:
+        computer = qpu.leased().photonic_computer()
+    except InputError as error:
+        print(error, file=sys.stderr)
         return 2
-    computer = device.photonic_computer()
     for control, target in ((0, 0), (0, 1), (1, 0), (1, 1)):
         experiment = catalog["postprocessed cnot"].build_experiment()
         experiment.with_input(BasicState([*QUBIT[control], *QUBIT[target]]))

@@ -17,7 +17,7 @@ hamiltonian = -qml.sum(
 
 
 @qml.set_shots(2000)
-@qml.qnode(qpu.from_environment().device(wires=QUBITS))
+@qml.qnode(qpu.leased().device(wires=QUBITS))
 def energy(angles: np.tensor) -> np.tensor:
     """Measure the energy of the state with these angles."""
     for i in range(QUBITS):

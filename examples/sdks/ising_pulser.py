@@ -36,7 +36,7 @@ detuning = CompositeWaveform(
 )
 sequence.add(Pulse(amplitude, detuning, 0.0), "global")
 
-backend = qpu.from_environment().pulser_backend(sequence)
+backend = qpu.leased().pulser_backend(sequence)
 (result,) = backend.run([{"runs": RUNS}], wait=True).results
 signs = {
     bits: sum(1 if a == b else -1 for a, b in pairwise(bits))

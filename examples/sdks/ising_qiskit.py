@@ -28,7 +28,7 @@ for zz, x in (angles[:2], angles[2:]):
         ansatz.rzz(-2 * zz, i, i + 1)
     ansatz.rx(-2 * x, range(QUBITS))
 
-backend = qpu.from_environment().backend()
+backend = qpu.leased().backend()
 circuit = generate_preset_pass_manager(2, backend).run(ansatz)
 observable = hamiltonian.apply_layout(circuit.layout)
 estimator = BackendEstimatorV2(backend=backend, options={"default_precision": 0.015})

@@ -16,7 +16,7 @@ from sf_quantum import qpu
 QUBITS, EXACT = 4, -4.75877
 hamiltonian = -1 * sum(Z(i) * Z(i + 1) for i in range(QUBITS - 1))
 hamiltonian -= sum(X(i) for i in range(QUBITS))
-backend = QiskitBackend(qpu.from_environment().backend())
+backend = QiskitBackend(qpu.leased().backend())
 
 
 def state(*angles: float) -> QuantumVariable:

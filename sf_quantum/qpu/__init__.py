@@ -35,6 +35,10 @@ NO_PERCEVAL = "the package perceval-quandela is not installed (pip install 'sf-q
 NO_PULSER = (
     "the package pulser-core is not installed (pip install 'sf-quantum[pulser]')"
 )
+NO_QPU = (
+    "the environment names no QPU: run this as a step on a quantum location, or under "
+    "sfq lease"
+)
 NO_QISKIT = "the package qiskit is not installed (pip install 'sf-quantum[qaoa]')"
 
 
@@ -458,6 +462,16 @@ def from_environment(variables: Mapping[str, str] = os.environ) -> Qpu | None:
             f"of {RESOURCES[0]}"
         )
     return load(types[0]).from_environment(resources[0], variables)
+
+
+def leased(variables: Mapping[str, str] = os.environ) -> Qpu:
+    """Do as :func:`from_environment`, for a program that cannot do without a QPU.
+
+    :raises InputError: if the environment names none, too
+    """
+    if (qpu := from_environment(variables)) is None:
+        raise InputError(NO_QPU)
+    return qpu
 
 
 def listed(variables: Mapping[str, str], keys: tuple[str, str]) -> list[str] | None:

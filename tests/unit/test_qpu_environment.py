@@ -48,7 +48,10 @@ def test_the_file_of_a_selection_is_read_before_a_name_is_missed(
 
 
 def test_nothing_set_is_a_classical_location() -> None:
-    assert qpu.from_environment({"PATH": "/bin", "QRMI_JOB_ID": "7"}) is None
+    classical = {"PATH": "/bin", "QRMI_JOB_ID": "7"}
+    assert qpu.from_environment(classical) is None
+    with pytest.raises(InputError, match="names no QPU: run this as a step"):
+        qpu.leased(classical)
 
 
 @pytest.mark.parametrize("prefix", ["QRMI", "SLURM"])
@@ -57,7 +60,7 @@ def test_the_first_qpu_is_taken_under_either_name(prefix: str) -> None:
         key.replace("QRMI_JOB_QPU", f"{prefix}_JOB_QPU"): value
         for key, value in COMPLETE.items()
     }
-    found = qpu.from_environment(variables)
+    found = qpu.leased(variables)
     assert isinstance(found, SfqQpu)
     assert found.name == "one"
 

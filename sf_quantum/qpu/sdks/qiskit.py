@@ -106,7 +106,8 @@ class QpuBackend(BackendV2):
             most = f"at most {self._most_shots:,}"
             raise InputError(f"shots: {shots:,}; QPU {self.name!r} takes {most}")
         if not isinstance(mitigation, str):
-            wrong = f"mitigation: {mitigation!r:.40}: expected names of passes"
+            expected = "expected names of passes, separated by commas"
+            wrong = f"mitigation: {mitigation!r:.40}: {expected}"
             raise InputError(wrong)
         parameters = {"num_reads": shots, "seed": given["seed_simulator"]}
         passes = Passes(mitigation, self.described)
