@@ -55,6 +55,21 @@ class Problem:
     evaluations: int = 40
     seed: int = 0
 
+    def __post_init__(self) -> None:
+        """Refuse what cannot be measured, before a QPU is held."""
+        numbers = {"layers": self.layers, "shots": self.shots}
+        for name, value in {**numbers, "evaluations": self.evaluations}.items():
+            if not isinstance(value, int) or value < 1:
+                raise ValueError(f"{name}: {value!r}: expected a whole number from 1")
+        if not self.couplings:
+            raise ValueError("couplings: none")
+        for a, b, weight in self.couplings:
+            if a == b or not math.isfinite(weight):
+                text = f"{[a, b, weight]}: expected two spins and a number"
+                raise ValueError(f"couplings: {text}")
+        if not math.isfinite(self.transverse):
+            raise ValueError(f"transverse: {self.transverse}: expected a number")
+
     @classmethod
     def read(cls, path: Path) -> Problem:
         """Read it from a file."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -160,7 +161,34 @@ def test_what_does_not_fit_is_refused(
     other = replace(ended, problem=problem("families.json", layers=1))
     with pytest.raises(SystemExit, match="evaluation 1 is of another optimiser"):
         optimise(other)
-    Path("wrong.json").write_text('{"coupling": []}')
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"coupling": []}, "unexpected keyword argument 'coupling'"),
+        ({"couplings": []}, "couplings: none"),
+        ({"couplings": [["a", "b"]]}, "not enough values"),
+        ({"couplings": [["a", "a", 1.0]]}, "expected two spins and a number"),
+        ({"couplings": [["a", "b", "1"]]}, "must be real number"),
+        ({"layers": 0}, "layers: 0: expected a whole number"),
+        ({"shots": "9"}, "shots: '9': expected a whole number"),
+        ({"evaluations": 0}, "evaluations: 0: expected a whole number"),
+        ({"transverse": math.nan}, "transverse: nan: expected a number"),
+    ],
+)
+def test_a_wrong_problem_is_refused_before_anything_is_measured(
+    changes: dict[str, JSON],
+    why: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    given = json.loads((EXAMPLE / "ising.json").read_text())
+    Path("wrong.json").write_text(json.dumps(given | changes))
     with pytest.raises(SystemExit, match="2"):
         run(monkeypatch, "next", "--problem", "wrong.json")
-    assert "wrong.json: " in capsys.readouterr().err
+    (line,) = (x for x in capsys.readouterr().err.splitlines() if "error: " in x)
+    assert "wrong.json: " in line
+    assert why in line
