@@ -44,6 +44,20 @@ def count(told: JSON) -> int | None:
     return told if isinstance(told, int) and number(told) is not None else None
 
 
+def counter(told: JSON) -> dict[str, int]:
+    """Read how often each bit string was read.
+
+    :raises ValueError: if these are no such counts
+    """
+    if not isinstance(told, dict):
+        raise ValueError("no counts")
+    read = {bits: count(n) for bits, n in told.items() if not bits.strip("01")}
+    known = {bits: n for bits, n in read.items() if n is not None}
+    if len(known) != len(told):
+        raise ValueError("no counts of bit strings")
+    return known
+
+
 def counters(who: str, text: str, circuits: int) -> list[dict[str, int]]:
     """Read the counts of a job's circuits, in their order.
 
@@ -54,21 +68,13 @@ def counters(who: str, text: str, circuits: int) -> list[dict[str, int]]:
     """
     try:
         content = mapping(json.loads(text))
-    except (ValueError, RecursionError):
-        content = {}
-    told = listing(content.get("counters", content.get("counter")))
-    found = [counter for one in told if (counter := _counter(one)) is not None]
-    if not circuits == len(found) == len(told):
-        raise QpuError(f"{who}: its answer has no counts of bit strings")
-    return found
-
-
-def _counter(told: JSON) -> dict[str, int] | None:
-    if not isinstance(told, dict):
-        return None
-    read = {bits: count(n) for bits, n in told.items() if not bits.strip("01")}
-    known = {bits: n for bits, n in read.items() if n is not None}
-    return known if len(known) == len(told) else None
+        told = content.get("counters", content.get("counter"))
+        found = [counter(one) for one in listing(told)]
+        if len(found) != circuits:
+            raise ValueError("not of all circuits")
+        return found
+    except (ValueError, RecursionError) as error:
+        raise QpuError(f"{who}: its answer has no counts of bit strings") from error
 
 
 class NotAccepted(QpuError):

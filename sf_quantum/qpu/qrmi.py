@@ -542,7 +542,7 @@ class PrimitiveRunner:
                 with suppress(RuntimeError):
                     job.cancel()
                 raise
-        return [one.data.meas for one in results]
+        return [one.join_data() for one in results]
 
 
 @contextmanager

@@ -7,11 +7,11 @@ import json
 import os
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from functools import partial
-from typing import TYPE_CHECKING, Self, get_args
+from typing import TYPE_CHECKING, Self, TypeVar, get_args
 from urllib.parse import quote
 
 from sf_quantum.errors import InputError, QpuError
@@ -42,6 +42,7 @@ from sf_quantum.qpu.jobs import (
     Topology,
     UnknownJob,
     count,
+    counter,
     number,
 )
 from sf_quantum.qpu.running import named
@@ -55,6 +56,7 @@ from sf_quantum.qpu.service_client import (
 if TYPE_CHECKING:
     from dimod.core.sampler import Sampler
 
+T = TypeVar("T")
 POLL_SECONDS = 30.0
 CANCEL_SECONDS = 2.0
 # of a job or a result with tens of megabytes, which the service takes its time to read
@@ -488,24 +490,31 @@ class SfqQpu(Qpu):
 
         :raises QpuError: after those that have finished, if the job fails or is cancelled
         """
-        yield from map(_counter, self._streamed(job_id, "counter"))
+        yield from self._streamed(job_id, "counter", counter)
 
     def sample_sets(self, job_id: str) -> Iterator[dict[str, JSON]]:
         """As :meth:`counters`, the serialized sample sets of a job's BQMs."""
-        for samples in self._streamed(job_id, "sample_set"):
-            yield {**mapping(samples)}
+        yield from self._streamed(job_id, "sample_set", mapping)
 
-    def _streamed(self, job_id: str, what: str) -> Iterator[JSON]:
+    def _streamed(
+        self, job_id: str, what: str, read: Callable[[JSON], T]
+    ) -> Iterator[T]:
         first, over, state = 0, False, ""
         while not over:
             part = f"/{what}s?first={first}&wait={POLL_SECONDS:g}"
             response = self._send_job("GET", job_id, part, LARGE_SECONDS, retry=True)
             try:
                 *lines, last = map(json.loads, response.body.splitlines())
-                found = [line[what] for line in lines]
+                found = [read(line[what]) for line in lines]
                 first, over = int(last["next"]), bool(last["over"])
                 state = str(last["state"])
-            except (ValueError, KeyError, TypeError, RecursionError) as error:
+            except (
+                ArithmeticError,
+                KeyError,
+                RecursionError,
+                TypeError,
+                ValueError,
+            ) as error:
                 message = f"the results of job {job_id} are malformed"
                 raise QpuError(f"{self.service.name}: {message}") from error
             yield from found
@@ -611,11 +620,6 @@ class SfqQpu(Qpu):
         send = partial(self.service.send, timeout_seconds=CANCEL_SECONDS)
         found = send("POST", "/v1/jobs", job).json()
         send("DELETE", f"/v1/jobs/{self.service.text(found, 'id')}")
-
-
-def _counter(told: JSON) -> dict[str, int]:
-    counter = {bits: count(n) for bits, n in mapping(told).items()}
-    return {bits: n for bits, n in counter.items() if n is not None}
 
 
 def _small_result(content: Mapping[str, JSON]) -> Result | None:

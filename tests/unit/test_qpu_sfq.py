@@ -864,6 +864,24 @@ def test_a_result_that_is_none(
     )
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        "",
+        "<html>",
+        '{"counter": {"0": 1}}',
+        '{"counter": {"0": "1"}}\n{"next": 1, "over": true, "state": "Completed"}',
+        '{"counter": {"2": 1}}\n{"next": 1, "over": true, "state": "Completed"}',
+        '{"counter": 1}\n{"next": 1, "over": true, "state": "Completed"}',
+        '{"next": Infinity, "over": true, "state": "Completed"}',
+    ],
+)
+def test_counts_that_are_none(scripted: Serve, body: str) -> None:
+    server = scripted([(200, body)])
+    with pytest.raises(QpuError, match="the results of job j are malformed"):
+        [*SfqQpu("q", server.url, lease="l").counters("j")]
+
+
 def test_info_is_told_from_what_looks_like_it(scripted: Serve) -> None:
     server = scripted([(200, JOB), (200, RESULT)])
     outcome = SfqQpu("q", server.url, lease="l").result("j", _task({}))

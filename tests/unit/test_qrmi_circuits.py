@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import SimpleNamespace
 
 import numpy as np
@@ -9,7 +10,9 @@ import pytest
 
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
+from sf_quantum.qpu import passes
 from sf_quantum.qpu.jobs import Description
+from sf_quantum.qpu.passes import Counts, Pass
 from sf_quantum.samplers.qaoa import QaoaSampler
 from sf_quantum.testing.samplers import problem
 
@@ -85,3 +88,34 @@ def test_ibms_samplers_reads_are_taken_as_they_come() -> None:
     assert np.mean(mitigated.record.energy < -1.4) > 0.3
     with pytest.raises(InputError, match="unknown pass 'readuot', did you mean 'rea"):
         QaoaSampler(runner=machine).sample(problem(), mitigation="readuot")
+
+
+class Renaming(Pass):
+    """Writes circuits with another name of the bits."""
+
+    def circuits(self, circuit: str) -> Sequence[str]:
+        return [circuit.replace("meas[", "c[").replace("] meas;", "] c;")]
+
+    def counts(self, counts: Sequence[Counts]) -> Counts:
+        return counts[0]
+
+
+def test_passes_may_write_circuits_of_their_own_for_ibms_sampler(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pytest.importorskip("qiskit_qasm3_import", reason="the extra circuits is missing")
+    from qiskit import QuantumCircuit
+    from qiskit.primitives import StatevectorSampler
+    from qiskit.providers.fake_provider import GenericBackendV2
+
+    from sf_quantum.qpu.qrmi import PrimitiveRunner
+
+    monkeypatch.setattr(passes._registry, "load", lambda name: Renaming)
+    runner = PrimitiveRunner(
+        "torino", StatevectorSampler(), GenericBackendV2(2), "QPU 'torino'", described
+    ).mitigated("renaming")
+    circuit = QuantumCircuit(2)
+    circuit.x(1)
+    circuit.measure_all()
+    bits, _ = runner.reads(circuit, np.array([]), 3)
+    assert bits.tolist() == [[0, 1]] * 3
