@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import json
 import secrets
+from copy import copy
+from random import Random
 from typing import TYPE_CHECKING
 
 import numpy as np
 from qiskit import qasm3
 
 from sf_quantum.errors import QpuError
+from sf_quantum.files import JSON
 from sf_quantum.qpu.jobs import Task, counters
 from sf_quantum.qpu.passes import Counts, Passes, whole
 from sf_quantum.qpu.running import JobSide
 from sf_quantum.qpu.sdks.qiskit import QpuBackend
+from sf_quantum.samplers.parameters import SEEDS
 
 if TYPE_CHECKING:
     from qiskit import QuantumCircuit
 
     from sf_quantum.samplers.qaoa import Doubles
     from sf_quantum.samplers.states import Bits
+
+# of the info of a job's result
+TOLD = ("technology", "calibration")
 
 
 class JobRunner:
@@ -35,6 +42,14 @@ class JobRunner:
         self._qpu = qpu
         self._passes = Passes(passes, self.backend.described)
         self._passes.check_shots()
+        self._draws: Random | None = None
+        self.info: dict[str, JSON] = {}
+
+    def seeded(self, seed: int) -> JobRunner:
+        """See :meth:`~sf_quantum.samplers.qaoa.CircuitRunner.seeded`."""
+        runner = copy(self)
+        runner._draws, runner.info = Random(seed), {}
+        return runner
 
     def mitigated(self, passes: str) -> JobRunner:
         """See :meth:`~sf_quantum.samplers.qaoa.CircuitRunner.mitigated`."""
@@ -48,12 +63,16 @@ class JobRunner:
         made, combine = self._passes.expanded(text)
         payload = json.dumps(made[0] if len(made) == 1 else made)
         tag = f"sfq-{secrets.token_hex(8)}"
-        task = Task(tag, "circuit", payload, {"num_reads": shots})
+        # each circuit has a seed of its own, so that their reads are independent
+        seed = None if self._draws is None else self._draws.randrange(SEEDS)
+        task = Task(tag, "circuit", payload, {"num_reads": shots, "seed": seed})
         outcome = self._qpu.run_job(task)
         who = f"QPU {self.name!r}"
         if outcome.result is None:
             raise QpuError(f"{who}: {outcome.failure or 'the job was cancelled'}")
         found = counters(who, outcome.result.text, len(made))
+        told = outcome.result.info
+        self.info = {name: told[name] for name in TOLD if name in told}
         seconds = outcome.qpu_seconds
         times = {} if seconds is None else {"qpu_seconds": seconds}
         return bits(combine(iter(found))), times

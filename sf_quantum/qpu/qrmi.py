@@ -19,7 +19,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar, Self, TypeVar, get_args
 
 from sf_quantum.errors import InputError, QpuError, QuantumError
@@ -506,6 +506,11 @@ class PrimitiveRunner:
     who: str
     describe: Callable[[], Description]
     passes: Passes | None = None
+    info: Mapping[str, JSON] = field(default_factory=dict)
+
+    def seeded(self, seed: int) -> PrimitiveRunner:
+        """Return it as it is: the QPU is a real one."""
+        return self
 
     def mitigated(self, passes: str) -> PrimitiveRunner:
         """See :meth:`~sf_quantum.samplers.qaoa.CircuitRunner.mitigated`."""

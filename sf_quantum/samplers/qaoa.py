@@ -88,6 +88,13 @@ class CircuitRunner(Protocol):
         :raises InputError: if one is unknown, or cannot be used with it
         """
 
+    def seeded(self, seed: int) -> CircuitRunner:
+        """Return the same runner, whose reads an emulated QPU draws by this seed."""
+
+    @property
+    def info(self) -> Mapping[str, JSON]:
+        """Technology and calibration of the QPU, at the last circuit, if it told them."""
+
 
 def _given_angles(angles: JSON) -> Doubles | None:
     """Read the parameter ``angles``: the angles themselves, or the name of their file.
@@ -224,6 +231,7 @@ class QaoaSampler(CheckedSampler):
         runner = self._runner(size, seed)
         if mitigation:
             runner = runner.mitigated(mitigation)
+        runner = runner.seeded(seed)
         run = _Run(runner, ising, _circuit(ising, depth, runner), shots)
         start = _initial_angles(depth, _given_angles(angles))
         tuned = run.tuned(start, optimiser, evaluations)
@@ -247,6 +255,7 @@ class QaoaSampler(CheckedSampler):
             angles=_angles_as_json(tuned),
             mitigation=[name.strip() for name in mitigation.split(",") if name.strip()],
         )
+        samples.info.update(runner.info)
         if run.timing:
             samples.info["timing"] = run.timing
         return samples
@@ -273,6 +282,11 @@ class _Primitive:
     name: str
     sampler: BaseSamplerV2
     backend: BackendV2 | None = None
+    info: Mapping[str, JSON] = field(default_factory=dict)
+
+    def seeded(self, seed: int) -> CircuitRunner:
+        """Return it as it is: its maker has given the seed to the sampler."""
+        return self
 
     def reads(
         self, circuit: QuantumCircuit, values: Doubles, shots: int

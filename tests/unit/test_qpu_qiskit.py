@@ -9,6 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
+from dimod import BinaryQuadraticModel
 from qiskit import ClassicalRegister, QuantumCircuit, QuantumRegister, transpile
 from qiskit.circuit import Clbit, Parameter, Qubit
 from qiskit.primitives import BackendEstimatorV2, BackendSamplerV2
@@ -27,6 +28,7 @@ from sf_quantum.qpu.jobs import (
 )
 from sf_quantum.qpu.sdks.qiskit import QpuBackend, program, target
 from sf_quantum.qpu.sfq import SfqQpu
+from sf_quantum.samplers.qaoa import QaoaSampler
 from sf_quantum.service.device.emulator.device import EmulatedDevice, Faults
 from tests.service import RunningService, running_service
 from tests.waiting import SECONDS
@@ -66,6 +68,26 @@ def test_counts_and_the_bits_of_each_shot(backend: QpuBackend) -> None:
     assert job.status() is JobStatus.DONE
     again = backend.run(circuit, shots=100, seed_simulator=1).result(SECONDS)
     assert again.get_counts() == counts
+
+
+def test_circuits_of_qaoa_have_seeds_that_make_a_run_reproducible(
+    service: RunningService,
+) -> None:
+    lease = service.acquire()
+    bqm = BinaryQuadraticModel({0: 0.5}, {(0, 1): 1.0, (1, 2): 1.0}, "SPIN")
+    sampler = QaoaSampler(runner=JobRunner(SfqQpu("q", service.url, lease=lease)))
+    one, same, other = (
+        sampler.sample(bqm, seed=seed, depth=1, evaluations=4, num_reads=50)
+        for seed in (5, 5, 6)
+    )
+    assert one == same
+    assert one.info["angles"] == same.info["angles"] != other.info["angles"]
+    jobs = service.queue.store.jobs(lease=lease)
+    seeds = [job.parameters["seed"] for job in jobs]
+    assert len(jobs) == 15
+    assert seeds[:5] == seeds[5:10]
+    assert len({*seeds}) == 10
+    service.ask("DELETE", f"/v1/leases/{lease}")
 
 
 def test_the_bits_of_several_registers_are_in_qiskits_order(
