@@ -53,7 +53,8 @@ class JobBody(Strict):
     problem: dict[str, JsonValue] | list[dict[str, JsonValue]] | None = Field(
         default=None,
         description="A dimod BQM, `to_serializable()`, or a list of 1 to 1000 of them, each "
-        "of which has all reads; a list has at most 4,194,304 characters.",
+        "of which has all reads; a list has at most 4,194,304 characters. For an annealer of "
+        "D-Wave, `info.solver_parameters` of a BQM has parameters of its solver.",
     )
     sequence: str | None = Field(
         default=None, description="Pulser abstract representation."
