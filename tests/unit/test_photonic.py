@@ -95,6 +95,7 @@ def refused_by(device: EmulatedDevice, changed: dict[str, JSON]) -> str:
         ),
         ({"heralds": {"7": 1}}, "heralds: there is no mode 7"),
         ({"heralds": {"0": 2}}, "photonic.heralds.0: "),
+        ({"heralds": {"0": 1, "00": 0}}, "photonic.heralds.00"),
         ({"postselect": "[0]==1; import os"}, "photonic.postselect: "),
         ({"no_such_key": 1}, "photonic.no_such_key: "),
         ({"circuit": 5}, "photonic.circuit: "),
@@ -208,7 +209,10 @@ def test_components_that_are_none_of_linear_optics_are_refused() -> None:
     [
         ("[0]==", "postselect: Couldn't parse"),
         ("[0,2]==1", "postselect: there is no mode 2"),
-        ("(" * 50 + "[0]==1" + ")" * 50, "more than 6 parentheses in one another"),
+        ("(" * 50 + "[0]==1" + ")" * 50, "more than 6 parentheses or negations in"),
+        ("!" * 200, "more than 6 parentheses or negations in"),
+        ("! (" * 4, "more than 6 parentheses or negations in"),
+        ("([0]==1 & !" * 4 + "!", "more than 6 parentheses or negations in"),
     ],
 )
 def test_a_condition_that_cannot_be_read_is_refused(condition: str, why: str) -> None:

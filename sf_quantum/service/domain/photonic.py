@@ -37,10 +37,12 @@ class PhotonicExperiment(BaseModel):
         description="How many modes without a herald have to detect a photon; by default, "
         "as many as there are photons.",
     )
-    heralds: dict[Annotated[str, Field(pattern=r"^[0-9]{1,4}$")], Detected] = Field(
-        default_factory=dict,
-        description="What some modes have to detect, by mode: a photon (1) or none (0). "
-        "The result has the other modes.",
+    heralds: dict[Annotated[str, Field(pattern=r"^(0|[1-9][0-9]{0,3})$")], Detected] = (
+        Field(
+            default_factory=dict,
+            description="What some modes have to detect, by mode: a photon (1) or none (0). "
+            "The result has the other modes.",
+        )
     )
     postselect: str | None = Field(
         default=None,
