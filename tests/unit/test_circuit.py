@@ -585,6 +585,12 @@ def test_texts_that_differ_in_angles_are_read_once(
         ("rx(_sfq_angle_0) q; rx(0.5) q;", 0),
         ("rx(1e999) q;", 0),
         ("rx(pi/0) q;", 0),
+        # which the parser refuses
+        ("rx(\N{ARABIC-INDIC DIGIT THREE}) q;", 0),
+        ("rx(1\N{NO-BREAK SPACE}) q;", 0),
+        ("rx(1\f) q;", 0),
+        # what takes hours if its time grows faster than its length
+        pytest.param(f"rx({' ' * 500_000}a) q;", 0, id="blanks"),
     ],
 )
 def test_templates(body: str, angles: int) -> None:

@@ -16,12 +16,12 @@ HOLE = "_sfq_angle_"
 # templates with more take longer to read than a text does
 MOST_HOLES = 1000
 _HEAD = re.compile(r"\s*OPENQASM\s+3(?:\.\d+)?\s*;")
-# comments, annotations, modifiers, pragmas
-_DOUBTFUL = re.compile(rf"//|/\*|[@#']|{HOLE}")
+# comments, annotations, modifiers, pragmas, and what is a digit or a blank to Python alone
+_DOUBTFUL = re.compile(rf"//|/\*|[@#']|[^\t\n\r -~]|{HOLE}")
 _INCLUDED = '"stdgates.inc"'
 # as Qiskit's exporter writes them, too; no division of integers
 _NUMBER = (
-    r"(-?)\s*(?:((?:\d+\.\d*|\.\d+|\d+)(?:[eE][+-]?\d+)?)"
+    r"(?:(-)\s*)?(?:((?:\d+\.\d*|\.\d+|\d+)(?:[eE][+-]?\d+)?)"
     r"|(?:(\d+)\s*\*\s*)?pi(?:\s*/\s*(\d+))?)"
 )
 _ANGLE = re.compile(rf"\s*{_NUMBER}\s*")
