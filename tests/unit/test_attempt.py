@@ -1458,8 +1458,13 @@ async def streamed(
     queue: JobQueue, job: Job, first: int, seconds: float = 0.0
 ) -> tuple[State, list[str]]:
     """Fetch the circuits of which there are counts."""
-    found, counters = await queue.counters(ANN, job.id, first, seconds)
-    return found.state, [next(iter(json.loads(each))) for each in counters]
+    on_loop = threading.get_ident()
+
+    def make(found: Job, counters: list[str]) -> tuple[State, list[str]]:
+        assert threading.get_ident() != on_loop  # they may be large
+        return found.state, [next(iter(json.loads(each))) for each in counters]
+
+    return await queue.counters(ANN, job.id, first, seconds, make)
 
 
 async def test_a_batch_is_interrupted_between_its_circuits(
@@ -1603,8 +1608,10 @@ async def _submitted(queue: JobQueue, job_class: UserClass, content: JSON) -> Jo
 
 
 async def _finished(queue: JobQueue, job: Job, first: int) -> list[str]:
-    _, found = await queue.sample_sets(ANN, job.id, first, SECONDS)
-    return [json.loads(one)["of"] for one in found]
+    def make(_: Job, sets: list[str]) -> list[str]:
+        return [json.loads(one)["of"] for one in sets]
+
+    return await queue.sample_sets(ANN, job.id, first, SECONDS, make)
 
 
 @pytest.mark.parametrize(
@@ -1663,4 +1670,4 @@ async def test_lists_of_one_bqm_and_jobs_without_any(
         assert await _finished(queue, await over(queue, job), 0) == ["a"]
         circuit = await submit(queue, "c", kind="circuit")
         with pytest.raises(Refused, match="the job is a circuit, it has no BQMs"):
-            await queue.sample_sets(ANN, circuit.id, 0, 0.0)
+            await queue.sample_sets(ANN, circuit.id, 0, 0.0, lambda _, found: found)

@@ -27,7 +27,7 @@ def results(store: Store, number: int, first: int, most: int) -> list[str]:
     characters = 0
     for each, text in enumerate(_all(store, number, first)):
         if each >= first:
-            found.append(" ".join(text.splitlines()))
+            found.append(text.replace("\r", " ").replace("\n", " "))
             characters += len(text)
             if characters >= most:
                 break

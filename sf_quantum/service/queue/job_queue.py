@@ -381,41 +381,59 @@ class JobQueue:
         return result
 
     async def counters(
-        self, who: Identity, job_id: str, first: int, seconds: float
-    ) -> tuple[Job, list[str]]:
+        self,
+        who: Identity,
+        job_id: str,
+        first: int,
+        seconds: float,
+        make: Callable[[Job, list[str]], T],
+    ) -> T:
         """Read the counts of a job's circuits, from one on; wait for some, for a limited time.
 
-        :returns: the job, as it was before, and JSON texts of about
-            :data:`COUNTER_CHARACTERS`, or one
+        :param make: makes an answer, in another thread, of the job as it was before, and
+            of JSON texts of about :data:`COUNTER_CHARACTERS`, or one, which may be large
         """
         if (job := self.find(who, job_id)).kind != "circuit":
             raise Refused(409, f"the job is a {job.kind}, it has no circuits")
-        return await self._each(who, job_id, first, seconds)
+        return await self._each(who, job_id, first, seconds, make)
 
     async def sample_sets(
-        self, who: Identity, job_id: str, first: int, seconds: float
-    ) -> tuple[Job, list[str]]:
+        self,
+        who: Identity,
+        job_id: str,
+        first: int,
+        seconds: float,
+        make: Callable[[Job, list[str]], T],
+    ) -> T:
         """As :meth:`counters`, the sample sets of a job's BQMs."""
         if (job := self.find(who, job_id)).kind != "problem":
             raise Refused(409, f"the job is a {job.kind}, it has no BQMs")
-        return await self._each(who, job_id, first, seconds)
+        return await self._each(who, job_id, first, seconds, make)
 
     async def _each(
-        self, who: Identity, job_id: str, first: int, seconds: float
-    ) -> tuple[Job, list[str]]:
+        self,
+        who: Identity,
+        job_id: str,
+        first: int,
+        seconds: float,
+        make: Callable[[Job, list[str]], T],
+    ) -> T:
         deadline = time.monotonic() + seconds
+
+        def read(job: Job) -> tuple[bool, T]:
+            found = results(self.store, job.number, first, COUNTER_CHARACTERS)
+            return bool(found), make(job, found)
+
         while True:
             job = self.find(who, job_id)
             self.leases.touch(job.lease)
             change = self.jobs.next_change(job.number)
             async with self.bodies.turn(who.user):
-                reading = in_thread(
-                    partial(results, self.store, job.number, first, COUNTER_CHARACTERS)
-                )
-                found = await asyncio.wrap_future(reading)
+                reading = in_thread(partial(read, job))
+                found, answer = await asyncio.wrap_future(reading)
             left = deadline - time.monotonic()
             if found or job.final or left <= 0:
-                return job, found
+                return answer
             if change is None:  # it is being written
                 await asyncio.sleep(min(left, WRITE_SECONDS))
                 continue

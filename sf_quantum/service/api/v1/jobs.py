@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import fields
+from functools import partial
 from typing import Annotated, TypeAlias
 
 from fastapi import APIRouter, Query, Request, Response
@@ -286,8 +287,8 @@ async def counters(
 
     The circuits of a slice finish together; see `slice_seconds` of the configuration.
     """
-    found, each = await queue.counters(who, job_id, first, wait)
-    return _lines(found, first, "circuit", "counter", each)
+    make = partial(_lines, first, "circuit", "counter")
+    return await queue.counters(who, job_id, first, wait, make)
 
 
 @router.get(
@@ -317,11 +318,11 @@ async def sample_sets(
 
     The BQMs of a slice finish together; see `slice_seconds` of the configuration.
     """
-    found, each = await queue.sample_sets(who, job_id, first, wait)
-    return _lines(found, first, "problem", "sample_set", each)
+    make = partial(_lines, first, "problem", "sample_set")
+    return await queue.sample_sets(who, job_id, first, wait, make)
 
 
-def _lines(job: Job, first: int, what: str, name: str, each: Sequence[str]) -> Response:
+def _lines(first: int, what: str, name: str, job: Job, each: Sequence[str]) -> Response:
     lines = [
         f'{{"{what}": {number}, "{name}": {text}}}'
         for number, text in enumerate(each, first)
@@ -331,7 +332,8 @@ def _lines(job: Job, first: int, what: str, name: str, each: Sequence[str]) -> R
         "state": job.state,
         "over": job.final and not each,
     }
-    text = "\n".join([*lines, json.dumps(last), ""])
+    # encoded here, beside the event loop: one of them may be large
+    text = "\n".join([*lines, json.dumps(last), ""]).encode()
     return Response(text, media_type="application/x-ndjson")
 
 
