@@ -136,6 +136,21 @@ def test_clients_in_trouble_leave_the_jobs_standard_error_alone(
     assert capfd.readouterr().err == ""
 
 
+def test_connections_have_a_bound(
+    service: RunningService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stock_clients, "MOST_CONNECTIONS", 1)
+    with forwarding(service) as variables:
+        ask = Asked(variables)
+        url = urlsplit(variables["DWAVE_API_ENDPOINT"])
+        with socket.create_connection((url.hostname, url.port), SECONDS):
+            until(lambda: not no_request(), "the connection is accepted")
+            with pytest.raises((http.client.RemoteDisconnected, ConnectionError)):
+                ask("GET", "/v1/device")
+        until(no_request, "the connection is over")
+        assert ask("GET", "/v1/device")[0] == 200
+
+
 def no_request() -> bool:
     return not any("request" in thread.name for thread in threading.enumerate())
 

@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import os
 import secrets
+import socket
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from email.message import Message
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import ClassVar
+from typing import ClassVar, TypeAlias
 
 from sf_quantum.errors import QuantumError
 from sf_quantum.net import munge
@@ -27,6 +28,8 @@ from sf_quantum.qpu import RESOURCES, TOKEN, TYPES, QpuStatus, listed
 from sf_quantum.qpu.service_client import ServiceClient
 from sf_quantum.qpu.sfq import SfqQpu
 
+# of socketserver
+Request: TypeAlias = socket.socket | tuple[bytes, socket.socket]
 # each client's path at the service, and its variables for URL and credential
 CLIENTS: Mapping[str, tuple[str, str, str]] = {
     "annealer": ("/sapi/v2", "DWAVE_API_ENDPOINT", "DWAVE_API_TOKEN"),
@@ -44,6 +47,8 @@ PUBLIC = (("GET", "/accessible"), ("GET", "/qpu/specs"))
 # as the largest body that a service takes
 MOST_BYTES = 256 * 1024 * 1024
 SECONDS = 120.0
+# each is a thread of the job's, and any user of the machine can open one
+MOST_CONNECTIONS = 100
 # of a connection and not of a request, or what this sets itself
 _OWN = {
     "authorization",
@@ -120,6 +125,26 @@ def _qrmi(
 
 
 class _Server(ThreadingHTTPServer):
+    def __init__(
+        self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]
+    ) -> None:
+        self._free = threading.Semaphore(MOST_CONNECTIONS)
+        super().__init__(address, handler)
+
+    def process_request(self, request: Request, address: tuple[str, int]) -> None:
+        if self._free.acquire(blocking=False):
+            super().process_request(request, address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(
+        self, request: Request, address: tuple[str, int]
+    ) -> None:
+        try:
+            super().process_request_thread(request, address)
+        finally:
+            self._free.release()
+
     def handle_error(self, *_: object) -> None:
         """Print nothing of a client that is gone: standard error is the job's."""
 
