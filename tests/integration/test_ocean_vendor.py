@@ -195,3 +195,19 @@ def test_a_problem_of_our_own_api_names_them_too(
     assert status == 422
     assert json.loads(text)["detail"] == "not a parameter of this solver"
     service.ask("DELETE", f"/v1/leases/{lease}")
+
+
+def test_an_emulated_annealer_does_not_take_them_silently(
+    vendor: RunningService,
+) -> None:
+    lease = vendor.acquire()
+    problem = document(["a"], [1.0], [], [], "SPIN")
+    info: dict[str, JSON] = {"solver_parameters": {"annealing_time": 30.0}}
+    body: dict[str, JSON] = {
+        "problem": {**problem, "info": info},
+        "idempotency_key": "given",
+    }
+    answer = vendor.ask("POST", "/v1/jobs", body, lease=lease)
+    assert answer.status == 422
+    assert answer.json()["field"] == "problem.info.solver_parameters"
+    vendor.ask("DELETE", f"/v1/leases/{lease}")
