@@ -16,7 +16,7 @@ import json
 import math
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -73,7 +73,15 @@ class Problem:
     @classmethod
     def read(cls, path: Path) -> Problem:
         """Read it from a file."""
-        return cls(**json.loads(path.read_text(encoding="utf-8")))
+        content = json.loads(path.read_text(encoding="utf-8"))
+        known = [one.name for one in fields(cls)]
+        for key in content:
+            if key not in known:
+                raise ValueError(f"unknown key {key!r} (known: {', '.join(known)})")
+        for one in content.get("couplings", []):
+            if len(one) != 3:
+                raise ValueError(f"couplings: {one}: expected two names and a number")
+        return cls(**content)
 
     @property
     def names(self) -> list[str]:
@@ -136,6 +144,8 @@ class Measure:
         self._problem = problem
         self._backend = _backend()
         names, size = problem.names, len(problem.names)
+        if size > (qubits := self._backend.num_qubits):
+            raise SystemExit(f"{size} spins do not fit on the QPU's {qubits} qubits")
         pairs = [
             ("ZZ", [names.index(a), names.index(b)], weight)
             for a, b, weight in problem.couplings

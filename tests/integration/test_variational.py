@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -48,3 +50,23 @@ def test_both_forms_of_the_loop_measure_the_same(tmp_path: Path) -> None:
     result = json.loads((folder / "loop" / "result.json").read_text())
     assert result == json.loads((folder / "session" / "result.json").read_text())
     assert result["energy"] == json.loads(state)["evaluations"][-1]["energy"]
+
+
+@pytest.mark.parametrize(
+    ("problem", "why"),
+    [
+        ({"coupling": []}, "unknown key 'coupling' (known: couplings, "),
+        ({"couplings": [["a", "b"]]}, "['a', 'b']: expected two names and a number"),
+    ],
+)
+def test_a_wrong_problem_is_refused(
+    tmp_path: Path, problem: dict[str, list[list[str]]], why: str
+) -> None:
+    (tmp_path / "mine.json").write_text(json.dumps(problem))
+    program = ROOT / "examples" / "variational" / "variational.py"
+    command = [sys.executable, str(program), "next", "--problem", "mine.json"]
+    ran = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 2
+    assert why in ran.stderr
