@@ -343,6 +343,24 @@ def test_time_grows_as_photons_are_lost() -> None:
     assert shot(6) == pytest.approx(6 * pulse)
 
 
+@with_perceval
+def test_photons_that_hardly_ever_arrive_together_do_not_hold_the_qpu() -> None:
+    from perceval import Circuit
+    from perceval.serialization import serialize
+
+    state = f"|{','.join('1' * 12)}>"
+    many: dict[str, JSON] = {"circuit": serialize(Circuit(12)), "input_state": state}
+    device = EmulatedDevice(technology="photonic", noise=1.0)
+    why = "photonic.min_detected_photons: 12 of 12 photons arrive together once in"
+    assert why in refused_by(device, many)
+    few = {**PHOTONIC, **many, "min_detected_photons": 4}
+    for one, content in (
+        (device, few),
+        (device.model_copy(update={"time_scale": 0.0}), many),
+    ):
+        assert one.check("photonic", {**PHOTONIC, **content}, {"num_reads": 1}).photons
+
+
 def test_a_calibration_tells_the_losses() -> None:
     device = EmulatedDevice(technology="photonic", noise=1.0, seed=1)
     values = device.reading.values

@@ -41,6 +41,7 @@ from sf_quantum.qpu.jobs import (
 )
 from sf_quantum.samplers import unknown
 from sf_quantum.samplers.neal import SEEDS
+from sf_quantum.samplers.problem import FieldError
 from sf_quantum.service.device.circuits import texts
 from sf_quantum.service.device.emulator import photonic, sequence
 from sf_quantum.service.device.emulator.circuit import (
@@ -90,6 +91,8 @@ PEGASUS = "pegasus"
 GATES = "superconducting"
 # those whose devices run nothing but experiments with photons, whose "qubits" are modes
 PHOTONIC = "photonic"
+# of an experiment with photons
+MOST_SHOT_SECONDS = 3600
 # by technology: names of topologies
 GRAPHS: Mapping[str, Collection[str]] = {
     "annealer": [*TOPOLOGIES],
@@ -489,7 +492,21 @@ class EmulatedDevice(DeviceSettings, Device):
         self.check_parameters(kind, parameters)
         size = self._runner(kind).check(content, qubits=self.size)
         self.check_size(size, parameters)
+        if size.photons:
+            self._check_shot(size)
         return size
+
+    def _check_shot(self, size: Size) -> None:
+        """Refuse photons of which too many have to arrive: no slice is less than a shot."""
+        seconds = self.elapsed_seconds(self.cost({"num_reads": 1}, size))
+        if seconds > MOST_SHOT_SECONDS:
+            detail = (
+                f"{size.detected} of {size.photons} photons arrive together once in"
+            )
+            detail = (
+                f"{detail} {seconds:,.0f} s; at most {MOST_SHOT_SECONDS:,} s per shot"
+            )
+            raise FieldError("photonic.min_detected_photons", detail)
 
     def _runner(self, kind: Kind) -> Runner:
         runner = self.runners[kind]
