@@ -126,7 +126,10 @@ def test_many_circuits_are_one_job(
                 circuit.x(qubit)
         circuit.measure_all()
         circuits.append(circuit)
-    result = backend.run(circuits, shots=5).result(SECONDS)
+    given = [*circuits]
+    job = backend.run(given, shots=5)
+    given.clear()  # the job has its own list
+    result = job.result(SECONDS)
     assert result.get_counts() == [{f"{number:02b}": 5} for number in range(4)]
     assert len(service.queue.store.jobs()) == before + 1
 

@@ -92,7 +92,8 @@ class QpuBackend(BackendV2):
         :raises InputError: for another option, more shots than a job may have, or a pass
             that cannot be used
         """
-        circuits = [run_input] if isinstance(run_input, QuantumCircuit) else run_input
+        alone = isinstance(run_input, QuantumCircuit)
+        circuits = [run_input] if alone else [*run_input]
         for name in options:
             if name not in self.options:
                 raise InputError(unknown("option", name, [*self.options]))
