@@ -551,7 +551,7 @@ def test_texts_that_differ_in_angles_are_read_once(
     name = f"c{secrets.token_hex(4)}"
     text = ANGLES.replace("bit[2] c", f"bit[2] {name}").replace("c =", f"{name} =")
     texts = [text.replace("0.5", f"{n}") for n in (0, "1e-1", ".5", "pi", "3*pi/2")]
-    expected = [counters(f"{one} // alone", 4000)[0] for one in texts]
+    expected = [counters(f"{one} /* alone */", 4000)[0] for one in texts]
     read = reads(monkeypatch)
     found = counters([*texts, BELL, texts[2]], 4000)
     assert len([one for one in read if name in one]) == 1
@@ -569,6 +569,7 @@ def test_texts_that_differ_in_angles_are_read_once(
     [
         ("rx(0.5) q[0]; U(1, 2.5e-1, - pi) q; cp(7*pi/4) $0, q[1];", 5),
         ("gate g(a) p { rx(0.5) p; } g(a) q; g(2) q;", 1),
+        ("// {'@': /*} rx(0.5) q;\rrx(0.5) q; // rx(0.5) q;", 1),
         # what is not by itself an angle stays as it is
         ("rx(3/4) q; rx(2*0.5) q; rx(sin(0.5)) q; rx((0.5)) q; rx(1_0) q;", 0),
         (
@@ -578,7 +579,9 @@ def test_texts_that_differ_in_angles_are_read_once(
         ("const float a = 0.5; rx(a) q; for float f in {0.5} { rx(0.5) q; }", 0),
         # what is in doubt has no template
         ("rx(0.5) q; if (c) { x q; }", 0),
-        ("rx(0.5) q; // rx(0.5) q;", 0),
+        ("rx(0.5) q; /* rx(0.5) q; */", 0),
+        ("/* // */ rx(0.5) q; //", 0),
+        ('rx(0.5) q; include "a//b"; include "c//d";', 0),
         ("rx(0.5) q; ctrl @ rx(0.5) q[0], q[1];", 0),
         ("rx(0.5) q; include 'more.inc';", 0),
         ('rx(0.5) q; include "more.inc";', 0),

@@ -28,6 +28,7 @@ from sf_quantum.service.api import large_bodies
 from sf_quantum.service.api.iqm import architecture, circuits, measurements
 from sf_quantum.service.api.iqm.architecture import Architecture
 from sf_quantum.service.device.emulator.device import EmulatedDevice, Faults
+from sf_quantum.service.device.emulator.templates import template_of
 from sf_quantum.service.device.protocol import Device
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import Identity
@@ -293,6 +294,17 @@ def test_earlier_clients_names_are_read() -> None:
     assert "m[0] = measure q[1];" in read(old)
     delay: JSON = {"name": "delay", "locus": ["QB1"], "args": {"duration": 8e-8}}
     assert "delay[80.0ns] q[0];" in read(batch(delay, measure("k", "QB1")))
+
+
+def test_circuits_that_differ_in_angles_have_a_template() -> None:
+    def text(angle: float, name: str) -> str:
+        job = batch(prx("QB1", angle), measure("a", "QB1"))
+        job["circuits"][0]["name"] = name
+        sent = circuits.read(json.dumps(job).encode(), STAR, {})
+        return str(sent.content)
+
+    (one, angles), (other, _) = map(template_of, (text(0.5, "a"), text(1.5, "b")))
+    assert (one, angles) == (other, (0.5, 0.0))
 
 
 def test_the_architecture_of_a_device() -> None:

@@ -16,8 +16,12 @@ HOLE = "_sfq_angle_"
 # templates with more take longer to read than a text does
 MOST_HOLES = 1000
 _HEAD = re.compile(r"\s*OPENQASM\s+3(?:\.\d+)?\s*;")
-# comments, annotations, modifiers, pragmas, and what is a digit or a blank to Python alone
-_DOUBTFUL = re.compile(rf"//|/\*|[@#']|[^\t\n\r -~]|{HOLE}")
+# IQM's dialect begins each text with one; what is left of one in a string or a comment of
+# several lines is in doubt
+_COMMENT = re.compile(r"//[^\r\n]*")
+# comments of several lines, annotations, modifiers, pragmas, and what is a digit or a blank to
+# Python alone
+_DOUBTFUL = re.compile(rf"/\*|[@#']|[^\t\n\r -~π]|{HOLE}")
 _INCLUDED = '"stdgates.inc"'
 # as Qiskit's exporter writes them, too; no division of integers
 _NUMBER = (
@@ -35,11 +39,12 @@ def template_of(text: str) -> tuple[str, tuple[float, ...]]:
 
     :returns: the text itself, and no numbers, if it has no template
     """
-    if not _HEAD.match(text) or _DOUBTFUL.search(text):
+    bare = _COMMENT.sub("", text)
+    if not _HEAD.match(bare) or _DOUBTFUL.search(bare):
         return text, ()
-    if text.count('"') != 2 * text.count(_INCLUDED):
+    if bare.count('"') != 2 * bare.count(_INCLUDED):
         return text, ()
-    parts, depth = _PARTS.split(text), 0
+    parts, depth = _PARTS.split(bare), 0
     angles: list[float] = []
     for n in range(0, len(parts) - 1, 2):
         part, end = parts[n], parts[n + 1]
