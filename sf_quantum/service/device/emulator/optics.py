@@ -64,9 +64,12 @@ def simulate(
 
     :raises InputError: if it cannot be simulated
     """
+    import exqalibur
     import perceval
     from perceval.runtime import SimulatedComputer
 
+    # with more, a seed does not always repeat the samples
+    exqalibur.Config.compute_max_thread_count = 1
     # errors change with each attempt
     seed = (parameters.get("seed") or 0) + (noise.seed if noise else 0)
     perceval.random_seed(seed % SEEDS)
