@@ -11,6 +11,7 @@ import pytest
 
 from sf_quantum.files import JSON, mapping
 from sf_quantum.samplers.problem import document
+from sf_quantum.service.api.large_bodies import LARGE_BYTES
 from sf_quantum.service.device.emulator.device import EmulatedDevice
 from sf_quantum.service.device.qpu import QpuDevice
 from tests.service import RunningService, running_service
@@ -172,17 +173,19 @@ def test_what_the_solver_does_not_take_is_refused_before_the_queue(
     assert after == before
 
 
+@pytest.mark.parametrize("note", [0, LARGE_BYTES], ids=["small", "large"])
 def test_a_problem_of_our_own_api_names_them_too(
-    service: RunningService, vendor: RunningService
+    service: RunningService, vendor: RunningService, note: int
 ) -> None:
     lease = service.acquire()
 
     def submitted(key: str, parameters: dict[str, JSON]) -> tuple[int, str]:
         problem = document(["a", "b"], [1.0, 1.0], [(0, 1)], [-1.0], "SPIN")
+        info: dict[str, JSON] = {"solver_parameters": parameters, "note": "n" * note}
         body: dict[str, JSON] = {
-            "problem": {**problem, "info": {"solver_parameters": parameters}},
+            "problem": {**problem, "info": info},
             "parameters": {"num_reads": 7},
-            "idempotency_key": key,
+            "idempotency_key": f"{key}-{note}",
         }
         answer = service.ask("POST", "/v1/jobs", body, lease=lease)
         return answer.status, answer.body.decode()

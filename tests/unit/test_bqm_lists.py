@@ -126,7 +126,7 @@ WITH_PARAMETERS = {
         (
             [example_bqm(), WITH_PARAMETERS],
             "problem[1].info.solver_parameters",
-            "an emulated annealer takes these over SAPI",
+            "this device takes none here; an emulated annealer does over SAPI",
         ),
         # larger than what is read on the event loop, and than what a thread reads
         ([example_bqm()] * 300 + [BAD], "problem[300].offset", "finite number"),

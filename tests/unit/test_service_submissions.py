@@ -8,7 +8,7 @@ import logging
 import sqlite3
 import threading
 import zlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -236,9 +236,12 @@ async def test_a_large_body_is_read_beside_the_event_loop(
         *,
         qubits: int,
         payloads: Sequence[Kind],
+        more: Mapping[str, JSON],
     ) -> Submission:
         read.append(threading.current_thread())
-        return large_bodies_read(body, dialect, qubits=qubits, payloads=payloads)
+        return large_bodies_read(
+            body, dialect, qubits=qubits, payloads=payloads, more=more
+        )
 
     large_bodies_read = large_bodies.read
     monkeypatch.setattr(large_bodies, "read", counted)

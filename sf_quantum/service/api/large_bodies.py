@@ -32,7 +32,7 @@ from sf_quantum.samplers.problem import FieldError
 from sf_quantum.service.api.iqm import circuits
 from sf_quantum.service.api.v1.models import JobBody
 from sf_quantum.service.api.warden.models import CreateJob
-from sf_quantum.service.device.emulator.runners import ProblemRunner
+from sf_quantum.service.device import problems
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import Job, Kind, Size, Submission, Written
 from sf_quantum.service.http.auth import get_sender
@@ -82,10 +82,12 @@ class LargeBodyRoute(APIRoute):
         who, lease = get_sender(request), request.headers.get(self.header)
         queue.leases.active(who, lease)  # refuse before the costly reading of the body
         told = queue.device.description
-        size, payloads = told.qubits, told.kinds
+        more = {"solver": problems.solver(told)}
 
         def whole() -> Submission:
-            return read(body, self.dialect, qubits=size, payloads=payloads)
+            return read(
+                body, self.dialect, qubits=told.qubits, payloads=told.kinds, more=more
+            )
 
         async with queue.bodies.turn(who.user):
             await check_connected(request)
@@ -117,7 +119,7 @@ def read(
     :param qubits: of the device
     :param payloads: that the device accepts; the queue refuses others, and checks those
         that are no problems
-    :param more: that the dialect needs
+    :param more: that the dialect needs, or the solver's properties of a device for BQMs
     :raises RequestValidationError: as FastAPI does for a small body
     :raises Refused: as the queue does for a small body
     """
@@ -191,7 +193,8 @@ def _answer(
         check_text(body)
         submission, size = _READERS[dialect](body, more), Size()
         if submission.kind == "problem" in payloads:
-            size = ProblemRunner().check(submission.content, qubits=qubits)
+            size = problems.check(submission.content, qubits)
+            problems.check_solver_parameters(submission.content, more.get("solver"))
     except ValidationError as error:
         first = error.errors()[0]
         where: list[JSON] = ["body", *first["loc"]]

@@ -6,6 +6,8 @@ import json
 from collections.abc import Iterator, Mapping
 
 from sf_quantum.files import JSON, mapping
+from sf_quantum.qpu import solver_parameters
+from sf_quantum.qpu.jobs import Description
 from sf_quantum.samplers import problem
 from sf_quantum.samplers.problem import FieldError
 from sf_quantum.service.domain.jobs import Size
@@ -40,6 +42,32 @@ def check(content: JSON, qubits: int) -> Size:
         sum(size.updates for size in sizes),
         problems=len(sizes),
     )
+
+
+def solver(told: Description) -> dict[str, JSON] | None:
+    """Return the properties of a device's solver; ``None`` if it tells none."""
+    if told.solver is None:
+        return None
+    return {**told.solver, "num_qubits": told.topology.labels if told.topology else 0}
+
+
+def check_solver_parameters(content: JSON, properties: JSON) -> None:
+    """Check the parameters of the solver that are kept with the BQMs of a payload.
+
+    :param properties: see :func:`solver`
+    :raises FieldError: naming the BQM and the parameter
+    """
+    for field, bqm in each(content):
+        if not (given := solver_parameters.given(bqm)):
+            continue
+        where = f"{field}.info.{solver_parameters.KEY}"
+        if properties is None:
+            detail = "this device takes none here; an emulated annealer does over SAPI"
+            raise FieldError(where, detail)
+        try:
+            solver_parameters.check(given, mapping(properties))
+        except FieldError as error:
+            raise FieldError(f"{where}.{error.field}", error.detail) from error
 
 
 def each(content: JSON) -> Iterator[tuple[str, Mapping[str, JSON]]]:

@@ -37,7 +37,6 @@ from sf_quantum.qpu import (
     Qpu,
     QpuStatus,
     selection,
-    solver_parameters,
 )
 from sf_quantum.qpu.jobs import (
     Description,
@@ -425,8 +424,8 @@ class QpuDevice(Device):
         """See :meth:`Device.check`; the vendor checks what its client does not."""
         size = super().check(kind, content, parameters)
         if kind == "problem":
-            for where, bqm in problems.each(content):
-                self._check_solver_parameters(where, bqm)
+            solver = problems.solver(self.description)
+            problems.check_solver_parameters(content, solver)
             return size
         if kind == "photonic":
             return self._check_photons(content)
@@ -447,20 +446,6 @@ class QpuDevice(Device):
                 raise FieldError(kind, f"{count} {what} do not fit on {most} qubits")
         self._kind.check(kind, content)
         return replace(size, circuits=circuits)
-
-    def _check_solver_parameters(self, field: str, bqm: Mapping[str, JSON]) -> None:
-        given, told = solver_parameters.given(bqm), self.description
-        if not given:
-            return
-        if told.solver is None:
-            where = f"{field}.info.{solver_parameters.KEY}"
-            raise FieldError(where, "this device takes no parameters of a solver")
-        labels = told.topology.labels if told.topology else 0
-        try:
-            solver_parameters.check(given, {**told.solver, "num_qubits": labels})
-        except FieldError as error:
-            where = f"{field}.info.{solver_parameters.KEY}.{error.field}"
-            raise FieldError(where, error.detail) from error
 
     def _check_photons(self, content: JSON) -> Size:
         experiment, most = photonic.experiment(content), self.description.qubits

@@ -6,9 +6,7 @@ from collections.abc import Callable
 from typing import ClassVar, Protocol
 
 from sf_quantum.files import JSON
-from sf_quantum.qpu import solver_parameters
 from sf_quantum.qpu.jobs import Result
-from sf_quantum.samplers.problem import FieldError
 from sf_quantum.service.device import problems
 from sf_quantum.service.device.emulator.circuit import CircuitSimulator
 from sf_quantum.service.device.emulator.computation import Computation, SeparateRunner
@@ -43,12 +41,7 @@ class ProblemRunner(SeparateRunner):
 
     def check(self, content: JSON, *, qubits: int) -> Size:
         size = problems.check(content, qubits)
-        for where, bqm in problems.each(content):
-            if solver_parameters.given(bqm):
-                raise FieldError(
-                    f"{where}.info.{solver_parameters.KEY}",
-                    "an emulated annealer takes these over SAPI",
-                )
+        problems.check_solver_parameters(content, None)
         return size
 
 
