@@ -55,7 +55,7 @@ class Sdk:
 
 
 # Cirq's and CUDA-Q's programs know nothing of sf_quantum
-OWN = str(ROOT)
+OWN = f"--editable={ROOT}"
 VQE = "ground state, VQE"
 SDKS = {
     "qiskit": Sdk("Qiskit", VQE),
