@@ -63,10 +63,15 @@ class Problem:
                 raise ValueError(f"{name}: {value!r}: expected a whole number from 1")
         if not self.couplings:
             raise ValueError("couplings: none")
-        for a, b, weight in self.couplings:
-            if a == b or not math.isfinite(weight):
-                text = f"{[a, b, weight]}: expected two spins and a number"
-                raise ValueError(f"couplings: {text}")
+        for one in self.couplings:
+            match [*one]:
+                case [
+                    str(a),
+                    str(b),
+                    int() | float() as weight,
+                ] if a != b and math.isfinite(weight):
+                    continue
+            raise ValueError(f"couplings: {one}: expected two spins and a number")
         if not math.isfinite(self.transverse):
             raise ValueError(f"transverse: {self.transverse}: expected a number")
 
@@ -78,9 +83,6 @@ class Problem:
         for key in content:
             if key not in known:
                 raise ValueError(f"unknown key {key!r} (known: {', '.join(known)})")
-        for one in content.get("couplings", []):
-            if len(one) != 3:
-                raise ValueError(f"couplings: {one}: expected two names and a number")
         return cls(**content)
 
     @property

@@ -166,11 +166,11 @@ def test_what_does_not_fit_is_refused(
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"coupling": []}, "unexpected keyword argument 'coupling'"),
+        ({"coupling": []}, "unknown key 'coupling' (known: couplings,"),
         ({"couplings": []}, "couplings: none"),
-        ({"couplings": [["a", "b"]]}, "not enough values"),
+        ({"couplings": [["a", "b"]]}, "expected two spins and a number"),
         ({"couplings": [["a", "a", 1.0]]}, "expected two spins and a number"),
-        ({"couplings": [["a", "b", "1"]]}, "must be real number"),
+        ({"couplings": [["a", "b", "1"]]}, "expected two spins and a number"),
         ({"layers": 0}, "layers: 0: expected a whole number"),
         ({"shots": "9"}, "shots: '9': expected a whole number"),
         ({"evaluations": 0}, "evaluations: 0: expected a whole number"),
