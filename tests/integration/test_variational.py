@@ -56,7 +56,7 @@ def test_both_forms_of_the_loop_measure_the_same(tmp_path: Path) -> None:
     ("problem", "why"),
     [
         ({"coupling": []}, "unknown key 'coupling' (known: couplings, "),
-        ({"couplings": [["a", "b"]]}, "['a', 'b']: expected two names and a number"),
+        ({"couplings": [["a", "b"]]}, "['a', 'b']: expected two spins and a number"),
     ],
 )
 def test_a_wrong_problem_is_refused(
