@@ -57,7 +57,7 @@ $(VENV)/installed-run: pyproject.toml sf_quantum/clustering/_kernels.c sf_quantu
 	$(call install,--no-compile --editable .)
 
 $(VENV)/installed: $(VENV)/installed-run
-	@echo "installing what the tests need (1.1 GB, about two minutes)"
+	@echo "installing what the tests need (1.2 GB, about two minutes)"
 	$(call install,--editable '.[test]')
 	@# tests start many processes, some of users who may not write here; a few files that
 	@# packages bring are templates, and no Python
