@@ -257,7 +257,7 @@ def test_the_services_folder_is_short_and_unforeseeable(
 
 
 async def test_messages_of_a_login_shell_are_not_the_services(
-    local: LocalConnector, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    local: LocalConnector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shell = local.run
 
@@ -267,17 +267,19 @@ async def test_messages_of_a_login_shell_are_not_the_services(
         return f"stty: not a terminal\nno locale\n{result[0]}", result[1]
 
     monkeypatch.setattr(local, "run", noisy)
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     (found,) = (await local.get_available_locations()).values()
-    service = BackgroundService(local, found.location, "q", [])
-    folder = Path(service.socket).parent
-    folder.mkdir()
-    (folder / "log").write_text("loading\nno more helium\n")
-    (folder / "status").touch()  # about to be written
-    await service._check(late=False)
-    (folder / "status").write_text("1\n")
-    with pytest.raises(WorkflowExecutionException, match="not start: no more helium"):
+    # shorter than a test's own folder, as a socket's path has to be
+    with tempfile.TemporaryDirectory() as parent:
+        monkeypatch.setattr(tempfile, "tempdir", parent)
+        service = BackgroundService(local, found.location, "q", [])
+        folder = Path(service.socket).parent
+        folder.mkdir()
+        (folder / "log").write_text("loading\nno more helium\n")
+        (folder / "status").touch()  # about to be written
         await service._check(late=False)
+        (folder / "status").write_text("1\n")
+        with pytest.raises(WorkflowExecutionException, match="start: no more helium"):
+            await service._check(late=False)
     await BaseConnector.undeploy(local, False)
 
 
