@@ -48,9 +48,8 @@ class Guardian:
         # every process started from now on inherits it; it does not mark the driver, since
         # /proc shows the environment with which a process was started
         os.environ[MARKER] = name
-        with suppress(
-            psutil.Error, OSError, ValueError
-        ):  # somebody has set a hard limit
+        # unless somebody has set a hard limit
+        with suppress(psutil.Error, OSError, ValueError):
             psutil.Process().rlimit(
                 psutil.RLIMIT_RTTIME, (_limit(name), psutil.RLIM_INFINITY)
             )

@@ -42,6 +42,12 @@ class JobSide(Protocol):
     def cancel(self, job_id: str) -> None: ...
 
 
+def not_taken(qpu: JobSide, told: Description, what: str) -> InputError:
+    """Return the error for jobs of a kind that a QPU does not take."""
+    takes = ", ".join(told.kinds) or "no jobs"
+    return InputError(f"QPU {qpu.name!r} takes no {what}, but: {takes}")
+
+
 def run_job(qpu: JobSide, task: Task) -> Outcome:
     """See :meth:`Qpu.run_job`."""
     job_id = _submitted(qpu, task)

@@ -39,8 +39,18 @@ from sf_quantum.service.queue.telemetry import Telemetry
 from sf_quantum.service.store.store import Store
 
 _DIALECTS = (
-    *(device, leases, jobs, accounting, admin, page),
-    *(metrics, warden, warden_accounting, sapi, iqm, iqm_earlier),
+    device,
+    leases,
+    jobs,
+    accounting,
+    admin,
+    page,
+    metrics,
+    warden,
+    warden_accounting,
+    sapi,
+    iqm,
+    iqm_earlier,
 )
 
 

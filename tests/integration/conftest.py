@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import psutil
 import pytest
@@ -23,6 +24,11 @@ from tests import forking, waiting
 from tests.forking import BIN, Command
 from tests.integration import clustering
 from tests.integration import sshd as serving
+
+if TYPE_CHECKING:
+    from dwave.cloud.solver import StructuredSolver
+
+    from tests.service import RunningService
 
 PROBLEM = {
     "bqm": {
@@ -273,3 +279,16 @@ def twice(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """The folders of the outputs of two runs of the same job with cwltool."""
     folder = clustering.once(tmp_path_factory, "cwltool", clustering.run_twice)
     return [folder / "first" / "out", folder / "second" / "out"]
+
+
+@pytest.fixture
+def solver(
+    service: RunningService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[StructuredSolver]:
+    """The solver of the module's service, by D-Wave's client."""
+    from dwave.cloud import Client
+
+    monkeypatch.setenv("DWAVE_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("DWAVE_CONFIG_FILE", "")
+    with Client.from_config(endpoint=f"{service.url}/sapi/v2", token="any") as client:
+        yield client.get_solver()

@@ -41,18 +41,6 @@ def service() -> Iterator[RunningService]:
         yield running
 
 
-@pytest.fixture
-def solver(
-    service: RunningService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[StructuredSolver]:
-    monkeypatch.setenv("DWAVE_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setenv("DWAVE_CONFIG_FILE", "")
-    with cloud.Client.from_config(
-        endpoint=f"{service.url}/sapi/v2", token="any"
-    ) as client:
-        yield client.get_solver()
-
-
 def sampled(
     solver: StructuredSolver,
     fields: Fields,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -56,18 +55,6 @@ def service(
         device.refresh()
         with running_service(device, tcp=True) as running:
             yield running
-
-
-@pytest.fixture
-def solver(
-    service: RunningService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[StructuredSolver]:
-    monkeypatch.setenv("DWAVE_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setenv("DWAVE_CONFIG_FILE", "")
-    with cloud.Client.from_config(
-        endpoint=f"{service.url}/sapi/v2", token="any"
-    ) as client:
-        yield client.get_solver()
 
 
 def sampled(solver: StructuredSolver, **parameters: JSON) -> SampleSet:

@@ -273,12 +273,7 @@ async def test_sbatch_is_refused_for_a_passing_reason(
 async def test_an_answer_of_sbatch_that_is_lost(
     lab: Lab, tmp_path: Path, stand_ins: StandIns, unseen: bool
 ) -> None:
-    stand_ins.add(
-        "sbatch",
-        "echo >>$here/tries",
-        '[ $(wc -l <$here/tries) -gt 1 ] || { "$real" "$@" >/dev/null',
-        "  echo 'Socket timed out on send/recv operation' >&2; exit 1; }",
-    )
+    stand_ins.lose_first_answer()
     if unseen:
         # as if the controller had not come to it yet
         stand_ins.add("squeue", "[ $(wc -l <$here/tries) -gt 1 ] || exit 0")
@@ -529,12 +524,7 @@ async def test_what_users_set_for_themselves_changes_nothing(
 async def test_a_comment_of_a_users_own_hides_no_job(
     lab: Lab, tmp_path: Path, stand_ins: StandIns
 ) -> None:
-    stand_ins.add(
-        "sbatch",
-        "echo >>$here/tries",
-        '[ $(wc -l <$here/tries) -gt 1 ] || { "$real" "$@" >/dev/null',
-        "  echo 'Socket timed out on send/recv operation' >&2; exit 1; }",
-    )
+    stand_ins.lose_first_answer()
     services: dict[str, JSON] = {"own": {"comment": "qpu-seconds=10 a b"}}
     async with cluster(lab, tmp_path, services=services) as jobs:
         ran = "scontrol show job $SLURM_JOB_ID | grep Comment="

@@ -1464,7 +1464,7 @@ async def streamed(
         assert threading.get_ident() != on_loop  # they may be large
         return found.state, [next(iter(json.loads(each))) for each in counters]
 
-    return await queue.counters(ANN, job.id, first, seconds, make)
+    return await queue.results(ANN, job.id, "circuit", first, seconds, make)
 
 
 async def test_a_batch_is_interrupted_between_its_circuits(
@@ -1517,7 +1517,7 @@ async def test_a_batch_is_interrupted_between_its_circuits(
         assert (await waiting)[1] == ["c4"]
         assert await streamed(queue, batch, 3) == ("Completed", ["c3", "c4"])
         assert await streamed(queue, batch, 5, SECONDS) == ("Completed", [])
-        monkeypatch.setattr(job_queue, "COUNTER_CHARACTERS", 15)
+        monkeypatch.setattr(job_queue, "RESULT_CHARACTERS", 15)
         assert (await streamed(queue, batch, 1))[1] == ["c1", "c2"]
         told = json.loads(queue.store.result(batch.number) or "")
     assert sent() == [["c0", "c1"], ["urgent"], ["c2", "c3"], ["c4"]]
@@ -1611,7 +1611,7 @@ async def _finished(queue: JobQueue, job: Job, first: int) -> list[str]:
     def make(_: Job, sets: list[str]) -> list[str]:
         return [json.loads(one)["of"] for one in sets]
 
-    return await queue.sample_sets(ANN, job.id, first, SECONDS, make)
+    return await queue.results(ANN, job.id, "problem", first, SECONDS, make)
 
 
 @pytest.mark.parametrize(
@@ -1670,4 +1670,6 @@ async def test_lists_of_one_bqm_and_jobs_without_any(
         assert await _finished(queue, await over(queue, job), 0) == ["a"]
         circuit = await submit(queue, "c", kind="circuit")
         with pytest.raises(Refused, match="the job is a circuit, it has no BQMs"):
-            await queue.sample_sets(ANN, circuit.id, 0, 0.0, lambda _, found: found)
+            await queue.results(
+                ANN, circuit.id, "problem", 0, 0.0, lambda _, found: found
+            )

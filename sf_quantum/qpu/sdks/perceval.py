@@ -28,7 +28,7 @@ from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON, mapping
 from sf_quantum.qpu import running
 from sf_quantum.qpu.jobs import Description, Outcome, Task, number
-from sf_quantum.qpu.running import JobSide
+from sf_quantum.qpu.running import JobSide, not_taken
 from sf_quantum.threads import in_thread
 
 
@@ -53,8 +53,7 @@ class Connection(CommunicationLayer):
         self._qpu = qpu
         described = qpu.describe()
         if "photonic" not in described.kinds or described.specs is None:
-            takes = ", ".join(described.kinds) or "no jobs"
-            raise InputError(f"QPU {qpu.name!r} takes no photons, but: {takes}")
+            raise not_taken(qpu, described, "photons")
         self._specs = PlatformSpecs(mapping(json.loads(described.specs)))
         self._specs["type"] = "physical"
         self._specs.commands = self.get_commands()

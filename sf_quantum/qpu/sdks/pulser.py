@@ -26,7 +26,7 @@ from pulser.json.abstract_repr.deserializer import deserialize_device
 
 from sf_quantum.errors import InputError
 from sf_quantum.qpu.jobs import Outcome, Task
-from sf_quantum.qpu.running import JobSide
+from sf_quantum.qpu.running import JobSide, not_taken
 from sf_quantum.threads import in_thread
 
 Pulses: TypeAlias = PulserSequence[BaseDevice]
@@ -83,8 +83,7 @@ class Connection(RemoteConnection):
         self._qpu = qpu
         described = qpu.describe()
         if "sequence" not in described.kinds or described.specs is None:
-            takes = ", ".join(described.kinds) or "no jobs"
-            raise InputError(f"QPU {qpu.name!r} takes no sequences, but: {takes}")
+            raise not_taken(qpu, described, "sequences")
         device = deserialize_device(described.specs)
         if not isinstance(device, Device):
             raise InputError(f"QPU {qpu.name!r}: its device is virtual")

@@ -35,7 +35,7 @@ from sf_quantum.qpu.jobs import (
     counters,
 )
 from sf_quantum.qpu.passes import Combine, Passes, whole
-from sf_quantum.qpu.running import JobSide
+from sf_quantum.qpu.running import JobSide, not_taken
 from sf_quantum.samplers import unknown
 from sf_quantum.threads import in_thread
 
@@ -60,8 +60,7 @@ class QpuBackend(BackendV2):
         self._qpu = qpu
         described = qpu.describe()
         if "circuit" not in described.kinds:
-            takes = ", ".join(described.kinds) or "no jobs"
-            raise InputError(f"QPU {qpu.name!r} takes no circuits, but: {takes}")
+            raise not_taken(qpu, described, "circuits")
         #: as it was when the backend was made
         self.described = described
         self._target = target(described)

@@ -35,12 +35,12 @@ from sf_quantum.service.domain.jobs import (
 from sf_quantum.service.domain.reasons import CANCELLED, Cause, Interruption
 from sf_quantum.service.domain.settings import ServiceSettings
 from sf_quantum.service.queue import entitlements
-from sf_quantum.service.queue.counters import results
 from sf_quantum.service.queue.events import log_recovered
 from sf_quantum.service.queue.leases import STOPPING, Leases
 from sf_quantum.service.queue.live_jobs import WRITE_SECONDS, LiveJob, LiveJobs
 from sf_quantum.service.queue.long_work import LongWork
 from sf_quantum.service.queue.observations import DeviceState
+from sf_quantum.service.queue.results import finished
 from sf_quantum.service.queue.supervisor import Supervisor
 from sf_quantum.service.scheduling.held import Overtaking
 from sf_quantum.service.scheduling.pending import PendingJobs
@@ -57,8 +57,10 @@ Listed: TypeAlias = tuple[Job, Forecast | None]
 STOP_SECONDS = 3.0
 # for a device to tell how it is, before the first request is answered
 ASKED_SECONDS = 5.0
-# of an answer with the counts of circuits, of which there is at least one
-COUNTER_CHARACTERS = 1_000_000
+# whose results are handed out one by one
+PARTS: Mapping[Kind, str] = {"circuit": "circuits", "problem": "BQMs"}
+# of an answer with these, of which there is at least one
+RESULT_CHARACTERS = 1_000_000
 # of a list, before other requests have their turn
 FORECASTS_AT_ONCE = 20
 # for a list, the order of very many jobs may be old: by this much per second that it
@@ -380,48 +382,29 @@ class JobQueue:
             raise Refused(409, f"the job is {job.state} and has no result{why}")
         return result
 
-    async def counters(
+    async def results(
         self,
         who: Identity,
         job_id: str,
+        kind: Kind,
         first: int,
         seconds: float,
         make: Callable[[Job, list[str]], T],
     ) -> T:
-        """Read the counts of a job's circuits, from one on; wait for some, for a limited time.
+        """Read the results of a job's circuits or BQMs, from one on, as they finish.
 
+        Waits for some, for a limited time.
+
+        :param kind: a key of :data:`PARTS`; a job of another one is refused with 409
         :param make: makes an answer, in another thread, of the job as it was before, and
-            of JSON texts of about :data:`COUNTER_CHARACTERS`, or one, which may be large
+            of JSON texts of about :data:`RESULT_CHARACTERS`, or one, which may be large
         """
-        if (job := self.find(who, job_id)).kind != "circuit":
-            raise Refused(409, f"the job is a {job.kind}, it has no circuits")
-        return await self._each(who, job_id, first, seconds, make)
-
-    async def sample_sets(
-        self,
-        who: Identity,
-        job_id: str,
-        first: int,
-        seconds: float,
-        make: Callable[[Job, list[str]], T],
-    ) -> T:
-        """As :meth:`counters`, the sample sets of a job's BQMs."""
-        if (job := self.find(who, job_id)).kind != "problem":
-            raise Refused(409, f"the job is a {job.kind}, it has no BQMs")
-        return await self._each(who, job_id, first, seconds, make)
-
-    async def _each(
-        self,
-        who: Identity,
-        job_id: str,
-        first: int,
-        seconds: float,
-        make: Callable[[Job, list[str]], T],
-    ) -> T:
+        if (job := self.find(who, job_id)).kind != kind:
+            raise Refused(409, f"the job is a {job.kind}, it has no {PARTS[kind]}")
         deadline = time.monotonic() + seconds
 
         def read(job: Job) -> tuple[bool, T]:
-            found = results(self.store, job.number, first, COUNTER_CHARACTERS)
+            found = finished(self.store, job.number, first, RESULT_CHARACTERS)
             return bool(found), make(job, found)
 
         while True:

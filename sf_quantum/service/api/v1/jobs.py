@@ -288,7 +288,7 @@ async def counters(
     The circuits of a slice finish together; see `slice_seconds` of the configuration.
     """
     make = partial(_lines, first, "circuit", "counter")
-    return await queue.counters(who, job_id, first, wait, make)
+    return await queue.results(who, job_id, "circuit", first, wait, make)
 
 
 @router.get(
@@ -319,7 +319,7 @@ async def sample_sets(
     The BQMs of a slice finish together; see `slice_seconds` of the configuration.
     """
     make = partial(_lines, first, "problem", "sample_set")
-    return await queue.sample_sets(who, job_id, first, wait, make)
+    return await queue.results(who, job_id, "problem", first, wait, make)
 
 
 def _lines(first: int, what: str, name: str, job: Job, each: Sequence[str]) -> Response:

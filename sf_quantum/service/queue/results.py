@@ -18,7 +18,7 @@ _SETS = re.compile(r'\s*\{\s*"sample_sets"\s*:\s*\[\s*')
 _NEXT = re.compile(r"\s*,?\s*")
 
 
-def results(store: Store, number: int, first: int, most: int) -> list[str]:
+def finished(store: Store, number: int, first: int, most: int) -> list[str]:
     """Read counts or sample sets, from one on, each as a line of JSON; blocks.
 
     :param most: characters, after which no other is added
