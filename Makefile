@@ -5,12 +5,16 @@ BIN := $(VENV)/bin
 # a module is compiled when it is first imported, and then no more
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test check docs benchmark lab lab-stop tables clean
+.PHONY: run test coverage check docs benchmark lab lab-stop tables clean
 
 run: $(VENV)/installed-run
 	@$(BIN)/python examples/clustering-aggregation/run.py
 
 test: $(VENV)/installed
+	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pytest -n auto --dist worksteal
+
+# before Python 3.12, a process that is measured costs twice as much
+coverage: $(VENV)/installed
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pytest -n auto --dist worksteal --cov
 
 check: $(VENV)/installed
@@ -36,6 +40,9 @@ lab-stop: $(VENV)/installed
 clean:
 	rm -rf $(VENV) results docs/_build docs/reference/generated .streamflow deployments/.streamflow examples/*/.streamflow examples/*/points.csv
 
+OFFLINE := no package index answers, or it lacks a package; 'Install it' in README.md tells how to \
+  install from a folder of packages
+
 # A dot for each package; pip's warnings stay in the log, which is shown if it fails.
 # $(1): what to install
 define install
@@ -44,15 +51,18 @@ define install
      $(1) 2>$(VENV)/pip.log && touch $@; } | \
   while read -r word rest; do case $$word in Collecting|Installing) printf .;; esac; done
 @echo
-@test -e $@ || { cat $(VENV)/pip.log; exit 1; }
+@test -e $@ || { cat $(VENV)/pip.log; \
+  ! grep -q 'No matching distribution' $(VENV)/pip.log || echo "$(OFFLINE)"; exit 1; }
 endef
 
 # compiled at installation, it is a third larger, and most modules are never imported
 $(VENV)/installed-run: pyproject.toml sf_quantum/clustering/_kernels.c sf_quantum/clustering/_build.py
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
-	  { echo "sf_quantum needs Python 3.11 or newer: make PYTHON=python3.12"; exit 1; }
-	@echo "creating the virtual environment $(VENV)"
-	@$(PYTHON) -m venv $(VENV)
+	@# one that is there keeps its Python: with another, its packages would not load
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || { \
+	  $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	    { echo "sf_quantum needs Python 3.11 or newer: make PYTHON=python3.12"; exit 1; }; \
+	  echo "creating the virtual environment $(VENV)"; \
+	  $(PYTHON) -m venv $(VENV); }
 	@echo "installing sf_quantum and StreamFlow (under 400 MB, about a minute)"
 	$(call install,--no-compile --editable .)
 
@@ -63,4 +73,4 @@ $(VENV)/installed: $(VENV)/installed-run
 	@# packages bring are templates, and no Python
 	@$(BIN)/python -m compileall -q -q -j 0 $(VENV)/lib || true
 	@# and pytest compiles the tests, which the workers of a run would all do at once
-	@$(BIN)/pytest --quiet --collect-only --no-cov >/dev/null || true
+	@$(BIN)/pytest --quiet --collect-only >/dev/null || true

@@ -21,7 +21,15 @@ from pydantic_core import core_schema
 from sf_quantum.cli import COMMANDS
 from sf_quantum.files import JSON
 from sf_quantum.net.transport import Client
+from sf_quantum.planning import workload
+from sf_quantum.planning.simulation.strategies import (
+    CoScheduled,
+    Elastic,
+    PerStep,
+    Reserved,
+)
 from sf_quantum.service.config import Configuration
+from sf_quantum.validation import Section
 
 Schema: TypeAlias = dict[str, JSON]
 METHODS = ("get", "post", "put", "patch", "delete")
@@ -37,6 +45,7 @@ STREAMFLOW_TYPES = {
     "sfq.rest": "connectors/schemas/rest.json",
     "sfq.slurm": "connectors/schemas/slurm.json",
     "sfq.nodes": "connectors/schemas/nodes.json",
+    "sfq.ssh": "connectors/schemas/ssh.json",
     "sfq.candidate": "candidates/schemas/candidate.json",
     "sfq.journal": "schemas/journal.json",
 }
@@ -49,6 +58,7 @@ def write_pages(folder: Path) -> None:
         "commands.md": commands(),
         "streamflow.md": streamflow_keys(),
         "service.md": service_keys(),
+        "plan.md": plan_keys(),
         "http.md": http_paths(openapi()),
     }
     for name, lines in pages.items():
@@ -136,6 +146,65 @@ def service_keys() -> Iterator[str]:
         for fields in inspect.cleandoc(model.__doc__ or "").split("\n:param")[1:]
     )
     yield from key_table(schema, schema)
+
+
+# what the lists of a workload file have as elements
+PLAN_LISTS: Mapping[str, type[Section]] = {
+    "applications.<name>.phases": workload.Phase,
+    "qpus.<name>.maintenance": workload.Maintenance,
+    "background.jobs": workload.BackgroundJobs,
+    "background.quantum": workload.BackgroundQuantum,
+    "background.traces": workload.Trace,
+    "background.quantum_traces": workload.QuantumTrace,
+    "background.quantum_usage": workload.QuantumUsage,
+}
+STRATEGIES: tuple[type[Section], ...] = (CoScheduled, Reserved, PerStep, Elastic)
+
+
+def plan_keys() -> Iterator[str]:
+    """Describe the keys of a workload file from its model."""
+    yield from ("## Keys of the file", "")
+    schema = cast("Schema", workload.Workload.model_json_schema())
+    yield from key_table(schema, schema)
+    for name, model in PLAN_LISTS.items():
+        yield from (f"## Elements of `{name}`", "")
+        yield from _plan_table(model)
+    yield from ("## Elements of `strategies`", "")
+    for model in STRATEGIES:
+        type_ = model.model_fields["type"].default
+        yield from (f"### `{type_}`", "")
+        yield from _plan_table(model)
+
+
+def _plan_table(model: type[Section]) -> Iterator[str]:
+    schema = cast("Schema", model.model_json_schema())
+    # a model's schema has its own docstring, and not those of the models it is made of
+    of_bases = (
+        f"\n:param{fields}"
+        for base in model.__mro__[1:]
+        for fields in inspect.cleandoc(base.__doc__ or "").split("\n:param")[1:]
+        if issubclass(base, Section)
+    )
+    schema["description"] = f"{schema['description']}{''.join(of_bases)}"
+    yield from (f"{summary(schema)}.", "")
+    yield from key_table(schema, schema)
+
+
+def workload_schema() -> Schema:
+    """The JSON schema of workload files, for editors, with a description of each key."""
+    schema = cast("Schema", workload.Workload.model_json_schema())
+    for model in (schema, *map(_mapping, _mapping(schema["$defs"]).values())):
+        documented = parameters(model)
+        for name, key in _mapping(model.get("properties", {})).items():
+            if name in documented:
+                _mapping(key)["description"] = documented[name]
+        if "description" in model:
+            model["description"] = summary(model)
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": "urn:sf-quantum:schemas:planning:workload",
+        **schema,
+    }
 
 
 class _Lenient(GenerateJsonSchema):

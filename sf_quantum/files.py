@@ -61,13 +61,14 @@ def check_writable(path: str | Path) -> None:
         )
 
 
-def write_json(path: str | Path, content: JSON) -> None:
+def write_json(path: str | Path, content: JSON, indent: int | None = None) -> None:
     """Write JSON atomically.
 
+    :param indent: spaces for each level, for a file that people read; ``None``: one line
     :raises InputError: see :func:`replacing`
     """
     with replacing(path) as file:
-        file.write(json.dumps(content, allow_nan=False).encode())
+        file.write(json.dumps(content, allow_nan=False, indent=indent).encode())
         file.write(b"\n")
 
 
@@ -98,8 +99,12 @@ def read_json(path: str | Path, kind: str) -> dict[str, JSON]:
 
 def cannot_read(path: str | Path, kind: str, error: Exception) -> InputError:
     """Return the error for a file that cannot be read, to raise ``from`` its cause."""
-    why = error.strerror if isinstance(error, OSError) else "it is not text"
-    return InputError(f"{path}: cannot be read as {kind}: {why}; name a readable file")
+    why, remedy = "it is not text in UTF-8", "save it in UTF-8, or name another file"
+    if isinstance(error, OSError):
+        why, remedy = str(error.strerror), "name a readable file"
+    elif isinstance(error, UnicodeDecodeError):
+        why = f"{why} (byte 0x{error.object[error.start]:02x})"
+    return InputError(f"{path}: cannot be read as {kind}: {why}; {remedy}")
 
 
 def mapping(value: JSON) -> dict[str, JSON]:

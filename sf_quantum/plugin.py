@@ -9,6 +9,7 @@ from sf_quantum.connectors.emulator import EmulatorConnector
 from sf_quantum.connectors.nodes import NodesConnector
 from sf_quantum.connectors.rest import RestConnector
 from sf_quantum.connectors.slurm.connector import SlurmConnector
+from sf_quantum.connectors.ssh import RenewingSSHConnector
 from sf_quantum.journal.scheduler import JournalScheduler
 
 
@@ -22,4 +23,5 @@ class QuantumPlugin(StreamFlowPlugin):
         self.register_connector("sfq.nodes", NodesConnector)
         self.register_connector("sfq.rest", RestConnector)
         self.register_connector("sfq.slurm", SlurmConnector)
+        self.register_connector("sfq.ssh", RenewingSSHConnector)
         self.register_scheduler("sfq.journal", JournalScheduler)

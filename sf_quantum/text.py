@@ -28,6 +28,11 @@ def csv_cell(value: T) -> T | str:
     return f"'{value}" if formula else value
 
 
+def rounded(value: float) -> str:
+    """Format a number with three digits or, from 100 on, as a whole number."""
+    return f"{value:.3g}" if value < 100 else f"{value:.0f}"
+
+
 def described(error: BaseException) -> str:
     """Describe an error of a library in one line of at most 300 characters."""
     return " ".join(str(error).split())[:300] or type(error).__name__

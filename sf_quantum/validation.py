@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import stat
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias, TypeVar, cast, get_args
 
@@ -35,6 +35,8 @@ _MESSAGES = {
     "path_type": "expected a path",
     "string_type": "expected text",
 }
+# keys of a StreamFlow file, which none of our own files has
+_STREAMFLOW = {"version", "workflows", "deployments"}
 _KEY = "[key]"  # last part of the location if the key itself is invalid (pydantic)
 
 
@@ -107,6 +109,11 @@ def read_yaml(path: Path, kind: str) -> JSON:
         raise InputError(f"{path}{line}: not YAML: {error.problem}") from error
     except yaml.YAMLError as error:
         raise InputError(f"{path}: not YAML: {error}") from error
+
+
+def is_streamflow(content: Mapping[str, JSON]) -> bool:
+    """Whether a YAML file is a StreamFlow file, by its keys."""
+    return bool(content.keys() & _STREAMFLOW)
 
 
 def validated(
@@ -186,19 +193,27 @@ def _known_keys(
     for key in parents:
         content = mapping(content).get(str(key))
         if section is not None and key in section.model_fields:
-            annotation = section.model_fields[str(key)].annotation
-            sections = [
-                type_
-                for type_ in (annotation, *get_args(annotation))
-                if isinstance(type_, type) and issubclass(type_, BaseModel)
-            ]
-            # of several, the one of the type that the content names
+            sections = [*_sections(section.model_fields[str(key)].annotation)]
+            # of several, the one of the type that the content names, or of a list's element
+            # the one whose type pydantic has in the location
             named = mapping(content).get("type")
+            if isinstance(content, list):
+                named = next(
+                    (one for one in parents if one in map(_type, sections)), None
+                )
             section = next(
                 (one for one in sections if _type(one) == named),
                 next(iter(sections), None),
             )
     return [*section.model_fields] if section is not None else []
+
+
+def _sections(annotation: object) -> Iterator[type[BaseModel]]:
+    """The models in an annotation, such as those of a list of several kinds."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for inner in get_args(annotation):
+        yield from _sections(inner)
 
 
 def _type(section: type[BaseModel]) -> JSON:

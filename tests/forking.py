@@ -299,7 +299,8 @@ class _Forker:
         for file in files:
             os.close(file)
         self._pids[connection] = pid
-        connection.send(str(pid).encode())
+        with suppress(OSError):  # it was killed in this moment, as the next read tells
+            connection.send(str(pid).encode())
         ended = os.pidfd_open(pid)
         self._on(ended, partial(self._end, connection, ended))
         return None

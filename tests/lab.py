@@ -5,14 +5,13 @@ from __future__ import annotations
 import argparse
 import fcntl
 import getpass
-import os
 import re
 import shutil
 import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import fields
 from pathlib import Path
@@ -20,21 +19,16 @@ from typing import TextIO
 
 from sf_quantum.errors import QpuError
 from sf_quantum.net import munge
-from tests import lab_conf, lab_jobcomp, lab_site
-from tests.lab_conf import Options
-from tests.lab_jobcomp import Completed
+from tests import lab_conf, lab_site
+from tests.lab_cluster import Cluster, Daemons, LabError
+from tests.lab_conf import FIRST, SECOND, Options
 from tests.lab_supervisor import kill_steps, missing
-from tests.waiting import until
 
 ROOT = Path(__file__).parent.parent
 _ATTEMPTS = 5
 
 
-class LabError(Exception):
-    """The lab cannot be started, or does not do what it was asked to."""
-
-
-class Lab:
+class Lab(Cluster):
     """A Slurm that runs as long as some process has it open, unless it is to stay.
 
     :param folder: has slurm.conf, the daemons' logs, and Slurm's state
@@ -42,220 +36,98 @@ class Lab:
     """
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.conf = folder / "slurm.conf"
-        self._control = socket.socket(socket.AF_UNIX)
-        self._control.settimeout(60)
-        self._answers = self._control.makefile("r")
-        try:
-            self._run = Path(os.readlink(folder / "run"))
-            self._control.connect(str(self._run / "control"))
-            self._ask("running")
-        except (OSError, LabError) as error:
-            self.close()
-            raise LabError(f"{folder}: no lab runs here") from error
+        super().__init__(Daemons(folder), "")
 
     @property
-    def munge_socket(self) -> Path:
-        """The socket of the lab's own MUNGE daemon."""
-        return self._run / "s"
+    def second(self) -> Cluster:
+        """The second cluster of the site mode."""
+        return Cluster(self._daemons, f"{SECOND}/")
 
-    @property
-    def environment(self) -> dict[str, str]:
-        """What turns Slurm's commands to this lab."""
-        return {"SLURM_CONF": str(self.conf), "MUNGE_SOCKET": str(self.munge_socket)}
+    def federate(self) -> None:
+        """Make both clusters of the site mode a federation, which is for ever.
 
-    def run(self, *command: str) -> subprocess.CompletedProcess[str]:
-        """Run a command with the lab's environment, however it ends."""
-        return subprocess.run(
-            command,
-            env={**os.environ, **self.environment},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=120,
-        )
-
-    def output(self, *command: str) -> str:
-        """Run a command with the lab's environment.
-
-        :returns: what it prints
-        :raises LabError: if it fails, with what it says
+        Their job ids have the cluster's number in the upper bits from here on.
         """
-        result = self.run(*command)
-        if result.returncode != 0:
-            raise LabError(f"{' '.join(command)}: {result.stderr.strip()}")
-        return result.stdout.strip()
-
-    def submit(self, *arguments: str) -> int:
-        """Submit with ``sbatch``.
-
-        :returns: the job's id
-        """
-        return int(self.output("sbatch", "--parsable", *arguments).split(";")[0])
-
-    def jobs(self) -> list[int]:
-        """The ids of the jobs that wait, run, or are completing."""
-        return [int(id_) for id_ in self.output("squeue", "-h", "-o", "%A").split()]
-
-    def state(self, job: int) -> str:
-        """A job's state in Slurm's words, as long as Slurm remembers it."""
-        found = re.search(
-            r"JobState=(\w+)", self.output("scontrol", "show", "job", str(job))
-        )
-        return found[1] if found else ""
-
-    def nodes(self) -> dict[str, str]:
-        """Each node's state: ``idle``, ``mixed``, ``allocated``, ``down``, ``down*``..."""
-        lines = self.output("sinfo", "-h", "-N", "-o", "%N %T").splitlines()
-        return {name: state for name, state in map(str.split, lines)}
-
-    def jobcomp(self) -> list[Completed]:
-        """The jobs that have ended, in Slurm's own record; a requeue is an entry too."""
-        return lab_jobcomp.read(self.folder / "jobcomp")
-
-    def wait_for(
-        self, condition: Callable[[], bool], what: str, seconds: float = 30
-    ) -> None:
-        """Ask until something is so.
-
-        :param what: it is, in words, for the error
-        :raises LabError: if it is not in time
-        """
-        try:
-            until(condition, what, seconds)
-        except TimeoutError as error:
-            raise LabError(f"{error}\n{self._said()}") from None
-
-    def wait_idle(self, seconds: float = 30) -> None:
-        """Wait until no job is in the queue and every node is idle."""
+        clusters = f"clusters={FIRST},{SECOND}"
+        self.output("sacctmgr", "--immediate", "add", "federation", "both", clusters)
+        show = ("scontrol", "show", "federation")
         self.wait_for(
-            lambda: not self.jobs() and set(self.nodes().values()) == {"idle"},
-            "no jobs, and all nodes idle",
-            seconds,
+            lambda: all("Synced:Yes" in c.output(*show) for c in (self, self.second)),
+            "a federation",
         )
-
-    def stop_node(self, name: str) -> None:
-        """Fail a node: its daemon and its job steps are killed with no chance to tell.
-
-        What a job has detached from itself goes on until the lab ends.
-        """
-        self._ask(f"kill {name}")
-        kill_steps(self.folder / f"{name}.log")
-
-    def start_node(self, name: str) -> None:
-        """Start a node's daemon, and wait until Slurm has the node back."""
-        self._ask(f"start {name}")
-        self.wait_for(
-            lambda: not re.search(r"down|unknown|\*", self.nodes()[name]),
-            f"{name} is back",
-        )
-
-    def stop_controller(self) -> None:
-        """Stop the controller; jobs run on."""
-        self._ask("stop slurmctld")
-
-    def kill_controller(self) -> None:
-        """Kill the controller, which may lose the jobs of its last five seconds."""
-        self._ask("kill slurmctld")
-
-    def start_controller(self) -> None:
-        """Start the controller, and wait until it answers."""
-        self._ask("start slurmctld")
-        self._wait_for_controller()
-
-    def restart_controller(self) -> None:
-        """Stop the controller and start it again."""
-        self.stop_controller()
-        self.start_controller()
 
     def close(self) -> None:
         """Use it no more; unless it is to stay, the last who does so ends it."""
-        self._answers.close()
-        self._control.close()
+        self._daemons.close()
 
     def end(self) -> None:
         """End it for everyone, and wait until nothing of it runs."""
         # unless it has ended already
         with suppress(LabError):
-            self._ask("end")
+            self._daemons.ask("end")
         self.close()
         with _lock(self.folder):
             pass
 
     def bring_up(self, options: Options) -> None:
         """Start the daemons, and wait until all nodes are idle."""
-        self._ask("start munged")
+        self._start("munged")
         self.wait_for(self._has_munge, "munged answers")
         if options.site:
             self._bring_up_accounting()
-        names = options.classical + options.quantum
-        for name in ("slurmctld", *names):
-            self._ask(f"start {name}")
-        self._wait_for_controller()
+        daemons = [name for layout in options.clusters for name in layout.daemons]
+        for name in daemons:
+            self._start(name)
+        clusters = [Cluster(self._daemons, one.prefix) for one in options.clusters]
+        for cluster in clusters:
+            cluster.wait_for_controller()
         if options.site:
-            self._ask(f"start {lab_site.REST}")
-            self._add_accounts()
+            self._start(lab_site.REST)
+            self._add_accounts(len(clusters))
         self.wait_for(
-            lambda: self._alive(names) and set(self.nodes().values()) == {"idle"},
+            lambda: self._daemons.alive(daemons)
+            and all({*one.nodes().values()} == {"idle"} for one in clusters),
             "all nodes idle",
         )
 
     def _bring_up_accounting(self) -> None:
         daemon = lab_site.DATABASE
-        self._ask(f"start {daemon}")
-        database = self._run / "private" / "m"
-        self.wait_for(lambda: self._alive([daemon]) and database.exists(), daemon)
-        daemon = lab_site.ACCOUNTING
-        self._ask(f"start {daemon}")
+        self._start(daemon)
+        database = self._daemons.run / "private" / "m"
         self.wait_for(
-            lambda: self._alive([daemon])
+            lambda: self._daemons.alive([daemon]) and database.exists(), daemon
+        )
+        daemon = lab_site.ACCOUNTING
+        self._start(daemon)
+        self.wait_for(
+            lambda: self._daemons.alive([daemon])
             and self.run("sacctmgr", "show", "cluster").returncode == 0,
             daemon,
         )
 
-    def _add_accounts(self) -> None:
+    def _add_accounts(self, clusters: int) -> None:
+        known = ("sacctmgr", "-nP", "show", "cluster", "format=ControlPort")
+        # commands find another cluster by it
+        self.wait_for(
+            lambda: len({*self.output(*known).split()} - {"0"}) == clusters,
+            "slurmdbd knows the clusters",
+        )
         add = ("sacctmgr", "--immediate", "add")
-        self.output(*add, "account", ",".join(lab_site.ACCOUNTS))
+        self.output(*add, "qos", lab_site.QOS)
+        allowed = f"qos=normal,{lab_site.QOS}"
+        self.output(*add, "account", ",".join(lab_site.ACCOUNTS), allowed)
         user = getpass.getuser()
         if user != "root":  # who is an administrator of accounts, with one of his own
             self.output(*add, "user", user, f"account={lab_site.ACCOUNTS[0]}")
 
-    def _wait_for_controller(self) -> None:
-        self.wait_for(
-            lambda: self._alive(["slurmctld"])
-            and self.run("scontrol", "ping").returncode == 0,
-            "slurmctld answers",
-        )
+    def _start(self, name: str) -> None:
+        self._daemons.ask(f"start {name}")
 
     def _has_munge(self) -> bool:
         with suppress(QpuError):
             munge.encode(str(self.munge_socket))
             return True
-        return not self._alive(["munged"])
-
-    def _alive(self, names: list[str]) -> bool:
-        running = self._ask("running").split()
-        if ended := [name for name in names if name not in running]:
-            raise LabError(f"{', '.join(ended)} ended by itself\n{self._said()}")
-        return True
-
-    def _said(self) -> str:
-        tails = {
-            log.stem: log.read_text(errors="replace").splitlines()[-8:]
-            for log in sorted(self.folder.glob("*.out"))
-        }
-        return "\n".join(f"{name}: {line}" for name in tails for line in tails[name])
-
-    def _ask(self, request: str) -> str:
-        try:
-            self._control.sendall(f"{request}\n".encode())
-            answer = self._answers.readline()
-        except OSError as error:
-            raise LabError(f"{self.folder}: the lab is silent: {error}") from error
-        if not answer or answer.startswith("cannot "):
-            raise LabError(f"{self.folder}: {answer.strip() or 'the lab has ended'}")
-        return answer.strip()
+        return not self._daemons.alive(["munged"])
 
 
 def start(folder: Path, options: Options, *, stays: bool = False) -> Lab:
@@ -354,16 +226,16 @@ def _lock(folder: Path) -> Iterator[TextIO]:
 def _clear(folder: Path) -> None:
     _kill_all_steps(folder)
     for path in folder.iterdir():
-        if path.name in ("run", "state"):
+        if path.is_dir():  # "run" is a link to one
             shutil.rmtree(path.resolve(), ignore_errors=True)
-            path.unlink(missing_ok=True)
-        elif path.name != "lock":
-            path.unlink()
+        if path.name != "lock":
+            with suppress(FileNotFoundError):
+                path.unlink()
 
 
 def _kill_all_steps(folder: Path) -> None:
     # of a lab whose supervisor was killed, and the daemons with it
-    for log in folder.glob("*.log"):
+    for log in folder.rglob("*.log"):
         kill_steps(log)
 
 

@@ -14,6 +14,8 @@ from tests import lab_site
 
 # below what Linux gives to outgoing connections, which could take a stopped daemon's
 _PORTS = range(10000, 32768)
+# the names of the clusters
+FIRST, SECOND = "lab", "lab2"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,8 +33,8 @@ class Options:
     :param preempt: ``CANCEL`` or ``REQUEUE`` adds a partition ``urgent`` over the
         classical nodes, whose jobs do that to jobs of ``compute``
     :param spank: shared object of a SPANK plugin, and its arguments after spaces
-    :param site: adds slurmdbd with its database, slurmrestd with JWT, and the plugins of
-        ``deployments/slurm``
+    :param site: adds slurmdbd with its database, slurmrestd with JWT, the plugins of
+        ``deployments/slurm``, and a second cluster, ``lab2``
     :param qrmi_config: the QPUs of those plugins
     :param extra: lines of slurm.conf, such as further partitions; they win over the
         lab's own
@@ -52,14 +54,42 @@ class Options:
     extra: tuple[str, ...] = ()
 
     @property
+    def clusters(self) -> list[Layout]:
+        """The clusters, that of the lab's own ``slurm.conf`` first."""
+        first = Layout(FIRST, "", self.nodes, self.qnodes, "cq", self.extra)
+        return [first, Layout(SECOND, f"{SECOND}/", 2, 1, "dr")][: 1 + self.site]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """One cluster of a lab.
+
+    :param prefix: its folder in that of the lab, and before the names of its daemons
+    :param letters: what the names of classical and of quantum nodes begin with
+    """
+
+    name: str
+    prefix: str
+    nodes: int
+    qnodes: int
+    letters: str
+    extra: tuple[str, ...] = ()
+
+    @property
     def classical(self) -> list[str]:
         """The names of the classical nodes."""
-        return [f"c{n + 1}" for n in range(self.nodes)]
+        return [f"{self.letters[0]}{n + 1}" for n in range(self.nodes)]
 
     @property
     def quantum(self) -> list[str]:
         """The names of the quantum nodes."""
-        return [f"q{n + 1}" for n in range(self.qnodes)]
+        return [f"{self.letters[1]}{n + 1}" for n in range(self.qnodes)]
+
+    @property
+    def daemons(self) -> list[str]:
+        """The names of the daemons, the controller's first."""
+        names = ["slurmctld", *self.classical, *self.quantum]
+        return [f"{self.prefix}{name}" for name in names]
 
 
 def write(folder: Path, run: Path, options: Options) -> None:
@@ -68,26 +98,47 @@ def write(folder: Path, run: Path, options: Options) -> None:
     :param folder: for what is worth reading afterwards
     :param run: for sockets, whose paths have to be short
     """
-    (folder / "state").mkdir()
     key = run / "key"
     key.touch(0o600)
     key.write_bytes(secrets.token_bytes(128))
     user = pwd.getpwuid(os.getuid()).pw_name
-    ports = _free_ports(2 + options.nodes + options.qnodes)
+    accounting, *ports = _free_ports(
+        1 + sum(len(layout.daemons) for layout in options.clusters)
+    )
+    if options.site:
+        lab_site.write(folder, run, accounting, user)
+    for layout in options.clusters:
+        own, ports = ports[: len(layout.daemons)], ports[len(layout.daemons) :]
+        _write_cluster(folder, run, user, [accounting, *own], options, layout)
+    plugins = [f"required {path}\n" for path in options.spank]
+    plugins += [f"optional {folder / lab_site.SPANK}\n"] if options.site else []
+    (folder / "plugstack.conf").write_text("".join(plugins))
+
+
+def _write_cluster(
+    lab: Path,
+    run: Path,
+    user: str,
+    ports: list[int],
+    options: Options,
+    layout: Layout,
+) -> None:
+    folder = lab / layout.prefix
+    (folder / "state").mkdir(parents=True)
     if options.site:
         config = lab_site.ROOT / options.qrmi_config
-        lab_site.write(folder, run, ports[0], user, config)
+        state = run / "private" / f"{layout.prefix}qpu"
+        state.parent.mkdir(exist_ok=True)
+        lab_site.write_plugins(folder, state, config)
     (folder / "slurm.conf").write_text(
-        "\n".join(_lines(folder, run, user, ports, options)) + "\n"
+        "\n".join(_lines(lab, run, user, ports, options, layout)) + "\n"
     )
     gres = [
         f"NodeName={node} Name=qpu{type_ and f' Type={type_}'} Count={options.qpus}\n"
-        for node in options.quantum
+        for node in layout.quantum
         for type_ in _types(options)
     ]
     (folder / "gres.conf").write_text("".join(gres))
-    plugins = "".join(f"required {path}\n" for path in options.spank)
-    (folder / "plugstack.conf").write_text(plugins)
 
 
 def _types(options: Options) -> list[str]:
@@ -97,10 +148,16 @@ def _types(options: Options) -> list[str]:
 
 
 def _lines(
-    folder: Path, run: Path, user: str, ports: list[int], options: Options
+    lab: Path,
+    run: Path,
+    user: str,
+    ports: list[int],
+    options: Options,
+    layout: Layout,
 ) -> list[str]:
     host = socket.gethostname().partition(".")[0]
-    names = options.classical + options.quantum
+    folder = lab / layout.prefix
+    names = layout.classical + layout.quantum
     accounting, controller, *ports = ports
     gres = ",".join(
         f"qpu:{type_ and f'{type_}:'}{options.qpus}" for type_ in _types(options)
@@ -110,7 +167,7 @@ def _lines(
         f"NodeHostname={host} NodeAddr=127.0.0.1 CPUs={options.cpus} RealMemory=16000"
     )
     return [
-        "ClusterName=lab",
+        f"ClusterName={layout.name}",
         f"SlurmctldHost={host}(127.0.0.1)",
         f"SlurmctldPort={controller}",
         f"SlurmUser={user}",
@@ -120,11 +177,11 @@ def _lines(
         "CredType=cred/munge",
         f"StateSaveLocation={folder}/state",
         f"SlurmdSpoolDir={run}/%n",
-        f"SlurmctldPidFile={run}/slurmctld.pid",
+        f"SlurmctldPidFile={run}/{layout.name}.pid",
         f"SlurmdPidFile={run}/%n.pid",
         f"SlurmctldLogFile={folder}/slurmctld.log",
         f"SlurmdLogFile={folder}/%n.log",
-        f"PlugStackConfig={folder}/plugstack.conf",
+        f"PlugStackConfig={lab}/plugstack.conf",
         "JobCompType=jobcomp/filetxt",
         f"JobCompLoc={folder}/jobcomp",
         # the host's own cgroups, energy and devices are none of the lab's business
@@ -149,25 +206,28 @@ def _lines(
         *([f"Licenses={options.licenses}"] if options.licenses else []),
         *(
             f"NodeName={name} Port={port} {node}"
-            + (f" Gres={gres}" if name in options.quantum else "")
+            + (f" Gres={gres}" if name in layout.quantum else "")
             for name, port in zip(names, ports, strict=True)
         ),
-        f"PartitionName=compute Nodes={','.join(options.classical)} Default=YES",
+        f"PartitionName=compute Nodes={','.join(layout.classical)} Default=YES",
         *(
-            [f"PartitionName=quantum Nodes={','.join(options.quantum)}"]
-            if options.quantum
+            [
+                f"PartitionName=quantum Nodes={','.join(layout.quantum)}"
+                + (f" {lab_site.BILLING}" if options.site else "")
+            ]
+            if layout.quantum
             else []
         ),
-        *(_preemption(options) if options.preempt else []),
-        *options.extra,
+        *(_preemption(options.preempt, layout) if options.preempt else []),
+        *layout.extra,
     ]
 
 
-def _preemption(options: Options) -> list[str]:
+def _preemption(mode: str, layout: Layout) -> list[str]:
     return [
         "PreemptType=preempt/partition_prio",
-        f"PreemptMode={options.preempt}",
-        f"PartitionName=urgent Nodes={','.join(options.classical)} PriorityTier=2",
+        f"PreemptMode={mode}",
+        f"PartitionName=urgent Nodes={','.join(layout.classical)} PriorityTier=2",
     ]
 
 

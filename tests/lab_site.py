@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,9 +14,15 @@ ROOT = Path(__file__).parent.parent
 PLUGINS = ROOT / "deployments" / "slurm"
 DATABASE, ACCOUNTING, REST = "mariadbd", "slurmdbd", "slurmrestd"
 ACCOUNTS = ("physics", "chemistry")
+# whose jobs have the highest class in the QPUs' services
+QOS = "urgent"
 # the tasks of an array ask one after the other
 SCHEDULING = "bb_array_stage_cnt=1"
-_PACKAGES = "mariadb-server-core slurmdbd slurmrestd lua-posix"
+# of the partition of the QPUs: an hour of a QPU is worth 100 of a CPU
+BILLING = 'TRESBillingWeights="CPU=1.0,GRES/qpu=100"'
+# beside slurm.conf
+SPANK = "qpu.so"
+_PACKAGES = "mariadb-server-core slurmdbd slurmrestd lua-posix gcc libslurm-dev"
 _SQL = Path("/usr/share/mysql")
 # what the server itself needs: neither its users nor the names of time zones
 _TABLES = ("mysql_system_tables.sql", "mysql_performance_tables.sql")
@@ -33,23 +40,26 @@ _SMALL = (
 
 def missing(path: str) -> str:
     """What is not installed, and how to install it; empty if nothing is."""
-    for program in (DATABASE, ACCOUNTING, REST):
+    for program in (DATABASE, ACCOUNTING, REST, "gcc"):
         if shutil.which(program, path=path) is None:
             return (
                 f"{program} is not installed (apt-get install --no-install-recommends "
                 f"{_PACKAGES})"
             )
-    if not Path("/usr/share/lua/5.1/posix").exists():
-        return f"lua-posix is not installed (apt-get install {_PACKAGES})"
+    for package, file in (
+        ("lua-posix", "/usr/share/lua/5.1/posix"),
+        ("libslurm-dev", "/usr/include/slurm/spank.h"),
+    ):
+        if not Path(file).exists():
+            return f"{package} is not installed (apt-get install {_PACKAGES})"
     return ""
 
 
-def write(folder: Path, run: Path, port: int, user: str, qrmi_config: Path) -> None:
-    """Write the files beside ``slurm.conf``.
+def write(folder: Path, run: Path, port: int, user: str) -> None:
+    """Write what all clusters have: slurmdbd with its database, the SPANK plugin.
 
     :param port: of slurmdbd
     :param user: who runs the daemons
-    :param qrmi_config: the QPUs of the plugins
     """
     # of nobody else, since the database asks for no password
     private = run / "private"
@@ -72,10 +82,25 @@ def write(folder: Path, run: Path, port: int, user: str, qrmi_config: Path) -> N
         f"PidFile={run}/slurmdbd.pid\n"
         f"LogFile={folder}/slurmdbd.log\n"
     )
+    build_spank(PLUGINS / "qpu.c", folder / SPANK)
+
+
+def write_plugins(folder: Path, state: Path, qrmi_config: Path) -> None:
+    """Write the plugins beside ``slurm.conf``.
+
+    :param state: where they keep what they know of jobs
+    :param qrmi_config: the QPUs
+    """
     for plugin in PLUGINS.glob("*.lua"):
         shutil.copy(plugin, folder)
     shutil.copy(PLUGINS / "burst_buffer.conf", folder)
-    (folder / "qpu.lua").write_text(_settings(private / "qpu", qrmi_config))
+    (folder / "qpu.lua").write_text(_settings(state, qrmi_config))
+
+
+def build_spank(source: Path, to: Path) -> None:
+    """Build a SPANK plugin."""
+    flags = ("-Wall", "-Wextra", "-Werror", "-shared", "-fPIC")
+    subprocess.run(["gcc", *flags, "-o", to, source], check=True, timeout=120)
 
 
 def lines(run: Path, port: int) -> list[str]:
@@ -87,11 +112,15 @@ def lines(run: Path, port: int) -> list[str]:
         # munged's socket, which AuthInfo names for Slurm's other connections
         f"AccountingStoragePass={run}/s",
         "AccountingStorageTRES=gres/qpu",
+        "PriorityType=priority/multifactor",
+        "PriorityWeightFairshare=10000",
         "AccountingStorageEnforce=associations,limits,qos",
         "AuthAltTypes=auth/jwt",
         f"AuthAltParameters=jwt_key={run}/key",
         "BurstBufferType=burst_buffer/lua",
         "JobSubmitPlugins=lua",
+        # of sfq lease --elsewhere
+        "RequeueExit=75",
     ]
 
 
@@ -138,7 +167,11 @@ def qpus(qrmi_config: Path) -> list[str]:
 def _settings(state: Path, qrmi_config: Path) -> str:
     """The file ``qpu.lua``, with the figures of the site's example for every QPU."""
     first, *_ = names = qpus(qrmi_config)
-    limits = "{asking = 8, qubits = 100}"
+    kinds = [f"{name}:" for name in names] if len(names) > 1 else [""]
+    limits = [
+        f'{name} = {{asking = 8, gres = "qpu:{kind}1", qubits = 100}}'
+        for name, kind in zip(names, kinds, strict=True)
+    ]
     values = {
         "sfq": Path(sys.executable).parent / "sfq",
         "qrmi_config": qrmi_config,
@@ -146,5 +179,6 @@ def _settings(state: Path, qrmi_config: Path) -> str:
         "default": first,
     }
     words = [f'{key} = "{value}"' for key, value in values.items()]
-    words += [f"qpus = {{{', '.join(f'{name} = {limits}' for name in names)}}}"]
+    words += [f'classes = {{{{qos = "{QOS}", class = "production"}}}}']
+    words += [f"qpus = {{{', '.join(limits)}}}"]
     return f"return {{{', '.join(words)}}}\n"

@@ -15,7 +15,7 @@ import signal
 import socket
 import sys
 from contextlib import suppress
-from pathlib import Path
+from pathlib import Path, PurePath
 
 import psutil
 
@@ -49,6 +49,8 @@ def munged_command(folder: Path, key: Path) -> list[str]:
 
 class Supervisor:
     """The daemons of a lab, by name: ``munged``, ``slurmctld``, and those of the nodes.
+
+    A cluster with a folder of its own has it before the name: ``lab2/slurmctld``.
 
     :param folder: where each daemon's output goes
     :param run: has the sockets
@@ -131,9 +133,9 @@ class Supervisor:
             {
                 **os.environ,
                 "PATH": SYSTEM_PATH,
-                "SLURM_CONF": str(self._folder / "slurm.conf"),
+                "SLURM_CONF": str((self._folder / name).with_name("slurm.conf")),
                 # the controller writes jobcomp's times without saying in which zone
-                **({"TZ": "UTC"} if name == "slurmctld" else {}),
+                **({"TZ": "UTC"} if name.endswith("slurmctld") else {}),
                 **lab_site.environment(name, self._run),
             },
             file_actions=[
@@ -149,13 +151,13 @@ class Supervisor:
     def _command(self, name: str) -> list[str]:
         if (command := lab_site.command(name, self._run)) is not None:
             return command
-        match name:
+        match PurePath(name).name:
             case "munged":
                 return munged_command(self._run, self._run / "key")
             case "slurmctld":
                 return ["slurmctld", "-D"]
-            case _:
-                return ["slurmd", "-D", "-N", name]
+            case node:
+                return ["slurmd", "-D", "-N", node]
 
     def _reap(self) -> None:
         with suppress(ChildProcessError):

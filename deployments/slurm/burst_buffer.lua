@@ -32,14 +32,47 @@ local function declared(script)
 	return request
 end
 
+-- Whether a job has one directive, as job_submit.lua writes it. Users may write their own, and
+-- Slurm counts a job in `asking` only by its pool and capacity.
+local function is_plain(script)
+	local text = "\n" .. (read(script) or "")
+	local _, count = text:gsub("\n#QPU", "")
+	local bounds = (text:match("\n#QPU([^\n]*)") .. " "):match("^ pool=[%w_]+ capacity=1 (.*)$")
+	for word in (bounds or ""):gmatch("%S+") do
+		local bound, value = word:match("^(%l+)=(%d+%.?%d*)$")
+		local digits = ({seconds = 20, shots = 10, qubits = 10})[bound]
+		local whole = bound == "seconds" or not word:find(".", 1, true)
+		if not (digits and whole and #value < digits and tonumber(value) > 0) then
+			return false
+		end
+	end
+	return bounds ~= nil and count == 1
+end
+
 -- Run sfq slurm, and return its result for Slurm. What goes to the shell are the site's
 -- settings, names and numbers.
 local function sfq(action, job, request)
 	local words = {settings.sfq, "slurm", action, job, "--state", settings.state}
 	if request then
 		table.insert(words, "--qpu " .. request.name)
-		if request.seconds and action == "acquire" then
+	end
+	if action == "acquire" then
+		for _, rule in ipairs(settings.classes or {}) do
+			for _, what in ipairs({"qos", "partition", "priority"}) do
+				if rule[what] then
+					local about = what .. ":" .. rule[what] .. "=" .. rule.class
+					table.insert(words, "--class-of '" .. about .. "'")
+				end
+			end
+		end
+		if request.seconds then
 			table.insert(words, string.format("--expected-seconds %.17g", request.seconds))
+			table.insert(words, string.format("--max-qpu-seconds %.17g", request.seconds))
+		end
+		for _, bound in ipairs({"shots", "qubits"}) do
+			if request[bound] then
+				table.insert(words, string.format("--max-%s %d", bound, request[bound]))
+			end
 		end
 	end
 	table.insert(words, "--qrmi-config " .. settings.qrmi_config)
@@ -59,6 +92,10 @@ function slurm_bb_job_process(script, uid, gid)
 	local request = declared(script)
 	if not request then
 		return slurm.SUCCESS
+	end
+	if not is_plain(script) then
+		return slurm.ERROR, "expected one line #QPU pool=NAME capacity=1 " ..
+			"[seconds=S] [shots=N] [qubits=N]"
 	end
 	local limits = settings.qpus[request.name]
 	if not limits then

@@ -8,12 +8,21 @@ return {
 	state = "/var/spool/slurmctld/qpu",
 	-- more options of sfq, such as "--token-file /etc/slurm/qpu.token" of an admin
 	options = "",
-	-- what --gres=qpu:1 means; --gres=qpu:NAME:1 names another
+	-- The class of a job in the QPU's service: the first line that fits. The service's own
+	-- limits on classes apply as well, and its default to other jobs.
+	classes = {
+		-- {qos = "urgent", class = "production"},
+		-- {partition = "debug", class = "development"},
+		-- {priority = 100000, class = "production"},  -- from this priority on
+	},
+	-- what --gres=qpu:1 means; --gres=qpu:NAME:1 and --qpu=NAME name another
 	default = "qpu",
 	qpus = {
 		-- asking: jobs of Slurm that have a lease or ask for one, a process each on the
 		-- controller's host; the others wait in the order of Slurm's priorities.
+		-- gres: what a job with --qpu=NAME gets if it asks for no gres/qpu; of several
+		-- QPUs "qpu:NAME:1", and nothing where the QPU is no gres.
 		-- Jobs that declare more than these are refused: qubits, shots, seconds.
-		qpu = {asking = 8, qubits = 100},
+		qpu = {asking = 8, gres = "qpu:1", qubits = 100},
 	},
 }

@@ -9,6 +9,7 @@ import secrets
 from collections.abc import Mapping
 from contextlib import suppress
 from hashlib import sha256
+from pathlib import Path
 from typing import Annotated, Self, TypeAlias
 
 from dimod.core.sampler import Sampler
@@ -88,9 +89,12 @@ class AcmeQpu(Qpu):
     type = "acme"
     kinds = ("problem",)
     finds = True
+    files = ("keyFile",)
 
     def __init__(self, name: str, url: str, key_file: str, booking: str = "") -> None:
         super().__init__(name)
+        # the job's side may have another working folder
+        key_file = str(Path(key_file).absolute())
         self._known = {"URL": url, "KEY_FILE": key_file}
         self._booking = booking
         client = Client(url, {}, lambda: {"X-Acme-Key": qpu.read_token(key_file)})

@@ -66,7 +66,7 @@ class Request(BaseHTTPRequestHandler):
             text = json.dumps(told).encode()
             self.send_response(status)
             self.send_header("Content-Length", str(len(text)))
-            if status == 429:
+            if status in (429, 503):
                 self.send_header("Retry-After", "1")
             self.end_headers()
             self.wfile.write(text)
@@ -82,7 +82,8 @@ class Stand(ThreadingHTTPServer):
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Request)
         self.state, self.reason, self.booking = "up", "", ""
-        self.phase, self.busy = "done", 0
+        self.phase = "done"
+        self.refusals: list[int] = []
         self.jobs: list[dict[str, JSON]] = []
         self.spins: list[JSON] = []
         self.sent: list[dict[str, JSON]] = []
@@ -135,9 +136,8 @@ class Stand(ThreadingHTTPServer):
     def accept(self, sent: dict[str, JSON]) -> JSON:
         if sent["booking"] != self.booking:
             raise Refused(410, "the booking has ended")
-        if self.busy > 0:
-            self.busy -= 1
-            raise Refused(429, "too many ask")
+        if self.refusals:
+            raise Refused(self.refusals.pop(), "too many ask")
         bqm = BinaryQuadraticModel("SPIN")
         for number, bias in enumerate(cast("list[float]", sent["h"])):
             bqm.add_linear(number, bias)
@@ -208,6 +208,13 @@ class TestAcme(QpuContract, JobContract):
     def driver(self, config: dict[str, JSON]) -> Qpu:
         return qpu.load("acme").from_config("one", config)
 
+    @pytest.fixture(autouse=True)
+    def stands(self, stand: Stand) -> None:
+        self.stand = stand
+
+    def refuse(self, driver: Qpu, status: int) -> None:
+        self.stand.refusals = [status]
+
     def test_one_booking_at_a_time(self, driver: Qpu, lease: str) -> None:
         with pytest.raises(NoLease, match="'one': it is not free"):
             driver.acquire()
@@ -275,7 +282,7 @@ class TestAcme(QpuContract, JobContract):
             job.solve(problem(), {"num_reads": 1})
         with pytest.raises(InputError, match="num_sweeps"):
             job.solve(problem(), {"num_sweeps": 1})
-        stand.busy = 1
+        stand.refusals = [429]
         with pytest.raises(NotAccepted, match="too many ask") as caught:
             job.submit(task())
         assert caught.value.retry_seconds == 1

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
+from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
@@ -40,11 +41,15 @@ logger = logging.getLogger(__name__)
 
 
 class JobTimes(NamedTuple):
-    """Seconds of a job: elapsed on the QPU, charged by it, and all else but waiting."""
+    """Seconds of a job: elapsed on the QPU, charged by it, and all else but waiting for a QPU.
+
+    :param pending_seconds: of ``other_seconds``, those in which its Slurm job was pending
+    """
 
     device_seconds: float
     qpu_seconds: float
     other_seconds: float
+    pending_seconds: float = 0.0
 
     @property
     def total_seconds(self) -> float:
@@ -63,6 +68,7 @@ class _RecordedAttempt:
     queued_seconds: float = 0.0
     device_seconds: float = 0.0
     qpu_seconds: float = 0.0
+    pending_seconds: float = 0.0
 
 
 class History:
@@ -99,6 +105,8 @@ class History:
         for event, budgeted in events:
             if event["event"] == "qpu":
                 self._add_qpu_job(event, budgeted)
+            elif event["event"] == "slurm":
+                self._add_slurm_job(event)
             elif event["event"] == "job":
                 self._add_status(event)
         self.known = True
@@ -135,6 +143,12 @@ class History:
             self._charged[key] = max(seconds, before)
             self._spent[attempt.step, attempt.target] += max(0.0, seconds - before)
 
+    def _add_slurm_job(self, event: Event) -> None:
+        attempt = self._attempts.get(str(event["job"]))
+        if attempt is not None and event.get("started") is not None:
+            pending = number(event["started"]) - number(event["submitted"])
+            attempt.pending_seconds = max(0.0, pending)
+
     def _add_status(self, event: Event) -> None:
         job, status = str(event["job"]), event["status"]
         if status == "waiting":
@@ -151,7 +165,10 @@ class History:
             ran = number(event["time"]) - attempt.started
             waited = attempt.lease_seconds + attempt.queued_seconds
             other = max(0.0, ran - waited - attempt.device_seconds)
-            times = JobTimes(attempt.device_seconds, attempt.qpu_seconds, other)
+            pending = min(attempt.pending_seconds, other)
+            times = JobTimes(
+                attempt.device_seconds, attempt.qpu_seconds, other, pending
+            )
             self._times[attempt.step, attempt.target].append(times)
 
 
@@ -162,6 +179,18 @@ def _earlier(record: Journal) -> Iterator[tuple[Event, bool]]:
             # a driver that runs at the same time has a budget of its own
             budgeted = path >= record.first and not journal.is_open(path)
             yield from ((event, budgeted) for event in journal.read(path))
+
+
+def earlier_runs(directory: Path, file: Path) -> Iterator[tuple[Event, bool]]:
+    """The events of the runs of a StreamFlow file, none of which counts against a budget.
+
+    :param directory: of the journals
+    :param file: resolved
+    """
+    runs = islice(journal.latest_first(directory, file), LATEST_RUNS)
+    for path in reversed([*runs]):
+        with suppress(InputError):  # a corrupt journal
+            yield from ((event, False) for event in journal.read(path))
 
 
 @dataclass(frozen=True)
@@ -321,10 +350,21 @@ class Attempts:
         )
 
     def classical_target(
-        self, attempt: Attempt, name: str, capacity: Capacity
+        self,
+        attempt: Attempt,
+        name: str,
+        capacity: Capacity,
+        predicted: float | None = None,
     ) -> ClassicalTarget:
+        """The current state of a classical target.
+
+        :param predicted: seconds for which its Slurm job would be pending; by default, that
+            is part of the time that earlier jobs took
+        """
         times = self.history.times(attempt.step, name)
         seconds = times.total_seconds if times else None
+        if times is not None and predicted is not None:
+            seconds = times.total_seconds - times.pending_seconds
         ahead = max(0, 1 - capacity.free)  # jobs that must end before this one starts
         rounds = -(-ahead // capacity.slots)
         return ClassicalTarget(
@@ -332,7 +372,7 @@ class Attempts:
             free=capacity.free > 0,
             cooldown=self.cooldown_left(name),
             failed=attempt.failures.get(name),
-            wait=rounds * (seconds or 0.0),
+            wait=max(rounds * (seconds or 0.0), predicted or 0.0),
             seconds=seconds,
         )
 

@@ -17,6 +17,7 @@ from sf_quantum.errors import QuantumError
 from sf_quantum.files import JSON
 
 Prefer: TypeAlias = Literal["quantum", "classical", "earliest"]
+WaitFrom: TypeAlias = Literal["journal", "plan"]
 
 
 class Impossible(QuantumError):
@@ -40,6 +41,7 @@ class Budget:
 class StepRules:
     """The filter's configuration for one step; the schema describes the keys.
 
+    :param forecast: what the waits of classical targets are taken from
     :param variables: the input that gives the number of variables
     :param run: the budget of all steps of the filter together
     :param step: the budget of this step
@@ -47,6 +49,7 @@ class StepRules:
     """
 
     prefer: Prefer = "quantum"
+    forecast: WaitFrom = "journal"
     max_wait: float | None = None
     max_variables: int | None = None
     min_variables: int | None = None
@@ -56,6 +59,11 @@ class StepRules:
     fallback: bool = True
     expected_seconds: float | None = None
     hints: Mapping[str, JSON] = field(default_factory=dict)
+
+    @property
+    def predicts(self) -> bool:
+        """Whether the waits of classical targets are needed, and the simulator is asked."""
+        return self.prefer == "earliest" and self.forecast == "plan"
 
     @property
     def has_budget(self) -> bool:
@@ -87,6 +95,7 @@ class FilterRules:
         variables = config.get("variables")
         return StepRules(
             prefer=cast("Prefer", config.get("prefer") or "quantum"),
+            forecast=cast("WaitFrom", config.get("forecast") or "journal"),
             max_wait=_number(config, "maxWait"),
             max_variables=_integer(config, "maxVariables"),
             min_variables=_integer(config, "minVariables"),

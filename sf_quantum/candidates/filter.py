@@ -33,6 +33,7 @@ from sf_quantum.candidates.decision import (
     describe,
     explain,
 )
+from sf_quantum.candidates.forecast import Forecast, QueueForecasts
 from sf_quantum.candidates.targets import (
     StatusPoller,
     StatusReply,
@@ -65,6 +66,7 @@ class CandidateFilter(BindingFilter):
         self,
         name: str,
         prefer: str = "quantum",
+        forecast: str = "journal",
         maxWait: float | None = None,
         maxVariables: int | None = None,
         minVariables: int | None = None,
@@ -82,6 +84,7 @@ class CandidateFilter(BindingFilter):
         self._rules = FilterRules(
             {
                 "prefer": prefer,
+                "forecast": forecast,
                 "maxWait": maxWait,
                 "maxVariables": maxVariables,
                 "minVariables": minVariables,
@@ -95,6 +98,7 @@ class CandidateFilter(BindingFilter):
         )
         self._timeout = timeout
         self._poller = StatusPoller(cooldown)
+        self._forecasts = QueueForecasts()
         self._attempts = Attempts(costs or {}, cooldown)
         self._warned: set[str] = set()
 
@@ -115,7 +119,7 @@ class CandidateFilter(BindingFilter):
         attempt = self._attempts.begin(job.name, step, rules)
         self._refuse_retry(attempt)
         by_name = {target_name(target): target for target in targets}
-        replies, capacity = await self._query(by_name)
+        replies, capacity, forecasts = await self._query(by_name, rules)
         candidate = CandidateJob(
             variables=self._variables(job, rules),
             attempt=attempt.number,
@@ -131,7 +135,9 @@ class CandidateFilter(BindingFilter):
             if name not in capacity
         ]
         classical = [
-            self._attempts.classical_target(attempt, name, capacity[name])
+            self._attempts.classical_target(
+                attempt, name, capacity[name], forecasts[name].seconds
+            )
             for name in capacity
         ]
         try:
@@ -142,12 +148,13 @@ class CandidateFilter(BindingFilter):
             ) from error
         self._send(attempt, decision, alternatives=len(by_name) > 1)
         states = [_journal_entry(qpu, replies.get(qpu.name)) for qpu in qpus]
-        _report(attempt, decision, time.monotonic() - began, states)
+        waits = {name: one.to_json() for name, one in forecasts.items() if one.asked}
+        _report(attempt, decision, time.monotonic() - began, states, waits)
         return [by_name[name] for name in decision.targets]
 
     async def _query(
-        self, targets: Mapping[str, Target]
-    ) -> tuple[dict[str, StatusReply], dict[str, Capacity]]:
+        self, targets: Mapping[str, Target], rules: StepRules
+    ) -> tuple[dict[str, StatusReply], dict[str, Capacity], dict[str, Forecast]]:
         record = journal.current()
         folder = record.file.absolute().parent if record is not None else Path.cwd()
         sources = {
@@ -160,9 +167,11 @@ class CandidateFilter(BindingFilter):
         awake = {
             n: s for n, s in sources.items() if not self._attempts.cooldown_left(n)
         }
-        replies, capacity, _ = await asyncio.gather(
+        predicted = classical if rules.predicts and sources else []
+        replies, capacity, forecasts, _ = await asyncio.gather(
             self._poller.poll(awake if awake or classical else sources, self._timeout),
             capacities(classical, self._attempts.running_on, self._timeout),
+            self._forecasts.predict(predicted, self._timeout),
             self._attempts.update(self._timeout),
         )
         for name, reply in replies.items():
@@ -170,7 +179,14 @@ class CandidateFilter(BindingFilter):
                 logger.warning(
                     f"QPU {name} {describe(reply)}; it is considered offline"
                 )
-        return replies, capacity
+        for name, forecast in forecasts.items():
+            if forecast.why:
+                self._warn(
+                    f"Filter {self.name}: the wait for nodes of {name} is taken from "
+                    f"earlier jobs, since it {forecast.why}"
+                )
+        others = {name: Forecast() for name in capacity.keys() - forecasts.keys()}
+        return replies, capacity, forecasts | others
 
     @classmethod
     def get_schema(cls) -> str:
@@ -289,7 +305,11 @@ class CandidateFilter(BindingFilter):
 
 
 def _report(
-    attempt: Attempt, decision: Decision, seconds: float, states: list[JSON]
+    attempt: Attempt,
+    decision: Decision,
+    seconds: float,
+    states: list[JSON],
+    forecasts: dict[str, JSON],
 ) -> None:
     reason = explain(decision)
     if logger.isEnabledFor(logging.INFO):
@@ -308,6 +328,7 @@ def _report(
             reason=reason,
             seconds=seconds,
             asked=states,
+            forecasts=forecasts,
         )
 
 

@@ -10,10 +10,10 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from sf_quantum import __version__
 from sf_quantum.cli.arguments import sentence
 from sf_quantum.errors import QuantumError
 from sf_quantum.text import one_line
+from sf_quantum.version import __version__
 
 # Help by command. A command's module is imported only when the command is called, so
 # that ``sfq --help`` and every step of a workflow start fast.
@@ -33,7 +33,10 @@ COMMANDS = {
     "usage": "report QPU usage and waiting times by user, project, lease, job or step",
     "admin": "open, drain or close a QPU, announce maintenance, run device operations",
     "samplers": "list the installed samplers, and whether they can be used here",
-    "check": "check a StreamFlow file, or a QPU service's, before it runs",
+    "init": "write a small hybrid workflow that runs at once",
+    "check": "check a StreamFlow file, a QPU service's or a workload before it runs",
+    "plan": "predict what each allocation strategy costs, and recommend one",
+    "run": "check and run a StreamFlow file, show its progress, and report on it",
     "report": "show a run's journal as a table, JSON or a timeline",
 }
 
@@ -52,8 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return int(args.run(args))
     except BrokenPipeError:
-        # the reader (head, less) closed the pipe: do not flush to it at exit
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        discard_output()
         return 0
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
@@ -66,6 +68,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             code, text = error.exit_code, str(error)
     print(f"sfq {args.command}: {one_line(text)}", file=sys.stderr)
     return code
+
+
+def discard_output() -> None:
+    """Print to nowhere from now on, also at exit: the reader (head, less) is gone."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 class _Parser(argparse.ArgumentParser):
@@ -97,8 +104,27 @@ def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
         if name == called:
             module = importlib.import_module(f"sf_quantum.cli.{name}")
             module.configure(sub)
-            sub.add_argument(
-                "--debug", action="store_true", help="show a traceback on errors"
-            )
-            sub.set_defaults(run=module.run, parser=sub)
+            sub.set_defaults(run=module.run, parser=sub, debug=False)
+            _add_debug(sub)
     return parser
+
+
+def options(command: str) -> dict[str, argparse.Action] | None:
+    """The options of a command, by their flags; ``None`` if it does not exist."""
+    if command not in COMMANDS:
+        return None
+    parser = argparse.ArgumentParser(add_help=False)
+    importlib.import_module(f"sf_quantum.cli.{command}").configure(parser)
+    return parser._option_string_actions
+
+
+def _add_debug(parser: argparse.ArgumentParser) -> None:
+    """Add ``--debug``, also to the subcommands of a command."""
+    help_ = "show a traceback on errors"
+    parser.add_argument(
+        "--debug", action="store_true", default=argparse.SUPPRESS, help=help_
+    )
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for name in action.choices:
+                _add_debug(action.choices[name])

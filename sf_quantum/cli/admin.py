@@ -10,7 +10,7 @@ from typing import TypeAlias
 from urllib.parse import quote
 
 from sf_quantum.cli import service
-from sf_quantum.cli.arguments import sentence
+from sf_quantum.cli.arguments import positive, seconds, sentence
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON, mapping
 from sf_quantum.qpu.service_client import ServiceClient
@@ -52,9 +52,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         ("close", "accept no jobs or leases; the running job is queued again"),
     ):
         closing = add(name, help_, _set_status, _format_status)
-        closing.add_argument(
-            "message", nargs="?", default="", help="shown to refused users"
-        )
+        _add_message(closing)
     maintenance = add(
         "maintenance",
         "list maintenance windows, announce one, or cancel one",
@@ -74,7 +72,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="WHEN",
         help="(default: when the QPU is opened)",
     )
-    maintenance.add_argument("--message", help="shown to refused users")
+    _add_message(maintenance)
     add("operations", "list the device's settings", _operations, _format_operations)
     operation = add("run", "run an operation of the device", _run, _format_outcome)
     operation.add_argument("name", help="of the operation, see `sfq admin operations`")
@@ -86,14 +84,18 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     operation.add_argument(
         "--wait",
-        type=float,
+        type=seconds,
         default=10.0,
         metavar="S",
         help="seconds to wait for the running job (default: %(default)g)",
     )
     audit = add("audit", "list admins' actions, latest first", _audit, _format_audit)
     audit.add_argument(
-        "--limit", type=int, default=100, metavar="N", help="(default: %(default)s)"
+        "--limit",
+        type=positive,
+        default=100,
+        metavar="N",
+        help="(default: %(default)s)",
     )
     help_ = "copy the state of a service on this machine, also while it runs"
     backup = actions.add_parser(
@@ -109,6 +111,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     of.add_argument(
         "--config", type=Path, metavar="FILE", help="the configuration that names it"
     )
+
+
+def _add_message(parser: argparse.ArgumentParser) -> None:
+    help_ = "shown to refused users"
+    parser.add_argument("--message", metavar="TEXT", help=help_)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -144,7 +151,9 @@ def _status(client: ServiceClient, _: argparse.Namespace) -> JSON:
 
 
 def _set_status(client: ServiceClient, args: argparse.Namespace) -> JSON:
-    body: dict[str, JSON] = {} if args.act == "open" else {"message": args.message}
+    body: dict[str, JSON] = {}
+    if args.act != "open":
+        body["message"] = args.message or ""
     service.request(client, "POST", f"{_DEVICE}/{args.act}", body)
     return _status(client, args)
 

@@ -6,6 +6,7 @@ import argparse
 import math
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import TypeVar
 
 Value = TypeVar("Value")
@@ -50,6 +51,9 @@ positive = checked(int, "a whole number of at least 1", lambda n: n >= 1)
 number = checked(float, "a number", lambda x: not math.isnan(x))
 not_negative = checked(number, "a number of at least 0", lambda x: x >= 0)
 seconds = checked(float, "a number of seconds", lambda s: 0 <= s < math.inf)
+picture = checked(
+    Path, "a .png or .svg file", lambda path: path.suffix.lower() in (".png", ".svg")
+)
 whole_range = checked(
     lambda text: _pair(text, int),
     "a range such as 4:10, the lower bound first",

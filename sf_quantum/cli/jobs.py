@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from urllib.parse import quote, urlencode
 
 from sf_quantum.cli import service
-from sf_quantum.cli.arguments import checked
+from sf_quantum.cli.arguments import positive
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
 from sf_quantum.net.transport import Response
@@ -32,7 +32,6 @@ _COLUMNS = {
     "submitted": "submitted",
     "note": "note",
 }
-_limit = checked(int, "a whole number from 1 on", lambda n: n >= 1)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -43,7 +42,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     number = listing.add_mutually_exclusive_group()
     number.add_argument(
         "--limit",
-        type=_limit,
+        type=positive,
         default=100,
         metavar="N",
         help="how many at most (default: %(default)s)",
@@ -77,16 +76,16 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _list(client: ServiceClient, args: argparse.Namespace) -> int:
-    pages = [*_pages(client, args.limit, args.live)]
-    jobs = [job for page in reversed(pages) for job in page]
+    listed = [*pages(client, args.limit, live=args.live)]
+    jobs = [job for page in reversed(listed) for job in page]
     # a service of an earlier version lists all
     shown = [job for job in jobs if not (args.live and _over(job))]
     service.print_table(_COLUMNS, shown, "no jobs", args)
     return 0
 
 
-def _pages(
-    client: ServiceClient, most: float, live: bool
+def pages(
+    client: ServiceClient, most: float = math.inf, *, live: bool = False
 ) -> Iterator[list[dict[str, JSON]]]:
     """Yield the latest jobs page by page, each oldest first."""
     query: dict[str, JSON] = {"live": "true"} if live else {}

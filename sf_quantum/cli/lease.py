@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import logging
+import math
 import os
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -19,14 +20,22 @@ from types import FrameType
 from typing import TypeAlias
 
 from sf_quantum import qpu
-from sf_quantum.cli.arguments import seconds
+from sf_quantum.cli.arguments import checked, positive, seconds
 from sf_quantum.cli.service import add_selection, selection
-from sf_quantum.errors import InputError, QpuError, QuantumError
+from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
-from sf_quantum.qpu import AuthenticationError, NoLease, Qpu, account
+from sf_quantum.malleability import give_back, malleable
+from sf_quantum.qpu import (
+    RESOURCES,
+    AuthenticationError,
+    NoLease,
+    Qpu,
+    account,
+    listed,
+    opening,
+)
 from sf_quantum.qpu.account import CommandRun, LeaseUsage
 from sf_quantum.qpu.leases import (
-    AcquireOptions,
     LeaseProblem,
     LeaseSet,
     QpuLoss,
@@ -74,6 +83,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="a hint: seconds on the QPU that CMD will use, without waits",
     )
     add("--pattern", choices=PATTERNS, help="a hint: how CMD spends its time")
+    add_bounds(parser)
     add(
         "--purpose",
         metavar="TEXT",
@@ -113,6 +123,27 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "(of the type sfq)",
     )
     add(
+        "--shrink-to",
+        type=positive,
+        metavar="N",
+        help="in a Slurm job: give back all nodes but N before the wait for the leases, "
+        "and get nodes again when CMD has ended; sfq-nodes-JOB/environment.sh then tells "
+        "a shell of its nodes",
+    )
+    add(
+        "--regrow-to",
+        type=positive,
+        metavar="N",
+        help="nodes to have when CMD has ended (default: those of the job's start)",
+    )
+    add(
+        "--patience",
+        type=seconds,
+        metavar="S",
+        help="seconds to wait for these, then go on with those that are free (default: as "
+        "long as it takes)",
+    )
+    add(
         "--account",
         metavar="FILE",
         help="append a line of JSON with CMD's QPU jobs when CMD has ended",
@@ -125,6 +156,24 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_bounds(parser: argparse.ArgumentParser) -> None:
+    """Add the options for what the jobs of a lease may take."""
+    add = parser.add_argument
+    add(
+        "--max-qpu-seconds",
+        type=checked(float, "a number of seconds above 0", lambda s: 0 < s < math.inf),
+        metavar="S",
+        help="a bound: seconds on the QPU that the jobs of a lease may take together",
+    )
+    add("--max-shots", type=positive, metavar="N", help="a bound: shots of each job")
+    add(
+        "--max-qubits",
+        type=positive,
+        metavar="N",
+        help="a bound: qubits, variables, atoms or modes of each job",
+    )
+
+
 def run(args: argparse.Namespace) -> int:
     """Run the command, and return its exit status."""
     logging.basicConfig(format="sfq lease: %(message)s", stream=sys.stderr)
@@ -132,8 +181,11 @@ def run(args: argparse.Namespace) -> int:
         _check_held(args)
     if args.account is not None:
         _append(args.account, "")  # fail before a lease is acquired
+    for option in ("regrow_to", "patience"):
+        if args.shrink_to is None and getattr(args, option) is not None:
+            raise InputError(f"--{option.replace('_', '-')}: only with --shrink-to")
     command = _Command(args.cmd, args.time_limit)
-    with command.signals():
+    with command.signals(), _shrunk(args, command):
         try:
             usage = (_run_held if args.held else _run_leased)(args, command)
         except AuthenticationError as error:
@@ -147,10 +199,25 @@ def run(args: argparse.Namespace) -> int:
     return command.status
 
 
+@contextmanager
+def _shrunk(args: argparse.Namespace, command: _Command) -> Iterator[None]:
+    """Give nodes of the Slurm job back for the block, if that is asked for."""
+    keep = args.shrink_to
+    job = malleable(os.environ, keep, args.regrow_to, _print) if keep else None
+    if job is not None:
+        give_back(job, keep)
+    try:
+        yield
+    finally:
+        # without a lease as well: the caller may do without the QPU
+        if job is not None and not command.interrupted.is_set():
+            job.grow(args.patience, command.interrupted)
+
+
 def _check_held(args: argparse.Namespace) -> None:
     for option in (
-        "url qrmi_config token_file munge class_ wait expected_seconds pattern "
-        "purpose"
+        "url qrmi_config token_file munge class_ project wait expected_seconds pattern "
+        "max_qpu_seconds max_shots max_qubits purpose"
     ).split():
         if getattr(args, option) is not None:
             name = option.strip("_").replace("_", "-")
@@ -161,12 +228,10 @@ def _run_held(args: argparse.Namespace, command: _Command) -> Usage:
     """Run the command under the leases of the environment."""
     names = account.named(selection(args).names, os.environ)
     leases = account.leases_of(names, os.environ) if args.elsewhere else []
-    watches = [QpuWatch(qpu_, partial(_jobs, qpu_, token)) for qpu_, token in leases]
-    with (
-        watching([watch.look for watch in watches], command.leave),
-        _clients(args, os.environ) as own,
-    ):
+    looks = [QpuWatch(qpu_, partial(_jobs, qpu_, token)).look for qpu_, token in leases]
+    with watching(looks, command.leave), _clients(args, os.environ) as own:
         command.run({**os.environ, **own})
+        command.ascribe_failure(looks)
     return lambda: account.usage(account.leases_of(names, os.environ), names)
 
 
@@ -178,9 +243,7 @@ def _run_leased(args: argparse.Namespace, command: _Command) -> Usage:
     """Run the command under leases of its own, which are released when it ends."""
     options = {"class": args.class_, "project": args.project}
     qpus = selection(args, **options).qpus(os.environ)
-    for client in qpus:
-        if (problem := client.problem()) is not None:
-            raise InputError(f"QPU {client.name!r}: {problem}")
+    opening.check_leasable(qpus, vars(args))
     with LeaseSet(qpus, partial(_announce_wait, args.wait)) as leases:
         watched = qpus if args.elsewhere else []
         watches = [QpuWatch(client, partial(leases.jobs, client)) for client in watched]
@@ -189,24 +252,15 @@ def _run_leased(args: argparse.Namespace, command: _Command) -> Usage:
             began = time.monotonic()
             # in a thread, so that no lease is lost to a signal at the wrong moment;
             # signal handlers run in this one meanwhile
-            request = _request(args, qpus)
+            given = {**vars(args), "wait_seconds": args.wait}
+            request = opening.request(qpus, given, Path(args.cmd[0]).name)
             in_thread(lambda: leases.acquire(request, command.unwanted)).result()
             command.waited_seconds = time.monotonic() - began
             environment = {**os.environ, **_environment(leases)}
             with _clients(args, environment) as own:
                 command.run({**environment, **own})
+                command.ascribe_failure(looks)
         return partial(account.usage, leases.tokens())
-
-
-def _request(args: argparse.Namespace, qpus: Sequence[Qpu]) -> AcquireOptions:
-    purposes = [args.purpose]
-    purposes += [os.environ.get(f"{client.name}_SFQ_PURPOSE") for client in qpus]
-    hints = {"expectedSeconds": args.expected_seconds, "pattern": args.pattern}
-    return AcquireOptions(
-        wait_seconds=args.wait,
-        hints={key: value for key, value in hints.items() if value is not None},
-        purpose=next(filter(None, purposes), Path(args.cmd[0]).name),
-    )
 
 
 def _environment(leases: LeaseSet) -> dict[str, str]:
@@ -225,6 +279,7 @@ def _clients(
     """Yield the variables of SDKs' own clients, and answer these meanwhile."""
     client = qpu.from_environment(environment) if args.clients else None
     if client is None:
+        _check_addresses(environment)
         yield {}
     elif isinstance(client, SfqQpu):
         with stock_clients.variables(client, client.status(), environment) as own:
@@ -236,15 +291,24 @@ def _clients(
         )
 
 
+def _check_addresses(environment: Mapping[str, str]) -> None:
+    """Refuse to wait for the lease that the command itself holds."""
+    given = {key: environment.get(key, "") for key in stock_clients.ADDRESSES}
+    for name in listed(environment, RESOURCES) or []:
+        url = environment.get(f"{name}_SFQ_URL", "")
+        for key, address in given.items():
+            if not url or not stock_clients.is_at(url, address):
+                continue
+            if SfqQpu.from_environment(name, environment).status().vqpus == 1:
+                remedy = "add --clients, and leave the variable to it"
+                raise InputError(stock_clients.unleased(key, name, remedy))
+
+
 def _announce_wait(limit: float | None, client: Qpu, reason: QpuError) -> None:
-    about = ""
-    with suppress(QuantumError):
-        eta = client.status().eta_seconds
-        about = f", whose jobs wait about {eta:.0f} s" if eta is not None else ""
     # for a QPU that does not answer, there is a limit
     unlimited = limit is None and isinstance(reason, NoLease)
     way_out = "; no limit, --wait S sets one" if unlimited else ""
-    _print(f"waiting for a lease of QPU {client.name}{about} ({reason}){way_out}")
+    _print(f"{opening.waiting(client, reason)}{way_out}")
 
 
 def _write_account(path: str | None, ran: CommandRun) -> None:
@@ -273,6 +337,8 @@ class _Command:
         self._loss: QpuLoss | None = None
         #: set once the command must not start
         self.unwanted = threading.Event()
+        #: set by a signal that is to end everything
+        self.interrupted = threading.Event()
         self.status = 0
         #: how long the command waited for its leases
         self.waited_seconds = 0.0
@@ -301,6 +367,14 @@ class _Command:
             code = self._process.wait()
         self.status = 128 - code if code < 0 else code
         if self._loss and code != 0:
+            self.status = _exit_code(self._loss)
+
+    def ascribe_failure(self, looks: Iterable[Callable[[], QpuLoss | None]]) -> None:
+        """See whether the command failed for want of its QPU, before a watch said so."""
+        if self.status == 0 or self.unwanted.is_set():
+            return
+        self._loss = next(filter(None, (look() for look in looks)), None)
+        if self._loss is not None:
             self.status = _exit_code(self._loss)
 
     def leave(self, loss: QpuLoss) -> None:
@@ -345,7 +419,9 @@ class _Command:
                 signal.signal(number, handler)
 
     def _handle(self, number: int, _: FrameType | None) -> None:
-        if self._process is None:
+        if number in ENDING:
+            self.interrupted.set()
+        if self._process is None or self._process.returncode is not None:
             if number in ENDING:
                 self.status = 128 + number
                 self.unwanted.set()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import cast
 
-from sf_quantum.cli.arguments import add_points, number
+from sf_quantum.cli.arguments import add_points, number, picture
 from sf_quantum.clustering.consensus import Criteria, read_state
 from sf_quantum.clustering.points import read_points
 from sf_quantum.files import replacing
@@ -21,7 +21,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
         default=Criteria().threshold,
         help="the threshold, drawn as a line (default %(default)s)",
     )
-    add("--output", required=True, metavar="FILE.png", help="the picture")
+    add(
+        "--output",
+        required=True,
+        type=picture,
+        metavar="FILE.png|svg",
+        help="the picture",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -33,5 +39,5 @@ def run(args: argparse.Namespace) -> int:
     state = read_state(args.state, len(points.values))
     figure = draw(points, state, args.threshold)
     with replacing(args.output) as file:
-        figure.savefig(cast(str, file), format="png", dpi=110)
+        figure.savefig(cast(str, file), format=args.output.suffix[1:], dpi=110)
     return 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import re
 
 from sf_quantum import samplers
@@ -11,19 +12,23 @@ from sf_quantum.reporting.columns import align
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "name", nargs="?", help="one sampler: its parameters and their defaults"
-    )
+    add = parser.add_argument
+    add("name", nargs="?", help="one sampler: its parameters and their defaults")
+    add("--json", action="store_true", help="print the rows of the table as JSON")
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the table, or one sampler's parameters."""
+    heads = ("sampler", "usable", "description")
     if args.name is not None:
-        lines = [("parameter", "default", "description"), *_parameters(args.name)]
+        heads = ("parameter", "default", "description")
+        rows = _parameters(args.name)
     else:
-        heads = ("sampler", "usable", "description")
-        lines = [heads, *map(_row, samplers.names())]
-    print(*align(lines), sep="\n")
+        rows = [*map(_row, samplers.names())]
+    if args.json:
+        print(json.dumps([dict(zip(heads, row, strict=True)) for row in rows]))
+    else:
+        print(*align([heads, *rows]), sep="\n")
     return 0
 
 

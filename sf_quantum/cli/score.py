@@ -53,10 +53,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "of it; inf for all (default %(default)s)",
     )
     add(
-        "--output",
+        "--outdir",
         type=Path,
         default=Path(),
-        metavar="FOLDER",
+        metavar="DIR",
         help="folder for labels.csv, summary.json, state.json and cwl.output.json",
     )
 
@@ -84,9 +84,9 @@ def run(args: argparse.Namespace) -> int:
         record["adjusted_rand"] = consensus.adjusted_rand(best.labels, truth)
     consensus.advance(state, best, record, clusterings, samples.info, args.seed)
     summary = consensus.summary(state, criteria, *points.shape)
-    write_json(args.output / "state.json", consensus.state_content(state))
-    write_json(args.output / "summary.json", summary)
-    with replacing(args.output / "labels.csv") as file:
+    write_json(args.outdir / "state.json", consensus.state_content(state))
+    write_json(args.outdir / "summary.json", summary, indent=2)
+    with replacing(args.outdir / "labels.csv") as file:
         file.write("\n".join(["label", *map(str, state.labels), ""]).encode())
     answer: dict[str, JSON] = {
         "again": state.again(criteria),
@@ -96,7 +96,7 @@ def run(args: argparse.Namespace) -> int:
     }
     for name in ("state.json", "summary.json", "labels.csv"):
         answer[Path(name).stem] = {"class": "File", "path": name}
-    write_json(args.output / "cwl.output.json", answer)
+    write_json(args.outdir / "cwl.output.json", answer)
     return 0
 
 

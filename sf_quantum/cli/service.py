@@ -19,6 +19,7 @@ from sf_quantum.qpu.selection import QpuSelection
 from sf_quantum.qpu.service_client import REQUEST_SECONDS, ServiceClient
 from sf_quantum.qpu.sfq import SfqQpu
 from sf_quantum.reporting.columns import align
+from sf_quantum.text import rounded
 
 _NUMBERS = ("position", "start in s", "QPU s")
 _TIMES = frozenset(
@@ -182,7 +183,7 @@ def format_seconds(value: JSON) -> str:
     """Format seconds, or another number, with three digits or, from 100 on, as a whole number."""
     if not isinstance(value, int | float):
         return "-"
-    return f"{value:.3g}" if value < 100 else f"{value:.0f}"
+    return rounded(value)
 
 
 def _time(text: str, direction: int) -> float:

@@ -6,22 +6,27 @@ import argparse
 import json
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Self
 
 from sf_quantum import qpu
 from sf_quantum.cli import service
-from sf_quantum.cli.arguments import seconds, sentence
+from sf_quantum.cli.arguments import checked, seconds, sentence
+from sf_quantum.cli.lease import CLASSES, add_bounds
 from sf_quantum.errors import InputError, QpuError, QuantumError
 from sf_quantum.qpu import RESOURCES, TOKEN, Qpu, listed
 from sf_quantum.qpu.jobs import number
 from sf_quantum.qpu.leases import AcquireOptions, acquire
+from sf_quantum.qpu.opening import bounds
 from sf_quantum.qpu.sfq import SfqQpu
 from sf_quantum.threads import in_thread
 
@@ -30,10 +35,38 @@ REPORT_SECONDS = 15.0
 FIRST_REPORT_SECONDS = 1.0
 SLURM_SECONDS = 60.0
 # a line for each task of an array, which the id of its last task also means
-_COLUMNS = "%A|%i|%F|%K|%u|%U|%P|%a"
+_COLUMNS = "%A|%i|%F|%K|%u|%U|%P|%a|%q|%Q"
 # of a job that Slurm passes over
 _NOT_NEXT = ("Dependency", "BeginTime")
 TASKS_SECONDS = 2.0
+
+
+@dataclass(frozen=True)
+class ClassRule:
+    """Which class in the service jobs of a QOS, of a partition, or of a priority have."""
+
+    what: str
+    value: str
+    job_class: str
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read a rule such as ``qos:urgent=production``.
+
+        :raises ValueError: if it is none
+        """
+        found = re.fullmatch(r"(qos|partition|priority):([^=]+)=(\w+)", text)
+        if found is None or found[3] not in CLASSES:
+            raise ValueError(text)
+        if found[1] == "priority":
+            int(found[2])
+        return cls(*found.groups())
+
+    def fits(self, partition: str, qos: str, priority: str) -> bool:
+        """Whether it is about a job."""
+        if self.what == "priority":
+            return int(priority) >= int(self.value)
+        return self.value == (qos if self.what == "qos" else partition)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -51,6 +84,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
         type=seconds,
         metavar="S",
         help="a hint: seconds on the QPU that the job will use, without waits",
+    )
+    add_bounds(acquiring)
+    acquiring.add_argument(
+        "--class-of",
+        type=checked(ClassRule.parse, "such as qos:urgent=production"),
+        action="append",
+        default=[],
+        metavar="RULE",
+        help="the class of the lease: qos:NAME=CLASS, partition:NAME=CLASS, or "
+        "priority:N=CLASS from the priority N on; the first rule that fits the job counts",
     )
     confirming = "check that a job can start: it has its lease, and the QPU is online"
     _add(actions, "confirm", confirming, _confirm)
@@ -86,12 +129,13 @@ def _add(
 
 
 def _acquire(args: argparse.Namespace) -> None:
-    id_, array, task, user, uid, partition, account = _about(args.job)
-    job = {"QRMI_JOB_UID": uid, "QRMI_JOB_ID": str(args.job)}
+    id_, array, task, user, uid, partition, account, *ranks = _about(args.job)
+    job, cluster = {"QRMI_JOB_UID": uid, "QRMI_JOB_ID": str(args.job)}, _cluster()
     # what the clients of all kinds tell the QPU's service
     os.environ |= {
         **job,
         "SLURM_JOB_ID": str(args.job),
+        "SLURM_CLUSTER_NAME": cluster,
         "SLURM_JOB_PARTITION": partition,
         "SLURM_JOB_ACCOUNT": account,
     }
@@ -100,15 +144,19 @@ def _acquire(args: argparse.Namespace) -> None:
     _write(_file(args), {})
     while task.isdecimal() and _is_behind(array, int(task)):
         time.sleep(TASKS_SECONDS)
+    hints = bounds(vars(args))
+    if args.expected_seconds:
+        hints["expectedSeconds"] = args.expected_seconds
+    if (class_ := _class(args.class_of, partition, *ranks)) is not None:
+        hints["class"] = class_
     request = AcquireOptions(
         purpose=f"Slurm job {args.job}",
         # however long the QPU is away, the job waits and holds nothing
         trouble_seconds=math.inf,
-        hints=(
-            {"expectedSeconds": args.expected_seconds} if args.expected_seconds else {}
-        ),
-        # the same lease again if Slurm has lost the first answer
-        key=f"slurm-{args.job}",
+        hints=hints,
+        # the same lease again if Slurm has lost the first answer; other clusters have jobs
+        # with the same id, and a federation's each have a sibling of it
+        key=f"slurm-{cluster}-{args.job}",
     )
     began = time.monotonic()
     waiting, pause = in_thread(lambda: acquire(client, request)), FIRST_REPORT_SECONDS
@@ -136,6 +184,29 @@ def _about(job: int) -> list[str]:
         if number == str(job) and len(columns) == _COLUMNS.count("|"):
             return columns
     raise QpuError(f"squeue does not list job {job}")
+
+
+def _class(
+    rules: Sequence[ClassRule], partitions: str, qos: str, priority: str
+) -> str | None:
+    """Return the class that the rules give a job: the lowest of those in its partitions.
+
+    :param partitions: of a pending job, each that it may run in; Slurm also takes those
+        whose QOS or accounts would not let it start there
+    """
+    given = set()
+    for partition in partitions.split(","):
+        fitting = (rule for rule in rules if rule.fits(partition, qos, priority))
+        given.add(next((rule.job_class for rule in fitting), None))
+    if given == {None}:
+        return None
+    return max((class_ or CLASSES[-1] for class_ in given), key=CLASSES.index)
+
+
+def _cluster() -> str:
+    told = _slurm("scontrol", "show", "config")
+    found = re.search(r"^ClusterName *= *(\S+)", told, re.MULTILINE)
+    return found[1] if found else ""
 
 
 def _is_behind(array: str, task: int) -> bool:
@@ -194,8 +265,9 @@ def _release(args: argparse.Namespace) -> None:
     elif isinstance(client, SfqQpu):
         # Slurm has ended its request, which may have been granted meanwhile
         answer = client.service.send("GET", "/v1/leases", retry=True)
+        own = str(args.job), _cluster()
         for lease in service.objects(json.loads(answer.body)):
-            if lease.get("slurm_job_id") == str(args.job):
+            if (lease.get("slurm_job_id"), lease.get("slurm_cluster")) == own:
                 client.release(str(lease["id"]))
     _file(args).unlink(missing_ok=True)
 
@@ -234,9 +306,19 @@ def _account(job: int, client: Qpu, token: str, waited: str) -> None:
     def total(key: str) -> float:
         return sum(number(job.get(key)) or 0.0 for job in jobs)
 
+    def time_of(choose: Callable[[list[float]], float], key: str) -> str:
+        times = [time for job in jobs if (time := number(job.get(key))) is not None]
+        if not times:
+            return "none"
+        moment = datetime.fromtimestamp(choose(times), UTC)
+        return moment.isoformat(timespec="seconds")
+
     figures = {
         "resource_id": client.name,
         "resource_type": client.type,
+        "timestamps.created": time_of(min, "submitted"),
+        "timestamps.running": time_of(min, "started"),
+        "timestamps.finished": time_of(max, "ended"),
         "jobs": str(len(jobs)),
         "qpu_seconds": f"{total('qpu_seconds'):.6f}",
         "lease_wait_seconds": waited,

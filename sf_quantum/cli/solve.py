@@ -14,6 +14,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
 
 from sf_quantum import qpu, samplers
+from sf_quantum.cli.arguments import positive, whole
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON, check_writable, mapping, read_json, write_json
 from sf_quantum.qpu import Qpu
@@ -38,9 +39,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="name of a sampler, or auto: the QPU in the environment, or else neal; the "
         "circuits of qaoa run on the QPU in the environment if it takes circuits",
     )
-    add("--reads", type=int, default=1000, help="number of samples (default 1000)")
-    add("--seed", type=int, help="drawn and reported if omitted")
-    add("--sweeps", type=int, help="sweeps of simulated annealing (default 100)")
+    add("--reads", type=positive, default=1000, help="number of samples (default 1000)")
+    add("--seed", type=whole, help="drawn and reported if omitted")
+    add("--sweeps", type=positive, help="sweeps of simulated annealing (default 100)")
     add(
         "--set",
         action="append",
@@ -67,10 +68,6 @@ def _known(name: str) -> str:
 
 def run(args: argparse.Namespace) -> int:
     """Solve one problem."""
-    for option in ("reads", "sweeps"):
-        value = getattr(args, option)
-        if value is not None and value < 1:
-            raise InputError(f"--{option} {value}: expected 1 or more")
     content = read_json(args.problem, "problem")
     bqm = _bqm(args.problem, content)
     check_writable(args.output)

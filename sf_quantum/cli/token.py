@@ -19,13 +19,13 @@ from sf_quantum.files import JSON
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.epilog = (
         "The token is printed to standard output once; the tokens file holds only its "
-        "hash. Without --file, the line for the tokens file is printed to standard error. "
+        "hash. Without --tokens, the line for the tokens file is printed to standard error. "
         "To revoke a token, remove its line; a running service reads the file again."
     )
     add = parser.add_argument
     add("user", help="the user's name")
     add("--admin", action="store_true", help="give the user all rights of an admin")
-    add("--file", type=Path, metavar="FILE", help="tokens file to add the line to")
+    add("--tokens", type=Path, metavar="FILE", help="tokens file to add the line to")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -39,10 +39,10 @@ def run(args: argparse.Namespace) -> int:
         raise InputError(
             f"user {args.user!r}: expected 1 to 64 letters, digits or any of _ . @ -"
         ) from error
-    if args.file is None:
+    if args.tokens is None:
         print(f"add to the tokens file: {line}", end="", file=sys.stderr)
     else:
-        path = Path(os.path.realpath(args.file))  # a symbolic link is kept
+        path = Path(os.path.realpath(args.tokens))  # a symbolic link is kept
         try:
             with _locked(path):
                 _replace(path, _with_line(path, line))

@@ -1,4 +1,4 @@
-"""``sfq usage``: reports of QPU usage and waiting times."""
+"""``sfq usage``: reports of QPU usage and waiting times, and traces of jobs."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ import csv
 import json
 import sys
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from urllib.parse import urlencode
 
 from sf_quantum.cli import service
-from sf_quantum.files import JSON, mapping
+from sf_quantum.errors import InputError
+from sf_quantum.files import JSON, check_writable, mapping
 from sf_quantum.qpu.service_client import ServiceClient
 from sf_quantum.reporting.columns import align
 from sf_quantum.text import csv_cell
@@ -55,12 +57,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     service.add_service(parser)
     add = parser.add_argument
     add("--csv", action="store_true", help="print the rows as CSV, without the total")
-    add(
-        "--by",
-        choices=REPORTS,
-        default="user",
-        help="what each row sums up (default: %(default)s)",
-    )
+    add("--by", choices=REPORTS, help="what each row sums up (default: user)")
     add(
         "--from",
         dest="from_",
@@ -74,10 +71,28 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="WHEN",
         help="end of the period (default: now)",
     )
+    add(
+        "--trace",
+        type=Path,
+        metavar="FILE",
+        help="write the jobs that were submitted in the period and are over, as a trace "
+        "for sfq plan, instead of a report",
+    )
+    add(
+        "--anonymise",
+        action="store_true",
+        help="in the trace, write numbers instead of names, and times from the first "
+        "submission on",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the report."""
+    """Print the report, or write the trace."""
+    if args.trace is not None:
+        return _write_trace(args)
+    if args.anonymise:
+        raise InputError("--anonymise: only with --trace")
+    args.by = args.by or "user"
     client = service.client(args)
     pages = list(_pages(client, args))
     rows: list[JSON] = [row for page in pages for row in service.objects(page["rows"])]
@@ -88,6 +103,20 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps(report))
     else:
         print(*_table(args.by, report), sep="\n")
+    return 0
+
+
+def _write_trace(args: argparse.Namespace) -> int:
+    from sf_quantum.cli import qpu_trace
+    from sf_quantum.planning.traces import qpu
+
+    if given := [f"--{name}" for name in ("by", "csv", "json") if getattr(args, name)]:
+        raise InputError(f"--trace: writes no report, so leave out {given[0]}")
+    check_writable(args.trace)
+    trace, pending = qpu_trace.collect(service.client(args), args.from_, args.until)
+    qpu.write(args.trace, qpu.anonymised(trace) if args.anonymise else trace)
+    left_out = f" ({pending} not over yet, left out)" if pending else ""
+    print(f"{args.trace}: {len(trace.jobs)} jobs{left_out}")
     return 0
 
 

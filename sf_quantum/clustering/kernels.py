@@ -180,5 +180,6 @@ def _library() -> ctypes.CDLL:
     except OSError as error:
         raise QuantumError(
             f"{path}: the compiled kernels cannot be loaded ({error}); "
-            "install sf-quantum again on this kind of machine: pip install ."
+            "install it again on this kind of machine: pip install --force-reinstall "
+            "--no-deps sf-quantum, or . in a checkout"
         ) from error

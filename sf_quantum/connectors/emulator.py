@@ -82,12 +82,14 @@ class EmulatorConnector(QuantumConnector):
         noise: float = 0,
         seed: int | None = None,
         faults: MutableMapping[str, float] | None = None,
+        clients: bool = False,
         transferBufferSize: int = 2**16,
     ) -> None:
         super().__init__(
             deployment_name, config_dir, connector, service, transferBufferSize
         )
         self._slots = vqpus
+        self._clients = clients
         self._options = {
             "--technology": technology,
             "--time-scale": timeScale,

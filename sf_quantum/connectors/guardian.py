@@ -2,8 +2,8 @@
 
 The driver (``streamflow run``) holds the write end of a pipe, the guardian the read end.
 When the driver ends, also by SIGINT, SIGTERM or SIGKILL, the pipe is closed. The guardian
-then gives back the driver's leases, ends the processes that the driver left behind,
-removes the driver's temporary folders, and exits. It identifies the processes by an
+then gives back the driver's leases, cancels its jobs behind ``slurmrestd``, ends the
+processes that the driver left behind, removes the driver's temporary folders, and exits. It identifies the processes by an
 environment variable that they inherit, so it finds orphaned grandchildren too, and those
 whose environment was cleaned (``env -i``) by a resource limit, which only they share.
 """
@@ -38,6 +38,8 @@ GRACE_SECONDS = 2.0
 PAUSE_SECONDS = 0.05
 # a process that waits for a dead file system cannot be ended, not even by SIGKILL
 GIVE_UP_SECONDS = 10.0
+# for which slurmrestd is asked to cancel jobs
+SWEEP_SECONDS = 60.0
 
 
 class Guardian:
@@ -82,8 +84,16 @@ class Guardian:
         """
         self._send(type=type_, name=name, config=dict(config), hold=token)
 
+    def cancel_jobs(self, settings: Mapping[str, JSON], comment: str) -> None:
+        """Have Slurm jobs cancelled after the driver's end, unless they were released.
+
+        :param settings: of :class:`~sf_quantum.connectors.slurm.transport.slurmrestd.Settings`
+        :param comment: with which the comments of the jobs begin
+        """
+        self._send(slurmrestd=dict(settings), hold=comment)
+
     def release(self, token: str) -> None:
-        """Note that a lease was given back."""
+        """Note that a lease was given back, or that no jobs with a comment are left."""
         self._send(release=token)
 
     def _send(self, **message: JSON) -> None:
@@ -165,7 +175,15 @@ def leases_held(messages: Iterable[Mapping[str, JSON]]) -> list[Mapping[str, JSO
 
 
 def give_back(lease: Mapping[str, JSON]) -> None:
-    """Give a lease back; one whose QPU does not answer is left to expire."""
+    """Give a lease back; one whose QPU does not answer is left to expire.
+
+    What is held may also be Slurm jobs, which are cancelled.
+    """
+    if isinstance(settings := lease.get("slurmrestd"), dict):
+        from sf_quantum.connectors.slurm.transport import slurmrestd
+
+        slurmrestd.sweep(settings, str(lease["hold"]), SWEEP_SECONDS)
+        return
     # on demand: every driver starts a guardian, and few have leases
     from sf_quantum.qpu import selection
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -13,9 +14,9 @@ from typing import TypeVar, TypeVarTuple
 from streamflow.core.exception import WorkflowExecutionException
 from streamflow.log_handler import logger
 
-from sf_quantum.connectors import guardian
+from sf_quantum.connectors import guardian, qpu_jobs
 from sf_quantum.connectors.tracebacks import OneLineException, traceback_filter
-from sf_quantum.errors import InputError, QuantumError
+from sf_quantum.errors import InputError, QpuError, QuantumError
 from sf_quantum.files import JSON
 from sf_quantum.qpu import OVER, Qpu, QpuStatus
 from sf_quantum.qpu.leases import (
@@ -26,6 +27,7 @@ from sf_quantum.qpu.leases import (
     WaitCancelled,
     acquire,
 )
+from sf_quantum.text import one_line
 
 # calls that wait for a lease, and a few that give one back
 THREADS = 256
@@ -58,6 +60,33 @@ class JobLease(HeldLease):
         if (jobs := self.qpu.jobs(self.token)) is None:
             return None
         return [one for one in jobs if self.owners.get(str(one.get("id")), job) == job]
+
+
+class _LeaseWait:
+    """A job's wait for a lease, in the journal."""
+
+    def __init__(self, qpu: str, job: str) -> None:
+        self._qpu, self._job = qpu, job
+        self._began = time.monotonic()
+        self._reason = ""
+        self._loop = asyncio.get_running_loop()
+
+    def told(self, error: QpuError) -> None:
+        """No lease is free, and why; called in a thread."""
+        with suppress(RuntimeError):  # the run has ended
+            self._loop.call_soon_threadsafe(self._tell, one_line(str(error)))
+
+    def over(self, granted: bool) -> None:
+        if self._reason:
+            self._write("granted" if granted else "given-up")
+
+    def _tell(self, reason: str) -> None:
+        self._reason = reason
+        self._write("waiting")
+
+    def _write(self, status: str) -> None:
+        seconds = time.monotonic() - self._began
+        qpu_jobs.record_wait(self._job, self._qpu, status, self._reason, seconds)
 
 
 class LeasePool:
@@ -100,9 +129,12 @@ class LeasePool:
         if (kept := await self._take_kept()) is not None:
             return kept
         self._waits.add(stop := threading.Event())
-        future = self._threads.submit(self._acquire, request, stop)
+        wait = _LeaseWait(self.qpu.name, request.job or "")
+        future = self._threads.submit(self._acquire, request, stop, wait.told)
+        granted = False
         try:
             lease = await asyncio.wrap_future(future)
+            granted = True
         except asyncio.CancelledError:
             stop.set()
             # it may just have been granted
@@ -117,6 +149,7 @@ class LeasePool:
             ) from error
         finally:
             self._waits.discard(stop)
+            wait.over(granted)
         self._held.add(lease)
         if stop.is_set():  # the pool was closed while the lease was being granted
             await self.release_or_expire(lease)
@@ -135,7 +168,7 @@ class LeasePool:
         # the lease may have been given back while the job was running
         if keep and self._keep_seconds > 0 and lease in self._held:
             try:
-                jobs = await self._in_thread(lease.jobs_of, job)
+                jobs = await self.jobs_of(lease, job)
             except BaseException:
                 await self.release(lease)
                 raise
@@ -144,7 +177,7 @@ class LeasePool:
                 self._keep(lease)
                 return jobs
         await self.release(lease)
-        return await self._in_thread(lease.jobs_of, job)
+        return await self.jobs_of(lease, job)
 
     async def release(self, lease: JobLease) -> None:
         """Give a lease back, once, which cancels the QPU jobs it still has.
@@ -156,6 +189,10 @@ class LeasePool:
             # shielded: else cancelling the task also cancels a call that still waits
             # for a thread
             await asyncio.shield(self._in_thread(self._release, lease))
+
+    async def jobs_of(self, lease: JobLease, job: str) -> list[dict[str, JSON]] | None:
+        """See :meth:`JobLease.jobs_of`, or raise :class:`QpuUnavailable`."""
+        return await self._in_thread(lease.jobs_of, job)
 
     async def lost(self, look: Callable[[], QpuLoss | None]) -> QpuLoss:
         """Wait until a job has to leave the QPU.
@@ -179,8 +216,13 @@ class LeasePool:
         for task in list(self._expiring):
             await task
 
-    def _acquire(self, request: AcquireOptions, stop: threading.Event) -> JobLease:
-        token = acquire(self.qpu, request, stop)
+    def _acquire(
+        self,
+        request: AcquireOptions,
+        stop: threading.Event,
+        on_wait: Callable[[QpuError], None],
+    ) -> JobLease:
+        token = acquire(self.qpu, request, stop, on_wait)
         if self._guarded is not None:
             # in this thread, before the driver can be stopped without the guardian knowing
             guardian.current().hold(self.qpu.type, self.qpu.name, self._guarded, token)

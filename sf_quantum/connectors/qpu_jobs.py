@@ -62,6 +62,17 @@ def record(
     )
 
 
+def record_wait(job: str, qpu: str, status: str, reason: str, seconds: float) -> None:
+    """Write into the run's journal that a job waits for a lease, or no longer does.
+
+    :param status: ``waiting``, ``granted`` or ``given-up``
+    :param reason: why it waits or has waited
+    """
+    if (run := journal.current()) is not None:
+        fields: dict[str, JSON] = {"reason": reason, "seconds": seconds}
+        run.write("lease", job=job, qpu=qpu, status=status, **fields)
+
+
 def unused_message(job: str, qpu: str) -> str:
     """Explain why a job whose command succeeded has failed."""
     return (

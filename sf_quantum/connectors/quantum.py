@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import posixpath
 import re
 import shlex
 import time
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -38,6 +39,13 @@ from sf_quantum.errors import QpuError
 from sf_quantum.files import JSON
 from sf_quantum.qpu import AuthenticationError, Qpu, QpuStatus
 from sf_quantum.qpu.leases import AcquireOptions, LeaseProblem, QpuLoss, QpuWatch
+from sf_quantum.qpu.sdks import stock_clients
+from sf_quantum.qpu.sfq import SfqQpu
+
+# how a job starts whose clients of SDKs find the QPU by their own variables
+FORWARDED = ("sfq", "lease", "--held", "--clients", "--")
+# between two requests for the ETA of a QPU job
+ETA_SECONDS = 2.0
 
 # by deployment name; a driver process is one run, in which these are unique
 _deployed: WeakValueDictionary[str, QuantumConnector] = WeakValueDictionary()
@@ -76,6 +84,8 @@ class QuantumConnector(LocationWrapper, ABC):
     lease_wait_seconds: float | None = None
     #: the number of vQPUs
     _slots = 1
+    #: whether the clients of SDKs find the QPU by their own variables
+    _clients = False
 
     def __init__(
         self,
@@ -154,9 +164,10 @@ class QuantumConnector(LocationWrapper, ABC):
             return await super().invoke(invocation)
         job_hints = hints.of(invocation.job_name)
         job = await self._lease(invocation, invocation.job_name, job_hints)
-        watching: asyncio.Task[None] | None = None
+        watching: list[asyncio.Task[None]] = []
         file = shlex.quote(job.file)
-        command = [f". {file} && rm -f {file} &&", *invocation.command]
+        program = [*(FORWARDED if self._clients else ()), *invocation.command]
+        command = [f". {file} && rm -f {file} &&", *program]
         result = None
         try:
             with quantum_steps.running(job.name):
@@ -164,14 +175,17 @@ class QuantumConnector(LocationWrapper, ABC):
                 running = asyncio.ensure_future(
                     super().invoke(replace(invocation, command=command))
                 )
-                watching = asyncio.create_task(self._watch(job, job_hints, running))
+                watching = [
+                    asyncio.create_task(self._watch(job, job_hints, running)),
+                    asyncio.create_task(_report_eta(job)),
+                ]
                 result = await running
         except asyncio.CancelledError:
             if not _is_hopeless(job, job_hints):
                 raise
         finally:
-            if watching is not None:
-                watching.cancel()
+            for task in watching:
+                task.cancel()
             undeployed = job not in self._leased
             succeeded = result is not None and result[1] == 0
             used = await self._settle(job, keep=succeeded)
@@ -303,6 +317,8 @@ class QuantumConnector(LocationWrapper, ABC):
             f"export {key}={shlex.quote(value)}" for key, value in variables.items()
         ]
         lines.append('export QRMI_JOB_UID="$(id -u)"')
+        if not self._clients and self._slots == 1 and isinstance(client, SfqQpu):
+            lines += _checks(client)
         script = f"umask 077; cat > {shlex.quote(job.file)}"
         writer = await self.connector.get_stream_writer(
             ["sh", "-c", shlex.quote(script)], job.location
@@ -364,6 +380,39 @@ class QuantumConnector(LocationWrapper, ABC):
                 calibration=status.calibration if status else None,
                 lease_seconds=job.waited_seconds,
             )
+
+
+def _checks(client: SfqQpu) -> Iterator[str]:
+    """Lines of a shell that refuse to wait for the lease that the job itself holds."""
+    remedy = "write clients: true in the deployment's config"
+    url = shlex.quote(client.service.url.rstrip("/"))
+    for key in stock_clients.ADDRESSES:
+        why = shlex.quote(stock_clients.unleased(key, client.name, remedy))
+        yield f'case "${{{key}-}}/" in {url}/*) echo {why} >&2; exit 2;; esac'
+
+
+async def _report_eta(job: _LeasedJob) -> None:
+    """Report when the QPU begins the first of a job's QPU jobs, as its ETA changes.
+
+    Afterwards as well, since the QPU job may be pre-empted.
+    """
+    while quantum_steps.listeners:
+        with suppress(QpuUnavailable):
+            jobs = await job.pool.jobs_of(job.lease, job.name)
+            if jobs and (seconds := _begins(jobs[0])) is not None:
+                quantum_steps.begins(job.name, seconds)
+        await asyncio.sleep(ETA_SECONDS)
+
+
+def _begins(qpu_job: Mapping[str, JSON]) -> float | None:
+    """Seconds until a QPU job begins; None if its QPU does not tell."""
+    started, eta = qpu_job.get("started"), qpu_job.get("eta_seconds")
+    if qpu_job.get("state") != "Queued":
+        return started - time.time() if isinstance(started, float) else None
+    if isinstance(eta, int | float):
+        return float(eta)
+    # of a closed QPU it is null
+    return math.inf if "eta_seconds" in qpu_job else None
 
 
 def _is_hopeless(job: _LeasedJob, job_hints: JobHints) -> bool:

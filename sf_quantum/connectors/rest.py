@@ -11,19 +11,19 @@ from streamflow.core.deployment import Connector
 from streamflow.core.exception import WorkflowDefinitionException
 from streamflow.log_handler import logger
 
-from sf_quantum import backoff
+from sf_quantum import backoff, qpu
 from sf_quantum.connectors import guardian
 from sf_quantum.connectors.leases import LeasePool, QpuUnavailable
 from sf_quantum.connectors.quantum import QuantumConnector, variable
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
-from sf_quantum.qpu import AuthenticationError, QpuStatus, selection
+from sf_quantum.qpu import AuthenticationError, Qpu, QpuStatus, selection
 
-# configuration keys that are passed to the client, and which of them are paths
-CLIENT = (
-    "url tokenFile munge qrmiConfig resource class project expectedSeconds pattern"
-).split()
-PATHS = ("tokenFile", "qrmiConfig")
+# configuration keys that are not the client's
+CONNECTOR = frozenset("type vqpus lease idle wait clients transferBufferSize".split())
+NO_MUNGE = ("munge", False)
+# keys of any kind that name files
+FILES = ("tokenFile", "qrmiConfig")
 
 
 class RestConnector(QuantumConnector):
@@ -31,7 +31,8 @@ class RestConnector(QuantumConnector):
 
     The parameters are the configuration's; see ``schemas/rest.json``.
 
-    :param reserved: the key ``class``, a reserved word of Python
+    :param others: the key ``class``, a reserved word of Python, and those of a kind of QPU
+        that is a site's own
     """
 
     schema = "rest.json"
@@ -55,8 +56,9 @@ class RestConnector(QuantumConnector):
         project: str | None = None,
         expectedSeconds: float | None = None,
         pattern: str | None = None,
+        clients: bool = False,
         transferBufferSize: int = 2**16,
-        **reserved: str,
+        **others: JSON,
     ) -> None:
         super().__init__(
             deployment_name, config_dir, connector, service, transferBufferSize
@@ -64,22 +66,23 @@ class RestConnector(QuantumConnector):
         self.type = type
         self.lease_wait_seconds = wait
         self._keep_seconds = idle if lease == "run" else 0.0
-        config: dict[str, JSON] = {
+        self._config: dict[str, JSON] = {
             "url": url,
             "tokenFile": tokenFile,
             "munge": munge,
             "qrmiConfig": qrmiConfig,
             "resource": resource,
-            "class": reserved.get("class"),
             "project": project,
             "expectedSeconds": expectedSeconds,
             "pattern": pattern,
+            "clients": clients,
+            **others,
         }
         folder = Path(config_dir)
         # with `lazy: false`, StreamFlow passes the path of its file
-        folder = folder.parent if folder.is_file() else folder
-        self._config = _client_config(config, folder)
+        self._folder = folder.parent if folder.is_file() else folder
         self._slots = vqpus
+        self._clients = clients
         self._first_status: asyncio.Task[None] | None = None
 
     async def deploy(self, external: bool) -> None:
@@ -89,7 +92,8 @@ class RestConnector(QuantumConnector):
         """
         guardian.current()
         try:
-            client = selection.client(self.type, self.qpu, self._config)
+            config = _client_config(self.type, self._config, self._folder)
+            client = selection.client(self.type, self.qpu, config)
             problem = client.problem()
         except InputError as error:
             problem = str(error)
@@ -97,7 +101,7 @@ class RestConnector(QuantumConnector):
             raise WorkflowDefinitionException(
                 f"Deployment {self.deployment_name}: {problem}"
             )
-        pool = LeasePool(client, self._config, keep_seconds=self._keep_seconds)
+        pool = LeasePool(client, config, keep_seconds=self._keep_seconds)
         self._access = asyncio.get_running_loop().create_future()
         self._access.set_result(pool)
         self._first_status = asyncio.create_task(self._ask_status(pool))
@@ -115,9 +119,18 @@ class RestConnector(QuantumConnector):
     def _undeployed_status(
         cls, name: str, config: Mapping[str, JSON], folder: Path
     ) -> QpuStatus:
+        return cls.client(name, config, folder).status()
+
+    @classmethod
+    def client(cls, name: str, config: Mapping[str, JSON], folder: Path) -> Qpu:
+        """The client of a deployment's QPU.
+
+        :param folder: the base of relative paths in the configuration
+        :raises InputError: if the configuration is wrong
+        """
         type_ = str(config.get("type", "sfq"))
-        client = selection.client(type_, variable(name), _client_config(config, folder))
-        return client.status()
+        own = _client_config(type_, config, folder)
+        return selection.client(type_, variable(name), own)
 
     async def _ask_status(self, pool: LeasePool) -> None:
         """Request the QPU's status, and so its number of vQPUs, until it answers."""
@@ -138,10 +151,25 @@ class RestConnector(QuantumConnector):
             logger.info(f"QPU {self.qpu} ({status.technology}) is {state}")
 
 
-def _client_config(config: Mapping[str, JSON], folder: Path) -> dict[str, JSON]:
-    """Select the client's part of a configuration, with absolute paths."""
-    own = {key: config[key] for key in CLIENT if config.get(key) not in (None, False)}
-    for key in PATHS:
+def _client_config(
+    type_: str, config: Mapping[str, JSON], folder: Path
+) -> dict[str, JSON]:
+    """Select the client's part of a configuration, with absolute paths.
+
+    :raises InputError: for ``clients`` of a kind whose variables they read anyway
+    """
+    if config.get("clients") and type_ != selection.SFQ:
+        raise InputError(
+            f"clients: for QPUs of type {selection.SFQ}; the clients of SDKs find one of "
+            f"type {type_} by the variables that it has"
+        )
+    own: dict[str, JSON] = {
+        key: value
+        for key, value in config.items()
+        # kinds that cannot authenticate by MUNGE have no such key
+        if key not in CONNECTOR and value is not None and (key, value) != NO_MUNGE
+    }
+    for key in (*FILES, *qpu.load(type_).files):
         if isinstance(path := own.get(key), str):
             own[key] = str((folder / Path(path).expanduser()).absolute())
     return own

@@ -1,10 +1,16 @@
-"""One line for a failed job, where StreamFlow's log would have a traceback."""
+"""Errors on the terminal in a few lines, and the engine's tracebacks in a log."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
+import traceback
+from collections import deque
+from contextlib import suppress
 from functools import cache
+from pathlib import Path
+from weakref import WeakKeyDictionary
 
 from streamflow.core.exception import (
     UnrecoverableWorkflowException,
@@ -12,43 +18,92 @@ from streamflow.core.exception import (
 )
 from streamflow.log_handler import logger
 
+from sf_quantum.journal.failures import last_lines
+
+# StreamFlow logs an error at several places, with others in between
+REMEMBERED = 64
+
 
 class OneLineException(UnrecoverableWorkflowException):
     """Its message says all that a user needs."""
 
 
 class TracebackFilter(logging.Filter):
-    """Replaces StreamFlow's report of a failed attempt by one line, except with ``--debug``.
+    """Shortens what StreamFlow logs of errors, except with ``--debug``.
 
-    It does so for an expected failure, and for every :class:`OneLineException`.
+    An expected failure, or a :class:`OneLineException`, is one line. In a run of
+    ``sfq.journal``, any other error is its message, and its traceback goes to the log.
     """
 
     def __init__(self) -> None:
         super().__init__()
+        #: whether errors are reduced to their messages
+        self.shortens = False
+        #: the file for tracebacks, once a job has begun
+        self.log: Path | None = None
+        #: replaces StreamFlow's report that a run has failed
+        self.conclusion = ""
         self._summaries: dict[str, tuple[int, str]] = {}
         self._reported: set[str] = set()
+        self._seen: deque[BaseException] = deque(maxlen=REMEMBERED)
+        self._latest: WeakKeyDictionary[asyncio.Task[object], str] = WeakKeyDictionary()
 
     def expect(self, level: int, job: str, summary: str) -> None:
         """Set the summary that replaces the next report of a job's failure."""
         self._summaries[job] = (level, summary)
 
+    def latest(self) -> str:
+        """The message of the latest error that the current task has logged."""
+        task = asyncio.current_task()
+        return self._latest.get(task, "") if task is not None else ""
+
     def filter(self, record: logging.LogRecord) -> bool:
         error = record.exc_info[1] if record.exc_info else None
+        if error is None and isinstance(record.msg, BaseException):
+            error = record.msg
+        if error is not None:
+            with suppress(RuntimeError):  # outside of an event loop
+                if (task := asyncio.current_task()) is not None:
+                    self._latest[task] = _message(error)
         if logger.isEnabledFor(logging.DEBUG):
             return True
         job = next((job for job in self._summaries if _names(str(error), job)), None)
-        if job is not None and isinstance(error, WorkflowException):
+        if job is not None and record.exc_info and isinstance(error, WorkflowException):
             record.levelno, record.msg = self._summaries.pop(job)
             record.levelname = logging.getLevelName(record.levelno)
-        elif isinstance(error or record.msg, OneLineException):
-            record.msg = str(error or record.msg)
-            if record.msg in self._reported:  # StreamFlow logs it at several places
+        elif isinstance(error, OneLineException):
+            record.msg = str(error)
+            if record.msg in self._reported:
                 return False
             self._reported.add(record.msg)
-        else:
+        elif error is None or not self.shortens:
             return True
+        elif not self._shorten(record, error):
+            return False
         record.args = record.exc_info = record.exc_text = None
         return True
+
+    def _shorten(self, record: logging.LogRecord, error: BaseException) -> bool:
+        """Leave the message of an error, and tell whether it is new."""
+        if any(error is one for one in self._seen):
+            return False
+        self._seen.append(error)
+        if self.log is not None:
+            with suppress(OSError), self.log.open("a", encoding="utf-8") as file:
+                file.write("".join(traceback.format_exception(error)))
+        if str(error) == "FAILED Workflow execution" and self.conclusion:
+            record.msg, self.conclusion = self.conclusion, ""
+            return True
+        message = _message(error)
+        text, first = last_lines(message), message.partition("\n")[0]
+        record.msg = text if text.startswith(first) else f"{first}\n...\n{text}"
+        return not isinstance(error, asyncio.CancelledError)
+
+
+def _message(error: BaseException) -> str:
+    """The message of an error, or of what has caused it."""
+    cause = str(error.__cause__ or "")
+    return str(error) or cause or type(error).__name__
 
 
 def _names(text: str, job: str) -> bool:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 from abc import ABC, abstractmethod
 from collections.abc import Callable, MutableMapping, MutableSequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from typing import ClassVar, TypeAlias
@@ -28,6 +29,7 @@ from streamflow.deployment.wrapper import (
 
 from sf_quantum.connectors import guardian
 
+ERROR_BYTES = 4096
 #: a command's output, if that is captured, and its exit status
 Result: TypeAlias = tuple[str, int] | None
 #: called at the end of a job's command with the job's name, the exit status, ``None`` if
@@ -254,5 +256,25 @@ class ObservedConnector(InvokedConnector, FutureConnector):
             raise
         if job is not None and result is not None:
             output, status = result
-            self._observer(job, status, output)
+            self._observer(
+                job, status, output or await self._errors(invocation, status)
+            )
         return result
+
+    async def _errors(self, invocation: Invocation, status: int) -> str:
+        """The end of the errors of a command that has failed, if they went to a file."""
+        files = (invocation.stderr, invocation.stdout)
+        file = next((one for one in files if isinstance(one, str)), None)
+        if status == 0 or file is None:
+            return ""
+        # whatever goes wrong, the job has failed already
+        with suppress(Exception):
+            command = ["tail", "-c", str(ERROR_BYTES), shlex.quote(file)]
+            read = await self._connector.run(
+                invocation.location,
+                command,
+                workdir=invocation.workdir,
+                capture_output=True,
+            )
+            return read[0] if read is not None and read[1] == 0 else ""
+        return ""

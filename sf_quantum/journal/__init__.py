@@ -3,24 +3,40 @@
 There is one JSON-lines file per run with one event per line, each with ``time`` (epoch
 seconds) and ``event``::
 
-    run   first line: run, file, pid, host, workflows, versions
+    run   first line: run, file, pid, host, workflows, versions, resumes (whether it reuses
+          what earlier runs of the file have completed)
     job   a job's status changed: job, step, tag, loops, status, attempt, deployment,
-          service, locations, output
+          service, locations, output; the status of a job that was not run, since an earlier
+          run has its outputs, is reused where it would be completed
+    result  a job whose result can be reused is about to be completed: job, fingerprint
+          (command, inputs, target: digests of what the result depends on), locations, output,
+          local (whether output is on the driver's machine), exit_code, contents (digest of
+          the files in output)
+    reuse a job of a run that resumes had started before: job, run (the earlier run with its
+          result; null if it runs again), reason
+    failure   an attempt of a job failed: job, attempt, exit_code (null if it has none),
+          error (the last lines of its errors, or the message of StreamFlow)
+    lease a job waits for a lease of a QPU, or no longer does: job, qpu, status (waiting,
+          granted, given-up), reason (why it waits or waited), seconds (waited so far)
     decision  the target of an attempt of a quantum candidate: job, step, tag, attempt,
           quantum, targets, reason, seconds (that the decision took), asked (the state of
-          each QPU)
+          each QPU), forecasts (the predicted wait for nodes of each classical target: seconds,
+          or why there is none, and jobs in its queue)
     qpu   a QPU job of a step: job, qpu, technology, qpu_job, state, lease_seconds (waited
           for the lease), queued_seconds, ran_seconds, qpu_seconds, calibration, found (the
           job existed already under its idempotency key, and may have been charged before);
           qpu_job is null if the QPU does not report its jobs
     allocation  nodes were requested from Slurm, or their number changed: allocation (its
-          Slurm id, with "+n" for a component of a heterogeneous job), slurm_job,
-          deployment, service, strategy (per-step, reserved, elastic), partition, quantum,
+          Slurm id, with "+n" for a component of a heterogeneous job, and ";cluster" if one
+          was named), slurm_job, slurm_cluster (null unless one was named), deployment,
+          service, strategy (per-step, reserved, elastic), partition, quantum,
           job (null unless per-step), status (requested, granted, resized, released), at
-          (Slurm's time), nodes (from then on), node_list. An allocation that is never
-          granted is requested and released; a requeued one is released and granted again
-    slurm an attempt of a job on Slurm ended: job, slurm_job, allocation, deployment,
-          service, strategy, submitted, started, ended, state, exit_code, signal, reason,
+          (Slurm's time), nodes (from then on), node_list, pending_reason (that Slurm
+          last gave while it was pending, as far as it was asked then). An allocation that
+          is never granted is requested and released; a requeued one is released and granted
+          again
+    slurm an attempt of a job on Slurm ended: job, slurm_job, slurm_cluster, allocation,
+          deployment, service, strategy, submitted, started, ended, state, exit_code, signal, reason,
           restarts
     end   last line, unless the driver was killed: status
 
@@ -38,17 +54,22 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON, cannot_read
 
+#: the scheduler that writes journals, and how a StreamFlow file asks for it
+SCHEDULER = "sfq.journal"
+ADVICE = f"add scheduling: {{scheduler: {{type: {SCHEDULER}, config: {{}}}}}}"
 DIRECTORY = ".streamflow/sfq"
 POLL_SECONDS = 0.1
+#: the variable by which `sfq run --resume` asks the driver to resume
+RESUME = "SFQ_RESUME"
 #: suffixes of the steps that StreamFlow adds; few of these get a final status
 HOUSEKEEPING = ("-injector", "-collector")
 
@@ -61,10 +82,12 @@ class Journal:
     """The writer of a journal.
 
     :param directory: of the journals; created if it is missing
+    :param resumes: whether the run reuses what earlier runs of its file have completed
     :raises InputError: if it is not writable
     """
 
-    def __init__(self, directory: str | Path) -> None:
+    def __init__(self, directory: str | Path, *, resumes: bool = False) -> None:
+        self.resumes = resumes
         #: the StreamFlow file of the run
         self.file = Path()
         #: awaited before the last event, because they may write events
@@ -95,8 +118,14 @@ class Journal:
             host=socket.gethostname(),
             workflows=list(workflows),
             versions=dict(versions),
+            resumes=self.resumes,
         )
         _runs.append(self)
+
+    @property
+    def log(self) -> Path:
+        """The file beside it for tracebacks of the run."""
+        return self.path.with_suffix(".log")
 
     @property
     def origin(self) -> str:
@@ -108,23 +137,23 @@ class Journal:
         """The journal of the first run that this one resumes, or its own journal.
 
         A run that was killed or stopped is resumed by the next run of its StreamFlow file;
-        a run that completed or failed is not.
+        a run that failed, by one with ``resumes``; a run that completed is not.
         """
-        origin = self.path
+        origin, resumes = self.path, self.resumes
         for path in self.earlier():
             with suppress(InputError, OSError):
                 if is_open(path):
                     continue
                 events = read(path)
-                ends = [event["status"] for event in events if event["event"] == "end"]
-                if ends and ends != ["cancelled"]:
+                end = status(events)
+                if end not in ("", "cancelled") and not (resumes and end == "failed"):
                     break
-                origin = path
+                origin, resumes = path, bool(events[0].get("resumes"))
         return origin
 
     def earlier(self) -> Iterator[Path]:
         """The journals of earlier runs of the same StreamFlow file, the latest first."""
-        journals = _latest_first(self.path.parent, self.file)
+        journals = latest_first(self.path.parent, self.file)
         return (path for path in journals if path.name < self.path.name)
 
     def write(self, event: str, **fields: JSON) -> None:
@@ -187,8 +216,17 @@ def read(path: str | Path) -> list[Event]:
     except OSError as error:
         raise cannot_read(path, "a run's journal", error) from error
     lines = data.split(b"\n")[:-1]
-    events = (_event(path, number, line) for number, line in enumerate(lines, start=1))
-    return [event for event in events if event is not None]
+    found = (_event(path, number, line) for number, line in enumerate(lines, start=1))
+    events = [event for event in found if event is not None]
+    if not events:
+        raise _no_journal(path)
+    return events
+
+
+def status(events: Iterable[Event]) -> str:
+    """The status with which a run has ended; empty if it has not, or was killed."""
+    ends = [str(event["status"]) for event in events if event["event"] == "end"]
+    return ends[-1] if ends else ""
 
 
 def follow(path: str | Path) -> Iterator[Event]:
@@ -201,7 +239,7 @@ def follow(path: str | Path) -> Iterator[Event]:
     except OSError as error:
         raise cannot_read(path, "a run's journal", error) from error
     with file:
-        number, line = 0, b""
+        number, line, locked = 0, b"", False
         while True:
             alive = is_open(path)  # before the read, so that no event is missed
             while (part := file.readline()).endswith(b"\n"):
@@ -213,8 +251,9 @@ def follow(path: str | Path) -> Iterator[Event]:
                 if event["event"] == "end":
                     return
             line += part
-            if not alive and number > 0:
+            if not alive and (number > 0 or locked):
                 return
+            locked = True  # by now, if the file has only just been created
             time.sleep(POLL_SECONDS)
 
 
@@ -234,10 +273,11 @@ def newest(directory: str | Path, file: Path | None = None) -> Path | None:
     :param directory: of the journals
     :param file: consider only runs of this StreamFlow file, resolved
     """
-    return next(_latest_first(Path(directory), file), None)
+    return next(latest_first(Path(directory), file), None)
 
 
-def _latest_first(directory: Path, file: Path | None) -> Iterator[Path]:
+def latest_first(directory: Path, file: Path | None) -> Iterator[Path]:
+    """The journals in a folder, those of one StreamFlow file if it is given; see :func:`newest`."""
     # the names begin with the start time
     paths = sorted(directory.glob("*.jsonl"), reverse=True)
     return (path for path in paths if file is None or _is_of(path, file))
@@ -285,12 +325,22 @@ def _event(path: str | Path, number: int, line: bytes) -> Event | None:
         event = json.loads(line)
     except ValueError:
         event = None
-    if isinstance(event, dict) and {"time", "event"} <= event.keys():
-        return event
+    known = isinstance(event, dict) and {"time", "event"} <= event.keys()
+    if known and (number > 1 or _begins(event)):
+        return cast("Event", event)
     if number == 1:
-        raise InputError(
-            f"{path}, line 1: not an event of a run's journal; "
-            "name a file written by the scheduler sfq.journal"
-        )
+        raise _no_journal(path)
     logger.warning("%s, line %d: not an event; the line is left out", path, number)
     return None
+
+
+def _begins(event: Event) -> bool:
+    """Whether a journal can begin with an event: a full disk takes the event of the run."""
+    return event["event"] == "run" or (event["event"] == "job" and "step" in event)
+
+
+def _no_journal(path: str | Path) -> InputError:
+    return InputError(
+        f"{path}, line 1: not an event of a run's journal; "
+        "name a file written by the scheduler sfq.journal"
+    )

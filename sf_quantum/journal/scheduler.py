@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import posixpath
+import sys
 from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
 from importlib.resources import files
@@ -10,26 +13,37 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from streamflow.core.config import BindingConfig
-from streamflow.core.deployment import Connector
+from streamflow.core.deployment import Connector, Target
 from streamflow.core.exception import WorkflowDefinitionException
-from streamflow.core.scheduling import HardwareRequirement
+from streamflow.core.scheduling import (
+    Hardware,
+    HardwareRequirement,
+    JobAllocation,
+    LocationAllocation,
+)
 from streamflow.core.utils import get_job_step_name, get_job_tag
 from streamflow.core.workflow import Job, Status
 from streamflow.log_handler import logger
 from streamflow.scheduling.scheduler import DefaultScheduler
 from streamflow.version import VERSION
 
-from sf_quantum import __version__
 from sf_quantum.connectors import guardian
+from sf_quantum.connectors.tracebacks import traceback_filter
 from sf_quantum.connectors.wrapper import ObservedConnector, Observer
 from sf_quantum.errors import InputError
-from sf_quantum.journal import DIRECTORY, HOUSEKEEPING, Journal
+from sf_quantum.journal import DIRECTORY, HOUSEKEEPING, RESUME, Journal
+from sf_quantum.journal.failures import counted, described, last_lines, ordinal
+from sf_quantum.journal.results import Result
+from sf_quantum.journal.reuse import Reusable, Reuse
+from sf_quantum.version import __version__
 
 if TYPE_CHECKING:
     from streamflow.core.context import StreamFlowContext
 
 # a run with a failed job is stuck if nothing changes for this long
 STUCK_SECONDS = 3.0
+# that the end of a run waits for the results of its completed jobs
+RECORD_SECONDS = 10.0
 UNSTARTED = {Status.WAITING, Status.FIREABLE}
 ACTIVE = {*UNSTARTED, Status.RUNNING, Status.RECOVERY, Status.ROLLBACK}
 ENDED = {Status.SKIPPED, Status.COMPLETED, Status.FAILED, Status.CANCELLED}
@@ -50,11 +64,24 @@ class JournalScheduler(DefaultScheduler):
         retry_delay: int | None = None,
     ) -> None:
         super().__init__(context, retry_delay)
+        traceback_filter().shortens = True
         self._directory = Path(context.config["path"]).parent / directory
+        # not for the jobs, which may drive runs of their own
+        self._resumes = os.environ.pop(RESUME, "") == "1"
+        self._reuse = Reuse(context)
+        self._recording: set[asyncio.Task[None]] = set()
+        # the jobs that are not run, with the results of earlier runs
+        self._reused: dict[str, Result] = {}
         # opened by the first job, since `streamflow list` also creates a scheduler
         self._journal: Journal | None = None
         self._closed = False
         self._observers: dict[str, tuple[Observer, Callable[[str], None]]] = {}
+        # exit code and errors of the commands that have failed, by job
+        self._errors: dict[str, tuple[int | None, str]] = {}
+        # the latest attempt of each that has failed
+        self._failed: dict[str, int] = {}
+        # the latest failure, in words
+        self._failure = ""
         self._driver: asyncio.Task[None] | None = None
         with suppress(RuntimeError):  # outside of an event loop
             self._driver = asyncio.current_task()
@@ -90,10 +117,17 @@ class JournalScheduler(DefaultScheduler):
                     str(step["name"]) for step in steps if step["name"].endswith(LOOP)
                 ]
                 self._loops |= {name.removesuffix(LOOP) for name in names}
+                for step in steps:
+                    self._reuse.add_step(str(step["name"]), step["params"])
+        self._reused.pop(job.name, None)
         self._record(job.name, Status.WAITING)
         try:
-            await super().schedule(job, binding_config, hardware_requirement)
-        except Exception:
+            if not await self._takes_over(
+                self._journal, job, binding_config, hardware_requirement
+            ):
+                await super().schedule(job, binding_config, hardware_requirement)
+        except Exception as error:
+            self._errors[job.name] = (None, str(error) or type(error).__name__)
             self._record(job.name, Status.FAILED)
             raise
         self._record(job.name, Status.FIREABLE)
@@ -105,13 +139,75 @@ class JournalScheduler(DefaultScheduler):
         self._observers[job] = (observer, completed)
 
     def get_connector(self, job_name: str) -> Connector:
-        """The connector of a job, which reports the job's end if it is observed."""
+        """The connector of a job, which reports the end of its command."""
         connector = super().get_connector(job_name)
-        if job_name not in self._observers:
-            return connector
-        return ObservedConnector(connector, self._observers[job_name][0])
+        if (result := self._reused.get(job_name)) is not None:
+            return self._reuse.outputs(connector, result, self._ended)
+        return ObservedConnector(connector, self._ended)
+
+    async def _takes_over(
+        self,
+        record: Journal,
+        job: Job,
+        binding_config: BindingConfig,
+        requirement: HardwareRequirement | None,
+    ) -> bool:
+        """Whether a job is completed by the result of an earlier run.
+
+        It then takes no slot of its location, and no filter is asked.
+        """
+
+        first = binding_config.targets[0]
+        await self._reuse.prepare(job, lambda: _required(requirement, job, first))
+        if not self._resumes or self._attempts[job.name] > 1:
+            return False
+        found = await self._reuse.find(record, job, binding_config)
+        if found is None:
+            return False
+        await self._allocate_reused(
+            job, found, _required(requirement, job, found.target)
+        )
+        self._reused[job.name] = found.result
+        return True
+
+    async def _allocate_reused(
+        self, job: Job, found: Reusable, required: Hardware
+    ) -> None:
+        """Tell StreamFlow where the outputs of a job are, as if it ran there."""
+        hardware = await self._resolve_hardware_requirement(
+            found.connector, found.location, required
+        )
+        location = found.location.location
+        key = posixpath.join(found.connector.deployment_name, location.name)
+        self.job_allocations[job.name] = JobAllocation(
+            job=job.name,
+            target=found.target,
+            locations=[location],
+            status=Status.FIREABLE,
+            hardware=hardware[key],
+        )
+        # where StreamFlow looks for the job if it has to run again
+        self.location_allocations.setdefault(location.deployment, {}).setdefault(
+            location.name, LocationAllocation(location.name, location.deployment)
+        )
+
+    async def _free_resources(
+        self, connector: Connector, job_allocation: JobAllocation
+    ) -> None:
+        if job_allocation.job not in self._reused:  # these have taken none
+            await super()._free_resources(connector, job_allocation)
 
     async def notify_status(self, job_name: str, status: Status) -> None:
+        if status == Status.COMPLETED and self._journal is not None:
+            recording = asyncio.create_task(
+                self._reuse.completed(
+                    self._journal, self._jobs[job_name], self.job_allocations[job_name]
+                )
+            )
+            self._recording.add(recording)
+            recording.add_done_callback(self._recording.discard)
+            # a job that follows has its outputs already, and may end the run
+            await asyncio.shield(recording)
         try:
             await super().notify_status(job_name, status)
         finally:  # this call itself is often cancelled with its job
@@ -122,12 +218,23 @@ class JournalScheduler(DefaultScheduler):
         if status == Status.FAILED and self._watch is None:
             self._watch = asyncio.create_task(self._end_if_stuck())
 
+    def _ended(self, job: str, exit_code: int | None, output: str) -> None:
+        """Keep why a command has failed, until its job has; tell its observer."""
+        if exit_code != 0:
+            self._errors[job] = (exit_code, output)
+        if exit_code is not None:
+            self._reuse.ended(job, exit_code)
+        if job in self._observers:
+            self._observers[job][0](job, exit_code, output)
+
     async def close(self) -> None:
         if self._watch is not None:
             self._watch.cancel()
         if self in _running:
             _running.remove(self)
         if self._journal is not None and not self._closed:
+            if self._recording:
+                await asyncio.wait(self._recording, timeout=RECORD_SECONDS)
             outcome = await self._outcome()
             for name, status in list(self._statuses.items()):
                 # on Ctrl-C, StreamFlow cancels its jobs only later
@@ -147,9 +254,10 @@ class JournalScheduler(DefaultScheduler):
     def _open(self) -> Journal:
         config = self.context.config
         try:
-            journal = Journal(self._directory)
+            journal = Journal(self._directory, resumes=self._resumes)
         except InputError as error:
             raise WorkflowDefinitionException(str(error)) from error
+        traceback_filter().log = journal.log
         journal.start(
             file=str(Path(config["path"]).resolve()),
             workflows=list(config.get("workflows", {})),
@@ -159,6 +267,8 @@ class JournalScheduler(DefaultScheduler):
 
     def _end(self, journal: Journal, outcome: Status) -> None:
         self._closed = True
+        if outcome == Status.FAILED:
+            self._conclude(journal)
         journal.write("end", status=outcome.name.lower())
         journal.close()
 
@@ -167,18 +277,27 @@ class JournalScheduler(DefaultScheduler):
             return
         self._statuses[name] = status
         self._events += 1
+        word = status.name.lower()
+        if name in self._reused:
+            if status in (Status.FIREABLE, Status.RUNNING):
+                return
+            word = "reused" if status == Status.COMPLETED else word
         job, step = self._jobs[name], get_job_step_name(name)
         # that of the last attempt, while the job waits
         allocation = self.job_allocations.get(name)
         allocation = None if status == Status.WAITING else allocation
         target = allocation.target if allocation else None
+        if status in (Status.FAILED, Status.RECOVERY):
+            self._record_failure(
+                self._journal, name, target.deployment.name if target else ""
+            )
         self._journal.write(
             "job",
             job=name,
             step=step,
             tag=get_job_tag(name),
-            loops=sum(PurePosixPath(step).is_relative_to(n) for n in self._loops),
-            status=status.name.lower(),
+            loops=self._depth(step),
+            status=word,
             attempt=self._attempts[name],
             output=job.output_directory,
             deployment=target.deployment.name if target else None,
@@ -187,6 +306,37 @@ class JournalScheduler(DefaultScheduler):
                 [place.name for place in allocation.locations] if allocation else []
             ),
         )
+
+    def _depth(self, step: str) -> int:
+        """The number of loops around a step."""
+        return sum(PurePosixPath(step).is_relative_to(loop) for loop in self._loops)
+
+    def _record_failure(self, journal: Journal, name: str, where: str) -> None:
+        """Record why the current attempt of a job has failed."""
+        attempt = self._attempts[name]
+        if self._failed.get(name) == attempt:  # it was recovered in vain
+            return
+        self._failed[name] = attempt
+        exit_code, output = self._errors.pop(name, (None, ""))
+        if exit_code is None:
+            output = output or traceback_filter().latest()
+        error, step = last_lines(output), get_job_step_name(name)
+        journal.write(
+            "failure", job=name, attempt=attempt, exit_code=exit_code, error=error
+        )
+        count = counted(*ordinal(get_job_tag(name), self._depth(step)))
+        job = f"{step.removeprefix('/')} {count}".strip()
+        # StreamFlow's own steps fail because another one has
+        if not self._failure or not step.endswith(HOUSEKEEPING):
+            self._failure = described(job, where, exit_code, error)
+
+    def _conclude(self, journal: Journal) -> None:
+        """Let the last lines on the terminal say why the run has failed."""
+        lines = [self._failure] if self._failure else []
+        lines.append(f"report: sfq report {journal.file}")
+        if journal.log.exists():
+            lines.append(f"tracebacks: {journal.log}")
+        traceback_filter().conclusion = "\n".join(["FAILED Workflow execution", *lines])
 
     async def _end_if_stuck(self) -> None:
         """End a run that a failed job has brought to a standstill.
@@ -204,6 +354,8 @@ class JournalScheduler(DefaultScheduler):
             logger.error(
                 f"FAILED {', '.join(failed)}; nothing else can run, so the run is ended."
             )
+            # StreamFlow leaves the cancellation of its main task to the interpreter
+            sys.excepthook = _log_conclusion
             self._driver.cancel()
 
     def _active(self) -> bool:
@@ -226,6 +378,22 @@ class JournalScheduler(DefaultScheduler):
             if row["status"] != Status.COMPLETED.value:
                 return Status.FAILED
         return Status.COMPLETED
+
+
+def _required(
+    requirement: HardwareRequirement | None, job: Job, target: Target
+) -> Hardware:
+    """What a job requires of a target, as StreamFlow evaluates it."""
+    if requirement is None:
+        return Hardware()
+    folder = target.workdir
+    return requirement.eval(
+        Job(job.name, job.workflow_id, job.inputs, folder, folder, folder)
+    )
+
+
+def _log_conclusion(*_: object) -> None:
+    logger.error(traceback_filter().conclusion)
 
 
 # a filter does not know its run; a driver process is one run

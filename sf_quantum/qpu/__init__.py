@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, ClassVar, Self
 
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON, cannot_read
+from sf_quantum.malleability import offload as offload
 from sf_quantum.qpu.jobs import OVER as OVER
 from sf_quantum.qpu.jobs import Description, Kind, Outcome, Progress, Task
 from sf_quantum.samplers import Registry, unknown
@@ -30,7 +31,9 @@ RESOURCES = ("QRMI_JOB_QPU_RESOURCES", "SLURM_JOB_QPU_RESOURCES")
 TYPES = ("QRMI_JOB_QPU_TYPES", "SLURM_JOB_QPU_TYPES")
 # of a lease, after the QPU's name
 TOKEN = "QRMI_JOB_ACQUISITION_TOKEN"
-NO_PENNYLANE = "the package pennylane-qiskit is not installed (pip install it)"
+NO_PENNYLANE = (
+    "the package pennylane-qiskit is not installed (pip install pennylane-qiskit)"
+)
 NO_PERCEVAL = "the package perceval-quandela is not installed (pip install 'sf-quantum[photonic]')"
 NO_PULSER = (
     "the package pulser-core is not installed (pip install 'sf-quantum[pulser]')"
@@ -100,6 +103,9 @@ class Qpu(ABC):
     #: whether :meth:`from_config` reads a site's file (``qrmiConfig``); for other kinds, the
     #: ``environment`` of an entry there is merged into the configuration
     reads_qrmi_config: ClassVar[bool] = False
+    #: further keys of a deployment's configuration that name files, so that paths may be
+    #: relative to the StreamFlow file
+    files: ClassVar[tuple[str, ...]] = ()
     #: the jobs that :meth:`submit` takes; empty for a kind without a job side
     kinds: ClassVar[tuple[Kind, ...]] = ()
     #: whether :meth:`find` can look up a job by its tag

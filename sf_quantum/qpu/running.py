@@ -91,6 +91,7 @@ def named(outcome: Outcome, job_id: str) -> Outcome:
 
 
 def _submitted(qpu: JobSide, task: Task) -> str:
+    """Submit a job, also to a vendor that is busy, or may have it without having said so."""
     deadline, pauses = Deadline(RETRY_SECONDS), backoff.REQUEST.pauses()
     while True:
         try:
@@ -100,7 +101,15 @@ def _submitted(qpu: JobSide, task: Task) -> str:
             # nor is there anything to wait for if the vendor does not say so
             if error.retry_seconds is None or pause > deadline.left:
                 raise
-        time.sleep(pause)
+            time.sleep(pause)
+        except UnknownJob:  # of a wrong path
+            raise
+        except QpuError:
+            if not qpu.finds or (pause := next(pauses)) > deadline.left:
+                raise
+            time.sleep(pause)
+            if (job_id := _repeated(lambda: qpu.find(task.tag))) is not None:
+                return job_id
 
 
 def _repeated(request: Callable[[], T]) -> T:

@@ -48,8 +48,8 @@ class QpuSelection:
             raise InputError(f"no QPU: give --qpu; {self.qrmi_config} has {known}")
         if not names:
             raise InputError(
-                "no QPU: give --url, or --qpu with --qrmi-config, or let "
-                f"{RESOURCES[0]} name those of the environment"
+                "no QPU: give a URL (--url), or a name and a site's file (--qpu with "
+                f"--qrmi-config), or let {RESOURCES[0]} name those of the environment"
             )
         return [self._named(name, environment) for name in sorted(names)]
 
@@ -70,12 +70,12 @@ class QpuSelection:
             type_ = types_by_name(environment).get(name, SFQ)
             if type_ != SFQ:
                 raise InputError(
-                    f"--qpu {name}: QPUs of type {type_} are described by --qrmi-config"
+                    f"QPU {name}: the type {type_} is described by a site's file (--qrmi-config)"
                 )
             variables = qrmi_config.unprefixed(name, environment)
         if not variables.get("SFQ_URL"):
             raise InputError(
-                f"--qpu {name}: {name}_SFQ_URL is not set; name the file that describes "
+                f"QPU {name}: {name}_SFQ_URL is not set; name the file that describes "
                 "the QPU (--qrmi-config, or qrmiConfig of a deployment), or set it"
             )
         return self._make(name, _config(variables))

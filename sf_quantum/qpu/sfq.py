@@ -77,6 +77,9 @@ LEASE_OPTIONS = {
     "project": "project",
     "expectedSeconds": "expected_seconds",
     "pattern": "pattern",
+    "maxQpuSeconds": "max_qpu_seconds",
+    "maxShots": "max_shots",
+    "maxQubits": "max_qubits",
     "user": "user",
 }
 KEYS = ("url", "tokenFile", "munge", *LEASE_OPTIONS)

@@ -7,7 +7,7 @@ import math
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from textwrap import shorten
@@ -24,7 +24,7 @@ from matplotlib.typing import ColorType
 
 from sf_quantum.errors import InputError
 from sf_quantum.files import replacing
-from sf_quantum.reporting.report import JobAttempt
+from sf_quantum.reporting.report import REUSED, JobAttempt
 from sf_quantum.reporting.usage import RunUsage, together
 
 # decisions shown below the timeline, and characters of each
@@ -60,18 +60,35 @@ Panel: TypeAlias = dict[str, RunUsage]
 
 
 def draw_timeline(rows: list[JobAttempt], path: Path) -> None:
-    """Draw a Gantt chart with a line per location and a colour per step.
+    """Draw a :func:`timeline`.
 
-    Waiting times are lighter. The decisions on quantum candidates are below the chart.
-
-    :param path: of the PNG file
+    :param path: of the file, with the suffix ``.png`` or ``.svg``
     :raises InputError: if nothing has run, or the file cannot be written
     """
-    rows = [row for row in rows if row.location]
-    if not rows:
+    figure = timeline(rows)
+    if figure is None:
         raise InputError(
             f"{path}: nothing to draw: no job of this run has a location yet"
         )
+    with replacing(path) as file:
+        figure.savefig(file, format=path.suffix[1:])
+
+
+def timeline(rows: list[JobAttempt]) -> Figure | None:
+    """A Gantt chart with a line per location and per QPU, and a colour per step.
+
+    Waiting times are lighter. A QPU is held while an attempt runs under its lease. The
+    decisions on quantum candidates are below the chart.
+
+    :returns: ``None`` if nothing has run
+    """
+    rows = [row for row in rows if row.location]
+    # names are of others, and no formulas
+    with mpl.rc_context({"text.parse_math": False}):
+        return _timeline(rows) if rows else None
+
+
+def _timeline(rows: list[JobAttempt]) -> Figure:
     start = min(row.asked for row in rows)
     end = max(row.ended or row.started or row.asked for row in rows)
     steps = list(dict.fromkeys(row.step for row in rows))
@@ -84,7 +101,8 @@ def draw_timeline(rows: list[JobAttempt], path: Path) -> None:
     longest = max(len(str(key.get_label())) for key in legend)
     columns = min(len(legend), 6, int(TIMELINE / (KEY + CHARACTER * longest)))
     lines = math.ceil(len(legend) / columns)
-    lanes, reasons = _lanes(rows), _reasons(rows)
+    held, reasons = _lanes(_holdings(rows)), _reasons(rows)
+    lanes = [*_lanes(rows), *held]
     height = 1.4 + LINE * lines + 0.42 * len(lanes) + 0.17 * len(reasons)
     figure = Figure(figsize=(TIMELINE, height), dpi=130, layout="constrained")
     axes = figure.add_subplot()
@@ -92,10 +110,10 @@ def draw_timeline(rows: list[JobAttempt], path: Path) -> None:
         for row in lane:
             _bar(axes, y, row, start, end, colour_of[row.step])
     axes.set_yticks(range(len(lanes)), [_short(name) for name, _ in lanes])
-    axes.set_ylabel("location")
+    axes.set_ylabel("location, QPU held" if held else "location")
     axes.invert_yaxis()
     axes.set_xlim(0, (end - start) * 1.01 or 1.0)
-    completed = all(row.status == "completed" for row in rows)
+    completed = all(row.status in ("completed", REUSED) for row in rows)
     hatches = "" if completed else "; hatched: not completed"
     axes.set_xlabel(
         f"seconds since the first job was ready (numbers: iterations{hatches})"
@@ -107,8 +125,19 @@ def draw_timeline(rows: list[JobAttempt], path: Path) -> None:
     figure.legend(
         handles=legend, loc="outside upper center", ncols=columns, frameon=False
     )
-    with replacing(path) as file:
-        figure.savefig(file, format="png")
+    return figure
+
+
+def _holdings(rows: list[JobAttempt]) -> list[JobAttempt]:
+    """The attempts that held a lease, each QPU as a location and without the waits."""
+    return [
+        replace(
+            row, location=f"QPU {qpu}", asked=row.began, started=row.began, waits={}
+        )
+        for row in rows
+        if row.began is not None
+        for qpu in dict.fromkeys(str(event.get("qpu")) for event in row.qpu_jobs)
+    ]
 
 
 def _short(name: str) -> str:
@@ -149,9 +178,9 @@ def _reasons(rows: list[JobAttempt]) -> list[str]:
 def _bar(
     axes: Axes, y: int, row: JobAttempt, start: float, end: float, colour: ColorType
 ) -> None:
-    started = row.started or end
-    waited, ran = started - row.asked, (row.ended or end) - started
-    hatch = "" if row.status == "completed" else "///"
+    started, ended = row.began or end, row.ended or end
+    waited, ran = started - row.asked, ended - started
+    hatch = "" if row.status in ("completed", REUSED) else "///"
     axes.barh(y, waited, 0.3, row.asked - start, color=colour, alpha=0.3)
     bar = axes.barh(
         y, ran, 0.72, started - start, color=colour, edgecolor="white", hatch=hatch
@@ -185,7 +214,7 @@ def draw_nodes(runs: list[RunUsage], path: Path) -> None:
     styles = dict(zip(names, looks, strict=False))
     figure = _figure(panels, styles)
     with replacing(path) as file:
-        figure.savefig(file, format=path.suffix.lower().removeprefix("."))
+        figure.savefig(file, format=path.suffix[1:])
 
 
 def _overlapping(runs: list[RunUsage]) -> list[list[RunUsage]]:

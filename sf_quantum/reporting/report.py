@@ -11,15 +11,28 @@ from typing import TextIO
 
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON, listing, mapping
-from sf_quantum.journal import DIRECTORY, HOUSEKEEPING, Event, newest, number
+from sf_quantum.journal import (
+    ADVICE,
+    DIRECTORY,
+    HOUSEKEEPING,
+    SCHEDULER,
+    Event,
+    newest,
+    number,
+)
+from sf_quantum.journal.failures import counted, described, ordinal, remedy
 from sf_quantum.reporting.columns import align
-from sf_quantum.text import escaped
+from sf_quantum.text import escaped, rounded
 
 HEADER = "step iteration location waited ran attempt status score why".split()
+NUMBERS = ("waited", "ran", "attempt", "score")
 # the status of a job that was waiting or running when its driver was killed
 LOST = "lost"
+# a wait is mentioned from this on
+SHOWN_SECONDS = 1.0
 ERASE = "\r\x1b[K"
-RUNNING, ENDS = "running", ("completed", "failed", "cancelled", "skipped", "recovery")
+RUNNING, REUSED = "running", "reused"
+ENDS = ("completed", REUSED, "failed", "cancelled", "skipped", "recovery")
 
 
 @dataclass
@@ -30,6 +43,10 @@ class JobAttempt:
 
     :param asked: time at which the job began to wait for a location
     :param why: the targets chosen for a quantum candidate, and the reason
+    :param waits: seconds that it waited with its location, by what it waited for
+    :param exit_code: of a failed command
+    :param error: the last lines of a failed attempt's errors
+    :param reused_from: the earlier run whose outputs are the job's, which was not run
     """
 
     step: str
@@ -46,24 +63,61 @@ class JobAttempt:
     score: float | None = None
     why: str = ""
     qpu_jobs: list[Event] = field(default_factory=list)
+    waits: dict[str, float] = field(default_factory=dict)
+    exit_code: int | None = None
+    error: str = ""
+    reused_from: str | None = None
 
     @property
     def waited(self) -> float | None:
-        """Seconds from the request of a location to the start."""
-        return None if self.started is None else self.started - self.asked
+        """Seconds of waiting for a location, for nodes and for leases."""
+        if self.started is None:
+            return None
+        return self.started - self.asked + sum(self.waits.values())
+
+    @property
+    def began(self) -> float | None:
+        """The time at which it had all that it waited for."""
+        if self.started is None:
+            return None
+        began = self.started + sum(self.waits.values())
+        return began if self.ended is None else min(began, self.ended)
 
     @property
     def ran(self) -> float | None:
-        """Seconds from the start to the end."""
-        if self.started is None or self.ended is None:
+        """Seconds from the start to the end, without those of waiting."""
+        if self.began is None or self.ended is None:
             return None
-        return self.ended - self.started
+        return self.ended - self.began
 
     @property
     def round(self) -> str:
         """Iteration and scatter index: ``2``, ``2#1`` or, outside loops, ``#1``."""
-        iteration, index = (".".join(map(str, n)) for n in (self.iteration, self.index))
-        return f"{iteration}#{index}" if index else iteration
+        return counted(self.iteration, self.index)
+
+    @property
+    def remedy(self) -> str:
+        """What to do about a failure, if that is known."""
+        failed = self.status == "failed"
+        return remedy(self.exit_code, self.error, self.location) if failed else ""
+
+    @property
+    def remarks(self) -> str:
+        """What there is to know about it, in one line."""
+        waits = [
+            f"waited {seconds:.1f} s for {what}"
+            for what, seconds in self.waits.items()
+            if seconds >= SHOWN_SECONDS
+        ]
+        found = sum(bool(event.get("found")) for event in self.qpu_jobs)
+        again = [f"{found} QPU jobs found again, not paid twice"] if found else []
+        failed = []
+        if self.status == "failed":
+            code = "" if self.exit_code is None else f"exit code {self.exit_code}"
+            last = self.error.rpartition("\n")[2]
+            failed = [": ".join(filter(None, (code, last)))]
+        reused = [f"from run {self.reused_from}"] if self.status == REUSED else []
+        return "; ".join(filter(None, [self.why, *waits, *again, *failed, *reused]))
 
     @property
     def decision(self) -> str:
@@ -71,8 +125,9 @@ class JobAttempt:
         return " ".join(filter(None, (self.step, self.round, "on", self.why)))
 
     def to_json(self) -> dict[str, JSON]:
-        """All fields and the two durations."""
-        return {**asdict(self), "waited": self.waited, "ran": self.ran}
+        """All fields, the two durations, and the remedy."""
+        durations = {"waited": self.waited, "ran": self.ran}
+        return {**asdict(self), **durations, "remedy": self.remedy}
 
     def update(self, event: Event) -> None:
         """Apply a change of the job's status."""
@@ -85,9 +140,11 @@ class JobAttempt:
             self.started = number(event["time"])
         elif status in ENDS:
             self.ended = self.ended or number(event["time"])
+            if status == REUSED:
+                self.started = self.ended
         # the recovery of an attempt means that it failed; the retry is another attempt
         self.status = "failed" if status == "recovery" else status
-        if status == "completed":
+        if status in ("completed", REUSED):
             self.score = _score(self.output)
 
 
@@ -106,12 +163,32 @@ class _AttemptLog:
             attempt.update(event)
             return attempt
         latest = self._latest.get(str(event.get("job")))
-        if kind == "qpu" and latest is not None:
-            latest.qpu_jobs.append(event)
-        elif kind == "decision" and latest is not None:
-            targets = " or ".join(map(str, listing(event["targets"])))
-            latest.why = f"{targets}: {event['reason']}"
-            return latest
+        if latest is None:
+            return None
+        match kind:
+            case "qpu":
+                latest.qpu_jobs.append(event)
+                # one wait, repeated with each of the QPU jobs under its lease
+                _wait(
+                    latest, f"a lease of {event.get('qpu')}", event.get("lease_seconds")
+                )
+            case "slurm" if event["started"] is not None:
+                waited = number(event["started"]) - number(event["submitted"])
+                _wait(latest, "nodes", waited)
+            case "lease":
+                if event["status"] != "waiting":
+                    _wait(latest, f"a lease of {event['qpu']}", event["seconds"])
+                return latest
+            case "failure":
+                latest.exit_code = _exit_code(event["exit_code"])
+                latest.error = str(event["error"])
+            case "reuse":
+                latest.reused_from = str(event["run"] or "") or None
+                return latest
+            case "decision":
+                targets = " or ".join(map(str, listing(event["targets"])))
+                latest.why = f"{targets}: {event['reason']}"
+                return latest
         return None
 
     def _attempt(self, event: Event) -> JobAttempt:
@@ -119,13 +196,13 @@ class _AttemptLog:
         latest = self._latest.get(job)
         if latest is not None and latest.attempt == count:
             return latest
-        indices = [int(part) + 1 for part in str(event["tag"]).split(".")[1:]]
-        loops = int(number(event["loops"]))
+        tag = str(event["tag"])
+        iteration, index = ordinal(tag, int(number(event["loops"])))
         attempt = JobAttempt(
             step=str(event["step"]).removeprefix("/"),
-            tag=str(event["tag"]),
-            iteration=indices[:loops],
-            index=indices[loops:],
+            tag=tag,
+            iteration=iteration,
+            index=index,
             attempt=count,
             asked=number(event["time"]),
         )
@@ -154,7 +231,7 @@ def locate(where: str | Path) -> Path:
         folders = [where / DIRECTORY, where]
     elif where.suffix in (".yml", ".yaml"):
         file = where.resolve()
-        folders = [file.parent / _configured(where)]
+        folders = [file.parent / _directory(_scheduler(where))]
     else:
         return where
     for folder in folders:
@@ -166,6 +243,17 @@ def locate(where: str | Path) -> Path:
     )
 
 
+def journals_of(file: Path) -> Path:
+    """The folder of the journals of a StreamFlow file's runs.
+
+    :raises InputError: if they have none
+    """
+    scheduler = _scheduler(file)
+    if scheduler.get("type") != SCHEDULER:
+        raise InputError(f"{file}: its runs have no journal; {ADVICE}")
+    return file.resolve().parent / _directory(scheduler)
+
+
 def mark_lost(rows: list[JobAttempt]) -> None:
     """Mark the attempts that had not ended when the driver ended."""
     for row in rows:
@@ -175,11 +263,31 @@ def mark_lost(rows: list[JobAttempt]) -> None:
 
 def table(rows: list[JobAttempt]) -> str:
     """A table of the attempts of a run, and the totals."""
+    text = align(cells(rows), right=NUMBERS)
+    return "\n".join([*text, "", *failures(rows), totals(rows)])
+
+
+def cells(rows: list[JobAttempt]) -> list[tuple[str, ...]]:
+    """The cells of the table, its header first, without columns that are empty."""
     columns = zip(HEADER, *map(_cells, rows), strict=True)
     shown = [c for c in columns if c[0] not in ("score", "why") or any(c[1:])]
-    lines = list(zip(*shown, strict=True))
-    text = align(lines, right=("waited", "ran", "attempt", "score"))
-    return "\n".join([*text, "", totals(rows)])
+    return list(zip(*shown, strict=True))
+
+
+def failures(rows: list[JobAttempt]) -> list[str]:
+    """The errors of the jobs whose last attempt has failed, and what to do about them."""
+    last = {(row.step, row.tag): row for row in rows}
+    return [
+        described(
+            f"{row.step} {row.round}".strip(),
+            row.location,
+            row.exit_code,
+            row.error,
+            [""],
+        )
+        for row in last.values()
+        if row.status == "failed"
+    ]
 
 
 def totals(rows: list[JobAttempt]) -> str:
@@ -187,13 +295,17 @@ def totals(rows: list[JobAttempt]) -> str:
     ends = [row.ended for row in rows if row.ended is not None]
     elapsed = max(ends) - min(row.asked for row in rows) if ends else 0.0
     retried = sum(row.attempt > 1 for row in rows)
+    taken = sum(row.status == REUSED for row in rows)
+    reused = f"{taken} of them reused, " if taken else ""
     events = [event for row in rows for event in row.qpu_jobs]
     known = [event for event in events if event.get("qpu_job") is not None]
     silent = sorted({str(event.get("qpu")) for event in events if event not in known})
     unknown = f" (not reported by {', '.join(silent)})" if silent else ""
+    used = sum(number(event.get("qpu_seconds")) for event in known)
+    cost = f" ({rounded(used)} s on the QPU)" if used else ""
     return (
-        f"{len(rows) - retried} jobs, {retried} retries, "
-        f"{len(known)} QPU jobs{unknown}; "
+        f"{len(rows) - retried} jobs, {reused}{retried} retries, "
+        f"{len(known)} QPU jobs{cost}{unknown}; "
         f"{elapsed:.1f} s elapsed, "
         f"waited {sum(row.waited or 0 for row in rows):.1f} s, "
         f"ran {sum(row.ran or 0 for row in rows):.1f} s"
@@ -203,46 +315,93 @@ def totals(rows: list[JobAttempt]) -> str:
 def progress(events: Iterable[Event]) -> Iterator[str]:
     """One line for each start or end of a job, each decision, and the end of the run."""
     attempts = _AttemptLog()
+    # StreamFlow may tell the end of an attempt several times
+    told: set[tuple[str, str, int, str]] = set()
     for event in events:
         row = attempts.add(event)
-        if row is not None and event["event"] == "decision":
-            yield f"decided   {row.decision}"
-        elif row is not None and event["status"] in (RUNNING, *ENDS):
-            yield _line(row)
-        elif event["event"] == "end":
+        if row is not None and event["event"] == "job":
+            change = (row.step, row.tag, row.attempt, row.status)
+            if change in told:
+                continue
+            told.add(change)
+        if row is not None and (text := _change(row, event)):
+            yield text
+        if event["event"] == "end":
+            for text in failures(attempts.all):
+                yield from text.splitlines()
             yield f"run {event['status']}: {totals(attempts.all)}"
             return
     yield f"the driver has ended: {totals(attempts.all)}"
 
 
-def print_progress(events: Iterable[Event], stream: TextIO) -> None:
-    """Print the progress of a run; on a terminal, the last line lists the running jobs."""
-    live = stream.isatty()
-    running: dict[str, str] = {}
-    for text in map(escaped, progress(events)):
+class LiveProgress:
+    """Writes the progress of a run; on a terminal, the last line lists the running jobs."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._live = stream.isatty()
+        self._running: dict[str, str] = {}
+
+    def show(self, text: str) -> None:
+        """Write a line of :func:`progress`, which must be escaped."""
         status, _, job = text.partition(" ")
-        name = " ".join(job.split()[:2])
-        if live and status == RUNNING:
-            running[name] = job.strip()
+        name, write = " ".join(job.split()[:2]), self._stream.write
+        if self._live and status == RUNNING:
+            self._running[name] = job.strip()
         else:
-            running.pop(name, None)
-            stream.write(f"{ERASE if live else ''}{text}\n")
-        if live:
+            self._running.pop(name, None)
+            write(f"{ERASE if self._live else ''}{text}\n")
+        if self._live:
             width = shutil.get_terminal_size().columns - len("running: ") - 1
-            jobs = "; ".join(running.values())[:width]
-            stream.write(f"{ERASE}running: {jobs}" if jobs else ERASE)
-        stream.flush()
+            jobs = "; ".join(self._running.values())[:width]
+            write(f"{ERASE}running: {jobs}" if jobs else ERASE)
+        self._stream.flush()
+
+
+def print_progress(events: Iterable[Event], stream: TextIO) -> None:
+    """Print the progress of a run."""
+    live = LiveProgress(stream)
+    for line in progress(events):
+        live.show(escaped(line))
+
+
+def _change(row: JobAttempt, event: Event) -> str:
+    """One line with what an event has changed for a job; empty if it is not worth one."""
+    job = " ".join(filter(None, (row.step, row.round)))
+    match event["event"]:
+        case "decision":
+            return f"decided   {row.decision}"
+        case "lease" if event["status"] == "waiting":
+            return f"waiting   {job} for {event['qpu']}: {event['reason']}"
+        case "reuse" if row.reused_from is None:
+            return f"again     {job}: {event['reason']}"
+        case "job" if event["status"] in (RUNNING, *ENDS):
+            return _line(row)
+    return ""
 
 
 def _line(row: JobAttempt) -> str:
     parts = [f"{row.status:9}", row.step, row.round, f"on {row.location}"]
     if row.attempt > 1:
         parts.append(f"(attempt {row.attempt})")
-    if row.waited is not None and row.ran is not None:
+    if row.status == REUSED:
+        parts.append(f"from run {row.reused_from}")
+    elif row.waited is not None and row.ran is not None:
         parts.append(f"in {row.ran:.1f} s (waited {row.waited:.1f} s)")
+    if row.qpu_jobs and row.ended is not None:
+        parts.append(f"with {_qpu_jobs(row)}")
     if row.score is not None:
         parts.append(f"score {row.score:.4f}")
     return " ".join(filter(None, parts))
+
+
+def _qpu_jobs(row: JobAttempt) -> str:
+    """The number of QPU jobs of an attempt, and what they cost, if that is known."""
+    jobs = "1 QPU job" if len(row.qpu_jobs) == 1 else f"{len(row.qpu_jobs)} QPU jobs"
+    costs = [event.get("qpu_seconds") for event in row.qpu_jobs]
+    if None in costs:
+        return jobs
+    return f"{jobs} ({rounded(sum(map(number, costs)))} s on the QPU)"
 
 
 def _location(event: Event) -> str:
@@ -274,21 +433,34 @@ def _cells(row: JobAttempt) -> tuple[str, ...]:
         str(row.attempt),
         row.status,
         "" if row.score is None else f"{row.score:.4f}",
-        row.why,
+        row.remarks,
     )
+
+
+def _wait(row: JobAttempt, what: str, seconds: JSON) -> None:
+    if number(seconds) > 0:
+        row.waits[what] = max(row.waits.get(what, 0.0), number(seconds))
+
+
+def _exit_code(value: JSON) -> int | None:
+    return value if isinstance(value, int) else None
 
 
 def _seconds(value: float | None) -> str:
     return "-" if value is None else f"{value:.2f} s"
 
 
-def _configured(file: Path) -> Path:
+def _scheduler(file: Path) -> dict[str, JSON]:
     import yaml  # slow, and only needed for a StreamFlow file
 
     try:
-        content = yaml.safe_load(file.read_text("utf-8"))
-        return Path(content["scheduling"]["scheduler"]["config"]["directory"])
+        content = mapping(yaml.safe_load(file.read_text("utf-8")))
     except OSError as error:
         raise InputError(f"{file}: cannot be read: {error.strerror}") from error
-    except (yaml.YAMLError, KeyError, TypeError):
-        return Path(DIRECTORY)
+    except (yaml.YAMLError, UnicodeDecodeError):
+        return {}
+    return mapping(mapping(content.get("scheduling")).get("scheduler"))
+
+
+def _directory(scheduler: dict[str, JSON]) -> str:
+    return str(mapping(scheduler.get("config")).get("directory", DIRECTORY))

@@ -10,13 +10,15 @@ Times are epoch seconds; the times of allocations are Slurm's, in whole seconds.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from sf_quantum.files import JSON
 from sf_quantum.journal import Event, number
+from sf_quantum.journal.failures import counted, ordinal
 from sf_quantum.reporting.columns import align
+from sf_quantum.text import rounded
 
 HEADER = (
     "Slurm job, service, strategy, nodes, requested, granted, released, waited, "
@@ -46,6 +48,7 @@ class Hold:
 class AllocationUsage:
     """The usage of an allocation, or of a component of a heterogeneous one.
 
+    :param slurm_cluster: that of the Slurm job, empty if none was named
     :param requested: time of the request; None if the journal lacks it
     :param granted: time of the first grant; None if there was none
     :param released: time of the last release; None if the journal ends before
@@ -63,6 +66,7 @@ class AllocationUsage:
     partition: str
     quantum: bool
     job: str | None
+    slurm_cluster: str = ""
     node_list: str | None = None
     requested: float | None = None
     granted: float | None = None
@@ -104,6 +108,7 @@ class RunUsage:
     :param allocations: in the order of their requests
     :param jobs: the ``slurm`` events: one for each attempt of a job on Slurm
     :param qpu_seconds: by QPU and QPU job, so that no QPU job counts twice
+    :param labels: of the jobs, by their names: the step and the iteration
     """
 
     workflow: str
@@ -112,6 +117,7 @@ class RunUsage:
     allocations: list[AllocationUsage]
     jobs: list[Event]
     qpu_seconds: dict[tuple[str, str], float]
+    labels: dict[str, str]
 
     def node_seconds(self, *, quantum: bool = False) -> float:
         """The node-seconds on the quantum, or else on the classical partitions."""
@@ -191,6 +197,7 @@ def measure(events: Iterable[Event]) -> RunUsage:
             for e in events
             if e["event"] == "qpu"
         },
+        labels={str(e["job"]): _label(e) for e in events if "loops" in e},
     )
 
 
@@ -203,7 +210,14 @@ def together(runs: Collection[RunUsage]) -> RunUsage:
         allocations=[a for run in runs for a in run.allocations],
         jobs=[job for run in runs for job in run.jobs],
         qpu_seconds={job: s for run in runs for job, s in run.qpu_seconds.items()},
+        labels={job: label for run in runs for job, label in run.labels.items()},
     )
+
+
+def _label(event: Event) -> str:
+    """The step and the iteration of a job, as the report's other lines have them."""
+    count = counted(*ordinal(str(event["tag"]), int(number(event["loops"]))))
+    return f"{event['step']} {count}".strip().removeprefix("/")
 
 
 def _by_allocation(events: Iterable[Event]) -> dict[tuple[str, str], list[Event]]:
@@ -217,6 +231,8 @@ def _allocation(history: list[Event], ended: float) -> AllocationUsage:
     first, last = history[0], history[-1]
     times = {str(event["status"]): number(event["at"]) for event in reversed(history)}
     lists = [str(event["node_list"]) for event in history if event["node_list"]]
+    # that of a job of a federation is known when it runs
+    clusters = (_text(event.get("slurm_cluster")) or "" for event in reversed(history))
     allocation = AllocationUsage(
         allocation=str(first["allocation"]),
         slurm_job=str(first["slurm_job"]),
@@ -226,6 +242,7 @@ def _allocation(history: list[Event], ended: float) -> AllocationUsage:
         partition=_text(first["partition"]) or "",
         quantum=first["quantum"] is True,
         job=_text(first["job"]),
+        slurm_cluster=next(filter(None, clusters), ""),
         node_list=lists[-1] if lists else None,
         requested=times.get("requested"),
         granted=times.get("granted"),
@@ -268,7 +285,7 @@ def table(usage: RunUsage) -> str:
         return ""
     jobs = _by_allocation(usage.jobs)
     rows = [
-        _cells(a, jobs.get((a.deployment, a.allocation), []), usage.started)
+        _cells(a, jobs.get((a.deployment, a.allocation), []), usage)
         for a in usage.allocations
     ]
     lines = [*align([HEADER, *rows], NUMBERS), "", totals(usage)]
@@ -287,7 +304,7 @@ def totals(usage: RunUsage) -> str:
         f"{len(usage.jobs)} jobs on Slurm ({failed} not completed); "
         f"node-seconds: classical {usage.node_seconds():.1f}, "
         f"quantum {usage.node_seconds(quantum=True):.1f}; "
-        f"QPU {sum(usage.qpu_seconds.values()):.1f} s; "
+        f"QPU {rounded(sum(usage.qpu_seconds.values()))} s; "
         f"waited {sum(a.waited for a in usage.allocations):.1f} s"
     )
 
@@ -299,19 +316,19 @@ def overall(runs: Collection[RunUsage]) -> str:
     return f"{len(runs)} runs, {period}: {totals(all_)}"
 
 
-def _cells(a: AllocationUsage, jobs: list[Event], start: float) -> tuple[str, ...]:
+def _cells(a: AllocationUsage, jobs: list[Event], usage: RunUsage) -> tuple[str, ...]:
     sizes = {hold.nodes for hold in a.holds} or {0}
     return (
         a.allocation,
         "/".join(filter(None, (a.deployment, a.service))),
         a.strategy,
         "-".join(map(str, sorted({min(sizes), max(sizes)}))),
-        _after(start, a.requested),
-        _after(start, a.granted),
-        "held" if a.unended else _after(start, a.released),
+        _after(usage.started, a.requested),
+        _after(usage.started, a.granted),
+        "held" if a.unended else _after(usage.started, a.released),
         f"{a.waited:.1f} s",
         f"{a.node_seconds:.1f}",
-        _jobs(a, jobs),
+        _jobs(a, jobs, usage.labels),
     )
 
 
@@ -319,12 +336,16 @@ def _after(start: float, time: float | None) -> str:
     return "-" if time is None else f"{time - start:.1f} s"
 
 
-def _jobs(a: AllocationUsage, jobs: list[Event]) -> str:
+def _jobs(a: AllocationUsage, jobs: list[Event], labels: Mapping[str, str]) -> str:
     requeued = f", requeues: {a.requeues}" if a.requeues else ""
     if len(jobs) == 1:
-        return f"{str(jobs[0]['job']).removeprefix('/')} {jobs[0]['state']}{requeued}"
+        return f"{_named(jobs[0]['job'], labels)} {jobs[0]['state']}{requeued}"
     failed = sum(job["state"] != COMPLETED for job in jobs)
     if jobs:
         unsuccessful = f", {failed} not completed" if failed else ""
         return f"{len(jobs)} jobs{unsuccessful}{requeued}"
-    return (a.job or "-").removeprefix("/") + requeued
+    return _named(a.job or "-", labels) + requeued
+
+
+def _named(job: JSON, labels: Mapping[str, str]) -> str:
+    return labels.get(str(job), str(job).removeprefix("/"))

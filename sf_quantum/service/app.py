@@ -12,7 +12,6 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from sf_quantum import __version__
 from sf_quantum.service.api import metrics
 from sf_quantum.service.api.common import Refusal
 from sf_quantum.service.api.iqm import earlier as iqm_earlier
@@ -37,6 +36,7 @@ from sf_quantum.service.queue.job_queue import JobQueue
 from sf_quantum.service.queue.readiness import Readiness
 from sf_quantum.service.queue.telemetry import Telemetry
 from sf_quantum.service.store.store import Store
+from sf_quantum.version import __version__
 
 _DIALECTS = (
     device,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
+from difflib import get_close_matches
 from pathlib import Path
 
 from sf_quantum.errors import InputError, QuantumError
@@ -32,8 +33,9 @@ from sf_quantum.validation import KeyPath, ValidationErrors, validated
 
 
 def is_service(content: Mapping[str, JSON]) -> bool:
-    """Whether a file's content has a key of a service's configuration."""
-    return bool(content.keys() & Configuration.model_fields.keys())
+    """Whether a file's content has a key of a service's configuration, or nearly one."""
+    known = Configuration.model_fields.keys()
+    return any(get_close_matches(key, known, 1, 0.75) for key in map(str, content))
 
 
 def check(path: Path | None, values: Mapping[KeyPath, JSON], flags: Flags) -> None:
@@ -77,7 +79,7 @@ def _tokens(config: Configuration) -> Iterator[Finding]:
         for index, user in enumerate(config.auth.admins):
             # with MUNGE, an admin may have an account instead
             if config.auth.mode == "token" and user not in users:
-                why = f"has no token in {path} (sfq token {user} --file {path})"
+                why = f"has no token in {path} (sfq token {user} --tokens {path})"
                 yield ("auth", "admins", index), user, why
 
 

@@ -21,8 +21,8 @@ from pathlib import Path
 from tempfile import NamedTemporaryFile, TemporaryDirectory
 from typing import TypeAlias
 
-from sf_quantum.check import cwl
-from sf_quantum.check.document import Document
+from sf_quantum.checking import cwl
+from sf_quantum.checking.document import Document
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON, listing, mapping
 

@@ -10,6 +10,7 @@ The reason of a skipped test is why its sampler cannot be used here.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from itertools import product
 
 import pytest
@@ -24,6 +25,7 @@ from sf_quantum.samplers.states import bits_of
 
 #: enough reads for any working sampler to find the optimum of four candidates
 READS = 200
+SEED = 3
 
 
 def problem() -> BinaryQuadraticModel:
@@ -56,7 +58,7 @@ def lowest(bqm: BinaryQuadraticModel) -> float:
     return float(min(bqm.energies((states, labels))))
 
 
-@pytest.fixture(params=samplers.names())
+@pytest.fixture(scope="module", params=samplers.names())
 def sampler(request: pytest.FixtureRequest) -> Sampler:
     """Each registered sampler."""
     name = str(request.param)
@@ -65,9 +67,35 @@ def sampler(request: pytest.FixtureRequest) -> Sampler:
     return samplers.load(name)()
 
 
-def sampled(sampler: Sampler, bqm: BinaryQuadraticModel, seed: int = 3) -> SampleSet:
-    """Sample with the parameters that every sampler accepts."""
-    samples: SampleSet = sampler.sample(bqm, num_reads=READS, seed=seed)
+@pytest.fixture(scope="module")
+def answers(sampler: Sampler) -> Answers:
+    """What the sampler answers, asked once a problem, since it may be slow."""
+    return Answers(sampler)
+
+
+class Answers:
+    """Samples of the problems of these tests."""
+
+    def __init__(self, sampler: Sampler) -> None:
+        self._sampler = sampler
+        self._known: dict[int, SampleSet] = {}
+        self.problems = [problem(), *independent_sets()]
+
+    def __iter__(self) -> Iterator[tuple[BinaryQuadraticModel, SampleSet]]:
+        for number, bqm in enumerate(self.problems):
+            if number not in self._known:
+                self._known[number] = sampled(self._sampler, bqm)
+            yield bqm, self._known[number]
+
+    @property
+    def first(self) -> SampleSet:
+        """Samples of the first problem."""
+        return next(iter(self))[1]
+
+
+def sampled(sampler: Sampler, bqm: BinaryQuadraticModel) -> SampleSet:
+    """Sample with the parameters that ``sfq solve`` passes to every sampler."""
+    samples: SampleSet = sampler.sample(bqm, num_reads=READS, seed=SEED)
     return samples
 
 
@@ -81,45 +109,45 @@ def test_it_is_a_dimod_sampler(sampler: Sampler) -> None:
     json.dumps([sampler.parameters, sampler.properties])
 
 
-def test_energies_and_labels_are_those_of_the_problem(sampler: Sampler) -> None:
-    for bqm in [problem(), *independent_sets()]:
-        samples = sampled(sampler, bqm)
-        assert len(samples) > 0
-        assert samples.vartype is bqm.vartype
+def test_energies_and_labels_are_those_of_the_problem(answers: Answers) -> None:
+    for bqm, samples in answers:
+        assert len(samples) > 0, f"no samples of {bqm}"
+        same = f"{samples.vartype}, though the problem has {bqm.vartype}"
+        assert samples.vartype is bqm.vartype, same
         assert set(samples.variables) == set(bqm.variables)
         assert_response_energies(samples, bqm)  # type: ignore[no-untyped-call]
 
 
-def test_it_finds_the_optimum_of_small_problems(sampler: Sampler) -> None:
-    for bqm in [problem(), *independent_sets()]:
-        assert sampled(sampler, bqm).first.energy == pytest.approx(lowest(bqm))
+def test_it_finds_the_optimum_of_small_problems(answers: Answers) -> None:
+    for bqm, samples in answers:
+        missed = f"{READS} reads do not have the optimum of {bqm}"
+        assert samples.first.energy == pytest.approx(lowest(bqm)), missed
 
 
-def test_same_seed_same_answer(sampler: Sampler) -> None:
-    first, again = sampled(sampler, problem()), sampled(sampler, problem())
-    assert first == again
-    assert first.info == again.info
+def test_same_seed_same_answer(sampler: Sampler, answers: Answers) -> None:
+    first, again = answers.first, sampled(sampler, problem())
+    assert first == again, "the same seed gives other samples"
+    assert first.info == again.info, "the same seed gives another info"
     seed = first.info.get("seed")
-    assert seed == 3, f"info['seed'] is {seed}, not the given seed"
+    assert seed == SEED, f"info['seed'] is {seed}, not the given seed"
 
 
-def test_no_more_reads_than_asked_for(sampler: Sampler) -> None:
-    samples = sampled(sampler, problem())
-    reads = int(samples.record.num_occurrences.sum())
+def test_no_more_reads_than_asked_for(sampler: Sampler, answers: Answers) -> None:
+    reads = int(answers.first.record.num_occurrences.sum())
     distinct = sampler.properties.get("distinct") is True
-    assert reads <= READS if distinct else reads == READS
+    wanted = "a sample for each read; with properties['distinct'], at most so many"
+    assert reads <= READS if distinct else reads == READS, wanted
 
 
-def test_the_answer_travels_as_json(sampler: Sampler) -> None:
-    samples = sampled(sampler, problem())
+def test_the_answer_travels_as_json(answers: Answers) -> None:
+    samples = answers.first
     text = json.dumps(samples.to_serializable(), allow_nan=False)  # type: ignore[no-untyped-call]
     assert SampleSet.from_serializable(json.loads(text)) == samples  # type: ignore[no-untyped-call]
 
 
-def test_the_problem_is_left_as_it_was(sampler: Sampler) -> None:
-    bqm = problem()
-    sampled(sampler, bqm)
-    assert bqm == problem()
+def test_the_problem_is_left_as_it_was(answers: Answers) -> None:
+    for (bqm, _), before in zip(answers, [problem(), *independent_sets()], strict=True):
+        assert bqm == before, "sample() changes the problem that it is given"
 
 
 def test_a_wrong_parameter_is_refused(sampler: Sampler) -> None:

@@ -1,7 +1,7 @@
 """The experiment of paper 001 on the Slurm lab: time and nodes of each kind of allocation.
 
     python -m tests.benchmarks.hybrid [--runs 5] [--jobs 4] [--json results.json]
-    python -m tests.benchmarks.hybrid --loaded
+    python -m tests.benchmarks.hybrid --loaded [--opponent ../checkout]
 
 R. Rocco et al., QCE 2025, section IV: four iterations of clustering (k-means 1 s,
 DBSCAN 12 s, hierarchical 76 s), quantum phase (120 s in table I, 1 s in table II) and
@@ -33,7 +33,9 @@ once, which ``--qpus 2`` allows here.
 
 ``--loaded``: on a cluster where other users' jobs of one or two nodes queue (random, by
 a seed, the same for each row), the phases of table I, one workflow: what ``keep`` and
-``ahead`` buy. Figures are divided by those of ``per-step``.
+``ahead`` buy. Figures are divided by those of ``per-step``. ``idle node-s`` are those in
+which no job ran. With ``--opponent``, the rows with ``ahead`` are run with the package of
+another checkout as well, and compared with it; with ``--jobs 2``, at the same time.
 
 Each measurement has its own lab, so several can run in parallel (``--jobs``).
 """
@@ -45,27 +47,32 @@ import json
 import random
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field, replace
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
 from threading import Event
+from typing import NamedTuple
 
+from sf_quantum import journal
 from sf_quantum.files import JSON
 from tests.benchmarks import slurm_runs
 from tests.benchmarks.hybrid_tables import (
     BASELINE,
     LOADED,
     LOADED_BASELINE,
+    OPPONENT,
     STOCK,
     Case,
     Figures,
     Results,
     report,
 )
-from tests.lab import Lab, LabError, running
+from tests.lab import Lab, running
+from tests.lab_cluster import LabError
 from tests.lab_conf import Options
 from tests.lab_supervisor import missing
 
@@ -76,8 +83,9 @@ ITERATIONS = 4
 CLUSTERINGS = (76.0, 12.0, 1.0)
 SILHOUETTE = 59.0
 QUANTUM = {"I": 120.0, "II": 1.0, LOADED: 120.0}
+# of one iteration
 PHASES = {
-    experiment: ITERATIONS * SCALE * (max(CLUSTERINGS) + SILHOUETTE + seconds)
+    experiment: SCALE * (max(CLUSTERINGS) + SILHOUETTE + seconds)
     for experiment, seconds in QUANTUM.items()
 }
 MODES = {"single": 1, "double": 2}
@@ -114,7 +122,7 @@ class Row:
     node: Mapping[str, JSON]
     quantum: Mapping[str, JSON] = field(default_factory=dict)
 
-    def write(self, folder: Path, quantum_seconds: float) -> Path:
+    def write(self, folder: Path, quantum_seconds: float, iterations: int) -> Path:
         """Write the StreamFlow file of one workflow."""
         services: dict[str, JSON] = {
             **SERVICES,
@@ -128,7 +136,7 @@ class Row:
                 "clusterings": [_sleep(seconds) for seconds in self.clusterings],
                 "quantum": _sleep(quantum_seconds),
                 "silhouette": _sleep(SILHOUETTE),
-                "iterations": ITERATIONS,
+                "iterations": iterations,
             },
             self.connector,
             {"maxConcurrentJobs": 10, "services": services, **self.config},
@@ -177,53 +185,119 @@ LOADED_ROWS = {
 }
 
 
-def measure(
-    case: Case, options: Options, load: float, seed: int, stop: Event
-) -> Figures:
-    """Run a case on a lab of its own.
+@dataclass(frozen=True)
+class Setting:
+    """What is the same for all cases.
 
     :param load: see :func:`others`
+    :param opponent: the folder of another checkout of the package
+    """
+
+    options: Options
+    load: float
+    seed: int
+    iterations: int
+    opponent: Path | None
+
+
+@dataclass(frozen=True)
+class Run:
+    """What is known of a run.
+
+    :param journals: of its drivers
+    :param held: the nodes that its jobs held, by Slurm's record
+    """
+
+    journals: list[list[journal.Event]]
+    held: list[slurm_runs.Hold]
+
+    def figures(self) -> Figures:
+        journals = self.journals
+        nodes = self._node_seconds("compute")
+        return Figures(
+            wall=slurm_runs.wall_seconds(journals),
+            nodes=nodes,
+            idle=nodes - slurm_runs.job_seconds(journals),
+            qnodes=self._node_seconds("quantum"),
+            queued=slurm_runs.queued_seconds(journals),
+            account_error=slurm_runs.account_error_seconds(self.held, journals),
+        )
+
+    def _node_seconds(self, partition: str) -> float:
+        return sum(one.node_seconds for one in self.held if one.partition == partition)
+
+
+def run(case: Case, setting: Setting, stop: Event) -> Run:
+    """Run a case on a lab of its own.
+
     :param stop: set to abort the run with an error
     """
     loaded = case.experiment == LOADED
-    row = (LOADED_ROWS if loaded else ROWS)[case.row]
+    name = case.row.removesuffix(OPPONENT)
+    row = (LOADED_ROWS if loaded else ROWS)[name]
+    package = None if name == case.row else setting.opponent
     with (
-        tempfile.TemporaryDirectory(prefix="sfq-hybrid-") as name,
-        running(Path(name) / "lab", options) as lab,
+        tempfile.TemporaryDirectory(prefix="sfq-hybrid-") as folder,
+        running(Path(folder) / "lab", setting.options) as lab,
     ):
         files = [
-            row.write(Path(name) / str(n), QUANTUM[case.experiment])
+            row.write(
+                Path(folder) / str(n), QUANTUM[case.experiment], setting.iterations
+            )
             for n in range(MODES[case.mode])
         ]
-        with others(lab, load, seed + case.run) if loaded else nullcontext():
-            journals = slurm_runs.drive(lab, files, stop)
-        held = slurm_runs.holds(lab)
-        return Figures(
-            wall=slurm_runs.wall_seconds(journals),
-            nodes=sum(h.node_seconds for h in held if h.partition == "compute"),
-            qnodes=sum(h.node_seconds for h in held if h.partition == "quantum"),
-            queued=slurm_runs.queued_seconds(journals),
-            account_error=slurm_runs.account_error_seconds(held, journals),
-        )
+        load, seed = setting.load, setting.seed + case.run
+        with others(lab, load, seed) if loaded else nullcontext():
+            journals = slurm_runs.drive(lab, files, stop, package)
+        return Run(journals, slurm_runs.holds(lab))
 
 
-@contextmanager
-def others(lab: Lab, load: float, seed: int) -> Iterator[None]:
-    """Let other users submit for some time before the block, and until its end.
+def measure(case: Case, setting: Setting, stop: Event) -> Figures:
+    """Return the figures of :func:`run`."""
+    return run(case, setting, stop).figures()
+
+
+class OthersJob(NamedTuple):
+    """A job of another user.
+
+    :param at: its submission, in seconds after the first
+    """
+
+    at: float
+    seconds: float
+    nodes: int
+
+
+def others_jobs(load: float, seed: int) -> Iterator[OthersJob]:
+    """Draw the jobs of other users, without an end.
 
     :param load: the node-seconds that they request, relative to those of the cluster
     """
     draws = random.Random(seed)
     lasting = sum(OTHERS_SECONDS) / 2 * SCALE
     mean_pause = 1.5 * lasting / (3 * load)
+    at = 0.0
+    while True:
+        at += draws.expovariate(1 / mean_pause)
+        seconds = round(draws.uniform(*OTHERS_SECONDS) * SCALE, 2)
+        yield OthersJob(at, seconds, draws.choice((1, 2)))
+
+
+@contextmanager
+def others(lab: Lab, load: float, seed: int) -> Iterator[None]:
+    """Let other users submit for some time before the block, and until its end.
+
+    :param load: see :func:`others_jobs`
+    """
     over = Event()
+    began = time.monotonic()
 
     def submit() -> None:
-        while not over.wait(draws.expovariate(1 / mean_pause)):
-            seconds = draws.uniform(*OTHERS_SECONDS) * SCALE
-            size = draws.choice((1, 2))
-            wanted = (f"--nodes={size}", "--exclusive", "--output=/dev/null")
-            command = ("--chdir=/", "--wrap", f"sleep {seconds:.2f}")
+        for job in others_jobs(load, seed):
+            if over.wait(began + job.at - time.monotonic()):
+                break
+            wanted = (f"--nodes={job.nodes}", "--exclusive", "--output=/dev/null")
+            command = ("--chdir=/", "--wrap", f"sleep {job.seconds:.2f}")
             lab.submit(f"--job-name={slurm_runs.OTHERS}", *wanted, *command)
 
     with ThreadPoolExecutor(1) as pool:
@@ -269,6 +343,11 @@ def _cases(args: argparse.Namespace) -> Iterator[Case]:
     for run in range(args.runs):
         if args.loaded:
             names = _chosen(args.rows, LOADED_ROWS)
+            if args.opponent:
+                pairs = ((row, row + OPPONENT) for row in names if "ahead" in row)
+                names = list(chain.from_iterable(pairs))
+            # the first of a pair has no advantage from run to run
+            names = names[::-1] if run % 2 else names
             yield from (Case(LOADED, "single", row, run) for row in names)
             continue
         for experiment, mode in product(args.table, args.mode):
@@ -296,6 +375,10 @@ def _arguments() -> argparse.Namespace:
         "--load", type=float, default=0.7, help="what others want of it"
     )
     parser.add_argument("--seed", type=int, default=1, help="of the others' jobs")
+    parser.add_argument("--iterations", type=int, default=ITERATIONS)
+    parser.add_argument(
+        "--opponent", type=Path, help="folder of a checkout, with --loaded"
+    )
     return parser.parse_args()
 
 
@@ -305,18 +388,20 @@ def main() -> None:
     if lacking := missing():
         sys.exit(lacking)
     slurm_runs.heed_sigterm()
-    options = Options(qpus=args.qpus)
+    setting = Setting(
+        *(Options(qpus=args.qpus), args.load, args.seed, args.iterations),
+        args.opponent and args.opponent.resolve(),
+    )
     cases = list(_cases(args))
     results = measure_all(
-        cases,
-        args.jobs,
-        lambda case, stop: measure(case, options, args.load, args.seed, stop),
+        cases, args.jobs, lambda case, stop: measure(case, setting, stop)
     )
     if args.json:
         lines = [asdict(case) | asdict(figures) for case, figures in results.items()]
         args.json.write_text(json.dumps(lines, indent=1) + "\n")
     if results:
-        print(report(results, PHASES))
+        phases = {name: args.iterations * seconds for name, seconds in PHASES.items()}
+        print(report(results, phases))
     if failed := len(cases) - len(results):
         sys.exit(f"{failed} of {len(cases)} cases failed")
 

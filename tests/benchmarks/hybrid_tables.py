@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from statistics import mean, stdev
+from statistics import mean, quantiles, stdev
 
 #: the baselines of the ratios; the first is the paper's own
 BASELINE, LOADED_BASELINE = "reserved", "per-step"
 LOADED = "loaded"
+#: the end of the name of a row that was run with another checkout
+OPPONENT = ", opponent"
 #: the row of StreamFlow's own connector
 STOCK = "stock"
 #: wall seconds and node-seconds of tables I and II: baseline, workflow, malleability
@@ -36,6 +38,7 @@ class Figures:
 
     :param wall: seconds
     :param nodes: classical node-seconds
+    :param idle: those of them in which no job ran
     :param qnodes: quantum node-seconds
     :param queued: seconds that requests for classical nodes waited, by the journal
     :param account_error: see :func:`tests.benchmarks.slurm_runs.account_error_seconds`
@@ -43,6 +46,7 @@ class Figures:
 
     wall: float
     nodes: float
+    idle: float
     qnodes: float
     queued: float
     account_error: float
@@ -57,14 +61,16 @@ def table(results: Results, baseline: str) -> list[str]:
     :param baseline: the row for the ratios
     """
     lines = [
-        "| row | wall s | node-s | quantum node-s | queued s | wall ratio | node-s ratio |",
-        "|---|---|---|---|---|---|---|",
+        "| row | wall s | node-s | idle node-s | quantum node-s | queued s | wall ratio "
+        "| node-s ratio |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for row in dict.fromkeys(case.row for case in results):
         own = [figures for case, figures in results.items() if case.row == row]
         cells = [
             _spread([f.wall for f in own], 1),
             _spread([f.nodes for f in own], 1),
+            _spread([f.idle for f in own], 1),
             _spread([f.qnodes for f in own], 1),
             _spread([f.queued for f in own], 1),
             *(_spread(values, 3) for values in ratios(results, row, baseline)),
@@ -81,6 +87,32 @@ def ratios(
     own = {case.run: f for case, f in results.items() if case.row == row}
     both = [(own[run], base[run]) for run in own if run in base]
     return [a.wall / b.wall for a, b in both], [a.nodes / b.nodes for a, b in both]
+
+
+def duels(results: Results) -> list[str]:
+    """Compare each row with the opponent's, as lines of Markdown.
+
+    :returns: medians, with the quartiles, and of the ratios in the same run
+    """
+    lines = []
+    for row in sorted({case.row for case in results}):
+        own = {case.run: f for case, f in results.items() if case.row == row}
+        other = {c.run: f for c, f in results.items() if c.row == row + OPPONENT}
+        both = [(own[run], other[run]) for run in own if run in other]
+        for what in ("wall", "idle") if len(both) > 1 else ():
+            pairs = [(getattr(a, what), getattr(b, what)) for a, b in both]
+            cells = [[a for a, _ in pairs], [b for _, b in pairs]]
+            cells.append([a / b for a, b in pairs])
+            words = " | ".join(_quartiles(values) for values in cells)
+            lines.append(f"| {row}: {what} s | {words} |")
+    if lines:
+        lines = ["| | ours | opponent | ratio |", "|---|---|---|---|", *lines]
+    return lines
+
+
+def _quartiles(values: list[float]) -> str:
+    low, middle, high = quantiles(values, n=4, method="inclusive")
+    return f"{middle:.3g} ({low:.3g} to {high:.3g})"
 
 
 def _spread(values: list[float], digits: int) -> str:
@@ -137,6 +169,8 @@ def report(results: Results, phases: Mapping[str, float]) -> str:
         lines += table(part, LOADED_BASELINE if loaded else BASELINE)
     if len(compared := verdicts(results)) > 2:
         lines += ["", *compared]
+    if fought := duels(results):
+        lines += ["", *fought]
     error = max(figures.account_error for figures in results.values())
     account = f"The account is at most {error:.2f} s per job from Slurm's record."
     return "\n".join([*lines[1:], "", account])

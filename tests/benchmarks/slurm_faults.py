@@ -33,7 +33,8 @@ from pathlib import Path
 from sf_quantum import journal
 from sf_quantum.files import JSON
 from sf_quantum.journal import Event
-from tests.lab import Lab, LabError, running
+from tests.lab import Lab, running
+from tests.lab_cluster import LabError
 from tests.lab_conf import Options
 
 STREAMFLOW = Path(sys.executable).parent / "streamflow"

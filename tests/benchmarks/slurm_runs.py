@@ -25,10 +25,10 @@ LOOK_SECONDS = 0.1
 #: the name of jobs that belong to no driver
 OTHERS = "other"
 
-# "JobId=7", or of a component "JobId=7+1(8)"
-_JOB = r"JobId=(?:\d+\+\d+\((\d+)\)|(\d+))"
-_STARTED = rf"sched.* (?:Started|Allocate|_slurm_rpc_allocate_resources) {_JOB} "
-_ENDED = rf"(?:_job_complete: {_JOB} done|.*REQUEST_KILL_JOB {_JOB} )"
+# "JobId=7", or of a component "JobId=7+1(8)" or "JobId=7+1", which is job 8
+_JOB = r"JobId=(?:\d+\+\d+\((\d+)\)|(\d+(?:\+\d+)?))"
+STARTED = rf"sched.* (?:Started|Allocate|_slurm_rpc_allocate_resources) {_JOB} "
+ENDED = rf"(?:_job_complete: {_JOB} done|.*REQUEST_KILL_JOB {_JOB} )"
 _SUBMITTED = rf"_slurm_rpc_submit_batch_job: {_JOB} "
 # Slurm takes the second before it decides, and logs afterwards
 _LATE_SECONDS = 2
@@ -110,14 +110,18 @@ def write(
     return file
 
 
-def drive(lab: Lab, files: list[Path], stop: Event) -> list[list[journal.Event]]:
+def drive(
+    lab: Lab, files: list[Path], stop: Event, package: Path | None = None
+) -> list[list[journal.Event]]:
     """Run StreamFlow files in parallel, to their ends.
 
     :param stop: once it is set, drivers are killed
+    :param package: the folder of another checkout, which the drivers then use
     :returns: their journals
     :raises RunError: with the driver's output, if one fails
     """
     path = f"{BIN}{os.pathsep}{os.environ['PATH']}"
+    python = {} if package is None else {"PYTHONPATH": str(package)}
     with ExitStack() as stack:
         drivers = []
         for file in files:
@@ -129,7 +133,8 @@ def drive(lab: Lab, files: list[Path], stop: Event) -> list[list[journal.Event]]
                     cwd=file.parent,
                     env=os.environ
                     | lab.environment
-                    | {"PATH": path, "TMPDIR": str(file.parent / "tmp")},
+                    | {"PATH": path, "TMPDIR": str(file.parent / "tmp")}
+                    | python,
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
@@ -179,6 +184,21 @@ def queued_seconds(journals: list[list[journal.Event]]) -> float:
     )
 
 
+def job_seconds(journals: list[list[journal.Event]]) -> float:
+    """Return how long jobs ran on classical nodes, by the journals.
+
+    :returns: the sum; 0 for a connector that does not account for nodes
+    """
+    total = 0.0
+    for events in journals:
+        run = usage.measure(events)
+        classical = {one.allocation for one in run.allocations if not one.quantum}
+        for job in run.jobs:
+            if job["allocation"] in classical:
+                total += _number(job["ended"]) - _number(job["started"])
+    return total
+
+
 def account_error_seconds(
     holds: list[Hold], journals: list[list[journal.Event]]
 ) -> float:
@@ -221,7 +241,7 @@ def holds(lab: Lab) -> list[Hold]:
     :raises RunError: if the log has no such event in the second of the record
     """
     lab.wait_idle()
-    started, ended = _moments(lab, _STARTED), _moments(lab, _ENDED)
+    started, ended = moments(lab, STARTED), moments(lab, ENDED)
     return [
         Hold(
             *(job.id, job.name, job.partition, job.nodes),
@@ -238,10 +258,14 @@ def holds(lab: Lab) -> list[Hold]:
 
 def submissions(lab: Lab) -> list[float]:
     """Return when the controller received each batch job, in epoch seconds."""
-    return sorted(min(times) for times in _moments(lab, _SUBMITTED).values())
+    return sorted(min(times) for times in moments(lab, _SUBMITTED).values())
 
 
-def _moments(lab: Lab, pattern: str) -> dict[int, list[float]]:
+def moments(lab: Lab, pattern: str) -> dict[int, list[float]]:
+    """Return when the controller's log has a line about each job, in epoch seconds.
+
+    :param pattern: after the time; a group matches the job's id
+    """
     found: dict[int, list[float]] = {}
     line = re.compile(rf"\[(\S+)\] {pattern}")
     for text in (lab.folder / "slurmctld.log").read_text().splitlines():
@@ -249,7 +273,7 @@ def _moments(lab: Lab, pattern: str) -> dict[int, list[float]]:
             # the controller's time zone is UTC, as for its record
             time = datetime.fromisoformat(match[1]).replace(tzinfo=UTC).timestamp()
             job = next(group for group in match.groups()[1:] if group)
-            found.setdefault(int(job), []).append(time)
+            found.setdefault(sum(map(int, job.split("+"))), []).append(time)
     return found
 
 

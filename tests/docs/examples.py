@@ -60,7 +60,7 @@ PAGES = [
 ]
 COPIED = ("deployments", "examples", "workflows")
 # shown, but nothing that could run: drawings of files, formulas
-SHOWN = ("text",)
+SHOWN = ("lua", "text")
 FILES = ("cwl", "yaml", "json", "toml", "csv", "ini", "python")
 PORT = "8787"
 SECONDS = 120

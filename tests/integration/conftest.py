@@ -20,10 +20,12 @@ import pytest
 from sf_quantum import journal
 from sf_quantum.files import JSON
 from sf_quantum.journal import Event
-from tests import forking, waiting
+from tests import forking, lab_site, waiting
 from tests.forking import BIN, Command
 from tests.integration import clustering
 from tests.integration import sshd as serving
+from tests.integration.plugin_site import Site, plugin_site
+from tests.lab_supervisor import SYSTEM_PATH
 
 if TYPE_CHECKING:
     from dwave.cloud.solver import StructuredSolver
@@ -81,7 +83,10 @@ class Project:
         }
 
     def step(self, name: str, script: str, deployment: str, scatter: int = 0) -> None:
-        """Add a step that runs a shell script and keeps what it leaves in ``out``."""
+        """Add a step that runs a shell script and keeps what it leaves in ``out``.
+
+        :param deployment: or one of its services, after a slash
+        """
         # CWL quotes an argument once, and a script in a file needs nothing of that
         path = self.folder / f"{name}.sh"
         path.write_text(f"{script}\n")
@@ -105,8 +110,8 @@ class Project:
         )
         self.step(name, f"{before}\n{command}", deployment)
 
-    def start(self) -> Command:
-        """Write the files and start a driver."""
+    def write(self) -> None:
+        """Write the files."""
         outputs: dict[str, JSON] = {
             name: {"type": "Any", "outputSource": f"{name}/out"} for name in self.steps
         }
@@ -123,8 +128,8 @@ class Project:
             },
         )
         bindings: list[JSON] = [
-            {"step": f"/{step}", "target": {"deployment": deployment}}
-            for step, deployment in self.bindings.items()
+            {"step": f"/{step}", "target": _target(name)}
+            for step, name in self.bindings.items()
         ]
         workflow: JSON = {
             "type": "cwl",
@@ -145,6 +150,10 @@ class Project:
                 **self.extra,
             },
         )
+
+    def start(self) -> Command:
+        """Write the files and start a driver."""
+        self.write()
         debug = ["--debug"] if self.debug else []
         with open(self.folder / "log", "wb") as log:
             driver = forking.start(
@@ -232,6 +241,11 @@ class Project:
         (self.folder / name).write_text(json.dumps(content))
 
 
+def _target(name: str) -> dict[str, JSON]:
+    deployment, _, service = name.partition("/")
+    return {"deployment": deployment, **({"service": service} if service else {})}
+
+
 @pytest.fixture
 def project(tmp_path: Path) -> Iterator[Project]:
     """A project whose processes do not outlive the test."""
@@ -261,6 +275,18 @@ def sshd(project: Project) -> Iterator[int]:
     environment = {"PATH": ":".join(project.path), "SFQ_TEST": project.mark}
     with serving.sshd(project.folder / "sshd", environment) as port:
         yield port
+
+
+@pytest.fixture(scope="session")
+def site(slurm: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """A lab with the site's plugins, and with a QPU for each test that needs one."""
+    if lacking := lab_site.missing(SYSTEM_PATH):
+        pytest.skip(lacking)
+    base = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        base = base.parent
+    with plugin_site(base) as made:
+        yield made
 
 
 @pytest.fixture(scope="session")

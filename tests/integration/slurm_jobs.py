@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from streamflow.core.deployment import Connector
 from streamflow.core.exception import WorkflowExecutionException
 from streamflow.deployment.connector.local import LocalConnector
 
@@ -26,19 +27,26 @@ if TYPE_CHECKING:
 
 
 class Cluster:
-    """A deployment of the connector, over the local machine.
+    """A deployment of the connector.
 
     :param folder: for the jobs' work directories
+    :param inner: the wrapped one; by default that of the local machine
     """
 
-    def __init__(self, lab: Lab, folder: Path, config: dict[str, JSON]) -> None:
+    def __init__(
+        self,
+        lab: Lab,
+        folder: Path,
+        config: dict[str, JSON],
+        inner: Connector | None = None,
+    ) -> None:
         self.lab = lab
         self.folder = folder
-        local = LocalConnector("local", str(folder))
+        inner = inner or LocalConnector("local", str(folder))
         # as StreamFlow does it: the schema has checked what is in there
         make: Callable[..., SlurmConnector] = SlurmConnector
         self.connector = make(
-            *("cluster", str(folder), local, None),
+            *("cluster", str(folder), inner, None),
             **{"maxConcurrentJobs": 100, "pollingInterval": 1, **config},
         )
         # tests that share a lab tell their jobs by it
@@ -110,9 +118,11 @@ class Cluster:
 
 
 @asynccontextmanager
-async def cluster(lab: Lab, folder: Path, **config: JSON) -> AsyncIterator[Cluster]:
+async def cluster(
+    lab: Lab, folder: Path, inner: Connector | None = None, /, **config: JSON
+) -> AsyncIterator[Cluster]:
     """Deploy the connector, and undeploy it at the end; nothing of it is left then."""
-    made = Cluster(lab, folder, config)
+    made = Cluster(lab, folder, config, inner)
     with pytest.MonkeyPatch.context() as patch:
         for key, value in lab.environment.items():
             patch.setenv(key, value)

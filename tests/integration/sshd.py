@@ -19,7 +19,8 @@ SSHD = Path("/usr/sbin/sshd")
 def sshd(folder: Path, environment: Mapping[str, str]) -> Iterator[int]:
     """Serve SSH, one process a connection, on a port the kernel chose.
 
-    :param folder: made for its files; ``user`` in it is the key it lets in
+    :param folder: made for its files; ``user`` in it is the key it lets in, and ``ca`` signs
+        the certificates that it lets in
     :param environment: of the sessions
     :returns: the port
     """
@@ -28,7 +29,7 @@ def sshd(folder: Path, environment: Mapping[str, str]) -> Iterator[int]:
     if os.getuid() == 0:
         Path("/run/sshd").mkdir(exist_ok=True)  # it refuses to start without it
     folder.mkdir(mode=0o700)
-    for name in ("host", "user"):
+    for name in ("host", "user", "ca"):
         subprocess.run(
             ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / name],
             check=True,
@@ -40,6 +41,7 @@ def sshd(folder: Path, environment: Mapping[str, str]) -> Iterator[int]:
     (folder / "config").write_text(
         f"HostKey {folder}/host\n"
         f"AuthorizedKeysFile {folder}/user.pub\n"
+        f"TrustedUserCAKeys {folder}/ca.pub\n"
         "StrictModes no\nUsePAM no\nPermitRootLogin yes\n"
         f"SetEnv {variables}\n"
     )

@@ -236,8 +236,7 @@ def test_bad_input_is_not_tried_again(project: Project) -> None:
     assert len(decisions(project)) == 1
     assert "is not retried, because its input is invalid" in project.log
     assert "key 'bqm' is missing" in project.log
-    # the one is StreamFlow's own, of the whole workflow
-    assert project.log.count("Traceback") == 1
+    assert "Traceback" not in project.log
 
 
 def test_fail_does_not_try_again(project: Project, serve: Serve) -> None:

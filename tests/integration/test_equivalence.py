@@ -62,7 +62,7 @@ def test_a_step_without_an_answer_says_why(project: Project) -> None:
     file = ROOT / "deployments" / "candidates.yml"
     with pytest.raises(AssertionError, match=r"no answer on qpu: ERROR ") as told:
         assert_candidate(file, "/iterate/solve", inputs, tolerance=0.01)
-    assert "--reads 0: expected 1 or more" in str(told.value)
+    assert "--reads: '0': expected a whole number" in str(told.value)
     assert "Traceback" not in str(told.value)
 
 

@@ -16,8 +16,11 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from tests.lab import ROOT, Lab, LabError, start
-from tests.lab_conf import Options
+from tests import lab_site
+from tests.lab import ROOT, Lab, start
+from tests.lab_cluster import Cluster, LabError
+from tests.lab_conf import SECOND, Options
+from tests.lab_supervisor import SYSTEM_PATH
 from tests.waiting import until
 
 if TYPE_CHECKING:
@@ -50,7 +53,7 @@ def marked(mark: str) -> list[psutil.Process]:
     return found
 
 
-def job(lab: Lab, tmp_path: Path, script: str, *options: str) -> int:
+def job(lab: Cluster, tmp_path: Path, script: str, *options: str) -> int:
     output = f"--output={tmp_path}/%j.out"
     return lab.submit(f"--chdir={tmp_path}", output, *options, "--wrap", script)
 
@@ -62,7 +65,7 @@ def lasting(lab: Lab, tmp_path: Path, *options: str) -> int:
     return id_
 
 
-def ended(lab: Lab, id_: int) -> str:
+def ended(lab: Cluster, id_: int) -> str:
     """The state in which a job ended, in Slurm's record."""
     lab.wait_for(lambda: id_ in [one.id for one in lab.jobcomp()], "the job ends")
     return next(one.state for one in lab.jobcomp() if one.id == id_)
@@ -184,6 +187,23 @@ def test_has_spank_plugins_licenses_and_lines_of_ones_own(
             lab, tmp_path, "true", "-p", "quantum", "-N2", "--qpu=a", "-L", "qpu:2"
         )
         assert ended(lab, id_) == "COMPLETED"
+
+
+def test_site_has_two_clusters_that_form_a_federation(
+    start_lab: StartLab, tmp_path: Path
+) -> None:
+    if lacking := lab_site.missing(SYSTEM_PATH):
+        pytest.skip(lacking)
+    with start_lab(Options(nodes=1, qnodes=0, site=True)) as lab:
+        first = job(lab, tmp_path, "true")
+        other = job(lab, tmp_path, "hostname", "-M", SECOND)
+        assert first == other == 1
+        assert ended(lab, 1) == ended(lab.second, 1) == "COMPLETED"
+        lab.federate()
+        # on any of its clusters: only the second has two nodes
+        sibling = job(lab, tmp_path, "true", "-N2")
+        assert sibling > 1 << 26
+        assert ended(lab.second, sibling) == "COMPLETED"
 
 
 def test_ends_with_all_that_it_started(

@@ -335,7 +335,7 @@ def test_a_command_ends_when_its_user_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ([], "no QPU: give --url"),
+        ([], "no QPU: give a URL (--url)"),
         (["--qpu", "a"], "a_SFQ_URL is not set; name the file that describes the QPU"),
         (["--qpu", "a,a"], "name each QPU once"),
         (["--url", "unix:/s", "--qpu", "a,b"], "one URL is one QPU"),
@@ -345,6 +345,7 @@ def test_a_command_ends_when_its_user_is_refused(tmp_path: Path) -> None:
         (["--url", "unix:/s", "--qpu", "a-b"], "letters, digits and underscores"),
         (["--held"], "QRMI_JOB_QPU_RESOURCES names no QPU"),
         (["--held", "--wait", "3"], "--wait: not with --held"),
+        (["--held", "--project", "p"], "--project: not with --held"),
     ],
 )
 def test_bad_input(words: list[str], said: str) -> None:
@@ -548,20 +549,38 @@ def test_a_command_is_left_to_end_where_its_job_still_runs(
     assert (process.returncode, err) == (0, "")
 
 
-def test_leases_that_the_batch_system_took_are_left_too(
-    service: RunningService,
-) -> None:
-    told = {
+def _taken(service: RunningService) -> dict[str, str]:
+    """Take a lease, and tell of it as the batch system does."""
+    return {
         "SLURM_JOB_QPU_RESOURCES": "qpu",
         "SLURM_JOB_QPU_TYPES": "sfq",
         "qpu_SFQ_URL": service.url,
         "qpu_QRMI_JOB_ACQUISITION_TOKEN": service.acquire(),
     }
+
+
+def test_leases_that_the_batch_system_took_are_left_too(
+    service: RunningService,
+) -> None:
+    told = _taken(service)
     _close(service)
     code, _, err = _run("--held", "--elsewhere", "--", "sleep", "60", **told)
     assert code == 75
     assert err.splitlines()[-1].startswith(LEFT)
     assert _held(service) == ["test"]
+
+
+def test_a_command_that_fails_for_want_of_its_qpu_can_run_elsewhere(
+    service: RunningService,
+) -> None:
+    told = _taken(service)
+    _close(service)
+    # at once, before anything has looked at the QPU
+    code, _, err = _run("--held", "--elsewhere", "--", "false", **told)
+    assert code == 75
+    assert err.splitlines()[-1].startswith(LEFT)
+    service.ask("POST", "/v1/device/open", {})
+    assert _run("--held", "--elsewhere", "--", "false", **told)[0] == 1
 
 
 def test_its_own_start_is_light() -> None:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import yaml
+
+from tests.vendor import Vendor
 
 EXAMPLE = Path(__file__).parents[2] / "examples/new-qpu"
 
@@ -41,8 +46,8 @@ def test_it_keeps_the_contract(environment: dict[str, str]) -> None:
     files = ["test_acme_qpu.py", "--pyargs", "sf_quantum.testing.qpus"]
     done = run(environment, "pytest", *options, *files)
     assert done.returncode == 0, done.stdout
-    # four need no QPU, eleven need one, and seven are the example's own
-    assert "22 passed" in done.stdout
+    # four need no QPU, fifteen need one, and seven are the example's own
+    assert "26 passed" in done.stdout
 
 
 def test_the_contract_needs_pytest_alone(environment: dict[str, str]) -> None:
@@ -59,6 +64,36 @@ def test_the_contract_needs_pytest_alone(environment: dict[str, str]) -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "4 passed" in done.stdout
+
+
+def test_the_maximum_cut_runs_on_it(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    for file in (EXAMPLE.parent / "max-cut").iterdir():
+        shutil.copy(file, tmp_path)
+    file = tmp_path / "streamflow.yml"
+    content = yaml.safe_load(file.read_text())
+    with Vendor(tmp_path / "vendor") as vendor:
+        key = Path(str(vendor.config["keyFile"]))
+        shutil.copy(key, tmp_path / "acme.key")
+        qpu = content["deployments"]["qpu"]
+        # its own key is relative to the file, and the step runs elsewhere
+        config = {"type": "acme", "url": vendor.config["url"], "keyFile": "acme.key"}
+        qpu |= {"type": "sfq.rest", "config": config}
+        file.write_text(yaml.safe_dump(content))
+        code = (
+            "import sys; from sf_quantum.cli import main; sys.exit(main(sys.argv[1:]))"
+        )
+        outdir = ["--outdir", str(tmp_path / "out")]
+        done = subprocess.run(
+            [sys.executable, "-c", code, "run", str(file), *outdir],
+            env=environment,
+            capture_output=True,
+            text=True,
+        )
+    assert done.returncode == 0, done.stdout + done.stderr
+    cut = json.loads((tmp_path / "out" / "cut.json").read_text())
+    assert (cut["cut"], cut["qpu"]) == (17, "qpu")
 
 
 def test_it_is_listed_beside_ours(environment: dict[str, str]) -> None:

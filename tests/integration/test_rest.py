@@ -17,6 +17,8 @@ import pytest
 import yaml
 
 from sf_quantum.files import JSON
+from sf_quantum.journal import Event
+from sf_quantum.reporting import report
 from tests import forking
 from tests.forking import BIN, Command
 from tests.integration.services import QpuService, only_by_qrmi
@@ -292,6 +294,27 @@ def test_a_step_survives_a_service_that_is_killed_and_started_again(
     assert service.jobs() == ["Completed"]
 
 
+def test_a_wait_for_a_lease_is_no_running_time(
+    project: Project, service: QpuService, qpu: str, until: Until
+) -> None:
+    leases = [service.lease() for _ in range(3)]
+    project.solve("solve", "qpu")
+    driver = project.start()
+
+    def waits() -> list[Event]:
+        return [event for event in project.events() if event["event"] == "lease"]
+
+    until(waits, "the wait in the journal")
+    service.release(leases[0])
+    assert driver.wait(timeout=SECONDS) == 0, project.log
+    *waiting, granted = waits()
+    assert {event["status"] for event in waiting} == {"waiting"}
+    assert all(event["reason"] for event in waiting)
+    assert granted["status"] == "granted"
+    (row,) = report.collect(project.events())
+    assert row.waits == {"a lease of qpu": pytest.approx(granted["seconds"], abs=0.1)}
+
+
 def test_one_lease_serves_the_whole_run(project: Project, service: QpuService) -> None:
     service.start()
     project.deployment("qpu", "sfq.rest", url=service.url, lease="run", vqpus=1)
@@ -398,7 +421,8 @@ def test_a_revoked_token_ends_the_step_with_one_line(
         f"Job /solve/0 got no lease of QPU qpu: QPU 'qpu' at {service.url} refuses: "
         f"Authorization: unknown bearer token (token file {file})"
     )
-    assert sum(line.endswith(refusal) for line in lines) == 1
+    # when it happens, and in the last lines
+    assert sum(line.endswith(refusal) for line in lines) == 2
     assert "LeaseRefused" not in project.log
 
 

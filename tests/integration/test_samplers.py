@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
-from dimod import BinaryQuadraticModel
+from dimod import BinaryQuadraticModel, SampleSet
 
 from sf_quantum import samplers
 from sf_quantum.cli import main
@@ -13,6 +15,7 @@ from sf_quantum.clustering.qubo import overlaps, qubo
 from sf_quantum.clustering.result import Clustering, assess
 from sf_quantum.samplers.exact import ExactSampler
 from sf_quantum.samplers.presolve import Presolve
+from sf_quantum.testing import samplers as contract
 
 
 def model(seed: int, weights: str, penalty: str) -> BinaryQuadraticModel:
@@ -52,6 +55,22 @@ def test_up_to_14_candidates_each_finds_what_exact_proves(
     assert found.info["optimal_share"] > 0
 
 
+def test_the_contract_asks_a_sampler_once_a_problem() -> None:
+    """It may be slow."""
+    asked: list[BinaryQuadraticModel] = []
+
+    class Counting(samplers.load("neal")):  # type: ignore[misc]
+        def sample(self, bqm: BinaryQuadraticModel, **options: int) -> SampleSet:
+            asked.append(bqm)
+            samples: SampleSet = super().sample(bqm, **options)
+            return samples
+
+    answers = contract.Answers(Counting())
+    assert [*answers] == [*answers]
+    assert answers.first
+    assert asked == answers.problems
+
+
 def test_the_list_says_what_is_usable(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -79,5 +98,8 @@ def test_one_sampler_tells_its_parameters(capsys: pytest.CaptureFixture[str]) ->
         assert main(["samplers", name]) == 0
         rows = capsys.readouterr().out.splitlines()
         assert all(len(row.split()) > 2 for row in rows)
+    assert main(["samplers", "neal", "--json"]) == 0
+    first = json.loads(capsys.readouterr().out)[0]
+    assert (first["parameter"], first["default"]) == ("num_reads", "1000")
     assert main(["samplers", "nael"]) == 2
     assert "did you mean 'neal'?" in capsys.readouterr().err

@@ -69,6 +69,26 @@ def test_energies(
     assert float(told[1]) == pytest.approx(float(told[2]), abs=near)
 
 
+@pytest.mark.parametrize(("vqpus", "code"), [(1, 2), (2, 0)])
+def test_a_client_does_not_wait_for_the_lease_that_its_job_holds(
+    vqpus: int,
+    code: int,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with running_service(vqpus=vqpus, tcp=True) as service:
+        monkeypatch.setenv("DWAVE_API_ENDPOINT", f"{service.url}/sapi/v2")
+        assert main(["lease", "--url", service.url, "--", "echo", "ran"]) == code
+    told = capfd.readouterr()
+    assert told.out == ("" if code else "ran\n")
+    expected = (
+        "sfq lease: DWAVE_API_ENDPOINT is the service of QPU 'qpu', whose only lease is "
+        "this job's own: the client does not know it, and would wait for its end; "
+        "add --clients, and leave the variable to it\n"
+    )
+    assert told.err == (expected if code else "")
+
+
 def test_pulser_by_stock_qrmi(alone: list[str], tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(PULSER_BY_QRMI)

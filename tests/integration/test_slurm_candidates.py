@@ -120,6 +120,41 @@ def test_a_qpu_that_closes_and_opens_again(
     assert service.held() == []
 
 
+def test_the_wait_for_nodes_is_predicted(
+    cluster: Project, lab: Lab, until: Until
+) -> None:
+    candidate(cluster, rounds=2)
+    bind(cluster, {"/loop/solve": TARGETS}, prefer="earliest", forecast="plan")
+    gates = cluster.folder / "gates"
+    gates.mkdir()
+    driver = cluster.start()
+    until(lambda: len(_where(cluster)) == 1, "a round, which deploys the cluster")
+    # on all nodes, for some minutes by their limit
+    limits = ("--time=20", "--exclusive", "--array=1-9", "--partition=compute")
+    lab.submit(*limits, "--output=/dev/null", "--chdir=/", "--wrap", "sleep 1000")
+    idle = ("sinfo", "--noheader", "--partition=compute", "--format=%C")
+    until(lambda: lab.output(*idle).split("/")[1] == "0", "busy nodes")
+    (gates / "0").touch()
+    until(lambda: len(_where(cluster)) == 2, "another round")
+    lab.output("scancel", "--partition=compute")
+    (gates / "1").touch()
+    assert driver.wait(SECONDS) == 0, cluster.log[-3000:]
+    first, second = decisions(cluster)
+    assert first["forecasts"] == {
+        "cluster/compute": {"seconds": None, "why": "is not deployed yet", "jobs": 0}
+    }
+    told = second["forecasts"]
+    assert isinstance(told, dict)
+    predicted = told["cluster/compute"]
+    assert isinstance(predicted, dict)
+    assert predicted["why"] == ""
+    # at least half of 20 minutes
+    assert float(str(predicted["seconds"])) > 500
+    assert predicted["jobs"] == 9
+    assert _where(cluster) == ["quantum", "quantum"]
+    assert "cluster/compute would end in" in str(second["reason"])
+
+
 def test_a_lease_that_does_not_come_in_time(
     cluster: Project, service: QpuService
 ) -> None:

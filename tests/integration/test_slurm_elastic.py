@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import re
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, asynccontextmanager
@@ -96,7 +97,7 @@ async def test_a_job_has_no_nodes_whose_time_is_nearly_up(
     # one that is kept would be in the way for ever
     settings = elastic(max=1, keep=1, idle=60)
     # between two looks at the queue
-    monkeypatch.setattr("sf_quantum.connectors.slurm.login.LOOK_SECONDS", 0.2)
+    monkeypatch.setattr("sf_quantum.connectors.slurm.transport.login.LOOK_SECONDS", 0.2)
     stand_ins = StandIns(tmp_path / "stand-ins", monkeypatch)
     stand_ins.add("squeue", 'echo >>"$here/polls"')
     async with site(
@@ -271,8 +272,11 @@ async def test_fewer_nodes_will_do_after_a_while(small: Lab, tmp_path: Path) -> 
 async def test_nodes_are_asked_for_ahead_of_the_quantum_steps_end(
     small: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    follows = "sf_quantum.connectors.slurm.elastic.FOLLOWS_SECONDS"
+    forecast = "sf_quantum.connectors.slurm.allocation.forecast"
+    follows = f"{forecast}.FOLLOWS_SECONDS"
     monkeypatch.setattr(follows, SECONDS)
+    # on a slow machine, a step takes longer than ever
+    monkeypatch.setattr(f"{forecast}.LATER_SECONDS", SECONDS)
     async with site(small, tmp_path, elastic(ahead=True, idle=0)) as held:
 
         async def classical(number: int) -> set[str]:
@@ -329,6 +333,164 @@ async def test_nodes_are_asked_for_ahead_of_the_quantum_steps_end(
         await held.counts(0)
 
 
+async def test_an_earlier_run_tells_what_follows_the_first_quantum_step(
+    small: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("FOLLOWS_SECONDS", "LATER_SECONDS"):
+        monkeypatch.setattr(
+            f"sf_quantum.connectors.slurm.allocation.forecast.{name}", SECONDS
+        )
+    go = tmp_path / "go"
+    go.touch()
+    for run in range(2):
+        async with site(small, tmp_path, elastic(ahead=True, idle=0)) as held:
+            # the same workflow
+            held.cluster.name = "workflow"
+            await held.run(JOB, step=f"first/{run}")
+            solving = held.start(
+                f"until [ -e {go} ]; do sleep 0.1; done", "qpu", f"solve/{run}"
+            )
+            if run:
+                await held.counts(2)
+                go.touch()
+            await solving
+            (folder := tmp_path / f"{run}").mkdir()
+            jobs = [f"last/{run}{n}" for n in range(2)]
+            command = meet(folder, 2)
+            await asyncio.gather(*[held.run(command, step=job) for job in jobs])
+            assert len(held.held()) == 3
+        go.unlink(missing_ok=True)
+
+
+def shown(lab: Lab, job: str, key: str) -> str:
+    """What ``scontrol`` says of a job."""
+    text = lab.output("scontrol", "--oneliner", "show", "job", job)
+    (value,) = re.findall(rf"\b{key}=(\S+)", text)
+    return str(value)
+
+
+async def test_a_short_allocation_starts_in_a_gap_of_the_schedule(
+    small: Lab, tmp_path: Path
+) -> None:
+    services: JSON = {"node": {**NODE, "time": "2:00:00"}}
+    settings = elastic(ahead=True, idle=0.5)
+    async with site(small, tmp_path, settings, services=services) as held:
+        job, _ = await held.cluster.run(JOB, "node", timeout=100)
+        assert minutes(small, job) == 120
+        await held.counts(0)
+        # one node is free, for 20 minutes
+        others = [
+            small.submit(
+                "--output=/dev/null", f"--time={time}", f"--nodes={nodes}", HOLD
+            )
+            for time, nodes in ((20, 2), (60, 3))
+        ]
+        async with asyncio.timeout(SECONDS):
+            job, _ = await held.cluster.run(JOB, "node", timeout=100)
+        assert 4 <= minutes(small, job) <= 20
+        # nor may one that may take any time be ended by that
+        waiting = held.start(JOB)
+        await held.counts(1, "PENDING")
+        (other,) = (
+            str(one) for one, state in held.queue().items() if state == "PENDING"
+        )
+        assert shown(small, other, "TimeMin") == "N/A"
+        assert minutes(small, other) == 120
+        small.run("scancel", *map(str, others))
+        assert await waiting == other
+
+
+def minutes(lab: Lab, job: str) -> float:
+    """The time limit of a job."""
+    limit = shown(lab, job, "TimeLimit")
+    # that of a lab's partition is in days
+    if limit == "UNLIMITED" or "-" in limit:
+        return math.inf
+    hours, rest, _ = limit.split(":")
+    return 60 * int(hours) + int(rest)
+
+
+async def test_slurm_is_told_when_the_last_job_of_an_allocation_ends(
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "sf_quantum.connectors.slurm.allocation.step_job.BEGIN_SECONDS", 0.1
+    )
+    settings = elastic(ahead=True, idle=60)
+    async with site(lab, tmp_path, settings, pollingInterval=0.2) as held:
+        go = tmp_path / "go"
+        wait = f"until [ -e {go} ]; do sleep 0.1; done; {JOB}"
+
+        def start(step: str, limit: int) -> asyncio.Task[tuple[str, int]]:
+            run = held.cluster.run(wait, "node", step, timeout=limit)
+            return asyncio.create_task(run)
+
+        go.touch()
+        first, _ = await start("some/0", 600)
+        # a job of the step "last" is the last one before a quantum step
+        assert await start("last/0", 600) == (first, 0)
+        assert minutes(lab, first) == math.inf
+        with quantum_steps.running("/solve/0"):
+            await held.counts(0)
+        go.unlink()
+        some = start("some/1", 600)
+        await held.counts(1)
+        (job,) = held.queue()
+        go.touch()
+        await some
+        assert minutes(lab, str(job)) == math.inf
+        go.unlink()
+        last = start("last/1", 600)
+        # with two minutes to spare
+        await until_async(lambda: minutes(lab, str(job)) <= 14, "the limit")
+        assert minutes(lab, str(job)) >= 12
+        go.touch()
+        assert await last == (str(job), 0)
+        # nobody has waited for another one; it came all the same
+        await held.counts(0)
+        other, _ = await start("some/2", 600)
+        go.unlink()
+        following = start("last/2", 600)
+        await until_async(lambda: bool(list(tmp_path.rglob("*.began"))), "it to begin")
+        await asyncio.sleep(1)
+        assert minutes(lab, other) == math.inf
+        go.touch()
+        assert await following == (other, 0)
+        await asyncio.sleep(1)
+        assert list(held.queue()) == [int(other)]
+
+
+class Listener:
+    """Touches a file when a quantum job begins."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def quantum_step_started(self, step: str) -> None: ...
+
+    def quantum_job_submitted(
+        self, step: str, deployment: str, slurm_job: str
+    ) -> None: ...
+
+    def quantum_job_begins(self, step: str, job: str, seconds: float) -> None:
+        assert -SECONDS < seconds <= 1
+        self.file.touch()
+
+    def quantum_step_ended(self, step: str, *, completed: bool) -> None:
+        assert completed
+
+
+@pytest.mark.parametrize("strategy", ["per-step", "elastic"])
+async def test_it_is_told_when_slurm_has_nodes_for_a_quantum_job(
+    lab: Lab, tmp_path: Path, strategy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = tmp_path / "begun"
+    with monkeypatch.context() as patch:
+        patch.setattr(quantum_steps, "listeners", [Listener(begun)])
+        async with site(lab, tmp_path, strategy) as held:
+            await held.run(f"until [ -e {begun} ]; do sleep 0.1; done", "qpu")
+
+
 async def test_slurm_itself_waits_for_the_end_of_its_own_quantum_job(
     small: Lab, tmp_path: Path
 ) -> None:
@@ -348,9 +510,11 @@ async def test_slurm_itself_waits_for_the_end_of_its_own_quantum_job(
                 # they are in the queue from the start, and hold no node
                 await held.counts(2, "PENDING")
                 (quantum,) = held.queue("qpu")
-                for job in held.queue():
-                    shown = small.output("scontrol", "show", "job", str(job))
-                    assert f"Dependency=afterany:{quantum}" in shown
+                # earlier ones may still be COMPLETING
+                pending = [job for job, s in held.queue().items() if s == "PENDING"]
+                for job in pending:
+                    text = small.output("scontrol", "show", "job", str(job))
+                    assert f"Dependency=afterany:{quantum}" in text
             await solving
         assert await classical() == {str(allocation_id(one)) for one in held.held()[4:]}
         assert len(held.held()) == 6

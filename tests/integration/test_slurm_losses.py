@@ -16,6 +16,7 @@ import pytest
 from streamflow.core.exception import WorkflowExecutionException
 
 from sf_quantum.connectors.slurm import scripts
+from sf_quantum.connectors.slurm.transport import submission
 from sf_quantum.files import JSON
 from tests.conftest import StartLab
 from tests.forking import Command
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 Until = Callable[[Callable[[], object], str], None]
 JOB = "echo $SLURM_JOB_ID"
-MARK_SECONDS = "sf_quantum.connectors.slurm.step_job.MARK_SECONDS"
+MARK_SECONDS = "sf_quantum.connectors.slurm.allocation.step_job.MARK_SECONDS"
 ELASTIC: JSON = {"strategy": "elastic", "idle": 60}
 RESERVED: dict[str, JSON] = {"strategy": "reserved", "reserve": ["node", "qpu"]}
 
@@ -81,7 +82,7 @@ async def test_a_job_whose_node_was_killed_and_is_back_does_not_run_for_ever(
     start_lab: StartLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(scripts, "PAUSE_SECONDS", 0.5)
-    monkeypatch.setattr(scripts, "SILENT_SECONDS", 10)
+    monkeypatch.setattr(submission, "SILENT_SECONDS", 10)
     services: dict[str, JSON] = {"node": {"partition": "compute"}}
     with start_lab(Options(nodes=1, qnodes=0)) as lab:
         async with site(lab, tmp_path, ELASTIC, services=services) as held:

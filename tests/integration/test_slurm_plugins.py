@@ -3,181 +3,26 @@
 from __future__ import annotations
 
 import getpass
-import json
-import os
 import re
-import shutil
-import tempfile
-from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
+import sys
 
-import psutil
 import pytest
 
 from sf_quantum.files import JSON, listing
 from sf_quantum.net.transport import Client
-from sf_quantum.service.domain.jobs import Identity, Lease
-from sf_quantum.service.http.auth import FixedIdentity
 from tests import lab_site
-from tests.lab import Lab, LabError, shared
-from tests.lab_conf import Options
-from tests.lab_supervisor import SYSTEM_PATH
-from tests.service import RunningService, example_bqm, running_service
+from tests.integration.conftest import Project
+from tests.integration.plugin_site import USER, Site, asking, leases
+from tests.lab_cluster import LabError
+from tests.lab_conf import FIRST
+from tests.service import example_bqm
 from tests.waiting import SECONDS, until
-
-# root has no burst buffers
-USER = "daemon" if os.getuid() == 0 else getpass.getuser()
-ENDED = ("COMPLETED", "FAILED", "CANCELLED")
-SLURM = FixedIdentity(Identity("slurm", admin=True))
-# one for each test, since they share the lab
-QPUS = "first waits closed cancelled killed again lost array together srun large account".split()
-
-
-class Site:
-    """The lab, and a QPU's service behind each of its QPUs that is in use.
-
-    :param folder: which the user of the jobs may write to
-    """
-
-    def __init__(self, lab: Lab, folder: Path) -> None:
-        self.lab = lab
-        self.folder = folder
-
-    @contextmanager
-    def serving(self, qpu: str, vqpus: int = 1) -> Iterator[RunningService]:
-        """Run the service of a QPU."""
-        with running_service(authenticate=SLURM, vqpus=vqpus) as service:
-            link = socket(self.lab.folder, qpu)
-            link.symlink_to(service.url.removeprefix("unix:"))
-            try:
-                yield service
-                self._comes_to_none(qpu, service)
-            finally:
-                link.unlink()
-
-    def _comes_to_none(self, qpu: str, service: RunningService) -> None:
-        """Wait until nobody has or wants a lease, and Slurm has nothing to give back.
-
-        Slurm 22.05 may stop what gives back for a job that is cancelled while it waits.
-        """
-        leases, pool = service.queue.leases, f"Pool={qpu} "
-        self.lab.wait_for(
-            lambda: not (leases.held or leases.waiting), "no lease", SECONDS
-        )
-        self.lab.wait_for(
-            lambda: qpu == "cancelled"
-            or pool not in self.lab.output("scontrol", "show", "burst"),
-            f"no burst buffer of {qpu}",
-            SECONDS,
-        )
-
-    def submit(self, qpu: str, script: str, *options: str) -> int:
-        """Submit a job of the user's."""
-        words = ("sbatch", "--parsable", *_asking(qpu), *options, "--wrap", script)
-        return int(self.as_user(*words))
-
-    def as_user(self, *command: str) -> str:
-        """Run a command as the user of the jobs, who reads a configuration of his own.
-
-        :raises LabError: if it fails, with what it says
-        """
-        if os.getuid() == 0:
-            ids = ("--reuid", USER, "--regid", USER, "--clear-groups")
-            command = ("setpriv", *ids, *command)
-        environment = {"SLURM_CONF": f"{self.folder}/slurm.conf"}
-        words = [f"{key}={value}" for key, value in environment.items()]
-        return self.lab.output("env", "-C", str(self.folder), *words, *command)
-
-    def output(self, job: int) -> str:
-        """What a job has printed, which has ended."""
-        self.lab.wait_for(lambda: self.lab.state(job) in ENDED, f"{job} ends", SECONDS)
-        return (self.folder / f"slurm-{job}.out").read_text()
-
-    def shown(self, job: int) -> str:
-        """What Slurm says of a job."""
-        return self.lab.output("scontrol", "show", "job", str(job))
-
-    def pipes(self, qpu: str) -> list[Counter[str]]:
-        """How often the processes of Slurm that wait for a lease have each pipe."""
-        found = []
-        for process in psutil.process_iter(["cmdline"]):
-            words = process.info["cmdline"] or []
-            if "acquire" in words and qpu in words:
-                # above it, a shell and then the one that Slurm has forked
-                forked = process.parents()[1].pid
-                files = Path(f"/proc/{forked}/fd").iterdir()
-                names = [os.readlink(file) for file in files]
-                found.append(Counter(name for name in names if "pipe" in name))
-        assert found
-        return found
-
-    def start_again(self, job: int) -> None:
-        """Start a job at once that is queued again, which Slurm does after two minutes."""
-        self.until(job, "JobState=PENDING [^$]*BurstBufferState=complete")
-        self.lab.output("scontrol", "update", f"JobId={job}", "StartTime=now")
-
-    def until(self, job: int, pattern: str) -> None:
-        """Wait until Slurm says something of a job."""
-        self.lab.wait_for(
-            lambda: re.search(pattern, self.shown(job)) is not None,
-            f"{job}: {pattern}",
-            SECONDS,
-        )
-
-
-def _asking(qpu: str) -> list[str]:
-    return ["--partition=quantum", f"--gres=qpu:{qpu}:1", "--time=5"]
-
-
-def socket(folder: Path, qpu: str) -> Path:
-    return folder / "run" / f"{qpu}.sock"
-
-
-def leases(service: RunningService) -> list[Lease]:
-    """All leases, the oldest first."""
-    return sorted(service.queue.store.leases(None), key=lambda lease: lease.opened)
-
-
-@pytest.fixture(scope="session")
-def site(slurm: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """A site whose QPUs are :data:`QPUS`."""
-    if lacking := lab_site.missing(SYSTEM_PATH):
-        pytest.skip(lacking)
-    base = tmp_path_factory.getbasetemp()
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        base = base.parent
-    config = base / "qrmi_config.json"
-    options = Options(nodes=1, cpus=16, qpus=4, site=True, qrmi_config=str(config))
-    resources: list[JSON] = [
-        {
-            "name": name,
-            "type": "sfq",
-            "environment": {"SFQ_URL": f"unix:{socket(base / 'site', name)}"},
-        }
-        for name in QPUS
-    ]
-    config.write_text(json.dumps({"resources": resources}))
-    with shared(base / "site", options) as lab:
-        account = lab_site.ACCOUNTS[0]
-        # no matter whether another worker has done so already
-        lab.run("sacctmgr", "-i", "add", "user", USER, f"account={account}")
-        folder = Path(tempfile.mkdtemp(prefix="sfq-"))
-        folder.chmod(0o777)
-        # that of the lab is in a folder of pytest's, for one user alone
-        conf = re.sub("PlugStackConfig=.*", "", lab.conf.read_text())
-        (folder / "slurm.conf").write_text(conf)
-        try:
-            yield Site(lab, folder)
-        finally:
-            shutil.rmtree(folder)
 
 
 def test_a_job_waits_for_its_lease_and_has_it_with_its_nodes(site: Site) -> None:
     with site.serving("waits") as service:
         other = service.acquire()
-        job = site.submit("waits", "env")
+        job = site.submit("waits", "env", f"--qos={lab_site.QOS}")
         site.until(job, "AdminComment=waits: 1 of 1 leases are held, 0 jobs ahead")
         site.until(job, "JobState=PENDING Reason=BurstBufferStageIn")
         assert "RunTime=00:00:00" in site.shown(job)
@@ -185,17 +30,169 @@ def test_a_job_waits_for_its_lease_and_has_it_with_its_nodes(site: Site) -> None
         output = site.output(job)
         _, lease = leases(service)
         assert (lease.user, lease.slurm_job_id) == (USER, str(job))
+        assert lease.slurm_cluster == FIRST
         assert (lease.slurm_account, lease.partition) == ("physics", "quantum")
+        assert lease.job_class == "production"
         for line in (
             "QRMI_JOB_QPU_RESOURCES=waits",
             "QRMI_JOB_QPU_TYPES=sfq",
             f"waits_QRMI_JOB_ACQUISITION_TOKEN={lease.id}",
-            f"waits_SFQ_URL=unix:{socket(site.lab.folder, 'waits')}",
+            f"waits_SFQ_URL=unix:{site.socket('waits')}",
             f"QRMI_JOB_ID={job}",
         ):
             assert line in output.splitlines()
         site.lab.wait_for(lambda: not service.queue.leases.held, "its end", SECONDS)
         assert leases(service)[-1].reason == "released"
+
+
+def test_the_option_asks_for_a_qpu_and_its_gres(site: Site) -> None:
+    conf = f"export SLURM_CONF={site.folder}/slurm.conf"
+    others = "srun --qpu=option true; sbatch --partition=quantum --wrap true"
+    with site.serving("option") as service:
+        words = ("sbatch", "--parsable", "--partition=quantum", "--qpu=option")
+        bounds = ("--qpu-seconds=30", "--qpu-shots=500", "--qpu-qubits=40")
+        script = f"env; {conf}; {others}"
+        job = int(site.as_user(*words, *bounds, "--wrap", script))
+        output = site.output(job)
+        (lease,) = leases(service)
+        assert f"option_QRMI_JOB_ACQUISITION_TOKEN={lease.id}" in output.splitlines()
+        told = (lease.max_qpu_seconds, lease.max_shots, lease.max_qubits)
+        assert told == (30, 500, 40)
+        shown = site.shown(job)
+        assert "TresPerNode=gres:qpu:option:1" in shown
+        directive = re.search("BurstBuffer=#QPU (.*)", shown)
+        assert directive
+        assert set(directive[1].split()) >= {"pool=option", "seconds=30", "shots=500"}
+        step, other = output.splitlines()[-2:]
+        expected = "--qpu: the lease is that of the job, which has begun"
+        assert step == f"srun: error: {expected}"
+        # what a job submits is not for the QPU that it has itself
+        assert "BurstBuffer=" not in site.shown(int(other.split()[-1]))
+
+
+def test_a_script_of_one_line_gets_its_directive(site: Site) -> None:
+    script = site.folder / "line.sh"
+    script.write_text("#!/bin/true")
+    # without a name, the gres is that of the default QPU
+    words = ("--parsable", "--hold", "--partition=quantum", "--gres=qpu:1")
+    job = site.as_user("sbatch", *words, str(script))
+    shown = site.shown(int(job))
+    assert "BurstBuffer=#QPU pool=first" in shown
+    assert "TresPerNode=gres:qpu:first:1" in shown
+    site.lab.output("scancel", job)
+
+
+def test_a_component_of_a_heterogeneous_job_asks_alone(site: Site) -> None:
+    words = ("sbatch", "--parsable", "--hold", "--partition=quantum", "--qpu=option")
+    other = ("--hold", "--partition=compute", "--wrap", "true")
+    job = site.as_user(*words, ":", *other)
+    own, its = re.split("(?m)^JobId=", site.shown(int(job)))[1:]
+    assert "BurstBuffer=#QPU pool=option" in own
+    assert "BurstBuffer=" not in its
+    site.lab.output("scancel", job)
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("--qpu=a.b", "--qpu: expected the name of a QPU, not 'a.b'"),
+        ("--qpu=none", "there is no QPU none"),
+        (
+            "--qpu=large --qpu-shots=1.5",
+            "--qpu-shots: expected a whole number of at least 1, not '1.5'",
+        ),
+        (
+            "--qpu=large --qpu-seconds=0",
+            "--qpu-seconds: expected a number of seconds above 0, such as 30 or 1.5, "
+            "not '0'",
+        ),
+        ("--qpu-shots=5", "--qpu-shots: the job asks for no QPU, add --qpu=NAME"),
+        (
+            "--qpu=large --qpu-qubits=101",
+            "the job declares 101 qubits, QPU large has at most 100",
+        ),
+        (
+            "--qpu=large --comment=qpu-qubits=101",
+            "the job declares 101 qubits, QPU large has at most 100",
+        ),
+        (
+            "--qpu=large --comment=qpu-shots=many",
+            "qpu-shots: expected a whole number above 0, not 'many'",
+        ),
+        (
+            "--qpu=large --comment=qpu-bits=5",
+            "qpu-bits: expected qpu-seconds, qpu-shots or qpu-qubits",
+        ),
+        ("--qpu=large --gres=qpu:lost:1", "--qpu=large: --gres names QPU lost"),
+        (
+            "--gres=qpu:large:1,qpu:lost:1",
+            "--gres asks for the QPUs large and lost, a job gets the lease of one",
+        ),
+    ],
+)
+def test_what_a_job_cannot_have_is_refused(
+    site: Site, words: str, expected: str
+) -> None:
+    with pytest.raises(LabError) as error:
+        site.as_user("sbatch", "--partition=quantum", *words.split(), "--wrap", "true")
+    told = str(error.value).partition("sbatch: error: ")[2].splitlines()[0]
+    assert told.removeprefix("burst_buffer/lua: ") == expected
+
+
+@pytest.mark.parametrize(
+    "directives",
+    [
+        # Slurm would not count it in `asking`
+        "#QPU pool=large",
+        "#QPU\tpool=large capacity=1",
+        "#QPU pool=large capacity=1\n#QPU pool=first capacity=1",
+        "#QPU pool=large capacity=1 pool=first",
+        "#QPU pool=large capacity=1 shots=-5",
+        "#QPU pool=large capacity=1 qubits=1.5",
+        f"#QPU pool=large capacity=1 seconds={'9' * 400}",
+    ],
+)
+def test_only_a_directive_as_the_plugin_would_write_it_is_taken(
+    site: Site, directives: str
+) -> None:
+    script = site.folder / "own.sh"
+    script.write_text(f"#!/bin/sh\n{directives}\n")
+    with pytest.raises(LabError, match="expected one line #QPU pool=NAME capacity=1"):
+        site.as_user("sbatch", "--hold", "--partition=quantum", str(script))
+
+
+def test_a_service_of_streamflow_names_its_qpu(site: Site) -> None:
+    """Slurm has the option, and so the lease: nothing asks for another one on the node."""
+    if not site.can_run(sys.executable):
+        pytest.skip(f"{USER} cannot read the Python of the tests")
+    folder = site.folder / "workflow"
+    folder.mkdir()
+    folder.chmod(0o777)
+    quantum: JSON = {"partition": "quantum", "qpu": ["workflow"]}
+    target: JSON = {"deployment": "cluster", "service": "quantum"}
+    project = Project(folder, folder)
+    project.deployment("host", "local")
+    project.deployment(
+        *("cluster", "sfq.slurm"),
+        wraps="host",
+        qrmiConfig=str(site.folder / "qrmi_config.json"),
+        services={"quantum": quantum},
+    )
+    project.solve("solve", "cluster")
+    workflow: JSON = {
+        "type": "cwl",
+        "config": {"file": "main.cwl"},
+        "bindings": [{"step": "/solve", "target": target}],
+    }
+    project.extra["workflows"] = {"test": workflow}
+    project.write()
+    with site.serving("workflow") as service:
+        run = ("streamflow", "run", f"{folder}/streamflow.yml")
+        site.as_user("env", f"TMPDIR={folder}", *run)
+        (lease,) = leases(service)
+        assert lease.user == USER
+        (job,) = service.queue.store.jobs(lease=lease.id)
+        assert job.state == "Completed"
 
 
 def test_while_the_qpu_is_closed_no_node_is_held(site: Site) -> None:
@@ -290,7 +287,7 @@ def test_jobs_that_ask_together_start_one_after_the_other(site: Site) -> None:
 
 def test_a_step_without_a_script_waits_as_well(site: Site) -> None:
     with site.serving("srun") as service:
-        output = site.as_user("srun", *_asking("srun"), "env")
+        output = site.as_user("srun", *asking("srun"), "env")
         (lease,) = leases(service)
         assert f"srun_QRMI_JOB_ACQUISITION_TOKEN={lease.id}" in output.splitlines()
 
@@ -314,6 +311,8 @@ def test_slurm_and_the_service_account_for_the_same(site: Site) -> None:
         site.lab.wait_for(
             lambda: "qpu_seconds" in site.lab.output(*show), "an account", SECONDS
         )
+        ended = ("sacct", "-X", "-n", "-P", "-j", str(job), "-o", "AllocTRES")
+        assert "gres/qpu=1" in site.lab.output(*ended).split(",")
         account, comment = site.lab.output(*show).split("|")
         figures = dict(word.split("=") for word in comment.split())
         assert figures["resource_id"] == "account"
@@ -324,6 +323,30 @@ def test_slurm_and_the_service_account_for_the_same(site: Site) -> None:
         assert float(figures["qpu_seconds"]) > 0
 
 
+def test_fair_share_counts_the_qpu(site: Site) -> None:
+    """Of two users with the same jobs, the one whose job has the QPU has used more."""
+    users = ("bin", "sys")
+    account = f"account={lab_site.ACCOUNTS[1]}"
+    site.lab.output("sacctmgr", "-i", "add", "user", ",".join(users), account)
+    with site.serving("share"):
+        # Slurm counts whole seconds
+        wrap = ("--output=/dev/null", "--wrap", "sleep 2")
+        asked: tuple[list[str], ...] = (asking("share"), ["--partition=quantum"])
+        for user, options in zip(users, asked, strict=True):
+            uid = f"--uid={user}"
+            site.lab.submit(uid, f"--chdir={site.folder}", *options, *wrap)
+        show = ("sshare", "-a", "-n", "-P", "-o", "User,RawUsage")
+
+        def used() -> list[int]:
+            told = dict(line.split("|") for line in site.lab.output(*show).splitlines())
+            return [int(told[user]) for user in users]
+
+        site.lab.wait_for(lambda: all(used()), "their use", SECONDS)
+    # a second of a QPU is worth 100 of the CPUs that both have
+    with_qpu, without = used()
+    assert with_qpu > 20 * without
+
+
 def test_slurmrestd_answers_those_who_have_a_token(site: Site) -> None:
     token = site.lab.output("scontrol", "token").partition("=")[2]
     url = f"unix:{site.lab.folder}/run/rest"
@@ -332,10 +355,3 @@ def test_slurmrestd_answers_those_who_have_a_token(site: Site) -> None:
     until(lambda: Client(url, headers).request("GET", ping).status == 200, ping)
     wrong = {**headers, "X-SLURM-USER-TOKEN": "none"}
     assert Client(url, wrong).request("GET", ping).status != 200
-
-
-def test_a_job_that_declares_too_much_is_refused(site: Site) -> None:
-    with pytest.raises(LabError) as error:
-        site.submit("large", "true", "--comment=from me, qpu-qubits=101")
-    expected = "the job declares 101 qubits, QPU large has at most 100"
-    assert expected in str(error.value)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import signal
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from itertools import pairwise
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sf_quantum.files import JSON
+from tests import lab_site
 from tests.forking import Command
 from tests.integration.services import QpuService
 from tests.lab import Lab
@@ -55,14 +55,10 @@ def spank_lab(
     start_lab: StartLab, definitions: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Lab]:
     """A lab with the plugin of tests/integration/spank, and so with ``--qpu=``."""
-    compiler = shutil.which("gcc")
-    if compiler is None or not Path("/usr/include/slurm/spank.h").exists():
+    if shutil.which("gcc") is None or not Path("/usr/include/slurm/spank.h").exists():
         pytest.skip("no SPANK plugin can be built (apt-get install gcc libslurm-dev)")
     plugin = tmp_path_factory.mktemp("spank") / "qpu.so"
-    flags = ("-Wall", "-Wextra", "-Werror", "-shared", "-fPIC")
-    subprocess.run(
-        [compiler, *flags, "-o", plugin, SPANK / "qpu.c"], check=True, timeout=SECONDS
-    )
+    lab_site.build_spank(SPANK / "qpu.c", plugin)
     line = f"{plugin} {sys.executable} {SPANK / 'helper.py'} {definitions}"
     with start_lab(Options(nodes=2, qpus=10, spank=(line,))) as lab:
         yield lab

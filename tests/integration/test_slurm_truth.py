@@ -6,7 +6,7 @@ import asyncio
 import logging
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -286,6 +286,19 @@ async def test_an_answer_of_sbatch_that_is_lost(
     assert stand_ins.count("tries") in ((1, 2) if unseen else (1,))
 
 
+async def test_an_answer_about_an_array_that_is_lost(
+    lab: Lab, tmp_path: Path, stand_ins: StandIns
+) -> None:
+    stand_ins.lose_first_answer()
+    stand_ins.add("squeue", "[ $(wc -l <$here/tries) -gt 1 ] || exit 0")
+    runs = tmp_path / "runs"
+    async with cluster(lab, tmp_path, services={"list": {"array": "1-3"}}) as jobs:
+        task = f"echo $SLURM_ARRAY_TASK_ID >>{runs}; sleep 1"
+        assert await jobs.run(task, "list") == ("", 0)
+    assert sorted(runs.read_text().split()) == ["1", "2", "3"]
+    assert stand_ins.count("tries") in (1, 2)
+
+
 async def test_sbatch_is_refused_for_good(
     lab: Lab, tmp_path: Path, stand_ins: StandIns
 ) -> None:
@@ -358,7 +371,7 @@ async def test_what_a_job_gets_and_gives(lab: Lab, tmp_path: Path) -> None:
     (tmp_path / "strict.sh").write_text(
         "#!/bin/bash\n#SBATCH --job-name=strict\n#SBATCH --output=%j-%x.txt\n"
         "#SBATCH --error=wrong.txt\n\nset -eu\nmodule=loaded\n{{streamflow_command}}\n"
-        "false\necho not here\n"
+        "echo failing >&2\nfalse\necho not here\n"
     )
     (tmp_path / "array.sh").write_text(
         "#!/bin/sh\n#SBATCH --array=1-3\n#SBATCH --output=/dev/null\n"
@@ -378,7 +391,7 @@ async def test_what_a_job_gets_and_gives(lab: Lab, tmp_path: Path) -> None:
         asyncio.TaskGroup() as group,
     ):
         strict = group.create_task(
-            jobs.run('echo "$module $SLURM_JOB_NAME"; echo wrong >&2', "strict")
+            jobs.run('echo "$module $SLURM_JOB_NAME"; sh -c "echo wrong >&2"', "strict")
         )
         tasks = group.create_task(
             jobs.run(f"touch {each}/$SLURM_ARRAY_TASK_ID", "array")
@@ -391,7 +404,7 @@ async def test_what_a_job_gets_and_gives(lab: Lab, tmp_path: Path) -> None:
         )
         streams = group.create_task(
             jobs.run(
-                "cat; echo bad >&2",
+                "sh -c 'cat; echo bad >&2'",
                 name="streams",
                 stdin=str(tmp_path / "in %j"),
                 stdout="out %j",
@@ -404,9 +417,9 @@ async def test_what_a_job_gets_and_gives(lab: Lab, tmp_path: Path) -> None:
         deaf = group.create_task(jobs.run("sh -c 'kill -INT $$; echo deaf'; echo $?"))
     text, code = strict.result()
     assert code == 1
-    assert text.endswith("its last lines:\nwrong")
+    assert text.endswith("its last lines:\nloaded strict\nwrong\nfailing")
     (out,) = (tmp_path / "work/1").glob("*-strict.txt")
-    assert out.read_text() == "loaded strict\n"
+    assert out.read_text() == "loaded strict\nwrong\n"
     assert tasks.result() == ("", 0)
     assert {path.name for path in each.iterdir()} == {"1", "2", "3"}
     assert "is FAILED (NonZeroExitCode) with exit code 9" in bad.result()
@@ -430,6 +443,44 @@ async def test_a_job_that_is_not_wanted_any_more(lab: Lab, tmp_path: Path) -> No
             await work
         await until_async(lambda: lab.state(id_) == "CANCELLED", "its end")
         assert await jobs.run("echo next") == ("next", 0)
+
+
+@pytest.mark.parametrize("allocation", ["per-step", "elastic"])
+async def test_errors_and_time_limits_of_a_tool(
+    lab: Lab, tmp_path: Path, allocation: str
+) -> None:
+    wait = "sh -c 'echo begun; sleep 100 & wait'"
+    # it ends well when it is told to end, and still has not succeeded
+    polite = """sh -c 'trap "exit 0" TERM; sleep 100 & wait'"""
+    services: dict[str, JSON] = {"list": {"array": "1-2", "allocation": "per-step"}}
+    async with (
+        cluster(lab, tmp_path, allocation=allocation, services=services) as jobs,
+        asyncio.TaskGroup() as group,
+    ):
+        bad = group.create_task(
+            _error(jobs.run("sh -c 'echo bad >&2; exit 3'", name="bad", stderr="err"))
+        )
+        late = group.create_task(_error(jobs.run(wait, timeout=1)))
+        polite_ = group.create_task(_error(jobs.run(polite, timeout=1)))
+        early = group.create_task(jobs.run("echo early", timeout=3))
+        array = group.create_task(_error(jobs.run(wait, "list", timeout=1)))
+    assert bad.result().endswith("its last lines:\nbad")
+    assert (tmp_path / "work/bad/err").read_text() == "bad\n"
+    end = r"is TIMEOUT \(its time limit of 1 s\) with exit code 124 after \d+ s; "
+    assert re.search(rf"{end}its last lines:\nbegun", late.result())
+    assert re.search(end, polite_.result())
+    assert re.search(end, array.result())
+    assert early.result() == ("early", 0)
+
+
+async def _error(running: Awaitable[tuple[str, int]]) -> str:
+    """What is wrong with a job that fails."""
+    try:
+        text, code = await running
+    except WorkflowExecutionException as error:
+        return str(error)
+    assert code != 0
+    return text
 
 
 async def test_a_pipe_is_refused(lab: Lab, tmp_path: Path) -> None:
@@ -545,20 +596,26 @@ async def test_jobs_of_which_the_controller_has_lost_its_record(
             "begin": "now+1hour",
         },
         "both": {},
+        "list": {"array": "1-2", "begin": "now+1hour"},
     }
     names = ["later", "kept", "held"]
+    runs = tmp_path / "runs"
     with start_lab(Options(nodes=4, qnodes=0)) as lab, _heard(caplog):
         async with cluster(lab, tmp_path, services=services) as jobs:
             work = [asyncio.create_task(jobs.run("echo well", name)) for name in names]
-            await until_async(lambda: len(lab.jobs()) == 4, "the jobs")
+            task = f"echo $SLURM_ARRAY_TASK_ID >>{runs}"
+            array = asyncio.create_task(jobs.run(task, "list"))
+            await until_async(lambda: len(lab.jobs()) == 5, "the jobs")
             before = {*lab.jobs()}
             lab.kill_controller()
             for file in (lab.folder / "state").glob("job_state*"):
                 file.unlink()
             await asyncio.to_thread(lab.start_controller)
             assert lab.jobs() == []
-            await until_async(lambda: len(lab.jobs()) == 4, "the jobs once more")
+            await until_async(lambda: len(lab.jobs()) == 5, "the jobs once more")
             assert {*lab.jobs()} == before
             for id_ in before:
                 lab.run("scontrol", "update", f"JobId={id_}", "StartTime=now")
             assert await asyncio.gather(*work) == 3 * [("well", 0)]
+            assert await array == ("", 0)
+    assert sorted(runs.read_text().split()) == ["1", "2"]

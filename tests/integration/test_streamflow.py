@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -84,6 +85,23 @@ def test_a_job_that_never_used_its_lease_fails(project: Project) -> None:
     assert "Job /idle/0 succeeded but never used QPU qpu" in project.log
     assert project.events()[-1]["status"] == "failed"
     assert project.leftovers() == []
+
+
+def test_a_stock_client_finds_the_emulated_qpu(project: Project) -> None:
+    pytest.importorskip("dwave.system", reason="the extra dwave is not installed")
+    program = project.folder / "ocean.py"
+    program.write_text(
+        "from dwave.system import DWaveSampler\n"
+        "sampler = DWaveSampler()\n"
+        "qubit = sampler.nodelist[0]\n"
+        "print(sampler.sample_ising({qubit: 1.0}, {}, num_reads=10).first.energy)\n"
+    )
+    project.deployment("qpu", "sfq.emulator", qubits=40, clients=True)
+    cache = f"DWAVE_CACHE_HOME={project.folder}/cache"
+    project.step("ocean", f"{cache} {sys.executable} {program} >out", "qpu")
+    assert project.run() == 0, project.log
+    (job,) = [event for event in project.events() if event["event"] == "qpu"]
+    assert job["state"] == "Completed"
 
 
 def test_virtual_qpus_are_held_at_once(project: Project) -> None:
@@ -287,10 +305,11 @@ def test_streamflow_shows_what_we_bring(project: Project) -> None:
 
     assert "sf_quantum" in shown("plugin", "list")
     extensions = shown("ext", "list")
-    for name in ("sfq.emulator", "sfq.nodes", "sfq.rest", "sfq.journal"):
+    for name in ("sfq.emulator", "sfq.nodes", "sfq.rest", "sfq.ssh", "sfq.journal"):
         assert name in extensions
     assert "timeScale" in shown("ext", "show", "connector", "sfq.emulator")
     assert "names" in shown("ext", "show", "connector", "sfq.nodes")
+    assert "renewCommand" in shown("ext", "show", "connector", "sfq.ssh")
     assert "directory" in shown("ext", "show", "scheduler", "sfq.journal")
 
 
@@ -307,3 +326,48 @@ def _fake_sfq(project: Project, before_serving: str) -> Path:
     fake.chmod(0o755)
     project.path.insert(0, str(folder))
     return real
+
+
+def test_the_last_lines_say_why_a_run_has_failed(project: Project) -> None:
+    project.debug = False
+    project.deployment("host", "local")
+    project.step("good", "true", "host")
+    project.step("bad", "true", "host")
+    (project.folder / "bad.sh").write_text("seq 30\necho wrong >&2\nno-such-command\n")
+    # CWL's `stdout` has the errors as well, since there is no `stderr`
+    run = project.steps["bad"]["run"]  # type: ignore[index, call-overload]
+    run["stdout"] = "printed"  # type: ignore[index, call-overload]
+    assert project.run() != 0
+    assert "Traceback" not in project.log
+    _, _, end = project.log.partition("FAILED Workflow execution\n")
+    lines = end.splitlines()
+    assert lines[0] == "bad on host failed with exit code 127:"
+    assert lines[1:19] == [f"  {number}" for number in range(13, 31)]
+    assert lines[19] == "  wrong"
+    assert lines[20].endswith("no-such-command: not found")
+    assert lines[21] == (
+        "remedy: install the step's command on host, or put it on the PATH there"
+    )
+    assert lines[22] == f"report: sfq report {project.folder}/streamflow.yml"
+    log = Path(lines[23].removeprefix("tracebacks: "))
+    assert "Traceback" in log.read_text()
+    assert len(lines) == 24
+    row = next(row for row in report.collect(project.events()) if row.step == "bad")
+    assert (row.status, row.exit_code) == ("failed", 127)
+    assert "wrong" in row.error
+    assert row.remedy
+
+
+def test_a_step_without_its_output_says_so(project: Project) -> None:
+    project.debug = False
+    project.deployment("host", "local")
+    project.step("bad", "true", "host")
+    outputs = project.steps["bad"]["run"]["outputs"]  # type: ignore[index, call-overload]
+    outputs["out"]["type"] = "File"  # type: ignore[index, call-overload]
+    assert project.run() != 0
+    _, _, end = project.log.partition("FAILED Workflow execution\n")
+    assert end.startswith("bad on host failed:\n")
+    assert "expected" in end.lower()
+    (row,) = report.collect(project.events())
+    assert (row.status, row.exit_code) == ("failed", None)
+    assert row.error

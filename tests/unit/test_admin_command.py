@@ -46,10 +46,10 @@ def sfq(service: RunningService, capsys: pytest.CaptureFixture[str]) -> Sfq:
 
 def test_the_qpu_is_shut_and_opened(service: RunningService, sfq: Sfq) -> None:
     assert "emulator (annealer): online" in sfq("admin", "status")
-    told = sfq("admin", "drain", "new laser")
+    told = sfq("admin", "drain", "--message", "new laser")
     assert "the QPU is being drained: new laser" in told
     assert not service.queue.availability.is_open
-    assert "the QPU is closed: broken" in sfq("admin", "close", "broken")
+    assert "the QPU is closed: broken" in sfq("admin", "close", "--message", "broken")
     assert json.loads(sfq("admin", "open", "--json"))["status"] == "online"
     lines = sfq("admin", "audit").splitlines()
     assert [line.split()[2] for line in lines[1:]] == ["open", "close", "drain"]
@@ -182,7 +182,7 @@ def test_texts_of_others_do_not_act_on_the_terminal(
     body: dict[str, JSON] = {"problem": example_bqm(), "purpose": evil}
     service.ask("POST", "/v1/jobs", {**body, "idempotency_key": "k"}, lease=lease)
     service.until(lease, "Completed")
-    sfq("admin", "close", evil)
+    sfq("admin", "close", "--message", evil)
     for words in (("usage", "--by", "step"), ("qpus",), ("admin", "status")):
         text = sfq(*words)
         assert all(char.isprintable() or char == "\n" for char in text)

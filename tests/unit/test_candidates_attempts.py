@@ -94,6 +94,19 @@ def test_waiting_for_a_lease_and_in_the_queue_is_not_the_jobs_own_time() -> None
     assert learnt(on_qpu).times("/s", "q") == JobTimes(2.0, 20.0, 1.0)
 
 
+def test_a_predicted_wait_replaces_that_of_earlier_jobs() -> None:
+    events = attempt(0, 100.0, "c")
+    slurm: Event = {"event": "slurm", "time": 99.0, "job": "/s/0", "submitted": 5.0}
+    events.insert(-1, {**slurm, "started": 65.0})
+    attempts = Attempts({}, cooldown=0)
+    attempts.history.add((event, True) for event in events)
+    asked = attempts.begin("/s/0", "/s", StepRules())
+    then = attempts.classical_target(asked, "c", Capacity())
+    assert (then.wait, then.seconds) == (0.0, 100.0)
+    now = attempts.classical_target(asked, "c", Capacity(), 500.0)
+    assert (now.wait, now.seconds, now.end) == (500.0, 40.0, 540.0)
+
+
 def test_what_was_spent_counts_whatever_came_of_it_and_no_qpu_job_twice() -> None:
     lost = attempt(0, 1.0, "q", "recovery", qpu_seconds=2.0)
     paid = attempt(1, 1.0, "q", qpu="q", qpu_job="7", qpu_seconds=3.0)

@@ -37,7 +37,7 @@ from sf_quantum.candidates.targets import (
     capacities,
     status_source,
 )
-from sf_quantum.check.schema import rules
+from sf_quantum.checking.schema import rules
 from sf_quantum.connectors.tracebacks import OneLineException, TracebackFilter
 from sf_quantum.files import JSON
 from sf_quantum.journal import Journal, scheduler
@@ -116,7 +116,7 @@ async def test_qpus_of_a_service_without_a_file_are_those_of_the_environment(
     reply = asked["hpc/qc"]
     assert isinstance(reply, Exclusion)
     assert reply.cause is Obstacle.UNREACHABLE
-    assert "--qpu fresnel: fresnel_SFQ_URL is not set; name the file" in reply.detail
+    assert "QPU fresnel: fresnel_SFQ_URL is not set; name the file" in reply.detail
     with running_service() as service:
         monkeypatch.setenv("fresnel_SFQ_URL", service.url)
         assert source().online

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from sf_quantum.check import check_file, schema
-from sf_quantum.cli import main
-from sf_quantum.cli.check import options
+from sf_quantum.checking import check_file, schema
+from sf_quantum.cli import main, options
 from sf_quantum.qpu.dwave import DWaveQpu
 
 FILE = "sf.yml"
@@ -138,7 +137,7 @@ def test_every_problem_of_every_file_is_printed(
         "sf.yml:37: scheduling.scheduler.config.retrydelay: unknown key;"
         " did you mean retry_delay?",
         "cwl/main.cwl:11: steps.prepare.run: tol.cwl: no such file;"
-        " name an existing CWL file",
+        " did you mean tool.cwl?",
         "none.yml: cannot be read as a StreamFlow file or a service's configuration:"
         " No such file or directory; name a readable file",
     ]
@@ -157,6 +156,11 @@ NOT_YAML = [
         f" {EXPECTED}",
     ),
     (
+        "a:\n  b: [1]\n    c: 2\n",
+        "sf.yml:3: not YAML at column 5 (its indentation does not fit the lines around it);"
+        f" {EXPECTED}",
+    ),
+    (
         "a: 1\na: 2\n",
         'sf.yml:2: not YAML at column 1 (found duplicate key "a");' f" {EXPECTED}",
     ),
@@ -172,6 +176,12 @@ def test_not_a_yaml_mapping(text: str, line: str) -> None:
 BINDING = "workflows.main.bindings"
 KEYS = {
     "top level": ("database:", "databse:", "38: databse: unknown key; did you mean database?"),
+    "section that others refer to": ("bindingFilters:", "bindingFilter:", "33: bindingFilter: unknown key; did you mean bindingFilters?"),
+    "key that others need": ("settings:", "setting:", "7: workflows.main.config.setting: unknown key; did you mean settings?"),
+    "key that belongs inside": ("laptop}\n      - step", "laptop}\n        service: a\n      - step", f"11: {BINDING}[0].service: unknown key; write it inside target"),
+    "key that belongs inside what is missing": ("target: {deployment: laptop}\n      - step", "deployment: laptop\n      - step", f"10: {BINDING}[0].deployment: unknown key; write it inside target"),
+    "key of a connector outside its config": ("type: slurm\n", "type: slurm\n    pollingInterval: 1\n", "28: deployments.cluster.pollingInterval: unknown key; write it inside config"),
+    "key that belongs beside": ("config: {}\n    work", "config: {wraps: front}\n    work", "21: deployments.laptop.config.wraps: unknown key; write it beside config"),
     "workflow": ("bindings:", "binding: []\n    bindings:", "8: workflows.main.binding: unknown key; did you mean bindings?"),
     "workflow config": ("settings:", "setting: x\n      settings:", "7: workflows.main.config.setting: unknown key; did you mean settings?"),
     "binding": ("filters:", "filter:", f"15: {BINDING}[1].filter: unknown key; did you mean filters?"),
@@ -194,6 +204,7 @@ VALUES = {
     "missing config": ("    config: {}\n", "", "19: deployments.laptop: config is missing; add config:"),
     "empty config": ("config: {}\n    work", "config:\n    work", "21: deployments.laptop.config: the value is empty; write a mapping of keys, {} for none"),
     "wrong kind": ("Jobs: 4", "Jobs: many", "29: deployments.cluster.config.maxConcurrentJobs: 'many' has the wrong type; write a whole number"),
+    "number for text": ("{partition: qpu,", "{partition: 1,", '31: deployments.cluster.config.services.quantum.partition: 1 has the wrong type; write text: "1"'),
     "neither kind": ("nodes: [login.example.org]", "nodes: [1]", "25: deployments.front.config.nodes[0]: 1 has the wrong type; write text or a mapping of keys"),
     "range": ("config: {}\n    work", "config: {transferBufferSize: 0}\n    work", "21: deployments.laptop.config.transferBufferSize: 0 is not allowed; write 1 or more"),
     "list": ("local\n    config: {}", "sfq.nodes\n    config: {names: []}", "21: deployments.laptop.config.names: [] is not allowed; list at least 1"),
@@ -215,17 +226,19 @@ NAMES = {
     "port without workdir": (", workdir: /data", "", f"17: {BINDING}[2].target: workdir is missing; add workdir: the folder that holds the port's data"),
     "step": ("step: /loop/solve", "step: /solve", f"11: {BINDING}[1].step: the workflow has no step /solve; did you mean /loop/solve?"),
     "port as a step": ("step: /prepare", "step: /prepare/points", f"9: {BINDING}[0].step: the workflow has no step /prepare/points; it is a port: write port: /prepare/points"),
+    "step of another level": ("step: /prepare", "step: /loop/prepare", f"9: {BINDING}[0].step: the workflow has no step /loop/prepare; did you mean /prepare?"),
     "port": ("port: /archive", "port: /achive", f"16: {BINDING}[2].port: the workflow has no port /achive; did you mean /archive?"),
     "relative step": ("step: /prepare", "step: prepare", f"9: {BINDING}[0].step: 'prepare' is not an absolute path; write /prepare"),
 }  # fmt: skip
 
 FILES = {
-    "workflow": ("cwl/main.cwl", "cwl/man.cwl", "6: workflows.main.config.file: cwl/man.cwl: no such file; a relative path starts at the StreamFlow file"),
-    "settings": ("job.yml", "jop.yml", "7: workflows.main.config.settings: jop.yml: no such file; a relative path starts at the StreamFlow file"),
+    "workflow": ("cwl/main.cwl", "cwl/man.cwl", "6: workflows.main.config.file: cwl/man.cwl: no such file; did you mean main.cwl?"),
+    "settings": ("job.yml", "jop.yml", "7: workflows.main.config.settings: jop.yml: no such file; did you mean job.yml?"),
+    "workflow elsewhere": ("cwl/main.cwl", "wf/main.cwl", "6: workflows.main.config.file: wf/main.cwl: no such file; a relative path starts at the StreamFlow file"),
     "no settings": ("      settings: job.yml\n", "", "5: workflows.main.config.settings: settings is missing, and the workflow needs points, archive; name a file with their values"),
     "key": ("sshKey: key", "sshKey: kee", "25: deployments.front.config.sshKey: kee: no such file; name an existing file"),
     "nested key": ("[login.example.org]", "[{hostname: a, passwordFile: no}]", "25: deployments.front.config.nodes[0].passwordFile: no: no such file; name an existing file"),
-    "job template": ("job.sh", "jop.sh", "31: deployments.cluster.config.services.quantum.file: jop.sh: no such file; name an existing file"),
+    "job template": ("job.sh", "jop.sh", "31: deployments.cluster.config.services.quantum.file: jop.sh: no such file; did you mean job.sh?"),
 }  # fmt: skip
 
 
@@ -267,6 +280,9 @@ SLURM = {
     "none may be kept": ("allocation: {strategy: elastic, max: 0}", "allocation.max: 0 is not allowed; write 1 or more"),
     "key of the deployment": ("alocation: elastic", "alocation: unknown key; did you mean allocation?"),
     "file of QPUs": ("qrmiConfig: none.json", "qrmiConfig: none.json: no such file; name an existing file"),
+    "no token": ("slurmrestd: {url: https://site}", "slurmrestd: tokenFile is missing; add tokenFile:"),
+    "token": ("slurmrestd: {url: https://site, tokenFile: none}", "slurmrestd.tokenFile: none: no such file; name an existing file"),
+    "key of slurmrestd": ("slurmrestd: {url: https://site, tokenCommand: x, tokn: y}", "slurmrestd.tokn: unknown key; did you mean tokenFile?"),
     "file of other things": ("qrmiConfig: job.json", "qrmiConfig: job.json: resources: expected a list; give the path of a qrmi_config.json for QRMI's SPANK plugin"),
 }  # fmt: skip
 SERVICE = {
@@ -276,7 +292,7 @@ SERVICE = {
     "strategy": ("allocation: {strategy: elstic}", "allocation.strategy: unknown strategy 'elstic'; did you mean elastic?"),
     "reserved service": ("allocation: {strategy: reserved, reserve: [quantom]}", "allocation.reserve[0]: deployment cluster has no service 'quantom'; did you mean quantum?"),
     "QPU": ("qpu: [fresno, fresnl]", "qpu[1]: qrmi_config.json has no QPU 'fresnl'; did you mean fresno?"),
-    "another cluster": ("clusters: north", "clusters: sfq.slurm follows the jobs of the login node's own cluster only; write a separate deployment for each cluster"),
+    "all clusters": ("clusters: all", "clusters: expected the names of clusters; write them with commas, without blanks; of `all`, those meant"),
     "no list of QPUs": ("qpu: fresno", "qpu: 'fresno' has the wrong type; write a list"),
 }  # fmt: skip
 
@@ -306,6 +322,9 @@ def test_partitions_are_asked_of_the_slurm_that_is_here(
     where = "deployments.cluster.config.services.quantum.partition"
     said = f"{where}: Slurm has no partition 'qpu'; did you mean qpus?"
     assert [line.partition(": ")[2] for line in found()] == [said]
+    edited(FILE, "partition: qpu", "clusters: 'north,south', partition: qpu")
+    assert found() == []
+    edited(FILE, "clusters: 'north,south', ", "")
     sinfo.write_text("#!/bin/sh\nexit 1")  # as without a controller
     assert found() == []
 
@@ -316,6 +335,39 @@ def test_a_service_of_a_cluster(cluster: None, new: str, line: str) -> None:
     edited(FILE, "partition: qpu", new)
     where = f"{FILE}:31: deployments.cluster.config.services.quantum"
     assert found() == [f"{where}.{line}"]
+
+
+def test_a_cluster_without_a_shell(cluster: None) -> None:
+    new = "slurmrestd: {url: https://site, tokenCommand: x}\n      allocation: elastic"
+    edited(FILE, "maxConcurrentJobs: 4", new)
+    Path("job.sh").write_text("#!/bin/sh\n#SBATCH --mem=1G\n")
+    edited(FILE, "partition: qpu", "exclusive: true")
+    where = "deployments.cluster.config"
+    service = f"{where}.services.quantum"
+    first, second, third = found()
+    assert first == (
+        f"{FILE}:30: {where}.allocation: elastic and reserved start steps with srun, "
+        "which slurmrestd cannot do; write allocation: per-step"
+    )
+    assert second == (
+        f"{FILE}:32: {service}.file: slurmrestd does not read the #SBATCH lines of a "
+        "template; write their options as keys of the service"
+    )
+    assert third.startswith(
+        f"{FILE}:32: {service}.exclusive: slurmrestd does not accept this option; it "
+    )
+
+
+def test_an_allocation_in_two_clusters(cluster: None) -> None:
+    new = "{strategy: reserved, reserve: [quantum, other]}"
+    edited(FILE, "Jobs: 4\n", f"Jobs: 4\n      allocation: {new}\n")
+    edited(
+        FILE, "partition: qpu", "clusters: north}\n        other: {partition: compute"
+    )
+    assert [line.partition("config.")[2] for line in found()] == [
+        "allocation.reserve: an allocation is in one cluster, but its services name different "
+        "ones; give all services of `reserve` the same `clusters`"
+    ]
 
 
 def test_more_kept_than_there_may_be(cluster: None) -> None:
@@ -331,7 +383,7 @@ ALLOCATIONS = [
     "per-step",
     "elastic",
     "{strategy: per-step}",
-    "{strategy: elastic, keep: 1, max: 4, idle: 0, patience: 9.5, ahead: true}",
+    "{strategy: elastic, keep: 1, max: 4, idle: 0, patience: 9.5, ahead: true, urgency: 0}",
     "{strategy: reserved, reserve: [quantum], idle: 3}",
     "{strategy: reserved, reserve: {quantum: 2}, release: {after: /loop/solve, times: 2}}",
 ]
@@ -348,7 +400,7 @@ def test_nothing_is_said_of_a_good_cluster(cluster: None, allocation: str) -> No
 INPUTS = {
     "unknown": ("points:", "seeds: 3\npoints:", "1: seeds: the workflow has no such input; did you mean seed?"),
     "missing": ("points: {class: File, path: points.csv}\n", "", "1: the input points is missing; add points: (its type is File)"),
-    "missing file": ("points.csv", "point.csv", "1: points: point.csv: no such file; a relative path starts at this file"),
+    "missing file": ("points.csv", "point.csv", "1: points: point.csv: no such file; did you mean points.csv?"),
     "text for a file": ("{class: File, path: points.csv}", "points.csv", "1: points: the value is not a File; write {class: File, path: ...}"),
     "text for a number": ("points:", "limit: high\npoints:", "1: limit: 'high' does not fit; its type is int"),
     "truth for a number": ("points:", "limit: true\npoints:", "1: limit: True does not fit; its type is int"),
@@ -466,9 +518,8 @@ def test_a_candidate_that_is_right() -> None:
         ),
         (
             "{steps: {/loop/solve: {cooldown: 3}}}",
-            "bindingFilters.mix.config.steps./loop/solve.cooldown: unknown key; known: "
-            "budget, expectedSeconds, maxVariables, maxWait, minVariables, onFailure, "
-            "pattern, prefer, variables",
+            "bindingFilters.mix.config.steps./loop/solve.cooldown: unknown key; write it "
+            "beside steps",
         ),
         (
             "{prefer: earlier}",
@@ -476,7 +527,8 @@ def test_a_candidate_that_is_right() -> None:
             "earliest?",
         ),
         (
-            "{costs: {qq: 3}}",
+            # said once, though the cost of q is missing, too
+            "{costs: {qq: 3}, budget: {cost: 9}}",
             "bindingFilters.mix.config.costs.qq: qq is not a target of the candidates; "
             "did you mean q?",
         ),
@@ -507,6 +559,23 @@ def test_a_candidate_that_is_right() -> None:
 def test_a_filter_that_does_not_fit_its_steps(config: str, line: str) -> None:
     candidate("{deployment: q}", config)
     assert found() == [f"sf.yml:35: {line}"]
+
+
+@pytest.mark.parametrize(
+    ("targets", "config", "what"),
+    [
+        ("{deployment: q}", "{forecast: plan}", "without prefer: earliest"),
+        (
+            "{deployment: q}",
+            "{forecast: plan, steps: {/loop: {prefer: earliest}}}",
+            "as no target is on sfq.slurm",
+        ),
+    ],
+)
+def test_forecasts_without_effect(targets: str, config: str, what: str) -> None:
+    candidate(targets, config)
+    (remark,) = check_file(FILE).remarks
+    assert what in str(remark)
 
 
 def test_a_limit_on_variables_that_another_level_names_is_right() -> None:
@@ -721,7 +790,7 @@ def test_a_plugin_that_cannot_be_loaded(
         raise ImportError("No module named 'site_plugin'")
 
     monkeypatch.setattr(schema, "load_extensions", broken)
-    monkeypatch.setattr("sf_quantum.check.rules", schema.Rules)
+    monkeypatch.setattr("sf_quantum.checking.rules", schema.Rules)
     assert main(["check", FILE]) == 2
     assert capsys.readouterr().err == (
         "sfq check: a StreamFlow plugin cannot be loaded: No module named 'site_plugin';"

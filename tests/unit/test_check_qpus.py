@@ -149,7 +149,7 @@ def test_one_that_does_not_answer_is_no_reason_and_is_told(
 def test_one_that_refuses_its_user_is_a_finding(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    assert main(["token", "ann", "--file", str(tmp_path / "tokens")]) == 0
+    assert main(["token", "ann", "--tokens", str(tmp_path / "tokens")]) == 0
     capsys.readouterr()
     with running_service(authenticate=Tokens(tmp_path / "tokens")) as running:
         # also where a classical target could run the step

@@ -173,7 +173,9 @@ def test_a_label_as_the_only_column_leaves_no_feature(tmp_path: Path) -> None:
 def test_text_that_is_no_utf_8(tmp_path: Path) -> None:
     path = tmp_path / "p.csv"
     path.write_bytes("größe,y\n1,2\n3,4\n".encode("latin-1"))
-    with pytest.raises(InputError, match="cannot be read as points: it is not text"):
+    with pytest.raises(
+        InputError, match="cannot be read as points: it is not text in UTF-8"
+    ):
         read_points(path)
 
 

@@ -9,14 +9,17 @@ import os
 import sys
 import tempfile
 from contextlib import suppress
+from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
+from jsonschema.validators import validator_for
 from streamflow.core.deployment import ExecutionLocation
 from streamflow.core.exception import (
     WorkflowDefinitionException,
     WorkflowExecutionException,
 )
+from streamflow.core.scheduling import AvailableLocation
 from streamflow.deployment.connector.base import BaseConnector
 from streamflow.deployment.connector.local import LocalConnector
 from streamflow.deployment.connector.ssh import SSHConnector
@@ -26,6 +29,7 @@ from sf_quantum.connectors.emulator import BackgroundService, EmulatorConnector
 from sf_quantum.connectors.nodes import NodesConnector
 from sf_quantum.connectors.quantum import QuantumConnector
 from sf_quantum.connectors.rest import RestConnector
+from sf_quantum.connectors.slurm.connector import SlurmConnector
 from sf_quantum.connectors.wrapper import LocationWrapper
 from sf_quantum.errors import QpuError
 from sf_quantum.journal.scheduler import JournalScheduler
@@ -65,7 +69,7 @@ def test_the_schema_has_the_keys_of_the_constructor(
     parameters = inspect.signature(class_.__init__).parameters.items()
     given = {name: p for name, p in parameters if name not in IMPOSED}
     # the one key that Python reserves cannot be a parameter
-    reserved = {"class"} if given.pop("reserved", None) else set()
+    reserved = {"class"} if given.pop("others", None) else set()
     assert schema["properties"].keys() == given.keys() | reserved
     optional = {n: p.default for n, p in given.items() if p.default is not p.empty}
     assert schema.get("required", []) == [
@@ -75,6 +79,26 @@ def test_the_schema_has_the_keys_of_the_constructor(
         if "default" in value and optional[name] is not None:
             assert value["default"] == optional[name]
     assert schema["unevaluatedProperties"] is False
+
+
+def test_only_kinds_that_are_not_ours_have_keys_that_the_schema_does_not_name() -> None:
+    schema = json.loads(RestConnector.get_schema())
+    ours = {
+        point.name
+        for point in entry_points(group="sf_quantum.qpus")
+        if point.value.startswith("sf_quantum.")
+    }
+    other = schema["if"]["properties"]["type"]["not"]
+    assert {*other["enum"]} == ours
+    assert schema["if"] == schema["anyOf"][-1]
+    validator = validator_for(schema)(schema)
+    known = {"url": "https://qpu.site"}
+    assert validator.is_valid({"type": "acme", "keyFile": "a.key"})
+    for type_ in ours:
+        assert validator.is_valid({"type": type_, **known})
+        assert not validator.is_valid({"type": type_, **known, "keyFile": "a.key"})
+        assert not validator.is_valid({"type": type_})
+    assert not validator.is_valid({**known, "keyFile": "a.key"})
 
 
 def test_every_schema_has_an_id_of_its_own() -> None:
@@ -101,6 +125,22 @@ async def test_nodes_are_one_job_locations_over_one(nodes: NodesConnector) -> No
         assert location.location.mounts == {"/": "/"}
         assert location.location.wraps is not None
         assert location.location.wraps.name == "__LOCAL__"
+
+
+@pytest.mark.parametrize("here", [True, False])
+async def test_files_of_slurm_are_local_on_its_login_node_only(
+    local: LocalConnector, monkeypatch: pytest.MonkeyPatch, here: bool
+) -> None:
+    login = await local.get_available_locations()
+    login["__LOCAL__"].location.local = here
+
+    async def locations(service: str | None = None) -> dict[str, AvailableLocation]:
+        return {**login}
+
+    monkeypatch.setattr(local, "get_available_locations", locations)
+    slurm = SlurmConnector("slurm", "/", local, None)
+    (location,) = (await slurm.get_available_locations()).values()
+    assert location.local == here
 
 
 async def test_the_emulator_has_a_slot_for_each_virtual_qpu(

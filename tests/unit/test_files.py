@@ -187,7 +187,7 @@ def test_json_has_no_nan(tmp_path: Path, value: float) -> None:
          "expected a problem file"),
         (b"[1, 2]", ": expected a problem file, a JSON object"),
         (b"null", ": expected a problem file, a JSON object"),
-        (b"\xff\xfe{}", ": cannot be read as problem: it is not text; name a readable file"),
+        (b"\xff\xfe{}", ": cannot be read as problem: it is not text in UTF-8 (byte 0xff); save it in UTF-8, or name another file"),
     ],
 )  # fmt: skip
 def test_a_file_that_is_no_json_object(

@@ -14,22 +14,18 @@ from sf_quantum.service.device.emulator.device import EmulatedDevice
 from sf_quantum.service.domain.jobs import Submission
 from sf_quantum.service.http.auth import Tokens
 from tests.service import RunningService, example_bqm, running_service
+from tests.users import give_tokens
 
 pytestmark = pytest.mark.devices("sfq", "dwave", "acme")
 
 Sfq = Callable[..., str]
 # clears the screen, and writes from right to left
 NASTY = "\x1b[2J\u202eclimate"
-USERS = ("ann", "bob", "operator")
 
 
 @pytest.fixture
 def tokens(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
-    for user in USERS:
-        admin = ["--admin"] if user == "operator" else []
-        assert main(["token", user, *admin, "--file", str(tmp_path / "tokens")]) == 0
-        (tmp_path / user).write_text(capsys.readouterr().out)
-        (tmp_path / user).chmod(0o600)
+    give_tokens(tmp_path, capsys)
     return tmp_path
 
 
@@ -212,7 +208,7 @@ def test_the_list_says_why_no_job_starts(
 ) -> None:
     submit(service, tokens, "ann")
     submit(service, tokens, "bob")
-    sfq("operator", "admin", "drain", "a leak")
+    sfq("operator", "admin", "drain", "--message", "a leak")
     (row,) = json.loads(sfq("bob", "jobs", "list", "--json"))
     assert row["eta_seconds"] is None
     assert row["note"] == "the QPU is being drained: a leak"

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,26 @@ def test_what_is_not_a_journal_is_named(tmp_path: Path, line: str) -> None:
     path.write_text(f"{line}\n", encoding="latin-1")
     with pytest.raises(InputError, match=r"a\.jsonl, line 1: not an event"):
         journal.read(path)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "name,value",
+        '{"deployments": {}}',
+        '{"time": 1, "event": "login"}\n',
+        '{"time": 1, "event": "job"}\n',
+    ],
+    ids=["empty", "no line", "JSON", "another log", "half a job"],
+)
+def test_another_file_is_no_journal(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text(text)
+    with pytest.raises(InputError, match=r"a\.jsonl, line 1: not an event"):
+        journal.read(path)
+    with suppress(InputError):
+        assert [*journal.follow(path)] == []  # it ends
 
 
 @pytest.mark.parametrize("line", DAMAGED)

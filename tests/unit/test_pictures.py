@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox, BboxBase
 
@@ -19,7 +20,7 @@ from sf_quantum.reporting import pictures
 from sf_quantum.reporting.report import JobAttempt
 
 
-def _illegible(figure: Figure) -> list[str]:
+def illegible(figure: Figure) -> list[str]:
     """The texts that stick out of a figure or overlap, once it has been drawn."""
     unseen = set[Text]()
     for axis in (axis for axes in figure.axes for axis in (axes.xaxis, axes.yaxis)):
@@ -68,7 +69,7 @@ def test_scores_of_many_iterations_do_not_cover_each_other(
     points = Points(random.normal(size=(40, 2)), names, None)
     figure = picture.draw(points, state, 0.8)
     figure.draw_without_rendering()
-    assert _illegible(figure) == []
+    assert illegible(figure) == []
     annotated = [text for text in figure.axes[-1].texts if text.get_text()]
     assert len(annotated) == labelled
     assert f"{scores.max():.4f}" in [text.get_text() for text in annotated]
@@ -98,7 +99,7 @@ def test_a_timeline_of_many_steps_has_them_all_in_its_legend(
     ]
     pictures.draw_timeline(rows, tmp_path / "t.png")
     (figure,) = drawn
-    assert _illegible(figure) == []
+    assert illegible(figure) == []
     (legend,) = figure.legends
     keys = [text.get_text() for text in legend.get_texts()]
     assert [key.rpartition("/")[2] for key in keys] == [
@@ -108,3 +109,24 @@ def test_a_timeline_of_many_steps_has_them_all_in_its_legend(
     (axes,) = figure.axes
     assert axes.get_ylabel() == "location"
     assert axes.get_xlabel().startswith("seconds since")
+
+
+def test_a_timeline_shows_how_long_a_qpu_was_held() -> None:
+    """The wait for a lease is a wait, and not a run."""
+    attempt = JobAttempt(
+        *("solve", "0", [], [], 1, 0.0),
+        location="nodes",
+        started=1.0,
+        ended=9.0,
+        status="completed",
+        qpu_jobs=[{"qpu": "q$1$"}, {"qpu": "q$1$"}],
+        waits={"a lease of q$1$": 3.0},
+    )
+    figure = pictures.timeline([attempt])
+    assert figure is not None
+    (axes,) = figure.axes
+    assert [text.get_text() for text in axes.get_yticklabels()] == ["nodes", "QPU q$1$"]
+    bars = [bar for bar in axes.patches if isinstance(bar, Rectangle)]
+    ran, held = (bar for bar in bars if bar.get_height() == 0.72)
+    assert (ran.get_x(), ran.get_width()) == (held.get_x(), held.get_width()) == (4, 5)
+    assert pictures.timeline([]) is None

@@ -341,7 +341,9 @@ def test_its_identity_is_its_vendors(
 def test_jobs_are_checked_against_the_qpu_of_now(
     device: QpuDevice, acme: Vendor
 ) -> None:
-    assert device.check("problem", example_bqm(), {"num_reads": 100}) == Size(3)
+    assert device.check("problem", example_bqm(), {"num_reads": 100}) == Size(
+        3, qubits=3
+    )
     with pytest.raises(FieldError, match="101 shots; at most 100"):
         device.check_parameters("problem", {"num_reads": 101})
     with pytest.raises(FieldError, match="runs problem only"):
@@ -383,7 +385,7 @@ def test_circuits_and_sequences_have_to_fit(
     device = make()
     device.refresh()
     if not detail:
-        assert device.check(kind, content, {}) == Size()
+        assert replace(device.check(kind, content, {}), qubits=0) == Size()
         return
     with pytest.raises(FieldError, match=detail) as refused:
         device.check(kind, content, {})
@@ -1065,6 +1067,20 @@ def test_the_cost_is_as_the_vendor_tells(device: QpuDevice, acme: Vendor) -> Non
     assert device.cost({"num_reads": 10}) == Cost(3.0)
 
 
+def test_of_native_circuits_the_qubits_that_are_named_count(
+    make: Callable[..., QpuDevice], acme: Vendor
+) -> None:
+    kinds: tuple[Kind, ...] = ("circuit",)
+    acme.description = replace(acme.description, kinds=kinds, native_gates=("cz",))
+    device = make()
+    device.refresh()
+    for text in (
+        "qubit[8] q;\nbit[3] c;\ncz q[0], q[3];\nc[2] = measure q[3];",
+        "qreg q[8];\ncreg c[3];\ncz q[0],q[3];\nmeasure q[3] -> c[2];",
+    ):
+        assert device.check("circuit", text, {}).qubits == 2
+
+
 def test_each_circuit_of_a_batch_has_its_shots(
     make: Callable[..., QpuDevice], acme: Vendor
 ) -> None:
@@ -1076,7 +1092,7 @@ def test_each_circuit_of_a_batch_has_its_shots(
     text = "qubit[8] q;"
     contents: list[JSON] = [text, [text, text], {"program": text, "values": [{}, {}]}]
     sizes = [device.check("circuit", content, {}) for content in contents]
-    assert sizes == [Size(), Size(circuits=2), Size(circuits=2)]
+    assert sizes == [Size(circuits=n, qubits=8) for n in (1, 2, 2)]
     costs = [device.cost({"num_reads": 10}, size).qpu_seconds for size in sizes]
     assert costs == [pytest.approx(2.0), *[pytest.approx(3.0)] * 2]
 

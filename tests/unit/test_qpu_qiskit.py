@@ -188,6 +188,19 @@ def test_which_circuits_differ_in_angles_alone() -> None:
         assert program([unfit, unfit]) is None
 
 
+def test_parameters_without_values_are_named(backend: QpuBackend) -> None:
+    circuit = QuantumCircuit(1)
+    circuit.rx(Parameter("theta"), 0)
+    circuit.measure_all()
+    wanted = (
+        "circuit 1: parameter theta has no value; bind the parameters: "
+        "circuit.assign_parameters({'theta': 0.5})"
+    )
+    with pytest.raises(InputError) as caught:
+        backend.run([bell(), circuit])
+    assert str(caught.value) == wanted
+
+
 def test_what_the_qpu_refuses_is_said(backend: QpuBackend) -> None:
     circuit = QuantumCircuit(7)
     circuit.measure_all()

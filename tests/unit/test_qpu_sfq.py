@@ -153,6 +153,25 @@ def test_run_again_under_another_lease_it_finds_its_job(
     assert driver.jobs(first) == []
 
 
+def test_a_lease_tells_when_its_pending_job_begins(bqm: dict[str, JSON]) -> None:
+    """As the driver plans nodes by it."""
+    with running_service(EmulatedDevice(technology="neutral-atom")) as service:
+        lease = service.acquire()
+        qpu = _job_side(service, lease)
+        first = qpu.submit(_task(bqm, "a"))
+        service.until(lease, "Running")
+        second = qpu.submit(_task(bqm, "b"))
+        jobs = SfqQpu("q", service.url).jobs(lease)
+        assert jobs is not None
+        running, pending = jobs
+        assert (running["id"], running["state"]) == (first, "Running")
+        assert isinstance(running["started"], float)
+        assert (pending["id"], pending["state"]) == (second, "Queued")
+        assert isinstance(pending["eta_seconds"], float)
+        assert pending["eta_seconds"] > 0
+        qpu.release(lease)
+
+
 def test_run_again_after_its_job_was_cancelled_it_makes_another(
     bqm: dict[str, JSON],
 ) -> None:

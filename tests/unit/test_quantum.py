@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import os
+import subprocess
 import threading
 import time
 import uuid
@@ -27,7 +29,7 @@ from streamflow.deployment.connector.local import LocalConnector
 
 from sf_quantum import backoff, qpu
 from sf_quantum.backoff import Backoff
-from sf_quantum.connectors import guardian, hints, leases
+from sf_quantum.connectors import guardian, hints, leases, quantum
 from sf_quantum.connectors.hints import JobHints
 from sf_quantum.connectors.leases import (
     JobLease,
@@ -37,12 +39,14 @@ from sf_quantum.connectors.leases import (
 )
 from sf_quantum.connectors.nodes import NodesConnector
 from sf_quantum.connectors.rest import RestConnector
+from sf_quantum.connectors.steps import quantum_steps
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
 from sf_quantum.journal import Journal
 from sf_quantum.qpu import AuthenticationError, NoLease, Qpu, QpuStatus
 from sf_quantum.qpu import leases as qpu_leases
 from sf_quantum.qpu.leases import AcquireOptions, LeaseProblem, QpuLoss, QpuWatch
+from sf_quantum.qpu.sfq import SfqQpu
 from tests.waiting import SECONDS
 from tests.waiting import until_async as until
 
@@ -237,6 +241,98 @@ async def test_a_job_has_a_lease_while_it_runs_and_no_longer(step: Step) -> None
     assert variables["my_qpu_TOKEN"] == "secret-1"
     assert not list(step.folder.glob(".sfq-*"))
     assert ".sfq-" not in (step.folder / "files").read_text()
+
+
+@pytest.mark.parametrize(
+    ("address", "refused"),
+    [
+        ("http://127.0.0.1:8787/sapi/v2", True),
+        ("http://127.0.0.1:8787", True),
+        ("http://127.0.0.1:87871/sapi/v2", False),
+        ("", False),
+    ],
+)
+def test_a_client_that_knows_no_lease_is_not_run_to_wait_for_it(
+    address: str, refused: bool
+) -> None:
+    lines = quantum._checks(SfqQpu("q", "http://127.0.0.1:8787/"))
+    done = subprocess.run(
+        ["sh", "-c", "\n".join([*lines, "echo ran"])],
+        env={**os.environ, "DWAVE_API_ENDPOINT": address},
+        capture_output=True,
+        text=True,
+    )
+    if refused:
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr.startswith("DWAVE_API_ENDPOINT is the service of QPU 'q'")
+        assert done.stderr.endswith("write clients: true in the deployment's config\n")
+    else:
+        assert (done.returncode, done.stdout, done.stderr) == (0, "ran\n", "")
+
+
+class Listener:
+    """Keeps when the QPU is said to begin jobs."""
+
+    def __init__(self) -> None:
+        self.begins: list[float] = []
+
+    def quantum_step_started(self, step: str) -> None:
+        assert step == "/solve"
+
+    def quantum_job_submitted(self, step: str, deployment: str, slurm_job: str) -> None:
+        raise AssertionError
+
+    def quantum_job_begins(self, step: str, job: str, seconds: float) -> None:
+        assert (step, job) == ("/solve", "/solve/0")
+        self.begins.append(seconds)
+
+    def quantum_step_ended(self, step: str, *, completed: bool) -> None:
+        assert completed
+
+
+async def test_the_eta_of_a_qpu_job_is_followed_while_it_changes(
+    step: Step, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sf_quantum.connectors.quantum.ETA_SECONDS", 0.001)
+    listener = Listener()
+    monkeypatch.setattr(quantum_steps, "listeners", [listener])
+    go = step.folder / "go"
+    os.mkfifo(go)
+    job = asyncio.create_task(step.run("cat go"))
+    queued: dict[str, JSON] = {"id": "j", "state": "Queued"}
+
+    async def told(expected: float) -> None:
+        await until(lambda: listener.begins[-1:] == [expected])
+
+    # no QPU job yet, and one whose QPU tells no ETA
+    await until(lambda: bool(step.qpu.held))
+    step.qpu.done["secret-1"] = [queued]
+    # a later one does not count
+    step.qpu.done["secret-1"] = [{**queued, "eta_seconds": 40}, {**DONE, "id": "k"}]
+    await told(40)
+    step.qpu.done["secret-1"] = [{**queued, "eta_seconds": 90.5}]
+    await told(90.5)
+    # the QPU is closed
+    step.qpu.done["secret-1"] = [{**queued, "eta_seconds": None}]
+    await told(math.inf)
+    with monkeypatch.context() as outage:
+        silent = threading.Event()
+
+        def gone(_: str) -> None:
+            silent.set()
+            raise QpuError("away")
+
+        outage.setattr(step.qpu, "jobs", gone)
+        await until(silent.is_set)
+    started = time.time() - 5
+    step.qpu.done["secret-1"] = [{**queued, "state": "Running", "started": started}]
+    await until(lambda: listener.begins[-1] == pytest.approx(-5, abs=SECONDS))
+    # another job goes first
+    step.qpu.done["secret-1"] = [{**queued, "started": started, "eta_seconds": 7}]
+    await told(7)
+    step.qpu.done["secret-1"] = [{**DONE, "id": "j"}]
+    await asyncio.to_thread(go.write_text, "gone")
+    assert await job == ("gone", 0)
 
 
 async def test_housekeeping_needs_no_lease(step: Step) -> None:

@@ -132,7 +132,7 @@ def test_a_run_is_told_as_it_happens() -> None:
         "running   loop/a 1#2 on nodes/c1",
         "completed loop/a 1#2 on nodes/c1 in 3.0 s (waited 1.5 s)",
         "running   loop/b 2 on qpu",
-        "failed    loop/b 2 on qpu in 0.9 s (waited 0.1 s)",
+        "failed    loop/b 2 on qpu in 0.9 s (waited 0.1 s) with 1 QPU job",
         "running   loop/b 2 on nodes (attempt 2)",
         "completed loop/b 2 on nodes/c1 (attempt 2) in 3.0 s (waited 0.2 s)",
         "run completed: 2 jobs, 1 retries, 1 QPU jobs; "
@@ -229,11 +229,12 @@ def test_the_command_follows_a_run(
     assert capsys.readouterr().out.splitlines() == list(report.progress(a_run()))
 
 
-def test_the_command_draws_a_picture(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("suffix", "start"), [("png", b"\x89PNG"), ("svg", b"<?xml")])
+def test_the_command_draws_a_picture(tmp_path: Path, suffix: str, start: bytes) -> None:
     path = write(tmp_path / "1.jsonl", a_run())
-    picture = tmp_path / "out.png"
+    picture = tmp_path / f"out.{suffix}"
     assert main(["report", str(path), "--timeline", str(picture)]) == 0
-    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert picture.read_bytes().startswith(start)
 
 
 @pytest.mark.parametrize(
@@ -250,7 +251,7 @@ def test_bad_input_is_one_line_and_2(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
 ) -> None:
     runs = tmp_path / "runs"
-    write(runs / "empty.jsonl", [])
+    write(runs / "empty.jsonl", [{"time": 0.0, "event": "run", "run": "e"}])
     write(runs / "run.jsonl", a_run())
     where = runs if len(arguments) == 3 else tmp_path
     assert main(["report", *(word.format(where) for word in arguments)]) == 2
@@ -331,3 +332,50 @@ def test_decisions_are_in_the_json(
         "cpu or gpu: q broke",
     ]
     assert [one["reason"] for one in told["decisions"]] == ["q is free", "q broke"]
+
+
+def test_waits_for_leases_and_nodes_are_no_running_time() -> None:
+    events = a_run()
+    of_job: Event = {"time": 5.5, "job": "/loop/b/0.1"}
+    lease: Event = {**of_job, "event": "lease", "qpu": "acme", "reason": "new laser"}
+    events[8:8] = [
+        {**lease, "status": "waiting", "seconds": 0.1},
+        {**lease, "status": "granted", "seconds": 0.4},
+        {**of_job, "event": "slurm", "submitted": 5.6, "started": 5.7},
+        {**of_job, "event": "qpu", "qpu_job": "1", "found": True},
+    ]
+    row = report.collect(events)[1]
+    assert row.waits == {"a lease of acme": 0.4, "nodes": pytest.approx(0.1)}
+    assert row.waited == pytest.approx(0.6)
+    assert row.ran == pytest.approx(0.4)
+    assert "1 QPU jobs found again, not paid twice" in row.remarks
+    assert "waiting   loop/b 2 for acme: new laser" in report.progress(events)
+
+
+def test_a_failure_is_in_the_table_and_in_the_progress(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    failure: Event = {"time": 2, "event": "failure", "job": "/a/0.1", "attempt": 1}
+    events: list[Event] = [
+        event(0, "/a", "0.1", "waiting"),
+        event(1, "/a", "0.1", "running"),
+        {**failure, "exit_code": 127, "error": "first\nno such command"},
+        event(2, "/a", "0.1", "failed"),
+        {"time": 3, "event": "end", "status": "failed"},
+    ]
+    path = write(tmp_path / "run.jsonl", [{"time": 0, "event": "run"}, *events])
+    assert main(["report", str(path)]) == 0
+    table = capsys.readouterr().out
+    assert "exit code 127: no such command" in table
+    assert "a 2 on nodes/c1 failed with exit code 127:\n  first\n  no such" in table
+    assert main(["report", "--json", str(path)]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["status"] == "failed"
+    assert (told["jobs"][0]["exit_code"], "PATH" in told["jobs"][0]["remedy"]) == (
+        127,
+        True,
+    )
+    assert main(["report", "--follow", str(path)]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert "  no such command" in lines
+    assert lines[-1].startswith("run failed: ")

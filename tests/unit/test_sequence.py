@@ -195,7 +195,7 @@ def test_what_a_sequence_costs_is_bounded_and_estimated() -> None:
     device = EmulatedDevice(technology="neutral-atom")
     size = device.check("sequence", TEXT, {"num_reads": 10})
     # 400 ns of two atoms
-    assert size == Size(2, evolution=400 * (2**2 + 64))
+    assert size == Size(2, evolution=400 * (2**2 + 64), qubits=2)
     assert compute_seconds(size, {"num_reads": 10}) == pytest.approx(0.0514, abs=1e-4)
     narrow = ComputeLimits(evolution=size.evolution)
     narrow.check(size, {"num_reads": 10})

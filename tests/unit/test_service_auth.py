@@ -202,8 +202,8 @@ def test_sfq_token_makes_tokens_that_hold(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "new.yml"
-    assert main(["token", "ada", "--file", str(path)]) == 0
-    assert main(["token", "eve", "--admin", "--file", str(path)]) == 0
+    assert main(["token", "ada", "--tokens", str(path)]) == 0
+    assert main(["token", "eve", "--admin", "--tokens", str(path)]) == 0
     printed = capsys.readouterr()
     assert printed.err == ""
     ada, eve = printed.out.split()
@@ -231,8 +231,8 @@ def test_sfq_token_refuses_what_is_no_name_and_no_tokens_file(
     path = tmp_path / "other.yml"
     path.write_text("version: v1.0\n")
     assert main(["token", "a b"]) == 2
-    assert main(["token", "ada", "--file", str(path)]) == 2
-    assert main(["token", "ada", "--file", "/nowhere/tokens"]) == 2
+    assert main(["token", "ada", "--tokens", str(path)]) == 2
+    assert main(["token", "ada", "--tokens", "/nowhere/tokens"]) == 2
     printed = capsys.readouterr()
     assert printed.out == ""
     assert printed.err.count("\n") == 3

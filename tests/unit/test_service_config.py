@@ -398,7 +398,7 @@ def test_a_check_finds_everything_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert main(["token", "operator", "--file", "tokens.yml"]) == 0
+    assert main(["token", "operator", "--tokens", "tokens.yml"]) == 0
     Path("qpu.yml").write_text(FAULTY)
     Path("streamflow.yml").write_text("version: v1.0\nvqpus: 3\n")
     capsys.readouterr()
@@ -406,7 +406,7 @@ def test_a_check_finds_everything_at_once(
     assert capsys.readouterr().out.splitlines() == [
         "qpu.yml: vqpus 0: expected 1 or more",
         "qpu.yml: auth.admins[1] root: has no token in tokens.yml "
-        "(sfq token root --file tokens.yml)",
+        "(sfq token root --tokens tokens.yml)",
         f"qpu.yml: listen.socket {tmp_path}/nowhere/s: "
         f"there is no folder {tmp_path}/nowhere",
         f"qpu.yml: state tokens.yml/state: {tmp_path}/tokens.yml is not a folder",

@@ -367,6 +367,11 @@ async def test_leases_and_their_clocks_survive_a_restart(tmp_path: Path) -> None
         ("bob", "production", "qdev", "development"),
         ("bob", "test", "quantum", "test"),
         ("bob", None, "unknown", "development"),
+        # of a pending job, which may run in each of them
+        ("bob", None, "quantum,unknown", "development"),
+        ("bob", "production", "quantum,unknown", "production"),
+        ("bob", "production", "unknown,qdev", "development"),
+        ("bob", None, "quantum,qdev", "development"),
     ],
 )
 def test_class_of_a_lease(

@@ -20,9 +20,9 @@ from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import Job, Lease, Submission
 from sf_quantum.service.queue.availability import Availability
 from sf_quantum.service.store import operation
-from sf_quantum.service.store.accounting import recent_use
+from sf_quantum.service.store.accounting import lease_seconds, recent_use
 from sf_quantum.service.store.database import Database
-from sf_quantum.service.store.retention import BATCH, purge, trim
+from sf_quantum.service.store.retention import BATCH, delete, purge, trim
 from sf_quantum.service.store.schema import UPGRADES
 from sf_quantum.service.store.store import Store
 from tests.waiting import SECONDS
@@ -43,11 +43,14 @@ def store(path: Path) -> Iterator[Store]:
     opened.close()
 
 
-def _lease(store: Store, id_: str = "lease", user: str = "ann") -> Lease:
+def _lease(
+    store: Store, id_: str = "lease", user: str = "ann", bound: float | None = None
+) -> Lease:
     lease = Lease(
         *(id_, user, "test", None, None, None, None, None, None),
         opened=time.time(),
         expires=None,
+        max_qpu_seconds=bound,
     )
     store.add_lease(lease).result()
     return lease
@@ -363,6 +366,61 @@ def test_the_oldest_jobs_go_if_too_much_of_a_user_is_kept(store: Store) -> None:
     assert trim(store, 1e-6).result() == 1
     assert _kept(store) == {}
     assert [job.key for job in store.live()] == ["b"]
+
+
+def _added_up(db: sqlite3.Connection, lease: str) -> tuple[float, float]:
+    query = (
+        "SELECT total(qpu_seconds) FILTER (WHERE ended IS NOT NULL), "
+        "total(model_seconds) FILTER (WHERE ended IS NULL) "
+        "FROM jobs WHERE coalesce(charged_lease, lease) = ?"
+    )
+    spent, modelled = db.execute(query, (lease,)).fetchone()
+    return spent, modelled
+
+
+def test_the_seconds_of_a_bounded_lease_are_kept_as_its_jobs_change(
+    path: Path, store: Store
+) -> None:
+    leases = [_lease(store, id_, bound=9.0) for id_ in ("1", "2")]
+    db = sqlite3.connect(path)
+
+    def taken() -> list[tuple[float, float]]:
+        kept = [lease_seconds(store, lease.id) for lease in leases]
+        assert kept == [_added_up(db, lease.id) for lease in leases]
+        return kept
+
+    done, moved, cancelled = (_add(store, leases[0], key) for key in "abc")
+    assert taken() == [(0, 4.5), (0, 0)]
+    store.start(done.number).result()
+    store.finish(done.number, "Completed", note=None, used=(0.25, 1.0)).result()
+    _add(store, leases[1], "b")
+    assert taken() == [(0.25, 1.5), (0, 1.5)]
+    store.cancel_waiting(cancelled.number, "").result()
+    store.start(moved.number).result()
+    store.finish(moved.number, "Failed", note=None, used=(0.5, 1.0)).result()
+    # what is over stays charged
+    _add(store, leases[1], "a")
+    assert taken() == [(0.25, 0), (0.5, 0)]
+    delete(store, done.number).result()
+    assert lease_seconds(store, "1") == (0.25, 0)
+    db.close()
+
+
+def test_the_seconds_of_a_bounded_lease_in_a_file_of_version_16_are_added_up(
+    path: Path,
+) -> None:
+    _make_file_of_version(16, path)
+    with sqlite3.connect(path) as db:
+        db.execute("UPDATE leases SET max_qpu_seconds = 9 WHERE closed IS NULL")
+        open_ = [
+            id_ for (id_,) in db.execute("SELECT id FROM leases WHERE closed IS NULL")
+        ]
+        expected = [_added_up(db, lease) for lease in open_]
+    db.close()
+    assert any(sum(seconds) > 0 for seconds in expected)
+    store = Store(path)
+    assert [lease_seconds(store, lease) for lease in open_] == expected
+    store.close()
 
 
 def _make_file_of_version(number: int, path: Path) -> None:

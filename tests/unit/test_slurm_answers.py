@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from sf_quantum.connectors.slurm import answers
-from sf_quantum.connectors.slurm.answers import EndReason, JobOutcome
+from sf_quantum.connectors.slurm.transport import answers
+from sf_quantum.connectors.slurm.transport.answers import EndReason, JobOutcome
 
 SHOWN = (
     "JobId=7 JobName=a b JobState=FAILED Reason=NonZeroExitCode Restarts=1 "
@@ -78,8 +78,8 @@ def test_of_several_records_only_those_of_the_job_count() -> None:
     ],
 )
 def test_what_lasts(state: str, expected: bool) -> None:
-    (row,) = answers.squeue(f"7|7_1|{state}|None|1|2|1|c1")["7"]
-    assert row.lasts == expected
+    rows = answers.squeue(f"7|7_1|{state}|None|1|2|1|c1|0|0||").rows("7")
+    assert [row.lasts for row in rows or []] == [expected]
 
 
 def test_our_own_reasons_have_words() -> None:
@@ -90,7 +90,7 @@ def test_our_own_reasons_have_words() -> None:
 
 
 def test_the_accounting() -> None:
-    (one,) = answers.sacct("7|CANCELLED by 1000|None|0:15|100|Unknown\nno line\n")
+    (one,) = answers.sacct("7|CANCELLED by 1000|None|0:15|100|Unknown\nno line\n", "7")
     assert one == JobOutcome("7", "CANCELLED", "None", 0, 15, 100.0)
     assert not one.plain
 

@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -36,7 +37,8 @@ def sfq(
     """Runs an action for job 7, a task of ada's array; comments go to a file."""
     bin_ = tmp_path / "bin"
     bin_.mkdir()
-    listed = "6|5_1|5|1|bob|501|quantum|other\\n7|5_2|5|2|ada|500|quantum|physics\\n"
+    listed = "6|5_1|5|1|bob|501|quantum|other|normal|1\\n"
+    listed += "7|5_2|5|2|ada|500|quantum|physics|urgent|900\\n"
     # the tasks that have not started, of which the first two are held and to begin later
     tasks = "0|0|JobHeldUser\\n1|9|BeginTime\\n2|9|None\\n3|9|None\\n"
     for name, script in {
@@ -45,7 +47,10 @@ def sfq(
 *) printf '{listed}';;
 esac""",
         "sacctmgr": f'echo "$@" >{tmp_path}/account',
-        "scontrol": f'echo "$@" >>{tmp_path}/comments',
+        "scontrol": f"""case "$*" in
+"show config") echo "ClusterName = $(cat {tmp_path}/cluster 2>&- || echo hpc)";;
+*) echo "$@" >>{tmp_path}/comments;;
+esac""",
     }.items():
         (bin_ / name).write_text(f"#!/bin/sh\n{script}\n")
         (bin_ / name).chmod(0o755)
@@ -80,11 +85,14 @@ def in_thread(call: Callable[[], int]) -> tuple[threading.Thread, list[int]]:
 def test_a_lease_belongs_to_the_user_and_the_job(
     sfq: Command, service: RunningService, tmp_path: Path
 ) -> None:
-    assert sfq("acquire", "7", "--expected-seconds", "30") == 0
+    bounds = "--max-qpu-seconds 60 --max-shots 500 --max-qubits 40".split()
+    assert sfq("acquire", "7", "--expected-seconds", "30", *bounds) == 0
     (lease,) = service.queue.leases.held
     assert (lease.user, lease.slurm_job_id) == ("ada", "7")
+    assert lease.slurm_cluster == "hpc"
     assert lease.partition == "quantum"
     assert lease.expected_seconds == 30
+    assert (lease.max_qpu_seconds, lease.max_shots, lease.max_qubits) == (60, 500, 40)
     file = tmp_path / "jobs" / "7"
     assert file.stat().st_mode & 0o777 == 0o600
     assert file.parent.stat().st_mode & 0o777 == 0o700
@@ -107,6 +115,76 @@ def test_a_lease_belongs_to_the_user_and_the_job(
     assert not file.exists()
 
 
+def test_another_clusters_job_with_the_same_id_has_a_lease_of_its_own(
+    sfq: Command, service: RunningService, tmp_path: Path
+) -> None:
+    leases = service.queue.leases
+    assert sfq("acquire") == 0
+    (first,) = leases.held
+    # the other cluster's controller knows nothing of the job
+    (tmp_path / "jobs" / "7").unlink()
+    (tmp_path / "cluster").write_text("other")
+    assert sfq("release") == 0
+    assert leases.held == [first]
+    thread, status = in_thread(lambda: sfq("acquire"))
+    until(lambda: leases.waiting, "it waits")
+    service.ask("DELETE", f"/v1/leases/{first.id}")
+    thread.join(SECONDS)
+    assert status == [0]
+    assert [one.slurm_cluster for one in leases.held] == ["other"]
+
+
+@pytest.mark.parametrize(
+    ("rules", "expected"),
+    [
+        (["qos:other=development", "qos:urgent=test"], "test"),
+        (["partition:quantum=production", "qos:urgent=test"], "production"),
+        (["priority:901=production", "priority:900=test"], "test"),
+        (["qos:high=test"], "development"),
+    ],
+)
+def test_the_first_rule_that_fits_a_job_gives_its_class(
+    sfq: Command, service: RunningService, rules: list[str], expected: str
+) -> None:
+    assert sfq("acquire", "7", *(f"--class-of={rule}" for rule in rules)) == 0
+    (lease,) = service.queue.leases.held
+    assert lease.job_class == expected
+
+
+@pytest.mark.parametrize(
+    ("rules", "expected"),
+    [
+        (["partition:quantum=production"], "development"),
+        (["partition:debug=test", "qos:urgent=production"], "test"),
+        (["qos:urgent=production"], "production"),
+    ],
+)
+def test_of_several_partitions_the_lowest_class_counts(
+    sfq: Command,
+    service: RunningService,
+    tmp_path: Path,
+    rules: list[str],
+    expected: str,
+) -> None:
+    squeue = tmp_path / "bin" / "squeue"
+    squeue.write_text(
+        squeue.read_text().replace("quantum|physics", "quantum,debug|physics")
+    )
+    assert sfq("acquire", "7", *(f"--class-of={rule}" for rule in rules)) == 0
+    (lease,) = service.queue.leases.held
+    assert lease.job_class == expected
+
+
+@pytest.mark.parametrize("rule", ["qos:high", "qos:high=fast", "priority:x=test"])
+def test_a_rule_that_is_none_is_refused(
+    sfq: Command, capsys: pytest.CaptureFixture[str], rule: str
+) -> None:
+    with pytest.raises(SystemExit):
+        sfq("acquire", "7", f"--class-of={rule}")
+    told = f"{rule!r}: expected such as qos:urgent=production"
+    assert told in capsys.readouterr().err
+
+
 def test_accounts_for_the_jobs_of_a_lease(
     sfq: Command, service: RunningService, tmp_path: Path
 ) -> None:
@@ -127,6 +205,14 @@ def test_accounts_for_the_jobs_of_a_lease(
     assert figures.pop("qpu_seconds") == f"{done.qpu_seconds:.6f}" != "0.000000"
     assert float(figures.pop("queued_seconds")) >= 0
     assert float(figures.pop("lease_wait_seconds")) >= 0
+    times = [
+        figures.pop(f"timestamps.{at}") for at in ("created", "running", "finished")
+    ]
+    told = [done.submitted, done.started, done.ended]
+    assert times == [
+        datetime.fromtimestamp(at or 0, UTC).isoformat(timespec="seconds")
+        for at in told
+    ]
     assert figures == {
         "resource_id": "qpu",
         "resource_type": "sfq",

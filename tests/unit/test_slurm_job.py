@@ -13,7 +13,7 @@ import math
 import re
 import selectors
 import tempfile
-from collections.abc import Collection, Coroutine, Iterable
+from collections.abc import Coroutine, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
@@ -34,12 +34,13 @@ from streamflow.deployment.connector.local import LocalConnector
 from streamflow.log_handler import logger
 
 from sf_quantum import journal
-from sf_quantum.connectors.slurm import answers
 from sf_quantum.connectors.slurm.job import BatchJob, BatchJobState, NodeUsage
-from sf_quantum.connectors.slurm.login import LoginNode
 from sf_quantum.connectors.slurm.queue import SlurmQueue
 from sf_quantum.connectors.slurm.scripts import JobMark
 from sf_quantum.connectors.slurm.services import SlurmService
+from sf_quantum.connectors.slurm.transport import answers
+from sf_quantum.connectors.slurm.transport.controller import Commands
+from sf_quantum.connectors.slurm.transport.login import LoginNode
 
 T = TypeVar("T")
 S = BatchJobState
@@ -153,9 +154,15 @@ class Record:
     def has_left_mark(self) -> bool:
         return bool(self.runs) and self.runs[-1].until == math.inf
 
-    def row(self) -> str:
+    def row(self, told: bool) -> str:
+        """Its line in the queue, with its exit code or without."""
         times = "|".join("N/A" if t is None else str(t) for t in self.times())
-        return f"{self.slurm_job}|{self.slurm_job}|{self.state}|None|{times}|1|c1|sfq:run:{self.key}"
+        code, signal = map(int, self.exit_code.split(":"))
+        status = str(code << 8 | signal) if told else "N/A"
+        return (
+            f"{self.slurm_job}|{self.slurm_job}|{self.state}|None|{times}|1|c1|{status}|"
+            f"{self.restarts}|sfq:run:{self.key}|"
+        )
 
     def shown(self) -> str:
         start, end = ("Unknown" if t is None else str(t) for t in self.times())
@@ -194,12 +201,12 @@ class Slurm(LoginNode):
         await asyncio.sleep(0.01)
         if "sbatch" in command:
             return self._submit(command)
+        if "xargs -r scancel" in command:
+            return self._sweep(command)
         if "connection" in self.broken:
             raise LOST
-        if "show config" in command:
-            return f"NEXT_JOB_ID             = {self.following}", 0
-        if "scontrol" in command:
-            return self._show(command.split()[-1])
+        if "scontrol" in command or " squeue " in command:
+            return self._ask(command)
         if "sacct" in command:
             return "sacct: not found", 127
         if "scancel" in command:
@@ -212,6 +219,13 @@ class Slurm(LoginNode):
         assert command.startswith("cat "), command
         key = command.split("/")[-1].split(".")[0]
         return self.locks.get(key, ""), 0
+
+    def _ask(self, command: str) -> tuple[str, int]:
+        if "show config" in command:
+            return f"NEXT_JOB_ID             = {self.following}", 0
+        if "scontrol" in command:
+            return self._show(command.split()[-1])
+        return self._squeue(command)
 
     def _submit(self, command: str) -> tuple[str, int]:
         (key,) = set(re.findall(r"sfq:run:(\w+)", command))
@@ -240,15 +254,17 @@ class Slurm(LoginNode):
                 return one.shown(), 0
         return "slurm_load_jobs error: Invalid job id specified", 1
 
-    async def squeue(self, ids: Collection[str]) -> str | None:
-        await asyncio.sleep(0.01)
-        if self.broken & {"squeue", "connection"}:
-            return None
+    def _squeue(self, command: str) -> tuple[str, int]:
+        if "squeue" in self.broken:
+            return "slurm_load_jobs error: Unable to contact slurm controller", 1
         if self.denials:
             self.denials -= 1
-            return ""
+            return "", 0
+        (ids,) = re.findall(r"--jobs=([\d,]+)", command)
         known = [one for one in self.records if one.known]
-        return "\n".join(one.row() for one in known if one.slurm_job in ids)
+        told = "status" not in self.broken
+        asked = [one.row(told) for one in known if one.slurm_job in ids.split(",")]
+        return "\n".join(asked), 0
 
     async def look(self, urgent: bool) -> list[JobMark]:
         await asyncio.sleep(0.3)
@@ -257,11 +273,12 @@ class Slurm(LoginNode):
         marks, self.marks = self.marks, []
         return marks
 
-    async def sweep(self, key: str = "") -> bool:
+    def _sweep(self, command: str) -> tuple[str, int]:
+        (key,) = re.findall(r"sfq:run:(\w*)\[", command)
         for one in self.records:
             if one.key.startswith(key):
                 self.kill(one)
-        return True
+        return "", 0
 
     async def close(self) -> None:
         pass
@@ -320,7 +337,7 @@ class Life(RuleBasedStateMachine):
         self.abandoned: set[Followed] = set()
 
     async def opened(self) -> SlurmQueue:
-        return SlurmQueue(self.slurm, "cluster", 1.0, 60)
+        return SlurmQueue(self.slurm, Commands(self.slurm), "cluster", 1.0, 60)
 
     def wait(self, work: Coroutine[None, None, T]) -> T:
         asyncio.set_event_loop(self.loop)
@@ -390,11 +407,15 @@ class Life(RuleBasedStateMachine):
             await self.queue.cancel(job)
             self.queue.abandon(job)
 
-    @rule(what=st.sampled_from(["squeue", "scontrol", "connection", "none", "denials"]))
+    @rule(
+        what=st.sampled_from(
+            ["squeue", "scontrol", "status", "connection", "none", "denials"]
+        )
+    )
     def trouble(self, what: str) -> None:
         """Some command fails from now on, or no longer; squeue may deny what it knows."""
         self.slurm.denials = 2 * (what == "denials")
-        self.slurm.broken = {what} & {"squeue", "scontrol", "connection"}
+        self.slurm.broken = {what} - {"none", "denials"}
         for job in self.tasks:
             job.troubled = job.troubled or bool(self.slurm.broken)
 
@@ -510,8 +531,10 @@ TestLife.settings = settings(
         # a failure is believed, and what is left of it is cancelled
         (["starts", "fails", "", "", "", "", "", ""], S.SETTLED),
         (["starts", "fails", "is noticed", "", ""], S.SETTLED),
+        # either tells how it ended
+        (["starts", "no scontrol", "is killed", "", "", "", ""], S.SETTLED),
+        (["starts", "no status", "is killed", "", "", "", ""], S.SETTLED),
         # "I could not ask" is not "it finished"
-        (["starts", "no scontrol", "is killed", "", "", "", ""], S.RUNNING),
         (["starts", "no squeue", "is killed", "", "", "", ""], S.RUNNING),
         (["starts", "no connection", "is killed", "", "", "", ""], S.RUNNING),
         (["starts", "is killed", "is forgotten", "", "", "", ""], S.SETTLED),

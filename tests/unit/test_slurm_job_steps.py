@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from sf_quantum import journal
-from sf_quantum.connectors.slurm import answers
-from sf_quantum.connectors.slurm.answers import LOST, EndReason, JobOutcome, QueueRow
 from sf_quantum.connectors.slurm.job import (
     DENIALS,
     LONG_SECONDS,
@@ -20,6 +19,13 @@ from sf_quantum.connectors.slurm.job import (
 )
 from sf_quantum.connectors.slurm.scripts import JobMark
 from sf_quantum.connectors.slurm.services import SlurmService
+from sf_quantum.connectors.slurm.transport import answers
+from sf_quantum.connectors.slurm.transport.answers import (
+    LOST,
+    EndReason,
+    JobOutcome,
+    QueueRow,
+)
 from sf_quantum.files import JSON
 from sf_quantum.journal import Event, Journal
 
@@ -109,9 +115,9 @@ async def test_marks_tell_the_start_and_the_end() -> None:
     job = batch_job()
     job.marked(BEGUN)
     assert state(job) is S.RUNNING
-    assert job.granted.result() is BEGUN
+    assert job.granted.result() == BEGUN
     job.marked(mark(started=101.0))
-    assert job.granted.result() is BEGUN
+    assert job.granted.result() == BEGUN
     job.marked(ENDED)
     assert (state(job), job.mark) == (S.ENDING, ENDED)
     job.marked(BEGUN)  # read late
@@ -190,13 +196,13 @@ async def test_a_mark_is_of_the_run_that_left_it() -> None:
     same = JobOutcome("7", "RUNNING", started=100.0, restarts=1)
     job = batch_job(left=ENDED)
     assert job.shown([same]) is None
-    assert job.mark is ENDED
+    assert job.mark == ENDED
     later = JobOutcome("7", "PENDING", started=200.0, restarts=1)
     assert job.shown([later]) is None
     assert job.mark is None
     again = JobOutcome("7", "FAILED", started=200.0, ended=210.0, restarts=1)
     job.concluded(again)
-    assert job.ended.result() is again
+    assert job.ended.result() == again
 
 
 @pytest.mark.parametrize(
@@ -239,17 +245,34 @@ async def test_a_success_needs_a_mark_since_a_second_submission_does_nothing() -
     assert not batch_job().is_proven(good)
     assert batch_job().is_proven(bad)
     assert batch_job(left=ENDED).is_proven(good)
-    assert batch_job(array=True).is_proven(good)
+    assert not batch_job(array=True).is_proven(good)
 
 
 async def test_the_lock_tells_which_of_two_submissions_matters() -> None:
     good = JobOutcome("7", "COMPLETED")
     job = batch_job()
-    assert job.locked("7", good) is good
+    assert job.locked({"7"}, good) is good
     lost = JobOutcome("7", LOST, EndReason.NEVER_BEGAN)
-    assert job.locked("", good) == lost
-    assert job.locked("8", good) is None
+    assert job.locked(set(), good) == lost
+    assert job.locked({"8"}, good) is None
     assert job.slurm_job == "8"
+
+
+async def test_a_task_of_an_array_has_failed_even_if_slurm_forgets_it() -> None:
+    job = batch_job(array=True)
+    job.listed([replace(row("FAILED"), status=3 << 8), row()])
+    job.listed([row("COMPLETED")])
+    job.concluded(JobOutcome("8", "COMPLETED"))
+    assert job.ended.result().exit_code == 3
+    assert job.ended.result().state == "FAILED"
+
+
+async def test_an_array_whose_tasks_began_in_two_submissions_ends_with_both() -> None:
+    job = batch_job(array=True)
+    assert job.locked({"7", "8"}, JobOutcome("7", "COMPLETED")) is None
+    assert job.slurm_job == "8"
+    for other in (JobOutcome("8", "COMPLETED"), JobOutcome("8", "FAILED")):
+        assert job.locked({"7", "8"}, other) is other
 
 
 async def test_a_job_that_slurm_has_forgotten_ended_as_its_mark_says() -> None:
@@ -295,7 +318,7 @@ async def test_an_outcome_has_the_times_of_its_mark() -> None:
     held.mark = mark(0)
     held.concluded(JobOutcome("7", "COMPLETED", started=100.0, ended=161.0))
     assert held.ended.result().ended == 161.0
-    assert held.granted.result() is BEGUN
+    assert held.granted.result() == BEGUN
 
 
 async def test_what_nobody_waits_for_is_abandoned_and_settled(record: Journal) -> None:
@@ -315,6 +338,21 @@ async def test_what_nobody_waits_for_is_abandoned_and_settled(record: Journal) -
         ["requested", 90.5, 0, None],
         ["granted", 100.25, 2, "c[1-2]"],
         ["released", 120.0, 0, None],
+    ]
+
+
+async def test_the_journal_tells_why_nodes_were_pending(record: Journal) -> None:
+    waited = batch_job()
+    waited.listed([row("PENDING", "(Priority)")])
+    waited.listed([row("PENDING", "(Resources)")])
+    waited.marked(BEGUN)
+    waited.listed([row()])
+    batch_job(left=BEGUN).listed([row()])
+    assert written(record, "status", "pending_reason") == [
+        ["requested", None],
+        ["granted", "Resources"],
+        ["requested", None],
+        ["granted", None],
     ]
 
 
@@ -496,15 +534,33 @@ def test_a_message_is_one_line(text: str, line: str) -> None:
 
 def test_the_queue_is_read_line_by_line() -> None:
     text = (
-        "7|7_1|RUNNING|None|100|N/A|2|c[1-2]\n7|7_2|PENDING|Priority|N/A|N/A|x|\nno\n"
+        "7|7_1|RUNNING|None|100|N/A|2|c[1-2]|0|1|sfq:a|b|\n"
+        "7|7_2|PENDING|Priority|N/A|N/A|x|||x||\nno\n"
+        "slurm|a|b|c|d|e|f|g|h|i|j|\n8|8|RUNNING|None|1|2|1\n"
     )
-    text += "slurm|a|b|c|d|e|f|g\n8|8|RUNNING|None|1|2|1\n"
-    assert answers.squeue(text) == {
-        "7": [
-            QueueRow("7", "RUNNING", "None", 100.0, None, 2, "c[1-2]"),
-            QueueRow("7", "PENDING", "Priority", None, None, 0, ""),
-        ]
-    }
+    queue = answers.squeue(text)
+    assert queue.rows("7") == [
+        QueueRow("7", "RUNNING", "None", 100, None, 2, "c[1-2]", 0, 1, "sfq:a|b"),
+        QueueRow("7", "PENDING", "Priority", None, None, 0, "", None, 0),
+    ]
+    assert queue.rows("8") == []
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "signal"), [(0, 0, 0), (768, 3, 0), (9, 0, 9), (139, 0, 11)]
+)
+def test_a_line_of_the_queue_is_a_record(status: int, code: int, signal: int) -> None:
+    line = f"7|7|FAILED|launch failed|100|101|1|c1|{status}|2|sfq:a|"
+    record = "JobId=7 JobState=FAILED Reason=launch_failed Restarts=2 Comment=sfq:a"
+    record += f" StartTime=100 EndTime=101 ExitCode={code}:{signal}"
+    (found,) = answers.squeue(line).rows("7") or []
+    assert [found.outcome] == answers.scontrol(record, "7")
+
+
+def test_a_line_without_an_exit_code_is_no_record() -> None:
+    line = "7|7|FAILED|None|100|101|1|c1|N/A|0||"
+    (found,) = answers.squeue(line).rows("7") or []
+    assert found.outcome is None
 
 
 def test_freed_nodes_have_a_time() -> None:
@@ -534,15 +590,18 @@ def test_what_a_message_means(
 
 
 def test_the_id_of_a_submitted_job() -> None:
-    assert answers.submitted_job("sbatch: a warning\n77;cluster\n", 0) == "77"
+    assert answers.submitted_job("sbatch: a warning\n77;cluster\n", 0) == "77;cluster"
+    assert answers.submitted_job("77\n", 0) == "77"
     assert answers.submitted_job("77\n", 1) is None
     assert answers.submitted_job("Submitted batch job 77\n", 0) is None
 
 
 def test_what_slurm_is_asked() -> None:
-    assert answers.squeue_command("7,8") == (
+    assert answers.squeue_command(["7", "8"]) == (
         "plain env SLURM_TIME_FORMAT=%s timeout 60 squeue --noheader --states=all "
-        "--user=\"$(id -un)\" --jobs=7,8 --format='%F|%i|%T|%r|%S|%e|%D|%N|%k'"
+        '--user="$(id -un)" --jobs=7,8 --Format=\'ArrayJobID:|,JobArrayID:|,'
+        "State:|,Reason:|,StartTime:|,EndTime:|,NumNodes:|,NodeList:|,exit_code:|,"
+        "RestartCnt:|,Comment:|'"
     )
     shown = "plain env SLURM_TIME_FORMAT=%s timeout {} scontrol --oneliner show job 7"
     assert answers.scontrol_command("7") == shown.format(60)
@@ -557,6 +616,7 @@ def test_a_record_may_lack_most_fields() -> None:
     assert answers.scontrol("JobId=7 JobState=PENDING\nJobId=7\n", "7") == [
         JobOutcome("7", "PENDING")
     ]
-    assert answers.sacct("7.batch|FAILED||1:0|x|2\nx|FAILED||1:0|1|2\n7|FAILED\n") == [
+    told = "7.batch|FAILED||1:0|x|2\nx|FAILED||1:0|1|2\n7|FAILED\n"
+    assert answers.sacct(told, "7") == [
         JobOutcome("7.batch", "FAILED", "", 1, 0, None, 2.0)
     ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import time
 from collections.abc import AsyncIterator, Callable, MutableMapping, MutableSequence
 from functools import partial
 from pathlib import Path
@@ -16,8 +17,9 @@ from streamflow.core.exception import WorkflowExecutionException
 from streamflow.deployment.connector.base import BaseConnector
 from streamflow.deployment.connector.local import LocalConnector
 
-from sf_quantum.connectors.slurm import login
-from sf_quantum.connectors.slurm.login import LoginNode
+from sf_quantum.connectors.slurm.transport import login
+from sf_quantum.connectors.slurm.transport.controller import Commands
+from sf_quantum.connectors.slurm.transport.login import LoginNode
 from tests.waiting import SECONDS
 
 KEY = "0123abcd"
@@ -106,7 +108,10 @@ async def host(tmp_path: Path) -> AsyncIterator[Host]:
 @pytest.fixture
 async def node(host: Host, tmp_path: Path) -> LoginNode:
     (found,) = (await host.get_available_locations()).values()
-    return LoginNode(host, found.location, str(tmp_path / "spool"), "run")
+    made = LoginNode(host, found.location, str(tmp_path / "spool"), "run")
+    # its commands go through the connector
+    made.local = False
+    return made
 
 
 @pytest.mark.parametrize("code", [None, -1, -15, 1, 255])
@@ -129,10 +134,31 @@ async def test_a_lost_connection_is_no_answer(
         ("(trap 'echo in' EXIT; exit 4) || exit 5", ("in", 5)),
     ],
 )
+@pytest.mark.parametrize("local", [True, False], ids=["here", "there"])
 async def test_the_exit_code_is_the_commands_own(
-    node: LoginNode, command: str, answer: tuple[str, int]
+    node: LoginNode, command: str, answer: tuple[str, int], local: bool
 ) -> None:
+    node.local = local
     assert await node.run(command) == answer
+
+
+async def test_a_command_that_is_killed_gives_no_answer(node: LoginNode) -> None:
+    node.local = True
+    with pytest.raises(
+        WorkflowExecutionException, match="__LOCAL__ was lost: sfq begins half"
+    ):
+        await node.run("echo half; kill -9 $$")
+
+
+@pytest.mark.parametrize("local", [True, False], ids=["here", "there"])
+async def test_a_command_has_the_environment_of_the_location(
+    host: Host, tmp_path: Path, local: bool
+) -> None:
+    (found,) = (await host.get_available_locations()).values()
+    found.location.environment["SLURM_CONF"] = str(tmp_path)
+    node = LoginNode(host, found.location, str(tmp_path / "spool"), "run")
+    node.local = local
+    assert await node.run("echo $SLURM_CONF; cat") == (str(tmp_path), 0)
 
 
 async def test_what_profiles_print_is_no_part_of_an_answer(
@@ -143,10 +169,12 @@ async def test_what_profiles_print_is_no_part_of_an_answer(
     assert await node.run("cat lock") == ("42", 0)
 
 
+@pytest.mark.parametrize("local", [True, False], ids=["here", "there"])
 @pytest.mark.parametrize("content", ["''", "x"], ids=["quotes", "letters"])
 async def test_a_command_may_be_longer_than_an_argument(
-    node: LoginNode, content: str
+    node: LoginNode, content: str, local: bool
 ) -> None:
+    node.local = local
     await node.look(urgent=False)
     command = f"cat <<'END'\n{content * 150_000}\nEND\nexit 3"
     assert await node.run(command) == (content * 150_000, 3)
@@ -188,7 +216,7 @@ async def test_every_loss_is_told_of_in_one_way(
     await node.leave()
     with caplog.at_level(logging.WARNING, "streamflow"):
         assert await node.look(urgent=False) == []
-        assert await node.squeue({"1"}) is None
+        assert await Commands(node).rows({"1"}) == {}
     assert [r.getMessage().count("no connection to") for r in caplog.records] == [1, 1]
     assert not any(record.exc_info for record in caplog.records)
     await node.close()
@@ -264,6 +292,17 @@ async def test_what_is_no_mark_is_no_mark(
     assert not any(tmp_path.iterdir())  # noqa: ASYNC240 - a local folder
 
 
+async def test_what_was_read_is_removed_with_its_command(node: LoginNode) -> None:
+    await node.look(urgent=False)
+    files = [Path(node.spool) / f"{KEY}.{kind}" for kind in ("mark", "sh", "lock")]
+    for file in files:
+        file.write_text(f"{KEY} 7 0 1.5 - 3\n")
+    assert len(await node.look(urgent=False)) == 1
+    assert await node.look(urgent=False) == []
+    assert [file.exists() for file in files] == [False, False, True]
+    await node.close()
+
+
 @pytest.mark.parametrize("end", ["close", "leave"])
 async def test_a_dead_connection_holds_up_no_end(
     host: Host, node: LoginNode, end: str, monkeypatch: pytest.MonkeyPatch
@@ -283,7 +322,18 @@ async def test_a_forgotten_job_is_no_failure_of_squeue(
 ) -> None:
     denied = "slurm_load_jobs error: Invalid job id specified"
     host.answer = lambda: (f"sfq begins\n{denied}\n\nsfq ended with 1", 1)
-    assert await node.squeue({"1"}) == ""
-    assert await node.squeue({"1", "2"}) is None
+    assert await Commands(node).rows({"1"}) == {"1": []}
+    assert await Commands(node).rows({"1", "2"}) == {}
     host.answer = lambda: ("sfq begins\nsfq ended with 124", 124)
-    assert await node.squeue({"1"}) is None
+    assert await Commands(node).rows({"1"}) == {}
+
+
+def test_warnings_are_repeated_after_a_minute_and_not_kept(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    now = time.monotonic()
+    monkeypatch.setattr(login, "_warned", {"old": now - 60, "again": now - 60})
+    for text in ("again", "again", "new"):
+        login.warn(text)
+    assert [one.message for one in caplog.records] == ["again", "new"]
+    assert [*login._warned] == ["again", "new"]

@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 from streamflow.core.exception import WorkflowExecutionException
 
-from sf_quantum.connectors.slurm import step_job
-from sf_quantum.connectors.slurm.answers import JobOutcome
-from sf_quantum.connectors.slurm.login import LoginNode
+from sf_quantum.connectors.slurm.allocation import step_job
+from sf_quantum.connectors.slurm.allocation.step_job import StepJob
 from sf_quantum.connectors.slurm.scripts import JobMark
 from sf_quantum.connectors.slurm.services import SlurmService
-from sf_quantum.connectors.slurm.step_job import StepJob
+from sf_quantum.connectors.slurm.transport import login
+from sf_quantum.connectors.slurm.transport.answers import JobOutcome
+from sf_quantum.connectors.slurm.transport.login import LoginNode
 
 LOST = WorkflowExecutionException("the connection was lost")
 MARK = JobMark("key", "7", 0, 100.0, 101.0, 4)
@@ -32,14 +33,14 @@ class _Login(LoginNode):
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(step_job, "READ_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(login, "READ_PAUSE_SECONDS", 0.0)
 
 
 async def test_a_lost_connection_does_not_lose_what_was_printed() -> None:
-    login = _Login(LOST, ("no such file", 1), ("out\n", 0))
+    node = _Login(LOST, ("no such file", 1), ("out\n", 0))
     good = JobOutcome("7", "COMPLETED")
     assert (
-        await step_job.read_result(login, JOB, good, "/spool/out", MARK)
+        await step_job.read_result(node, JOB, good, "/spool/out", MARK)
     ).output == "out"
 
 

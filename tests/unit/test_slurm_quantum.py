@@ -31,10 +31,11 @@ from sf_quantum.connectors import hints
 from sf_quantum.connectors.hints import JobHints
 from sf_quantum.connectors.leases import LeaseFailure, LeaseRefused
 from sf_quantum.connectors.slurm import quantum
-from sf_quantum.connectors.slurm.login import LoginNode
 from sf_quantum.connectors.slurm.quantum import QpuUse, ServiceQpus
 from sf_quantum.connectors.slurm.queue import SlurmQueue
 from sf_quantum.connectors.slurm.services import SlurmService, holder_options
+from sf_quantum.connectors.slurm.transport.controller import Commands
+from sf_quantum.connectors.slurm.transport.login import LoginNode
 from sf_quantum.files import JSON
 from sf_quantum.qpu import account
 from sf_quantum.service.device.emulator.device import EmulatedDevice
@@ -93,7 +94,7 @@ class Site:
         self.location = location
         self.spool = folder / "spool"
         login = LoginNode(connector, location, str(self.spool), "run")
-        self.queue = SlurmQueue(login, "cluster", 1.0, 60)
+        self.queue = SlurmQueue(login, Commands(login), "cluster", 1.0, 60)
 
     def quantum(self, config: Path | None, *qpus: str) -> ServiceQpus:
         """The QPUs of one service."""
@@ -247,7 +248,9 @@ class _Cut(LocalConnector):
     ) -> AbstractAsyncContextManager[StreamWrapper]:
         if self.cuts:
             self.cuts -= 1
-            command = ["head", "-c", "40", "|", *command]
+            # what is read to its end is not refused
+            first = ["{", "head", "-c", "40;", "cat", ">/dev/null;", "}"]
+            command = [*first, "|", *command]
             command = ["sh", "-c", shlex.quote(" ".join(command))]
         return await super().get_stream_writer(command, location)
 
@@ -328,6 +331,7 @@ async def test_a_job_that_can_run_elsewhere_waits_for_no_login_node_for_ever(
     monkeypatch.setattr(quantum, "ASK_SECONDS", 0.1)
     qpus = site.quantum(definitions, "a")
     # its shell ends without a word, as that of a connection that is lost does
+    site.queue.login.local = False
     monkeypatch.setattr(LocalConnector, "run", _lost)
     put_hints(JobHints(wait_seconds=0.1, has_alternative=True))
     async with asyncio.timeout(SECONDS):

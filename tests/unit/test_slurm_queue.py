@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import TypeVar
 
@@ -15,13 +15,15 @@ from streamflow.deployment.connector.local import LocalConnector
 
 from sf_quantum import backoff, journal
 from sf_quantum.backoff import Backoff
-from sf_quantum.connectors.slurm import answers, job, login, queue
-from sf_quantum.connectors.slurm.answers import EndReason, JobOutcome
+from sf_quantum.connectors.slurm import job, queue
 from sf_quantum.connectors.slurm.job import BatchJob, BatchJobState, NodeUsage
-from sf_quantum.connectors.slurm.login import LoginNode
 from sf_quantum.connectors.slurm.queue import SlurmQueue
 from sf_quantum.connectors.slurm.scripts import JobMark
 from sf_quantum.connectors.slurm.services import SlurmService
+from sf_quantum.connectors.slurm.transport import answers, login
+from sf_quantum.connectors.slurm.transport.answers import EndReason, JobOutcome
+from sf_quantum.connectors.slurm.transport.controller import Commands
+from sf_quantum.connectors.slurm.transport.login import LoginNode
 from tests.waiting import SECONDS
 
 T = TypeVar("T")
@@ -30,6 +32,8 @@ SHOWN = "JobId=7 JobState=COMPLETED ExitCode=0:0 StartTime=100 EndTime=101 Comme
 
 class Slurm(LoginNode):
     """A login node that says what it is told to say, in the order it is told.
+
+    Its ``squeue`` has no exit codes, so ``scontrol`` is asked.
 
     An exception is raised; of what is said last it never tires.
     """
@@ -48,15 +52,17 @@ class Slurm(LoginNode):
 
     async def run(self, command: str) -> tuple[str, int]:
         self.ran.append(command)
+        if (
+            " squeue --noheader --states=all --user" in command
+            and "sbatch" not in command
+        ):
+            await asyncio.sleep(0.01)
+            return _next(self.squeues).replace("\n", "|||\n") + "|||", 0
         if "scontrol" in command:
             return _next(self.scontrols), 0
         if command.startswith("cat "):
             return self.lock, 0
         return (_next(self.sbatches), 0) if "sbatch" in command else ("", 0)
-
-    async def squeue(self, ids: Collection[str]) -> str | None:
-        await asyncio.sleep(0.01)
-        return _next(self.squeues)
 
     async def look(self, urgent: bool) -> list[JobMark]:
         await asyncio.sleep(0.01)
@@ -88,7 +94,7 @@ async def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Slurm:
 
 @pytest.fixture
 async def jobs(slurm: Slurm) -> AsyncIterator[SlurmQueue]:
-    jobs = SlurmQueue(slurm, "cluster", 0.01, 60)
+    jobs = SlurmQueue(slurm, Commands(slurm), "cluster", 0.01, 60)
     yield jobs
     slurm.squeues[:] = [""]
     await jobs.close()
@@ -108,6 +114,34 @@ async def _until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(SECONDS):
         while not condition():  # noqa: ASYNC110 - of what it is told it says nothing
             await asyncio.sleep(0.01)
+
+
+async def test_one_squeue_tells_how_many_jobs_have_ended(
+    slurm: Slurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # none but that of the marks
+    jobs = SlurmQueue(slurm, Commands(slurm), "cluster", 1000, 60)
+    slurm.sbatches[:] = ["7", "8", "9"]
+    submitted = [await _submitted(jobs) for _ in range(3)]
+    rows = [f"{n}|{n}|COMPLETED|None|100|101|1|c1|0|0||" for n in (7, 8, 9)]
+    rows[2] = rows[2].replace("COMPLETED", "FAILED").replace("|0|0|", "|768|0|")
+
+    async def told(command: str) -> tuple[str, int]:
+        slurm.ran.append(command)
+        return "\n".join(rows), 0
+
+    monkeypatch.setattr(slurm, "run", told)
+    slurm.ran.clear()
+    asked = asyncio.gather(*[one.ended for one in submitted])
+    marks = [
+        JobMark(one.key, one.slurm_job, 3 * (one.slurm_job == "9"), 1.0, 2.0, 0)
+        for one in submitted
+    ]
+    slurm.looks[:] = [marks, []]
+    assert [one.exit_code for one in await asked] == [0, 0, 3]
+    assert slurm.count("squeue") <= 2
+    assert slurm.count("scontrol") == 0
+    await jobs.close()
 
 
 async def test_a_lost_answer_of_sbatch_is_asked_for_again(
@@ -145,8 +179,8 @@ def test_nodes_are_granted_after_they_were_requested(tmp_path: Path) -> None:
         entry = _usage("elastic")
         entry.requested(100.7)
         entry.submitted("7")
-        (row,) = answers.squeue("7|7|RUNNING|None|100|N/A|1|c1")["7"]
-        entry.seen(row)
+        for row in answers.squeue("7|7|RUNNING|None|100|N/A|1|c1|||").rows("7") or []:
+            entry.seen(row)
     finally:
         record.close()
     told = [one for one in journal.read(record.path) if one["event"] == "allocation"]
@@ -319,7 +353,7 @@ async def test_what_slurm_takes_while_the_queue_is_closed_is_settled(
 ) -> None:
     record = journal.Journal(tmp_path)
     record.start("site.yml", ["site"], {})
-    jobs = SlurmQueue(slurm, "cluster", 0.01, 60)
+    jobs = SlurmQueue(slurm, Commands(slurm), "cluster", 0.01, 60)
     asked, taken, run = asyncio.Event(), asyncio.Event(), slurm.run
 
     async def slow(command: str) -> tuple[str, int]:
@@ -343,7 +377,7 @@ async def test_what_slurm_takes_while_the_queue_is_closed_is_settled(
 
 
 async def test_nothing_is_submitted_once_the_queue_is_closed(slurm: Slurm) -> None:
-    jobs = SlurmQueue(slurm, "cluster", 0.01, 60)
+    jobs = SlurmQueue(slurm, Commands(slurm), "cluster", 0.01, 60)
     slurm.sbatches[:] = ["sbatch: error: Resource temporarily unavailable"]
     await jobs.close()
     with pytest.raises(asyncio.CancelledError):
@@ -357,7 +391,7 @@ async def test_nothing_that_hangs_holds_up_the_end(
 ) -> None:
     monkeypatch.setattr(queue, "CLOSE_SECONDS", 0.1)
     monkeypatch.setattr(login, "CLOSE_SECONDS", 0.1)
-    jobs = SlurmQueue(slurm, "cluster", 0.01, 60)
+    jobs = SlurmQueue(slurm, Commands(slurm), "cluster", 0.01, 60)
     await _submitted(jobs)
     slurm.squeues[:] = [""]
 

@@ -7,14 +7,14 @@ from typing import cast
 
 import pytest
 
-from sf_quantum.connectors.slurm.answers import JobOutcome
-from sf_quantum.connectors.slurm.reserved import Components
-from sf_quantum.connectors.slurm.services import SlurmService
-from sf_quantum.connectors.slurm.step_job import (
+from sf_quantum.connectors.slurm.allocation.reserved import Components
+from sf_quantum.connectors.slurm.allocation.step_job import (
     AllocationGone,
     SlurmAllocation,
     StepJob,
 )
+from sf_quantum.connectors.slurm.services import SlurmService
+from sf_quantum.connectors.slurm.transport.answers import JobOutcome
 
 
 class _Held:

@@ -22,7 +22,11 @@ def run(folder: Path, text: str, **variables: str) -> subprocess.Popen[str]:
     """Run a script; commands in the folder are Slurm's."""
     path = folder / "script"
     path.write_text(text)
-    own = {"SLURM_JOB_ID": "5", "PATH": f"{folder}:{os.environ['PATH']}"}
+    own = {
+        "SLURM_JOB_ID": "5",
+        "SLURM_CLUSTER_NAME": "b",
+        "PATH": f"{folder}:{os.environ['PATH']}",
+    }
     return subprocess.Popen(
         ["sh", path],
         env={**os.environ, **own, **variables},
@@ -45,10 +49,9 @@ def test_the_mark(tmp_path: Path, code: int) -> None:
         assert process.communicate()[0] == "out\n"
     assert process.returncode == code
     found = mark(tmp_path)
-    assert (found.key, found.slurm_job, found.exit_code) == ("key", "5", code)
+    assert (found.key, found.slurm_job, found.exit_code) == ("key", "5;b", code)
     assert found.ended is not None
     assert began <= found.started <= found.ended <= time.time()
-    assert not (tmp_path / "key.sh").exists()
 
 
 def test_a_second_submission_does_nothing(tmp_path: Path) -> None:
@@ -57,6 +60,46 @@ def test_a_second_submission_does_nothing(tmp_path: Path) -> None:
         assert process.communicate()[0] == ""
     assert process.returncode == 0
     assert not (tmp_path / "key.mark").exists()
+
+
+def test_each_task_of_an_array_runs_in_one_submission(tmp_path: Path) -> None:
+    (tmp_path / "key-1.lock").write_text("4\n")
+    text = scripts.task(str(tmp_path), "key", "#!/bin/sh\necho out; exit 3")
+    for number, code in (("1", 0), ("2", 3), ("2", 3)):
+        tasks = {"SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": number}
+        with run(tmp_path, text, **tasks) as process:
+            assert process.communicate()[0] == "out\n" * bool(code)
+        assert process.returncode == code
+    assert (tmp_path / "key-2.lock").read_text() == "7;b\n"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "trap '' TERM; (trap '' TERM; sleep 100) & echo $!; wait",
+        "sleep 100 & echo $!; wait",
+    ],
+)
+def test_the_time_limit_ends_a_command_with_its_children(
+    tmp_path: Path, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scripts, "LATE_SECONDS", 0)
+    text = scripts.job(str(tmp_path), "key", f"#!/bin/sh\n{command}", seconds=1)
+    with run(tmp_path, text) as process:
+        # at the end of its output, no process of the job is left
+        child = process.communicate()[0]
+    assert process.returncode == scripts.LATE
+    assert mark(tmp_path).exit_code == scripts.LATE
+    assert not Path(f"/proc/{child.strip()}").exists()
+    assert not (tmp_path / "key.late").exists()
+
+
+def test_a_command_within_its_time_limit(tmp_path: Path) -> None:
+    text = scripts.job(str(tmp_path), "key", "#!/bin/sh\nexit 3", seconds=1000)
+    with run(tmp_path, text) as process:
+        assert process.communicate()[0] == ""
+    assert process.returncode == 3
+    assert mark(tmp_path).exit_code == 3
 
 
 def full(folder: Path, *names: str) -> None:
@@ -194,7 +237,7 @@ def test_one_that_is_ended_leaves_no_mark(tmp_path: Path, body: str, code: int) 
         process.terminate()
         process.wait(SECONDS)
     assert process.returncode == code
-    assert not (tmp_path / "key.mark").exists()
+    assert not {"key.mark", "key.sh"} & {path.name for path in tmp_path.iterdir()}
 
 
 def test_signals_reach_the_command(tmp_path: Path) -> None:

@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from sf_quantum.connectors.slurm import answers, scripts
+from sf_quantum.connectors.slurm import scripts
 from sf_quantum.connectors.slurm.services import SlurmService, at_once_options
+from sf_quantum.connectors.slurm.transport import answers
+from sf_quantum.connectors.slurm.transport.submission import submission_command
 from sf_quantum.files import JSON
 
 FAILED = "sbatch: error: Batch job submission failed: "
@@ -29,6 +31,8 @@ FAILED = "sbatch: error: Batch job submission failed: "
         "sbatch: error: Slurm temporarily unable to accept job, sleeping and retrying",
         "sbatch: error: AssocMaxSubmitJobLimit\n"
         f"{FAILED}Job violates accounting/QOS policy (job submit limit, ...)",
+        "sbatch: error: 'b' can't be reached now, or it is an invalid entry for "
+        "--cluster.  Use 'sacctmgr list clusters' to see available clusters.",
         f"sbatch: error: QOSGrpSubmitJobsLimit\n{FAILED}Job violates accounting/QOS policy",
     ],
 )
@@ -45,6 +49,8 @@ def test_passing(text: str) -> None:
         f"{FAILED}Requested node configuration is not available",
         "sbatch: error: QOSMaxWallDurationPerJobLimit\n"
         f"{FAILED}Job violates accounting/QOS policy (job submit limit, user's size ...)",
+        "sbatch: error: No cluster 'b' known by database.\n"
+        "sbatch: error: 'b' can't be reached now, or it is an invalid entry for --cluster.",
         "sh: 1: sbatch: not found",
         "",
     ],
@@ -54,7 +60,10 @@ def test_for_good(text: str) -> None:
 
 
 def test_accepted() -> None:
-    assert answers.submitted_job("sbatch: warning: so what\n12;cluster\n", 0) == "12"
+    assert (
+        answers.submitted_job("sbatch: warning: so what\n12;cluster\n", 0)
+        == "12;cluster"
+    )
     assert answers.submitted_job("12\n", 1) is None
     assert answers.submitted_job("", 0) is None
 
@@ -83,7 +92,7 @@ class Commands:
 
     def submit(self, at_once: str | None = None, **variables: str) -> tuple[str, int]:
         spool = str(self._folder / "spool")
-        command = scripts.submission(
+        command = submission_command(
             spool,
             "key",
             "#!/bin/sh\n'$x",
@@ -122,7 +131,7 @@ def test_a_job_whose_answer_was_lost_is_found_in_the_queue(commands: Commands) -
     commands.put(
         "squeue", "echo '41 PENDING sfq:run:other'; echo '43 PENDING sfq:run:key'"
     )
-    assert commands.submit() == ("43\n", 0)
+    assert commands.submit() == ("43;\n", 0)
     assert commands.tries() == 1
 
 
@@ -131,8 +140,13 @@ def test_a_job_whose_answer_was_lost_is_found_by_its_script(
 ) -> None:
     commands.put("sbatch", "echo >>$0.tries; exit 1")
     commands.submit()
-    (tmp_path / "spool/key.lock").write_text("44\n")
-    assert commands.submit() == ("44\n", 0)
+    for lock in ("spool/key.lock", "spool/key-3.lock"):
+        (tmp_path / lock).write_text("44\n")
+        assert commands.submit() == ("44\n", 0)
+        (tmp_path / lock).unlink()
+        (tmp_path / "spool/key.id").unlink()
+    (tmp_path / "spool/keys-3.lock").write_text("44\n")
+    assert commands.submit() == ("", 1)
 
 
 def test_nothing_is_submitted_again_while_the_queue_cannot_be_asked(

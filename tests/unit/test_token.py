@@ -1,4 +1,4 @@
-"""``sfq token --file``: the file is one that a service takes, after as before."""
+"""``sfq token --tokens``: the file is one that a service takes, after as before."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def path(tmp_path: Path) -> Path:
 )
 def test_a_token_is_added_to_any_list(path: Path, text: str, users: list[str]) -> None:
     path.write_text(text)
-    assert main(["token", "eve", "--file", str(path)]) == 0
+    assert main(["token", "eve", "--tokens", str(path)]) == 0
     auth.Tokens(path)
     assert [entry["user"] for entry in yaml.safe_load(path.read_text())] == users
     assert path.read_text().startswith("#") == text.startswith("#")
@@ -50,7 +50,7 @@ def test_a_name_that_is_none_leaves_no_file(
     path: Path, user: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path.unlink()
-    assert main(["token", user, "--file", str(path)]) == 2
+    assert main(["token", user, "--tokens", str(path)]) == 2
     assert capsys.readouterr().err == (
         f"sfq token: user {user!r}: expected 1 to 64 letters, digits or any of _ . @ -\n"
     )
@@ -61,7 +61,7 @@ def test_many_at_once_lose_no_line(path: Path) -> None:
     path.unlink()
     users = [f"user{number}" for number in range(16)]
     with ThreadPoolExecutor(len(users)) as threads:
-        added = threads.map(lambda u: main(["token", u, "--file", str(path)]), users)
+        added = threads.map(lambda u: main(["token", u, "--tokens", str(path)]), users)
         assert not any(added)
     known = [entry["user"] for entry in yaml.safe_load(path.read_text())]
     assert sorted(known) == sorted(users)
@@ -73,7 +73,7 @@ def test_what_is_no_list_stays_as_it_is(
     path: Path, text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path.write_text(text)
-    assert main(["token", "eve", "--file", str(path)]) == 2
+    assert main(["token", "eve", "--tokens", str(path)]) == 2
     printed = capsys.readouterr()
     assert printed.out == ""
     assert printed.err.count("\n") == 1
@@ -86,7 +86,7 @@ def test_a_link_stays_one_and_the_group_may_still_read(
     path.chmod(0o640)
     link = tmp_path / "link.yml"
     link.symlink_to(path)
-    assert main(["token", "eve", "--file", str(link)]) == 0
+    assert main(["token", "eve", "--tokens", str(link)]) == 0
     assert link.is_symlink()
     assert path.stat().st_mode & 0o777 == 0o640
     assert "eve" in path.read_text()

@@ -7,6 +7,7 @@ import json
 import os
 import struct
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -323,6 +324,16 @@ class TestCluster:
         with pytest.raises(InputError):
             main([str(a) for a in cluster("kmeans", "--debug", points="no.csv")])
 
+    @pytest.mark.parametrize(
+        "words", ["jobs list --debug", "jobs --debug list", "jobs list"]
+    )
+    def test_a_traceback_of_a_subcommand(self, words: str) -> None:
+        from sf_quantum.errors import InputError
+
+        debug = "--debug" in words
+        with pytest.raises(InputError) if debug else nullcontext():
+            assert main([*words.split(), "--url", "nowhere"]) == 2
+
 
 class TestOutput:
     """What holds of every tool that writes."""
@@ -341,12 +352,13 @@ class TestOutput:
     @pytest.fixture(autouse=True)
     def state(self, solved: None, sfq: Sfq) -> None:
         Path("before").mkdir()
-        sfq(*score("--output", "before"))
+        sfq(*score("--outdir", "before"))
         Path("before/state.json").rename("before.json")
 
     def into(self, tool: list[object], folder: str, output: str) -> list[object]:
-        name = folder if tool[0] == "score" else f"{folder}/{output}"
-        return [*tool, "--output", name]
+        if tool[0] == "score":
+            return [*tool, "--outdir", folder]
+        return [*tool, "--output", f"{folder}/{output}"]
 
     @TOOLS
     @pytest.mark.parametrize(
@@ -493,6 +505,8 @@ class TestScore:
             "labels": {"class": "File", "path": "labels.csv"},
         }
         summary = read("summary.json")
+        # people read it
+        assert Path("summary.json").read_text() == json.dumps(summary, indent=2) + "\n"
         assert summary["score"] == pytest.approx(expected)
         assert (summary["reached"], summary["clusters"]) == (True, 3)
         (record,) = summary["per_iteration"]
@@ -648,6 +662,9 @@ class TestPlot:
         assert content.startswith(b"\x89PNG\r\n\x1a\n")
         assert struct.unpack(">II", content[16:24]) == (3 * 4 * 110, 792)
         assert content.endswith(b"IEND\xaeB`\x82")
+        sfq("plot", "--points", "points.csv", "--state", "state.json",
+            "--output", "p.svg")  # fmt: skip
+        assert Path("p.svg").read_bytes().startswith(b"<?xml")
 
     def test_a_missing_state(self, sfq: Sfq) -> None:
         line = sfq.refuses("plot", "--points", "points.csv", "--state", "no.json",

@@ -267,17 +267,27 @@ def test_the_table_has_a_line_an_allocation_and_sums() -> None:
         job("/loop/q/0.1", "11+1"),
         job("/loop/q/0.2", "11+1", "FAILED"),
     ]
+    known: Event = {"time": 0.0, "event": "job", "job": "/loop/a/0.1"}
+    jobs.append({**known, "step": "/loop/a", "tag": "0.1", "loops": 1})
     usage = measure(a_run(simple("10", 0, 3, 8, 3), quantum, jobs, [qpu("1", 2.5)]))
     header, first, second, _, totals = table(usage).splitlines()
     assert header.split()[-3:] == ["waited", "node-seconds", "jobs"]
     assert first.split("  ")[0] == "10"
-    assert first.endswith("3.0 s          15.0  loop/a/0.1 TIMEOUT")
+    assert first.endswith("3.0 s          15.0  loop/a 2 TIMEOUT")
     assert " 1-2 " in second
     assert second.endswith("10.0  2 jobs, 1 not completed")
     assert totals == (
         "2 allocations, 3 jobs on Slurm (2 not completed); "
         "node-seconds: classical 15.0, quantum 10.0; QPU 2.5 s; waited 6.0 s"
     )
+
+
+@pytest.mark.parametrize(
+    ("used", "told"), [(0.0362, "QPU 0.0362 s"), (12_345.6, "QPU 12346 s")]
+)
+def test_short_and_long_uses_of_a_qpu_keep_their_digits(used: float, told: str) -> None:
+    usage = measure(a_run(simple("10", 0, 3, 8, 3), [qpu("1", used)]))
+    assert told in table(usage)
 
 
 def test_the_command_adds_the_table_where_there_is_one(

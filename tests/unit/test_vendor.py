@@ -32,6 +32,7 @@ from sf_quantum.samplers.neal import SWEEPS
 from sf_quantum.samplers.problem import document
 from sf_quantum.testing.qpus import JobContract, QpuContract, problem
 from tests.vendor import Vendor, VendorProcess
+from tests.vendor_machine import Fault
 from tests.waiting import SECONDS, until
 
 # as the QPU service sends it
@@ -85,7 +86,13 @@ class TestContract(QpuContract, JobContract):
     def driver(self, driver: Qpu, vendor: Vendor) -> Qpu:
         # 10,000 shots last long enough to be cancelled
         vendor.set(shot=1000.0)
+        self.vendor = vendor
         return driver
+
+    def refuse(self, driver: Qpu, status: int) -> None:
+        # it has no 503
+        kind: Fault = "busy" if status == 429 else "error"
+        self.vendor.fault(kind, "/jobs", method="POST", retry_after=0)
 
 
 # submissions

@@ -22,29 +22,45 @@ from streamflow.core.exception import (
     WorkflowExecutionException,
 )
 from streamflow.core.scheduling import AvailableLocation
-from streamflow.core.utils import create_command
 from streamflow.deployment.connector.queue_manager import SlurmConnector as Stock
 from streamflow.deployment.wrapper import get_inner_location
 
 from sf_quantum import journal
 from sf_quantum.connectors import guardian
-from sf_quantum.connectors.slurm import scripts
-from sf_quantum.connectors.slurm.answers import JobOutcome
-from sf_quantum.connectors.slurm.elastic import Elastic
-from sf_quantum.connectors.slurm.login import LoginNode
+from sf_quantum.connectors.slurm import partition, scripts
+from sf_quantum.connectors.slurm.allocation.elastic import Elastic
+from sf_quantum.connectors.slurm.allocation.per_step import run_alone
+from sf_quantum.connectors.slurm.allocation.pool import ElasticSettings
+from sf_quantum.connectors.slurm.allocation.reserved import Reserved
+from sf_quantum.connectors.slurm.allocation.step_job import StepJob
+from sf_quantum.connectors.slurm.partition import (
+    JobInQueue,
+    NoForecast,
+    PartitionQueue,
+)
 from sf_quantum.connectors.slurm.quantum import ServiceQpus
 from sf_quantum.connectors.slurm.queue import SlurmQueue
-from sf_quantum.connectors.slurm.reserved import Reserved
 from sf_quantum.connectors.slurm.services import (
+    SEVERAL_CLUSTERS,
     AllocationSettings,
-    ElasticSettings,
+    PerStepSettings,
     ReservedSettings,
     SlurmService,
     read_settings,
 )
-from sf_quantum.connectors.slurm.step_job import StepJob, run_alone
+from sf_quantum.connectors.slurm.transport import rest
+from sf_quantum.connectors.slurm.transport.answers import JobOutcome, in_one_line
+from sf_quantum.connectors.slurm.transport.controller import Commands
+from sf_quantum.connectors.slurm.transport.login import LoginNode
+from sf_quantum.connectors.slurm.transport.rest import Rest
+from sf_quantum.connectors.slurm.transport.slurmrestd import (
+    RestError,
+    Settings,
+    Slurmrestd,
+)
 from sf_quantum.connectors.steps import quantum_steps
 from sf_quantum.connectors.wrapper import Invocation, InvokedConnector
+from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
 
 
@@ -57,6 +73,7 @@ class SlurmConnector(InvokedConnector, Stock):
     :param allocation: the strategy that requests and releases nodes
     :param orphanTimeout: seconds after which an allocation without a connection to its
         driver ends
+    :param slurmrestd: how jobs are submitted and followed without Slurm's commands
     :param qrmiConfig: the file with the QPU definitions, in the format of QRMI's SPANK
         plugin
     """
@@ -72,6 +89,7 @@ class SlurmConnector(InvokedConnector, Stock):
         allocation: str | dict[str, JSON] = "per-step",
         orphanTimeout: float = 600,
         qrmiConfig: str | None = None,
+        slurmrestd: dict[str, str] | None = None,
         **stock: JSON,
     ) -> None:
         initialise: Callable[..., None] = super().__init__
@@ -89,6 +107,7 @@ class SlurmConnector(InvokedConnector, Stock):
         self._qpus = ServiceQpus(
             deployment_name, self._services.values(), self._absolute(qrmiConfig)
         )
+        self._rest = None if slurmrestd is None else self._rest_settings(**slurmrestd)
         self._run = uuid.uuid4().hex[:12]
         self._queues: dict[str, SlurmQueue] = {}
         # by their settings and service
@@ -102,9 +121,13 @@ class SlurmConnector(InvokedConnector, Stock):
     async def deploy(self, external: bool) -> None:
         """Start the guardian of this driver, and treat SIGTERM as Ctrl-C.
 
-        :raises WorkflowDefinitionException: if a QPU or reserved service is not defined
+        :raises WorkflowDefinitionException: if a QPU or reserved service is not defined, or
+            a key does not work over slurmrestd, or there is no token for it, or clusters are
+            named where they cannot be
         """
         self._qpus.check()
+        if self._rest is not None:
+            await self._check_rest(self._rest)
         all_settings = [self._settings, *(s.settings for s in self._services.values())]
         reserved = [one for one in all_settings if isinstance(one, ReservedSettings)]
         for name in (name for one in reserved for name in one.services):
@@ -114,6 +137,17 @@ class SlurmConnector(InvokedConnector, Stock):
                     "which does not exist; its services: "
                     f"{', '.join(self._services) or 'none'}."
                 )
+        for one in reserved:
+            if len({self._services[name].clusters for name in one.services}) > 1:
+                raise WorkflowDefinitionException(
+                    f"Deployment {self.deployment_name}: {'; '.join(SEVERAL_CLUSTERS)}."
+                )
+        for name in self._services:
+            if scripts.has_option(self._template(name), "-M", "--clusters"):
+                raise WorkflowDefinitionException(
+                    f"Deployment {self.deployment_name}: the job template of service {name} "
+                    "names clusters; name them by the service's key `clusters`."
+                )
         guardian.current()
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, _interrupt)
 
@@ -121,6 +155,9 @@ class SlurmConnector(InvokedConnector, Stock):
         self, service: str | None = None
     ) -> MutableMapping[str, AvailableLocation]:
         locations = await super().get_available_locations(service)
+        for one in locations.values():
+            # StreamFlow then reads and links files without a command for each
+            one.location.local = get_inner_location(one.location).local
         if self._inner_ssh_connector:
             # StreamFlow looks up the inner connector of a location with mounts by name, and
             # does not find one that it has created itself
@@ -168,6 +205,29 @@ class SlurmConnector(InvokedConnector, Stock):
                 raise WorkflowExecutionException(message)
             return message, outcome.exit_code
 
+    async def partition_queue(
+        self, service: str | None
+    ) -> tuple[PartitionQueue, JobInQueue]:
+        """Ask Slurm for the queue of a service's partition, and what its jobs request.
+
+        :raises NoForecast: if its wait cannot be told by them, or Slurm did not answer
+        """
+        own = self._services.get(service or "", SlurmService())
+        if not isinstance(own.settings or self._settings, PerStepSettings):
+            raise NoForecast("keeps allocations, which may be free")
+        if self._rest is not None or own.clusters:
+            raise NoForecast("cannot be predicted over slurmrestd or in other clusters")
+        name = partition.named(own.options)
+        for one in (await self.get_available_locations(service)).values():
+            inner = get_inner_location(one.location)
+            login = LoginNode(self.connector, inner, "/tmp", self._run)
+            text, code = await login.ask(partition.command(name))
+            if code != 0:
+                raise NoForecast(f"cannot be predicted: {in_one_line(text)}")
+            found = partition.read(text)
+            return found, found.request(own)
+        raise NoForecast("has no location")
+
     async def undeploy(self, external: bool) -> None:
         await self._give_back()
         await super().undeploy(external)
@@ -194,6 +254,11 @@ class SlurmConnector(InvokedConnector, Stock):
         )
         return script
 
+    def _template(self, service: str) -> str:
+        """The job script without a command."""
+        script: str = self.template_map.get_command(command="", template=service)
+        return script
+
     async def _strategy(
         self, queue: SlurmQueue, job: StepJob
     ) -> Callable[[StepJob], Awaitable[JobOutcome]]:
@@ -211,9 +276,7 @@ class SlurmConnector(InvokedConnector, Stock):
                 # another job may have created it meanwhile
                 if key not in self._strategies:
                     directives = {
-                        name: scripts.directives(
-                            self.template_map.get_command(command="", template=name)
-                        )
+                        name: scripts.directives(self._template(name))
                         for name in settings.services
                     }
                     self._strategies[key] = Reserved(queue, held, settings, directives)
@@ -234,14 +297,57 @@ class SlurmConnector(InvokedConnector, Stock):
         if folder not in self._queues:
             spool = posixpath.join(folder, f".sfq-{self._run}")
             inner = get_inner_location(location)
-            login = LoginNode(self.connector, inner, spool, self._run)
+            cancel = "" if self._rest is None else rest.CANCEL
+            login = LoginNode(self.connector, inner, spool, self._run, cancel)
             # there is no connection to lose if the driver runs on the login node
-            longest = scripts.GONE_SECONDS if login.local else math.inf
+            near = login.local and self._rest is None
+            longest = scripts.GONE_SECONDS if near else math.inf
             orphan_seconds = min(self._orphan_seconds, longest)
             self._queues[folder] = SlurmQueue(
-                login, self.deployment_name, self.pollingInterval, orphan_seconds
+                login,
+                Commands(login) if self._rest is None else Rest(self._rest, login),
+                self.deployment_name,
+                self.pollingInterval,
+                orphan_seconds,
             )
         return self._queues[folder]
+
+    def _rest_settings(
+        self,
+        url: str,
+        tokenFile: str | None = None,
+        tokenCommand: str | None = None,
+        user: str | None = None,
+    ) -> Settings:
+        return Settings(
+            url=url,
+            token_file=self._absolute(tokenFile),
+            token_command=tokenCommand,
+            user=user,
+        )
+
+    async def _check_rest(self, settings: Settings) -> None:
+        where = f"Deployment {self.deployment_name}"
+        for name, service in self._services.items():
+            for key, what, right in rest.unsupported(service.options):
+                raise WorkflowDefinitionException(
+                    f"{where}, service {name}, {key}: {what}; {right}"
+                )
+        held = [self._settings, *(s.settings for s in self._services.values())]
+        if any(isinstance(one, ReservedSettings | ElasticSettings) for one in held):
+            text = "; ".join(rest.ALLOCATION)
+            raise WorkflowDefinitionException(f"{where}, allocation: {text}")
+        for name in self._services:
+            script = self.template_map.get_command(command="", template=name)
+            if scripts.directives(script):
+                text = "; ".join(rest.DIRECTIVES)
+                raise WorkflowDefinitionException(f"{where}, service {name}: {text}")
+        try:
+            await asyncio.to_thread(Slurmrestd(settings).token.get)
+        except (InputError, RestError) as error:
+            raise WorkflowDefinitionException(
+                f"{where}, slurmrestd: {error}"
+            ) from error
 
     def _absolute(self, path: str | None) -> str | None:
         """The absolute form of a path relative to the StreamFlow file."""
@@ -261,8 +367,10 @@ def _line(invocation: Invocation) -> str:
         for key, value in variables.items()
     ]
     words = [*exports, *invocation.command]
-    line: str = create_command(SlurmConnector.__name__, words, None, invocation.workdir)
-    return line
+    folder = f"cd {invocation.workdir} && " if invocation.workdir else ""
+    # Slurm, or the script of a step, redirects what is not to be merged
+    merged = " 2>&1" if invocation.stderr == invocation.stdout else ""
+    return f"{folder}{' '.join(words)}{merged}"
 
 
 @contextmanager

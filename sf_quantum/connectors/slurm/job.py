@@ -38,21 +38,30 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, auto
+from typing import TypeVar
 
 from sf_quantum import journal
-from sf_quantum.connectors.slurm import answers
-from sf_quantum.connectors.slurm.answers import LOST, EndReason, JobOutcome, QueueRow
+from sf_quantum.connectors.slurm import ids
 from sf_quantum.connectors.slurm.scripts import JobMark
 from sf_quantum.connectors.slurm.services import SlurmService
+from sf_quantum.connectors.slurm.transport import answers
+from sf_quantum.connectors.slurm.transport.answers import (
+    LOST,
+    EndReason,
+    JobOutcome,
+    QueueRow,
+)
 from sf_quantum.files import JSON
 
 # consecutive polls without a job after which the job counts as ending
 DENIALS = 3
 # pending seconds after which the reason is logged
 LONG_SECONDS = 10.0
+
+Found = TypeVar("Found", JobOutcome, QueueRow)
 
 
 class BatchJobState(Enum):
@@ -81,7 +90,7 @@ class BatchJob:
     """A Slurm job that runs a job of a step, or holds nodes for several.
 
     :param name: the name in messages
-    :param array: whether it is an array, whose tasks leave no marks
+    :param array: whether it is an array, whose tasks have locks and marks of their own
     :param group: the number of the component, if the job is heterogeneous
     """
 
@@ -102,6 +111,8 @@ class BatchJob:
         self.state = BatchJobState.SUBMITTING
         #: Slurm's id, empty until it is known
         self.slurm_job = ""
+        #: the names of those that may run it, empty for the login node's own
+        self.clusters = ""
         #: the beginning of its comment in Slurm's queue, empty until it is submitted
         self.comment = ""
         #: the latest line of ``squeue``
@@ -116,7 +127,11 @@ class BatchJob:
         self._denials = 0
         # the state in the latest answer of scontrol, empty if there was none
         self._shown = ""
+        # of an array: the first failure of a task, which Slurm may forget before the last ends
+        self._failed_task: JobOutcome | None = None
         self._reported: set[str] = set()
+        # submissions that have ended well
+        self._well: set[str] = set()
         self._queued_at = 0.0
 
     @property
@@ -127,18 +142,23 @@ class BatchJob:
     @property
     def leaves_lock(self) -> bool:
         """Whether a lock shows that its script has begun, and keeps a second from running."""
-        return not self.array and self.group is None
+        return self.group is None
 
     @property
     def unsettled(self) -> bool:
         """Whether only the journal entry is incomplete."""
         return self.state in (BatchJobState.ENDED, BatchJobState.ABANDONED)
 
+    def own(self, found: Iterable[Found]) -> list[Found]:
+        """Those of the lines or records of Slurm that are not of another job with its id."""
+        return [
+            one for one in found if not answers.is_foreign(one.comment, self.comment)
+        ]
+
     def accepted(self, slurm_job: str, now: float) -> None:
         """Slurm has accepted the job; ``now`` is on the event loop's clock."""
         self._queued_at = now
-        component = "" if self.group is None else f"+{self.group}"
-        self.usage.submitted(f"{slurm_job}{component}")
+        self.usage.submitted(slurm_job, self.group)
         # a mark may precede the answer of sbatch, and its job id takes precedence
         self.slurm_job = self.slurm_job or slurm_job
         self._be(BatchJobState.RUNNING if self.granted.done() else BatchJobState.QUEUED)
@@ -153,8 +173,9 @@ class BatchJob:
         """Add a further component of a heterogeneous job, which leaves no mark."""
         component = BatchJob(self.name, usage, group=number)
         # components have consecutive job ids (sbatch(1), heterogeneous jobs)
-        component.slurm_job = str(int(self.slurm_job) + number)
-        component.comment = self.comment
+        own = int(ids.number(self.slurm_job)) + number
+        component.slurm_job = ids.of(str(own), ids.cluster(self.slurm_job))
+        component.comment, component.clusters = self.comment, self.clusters
         component.accepted(self.slurm_job, self._queued_at)
         if self.granted.done():
             component._be(BatchJobState.RUNNING)
@@ -167,6 +188,7 @@ class BatchJob:
         """The script has left a mark: the nodes are granted, or the job has ended."""
         if not self.active and self.state is not BatchJobState.SUBMITTING:
             return
+        mark = replace(mark, slurm_job=ids.found(mark.slurm_job, self.clusters))
         self.slurm_job = mark.slurm_job
         if mark.exit_code is not None:
             self.mark = mark
@@ -185,6 +207,11 @@ class BatchJob:
         self._denials = 0 if rows else self._denials + 1
         if rows:
             self.row = rows[0]
+        if self.array and self._failed_task is None:
+            ended = (row.outcome for row in rows if row.over)
+            self._failed_task = next(
+                (one for one in ended if one and not one.good), None
+            )
         # a controller that has just started may not list the job yet
         if all(row.over for row in rows) and (rows or self._denials >= DENIALS):
             self.state = BatchJobState.ENDING
@@ -229,20 +256,28 @@ class BatchJob:
         If an answer was lost and a job submitted twice, the script of the second finds the
         lock of the first, and ends successfully without running the command.
         """
-        return self.mark is not None or self.array or not outcome.good
+        return self.mark is not None or not outcome.good
 
-    def locked(self, owner: str, outcome: JobOutcome) -> JobOutcome | None:
-        """The job id in the lock, which the first of two submissions acquires, was read.
+    def locked(self, owners: set[str], outcome: JobOutcome) -> JobOutcome | None:
+        """The job ids in the lock were read, which the first of two submissions acquires.
 
+        :param owners: more than one if the tasks of an array have begun in both
         :param outcome: that of this submission
-        :returns: that of the job, None if the other submission determines it
+        :returns: that of the job, None if another submission determines it
         """
-        if owner == self.slurm_job:
+        if not owners:
+            return replace(outcome, state=LOST, reason=EndReason.NEVER_BEGAN)
+        for owner in owners:
+            if ids.same(owner, self.slurm_job):
+                self.slurm_job = owner  # with the cluster that runs it
+        if outcome.good:
+            self._well.add(self.slurm_job)
+        elif self.slurm_job in owners:
             return outcome
-        if owner.isdecimal():
-            self.slurm_job = owner
+        if others := owners - self._well:
+            self.slurm_job = min(others)
             return None
-        return replace(outcome, state=LOST, reason=EndReason.NEVER_BEGAN)
+        return outcome
 
     def forgotten(self, reason: EndReason = EndReason.FORGOTTEN) -> JobOutcome:
         """The outcome by the mark, since Slurm no longer knows the job.
@@ -280,6 +315,11 @@ class BatchJob:
             if self.state is BatchJobState.ENDING:
                 self.state = self._before
             return
+        if outcome.good and self._failed_task is not None:
+            outcome = self._failed_task
+        if ids.number(outcome.slurm_job) == ids.number(self.slurm_job):
+            # of a federated job, Slurm's record does not name the cluster
+            outcome = replace(outcome, slurm_job=self.slurm_job)
         mark = self.mark
         if mark is not None and outcome.plain and not outcome.is_later_run(mark.ended):
             # the times of the same run, as Slurm's are whole seconds
@@ -340,19 +380,23 @@ class NodeUsage:
         }
         #: the number of nodes, as far as known
         self.nodes = 0
-        self._allocation = ""
+        self._allocation = self._slurm_job = ""
         self._requested = 0.0
         self._started: float | None = None
         self._ended: float | None = None
         self._held_since = 0.0
+        self._pending_reason: str | None = None
         self._settled = False
 
     def requested(self, at: float) -> None:
         self._requested = at
 
-    def submitted(self, allocation: str) -> None:
-        """Slurm has accepted the job with this id, ``7+1`` for a component."""
-        self._allocation = allocation
+    def submitted(self, slurm_job: str, group: int | None = None) -> None:
+        """Slurm has accepted the job, or the component of a heterogeneous one."""
+        number = ids.number(slurm_job)
+        own = number if group is None else f"{number}+{group}"
+        self._slurm_job = slurm_job
+        self._allocation = ids.of(own, ids.cluster(slurm_job))
         self._write_held("requested", self._requested)
 
     def started(self, at: float) -> None:
@@ -362,8 +406,11 @@ class NodeUsage:
         """``squeue`` lists the job."""
         if row.state in ("RUNNING", "COMPLETING"):
             self._seen_on(row)
-        elif row.state == "PENDING" and self.nodes:
-            self._release(row.ended or row.started or self._started or self._requested)
+        elif row.state == "PENDING":
+            self._pending_reason = row.reason.strip("()") or None
+            if self.nodes:
+                ended = row.ended or row.started or self._started
+                self._release(ended or self._requested)
 
     def given_up(self, at: float) -> None:
         """Slurm has lost the request."""
@@ -404,7 +451,8 @@ class NodeUsage:
             ended = _refined(ended, started or submitted)
         self._write(
             "slurm",
-            slurm_job=outcome.slurm_job,
+            slurm_job=ids.number(outcome.slurm_job),
+            slurm_cluster=ids.cluster(outcome.slurm_job) or None,
             submitted=submitted,
             started=started,
             ended=ended,
@@ -436,11 +484,13 @@ class NodeUsage:
     def _write_held(self, status: str, at: float, node_list: str | None = None) -> None:
         self._write(
             "allocation",
-            slurm_job=self._allocation.split("+")[0],
+            slurm_job=ids.number(self._slurm_job),
+            slurm_cluster=ids.cluster(self._slurm_job) or None,
             status=status,
             at=at,
             nodes=self.nodes,
             node_list=node_list or None,
+            pending_reason=self._pending_reason,
         )
 
     def _write(self, event: str, **fields: JSON) -> None:

@@ -1,7 +1,7 @@
 """The QPUs of a deployment's services: leases for jobs, and the account of QPU jobs.
 
-If QRMI's SPANK plugin is installed, Slurm acquires the leases with the nodes (``--qpu=``).
-Otherwise ``sfq lease`` acquires them on the node, around the job's command. In both cases
+If ``sbatch`` has the option ``--qpu=``, of QRMI's SPANK plugin or of deployments/slurm, Slurm
+acquires the leases: with the nodes, or before them. Otherwise ``sfq lease`` acquires them on the node, around the job's command. In both cases
 ``sfq lease`` leaves an account of the QPU jobs.
 """
 
@@ -50,8 +50,8 @@ NO_COMMAND = 127
 TRY_AGAIN = 75
 # sbatch(1) lists the options of SPANK plugins with its own
 _HAS_PLUGIN = "sbatch --help | grep -Eq -e '--qpu([=[, ]|$)'"
-# The plugin omits QPUs that it cannot acquire (spank_qrmi.c); without this check, such a job
-# would silently run without its QPU.
+# QRMI's plugin omits QPUs that it cannot acquire (spank_qrmi.c); without this check, such a
+# job would silently run without its QPU.
 _SPANK = """\
 have=",${{{own}-$SLURM_JOB_QPU_RESOURCES}},"
 for qpu in {names}; do
@@ -68,11 +68,11 @@ exec {command}"""
 class QpuUse:
     """A job's use of its QPUs.
 
-    :param spank: whether QRMI's SPANK plugin acquires the leases
+    :param spank: whether Slurm acquires the leases (``--qpu=``)
     :param account: the path prefix of the job's account files
     :param config: the file with the QPU definitions on the cluster; None for those in the
         job's environment
-    :param hints: for ``sfq lease`` on the node. The plugin accepts none, but with it, too,
+    :param hints: for ``sfq lease`` on the node. ``--qpu=`` accepts none, but with it, too,
         a job that can run elsewhere gives up a QPU that goes offline
     :param waited: seconds that the job waited before its submission
     """
@@ -174,7 +174,7 @@ class ServiceQpus:
                     ) from error
 
     async def prepare(self, queue: SlurmQueue, job: str) -> None:
-        """Determine once whether Slurm has QRMI's SPANK plugin; the job waits for it."""
+        """Determine once whether Slurm has ``--qpu=``; the job waits for it."""
         async with self._plugin:
             if self._has_plugin is not None or not self._services:
                 return

@@ -1,8 +1,8 @@
 """The jobs of one deployment in Slurm's queue: submitted, followed, cancelled.
 
-The mark of its script shows the end of a job promptly. ``squeue``, one call for all jobs in
-each ``pollingInterval`` of the deployment, shows the end of jobs that could not leave a mark.
-Slurm is then queried for the outcome. The state transitions of a job are in
+The mark of its script shows the end of a job promptly. ``squeue``, one call for all jobs, tells
+the outcome: soon after a mark, and in each ``pollingInterval`` of the deployment that of jobs
+that could not leave one. What it does not tell, ``scontrol`` is asked. The state transitions of a job are in
 :mod:`sf_quantum.connectors.slurm.job`.
 """
 
@@ -20,22 +20,38 @@ from streamflow.core.exception import WorkflowExecutionException
 from streamflow.log_handler import logger
 
 from sf_quantum import backoff
-from sf_quantum.connectors.slurm import answers, scripts
-from sf_quantum.connectors.slurm.answers import LOST, EndReason, JobOutcome, QueueRow
+from sf_quantum.connectors.slurm import ids, scripts
 from sf_quantum.connectors.slurm.job import BatchJob, BatchJobState, NodeUsage
-from sf_quantum.connectors.slurm.login import (
+from sf_quantum.connectors.slurm.scripts import JobMark
+from sf_quantum.connectors.slurm.services import JobOptions
+from sf_quantum.connectors.slurm.transport import answers
+from sf_quantum.connectors.slurm.transport.answers import (
+    LOST,
+    EndReason,
+    JobOutcome,
+    QueueRow,
+)
+from sf_quantum.connectors.slurm.transport.controller import (
+    Controller,
+    Submission,
+    SubmissionFailed,
+)
+from sf_quantum.connectors.slurm.transport.login import (
     LoginNode,
     is_too_long,
     survives_errors,
     warn,
 )
-from sf_quantum.connectors.slurm.scripts import JobMark
+from sf_quantum.connectors.slurm.transport.pacing import Paced
 
 # Slurm's record of a failed job may appear after the mark of its script
 DETAIL_SECONDS = 5.0
 # a mark has the outcome as well, so there is no need to wait long for Slurm
 PATIENCE_WITH_MARK_SECONDS = 3
 CLOSE_SECONDS = 5.0
+# how often marks bring forward the next `squeue`: at first more often than in the long run
+PROMPT_SECONDS = 0.5
+PROMPT_BURST_SECONDS = 1.5
 
 
 class SlurmQueue:
@@ -49,57 +65,56 @@ class SlurmQueue:
     def __init__(
         self,
         login: LoginNode,
+        controller: Controller,
         deployment: str,
         interval_seconds: float,
         orphan_seconds: float,
     ) -> None:
         self.login = login
+        self.controller = controller
         self.deployment = deployment
         self._interval = interval_seconds
         self.orphan_seconds = orphan_seconds
         # by key; removed when they are settled
         self._jobs: dict[str, BatchJob] = {}
-        # how they are submitted, also by key
-        self._commands: dict[str, str] = {}
+        # what was submitted, also by key
+        self._requests: dict[str, Submission] = {}
         self._steps: dict[str, asyncio.Future[JobMark]] = {}
-        self._submissions: set[asyncio.Task[tuple[str, int]]] = set()
+        self._submissions: set[asyncio.Task[str]] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._watch: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
+        self._list = Paced(self._squeue, PROMPT_SECONDS, PROMPT_BURST_SECONDS)
         self._polled = -math.inf
         self._closed = False
 
     async def submit(
         self,
         job: BatchJob,
-        options: str,
+        options: JobOptions | str,
         script: str,
         *,
         note: str = "",
         at_once: str | None = None,
+        clusters: str = "",
     ) -> None:
         """Submit a new job, retrying while Slurm cannot accept it, and follow it.
 
-        :param note: see :func:`sf_quantum.connectors.slurm.scripts.submission`
-        :param at_once: see there
+        :param options: see :class:`sf_quantum.connectors.slurm.transport.controller.Submission`
+        :param note: see there, as for ``at_once`` and ``clusters``
         :raises WorkflowExecutionException: if Slurm refuses it, with Slurm's message
         :raises asyncio.CancelledError: once the queue is closed
         """
         await self.start_watching()
         job.comment = f"sfq:{self.login.driver_run}:{job.key}"
-        command = scripts.submission(
-            self.login.spool,
-            job.key,
-            script,
-            comment=job.comment,
-            note=note,
-            options=options,
-            at_once=at_once,
+        job.clusters = clusters
+        request = Submission(
+            job.key, script, job.comment, note, options, at_once, clusters
         )
         job.usage.requested(time.time())
-        self._jobs[job.key], self._commands[job.key] = job, command
+        self._jobs[job.key], self._requests[job.key] = job, request
         try:
-            slurm_job = await self._submitted(job, command)
+            slurm_job = await self._submitted(job, request)
         except BaseException:
             job.refused()
             self._remove(job)
@@ -108,24 +123,24 @@ class SlurmQueue:
         self._conclude_if_new(job, BatchJobState.SUBMITTING)
         self._wake.set()
 
-    async def _submitted(self, job: BatchJob, command: str) -> str:
+    async def _submitted(self, job: BatchJob, request: Submission) -> str:
         pauses = backoff.CLUSTER.pauses()
         submission = None
         try:
             while True:
                 if self._closed:
                     raise asyncio.CancelledError
-                submission = asyncio.create_task(self.login.ask(command))
+                submission = asyncio.create_task(self.controller.submit(request))
                 self._submissions.add(submission)
                 submission.add_done_callback(self._submissions.discard)
-                text, code = await asyncio.shield(submission)
-                if (slurm_job := answers.submitted_job(text, code)) is not None:
-                    return slurm_job
-                message = answers.in_one_line(text)
-                if not answers.is_temporary(text, code):
-                    raise WorkflowExecutionException(
-                        f"Slurm refuses {job.name}: {message}"
-                    )
+                try:
+                    return await asyncio.shield(submission)
+                except SubmissionFailed as error:
+                    if not error.temporary:
+                        raise WorkflowExecutionException(
+                            f"Slurm refuses {job.name}: {error}"
+                        ) from None
+                    message = str(error)
                 pause = next(pauses)
                 logger.warning(
                     f"Slurm cannot accept {job.name} now, next attempt in {pause:.1f} s: {message}"
@@ -138,11 +153,12 @@ class SlurmQueue:
             raise
 
     @survives_errors
-    async def _undo(self, key: str, submission: asyncio.Task[tuple[str, int]]) -> None:
+    async def _undo(self, key: str, submission: asyncio.Task[str]) -> None:
         """Cancel a job whose submission was given up."""
-        await submission
+        with suppress(SubmissionFailed):
+            await submission
         for pause in backoff.CLUSTER.pauses():
-            if await self.login.sweep(key) or self._closed:
+            if await self.controller.sweep(key) or self._closed:
                 break
             await asyncio.sleep(pause)
 
@@ -183,14 +199,9 @@ class SlurmQueue:
         await self.scancel(*[job.slurm_job for job in jobs if not job.ended.done()])
 
     async def scancel(self, *ids: str) -> None:
-        """Run ``scancel``; if it fails, the login node's shell cancels the jobs later."""
+        """Cancel jobs; if that fails, the login node's shell cancels them later."""
         if ids := tuple(filter(None, ids)):  # one may be being submitted again
-            with suppress(TimeoutError):
-                async with asyncio.timeout(CLOSE_SECONDS):
-                    patience = answers.PATIENCE_SECONDS
-                    await self.login.ask(
-                        f"plain timeout {patience} scancel {' '.join(ids)}"
-                    )
+            await self.controller.cancel(*ids)
 
     def abandon(self, job: BatchJob) -> None:
         """Stop waiting for a job; its journal entry is still settled."""
@@ -201,7 +212,7 @@ class SlurmQueue:
 
         Jobs that cannot be cancelled in time are left to the login node's shell.
         """
-        self._closed = True
+        self._closed = self._list.hurried = True
         await self.cancel(*[job for job in self._jobs.values() if job.active])
         if self._watch is not None:
             self._watch.cancel()
@@ -210,7 +221,7 @@ class SlurmQueue:
             self._submissions
             and (await asyncio.wait(self._submissions, timeout=CLOSE_SECONDS))[1]
         )
-        if late or not await self.login.sweep():
+        if late or not await self.controller.sweep():
             await self.login.leave()
         # including jobs that Slurm has accepted meanwhile
         for job in self._jobs.values():
@@ -244,9 +255,7 @@ class SlurmQueue:
         self._see(await self.login.look(urgent=self._is_busy()))
         if self._is_busy() or self._unsettled():
             if _now() - self._polled >= self._interval:
-                # one poll at a time, while marks are still read
-                self._polled = math.inf
-                self._spawn(self._poll())
+                self._spawn(self._poll())  # while marks are still read
         else:
             self._wake.clear()
             with suppress(TimeoutError):
@@ -271,28 +280,29 @@ class SlurmQueue:
 
     @survives_errors
     async def _poll(self) -> None:
-        """Run one ``squeue`` for all active and unsettled jobs."""
-        polled = {
+        await self._list()
+
+    async def _squeue(self) -> dict[BatchJob, list[QueueRow]]:
+        """Run one ``squeue`` for all active and unsettled jobs; nothing if it failed."""
+        asked = {
             job: job.slurm_job
             for job in self._jobs.values()
             if job.state is not BatchJobState.SUBMITTING and job.slurm_job
         }
+        self._polled = math.inf
         try:
-            text = await self.login.squeue({*polled.values()}) if polled else ""
+            rows = await self.controller.rows({*asked.values()}) if asked else {}
         finally:
             self._polled = _now()
-        if text is None:
-            return
-        rows = answers.squeue(text)
+        told: dict[BatchJob, list[QueueRow]] = {}
         lasting = []
-        for job, slurm_job in polled.items():
-            own = [
-                row
-                for row in rows.get(slurm_job, [])
-                if not answers.is_foreign(row.comment, job.comment)
-            ]
+        for job, slurm_job in asked.items():
+            if slurm_job not in rows:
+                continue
+            own = job.own(rows[slurm_job])
             if job.slurm_job != slurm_job:
                 continue  # its mark has changed the id meanwhile
+            told[job] = own
             if _is_unknown(job, *(row.state for row in own)):
                 continue
             if job.active:
@@ -308,10 +318,11 @@ class SlurmQueue:
             if job.state is BatchJobState.SETTLED:
                 self._remove(job)
         await self.scancel(*lasting)
+        return told
 
     def _remove(self, job: BatchJob) -> None:
         self._jobs.pop(job.key, None)
-        self._commands.pop(job.key, None)
+        self._requests.pop(job.key, None)
 
     def _conclude_if_new(self, job: BatchJob, before: BatchJobState) -> None:
         if job.state is BatchJobState.ENDING and before is not BatchJobState.ENDING:
@@ -348,34 +359,53 @@ class SlurmQueue:
         """Query the outcome: None if unknown, or the job still runs or is requeued."""
         marked = job.mark is not None
         patience = PATIENCE_WITH_MARK_SECONDS if marked else answers.PATIENCE_SECONDS
-        command = answers.scontrol_command(job.slurm_job, patience)
-        text, code = await self.login.ask(command)
-        records = answers.scontrol(text, job.slurm_job, job.comment)
-        if code == 0 and records:
+        try:
+            async with asyncio.timeout(patience):
+                found = await self._listed(job)
+        except TimeoutError:
+            job.unanswered()
+            return None
+        if found is None:
+            found = await self.controller.records(job.slurm_job, patience)
+        if found is None:
+            job.unanswered()
+            return None
+        if records := job.own(found):
             if _is_unknown(job, *(one.state for one in records)):
                 job.unanswered()
                 return None
             outcome = job.shown(records)
             return outcome and await self._proven(job, outcome)
-        # or another job has its id
-        if answers.is_forgotten(text) or (code == 0 and "JobState=" in text):
-            return await self._forgotten(job, known=code != 0)
-        job.unanswered()
-        return None
+        # Slurm does not know it, or another job has its id
+        return await self._forgotten(job, known=not found)
+
+    async def _listed(self, job: BatchJob) -> list[JobOutcome] | None:
+        """What ``squeue`` tells of a job; None if that is not all of it."""
+        if job.array or job.group is not None:
+            return None
+        if job.mark is not None:
+            rows = (await self._list()).get(job, [])
+        else:
+            # that has brought up the question
+            rows = [job.row] if job.row is not None and job.row.over else []
+        outcome = rows[0].outcome if rows else None
+        return None if outcome is None else [outcome]
 
     async def _proven(self, job: BatchJob, outcome: JobOutcome) -> JobOutcome | None:
         if job.is_proven(outcome):
             return outcome
-        owner = await self._lock(job)
-        return None if owner is None else job.locked(owner, outcome)
+        owners = await self._owners(job)
+        return None if owners is None else job.locked(owners, outcome)
 
-    async def _lock(self, job: BatchJob) -> str | None:
-        """The id of the Slurm job whose script has begun, empty if none has."""
-        file = shlex.quote(scripts.path(self.login.spool, job.key, "lock"))
-        owner, code = await self.login.ask(f"cat {file}")
+    async def _owners(self, job: BatchJob) -> set[str] | None:
+        """The ids of the Slurm jobs whose scripts have begun; None if unknown."""
+        folder, key = shlex.quote(self.login.spool), job.key
+        files = f"{folder}/{key}-*.lock" if job.array else f"{folder}/{key}.lock"
+        text, code = await self.login.ask(f"cat {files}")
         if code == scripts.UNKNOWN:
             return None
-        return owner if code == 0 else ""
+        owners = filter(ids.is_id, text.split()) if code == 0 else ()
+        return {ids.found(owner, job.clusters) for owner in owners}
 
     async def _forgotten(self, job: BatchJob, known: bool) -> JobOutcome | None:
         """The outcome of a job that Slurm does not know.
@@ -384,41 +414,36 @@ class SlurmQueue:
         """
         if job.mark is None:
             # an exception here means a lost connection, not a lost job
-            text, code = await self.login.run(answers.NEXT_JOB_COMMAND)
-            following = answers.next_job(text) if code == 0 else None
-            if following is not None and int(job.slurm_job) >= following:
+            following = await self.controller.next_job(job.slurm_job)
+            if following is not None and int(ids.number(job.slurm_job)) >= following:
                 known = False
-            if known:
-                text, code = await self.login.run(answers.sacct_command(job.slurm_job))
-                if code == 0 and (outcomes := answers.sacct(text)):
-                    return await self._proven(job, answers.worst(outcomes))
+            if known and (outcomes := await self.controller.accounted(job.slurm_job)):
+                return await self._proven(job, answers.worst(outcomes))
             # a slow file system may show the mark late
             await asyncio.sleep(self._interval)
         reason = EndReason.FORGOTTEN if known else EndReason.UNRECORDED
         if job.mark is None and job.leaves_lock:
-            owner = await self._lock(job)
-            if owner is None:
+            owners = await self._owners(job)
+            if owners is None:
                 return None
-            if not owner and not known:
+            if owners:
+                return job.locked(owners, job.forgotten(reason))
+            if not known:
                 return await self._submit_again(job)
-            if owner.isdecimal():
-                return job.locked(owner, job.forgotten(reason))
         return job.forgotten(reason)
 
     async def _submit_again(self, job: BatchJob) -> JobOutcome | None:
         """Submit a job that has not begun once more: None, or why Slurm refuses it."""
         old = job.slurm_job
         logger.warning(
-            f"Slurm has lost its record of {job.name}, Slurm job {old}, which had not "
+            f"Slurm has lost its record of {job.name}, Slurm job {ids.words(old)}, which had not "
             "begun: it is submitted again."
         )
-        file = shlex.quote(scripts.path(self.login.spool, job.key, "id"))
-        _, code = await self.login.ask(f"rm -f {file}")
-        if code != 0:
+        if not await self.controller.forget(job.key):
             return None
         job.unrecorded(time.time())
         try:
-            new = await self._submitted(job, self._commands[job.key])
+            new = await self._submitted(job, self._requests[job.key])
         except WorkflowExecutionException as error:
             return JobOutcome(old, LOST, str(error))
         job.accepted_again(new)
@@ -432,7 +457,7 @@ def _is_unknown(job: BatchJob, *states: str) -> bool:
     unknown = answers.unknown_states(states)
     if unknown:
         warn(
-            f"Slurm job {job.slurm_job} of {job.name} is in the state {unknown}, which "
+            f"Slurm job {ids.words(job.slurm_job)} of {job.name} is in the state {unknown}, which "
             "sfq.slurm does not know: it will ask again"
         )
     return bool(unknown)
@@ -445,7 +470,7 @@ def _now() -> float:
 def _log_pending(job: BatchJob, rows: Sequence[QueueRow]) -> None:
     name = capitalized(job.name)
     for pending in job.pending_reasons(rows, _now()):
-        state = f"Slurm job {job.slurm_job} is pending ({pending.reason})"
+        state = f"Slurm job {ids.words(job.slurm_job)} is pending ({pending.reason})"
         if pending.hopeless:
             logger.warning(f"{name} may never start: {state}")
         else:

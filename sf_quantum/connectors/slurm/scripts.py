@@ -4,11 +4,11 @@ Their files are in the *spool*, a folder of mode 0700 beside the jobs' work dire
 the file system that nodes and login node share. When a script ends, it leaves a *mark* in
 the spool, one line that is written atomically::
 
-    KEY SLURM_JOB EXIT_CODE STARTED ENDED OUTPUT_BYTES
+    KEY SLURM_JOB;CLUSTER EXIT_CODE STARTED ENDED OUTPUT_BYTES
 
 The script of an allocation leaves one when the nodes are granted::
 
-    KEY SLURM_JOB up STARTED - 0
+    KEY SLURM_JOB;CLUSTER up STARTED - 0
 
 If the script of a step within an allocation could not leave a mark, the ``srun`` on the login
 node leaves one, with the start time 0 if the script never began::
@@ -29,6 +29,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import takewhile
 
+from sf_quantum.connectors.slurm import ids
+
 # users set variables for their own calls of Slurm's commands, which would change the answers:
 # defaults of options (SQUEUE_PARTITION hides jobs), formats, and other clusters
 PLAIN = """\
@@ -36,8 +38,8 @@ plain() {
   (unset $(env | sed -n 's/^\\(S\\(QUEUE\\|CANCEL\\|CONTROL\\|ACCT\\)_[A-Za-z0-9_]*\\)=.*/\\1/p')
   unset SLURM_CLUSTERS SLURM_TIME_FORMAT; exec "$@")
 }"""
-# an enclosing Slurm job or command sets variables that would affect the commands run here
-_CLEAR = """\
+#: an enclosing Slurm job or command sets variables that would affect the commands run here
+CLEAR = """\
 for v in $(env | sed -n 's/^\\(S\\(LURM\\|RUN\\|ALLOC\\)_[A-Za-z0-9_]*\\)=.*/\\1/p'); do
   [ $v = SLURM_CONF ] || unset $v
 done"""
@@ -45,39 +47,87 @@ done"""
 # dash then redirect its input from /dev/null and ignore SIGINT and SIGQUIT; `env` restores the
 # signals (coreutils 8.31 or later).
 _RUN = """\
-rm -f "$d/$k.mark"
-began=$(date +%s.%N)
-cat >"$d/$k.sh" <<'END-{key}' || exit 74
-{body}
-END-{key}
+for f in "$d/$k.mark" "$d/$k.late"; do [ ! -e "$f" ] || rm -f "$f"; done
+hears="env --default-signal=INT,QUIT"
+began=$($hears date +%s.%N 2>/dev/null) || {{ hears=; began=$(date +%s.%N); }}
+printf '%s\\n' {body} >"$d/$k.sh" || exit 74
 ended=
 trap 'ended=1; kill -TERM $pid 2>/dev/null' TERM
 for s in INT QUIT USR1 USR2 HUP CONT; do trap "kill -$s \\$pid 2>/dev/null" $s; done
-hears="env --default-signal=INT,QUIT"
-$hears true 2>/dev/null || hears=
 exec 3<&0
 $hears {interpreter} "$d/$k.sh" <&3 3<&- &
-pid=$!
-wait $pid; code=$?
+pid=$! watches=
+# the signal may have come before the shell knew whom to pass it to
+[ -z "$ended" ] || kill -TERM $pid 2>/dev/null
+{watches}wait $pid; code=$?
 while kill -0 $pid 2>/dev/null; do wait $pid; code=$?; done
-rm -f "$d/$k.sh"
+# a signal ends `wait`, and the command may have ended just then
+[ -z "$ended" ] || {{ wait $pid; last=$?; [ $last -eq 127 ] || code=$last; }}
+[ -z "$watches" ] || kill $watches 2>/dev/null
+[ ! -e "$d/$k.late" ] || {{ code={late}; rm -f "$d/$k.late"; }}
 # Slurm ends the command and then this shell; no mark is left, as Slurm reports the end itself
 [ $code -ne 0 ] || sleep 0.02
-[ -n "$ended" ] || mark $code $(date +%s.%N)
+if [ -n "$ended" ]; then rm -f "$d/$k.sh" "$d/$k.now"; else mark $code $(date +%s.%N); fi
 [ $code -ne 143 ] || {{ trap - TERM; kill -TERM $$; }}
 exit $code"""
+# Slurm's own limits are minutes
+_LIMIT = """
+(
+  trap 'kill $s; exit' TERM
+  sleep {seconds} & s=$!; wait $s
+  : >"$d/$k.late"
+  end
+) </dev/null >/dev/null 2>&1 3<&- &
+watches="$watches $!"
+"""
+# for a job that nobody cancels if its driver ends
+_ORPHAN = """\
+(
+  trap 'kill $s; exit' TERM
+  while sleep {pause} & s=$!; wait $s; driven; do :; done
+  end
+) </dev/null >/dev/null 2>&1 3<&- &
+watches="$watches $!"
+"""
+_END = """\
+tree() {{ for c in $(cat /proc/$1/task/*/children 2>/dev/null); do tree $c; done; echo $1; }}
+end() {{
+  all=$(tree $pid)
+  kill -TERM $all
+  sleep {grace} & s=$!; wait $s
+  kill -KILL $all
+}}
+"""
+# what sbatch passes on and slurmrestd does not
+_AT_HOME = """\
+export USER="${USER:-$(id -un)}"
+export LOGNAME="${LOGNAME:-$USER}" HOME="${HOME:-$(eval echo "~$USER")}\""""
 _MARK = """\
 mark() {
-  size=$(wc -c 2>/dev/null <"$d/$k.out")
-  echo "$k $SLURM_JOB_ID $1 $began $2 ${size:-0}" >"$d/$k.tmp" &&
-    mv "$d/$k.tmp" "$d/$k.mark" && rm -f "$d/$k.began"
+  size=0
+  [ ! -s "$d/$k.out" ] || size=$(wc -c <"$d/$k.out")
+  echo "$k $SLURM_JOB_ID;$SLURM_CLUSTER_NAME $1 $began $2 $size" >"$d/$k.tmp" &&
+    mv "$d/$k.tmp" "$d/$k.mark" && { [ ! -e "$d/$k.began" ] || rm -f "$d/$k.began"; }
 }"""
 # a failed sbatch may still have reached Slurm, so the same job may be in the queue twice
 _ONCE = """\
-(set -C; echo "$SLURM_JOB_ID" >"$d/$k.lock") 2>/dev/null
+set -C; { echo "$me" >"$d/$k.lock"; } 2>/dev/null; set +C
 # the other job may be about to write its id
 [ -s "$d/$k.lock" ] || sleep 1
-case $(cat "$d/$k.lock") in "$SLURM_JOB_ID") ;; '') exit 74 ;; *) exit 0 ;; esac"""
+owner=; read -r owner <"$d/$k.lock"
+case $owner in "$me") ;; '') exit 74 ;; *) exit 0 ;; esac"""
+# whether the driver is alive
+_DRIVEN = """\
+driven() {{
+  # by the clock of the file system, like the times of the other files
+  now=$(: >"$d/$k.now"; stat -c %Y "$d/$k.now")
+  # opening a file makes NFS revalidate its cache
+  cat "$d/alive" "$d/gone" >/dev/null 2>&1
+  alive=$(stat -c %Y "$d/alive" 2>/dev/null) || return
+  [ $((now - alive)) -lt {orphan} ] || return
+  gone=$(stat -c %Y "$d/gone" 2>/dev/null) || return 0
+  [ $((now - gone)) -lt {gone} ]
+}}"""
 _HOLD = """\
 {plain}
 step=$SLURM_STEP_ID
@@ -101,18 +151,8 @@ if [ ! -e "$d/$k.up" ]; then
   began=$(date +%s.%N)
   mark up - && : >"$d/$k.up" || exit 74
 fi
-while :; do
-  # a failed sleep means that Slurm is ending this step: keep the allocation
-  sleep {pause} || exit
-  # by the clock of the file system, like the times of the other files
-  now=$(: >"$d/$k.now"; stat -c %Y "$d/$k.now")
-  # opening a file makes NFS revalidate its cache
-  cat "$d/alive" "$d/gone" >/dev/null 2>&1
-  alive=$(stat -c %Y "$d/alive" 2>/dev/null) || break
-  [ $((now - alive)) -lt {orphan} ] || break
-  gone=$(stat -c %Y "$d/gone" 2>/dev/null) || continue
-  [ $((now - gone)) -lt {gone} ] || break
-done
+# a failed sleep means that Slurm is ending this step: keep the allocation
+while sleep {pause} || exit; driven; do :; done
 # the end of a step does not end the allocation
 n=0
 until [ -z "$step" ] || plain scancel "$SLURM_JOB_ID" || [ $n -ge {tries} ]; do
@@ -179,111 +219,19 @@ echo 0 >"$f"began || exit 74
   rm -f "$f"step "$f"began "$f"gone
 }} </dev/null >/dev/null 2>&1 &"""
 
-_SUBMISSION = """\
-{plain}
-f={file}
-id=$(cat "$f"id "$f"lock 2>/dev/null | head -n 1)
-if [ -z "$id" ] && [ -e "$f"tried ]; then
-  jobs=$(plain squeue --noheader --states=all --user="$(id -un)" --format='%F %T %k') ||
-    exit {unknown}
-  id=$(echo "$jobs" | sed -n 's/^\\([0-9]*\\) [A-Z_]* {comment}\\( .*\\)*$/\\1/p' | head -n 1)
-fi{at_once}
-if [ -z "$id" ]; then
-  : >"$f"tried
-  # with these, it would wait for the job's end, or submit elsewhere or several times
-  id=$(env -u SBATCH_WAIT -u SBATCH_CLUSTERS -u SLURM_CLUSTERS -u SBATCH_ARRAY_INX \\
-    sbatch --parsable --comment={comment}{note} {options} <<'END-SBATCH-{key}'
-{body}
-END-SBATCH-{key}
-) || exit
-fi
-echo "$id" | tee "$f"id"""
-# The comment differs from that of `sbatch`: an attempt without nodes leaves a failed job in the
-# queue and in the accounting. It must not be taken for the submitted one, and is not made
-# unless Slurm would start the job now. `sbatch` is used where environment variables set its
-# options.
-_AT_ONCE = r"""
-there() {{
-  case $(plain squeue --noheader --states=CF,R,S,ST --jobs="$id" 2>&1) in
-    ''|*"Invalid job id"*) return 1
-  esac
-}}
-now() {{
-  at=$({clear}
-    SLURM_TIME_FORMAT=%s sbatch --test-only {options} --nodes=1 --wrap=true 2>&1 |
-    sed -n 's/.* to start at \([0-9][0-9]*\) .*/\1/p')
-  [ -n "$at" ] && [ $at -le $(($(date +%s) + 1)) ] || return 1
-  # nor does it pass by the jobs that wait for nodes
-  ! plain squeue --noheader --states=PENDING {partition} --format=%r |
-    grep -Eqx 'None|Priority|Resources'
-}}
-# nobody tells Slurm that the steps of an allocation without a batch script have been killed
-# with their node, if its daemon is back soon; by the clock of the file system
-silent() {{
-  cat "$f"now >/dev/null 2>&1
-  seen=$(stat -c %Y "$f"now 2>/dev/null || stat -c %Y "$f"up 2>/dev/null) &&
-    alive=$(stat -c %Y "${{f%/*}}/alive" 2>/dev/null) && [ $((alive - seen)) -gt {silent} ]
-}}
-hold() {{
-  # a running step may be reading the old file
-  cat >"$f"new <<'END-SALLOC-{key}' && mv "$f"new "$f"hold && echo "$id" >"$f"given || {{
-{body}
-END-SALLOC-{key}
-    plain scancel "$id"; exit 74
-  }}
-  (
-    {clear}
-    host=$(uname -n) n=0
-    export SLURM_SUBMIT_DIR="$PWD" SLURM_SUBMIT_HOST="${{host%%.*}}"
-    while [ -e "$f"hold ]; do
-      if silent && plain scancel "$id"; then break; fi
-      sleep {pause}
-    done & watch=$!
-    # the end of this `srun` does not end the allocation
-    while srun --jobid="$id" --quiet --overlap --nodes=1 --ntasks=1 --job-name={key}-hold \
-      /bin/sh "$f"hold; code=$?; there
-    do
-      case $code in 0|74) break; esac
-      [ -e "$f"up ] || n=$((n + 1))
-      [ -e "$f"hold ] && [ $n -lt {tries} ] || break
-      sleep {pause}
-    done
-    kill $watch 2>/dev/null
-    n=0
-    while there && ! plain scancel "$id" && [ $n -lt {tries} ]; do
-      n=$((n + 1)); sleep {pause}
-    done
-  ) </dev/null >/dev/null 2>&1 &
-}}
-if [ -z "$id" ] && [ -e "$f"tried ]; then
-  id=$(echo "$jobs" |
-    sed -n 's/^\([0-9]*\) \(RUNNING\|CONFIGURING\) {comment}-a\( .*\)*$/\1/p' | head -n 1)
-  [ -z "$id" ] || hold
-elif [ -z "$id" ] && ! env | grep -Eq '^(SBATCH_|SLURM_(CLUSTERS|HINT)=)' && now; then
-  : >"$f"tried
-  said=$({clear}
-    salloc --no-shell --immediate=1 --comment={comment}-a{note} {options} --nodes=1 2>&1)
-  id=$(echo "$said" | sed -n 's/.*Granted job allocation //p')
-  case "$id $said" in
-    # there may be an allocation: look for it, before another is requested
-    " "*[Tt]"imed out"*|" "*"Zero Bytes"*|" "*[Cc]"onnect"*) echo "$said"; exit {unknown}
-  esac
-  [ -z "$id" ] || hold
-elif [ -n "$id" ] && [ "$id" = "$(cat "$f"given 2>/dev/null)" ] && [ ! -e "$f"up ]; then
-  hold
-fi"""
-
 _TIMESTAMP = r"\d+(?:\.\d+)?"
 _MARK_LINE = re.compile(
-    rf"([\w-]+) +(\d+) +(up|\d+) +({_TIMESTAMP}) +(-|{_TIMESTAMP}) +(\d+)"
+    rf"([\w-]+) +({ids.PATTERN}) +(up|\d+) +({_TIMESTAMP}) +(-|{_TIMESTAMP}) +(\d+)"
 )
 
 # seconds between two checks of an allocation whether its driver is alive
 PAUSE_SECONDS = 5
-#: without a sign of life of its script, an allocation is cancelled
-SILENT_SECONDS = 120
 #: the longest time for which an allocation outlives its driver
 GONE_SECONDS = 55
+#: the exit code of a command whose time limit has passed, as that of timeout(1)
+LATE = 124
+# between SIGTERM and SIGKILL to such a command
+LATE_SECONDS = 5
 #: the exit code (EX_TEMPFAIL of sysexits.h) of a command whose result is unknown
 UNKNOWN = 75
 # attempts of the script of an allocation to start, or to end the allocation
@@ -322,24 +270,81 @@ def marks(text: str) -> list[JobMark]:
     ]
 
 
-def job(spool: str, key: str, body: str) -> str:
-    """The batch script that runs a job script and leaves a mark."""
-    return "\n".join([*_head(spool, key, directives(body)), _ONCE, _run(key, body)])
+def job(
+    spool: str,
+    key: str,
+    body: str,
+    seconds: int | None = None,
+    *,
+    orphan_seconds: float | None = None,
+) -> str:
+    """The batch script that runs a job script and leaves a mark.
+
+    :param seconds: the time limit of the job script, whose exit code is then :data:`LATE`
+    :param orphan_seconds: the maximum age of the driver's last sign of life, if the job has
+        to end itself
+    """
+    return _job(spool, key, "$SLURM_JOB_ID", body, seconds, orphan_seconds)
+
+
+def task(
+    spool: str,
+    key: str,
+    body: str,
+    seconds: int | None = None,
+    *,
+    orphan_seconds: float | None = None,
+) -> str:
+    """The same for the tasks of an array, whose files have their number in the name."""
+    own = f"{key}-$SLURM_ARRAY_TASK_ID"
+    return _job(spool, own, "$SLURM_ARRAY_JOB_ID", body, seconds, orphan_seconds)
+
+
+def _job(
+    spool: str,
+    key: str,
+    me: str,
+    body: str,
+    seconds: int | None,
+    orphan_seconds: float | None,
+) -> str:
+    lines = [
+        *_head(spool, key, directives(body)),
+        f'me="{me};$SLURM_CLUSTER_NAME"',
+        _ONCE,
+    ]
+    if orphan_seconds is not None:
+        lines += [_driven(orphan_seconds), _AT_HOME, "driven || exit 74"]
+    orphan = orphan_seconds is not None
+    return "\n".join([*lines, _run(key, body, seconds, orphan=orphan)])
 
 
 def step(
-    spool: str, key: str, body: str, *, streams: str, holder: str, group: int | None
+    spool: str,
+    key: str,
+    body: str,
+    *,
+    streams: str,
+    holder: str,
+    group: int | None,
+    seconds: int | None = None,
+    latest: float | None = None,
 ) -> str:
     """A shell script that runs a job script within an allocation, as if in a batch job.
 
     :param holder: the key of the allocation
     :param group: the component of a heterogeneous allocation; None if it has only one
+    :param seconds: see :func:`job`
+    :param latest: epoch seconds after which it does not begin, but exits with
+        :data:`UNKNOWN`
     """
     lines = _head(spool, key, [])
-    lines.append(_STEP.format(holder=holder, streams=streams, clear=_CLEAR))
+    if latest is not None:
+        lines.append(f"[ $(date +%s) -le {latest:.0f} ] || exit {UNKNOWN}")
+    lines.append(_STEP.format(holder=holder, streams=streams, clear=CLEAR))
     if group:
         lines.append(_COMPONENT.format(group=group))
-    return "\n".join([*lines, _run(key, body)])
+    return "\n".join([*lines, _run(key, body, seconds)])
 
 
 def srun(spool: str, key: str, *, slurm_job: str, options: str, body: str) -> str:
@@ -354,7 +359,7 @@ def srun(spool: str, key: str, *, slurm_job: str, options: str, body: str) -> st
         slurm_job=slurm_job,
         options=options,
         body=body,
-        clear=_CLEAR,
+        clear=CLEAR,
     )
 
 
@@ -366,57 +371,11 @@ def holder(spool: str, key: str, lines: Iterable[str], orphan_seconds: float) ->
     hold = _HOLD.format(
         plain=PLAIN,
         pause=PAUSE_SECONDS,
-        orphan=int(orphan_seconds),
-        gone=GONE_SECONDS,
         tries=TRIES,
         as_batch=_AS_BATCH,
     )
-    return "\n".join([*_head(spool, key, lines), _ONCE, hold])
-
-
-def submission(
-    spool: str,
-    key: str,
-    body: str,
-    *,
-    comment: str,
-    note: str = "",
-    options: str,
-    at_once: str | None,
-) -> str:
-    """An idempotent shell command that submits a job and prints its id.
-
-    If the answer of ``sbatch`` is lost, the job is found again by its id in the spool, or by
-    its unique comment in the queue before its script has begun.
-
-    :param note: what follows in the comment, quoted for the shell
-    :param options: options of ``sbatch``, quoted for the shell
-    :param at_once: options of ``salloc``, which grants free nodes without waiting for the
-        next cycle of Slurm's scheduler; the script then runs as a step
-    """
-    common = {"comment": comment, "note": note, "key": key, "body": body}
-    fast = ""
-    if at_once is not None:
-        found = re.search(r'--partition="[^"]*"', at_once)
-        fast = _AT_ONCE.format(
-            options=at_once,
-            partition=found[0] if found else "",
-            clear=_CLEAR,
-            pause=PAUSE_SECONDS,
-            silent=SILENT_SECONDS,
-            tries=TRIES,
-            unknown=UNKNOWN,
-            **common,
-        )
-    file = shlex.quote(path(spool, key, ""))
-    return _SUBMISSION.format(
-        plain=PLAIN,
-        file=file,
-        unknown=UNKNOWN,
-        options=options,
-        at_once=fast,
-        **common,
-    )
+    head = [*_head(spool, key, lines), 'me="$SLURM_JOB_ID;$SLURM_CLUSTER_NAME"', _ONCE]
+    return "\n".join([*head, _driven(orphan_seconds), hold])
 
 
 def path(spool: str, key: str, kind: str) -> str:
@@ -427,10 +386,26 @@ def _head(spool: str, key: str, lines: Iterable[str]) -> list[str]:
     return ["#!/bin/sh", *lines, f"d={shlex.quote(spool)} k={key}", _MARK]
 
 
-def _run(key: str, body: str) -> str:
+def _driven(orphan_seconds: float) -> str:
+    return _DRIVEN.format(orphan=int(orphan_seconds), gone=GONE_SECONDS)
+
+
+def _run(
+    key: str, body: str, seconds: int | None = None, *, orphan: bool = False
+) -> str:
     first = body.split("\n", 1)[0]
     interpreter = first[2:].strip() if first.startswith("#!") else ""
-    return _RUN.format(key=key, body=body, interpreter=interpreter or "/bin/sh")
+    watches = "" if seconds is None else _LIMIT.format(seconds=seconds)
+    if orphan:
+        watches += _ORPHAN.format(pause=PAUSE_SECONDS)
+    if watches:
+        watches = _END.format(grace=LATE_SECONDS) + watches
+    return _RUN.format(
+        body=shlex.quote(body),
+        interpreter=interpreter or "/bin/sh",
+        watches=watches,
+        late=LATE,
+    )
 
 
 def directives(script: str) -> list[str]:

@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, MutableSequence, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
 from streamflow.core.exception import WorkflowDefinitionException
 from streamflow.deployment.connector.queue_manager import QueueManagerService
 
+from sf_quantum.connectors.slurm import ids
+from sf_quantum.connectors.slurm.allocation.pool import ElasticSettings
 from sf_quantum.files import JSON
 
-# job ids are unique only within a cluster, and scontrol(1) queries one cluster at a time
-ONE_CLUSTER = (
-    "sfq.slurm follows the jobs of the login node's own cluster only",
-    "write a separate deployment for each cluster",
+#: what is wrong with clusters, and what would be right
+NO_CLUSTERS = (
+    "expected the names of clusters",
+    "write them with commas, without blanks; of `all`, those meant",
+)
+SEVERAL_CLUSTERS = (
+    "an allocation is in one cluster, but its services name different ones",
+    "give all services of `reserve` the same `clusters`",
 )
 # options of sbatch that do not change the environment variables of a batch job
 _AT_ONCE = frozenset(
     "account comment constraint exclude exclusive gres licenses mem nodelist nodes partition qos "
-    "reservation time".split()
+    "reservation time timeMin".split()
 )
 
 
@@ -41,17 +48,6 @@ class ReservedSettings:
     release_after: str | None
     release_times: int
     idle: float | None
-
-
-@dataclass(frozen=True)
-class ElasticSettings:
-    """``elastic``: allocations kept between jobs; the fields are keys of the schema."""
-
-    keep: int = 0
-    max: int | None = None
-    idle: float = 5.0
-    patience: float = 60.0
-    ahead: bool | Literal["dependent"] = False
 
 
 AllocationSettings: TypeAlias = PerStepSettings | ReservedSettings | ElasticSettings
@@ -90,7 +86,7 @@ class SlurmService(QueueManagerService):
     :param qpu: names of the QPUs that its jobs use
     :param allocation: the allocation settings; None for those of the deployment
     :param options: options of ``sbatch`` in camel case
-    :raises WorkflowDefinitionException: if the option ``clusters`` is set
+    :raises WorkflowDefinitionException: if the option ``clusters`` is no names
     """
 
     def __init__(
@@ -101,12 +97,14 @@ class SlurmService(QueueManagerService):
         **options: JSON,
     ) -> None:
         super().__init__(file)
-        if options.get("clusters"):
-            raise WorkflowDefinitionException(f"clusters: {'; '.join(ONE_CLUSTER)}")
+        #: those whose jobs it has, separated by commas; empty for the login node's own
+        self.clusters = str(options.get("clusters") or "")
+        if self.clusters and not ids.are_clusters(self.clusters):
+            raise WorkflowDefinitionException(f"clusters: {'; '.join(NO_CLUSTERS)}")
         #: set by the connector; empty for the deployment's default
         self.name = ""
         self.qpu = list(qpu or [])
-        #: whether QRMI's SPANK plugin acquires the leases of the QPUs
+        #: whether Slurm acquires the leases of the QPUs (``--qpu=``)
         self.spank = False
         self.settings = None if allocation is None else read_settings(allocation)
         self.options = options
@@ -131,6 +129,11 @@ class SlurmService(QueueManagerService):
         return None if value is None else str(value)
 
     @property
+    def seconds(self) -> float | None:
+        """The time limit; None if it is that of the partition, or none."""
+        return limit_seconds(str(self.options.get("time") or ""))
+
+    @property
     def note(self) -> str:
         """The service's own comment, for the shell, after that by which a job is found."""
         own = self.options.get("comment")
@@ -150,6 +153,25 @@ class SlurmService(QueueManagerService):
             **instead,
         }
         return [word for key, value in options.items() for word in _words(key, value)]
+
+
+@dataclass(frozen=True)
+class JobOptions:
+    """The options of ``sbatch`` of a job of its own.
+
+    :param own: of the job, by their names, with literal values
+    :param service: whose options follow
+    :param instead: see :meth:`SlurmService.words`
+    """
+
+    own: Mapping[str, str]
+    service: SlurmService
+    instead: Mapping[str, JSON]
+
+    def words(self) -> str:
+        """The options for the shell."""
+        own = [f"--{name}={shlex.quote(value)}" for name, value in self.own.items()]
+        return " ".join([*own, *self.service.words(**self.instead)])
 
 
 def holder_options(name: str, services: Sequence[SlurmService], **instead: JSON) -> str:
@@ -193,6 +215,19 @@ def at_once_options(
         return None
     job_name = f'--job-name="sfq {service.name or name}"'
     return " ".join([job_name, *service.words(**instead)])
+
+
+def limit_seconds(limit: str) -> float | None:
+    """A time limit in one of the forms of sbatch(1), None if it is none of them."""
+    found = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", limit)
+    if found is None:
+        return None
+    days, *parts = found.groups()
+    numbers = [int(part) for part in parts if part is not None]
+    if days is None and len(numbers) < 3:
+        numbers.insert(0, 0)  # they start with minutes, otherwise with hours
+    hours, minutes, seconds = [*numbers, 0, 0][:3]
+    return ((int(days or 0) * 24 + hours) * 60 + minutes) * 60.0 + seconds
 
 
 def _words(key: str, value: JSON) -> Iterator[str]:

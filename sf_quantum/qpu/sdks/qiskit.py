@@ -88,8 +88,8 @@ class QpuBackend(BackendV2):
         :param options: ``shots``, by default 1024; ``memory``, whether the result has the
             bits of each shot too, in an order that means nothing; ``seed_simulator``, of
             an emulated QPU; ``mitigation``, names of :mod:`~sf_quantum.qpu.passes`
-        :raises InputError: for another option, more shots than a job may have, or a pass
-            that cannot be used
+        :raises InputError: for another option, more shots than a job may have, a pass
+            that cannot be used, or a parameter of a circuit without a value
         """
         alone = isinstance(run_input, QuantumCircuit)
         circuits = [run_input] if alone else [*run_input]
@@ -109,11 +109,24 @@ class QpuBackend(BackendV2):
             expected = "expected names of passes, separated by commas"
             wrong = f"mitigation: {mitigation!r:.40}: {expected}"
             raise InputError(wrong)
+        _check_bound(circuits)
         parameters = {"num_reads": shots, "seed": given["seed_simulator"]}
         passes = Passes(mitigation, self.described)
         if memory := bool(given["memory"]):
             passes.check_shots()
         return QpuJob(self, self._qpu, circuits, parameters, passes, memory)
+
+
+def _check_bound(circuits: Sequence[QuantumCircuit]) -> None:
+    """Refuse circuits with parameters that have no value, which name no angle to run."""
+    for number, circuit in enumerate(circuits):
+        if names := [parameter.name for parameter in circuit.parameters]:
+            values = ", ".join(f"{name!r}: 0.5" for name in names[:3])
+            more = ", ..." if len(names) > 3 else ""
+            raise InputError(
+                f"circuit {number}: parameter {names[0]} has no value; bind the "
+                f"parameters: circuit.assign_parameters({{{values}{more}}})"
+            )
 
 
 class QpuJob(JobV1):

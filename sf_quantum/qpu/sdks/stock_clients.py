@@ -65,6 +65,26 @@ _OWN = {
 }
 
 
+#: of the clients that take leases of their own where they know none
+ADDRESSES = tuple(address for _, address, _ in CLIENTS.values())
+
+
+def is_at(service: str, address: str) -> bool:
+    """Whether the address of a client is that of a QPU's service."""
+    return f"{address}/".startswith(f"{service.rstrip('/')}/")
+
+
+def unleased(variable: str, name: str, remedy: str) -> str:
+    """Write why a client cannot use a QPU whose only lease its own job holds.
+
+    :param variable: the one with the client's address
+    """
+    return (
+        f"{variable} is the service of QPU {name!r}, whose only lease is this job's own: "
+        f"the client does not know it, and would wait for its end; {remedy}"
+    )
+
+
 @contextmanager
 def variables(
     qpu: SfqQpu, status: QpuStatus, environment: Mapping[str, str]

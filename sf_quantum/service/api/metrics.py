@@ -23,7 +23,6 @@ from prometheus_client.metrics_core import (
 )
 from prometheus_client.registry import Collector
 
-from sf_quantum import __version__
 from sf_quantum.service.api.common import refusal
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import CLASSES, State
@@ -33,6 +32,7 @@ from sf_quantum.service.queue.job_queue import JobQueue
 from sf_quantum.service.queue.observations import STATES, Histogram, Reason
 from sf_quantum.service.queue.telemetry import SERIES, Telemetry
 from sf_quantum.service.store.disk import DiskUse
+from sf_quantum.version import __version__
 
 OVER: tuple[State, ...] = ("Completed", "Failed", "Cancelled")
 _REQUEST = ("method", "route", "status")

@@ -41,6 +41,7 @@ def check(content: JSON, qubits: int) -> Size:
         sum(size.values for size in sizes),
         sum(size.updates for size in sizes),
         problems=len(sizes),
+        qubits=max(size.qubits for size in sizes),
     )
 
 
@@ -91,4 +92,5 @@ def problem_size(bqm: Mapping[str, JSON]) -> Size:
     """Return the size of a serialized BQM that was checked."""
     variables, pairs = problem.size(bqm), bqm["quadratic_head"]
     interactions = len(pairs) if isinstance(pairs, list) else 0
-    return Size(variables, VARIABLE_UPDATES * variables + interactions)
+    updates = VARIABLE_UPDATES * variables + interactions
+    return Size(variables, updates, qubits=variables)

@@ -243,7 +243,7 @@ class Device(ABC):
         if kind != "problem":
             return Size()
         size = problems.check(content, self.description.qubits)
-        return Size(size.values, problems=size.problems)
+        return Size(size.values, problems=size.problems, qubits=size.qubits)
 
     def check_parameters(self, kind: Kind, parameters: JobParameters) -> None:
         """Refuse a job that cannot run on it, whatever its content.

@@ -74,6 +74,10 @@ _REGISTER = re.compile(
     r"|qreg[ \t]+\w+[ \t]*\[[ \t]*(\d{1,9})[ \t]*\])",
     re.MULTILINE,
 )
+_NAMES = re.compile(
+    r"^[ \t]*(?:qubit[ \t]*\[[ \t]*\d+[ \t]*\][ \t]*(\w+)|qreg[ \t]+(\w+))",
+    re.MULTILINE,
+)
 # requests without an answer in a row after which a QPU is offline: one may be chance
 FAILURES = 2
 # no chance, but a vendor that hangs
@@ -175,6 +179,17 @@ def _circuit_qubits(text: str) -> int:
     if "/*" in text:  # what is in a comment is not declared
         return 0
     return sum(int(new or old) for new, old in _REGISTER.findall(text))
+
+
+def _operands(text: str) -> int:
+    """Count the qubits that statements of a circuit name, likewise.
+
+    With other than single ones, such as a whole register, all that it has count.
+    """
+    names = {new or old for new, old in _NAMES.findall(text)}
+    words = re.findall(r"\b(\w+)\b(?:\[[ \t]*(\d+)[ \t]*\])?", _NAMES.sub("", text))
+    used = {(name, index) for name, index in words if name in names}
+    return len(used) if all(index for _, index in used) else _circuit_qubits(text)
 
 
 def _atoms(text: str) -> int:
@@ -429,13 +444,14 @@ class QpuDevice(Device):
             return size
         if kind == "photonic":
             return self._check_photons(content)
-        texts, what, circuits = [content], "atoms", 1
+        texts, what, circuits, native = [content], "atoms", 1, False
         told = self.description
-        most = told.qubits
+        most, qubits = told.qubits, 0
         if kind == "circuit":
             found, circuits = circuit_texts(content)
             texts, what = [*found], "qubits"
-            if told.native_gates and told.topology is not None:
+            native = bool(told.native_gates)
+            if native and told.topology is not None:
                 # a register is of all qubits, those out of service too
                 most = told.topology.labels
         for text in texts:
@@ -444,8 +460,9 @@ class QpuDevice(Device):
             count = _circuit_qubits(text) if kind == "circuit" else _atoms(text)
             if 0 < most < count:
                 raise FieldError(kind, f"{count} {what} do not fit on {most} qubits")
+            qubits = max(qubits, min(count, _operands(text)) if native else count)
         self._kind.check(kind, content)
-        return replace(size, circuits=circuits)
+        return replace(size, circuits=circuits, qubits=qubits)
 
     def _check_photons(self, content: JSON) -> Size:
         experiment, most = photonic.experiment(content), self.description.qubits

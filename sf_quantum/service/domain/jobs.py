@@ -48,8 +48,22 @@ class Identity:
     root: bool = False
 
 
+@dataclass(frozen=True, kw_only=True)
+class Bounds:
+    """What jobs may take under a lease; ``None`` sets no bound.
+
+    :param max_qpu_seconds: the sum of their ``qpu_seconds``, without lost attempts
+    :param max_shots: of each job
+    :param max_qubits: or variables, atoms or modes, of each job
+    """
+
+    max_qpu_seconds: float | None = None
+    max_shots: int | None = None
+    max_qubits: int | None = None
+
+
 @dataclass(frozen=True)
-class Lease:
+class Lease(Bounds):
     """The right to submit jobs; its id is the secret that proves it.
 
     Times are seconds since the epoch.
@@ -93,7 +107,7 @@ class Lease:
 
 
 @dataclass(frozen=True)
-class LeaseRequest:
+class LeaseRequest(Bounds):
     """A request for a lease.
 
     :param job_class: by default the partition's, or else the service's default
@@ -143,6 +157,7 @@ class Size:
     :param sites: of a sequence of many atoms: these, times its nanoseconds
     :param circuits: of a job; each has all shots
     :param problems: of a list of BQMs, each of which has all shots; 0 without a list
+    :param qubits: that it needs at once: also variables, atoms or modes; 0 if unknown
     :param gates: of all circuits, with measurements and resets
     :param shot_amplitudes: as ``amplitudes``, where each shot is simulated by itself
     :param photons: that are sent into a circuit for each shot
@@ -160,6 +175,7 @@ class Size:
     photons: int = 0
     detected: int = 0
     problems: int = 0
+    qubits: int = 0
 
 
 @dataclass(frozen=True)

@@ -41,6 +41,7 @@ class LeaseEndCause(Enum):
     SLURM_JOB_GONE = "Slurm job {slurm_job_id} is gone"
     CLIENT_GONE = "the client went away"
     JOBS_OVER = "its problems are over"
+    SPENT = "its {qpu_seconds:g} QPU seconds are spent"
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,7 @@ class LeaseEnd:
     cause: LeaseEndCause
     idle_seconds: float = 0.0
     slurm_job_id: str = ""
+    qpu_seconds: float = 0.0
 
     @property
     def reason(self) -> str:

@@ -11,8 +11,10 @@ from sf_quantum.service.domain.jobs import (
     RANKS,
     Identity,
     JobClass,
+    Kind,
     Lease,
     LeaseRequest,
+    Size,
 )
 from sf_quantum.service.domain.settings import TENTHS, ServiceSettings
 from sf_quantum.service.queue.slurm_jobs import OwnCluster
@@ -39,12 +41,16 @@ def lease_user(settings: ServiceSettings, who: Identity, requested: str | None) 
 def lease_class(
     settings: ServiceSettings, user: str, request: LeaseRequest
 ) -> JobClass:
-    """Return the requested class, limited by those of the partition and the user."""
-    partition = settings.classes.partitions.get(request.partition or "")
-    requested = request.job_class or partition or settings.classes.default
-    highest = settings.classes.users.get(user, settings.classes.highest)
-    ranks = [RANKS[requested], RANKS[highest], RANKS[partition or CLASSES[0]]]
-    return CLASSES[max(ranks)]
+    """Return the requested class, limited by those of the partition and the user.
+
+    Of the partitions of a job that is pending, the one with the lowest class counts.
+    """
+    classes = settings.classes
+    own = [classes.partitions.get(one) for one in (request.partition or "").split(",")]
+    requested = [request.job_class] if request.job_class else own
+    ranks = [RANKS[one or classes.default] for one in requested]
+    ranks += [RANKS[one] for one in own if one]
+    return CLASSES[max(*ranks, RANKS[classes.users.get(user, classes.highest)])]
 
 
 def with_share(
@@ -97,6 +103,33 @@ async def completed(
         account=slurm_job.account,
         tenths=request.tenths or (units and min(units, TENTHS)),
     )
+
+
+def check_sizes(lease: Lease, kind: Kind, shots: int, size: Size) -> None:
+    """Refuse a job that is larger than those of its lease may be with 422."""
+    if lease.max_shots is not None and shots > lease.max_shots:
+        detail = f"{shots} shots, the lease is for at most {lease.max_shots} per job"
+        raise Refused(422, detail, "parameters.num_reads")
+    if lease.max_qubits is not None and size.qubits > lease.max_qubits:
+        what = "variables" if kind == "problem" else "qubits"
+        detail = f"{size.qubits} {what}, the lease is for at most {lease.max_qubits}"
+        raise Refused(422, detail, kind)
+
+
+def check_budget(most: float, taken: float, seconds: float) -> None:
+    """Refuse a job for which its lease has too few QPU seconds left with 422.
+
+    :param most: the lease's
+    :param taken: by its other jobs, as modelled if they are not over
+    :param seconds: of the job, as modelled
+    """
+    # sums are not exact
+    if taken + seconds > most * (1 + 1e-9):
+        detail = (
+            f"the job takes {seconds:.3g} s on the QPU, the lease has "
+            f"{max(0.0, most - taken):.3g} s left of {most:g} s"
+        )
+        raise Refused(422, detail, LEASE_HEADER)
 
 
 class JobCounts:

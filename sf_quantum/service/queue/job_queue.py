@@ -46,7 +46,7 @@ from sf_quantum.service.scheduling.held import Overtaking
 from sf_quantum.service.scheduling.pending import PendingJobs
 from sf_quantum.service.scheduling.work import PendingJob, Work
 from sf_quantum.service.store import audit, operation
-from sf_quantum.service.store.accounting import recent_use
+from sf_quantum.service.store.accounting import lease_seconds, recent_use
 from sf_quantum.service.store.retention import purge_regularly, trim_regularly
 from sf_quantum.service.store.store import Store
 from sf_quantum.threads import in_thread
@@ -208,6 +208,8 @@ class JobQueue:
         waiting = submission.dialect in LEASELESS
         lease = self.leases.active(who, lease_id, waiting=waiting)
         known = self.store.job_by_key(lease.user, submission)
+        if known is not None and known.lease == lease.id:
+            return known, False
         cost = Cost(0.0)
         if known is None:
             self._check_open()
@@ -215,19 +217,35 @@ class JobQueue:
                 lease.user in self.settings.repeatable_users
             ):
                 submission = replace(submission, repeatable=True)
-            size = await self._check_device(lease.user, submission)
-            cost = self._cost(submission, size)
-        elif known.lease == lease.id:
-            return known, False
+            cost = self._cost(submission, await self._check_size(lease, submission))
         else:  # a cancellation ends before the job moves
             await self.jobs.settled(known.number)
+            if not known.final and (lease.max_shots or lease.max_qubits):
+                await self._check_size(lease, submission)
+        if lease.max_qpu_seconds is not None:
+            await self.jobs.added(lease.id)
         # no await before the write: the end of the lease is written after it
         lease = self.leases.active(who, lease.id, waiting=waiting)
         if known is None:
             shots = submission.parameters.get("num_reads") or 1
             payload_bytes = len(submission.payload)
+            self._check_budget(lease, cost.qpu_seconds)
             self.jobs.counts.check(lease, shots, cost.qpu_seconds, payload_bytes)
+        elif not self.find(who, known.number).final:
+            self._check_budget(lease, known.model_seconds)
         return await self.jobs.submit(lease, submission, cost)
+
+    async def _check_size(self, lease: Lease, submission: Submission) -> Size:
+        """Refuse a job that cannot run, or is larger than those of its lease may be."""
+        size = await self._check_device(lease.user, submission)
+        shots = submission.parameters.get("num_reads") or 1
+        entitlements.check_sizes(lease, submission.kind, shots, size)
+        return size
+
+    def _check_budget(self, lease: Lease, seconds: float) -> None:
+        if lease.max_qpu_seconds is not None:
+            taken = sum(lease_seconds(self.store, lease.id))
+            entitlements.check_budget(lease.max_qpu_seconds, taken, seconds)
 
     def _cost(self, submission: Submission, size: Size) -> Cost:
         cost = self.device.cost(submission.parameters, size)

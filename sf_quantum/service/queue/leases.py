@@ -59,6 +59,7 @@ from sf_quantum.service.queue import entitlements, slurm_jobs
 from sf_quantum.service.queue.events import log_lease, log_lease_end
 from sf_quantum.service.queue.live_jobs import LiveJob, LiveJobs
 from sf_quantum.service.store import audit
+from sf_quantum.service.store.accounting import lease_seconds
 
 # for the end of a lease to be written, and its job to be interrupted, which takes up to
 # live_jobs.LET_GO_SECONDS
@@ -187,6 +188,7 @@ class Leases:
         # by user and key: position, count of later grants, and expiry
         self._positions: dict[tuple[str, str | None], tuple[int, int, float]] = {}
         self._stopped = False
+        jobs.job_over = self._job_over
         self._tasks: set[asyncio.Task[None]] = set()
         ages = self._store.lease_ages()
         for lease in self._store.held():
@@ -577,6 +579,9 @@ class Leases:
             tenths=request.tenths,
             slurm_cluster=request.slurm_cluster,
             slurm_account=request.account if request.slurm_job_id else None,
+            max_qpu_seconds=request.max_qpu_seconds,
+            max_shots=request.max_shots,
+            max_qubits=request.max_qubits,
         )
 
     def _add(self, lease: Lease, *states: LeaseState, age: float = 0.0) -> LiveLease:
@@ -711,6 +716,18 @@ class Leases:
             loop = asyncio.get_running_loop()
             live.timer = loop.call_later(seconds, self._watch, live)
 
+    def _job_over(self, lease_id: str) -> None:
+        """End a lease whose jobs have taken more of the QPU than was expected of them."""
+        live = self._leases.get(lease_id)
+        if live is None or live.state is not _H:
+            return
+        most = live.lease.max_qpu_seconds
+        if most is None:
+            return
+        spent, _ = lease_seconds(self._store, lease_id)
+        if spent > most * (1 + 1e-9):
+            self._spawn(self._end_logged(live, LeaseEndCause.SPENT))
+
     async def follow_slurm(self) -> None:
         """End the leases whose Slurm jobs are gone, until cancelled."""
         while True:
@@ -727,7 +744,8 @@ class Leases:
 
     async def _end_logged(self, live: LiveLease, cause: LeaseEndCause) -> None:
         idle, job = self.settings.leases.idle_seconds, live.lease.slurm_job_id
-        end = LeaseEnd(cause, idle or 0.0, job or "")
+        budget = live.lease.max_qpu_seconds or 0.0
+        end = LeaseEnd(cause, idle or 0.0, job or "", budget)
         try:
             await self.end(live.lease.id, end)
         except (Refused, sqlite3.Error) as error:
@@ -756,6 +774,9 @@ def _asked(lease: Lease) -> LeaseRequest:
         key=lease.key,
         project=lease.project,
         tenths=lease.tenths,
+        max_qpu_seconds=lease.max_qpu_seconds,
+        max_shots=lease.max_shots,
+        max_qubits=lease.max_qubits,
     )
 
 

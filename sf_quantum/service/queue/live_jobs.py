@@ -240,9 +240,13 @@ class LiveJobs:
         self.changed = asyncio.Event()
         #: the end of the last job of each lease, by the monotonic clock
         self.last_done: dict[str, float] = {}
+        #: called with the lease of a job that is over
+        self.job_over: Callable[[str], None] = lambda _: None
         self._jobs: dict[int, LiveJob] = {}
         # by lease
         self._waiting: defaultdict[str, dict[int, LiveJob]] = defaultdict(dict)
+        # the last write of a new job of each lease
+        self._adding: dict[str, asyncio.Future[tuple[Job, bool]]] = {}
         # those that take jobs
         self._leases: dict[str, Lease] = {}
         self._taking: asyncio.Task[None] | None = None
@@ -281,6 +285,7 @@ class LiveJobs:
         """
         seconds = cost.qpu_seconds, cost.compute_seconds
         adding = asyncio.wrap_future(self.store.add_job(lease, submission, *seconds))
+        self._adding[lease.id] = adding
         fits = _fitting(self.device.description)
         counted = lease.user, lease.job_class, len(submission.payload)
         self.counts.take(*counted)
@@ -288,6 +293,8 @@ class LiveJobs:
         cancelling: list[asyncio.Task[None]] = []
 
         def added(written: asyncio.Future[tuple[Job, bool]]) -> None:
+            if self._adding.get(lease.id) is written:
+                del self._adding[lease.id]
             if written.exception() is None:
                 job, new = written.result()
                 if new:
@@ -310,6 +317,11 @@ class LiveJobs:
             await self.settled(job.number)
             job = self.store.job(job.number) or job
         return job, new
+
+    async def added(self, lease_id: str) -> None:
+        """Wait until all jobs of a lease that were submitted are on disk."""
+        while (adding := self._adding.get(lease_id)) is not None:
+            await asyncio.wait([adding])
 
     async def settled(self, number: int) -> None:
         """Wait for the end of a cancellation; refuse with 503 if that takes too long."""
@@ -854,6 +866,7 @@ class LiveJobs:
         self.counts.give_back(entry.user, entry.job_class, entry.payload_bytes)
         self.observations.jobs[entry.job_class, state] += 1
         self._note_done(entry.lease)
+        self.job_over(entry.lease)
 
     def _note_done(self, lease_id: str) -> None:
         if lease_id in self.last_done:

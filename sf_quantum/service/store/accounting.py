@@ -209,6 +209,16 @@ def recent_use(store: Store, since: float) -> list[Used]:
     return [Used(*row) for row in store.report(query, since, width)]
 
 
+def lease_seconds(store: Store, lease_id: str) -> tuple[float, float]:
+    """Read the QPU seconds of the jobs of a lease that bounds them.
+
+    :returns: of those that are over, and of the others as modelled
+    """
+    query = "SELECT spent_seconds, modelled_seconds FROM leases WHERE id = ?"
+    ((spent, modelled),) = store.read(query, lease_id)
+    return float(spent), float(modelled)
+
+
 def _paged(
     store: Store, select: str, rows: Filter, page: Page, *, order: str, group: str = ""
 ) -> tuple[int, list[sqlite3.Row]]:

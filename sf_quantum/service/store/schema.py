@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-VERSION = 15
+VERSION = 17
 _LEASES_AND_JOBS = """
 CREATE TABLE leases (
     id TEXT PRIMARY KEY,
@@ -246,6 +246,41 @@ _WAITING = """
 -- whether the lease waits for a vQPU, and its jobs with it
 ALTER TABLE leases ADD COLUMN waiting INTEGER NOT NULL DEFAULT 0;
 """
+# added by version 16
+_BOUNDS = """
+ALTER TABLE leases ADD COLUMN max_qpu_seconds REAL;
+ALTER TABLE leases ADD COLUMN max_shots INTEGER;
+ALTER TABLE leases ADD COLUMN max_qubits INTEGER;
+"""
+# added by version 17
+_TAKEN = """
+-- of the jobs of a lease that bounds them: of those that are over, and as modelled of the
+-- others; without a sum over all its jobs for each new one
+ALTER TABLE leases ADD COLUMN spent_seconds REAL NOT NULL DEFAULT 0;
+ALTER TABLE leases ADD COLUMN modelled_seconds REAL NOT NULL DEFAULT 0;
+CREATE TRIGGER job_takes_seconds AFTER INSERT ON jobs BEGIN
+    UPDATE leases SET modelled_seconds = modelled_seconds + NEW.model_seconds
+        WHERE id = NEW.lease AND max_qpu_seconds IS NOT NULL; END;
+-- one that is over stays charged to the lease that it ended under
+CREATE TRIGGER job_moves_or_ends AFTER UPDATE OF lease, ended ON jobs
+    WHEN OLD.ended IS NULL AND (NEW.ended IS NOT NULL OR OLD.lease != NEW.lease) BEGIN
+    UPDATE leases SET modelled_seconds = modelled_seconds - OLD.model_seconds
+        WHERE id = OLD.lease AND max_qpu_seconds IS NOT NULL;
+    UPDATE leases SET modelled_seconds = modelled_seconds + NEW.model_seconds
+        WHERE id = NEW.lease AND NEW.ended IS NULL AND max_qpu_seconds IS NOT NULL;
+    UPDATE leases SET spent_seconds = spent_seconds + NEW.qpu_seconds
+        WHERE id = NEW.lease AND NEW.ended IS NOT NULL AND max_qpu_seconds IS NOT NULL;
+    END;
+"""
+_ADDED_UP = """
+UPDATE leases SET
+    spent_seconds = (SELECT total(qpu_seconds) FROM jobs WHERE ended IS NOT NULL
+        AND coalesce(charged_lease, lease) = leases.id)
+        + (SELECT total(qpu_seconds) FROM past WHERE past.lease = leases.id),
+    modelled_seconds = (SELECT total(model_seconds) FROM jobs WHERE ended IS NULL
+        AND jobs.lease = leases.id)
+    WHERE closed IS NULL AND max_qpu_seconds IS NOT NULL;
+"""
 SCHEMA = (
     _LEASES_AND_JOBS
     + _OPERATION
@@ -261,6 +296,8 @@ SCHEMA = (
     + _BYTES
     + _DEVICES
     + _WAITING
+    + _BOUNDS
+    + _TAKEN
 )
 # by version, the SQL that upgrades a file to the next version
 UPGRADES = {
@@ -282,4 +319,6 @@ UPGRADES = {
     12: "UPDATE leases SET closed_steady = closed WHERE closed_steady IS NULL; ",
     13: _DEVICES,
     14: _WAITING,
+    15: _BOUNDS,
+    16: _TAKEN + _ADDED_UP,
 }

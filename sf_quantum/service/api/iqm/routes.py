@@ -16,7 +16,6 @@ from typing import Annotated, TypeVar
 from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import JSONResponse
 
-from sf_quantum import __version__
 from sf_quantum.files import JSON
 from sf_quantum.service.api import large_bodies
 from sf_quantum.service.api.common import LeaseId, Queue, Who, qpu_reason, qpu_status
@@ -30,6 +29,7 @@ from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import Identity, Job, Submission
 from sf_quantum.service.http.limits import check_connected
 from sf_quantum.service.queue.job_queue import JobQueue
+from sf_quantum.version import __version__
 
 PREFIX = "/api/v1"
 # as documented by IQM: of a request that waits for a job to end

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Annotated
+from typing import Annotated, TypeAlias
 
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import Field, TypeAdapter
@@ -23,6 +23,8 @@ from sf_quantum.service.domain.jobs import (
 )
 from sf_quantum.service.queue.job_queue import JobQueue, Listed
 
+Budget: TypeAlias = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Count: TypeAlias = Annotated[int, Field(ge=1, le=2**53, strict=True)]
 router = APIRouter(prefix="/v1/leases", tags=["leases"], responses=EVERYWHERE)
 _NO_LEASE = refusal("No such lease.")
 
@@ -69,6 +71,18 @@ class LeaseBody(Strict):
         description="Whether most time is spent on the QPU (qc-heavy) or beside it "
         "(cc-heavy).",
     )
+    max_qpu_seconds: Budget | None = Field(
+        default=None,
+        description="A job is refused that would take more than what is left of it. If "
+        "jobs turn out longer than expected, the lease ends when it is spent.",
+    )
+    max_shots: Count | None = Field(
+        default=None, description="A job with more shots is refused."
+    )
+    max_qubits: Count | None = Field(
+        default=None,
+        description="A job with more qubits, variables, atoms or modes is refused.",
+    )
     project: Name | None = Field(
         default=None,
         description="The project to charge, by default the user's first one.",
@@ -107,6 +121,9 @@ class LeaseAnswer(Strict):
     partition: str | None
     expected_seconds: float | None
     pattern: Pattern | None
+    max_qpu_seconds: float | None = Field(description="What its jobs may take.")
+    max_shots: int | None = Field(description="Of each job.")
+    max_qubits: int | None = Field(description="Of each job.")
     project: str | None = Field(
         description="The project that is charged, if it is not the user."
     )

@@ -58,12 +58,13 @@ def size(payload: JSON, architecture: JSON, noisy: bool) -> dict[str, JSON]:
     :raises InputError: with the reason
     """
     groups = batch(payload, ARCHITECTURE.validate_python(architecture)).groups
-    shots = amplitudes = gates = bits = 0
+    shots = amplitudes = gates = bits = qubits = 0
     for group in groups:
         circuit, circuits = group.circuit, len(group.numbers)
         gates += (count := circuits * len(circuit.data))
         bits += circuits * circuit.num_clbits
         used, method = _used(circuit), _method(circuit, noisy)
+        qubits = max(qubits, used)
         work = count * ERROR_WORK if noisy else count
         if method == DENSITY:
             amplitudes += work << 2 * used
@@ -75,6 +76,7 @@ def size(payload: JSON, architecture: JSON, noisy: bool) -> dict[str, JSON]:
             shots += work
     return {
         "values": bits,
+        "qubits": qubits,
         "circuits": sum(len(group.numbers) for group in groups),
         "gates": gates,
         "amplitudes": amplitudes,

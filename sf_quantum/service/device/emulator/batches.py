@@ -90,7 +90,7 @@ def _with_values(
     columns = {f"{HOLE}{n}": each for n, each in enumerate(zip(*angles, strict=True))}
     names = {one.name: one for one in template.parameters}
     if missing := names.keys() - columns.keys():
-        raise InputError(f"parameter {min(missing)} has no value")
+        raise InputError(f"parameter {min(missing)} has no value: bind the parameters")
     return _plain(
         template, {one: columns[name] for name, one in names.items()}, numbers
     )
@@ -102,7 +102,9 @@ def _alone(
     try:
         circuit = flat(text, architecture)
         for parameter in circuit.parameters:
-            raise InputError(f"parameter {parameter.name} has no value")
+            raise InputError(
+                f"parameter {parameter.name} has no value: bind the parameters"
+            )
     except InputError as error:
         raise InputError(f"{where}{error}") from error
     return Group(circuit, {}, [number])

@@ -98,6 +98,7 @@ def size(told: PhotonicExperiment) -> Size:
         shot_amplitudes=LEAST_AMPLITUDES + (AMPLITUDES * photons << photons),
         photons=photons,
         detected=told.needed,
+        qubits=told.modes,
     )
 
 

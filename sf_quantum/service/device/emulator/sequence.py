@@ -57,8 +57,9 @@ class SequenceSimulator(SeparateRunner):
         found = json.loads(answer.text)
         atoms, nanoseconds = found["atoms"], found["nanoseconds"]
         if atoms > ATOMS["qutip"]:
-            return Size(atoms, sites=atoms * nanoseconds)
-        return Size(atoms, evolution=evolution(atoms, nanoseconds))
+            return Size(atoms, sites=atoms * nanoseconds, qubits=atoms)
+        evolved = evolution(atoms, nanoseconds)
+        return Size(atoms, evolution=evolved, qubits=atoms)
 
     def run(self, computation: Computation, interrupted: Callable[[], bool]) -> Result:
         """See :meth:`.runners.Runner.run`.

@@ -1,0 +1,137 @@
+"""The wait for nodes of a classical target on Slurm, which the simulator of ``sfq plan`` predicts.
+
+The jobs in the queue are asked for, and the simulation runs in a thread of its own. Both are
+shared by the decisions of some seconds, and bounded in time and in the number of jobs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import partial
+
+from streamflow.core.deployment import Connector, Target
+from streamflow.core.exception import WorkflowExecutionException
+from streamflow.deployment.future import FutureConnector
+
+from sf_quantum.candidates.targets import target_name
+from sf_quantum.connectors.slurm.connector import SlurmConnector
+from sf_quantum.connectors.slurm.partition import JobInQueue, NoForecast, PartitionQueue
+from sf_quantum.files import JSON
+from sf_quantum.journal import scheduler
+from sf_quantum.threads import in_thread
+
+#: a forecast is used for this long
+FRESH_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """The predicted wait for a target's nodes.
+
+    :param seconds: ``None`` if it cannot be predicted
+    :param why: why it cannot, to follow the target's name
+    :param jobs: running and pending ones of its partition
+    :param made: on the monotonic clock
+    """
+
+    seconds: float | None = None
+    why: str = ""
+    jobs: int = 0
+    made: float = field(default_factory=time.monotonic, compare=False)
+
+    @property
+    def asked(self) -> bool:
+        """Whether a forecast was asked for."""
+        return self.seconds is not None or self.why != ""
+
+    def to_json(self) -> JSON:
+        return {"seconds": self.seconds, "why": self.why, "jobs": self.jobs}
+
+
+class QueueForecasts:
+    """Forecasts by target; each is made once at a time."""
+
+    def __init__(self) -> None:
+        self._tasks: dict[str, asyncio.Task[Forecast]] = {}
+
+    async def predict(
+        self, targets: Iterable[Target], seconds: float
+    ) -> dict[str, Forecast]:
+        """Predict the waits for nodes of classical targets, within some seconds."""
+        found: dict[str, Forecast] = {}
+        tasks: dict[str, asyncio.Task[Forecast]] = {}
+        for target in targets:
+            name = target_name(target)
+            try:
+                tasks[name] = self._task(name, _connector(target), target.service)
+            except NoForecast as error:  # it may be deployed soon
+                found[name] = Forecast(why=str(error))
+        if tasks:
+            await asyncio.wait(tasks.values(), timeout=seconds)
+        late = Forecast(why=f"was not predicted within {seconds:g} s")
+        made = {name: t.result() if t.done() else late for name, t in tasks.items()}
+        return found | made
+
+    def _task(
+        self, name: str, connector: SlurmConnector, service: str | None
+    ) -> asyncio.Task[Forecast]:
+        """The forecast of a target that is being made or is fresh, or a new one."""
+        task = self._tasks.get(name)
+        if task is None or (task.done() and _is_old(task.result())):
+            task = self._tasks[name] = asyncio.create_task(
+                _forecast(connector, service)
+            )
+        return task
+
+
+def _is_old(forecast: Forecast) -> bool:
+    return time.monotonic() - forecast.made > FRESH_SECONDS
+
+
+async def _forecast(connector: SlurmConnector, service: str | None) -> Forecast:
+    try:
+        queue, job = await connector.partition_queue(service)
+    except NoForecast as error:
+        return Forecast(why=str(error))
+    except (WorkflowExecutionException, OSError) as error:
+        return Forecast(why=f"cannot be predicted: {' '.join(str(error).split())}")
+    # beside the event loop: it grows with the number of jobs
+    seconds = await asyncio.wrap_future(in_thread(partial(_predicted, queue, job)))
+    return Forecast(seconds, jobs=len(queue.running) + len(queue.pending))
+
+
+def _predicted(queue: PartitionQueue, job: JobInQueue) -> float:
+    # most runs need no simulator
+    from sf_quantum.planning.simulation.waiting import QueuedJob, predicted_wait
+
+    def queued(one: JobInQueue) -> QueuedJob:
+        return QueuedJob(one.processors, one.seconds)
+
+    return predicted_wait(
+        queue.idle,
+        [*map(queued, queue.running)],
+        map(queued, queue.pending),
+        queued(job),
+    )
+
+
+def _connector(target: Target) -> SlurmConnector:
+    """Return the connector of a target.
+
+    :raises NoForecast: if it is not deployed, or not on Slurm
+    """
+    run = scheduler.current()
+    connector: Connector | None = None
+    if run is not None:
+        connector = run.context.deployment_manager.get_connector(target.deployment.name)
+    if isinstance(connector, FutureConnector):
+        # a query by it would deploy it
+        connector = connector._connector
+        if connector is None:
+            raise NoForecast("is not deployed yet")
+    if not isinstance(connector, SlurmConnector):
+        raise NoForecast("is not on sfq.slurm")
+    return connector

@@ -1,0 +1,73 @@
+"""Checks of a StreamFlow file before it runs, which report all problems at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sf_quantum.checking.deployments import Deployments, recovery
+from sf_quantum.checking.document import Document, FileProblem, UnreadableError
+from sf_quantum.checking.schema import rules
+from sf_quantum.checking.targets import Qpus, check_filters
+from sf_quantum.checking.workflows import Commands, Workflow
+from sf_quantum.files import mapping
+
+
+@dataclass(frozen=True)
+class Findings:
+    """The result of checking a StreamFlow file.
+
+    :param problems: those in the file itself first, by line, then those in the files
+        it names
+    :param remarks: in the same order, what is odd but runs
+    :param silent: why a QPU could not be queried, by its target's name
+    """
+
+    problems: list[FileProblem]
+    workflows: int = 0
+    deployments: int = 0
+    silent: dict[str, str] = field(default_factory=dict)
+    remarks: list[FileProblem] = field(default_factory=list)
+
+
+def check_file(path: str | Path, commands: Commands = lambda command: {}) -> Findings:
+    """Check a StreamFlow file, with the CWL and the inputs that it names.
+
+    The QPUs to which steps are bound are queried whether they can run them now.
+
+    :param commands: gives the options of an ``sfq`` command, by which the inputs of its
+        tools are checked
+    :raises InputError: if an installed StreamFlow plugin cannot be loaded
+    """
+    try:
+        # a service's configuration that cannot be read is reported here, too
+        kind = "StreamFlow file or a service's configuration"
+        document = Document.read(Path(path), kind)
+    except UnreadableError as error:
+        return Findings([error.problem])
+    deployments = Deployments(document, rules())
+    qpus = Qpus(deployments)
+    names = list(mapping(document.content.get("workflows")))
+    keys = [*rules().check(document)]
+    problems = [
+        *keys,
+        *deployments.check(keys),
+        *recovery(document),
+        *check_filters(document),
+        *(p for name in names for p in Workflow(name, qpus, commands).check()),
+    ]
+    ordered = sorted(
+        # two steps may run the same CWL file
+        dict.fromkeys(problems),
+        key=lambda p: (p.file != document.name, p.file, p.line or 0),
+    )
+    return Findings(
+        [problem for problem in ordered if not problem.remark],
+        len(names),
+        len(deployments.sections),
+        qpus.silent,
+        [problem for problem in ordered if problem.remark],
+    )
+
+
+__all__ = ["FileProblem", "Findings", "check_file"]

@@ -1,0 +1,184 @@
+"""Checks of deployments of type ``sfq.slurm``: services, allocations, partitions, QPUs."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from sf_quantum.checking.document import Document, FileProblem
+from sf_quantum.connectors.slurm import ids, scripts
+from sf_quantum.connectors.slurm.services import NO_CLUSTERS, SEVERAL_CLUSTERS
+from sf_quantum.connectors.slurm.transport import rest
+from sf_quantum.errors import InputError
+from sf_quantum.files import JSON, listing, mapping
+from sf_quantum.qpu import qrmi_config
+from sf_quantum.validation import KeyPath
+
+#: StreamFlow's default of maxConcurrentJobs
+ONE_JOB = 1
+# formats of sbatch's options (https://slurm.schedmd.com/sbatch.html)
+OPTIONS = {
+    "time": (
+        r"(\d+-)?\d+(:\d+){0,2}|(?i:infinite|unlimited)",
+        "write minutes, HH:MM:SS or DAYS-HH:MM:SS",
+    ),
+    "nodes": (
+        r"\d+[kKmM]?([-,:]\d+[kKmM]?)*",
+        "write a number, or a range such as 1-3",
+    ),
+}
+# Slurm's commands block while the controller is down
+TIMEOUT_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A deployment of type ``sfq.slurm``, and the path of its ``config``."""
+
+    document: Document
+    name: str
+    config: dict[str, JSON]
+    where: KeyPath
+
+    def services(self) -> Iterator[tuple[dict[str, JSON], KeyPath]]:
+        """The content of each service, with its path in the file."""
+        for name, content in mapping(self.config.get("services")).items():
+            yield mapping(content), (*self.where, "services", name)
+
+    def allocations(self) -> Iterator[tuple[dict[str, JSON], KeyPath]]:
+        """The ``allocation`` of the deployment and of each service, with its path."""
+        for content, where in [(self.config, self.where), *self.services()]:
+            yield mapping(content.get("allocation")), (*where, "allocation")
+
+    def check(self) -> Iterator[FileProblem]:
+        """Check the allocations, clusters and QPUs of the deployment."""
+        for allocation, where in self.allocations():
+            yield from self._reserve(allocation, where)
+            yield from self._unused(allocation, where)
+        for content, where in self.services():
+            clusters = content.get("clusters")
+            if isinstance(clusters, str) and not ids.are_clusters(clusters):
+                yield self.document.problem((*where, "clusters"), *NO_CLUSTERS)
+            for key, (pattern, right) in OPTIONS.items():
+                value = content.get(key)
+                if isinstance(value, str) and not re.fullmatch(pattern, value):
+                    what = f"{value!r} is not a value of Slurm's option {key}"
+                    yield self.document.problem((*where, key), what, right)
+        yield from self._qpus()
+        if self.config.get("slurmrestd"):
+            yield from self._rest()
+
+    def partitions(self) -> Iterator[FileProblem]:
+        """Check the services' partitions, if Slurm answers on this host."""
+        if not any(content.get("partition") for content, _ in self.services()):
+            return
+        known = _partitions()
+        for content, where in self.services():
+            # what Slurm knows here is not what it knows in clusters that are named
+            names = None if content.get("clusters") else content.get("partition")
+            for name in names.split(",") if known and isinstance(names, str) else []:
+                what = f"Slurm has no partition {name!r}"
+                below = (*where, "partition")
+                yield from self.document.unknown(below, name, known, what)
+
+    def _reserve(
+        self, allocation: dict[str, JSON], where: KeyPath
+    ) -> Iterator[FileProblem]:
+        services = mapping(self.config.get("services"))
+        for index, service in enumerate(_reserved(allocation)):
+            listed = isinstance(allocation["reserve"], list)
+            what = f"deployment {self.name} has no service {service!r}"
+            below = (*where, "reserve", index if listed else service)
+            yield from self.document.unknown(below, service, services, what)
+        of = (
+            mapping(services.get(one)).get("clusters") for one in _reserved(allocation)
+        )
+        if len({*of}) > 1:
+            yield self.document.problem((*where, "reserve"), *SEVERAL_CLUSTERS)
+
+    def _unused(
+        self, allocation: dict[str, JSON], where: KeyPath
+    ) -> Iterator[FileProblem]:
+        """Check that nodes are not held for more jobs than StreamFlow runs concurrently."""
+        jobs = self.config.get("maxConcurrentJobs", ONE_JOB)
+        if not isinstance(jobs, int):
+            return
+        reserve = allocation.get("reserve")
+        counts = (
+            reserve if isinstance(reserve, dict) else Counter(_reserved(allocation))
+        )
+        sizes = {
+            f"reserve for {service} is": count for service, count in counts.items()
+        }
+        sizes["keep is"] = allocation.get("keep")
+        for what, count in sizes.items():
+            if isinstance(count, int) and count > jobs:
+                what = f"{what} {count}, but maxConcurrentJobs allows {jobs} at once"
+                right = f"write maxConcurrentJobs: {count} or more"
+                yield self.document.problem(where, what, right)
+        most, kept = allocation.get("max"), allocation.get("keep")
+        if isinstance(most, int) and isinstance(kept, int) and kept > most:
+            what = f"keep is {kept}, but max is {most}"
+            right = "write a value of keep that is at most max"
+            yield self.document.problem(where, what, right)
+
+    def _rest(self) -> Iterator[FileProblem]:
+        """Check that nothing needs Slurm's commands."""
+        for content, where in [(self.config, self.where), *self.services()]:
+            value = content.get("allocation")
+            strategy = value.get("strategy") if isinstance(value, dict) else value
+            if strategy not in (None, "per-step"):
+                yield self.document.problem((*where, "allocation"), *rest.ALLOCATION)
+        for options, where in self.services():
+            own = {k: v for k, v in options.items() if k not in ("allocation", "qpu")}
+            if file := own.pop("file", None):
+                yield from self._template(self.document.folder / str(file), where)
+            for key, what, right in rest.unsupported(own):
+                yield self.document.problem((*where, key), what, right)
+
+    def _template(self, file: Path, where: KeyPath) -> Iterator[FileProblem]:
+        """Check that a template for slurmrestd has no options in it."""
+        with suppress(OSError, UnicodeDecodeError):
+            if scripts.directives(file.read_text()):
+                yield self.document.problem((*where, "file"), *rest.DIRECTIVES)
+
+    def _qpus(self) -> Iterator[FileProblem]:
+        """Check that ``qrmiConfig``, if it exists, defines the QPUs of the services."""
+        name = self.config.get("qrmiConfig")
+        if not isinstance(name, str) or not (self.document.folder / name).is_file():
+            return
+        file = self.document.folder / name
+        try:
+            known = qrmi_config.names(str(file))
+        except InputError as error:
+            right = "give the path of a qrmi_config.json for QRMI's SPANK plugin"
+            yield self.document.problem((*self.where, "qrmiConfig"), str(error), right)
+            return
+        for content, where in self.services():
+            for index, wanted in enumerate(listing(content.get("qpu"))):
+                if isinstance(wanted, str):
+                    what = f"{file} has no QPU {wanted!r}"
+                    below = (*where, "qpu", index)
+                    yield from self.document.unknown(below, wanted, known, what)
+
+
+def _partitions() -> list[str]:
+    command = ["sinfo", "--noheader", "--all", "--format=%R"]
+    try:
+        sinfo = subprocess.run(
+            command, capture_output=True, text=True, timeout=TIMEOUT_SECONDS
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    return sinfo.stdout.split() if sinfo.returncode == 0 else []
+
+
+def _reserved(allocation: dict[str, JSON]) -> list[str]:
+    reserve = allocation.get("reserve")
+    names = [*reserve] if isinstance(reserve, dict) else listing(reserve)
+    return [name for name in names if isinstance(name, str)]

@@ -1,0 +1,398 @@
+"""Checks of deployments: references, wrapped deployments, files, QPUs behind a service."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from streamflow.core.deployment import Connector, DeploymentConfig, Target
+from streamflow.deployment.connector import connector_classes
+from streamflow.deployment.connector.local import LocalConnector
+from streamflow.deployment.connector.queue_manager import QueueManagerConnector
+from streamflow.deployment.connector.ssh import SSHConnector
+from streamflow.deployment.wrapper import ConnectorWrapper
+
+from sf_quantum import qpu
+from sf_quantum.checking.clusters import Cluster
+from sf_quantum.checking.document import (
+    Document,
+    FileProblem,
+    is_misspelt,
+    near_file,
+    nested,
+    suggestion,
+)
+from sf_quantum.checking.schema import Rules
+from sf_quantum.connectors.quantum import QuantumConnector
+from sf_quantum.connectors.rest import RestConnector
+from sf_quantum.connectors.wrapper import LocationWrapper
+from sf_quantum.errors import InputError
+from sf_quantum.files import JSON, listing, mapping
+from sf_quantum.validation import KeyPath
+
+# keys of StreamFlow's connectors and ours that name a file on the driver's host
+FILES = ("passwordFile", "sshKey", "sshKeyPassphraseFile", "tokenFile", "qrmiConfig")
+OURS = "sf_quantum."
+ADVICE = (
+    "add failureManager: {type: default, config: {max_retries: 3}}"
+    " or write onFailure: fail"
+)
+EMULATOR = "sfq.emulator"
+REST = "sfq.rest"
+SLURM = "sfq.slurm"
+
+
+@dataclass(frozen=True)
+class Binding:
+    """One entry of ``bindings``; ``kind`` is ``step`` or ``port``."""
+
+    kind: str
+    path: str
+    targets: list[tuple[KeyPath, dict[str, JSON]]]
+    where: KeyPath
+    content: dict[str, JSON]
+
+    @classmethod
+    def read(cls, bindings: JSON, above: KeyPath) -> Iterator[Binding]:
+        """Read the entries that name a step or a port."""
+        for number, content in enumerate(map(mapping, listing(bindings))):
+            kind = "step" if "step" in content else "port"
+            path, target = content.get(kind), content.get("target")
+            where: KeyPath = (*above, number)
+            below: KeyPath = (*where, "target")
+            targets = [
+                ((*below, index) if isinstance(target, list) else below, mapping(item))
+                for index, item in enumerate(listing(target))
+            ]
+            if isinstance(path, str):
+                yield cls(kind, path, targets, where, content)
+
+
+class Deployments:
+    """The deployments of one StreamFlow file."""
+
+    def __init__(self, document: Document, rules: Rules) -> None:
+        self.document = document
+        self.sections = {
+            name: section
+            for section in ("models", "deployments")
+            for name in mapping(document.content.get(section))
+        }
+        self._rules = rules
+
+    def check(self, keys: list[FileProblem]) -> Iterator[FileProblem]:
+        """Check the references of each deployment: deployments, policies, files, QPUs.
+
+        :param keys: the problems of keys and values, which are not repeated
+        """
+        wrong = {problem.where[:2] for problem in keys}
+        for name, section in self.sections.items():
+            where, below = (section, name), (section, name, "config")
+            yield from self._wraps(name, where)
+            yield from self._policy(name, where)
+            missing = [*self._files(self.get(name).get("config"), below)]
+            yield from missing
+            yield from self._templates(name, below)
+            is_sound = not missing and where not in wrong
+            if self.get(name).get("type") == REST and is_sound:
+                yield from self._qpu(name, below)
+            elif self.get(name).get("type") == EMULATOR and is_sound:
+                yield from self._emulated(name, below)
+        for cluster in self.clusters():
+            yield from cluster.check()
+            inner = _wrapped(self.get(cluster.name))
+            if inner is None or self.get(inner).get("type") == "local":
+                yield from cluster.partitions()
+
+    def clusters(self) -> Iterator[Cluster]:
+        """The deployments of type ``sfq.slurm``."""
+        for name, section in self.sections.items():
+            if self.get(name).get("type") == SLURM:
+                config, where = self.config(name), (section, name, "config")
+                yield Cluster(self.document, name, config, where)
+
+    def get(self, name: str) -> dict[str, JSON]:
+        """A deployment, or an empty mapping."""
+        section = mapping(self.document.content.get(self.sections.get(name, "")))
+        return mapping(section.get(name))
+
+    def config(self, name: str) -> dict[str, JSON]:
+        """The configuration of a deployment, or an empty mapping."""
+        return mapping(self.get(name).get("config"))
+
+    def kind(self, name: str) -> type[Connector] | None:
+        """The connector of a deployment; ``None`` if there is none of its type."""
+        return connector_classes.get(str(self.get(name).get("type")))
+
+    def targets(self, binding: Binding) -> dict[KeyPath, Target]:
+        """The targets of a binding whose deployments exist."""
+        targets = {}
+        for where, target in binding.targets:
+            name, service = str(target.get("deployment")), target.get("service")
+            kind = self.get(name).get("type")
+            if kind is not None:
+                targets[where] = Target(
+                    DeploymentConfig(name, str(kind), self.config(name)),
+                    service=str(service) if service is not None else None,
+                )
+        return targets
+
+    def is_sound(self, binding: Binding) -> bool:
+        """Whether all targets of a binding exist and have a connector."""
+        names = [t.get("deployment", t.get("model")) for _, t in binding.targets]
+        return bool(names) and all(self.kind(str(name)) for name in names)
+
+    def target(self, target: JSON, where: KeyPath) -> Iterator[FileProblem]:
+        """Check a reference to a deployment and perhaps to a service of it.
+
+        :param target: has ``deployment`` (or the older ``model``), perhaps ``service``
+        """
+        for key in ("deployment", "model"):
+            name = mapping(target).get(key)
+            if isinstance(name, str):
+                yield from self._reference(name, (*where, key))
+                yield from self._service(name, target, (*where, "service"))
+                yield from self._locations(name, target, (*where, "locations"))
+
+    def unnamed(self, target: JSON, where: KeyPath) -> Iterator[FileProblem]:
+        """Remark on a job that gets none of the services of a queue."""
+        name = str(mapping(target).get("deployment", mapping(target).get("model")))
+        services = mapping(self.config(name).get("services"))
+        given = mapping(target)
+        named = "service" in given or is_misspelt("service", given)
+        if services and not named and self._has_services(name):
+            what = f"no service of {name} is named, so that none of their options apply"
+            right = f"name one: service: {' or '.join(services)}"
+            yield self.document.remark(where, what, right)
+
+    def is_local(self, name: str) -> bool:
+        """Whether commands certainly run on this host, with this PATH.
+
+        Containers and queues run them elsewhere; other plugins' connectors are unknown;
+        our connectors run them on the deployment that they wrap.
+        """
+        seen: set[str] = set()
+        while name not in seen:
+            seen.add(name)
+            deployment = self.get(name)
+            kind = connector_classes.get(str(deployment.get("type")))
+            if kind is None or deployment.get("type") == "local":
+                return kind is not None
+            wraps = kind.__module__.startswith(OURS) and issubclass(
+                kind, ConnectorWrapper
+            )
+            if not wraps or issubclass(kind, QueueManagerConnector):
+                return False
+            inner = _wrapped(deployment)
+            if inner is None:
+                return True
+            name = inner
+        return False
+
+    def _reference(self, name: str, where: KeyPath) -> Iterator[FileProblem]:
+        if not self.sections and is_misspelt("deployments", self.document.content):
+            return
+        what = f"there is no deployment {name!r}"
+        yield from self.document.unknown(where, name, self.sections, what)
+
+    def _service(
+        self, name: str, target: JSON, where: KeyPath
+    ) -> Iterator[FileProblem]:
+        service, kind = mapping(target).get("service"), self.kind(name)
+        if service is not None and kind and issubclass(kind, LocationWrapper):
+            what = f"deployment {name} ({self.get(name)['type']}) has no services"
+            yield self.document.problem(where, what, "remove service")
+        elif self._has_services(name):
+            services = mapping(self.config(name).get("services"))
+            if service is None:
+                return
+            what = f"deployment {name} has no service {service!r}"
+            yield from self.document.unknown(where, str(service), services, what)
+
+    def _locations(
+        self, name: str, target: JSON, where: KeyPath
+    ) -> Iterator[FileProblem]:
+        """Check that a step does not wait for more locations than there are."""
+        count, kind = mapping(target).get("locations"), self.kind(name)
+        if not isinstance(count, int):
+            return
+        names = listing(self.config(name).get("names"))
+        most = (
+            max(1, len(names)) if kind and issubclass(kind, LocationWrapper) else count
+        )
+        if count < 1:
+            yield self.document.problem(where, f"{count} is too few", "write 1 or more")
+        elif count > most:
+            what = f"deployment {name} has {most} location{'s' * (most > 1)}"
+            yield self.document.problem(where, what, f"write {most} or less")
+
+    def _has_services(self, name: str) -> bool:
+        return "services" in self._rules.config(self.get(name))
+
+    def _wraps(self, name: str, where: KeyPath) -> Iterator[FileProblem]:
+        deployment, where = self.get(name), (*where, "wraps")
+        inner = _wrapped(deployment)
+        if inner is None:
+            return
+        if isinstance(deployment["wraps"], dict):
+            yield from self.target(deployment["wraps"], where)
+        else:
+            yield from self._reference(inner, where)
+        kind = self.kind(name)
+        if kind and not issubclass(kind, ConnectorWrapper):
+            what = f"a deployment of type {deployment.get('type')} cannot wrap another"
+            yield self.document.problem(where, what, "remove wraps")
+        elif kind and issubclass(kind, LocationWrapper) and inner != name:
+            yield from self._machine(name, inner, where)
+        elif inner != name and issubclass(
+            self.kind(inner) or Connector, QuantumConnector
+        ):
+            what = f"jobs of {name} never get the QPU of {inner}, which it wraps"
+            right = f"wrap what {inner} wraps, and bind steps to {inner} itself"
+            yield self.document.problem(where, what, right)
+        chain = [name]
+        while inner is not None and inner not in chain[1:]:
+            chain.append(inner)
+            inner = _wrapped(self.get(inner))
+        if name in chain[1:]:
+            what = f"the deployment wraps itself ({' -> '.join(chain)})"
+            yield self.document.problem(where, what, "wrap another deployment")
+
+    def _machine(self, name: str, inner: str, where: KeyPath) -> Iterator[FileProblem]:
+        """Check that a location of ours wraps one machine that it can run commands on."""
+        kind, config = self.kind(inner), self.config(inner)
+        if kind is None or issubclass(kind, LocalConnector):
+            return
+        what = f"{self.get(name)['type']} cannot wrap {inner}"
+        right = "wrap a deployment of type local, or of type ssh with one node"
+        if not issubclass(kind, SSHConnector):
+            what = f"{what}, which is of type {self.get(inner)['type']}"
+            yield self.document.problem(where, what, right)
+        elif len(nodes := listing(config.get("nodes"))) > 1:
+            what = f"{what}, which has {len(nodes)} nodes"
+            yield self.document.problem(where, what, right)
+        elif config.get("dataTransferConnection"):
+            what = f"{what}, which has a dataTransferConnection"
+            yield self.document.problem(where, what, right)
+
+    def _policy(self, name: str, where: KeyPath) -> Iterator[FileProblem]:
+        policy = self.get(name).get("scheduling_policy", "__DEFAULT__")
+        scheduling = mapping(self.document.content.get("scheduling"))
+        known = {"__DEFAULT__", *mapping(scheduling.get("policies"))}
+        if isinstance(policy, str):
+            what = f"scheduling.policies has no {policy!r}"
+            where = (*where, "scheduling_policy")
+            yield from self.document.unknown(where, policy, known, what)
+
+    def _templates(self, name: str, where: KeyPath) -> Iterator[FileProblem]:
+        """Check job templates of the deployment or of its services, in either form."""
+        if not self._has_services(name):
+            return
+        config = self.config(name)
+        yield from self._file(config.get("file"), (*where, "file"))
+        for service, content in mapping(config.get("services")).items():
+            below = (*where, "services", service)
+            if isinstance(content, dict):
+                yield from self._file(content.get("file"), (*below, "file"))
+            else:
+                yield from self._file(content, below)
+
+    def _qpu(self, name: str, where: KeyPath) -> Iterator[FileProblem]:
+        """Check the QPU of an ``sfq.rest``, whose client runs on this host."""
+        config = self.config(name)
+        kind = config.get("type", "sfq")
+        if kind not in (known := qpu.names()):
+            what, right = f"unknown QPU type {kind!r}", suggestion(str(kind), known)
+            yield self.document.problem((*where, "type"), what, right)
+            return
+        try:
+            obstacle = qpu.load(str(kind)).problem()
+        except InputError as error:
+            obstacle = str(error)
+        if obstacle is not None:
+            what = f"QPUs of type {kind} cannot be used: {obstacle}"
+            right = "install what is missing"
+            yield self.document.problem((*where, "type"), what, right)
+            return
+        for key in qpu.load(str(kind)).files:
+            yield from self._file(config.get(key), (*where, key))
+        try:
+            RestConnector.client(name, config, self.document.folder)
+        except InputError as error:
+            right = f"see the keys of QPUs of type {kind}"
+            # the client names the value that it refuses
+            refused = [
+                key for key in config if str(error).startswith(f"{config[key]}:")
+            ]
+            yield self.document.problem((*where, *refused[:1]), str(error), right)
+
+    def _emulated(self, name: str, where: KeyPath) -> Iterator[FileProblem]:
+        """Check that an emulated device of the technology has the topology."""
+        config = self.config(name)
+        if "topology" not in config:
+            return
+        # it takes as long to import as all other checks take
+        from sf_quantum.service.device.emulator.device import EmulatedDevice
+
+        keys = {"technology", "topology"} & config.keys()
+        try:
+            EmulatedDevice.from_config({key: config[key] for key in keys})
+        except InputError as error:
+            what = str(error).removeprefix("topology: ")
+            right = "write one that it has, or remove topology"
+            yield self.document.problem((*where, "topology"), what, right)
+
+    def _files(self, value: JSON, where: KeyPath) -> Iterator[FileProblem]:
+        """Check the keys that name files, also in nested connections."""
+        for below, item in nested(value, where):
+            if below[-1] in FILES:
+                yield from self._file(item, below)
+
+    def _file(self, file: JSON, where: KeyPath) -> Iterator[FileProblem]:
+        # SSH keys are relative to the driver's folder, other files to the StreamFlow file
+        if isinstance(file, str) and not any(
+            (folder / Path(file).expanduser()).is_file()
+            for folder in (self.document.folder, Path())
+        ):
+            what = f"{file}: no such file"
+            right = near_file(self.document.folder / file) or "name an existing file"
+            yield self.document.problem(where, what, right)
+
+
+def recovery(document: Document) -> Iterator[FileProblem]:
+    """Check that there is a failure manager if ``onFailure`` relies on retries."""
+    if is_misspelt("failureManager", document.content):
+        return
+    manager = mapping(document.content.get("failureManager"))
+    default = "default" if manager.get("enabled") is True else "dummy"
+    if manager.get("type", default) != "dummy":
+        return
+    for where, config in _fallbacks(document.content):
+        on_failure = config.get("onFailure", "fallback")
+        what = f"onFailure: {on_failure} needs a failureManager, which is missing"
+        yield document.problem(where, what, ADVICE)
+
+
+def _fallbacks(content: dict[str, JSON]) -> Iterator[tuple[KeyPath, dict[str, JSON]]]:
+    """Configurations that rely on retries, as those of candidates do by default."""
+    for name, entry in mapping(content.get("bindingFilters")).items():
+        config = mapping(mapping(entry).get("config"))
+        candidate = mapping(entry).get("type") == "sfq.candidate"
+        if candidate and config.get("onFailure") != "fail":
+            yield ("bindingFilters", name, "config", "onFailure"), config
+    holders: list[tuple[KeyPath, JSON]] = [
+        (("deployments", name), deployment)
+        for name, deployment in mapping(content.get("deployments")).items()
+    ]
+    scheduler = mapping(content.get("scheduling")).get("scheduler")
+    for where, holder in [*holders, (("scheduling", "scheduler"), scheduler)]:
+        config = mapping(mapping(holder).get("config"))
+        if config.get("onFailure") == "fallback":
+            yield (*where, "config", "onFailure"), config
+
+
+def _wrapped(deployment: dict[str, JSON]) -> str | None:
+    wraps = deployment.get("wraps")
+    name = wraps.get("deployment") if isinstance(wraps, dict) else wraps
+    return name if isinstance(name, str) else None

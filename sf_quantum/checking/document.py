@@ -1,0 +1,206 @@
+"""A YAML file as StreamFlow reads it, with the line of each key."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ruamel.yaml import YAML
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.nodes import MappingNode, Node, SequenceNode
+
+from sf_quantum.errors import InputError
+from sf_quantum.files import JSON, cannot_read, mapping
+from sf_quantum.validation import KeyPath, dotted
+
+SHOWN = 12
+# the similarity of a misspelt key, 0 to 1
+MISSPELT = 0.8
+# and of a file's name; one that is less alike is another's
+NEAR = 0.75
+# what ruamel says where a key or an item is indented further than those before it, or less
+MISALIGNED = re.compile(r"expected <block end>, but found ('[?-]'|'<block \w+ start>')")
+
+
+@dataclass(frozen=True)
+class FileProblem:
+    """A problem of a file; its text is one line.
+
+    :param line: counted from 1; None if the problem concerns the file as a whole
+    :param where: keys and indices from the top of the file
+    :param right: how to fix it
+    :param remark: whether the file runs all the same
+    """
+
+    file: str
+    line: int | None
+    where: KeyPath
+    what: str
+    right: str
+    remark: bool = False
+
+    def to_json(self) -> dict[str, JSON]:
+        """Its line, and the parts of it."""
+        return {
+            "text": str(self),
+            "file": self.file,
+            "line": self.line,
+            "key": dotted(self.where),
+            "what": self.what,
+            "right": self.right,
+        }
+
+    def __str__(self) -> str:
+        file = self.file if self.line is None else f"{self.file}:{self.line}"
+        kind = "remark" if self.remark else ""
+        parts = [file, kind, dotted(self.where), f"{self.what}; {self.right}"]
+        return " ".join(": ".join(part for part in parts if part).split())
+
+
+class UnreadableError(InputError):
+    """A file that cannot be checked at all."""
+
+    def __init__(self, problem: FileProblem) -> None:
+        super().__init__(str(problem))
+        self.problem = problem
+
+
+@dataclass(frozen=True)
+class Document:
+    """A YAML mapping, and the file's name as given by the user.
+
+    :param lines: of the keys and items, counted from 1
+    """
+
+    name: str
+    content: dict[str, JSON]
+    lines: dict[KeyPath, int]
+
+    @classmethod
+    def read(cls, path: Path, kind: str) -> Document:
+        """Read a file as StreamFlow does: ruamel, YAML 1.2, no key twice.
+
+        :param kind: of the file ("StreamFlow file"), for the error message
+        :raises UnreadableError: if it is missing, not YAML, empty or not a mapping
+        """
+        name, line, right = str(path), None, f"expected a {kind}"
+        try:
+            text = path.read_text(encoding="utf-8")
+            yaml = YAML(typ="safe", pure=True)
+            root = yaml.compose(text)
+            content = root and _keys_as_text(yaml.constructor.construct_document(root))
+            if isinstance(content, dict):
+                lines = {(): root.start_mark.line + 1, **dict(_lines(root, ()))}
+                return cls(name, content, lines)
+            line = None if content is None else 1
+            what = f"the file is {'empty' if line is None else 'not a mapping of keys'}"
+        except (OSError, UnicodeDecodeError) as error:
+            text = str(cannot_read(name, f"a {kind}", error)).removeprefix(f"{name}: ")
+            what, _, right = text.partition("; ")
+        except YAMLError as error:
+            what = "not YAML"
+            if isinstance(error, MarkedYAMLError) and (mark := error.problem_mark):
+                # for a duplicate key, the rest of ruamel's text is advice to programmers
+                why = (error.problem or error.context or "").split(" with value")[0]
+                line = mark.line + 1
+                if MISALIGNED.match(why):
+                    why = "its indentation does not fit the lines around it"
+                what = f"not YAML at column {mark.column + 1} ({why})"
+        raise UnreadableError(FileProblem(name, line, (), what, right))
+
+    @property
+    def folder(self) -> Path:
+        """The folder in which relative paths of the file start."""
+        return Path(self.name).parent
+
+    def expanded(self, name: str) -> str:
+        """A name with its prefix, of ``$namespaces``, written out."""
+        prefix, colon, rest = name.partition(":")
+        base = mapping(self.content.get("$namespaces")).get(prefix)
+        return f"{base}{rest}" if colon and isinstance(base, str) else name
+
+    def problem(self, where: KeyPath, what: str, right: str) -> FileProblem:
+        """A problem at a key, or at the nearest existing key above it."""
+        above = (where[:length] for length in range(len(where), -1, -1))
+        line = next(self.lines[place] for place in above if place in self.lines)
+        return FileProblem(self.name, line, where, what, right)
+
+    def remark(self, where: KeyPath, what: str, right: str) -> FileProblem:
+        """As :meth:`problem`, of what runs all the same."""
+        return replace(self.problem(where, what, right), remark=True)
+
+    def unknown(
+        self, where: KeyPath, name: str, known: Iterable[str], what: str
+    ) -> Iterator[FileProblem]:
+        """A problem if the name is not one of the known ones."""
+        if name not in known:
+            yield self.problem(where, what, suggestion(name, known))
+
+
+def nested(value: JSON, where: KeyPath) -> Iterator[tuple[KeyPath, JSON]]:
+    """The value and all values inside it, each with its path."""
+    yield where, value
+    for key, item in mapping(value).items():
+        yield from nested(item, (*where, key))
+    for index, item in enumerate(value if isinstance(value, list) else []):
+        yield from nested(item, (*where, index))
+
+
+def is_misspelt(key: str, content: Mapping[str, JSON]) -> bool:
+    """Whether a key that is missing seems to be there under another spelling.
+
+    That is said of the other key, so nothing need be said of what the missing one lacks.
+    """
+    return key not in content and bool(
+        difflib.get_close_matches(key, content, 1, MISSPELT)
+    )
+
+
+def suggestion(word: str, known: Iterable[str], *, cutoff: float = 0.6) -> str:
+    """A suggestion for an unknown name.
+
+    :param cutoff: the required similarity, 0 to 1; lower for paths, of which one missing
+        level is a large part
+    :returns: the closest known name, or else the known names
+    """
+    names = sorted(set(known))
+    if not names:
+        return "none is defined"
+    lower = {name.lower(): name for name in reversed(names)}
+    if close := difflib.get_close_matches(word.lower(), lower, n=1, cutoff=cutoff):
+        return f"did you mean {lower[close[0]]}?"
+    more = ", ..." if len(names) > SHOWN else ""
+    return f"known: {', '.join(names[:SHOWN])}{more}"
+
+
+def near_file(path: Path) -> str | None:
+    """A suggestion for a missing file: one beside it with nearly its name, if any."""
+    try:
+        names = [one.name for one in path.parent.iterdir()]
+    except OSError:
+        return None
+    near = difflib.get_close_matches(path.name, names, 1, NEAR)
+    return f"did you mean {near[0]}?" if near else None
+
+
+def _keys_as_text(value: JSON) -> JSON:
+    if isinstance(value, dict):
+        return {str(key): _keys_as_text(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_keys_as_text(item) for item in value]
+    return value
+
+
+def _lines(node: Node, where: KeyPath) -> Iterator[tuple[KeyPath, int]]:
+    """The line of each key and item below a node."""
+    children: list[tuple[str | int, Node, Node]] = []
+    if isinstance(node, MappingNode):
+        children = [(str(key.value), key, value) for key, value in node.value]
+    elif isinstance(node, SequenceNode):
+        children = [(index, item, item) for index, item in enumerate(node.value)]
+    for part, marked, child in children:
+        yield (*where, part), marked.start_mark.line + 1
+        yield from _lines(child, (*where, part))

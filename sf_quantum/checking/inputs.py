@@ -1,0 +1,118 @@
+"""Checks of the file of inputs against the workflow's inputs."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Iterator
+from urllib.parse import unquote
+
+from sf_quantum.checking import types
+from sf_quantum.checking.cwl import Entry, Position, Process
+from sf_quantum.checking.document import (
+    NEAR,
+    Document,
+    FileProblem,
+    near_file,
+    nested,
+    suggestion,
+)
+from sf_quantum.files import JSON, mapping
+
+FILE_KEYS = (
+    "class location path basename dirname nameroot nameext checksum size "
+    "secondaryFiles format contents listing"
+).split()
+
+
+def check(
+    settings: Document, process: Process, root: Position
+) -> Iterator[FileProblem]:
+    """Check the values, and that none is missing."""
+    inputs = process.inputs
+    absent = [name for name in inputs if name not in settings.content]
+    for name, value in settings.content.items():
+        if name in inputs:
+            if (root.document.name, inputs[name].where) in process.faulty:
+                continue
+            problems = [*_value(settings, inputs[name], value)]
+            yield from problems or _files(settings, inputs[name], value, root.document)
+        # cwl:requirements, $namespaces and the like are not inputs
+        elif not (":" in name or name.startswith("$")):
+            yield _extra(settings, name, inputs, absent)
+    for name in absent:
+        body = inputs[name].body
+        if (root.document.name, inputs[name].where) in process.faulty:
+            continue
+        near = difflib.get_close_matches(name, settings.content, 1, NEAR)
+        if not types.is_optional(body) and not (near and near[0] not in inputs):
+            kind = types.shown(types.read(types.declared(body)))
+            right = f"add {name}: (its type is {kind})"
+            yield settings.problem((), f"the input {name} is missing", right)
+
+
+def _extra(
+    settings: Document, name: str, inputs: Collection[str], absent: Collection[str]
+) -> FileProblem:
+    what = "the workflow has no such input"
+    if near := difflib.get_close_matches(name, absent, 1, NEAR):
+        return settings.problem((name,), what, f"did you mean {near[0]}?")
+    ignored = f"{what}, StreamFlow ignores it"
+    return settings.remark((name,), ignored, suggestion(name, inputs))
+
+
+def _value(settings: Document, entry: Entry, value: JSON) -> Iterator[FileProblem]:
+    if value is None and "default" in mapping(entry.body):
+        return
+    declared = types.read(types.declared(entry.body))
+    if fault := types.fault(value, declared, (entry.name,)):
+        yield settings.problem(fault.where, fault.what, fault.right)
+
+
+def _files(
+    settings: Document, entry: Entry, value: JSON, workflow: Document
+) -> Iterator[FileProblem]:
+    """Check the keys of files, and the formats of those that an input names."""
+    wanted = mapping(entry.body).get("format")
+    for where, item in nested(value, (entry.name,)):
+        content = mapping(item)
+        if content.get("class") not in types.FILES:
+            continue
+        for key in content:
+            if key not in FILE_KEYS and ":" not in key:
+                right = suggestion(key, FILE_KEYS)
+                yield settings.problem((*where, key), "unknown key", right)
+        inside = {"secondaryFiles", "listing"} & {*where}
+        named = isinstance(wanted, str) and not wanted.startswith("$")
+        if content["class"] != "File" or inside or not named:
+            continue
+        given = content.get("format")
+        if given is None:
+            right = f"add format: {wanted}, which the workflow expects"
+            yield settings.problem(where, "the file has no format", right)
+        elif "$schemas" not in workflow.content:
+            # StreamFlow reads the inputs with the workflow's namespaces
+            full = workflow.expanded(settings.expanded(str(given)))
+            if full != workflow.expanded(str(wanted)):
+                what, right = f"the format is {given}", f"{wanted} is expected"
+                yield settings.problem((*where, "format"), what, right)
+
+
+def missing_files(settings: Document, name: str) -> Iterator[FileProblem]:
+    """Find files that do not exist, or are no files."""
+    for where, item in nested(settings.content[name], (name,)):
+        kind = mapping(item).get("class")
+        file = mapping(item).get("location", mapping(item).get("path"))
+        if kind not in types.FILES or not isinstance(file, str) or "://" in file[5:]:
+            continue
+        if "://" in file and not file.startswith("file://"):
+            continue
+        plain = file.removeprefix("file://")
+        names = (settings.folder / plain, settings.folder / unquote(plain))
+        path = next((p for p in names if p.exists()), None)
+        if path is None:
+            right = near_file(names[0]) or "a relative path starts at this file"
+            yield settings.problem(where, f"{file}: no such file", right)
+        elif path.is_dir() != (kind == "Directory"):
+            other = "Directory" if path.is_dir() else "File"
+            right = f"write class: {other}, or name a {str(kind).lower()}"
+            yield settings.problem(where, f"{file} is not a {kind}", right)

@@ -1,0 +1,296 @@
+"""What cwl-utils, the parser with which StreamFlow reads CWL, says of the files.
+
+It takes a third of a second to import, so this module is imported where it is needed.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import re
+from collections.abc import Iterator
+from difflib import get_close_matches
+from pathlib import Path
+from types import ModuleType
+from urllib.parse import unquote, urlsplit
+
+from cwl_utils.parser import (
+    Workflow,
+    cwl_v1_0,
+    cwl_v1_1,
+    cwl_v1_2,
+    load_document_by_yaml,
+)
+from cwl_utils.parser.utils import static_checker
+from schema_salad.exceptions import SchemaSaladException, ValidationException
+from schema_salad.fetcher import DefaultFetcher
+from schema_salad.utils import yaml_no_ts
+
+from sf_quantum.checking.cwl import CLASSES, Entry, Position, Process
+from sf_quantum.checking.document import Document, FileProblem, nested, suggestion
+from sf_quantum.files import mapping
+from sf_quantum.validation import KeyPath
+
+INVALID = re.compile(r"invalid field `([^`]*)`, expected one of: (.*)")
+MISSING = re.compile(r"missing required field `([^`]*)`")
+UNDEFINED = re.compile(r"undefined reference to `([^`]*)`")
+MISMATCH = re.compile(
+    r"Source '([^']*)' of type (.*?) is incompatible with sink '([^']*)' of type (.*)"
+)
+# said of the alternatives of a value, besides what is wrong with it
+VAGUE = re.compile(
+    r"Expected (?!one of)|Value |tried |contains undefined reference to `_:"
+)
+UNKNOWN = "unknown field"
+VALUES = {
+    "class": CLASSES,
+    "scatterMethod": ("dotproduct", "nested_crossproduct", "flat_crossproduct"),
+    "linkMerge": ("merge_nested", "merge_flattened"),
+    "pickValue": ("first_non_null", "the_only_non_null", "all_non_null"),
+    "loadListing": ("no_listing", "shallow_listing", "deep_listing"),
+    "outputMethod": ("last", "all"),
+}
+CWLTOOL = "http://commonwl.org/cwltool#"
+EXTENSIONS = ("CUDARequirement", "Loop", "MPIRequirement", "Secrets", "ShmSize")
+VERSIONS: dict[str, ModuleType] = {
+    "v1.0": cwl_v1_0,
+    "v1.1": cwl_v1_1,
+    "v1.2": cwl_v1_2,
+}
+
+
+class Files(DefaultFetcher):
+    """Reads files only, and takes it that what other URLs name exists."""
+
+    def __init__(self) -> None:
+        super().__init__({}, None)
+
+    def fetch_text(self, url: str, content_types: list[str] | None = None) -> str:
+        if urlsplit(url).scheme != "file":
+            raise OSError(url)
+        return super().fetch_text(url, content_types)
+
+    def check_exists(self, url: str) -> bool:
+        return urlsplit(url).scheme != "file" or super().check_exists(url)
+
+
+class Parser:
+    """Reads the files of a workflow once more, with cwl-utils.
+
+    :ivar problems: unknown and missing fields, and other values that it rejects
+    :ivar faulty: the places of the objects that have them
+    """
+
+    def __init__(self, process: Process) -> None:
+        self.problems: list[FileProblem] = []
+        self.faulty: set[tuple[str, KeyPath]] = set()
+        self._vague: list[FileProblem] = []
+        self._parsed: list[tuple[Document, str, list[object]]] = []
+        positions: dict[str, list[Position]] = {}
+        for position in process.read.values():
+            positions.setdefault(position.document.name, []).append(position)
+        for read in positions.values():
+            self._read(read)
+        self.faulty |= {(p.file, p.where[:-1]) for p in self.problems if p.where}
+
+    def rest(self, known: list[FileProblem]) -> Iterator[FileProblem]:
+        """What it says besides, where nothing else is wrong.
+
+        :param known: the problems that were found
+        """
+        files = {problem.file for problem in known}
+        yield from (problem for problem in self._vague if problem.file not in files)
+        if not known:
+            for document, version, processes in self._parsed:
+                for process in processes:
+                    yield from _links(document, process, version)
+
+    def _read(self, read: list[Position]) -> None:
+        document = read[0].document
+        version = str(document.content.get("cwlVersion"))
+        if version not in VERSIONS:
+            what = f"StreamFlow does not read version {version}"
+            right = f"write one of {', '.join(VERSIONS)}"
+            self.problems.append(document.problem(("cwlVersion",), what, right))
+            return
+        found = [*_Requirements(document, VERSIONS[version]).check(read)]
+        self.problems += found
+        try:
+            parsed = _parsed(document, version)
+            self._parsed.append((document, version, parsed))
+        except ValidationException as error:
+            precise, vague = _sorted(document, error)
+            lines = {problem.line for problem in found}
+            self.problems += (p for p in precise if p.line not in lines)
+            if not precise and not found:
+                self._vague += vague
+        except OSError:  # a part of it is elsewhere
+            return
+
+
+def _parsed(document: Document, version: str) -> list[object]:
+    """The processes of a document, as cwl-utils reads them.
+
+    :raises ValidationException: if it rejects the document
+    :raises OSError: if a part of it is not a file
+    """
+    path = Path(document.name).absolute()
+    content = yaml_no_ts().load(io.StringIO(path.read_text(encoding="utf-8")))
+    content.pop("$schemas", None)  # ontologies, which are on the network
+    uri = path.as_uri()
+    options = VERSIONS[version].LoadingOptions(fileuri=uri, fetcher=Files())
+    parsed = load_document_by_yaml(content, uri, options, load_all=True)
+    return parsed if isinstance(parsed, list) else [parsed]
+
+
+def _sorted(
+    document: Document, error: ValidationException, entry: Entry | None = None
+) -> tuple[list[FileProblem], list[FileProblem]]:
+    """What cwl-utils says: precisely, and of the alternatives of a value."""
+    leaves = [leaf for leaf in error.leaves() if leaf.message]
+    precise = [
+        _problem(document, leaf, entry)
+        for leaf in leaves
+        if not VAGUE.match(leaf.message)
+    ]
+    meant = {(p.where[:-1], p.right) for p in precise if p.what == UNKNOWN}
+    # a misspelt field is not missing, too
+    kept = [
+        p
+        for p in precise
+        if (p.where, f"did you mean {p.right.removeprefix('add ')[:-1]}?") not in meant
+    ]
+    return kept, [_problem(document, leaf, entry) for leaf in leaves[-1:]]
+
+
+def _links(document: Document, process: object, version: str) -> Iterator[FileProblem]:
+    """Check a workflow, and those inside it, as StreamFlow does when it starts."""
+    if not isinstance(process, Workflow):
+        return
+    process.cwlVersion = version
+    for step in process.steps:
+        yield from _links(document, step.run, version)
+    logger = logging.getLogger("cwl_utils")
+    level = logger.level
+    logger.setLevel(logging.ERROR)  # it warns of what may be right
+    try:
+        static_checker(process)
+    except ValidationException as error:
+        text = " ".join(str(error).split())
+        if match := MISMATCH.search(text):
+            source, given, sink, wanted = match.groups()
+            what = f"the source {source} is {_type(given)}"
+            where = next((p for p in document.lines if p and p[-1] == sink), ())
+            yield document.problem(where, what, f"{_type(wanted)} is expected")
+        else:
+            yield _rejected(document, (), text)
+    except OSError:  # a step runs what is elsewhere
+        return
+    finally:
+        logger.setLevel(level)
+
+
+def _type(text: str) -> str:
+    return text.strip('"')[:80]
+
+
+def _rejected(document: Document, where: KeyPath, text: str) -> FileProblem:
+    what = f"StreamFlow rejects it: {text[:160]}"
+    return document.problem(where, what, "see CWL's documentation")
+
+
+class _Requirements:
+    """Checks requirements, which cwl-utils takes for one of many alternatives."""
+
+    def __init__(self, document: Document, module: ModuleType) -> None:
+        self.document, self.module = document, module
+        self.known = [
+            name
+            for name, kind in vars(module).items()
+            if "class" in getattr(kind, "attrs", ())
+            and name not in (*CLASSES, "File", "Directory", "ProcessGenerator")
+        ]
+
+    def check(self, read: list[Position]) -> Iterator[FileProblem]:
+        """Check those of processes, and of the steps in them."""
+        places: dict[KeyPath, Entry] = {}
+        for position in read:
+            steps = [
+                position.inner(e.body, e.where, "") for e in position.entries("steps")
+            ]
+            for holder in (position, *steps):
+                places |= {entry.where: entry for entry in holder.requirements}
+        for entry in places.values():
+            yield from self._entry(entry)
+
+    def _entry(self, entry: Entry) -> Iterator[FileProblem]:
+        if entry.name in ("$import", "$include", "None"):
+            return
+        key = entry.where[-1]
+        given = key if isinstance(key, str) else str(mapping(entry.body).get("class"))
+        full = self.document.expanded(given)
+        if entry.name in EXTENSIONS and full != f"{CWLTOOL}{entry.name}":
+            what = f"{given} is not {CWLTOOL}{entry.name}"
+            right = (
+                f'write cwltool:{entry.name}, and $namespaces: {{cwltool: "{CWLTOOL}"}}'
+            )
+            yield self.document.problem(entry.where, what, right)
+            return
+        kind = getattr(self.module, entry.name, None)
+        if entry.name not in self.known or kind is None:
+            is_hint = "hints" in entry.where
+            near = get_close_matches(entry.name, self.known, n=1, cutoff=0.8)
+            what = f"unknown requirement {entry.name}"
+            if not is_hint:
+                right = suggestion(entry.name, self.known)
+                yield self.document.problem(entry.where, what, right)
+            elif near:
+                yield self.document.remark(
+                    entry.where, what, f"did you mean {near[0]}?"
+                )
+            return
+        uri = Path(self.document.name).absolute().as_uri()
+        options = self.module.LoadingOptions(fileuri=uri, fetcher=Files())
+        content = {**mapping(entry.body), "class": entry.name}
+        try:
+            kind.fromDoc(content, uri, options)
+        except ValidationException as error:
+            precise, vague = _sorted(self.document, error, entry)
+            yield from precise or vague
+
+
+def _problem(
+    document: Document, leaf: SchemaSaladException, entry: Entry | None = None
+) -> FileProblem:
+    """A problem at the line of a leaf, or else inside an entry."""
+    text = " ".join(leaf.message.split())
+    match = INVALID.search(text) or MISSING.search(text) or UNDEFINED.search(text)
+    name = re.split("[#/]", unquote(match[1]))[-1] if match else ""
+    places = [
+        place
+        for place, line in document.lines.items()
+        if (entry and place[: len(entry.where)] == entry.where)
+        or (leaf.start and line == leaf.start[0])
+    ]
+    contents = dict(nested(document.content, ()))
+    exact = [p for p in places if (p and p[-1] == name) or contents.get(p) == name]
+    where = min(exact or places, key=len, default=())
+    is_choice = text.startswith("Expected one of") or "valid values" in text
+    for place in places if is_choice else ():
+        values, value = VALUES.get(str(place[-1]) if place else ""), contents.get(place)
+        if values and value not in values:
+            what = f"unknown {place[-1]} {value!r}"
+            return document.problem(place, what, suggestion(str(value), values))
+    if match is None:
+        return _rejected(document, where, text)
+    if match.re is INVALID:
+        right = suggestion(name, re.findall("`([^`]*)`", match[2]))
+        return document.problem(where, UNKNOWN, right)
+    if match.re is MISSING:
+        where = where if not exact else where[:-1]
+        return document.problem(where, f"{name} is missing", f"add {name}:")
+    if where and (values := VALUES.get(str(where[-1]))):
+        what = f"unknown {where[-1]} {name!r}"
+        return document.problem(where, what, suggestion(name, values))
+    what = f"it refers to {name!r}, which does not exist"
+    return document.problem(where, what, "write a name that exists")

@@ -1,0 +1,403 @@
+"""Unknown keys and wrong values, according to the schemas of StreamFlow and its plugins.
+
+StreamFlow validates the same schemas, but prints a dump of them, and misses errors on which
+it fails later: a misspelt key of a service, of a deployment, of a failure manager.
+This module descends the file and the schemas together. Keys of an object that no schema
+names are unknown, even if the schema permits additional ones; jsonschema validates single
+values.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from difflib import SequenceMatcher
+from itertools import starmap
+from typing import TypeAlias
+from urllib.parse import urldefrag, urljoin
+
+from jsonschema.exceptions import ValidationError, best_match
+from jsonschema.protocols import Validator
+from jsonschema.validators import validator_for
+from streamflow.config.schema import SfSchema
+from streamflow.ext.utils import load_extensions
+from streamflow.log_handler import logger
+
+from sf_quantum.checking.document import Document, FileProblem, suggestion
+from sf_quantum.errors import InputError
+from sf_quantum.files import JSON, listing, mapping
+from sf_quantum.validation import KeyPath
+
+Schema: TypeAlias = dict[str, JSON]
+
+VERSION = "v1.0"
+UNKNOWN = "unknown key"
+# handled by the walk; all other keywords concern single values and are left to jsonschema
+WALKED = frozenset(
+    "$ref $defs $id $schema allOf oneOf anyOf if then else properties patternProperties "
+    "required additionalProperties unevaluatedProperties items dependentSchemas".split()
+)
+NAMES = {
+    "string": "text",
+    "integer": "a whole number",
+    "number": "a number",
+    "boolean": "true or false",
+    "object": "a mapping of keys",
+    "array": "a list",
+    "null": "nothing",
+}
+BOUNDS = {
+    "minimum": "write {} or more",
+    "exclusiveMinimum": "write more than {}",
+    "maximum": "write {} or less",
+    "exclusiveMaximum": "write less than {}",
+    "minItems": "list at least {}",
+    "maxItems": "list at most {}",
+    "uniqueItems": "list each once",
+    "pattern": "write what matches {}",
+}
+
+
+@dataclass(frozen=True)
+class Part:
+    """A schema that applies to a value, and the base URI of its references.
+
+    :param lax: whether only its keys are checked, since StreamFlow ignores the values
+    """
+
+    schema: Schema
+    base: str
+    lax: bool = False
+
+    def sub(self, schema: JSON) -> Part:
+        """A schema inside this one; empty for ``true`` and ``false``."""
+        return replace(self, schema=mapping(schema))
+
+    def branches(self, keyword: str) -> list[Part]:
+        """The schemas of ``allOf``, ``oneOf`` or ``anyOf``."""
+        branches = self.schema.get(keyword)
+        return list(map(self.sub, branches)) if isinstance(branches, list) else []
+
+    @property
+    def properties(self) -> Schema:
+        return mapping(self.schema.get("properties"))
+
+    @property
+    def required(self) -> list[str]:
+        return [str(key) for key in listing(self.schema.get("required"))]
+
+    @property
+    def kinds(self) -> dict[str, str]:
+        """The keys with one permitted value, such as ``type``, and these values."""
+        return {
+            key: str(mapping(sub)["const"])
+            for key, sub in self.properties.items()
+            if "const" in mapping(sub)
+        }
+
+    def named(self) -> set[str]:
+        """The named keys, including those of conditions that do not hold."""
+        keys = {*self.properties, *self.required}
+        for part in [self, *self.branches("allOf")]:
+            for branch in part.schema.keys() & {"then", "else"}:
+                keys |= part.sub(part.schema[branch]).named()
+        return keys
+
+
+@functools.cache
+def rules() -> Rules:
+    """The rules, cached since StreamFlow registers plugins again at each load."""
+    return Rules()
+
+
+class Rules:
+    """The rules of StreamFlow and its installed plugins for a StreamFlow file.
+
+    :raises InputError: if a plugin cannot be loaded; StreamFlow would not start either
+    """
+
+    def __init__(self) -> None:
+        level = logger.level
+        logger.setLevel(logging.ERROR)
+        try:
+            load_extensions()
+        except (ImportError, AttributeError) as error:
+            raise InputError(
+                f"a StreamFlow plugin cannot be loaded: {error}; install or remove it"
+            ) from error
+        finally:
+            logger.setLevel(level)
+        self.schema = SfSchema()
+        self.root: Schema = self.schema.get_config(VERSION).contents
+        validator = validator_for(self.root)
+        self._whole = validator(self.root, registry=self.schema.registry)
+        self._any = validator({}, registry=self.schema.registry)
+
+    def check(self, document: Document) -> Iterator[FileProblem]:
+        """Find all unknown keys, missing keys and wrong values."""
+        version = document.content.get("version", VERSION)
+        if version not in self.schema.configs:
+            right = f"write version: {VERSION}"
+            yield document.problem(("version",), f"unknown version {version!r}", right)
+            document = replace(
+                document, content={**document.content, "version": VERSION}
+            )
+        found = list(self._walk(document.content, [self.top()], (), {}))
+        yield from starmap(document.problem, found)
+        # a file that StreamFlow rejects never passes
+        errors = self._whole.iter_errors(document.content)
+        if not found and (error := best_match(errors)):
+            yield document.problem(
+                tuple(error.absolute_path),
+                f"StreamFlow rejects it: {error.message[:160]}",
+                "see its documentation",
+            )
+
+    def top(self) -> Part:
+        """The schema of the whole file."""
+        return Part(self.root, self.schema.configs[VERSION])
+
+    def validator(self, schema: Schema) -> Validator:
+        """The jsonschema validator of a schema that refers to no part of its own."""
+        return self._any.evolve(schema=schema)
+
+    def is_type(self, value: JSON, types: JSON) -> bool:
+        """Whether a value has one of the types; true if there are none."""
+        names = [types] if isinstance(types, str) else types
+        if not isinstance(names, list):
+            return True
+        return any(self._any.is_type(value, str(name)) for name in names)
+
+    def parts(self, part: Part, value: JSON) -> Iterator[Part]:
+        """The schema and those it includes: references, conditions, alternatives."""
+        yield part
+        for inner in self._included(part, value):
+            yield from self.parts(inner, value)
+
+    def config(self, deployment: dict[str, JSON]) -> set[str]:
+        """The keys that the schemas name in the ``config`` of a deployment."""
+        entity: JSON = {"type": deployment.get("type"), "config": {}}
+        definition = self.top().sub(mapping(self.root["$defs"])["deployment"])
+        for part in self.parts(definition, entity):
+            if "config" in part.properties:
+                parts = self.parts(part.sub(part.properties["config"]), {})
+                return {key for inner in parts for key in inner.properties}
+        return set()
+
+    def _included(self, part: Part, value: JSON) -> Iterator[Part]:
+        schema = part.schema
+        if isinstance(reference := schema.get("$ref"), str):
+            yield self._referred(part, reference)
+        yield from part.branches("allOf")
+        if "if" in schema and not _asks_missing_type(part.sub(schema["if"]), value):
+            errors = self.validator(mapping(schema["if"])).iter_errors(value)
+            branch = "else" if any(True for _ in errors) else "then"
+            yield part.sub(schema.get(branch))
+        for keyword in ("oneOf", "anyOf"):
+            if keyword in schema and (best := self._best(part, keyword, value)):
+                yield best
+
+    def _referred(self, part: Part, reference: str) -> Part:
+        resolver = self.schema.registry.resolver(base_uri=part.base)
+        contents: Schema = resolver.lookup(reference).contents
+        # urljoin cannot join a fragment to a urn, and plugins may use one as $id
+        inside = reference.startswith("#")
+        base = part.base if inside else urldefrag(urljoin(part.base, reference)).url
+        return replace(part, schema=contents, base=base)
+
+    def _best(self, part: Part, keyword: str, value: JSON) -> Part | None:
+        """The most likely alternative: of the right type and kind, with the most keys.
+
+        The *kind* of a mapping is a key with one permitted value, such as ``type``.
+        """
+        branches = part.branches(keyword)
+        fitting = [p for p in branches if self.is_type(value, p.schema.get("type"))]
+        if not fitting or _shortened(value, branches):
+            return None
+        keys = mapping(value).keys()
+
+        def likeness(part: Part) -> tuple[float, int]:
+            named = {key for inner in self.parts(part, value) for key in inner.named()}
+            return _likeness(part, value), len(keys & named)
+
+        best = max(fitting, key=likeness)
+        # with the kinds of all alternatives, which an error message then suggests
+        kinds: Schema = {
+            key: {"enum": [p.kinds[key] for p in fitting if key in p.kinds]}
+            for key in best.kinds
+        }
+        return best.sub({**best.schema, "properties": {**best.properties, **kinds}})
+
+    def _walk(
+        self,
+        value: JSON,
+        parts: list[Part],
+        where: KeyPath,
+        above: Mapping[str, str],
+    ) -> Iterator[tuple[KeyPath, str, str]]:
+        """Descend the file and the schemas together.
+
+        :param above: the keys that the mappings around the value may have, each with the
+            key of its mapping in which the value is
+        """
+        parts = [inner for part in parts for inner in self.parts(part, value)]
+        for what, right in sorted(self._faults(value, parts, where)):
+            yield where, what, right
+        if isinstance(value, dict):
+            yield from self._keys(value, parts, where, above)
+        elif isinstance(value, list):
+            items = [p.sub(p.schema["items"]) for p in parts if "items" in p.schema]
+            for index, item in enumerate(value):
+                yield from self._walk(item, items, (*where, index), above)
+
+    def _faults(
+        self, value: JSON, parts: list[Part], where: KeyPath
+    ) -> set[tuple[str, str]]:
+        """Find the keywords that the value itself violates."""
+        faults = set()
+        for part in [part for part in parts if not part.lax]:
+            alone = {k: v for k, v in part.schema.items() if k not in WALKED}
+            for error in self.validator(alone).iter_errors(value):
+                faults.add(_sentence(value, error, where))
+            for keyword in ("oneOf", "anyOf"):
+                types = [branch.schema.get("type") for branch in part.branches(keyword)]
+                if types and not any(self.is_type(value, t) for t in types):
+                    faults.add(_not_of_type(value, types))
+            branches = part.branches("oneOf")
+            faults.update(_rivals(value, branches), _shortened(value, branches))
+        return faults
+
+    def _keys(
+        self,
+        value: dict[str, JSON],
+        parts: list[Part],
+        where: KeyPath,
+        above: Mapping[str, str],
+    ) -> Iterator[tuple[KeyPath, str, str]]:
+        known = {key for part in parts for key in part.named()}
+        below = {key: _children(key, parts, known) for key in value}
+        for key, children in below.items():
+            if isinstance(children, tuple) and children[0] == UNKNOWN:
+                if holder := self._holder(key, value, parts):
+                    below[key] = UNKNOWN, f"write it inside {holder}"
+                elif key in above:
+                    below[key] = UNKNOWN, f"write it beside {above[key]}"
+        suggested = {what[1] for what in below.values() if isinstance(what, tuple)}
+        for key in sorted({key for p in parts for key in p.required} - value.keys()):
+            if not {f"did you mean {key}?", f"write it inside {key}"} & suggested:
+                yield where, f"{key} is missing", f"add {key}:"
+        for key, item in value.items():
+            children = below[key]
+            if isinstance(children, tuple):
+                yield (*where, key), *children
+            else:
+                around = {**above, **dict.fromkeys(known, key)}
+                yield from self._walk(item, children, (*where, key), around)
+
+    def _holder(
+        self, key: str, value: dict[str, JSON], parts: list[Part]
+    ) -> str | None:
+        """The key whose mapping may have a key that this mapping may not have."""
+        for part in parts:
+            for name, schema in part.properties.items():
+                given = value.get(name, {})
+                inner = self.parts(part.sub(schema), mapping(given))
+                if any(key in one.properties for one in inner):
+                    return name
+        return None
+
+
+def _children(
+    key: str, parts: list[Part], known: set[str]
+) -> list[Part] | tuple[str, str]:
+    """The schemas of the value under a key, or what is wrong with the key."""
+    children = [p.sub(p.properties[key]) for p in parts if key in p.properties]
+    if children or key in known:
+        return children
+    patterns = [
+        (pattern, part.sub(schema))
+        for part in parts
+        for pattern, schema in mapping(part.schema.get("patternProperties")).items()
+    ]
+    fitting = [part for pattern, part in patterns if re.search(pattern, key)]
+    word = "additionalProperties"
+    rest = [part.schema[word] for part in parts if word in part.schema]
+    if fitting or (patterns and not rest and not known):
+        # StreamFlow does not check a service named GPU, but fails on the same keys
+        return fitting or [replace(part, lax=True) for _, part in patterns]
+    if rest and False not in rest:
+        return [part.sub(schema) for part in parts for schema in rest]
+    if patterns and not known:
+        right = f"a name must match {patterns[0][0]}"
+        return "StreamFlow does not accept this name", right
+    return (UNKNOWN, suggestion(key, known)) if known or rest else []
+
+
+def _asks_missing_type(condition: Part, value: JSON) -> bool:
+    """Whether ``if: type is X`` holds only because the type is missing.
+
+    The schemas of all connectors would apply at once; the missing key is reported anyway.
+    """
+    return "type" in condition.properties and "type" not in mapping(value)
+
+
+def _sentence(value: JSON, error: ValidationError, where: KeyPath) -> tuple[str, str]:
+    wanted = error.validator_value
+    if error.validator == "type":
+        return _not_of_type(value, wanted if isinstance(wanted, list) else [wanted])
+    if error.validator in ("enum", "const"):
+        names = [str(n) for n in (wanted if isinstance(wanted, list) else [wanted])]
+        kind = where[-1] if where else "value"
+        return f"unknown {kind} {_shown(value)}", suggestion(str(value), names)
+    examples = listing(mapping(error.schema).get("examples"))
+    if error.validator == "pattern" and examples:
+        right = f"write a value such as {' or '.join(map(str, examples))}"
+        return f"{_shown(value)} is not allowed", right
+    right = BOUNDS.get(error.validator, f"{error.validator} must be {{}}")
+    return f"{_shown(value)} is not allowed", right.format(wanted)
+
+
+def _not_of_type(value: JSON, types: list[JSON]) -> tuple[str, str]:
+    names = [NAMES.get(str(name), str(name)) for name in types if name != "null"]
+    right = f"write {' or '.join(dict.fromkeys(names))}"
+    if value is None:
+        return "the value is empty", (
+            f"{right}, {{}} for none" if "object" in types else right
+        )
+    if names == [NAMES["string"]] and type(value) is int:
+        right = f'{right}: "{value}"'
+    return f"{_shown(value)} has the wrong type", right
+
+
+def _shown(value: JSON) -> str:
+    text = repr(value)
+    return text if len(text) <= 40 else f"{text[:37]}..."
+
+
+def _likeness(part: Part, value: JSON) -> float:
+    """The similarity of a value's kind to that of an alternative, 0 to 1."""
+    pairs = [(str(mapping(value).get(key)), kind) for key, kind in part.kinds.items()]
+    return max((SequenceMatcher(None, *pair).ratio() for pair in pairs), default=0.0)
+
+
+def _shortened(value: JSON, branches: list[Part]) -> list[tuple[str, str]]:
+    """Find a value that gives only the kind of an alternative with more keys."""
+    for branch in branches:
+        for key, kind in branch.kinds.items():
+            more = [name for name in branch.required if name != key]
+            if value == kind and more:
+                keys = ", ".join([f"{key}: {kind}", *(f"{name}: ..." for name in more)])
+                return [(f"{kind} needs {' and '.join(more)}", f"write {{{keys}}}")]
+    return []
+
+
+def _rivals(value: JSON, branches: list[Part]) -> list[tuple[str, str]]:
+    """Find keys that exclude each other by a ``oneOf`` of ``required`` alone."""
+    alone = [
+        branch.required for branch in branches if set(branch.schema) == {"required"}
+    ]
+    given = [key for keys in alone for key in keys if key in mapping(value)]
+    return [(f"{' and '.join(given)} are both given", "keep one")] if given[1:] else []

@@ -1,0 +1,394 @@
+"""Checks of the targets of steps: quantum candidates, and QPUs that can run them now."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import TypeGuard
+
+from sf_quantum.candidates.decision import (
+    Exclusion,
+    FilterRules,
+    Obstacle,
+    describe,
+    is_below,
+)
+from sf_quantum.candidates.targets import (
+    StatusPoller,
+    StatusReply,
+    StatusSource,
+    status_source,
+    target_name,
+)
+from sf_quantum.checking import types
+from sf_quantum.checking.cwl import Process
+from sf_quantum.checking.deployments import EMULATOR, Binding, Deployments
+from sf_quantum.checking.document import (
+    Document,
+    FileProblem,
+    is_misspelt,
+    suggestion,
+)
+from sf_quantum.files import JSON, listing, mapping
+from sf_quantum.journal import ADVICE, SCHEDULER
+from sf_quantum.qpu import QpuStatus
+from sf_quantum.validation import KeyPath
+
+TYPE = "sfq.candidate"
+SLURM = "sfq.slurm"
+# for all QPUs together
+SECONDS = 5.0
+# what `sfq solve` sends
+KIND = "problem"
+# a larger file is not read for its size
+LARGEST_BYTES = 64 * 1024 * 1024
+
+
+def check_filters(document: Document) -> Iterator[FileProblem]:
+    """Check that each filter is named by a binding, and that there is a journal."""
+    scheduling = mapping(document.content.get("scheduling"))
+    scheduler = mapping(scheduling.get("scheduler"))
+    misspelt = (
+        is_misspelt("scheduling", document.content)
+        or is_misspelt("scheduler", scheduling)
+        or is_misspelt(SCHEDULER, {str(scheduler.get("type")): None})
+    )
+    named = {
+        name
+        for workflow in mapping(document.content.get("workflows")).values()
+        for binding in listing(mapping(workflow).get("bindings"))
+        for name in listing(mapping(binding).get("filters"))
+        if isinstance(name, str)
+    }
+    workflows = document.content.get("workflows")
+    for name, entry in mapping(document.content.get("bindingFilters")).items():
+        if mapping(entry).get("type") != TYPE or not isinstance(workflows, dict):
+            continue
+        where: KeyPath = ("bindingFilters", name)
+        if scheduler.get("type") != SCHEDULER and not misspelt:
+            what = f"{TYPE} learns from the run's journal, which is missing"
+            yield document.problem(where, what, ADVICE)
+        if name not in named:
+            right = f"add filters: [{name}] to the binding of the step"
+            yield document.problem(where, "no binding names this filter", right)
+
+
+def check_bindings(
+    deployments: Deployments, bindings: list[Binding], process: Process
+) -> Iterator[FileProblem]:
+    """Check the bindings of a workflow that name an ``sfq.candidate``."""
+    filters = mapping(deployments.document.content.get("bindingFilters"))
+    for name, entry in filters.items():
+        own = [b for b in bindings if name in listing(b.content.get("filters"))]
+        # what is wrong with a target is said once
+        sound = all(deployments.is_sound(binding) for binding in own)
+        if mapping(entry).get("type") == TYPE and own and sound:
+            config = mapping(mapping(entry).get("config"))
+            yield from _FilterCheck(deployments, name, config, own, process).check()
+
+
+def quantum_targets(deployments: Deployments, binding: Binding) -> list[str]:
+    """The names of the quantum targets of a binding."""
+    targets = deployments.targets(binding).values()
+    return [target_name(t) for t in targets if status_source(t, Path()) is not None]
+
+
+@dataclass(frozen=True)
+class _FilterCheck:
+    """A filter and the bindings of one workflow that name it, one at least."""
+
+    deployments: Deployments
+    name: str
+    config: dict[str, JSON]
+    bindings: list[Binding]
+    process: Process
+
+    def check(self) -> Iterator[FileProblem]:
+        yield from self._costs()
+        yield from self._forecasts()
+        yield from self._steps()
+        yield from self._sizes()
+        for binding in self.bindings:
+            yield from self._binding(binding)
+
+    def _problem(self, where: KeyPath, what: str, right: str) -> FileProblem:
+        below = ("bindingFilters", self.name, "config", *where)
+        return self.deployments.document.problem(below, what, right)
+
+    def _costs(self) -> Iterator[FileProblem]:
+        for target in self._strangers():
+            what = f"{target} is not a target of the candidates"
+            right = suggestion(target, self._targets())
+            yield self._problem(("costs", target), what, right)
+
+    def _strangers(self) -> set[str]:
+        """The names in ``costs`` that are not targets."""
+        return mapping(self.config.get("costs")).keys() - self._targets()
+
+    def _targets(self) -> set[str]:
+        bound = map(self.deployments.targets, self.bindings)
+        return {target_name(t) for targets in bound for t in targets.values()}
+
+    def _forecasts(self) -> Iterator[FileProblem]:
+        """Remark on predictions that no step would use."""
+        rules, entries = FilterRules(self.config), mapping(self.config.get("steps"))
+        own = [
+            rules.of(step) for step in (*entries, *(one.path for one in self.bindings))
+        ]
+        if all(one.forecast != "plan" for one in own):
+            return
+        bound = map(self.deployments.targets, self.bindings)
+        kinds = {t.deployment.type for targets in bound for t in targets.values()}
+        where = ("bindingFilters", self.name, "config")
+        document = self.deployments.document
+        if not any(one.predicts for one in own):
+            what = "forecast: plan has no effect without prefer: earliest"
+            yield document.remark(where, what, "add it, or omit forecast")
+        elif SLURM not in kinds:
+            what = f"forecast: plan has no effect, as no target is on {SLURM}"
+            yield document.remark(where, what, "omit it")
+
+    def _steps(self) -> Iterator[FileProblem]:
+        bound = {binding.path for binding in self.bindings}
+        entries = mapping(self.config.get("steps"))
+        for step in sorted(bound - entries.keys()):
+            yield from self._variables(step, self.config, ())
+        for step, entry in entries.items():
+            # an entry may apply to all steps below it, or to a step below a bound one
+            if not any(is_below(step, b) or is_below(b, step) for b in bound):
+                what = f"no binding of {step} names the filter {self.name}"
+                right = suggestion(step, bound, cutoff=0.4)
+                yield self._problem(("steps", step), what, right)
+            own = "variables" in mapping(entry)
+            config, where = (
+                (mapping(entry), ("steps", step)) if own else (self.config, ())
+            )
+            yield from self._variables(step, config, where)
+
+    def _variables(
+        self, step: str, config: dict[str, JSON], where: KeyPath
+    ) -> Iterator[FileProblem]:
+        variables = config.get("variables")
+        if not isinstance(variables, str) or "/" in self.process.unseen:
+            return
+        inputs = {
+            PurePosixPath(port).name
+            for port in self.process.taken
+            if is_below(port, step) and port != step
+        }
+        if inputs and variables not in inputs:
+            what = f"step {step} has no input {variables!r}"
+            right = suggestion(variables, inputs)
+            yield self._problem((*where, "variables"), what, right)
+        kinds = {
+            kind.name
+            for port, body in self.process.declared.items()
+            if is_below(port, step) and PurePosixPath(port).name == variables
+            for kind in types.read(types.declared(body))
+        }
+        if kinds and not kinds & {"int", "long", types.ANY, types.UNKNOWN}:
+            below = ("bindingFilters", self.name, "config", *where, "variables")
+            what = f"{variables} is {' or '.join(sorted(kinds))}, so no size is known"
+            right = "name the int input that holds the number of variables"
+            yield self.deployments.document.remark(below, what, right)
+
+    def _sizes(self) -> Iterator[FileProblem]:
+        """Check that each step with a limit on its problem's size names its size."""
+        rules, entries = FilterRules(self.config), mapping(self.config.get("steps"))
+        bound = {binding.path for binding in self.bindings}
+        steps = bound | {s for s in entries if any(is_below(s, b) for b in bound)}
+        limits: dict[KeyPath, str] = {}
+        for step in steps:
+            below = any(step != other and is_below(other, step) for other in steps)
+            if below or rules.of(step).variables is not None:
+                continue  # a step below is checked instead
+            levels: list[tuple[KeyPath, dict[str, JSON]]] = [((), self.config)]
+            for name in sorted(name for name in entries if is_below(step, name)):
+                levels.append((("steps", name), mapping(entries[name])))
+            for key in ("maxVariables", "minVariables"):
+                for where in [(*at, key) for at, keys in levels if key in keys][-1:]:
+                    limits[where] = key
+        for step in steps:
+            own = rules.of(step)
+            least, most = own.min_variables, own.max_variables
+            if least is not None and most is not None and least > most:
+                what = f"minVariables is {least}, but maxVariables is {most}"
+                right = f"no problem of {step} fits: write a smaller minVariables"
+                yield self._problem(("minVariables",), what, right)
+        for where, key in limits.items():
+            what = f"{key} needs the number of variables of the step's problem"
+            right = "name the int input that holds it: variables: INPUT"
+            yield self._problem(where, what, right)
+
+    def _binding(self, binding: Binding) -> Iterator[FileProblem]:
+        document, path = self.deployments.document, binding.path
+        rules = FilterRules(self.config).of(path)
+        targets = self.deployments.targets(binding)
+        quantum = quantum_targets(self.deployments, binding)
+        where: KeyPath = (*binding.where, "target")
+        if targets and not quantum:
+            what = "a candidate without a quantum target has nothing to decide"
+            yield document.problem(where, what, "add a quantum target")
+        elif len(targets) == 1:
+            what = "a candidate with one target has nothing to decide"
+            yield document.problem(where, what, "add a classical target")
+        manager = mapping(mapping(document.content.get("failureManager")).get("config"))
+        allowed = manager.get("max_retries")
+        # an attempt gets one quantum target, or all classical ones
+        needed = len(quantum) + (len(quantum) < len(targets))
+        if rules.fallback and isinstance(allowed, int) and allowed < needed:
+            where = ("failureManager", "config", "max_retries")
+            what = f"{path} needs {needed} attempts to try all its targets"
+            yield document.problem(where, what, f"write {needed} or more")
+        # one of the names in costs may be meant for the target
+        priced = rules.limits_cost and not self._strangers()
+        for where, target in targets.items() if priced else ():
+            name, emulated = target_name(target), target.deployment.type == EMULATOR
+            # real QPUs may report their cost
+            if emulated and name not in mapping(self.config.get("costs")):
+                what = f"{name} is emulated and free, so budget.cost does not limit it"
+                right = f"set the cost of a QPU second: costs: {{{name}: ...}}"
+                yield document.problem(where, what, right)
+
+
+@dataclass
+class Qpus:
+    """The QPUs of one StreamFlow file.
+
+    :param silent: why a QPU could not be queried, by its target's name
+    """
+
+    deployments: Deployments
+    silent: dict[str, str] = field(default_factory=dict)
+
+    def check(
+        self, bindings: list[Binding], sizes: Callable[[Binding], int]
+    ) -> Iterator[FileProblem]:
+        """Find QPUs that refuse their user, and steps that no target can run now.
+
+        A step with a classical target, or with a QPU that could not be queried, passes.
+
+        :param sizes: gives the number of variables of a step's problem, or 0
+        """
+        steps = [binding for binding in bindings if binding.kind == "step"]
+        replies = self._poll(steps)
+        refused = {n: reply for n, reply in replies.items() if _refused(reply)}
+        document = self.deployments.document
+        for binding in steps:
+            targets = self.deployments.targets(binding)
+            size, names = sizes(binding), [*map(target_name, targets.values())]
+            for target, name in zip(targets.values(), names, strict=True):
+                if reply := refused.pop(name, None):
+                    config = ("deployments", target.deployment.name, "config")
+                    right = "name credentials that the service accepts"
+                    what = f"{name} {describe(reply)}"
+                    yield document.problem(config, what, right)
+            obstacles = [_obstacle(replies[n], size) for n in names if n in replies]
+            where: KeyPath = (*binding.where, "target")
+            if replies.keys() >= {*names} and obstacles and None not in obstacles:
+                pairs = zip(names, obstacles, strict=True)
+                reasons = "; ".join(f"{name}: {why}" for name, why in pairs)
+                what = f"{binding.path} cannot run now: {reasons}"
+                right = "bind it elsewhere, or wait for the QPU"
+                yield document.problem(where, what, right)
+                continue
+            for where, target in targets.items():
+                name = target_name(target)
+                if why := _too_small(replies.get(name), size):
+                    what = f"{name} can never run {binding.path}: {why}"
+                    if _is_candidate(document, binding):
+                        right = "the other targets run it"
+                        yield document.remark(where, what, right)
+                    else:
+                        right = "remove the target, or name a filter sfq.candidate"
+                        yield document.problem(where, what, right)
+
+    def _poll(self, steps: list[Binding]) -> dict[str, StatusReply]:
+        folder = self.deployments.document.folder
+        sources: dict[str, StatusSource] = {
+            target_name(target): source
+            for binding in steps
+            for target in self.deployments.targets(binding).values()
+            if (source := status_source(target, folder)) is not None
+        }
+        if not sources:
+            return {}
+        replies = asyncio.run(StatusPoller(cooldown=0.0).poll(sources, SECONDS))
+        self.silent |= {
+            name: describe(reply)
+            for name, reply in replies.items()
+            if isinstance(reply, Exclusion) and not _refused(reply)
+        }
+        return replies
+
+
+def _refused(reply: StatusReply | None) -> TypeGuard[Exclusion]:
+    return isinstance(reply, Exclusion) and reply.cause is Obstacle.REFUSED
+
+
+def _obstacle(status: StatusReply, size: int) -> str | None:
+    if isinstance(status, Exclusion):
+        return None
+    if not status.online:
+        return status.reason or "the QPU is offline"
+    if status.payloads and KIND not in status.payloads:
+        return f"the QPU only runs {' and '.join(status.payloads)} jobs"
+    return _too_small(status, size)
+
+
+def _too_small(status: StatusReply | None, size: int) -> str | None:
+    if isinstance(status, QpuStatus) and 0 < status.qubits < size:
+        return f"{size} variables do not fit on {status.qubits} qubits"
+    return None
+
+
+def _is_candidate(document: Document, binding: Binding) -> bool:
+    filters = mapping(document.content.get("bindingFilters"))
+    names = map(str, listing(binding.content.get("filters")))
+    return any(mapping(filters.get(name)).get("type") == TYPE for name in names)
+
+
+def problem_size(
+    deployments: Deployments,
+    process: Process,
+    settings: Document | None,
+    binding: Binding,
+) -> int:
+    """A lower bound of the number of variables of a step's problem.
+
+    The rules of a candidate may name the input that holds it. Otherwise the smallest problem
+    file among the workflow's inputs gives it, since any of them may be the step's.
+    """
+    given = settings.content if settings is not None else {}
+    defaults = {n: mapping(e.body).get("default") for n, e in process.inputs.items()}
+    filters = mapping(deployments.document.content.get("bindingFilters"))
+    for key in listing(binding.content.get("filters")):
+        entry = mapping(filters.get(str(key)))
+        if entry.get("type") == TYPE:
+            rules = FilterRules(mapping(entry.get("config"))).of(binding.path)
+            port = process.origin(f"{binding.path}/{rules.variables}")
+            size = (defaults | given).get(PurePosixPath(port).name)
+            if rules.variables and isinstance(size, int):
+                return size
+    folder = settings.folder if settings is not None else Path()
+    sizes = [_variables(value, folder) for value in given.values()]
+    return min((size for size in sizes if size), default=0)
+
+
+def _variables(value: JSON, folder: Path) -> int:
+    """The number of variables of a problem file; 0 for everything else."""
+    file = mapping(value).get("path", mapping(value).get("location"))
+    if not isinstance(file, str) or not file.endswith(".json"):
+        return 0
+    path = folder / file.removeprefix("file://")
+    try:
+        if path.stat().st_size > LARGEST_BYTES:
+            return 0
+        content: JSON = json.loads(path.read_bytes())
+    except (OSError, ValueError):  # another check reports it
+        return 0
+    size = mapping(mapping(content).get("bqm")).get("num_variables")
+    return size if isinstance(size, int) else 0

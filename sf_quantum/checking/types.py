@@ -1,0 +1,278 @@
+"""CWL's types: which values they take, and which of them may be linked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from sf_quantum.checking.document import suggestion
+from sf_quantum.files import JSON, listing, mapping
+from sf_quantum.validation import KeyPath
+
+#: the values of the primitive types in YAML (CWL v1.2, CommandLineTool, section 5.1.1)
+PRIMITIVE: dict[str, tuple[type, ...]] = {
+    "boolean": (bool,),
+    "int": (int,),
+    "long": (int,),
+    "float": (int, float),
+    "double": (int, float),
+    "string": (str,),
+}
+ANY, NULL = "Any", "null"
+# a type that is defined elsewhere
+UNKNOWN = "a type that is defined elsewhere"
+# shortcuts for an output that is a stream, and for an input that becomes one
+STREAMS = ("stdin", "stdout", "stderr")
+FILES = ("File", "Directory")
+WORDS = (*PRIMITIVE, *FILES, ANY, NULL, "array", "record", "enum")
+# a value of the first is taken where one of the others is declared
+WIDER = {
+    "int": ("long", "float", "double"),
+    "long": ("int", "float", "double"),
+    "float": ("double",),
+    "double": ("float",),
+    "string": ("enum",),
+    "enum": ("string",),
+}
+
+
+@dataclass(frozen=True)
+class Type:
+    """One alternative of a type.
+
+    :param name: one of CWL's types, or ``UNKNOWN``
+    :param items: of an array
+    :param fields: of a record
+    :param symbols: of an enum
+    """
+
+    name: str
+    items: Types = ()
+    fields: dict[str, Types] = field(default_factory=dict, compare=False)
+    symbols: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        if self.name != "array":
+            return self.name
+        inner = shown(self.items)
+        return f"{inner}[]" if len(self.items) == 1 else f"({inner})[]"
+
+
+#: the alternatives of a type; none if nothing is known
+Types: TypeAlias = tuple[Type, ...]
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What is wrong with a value, and the path in it."""
+
+    where: KeyPath
+    what: str
+    right: str
+
+
+def read(declared: JSON) -> Types:
+    """Read a type in any of CWL's forms."""
+    return tuple(one for item in listing(declared) for one in _read(item))
+
+
+def declared(body: JSON) -> JSON:
+    """The type that an entry of ``inputs`` or ``outputs`` declares."""
+    return body.get("type") if isinstance(body, dict) else body
+
+
+def shown(types: Types) -> str:
+    """A type as CWL's short form writes it: ``File[]?``."""
+    names = [str(one) for one in types if one.name != NULL]
+    return " or ".join(names) + "?" * (len(names) < len(types))
+
+
+def array(types: Types) -> Types:
+    """An array of a type."""
+    return (Type("array", types),) if types else ()
+
+
+def items(types: Types) -> Types:
+    """The items of those alternatives that are arrays, and the others as they are."""
+    return tuple(
+        item for one in types for item in (one.items if one.name == "array" else (one,))
+    )
+
+
+def is_optional(body: JSON) -> bool:
+    """Whether an input needs no value."""
+    names = {one.name for one in read(declared(body))}
+    return "default" in mapping(body) or bool(names & {NULL, UNKNOWN}) or not names
+
+
+def fits(source: Types, sink: Types) -> bool:
+    """Whether a value of one type may be one of the other, as CWL's checkers decide it."""
+    known = [one for one in source if one.name != NULL]
+    if not sink or not source:
+        return True
+    if not known:
+        return any(one.name in (NULL, UNKNOWN) for one in sink)
+    return any(_fits(one, other) for one in known for other in sink)
+
+
+def fault(value: JSON, types: Types, where: KeyPath = ()) -> Fault | None:
+    """Why a value is not one of the type; ``None`` if it is."""
+    names = {one.name for one in types}
+    if not types or UNKNOWN in names:
+        return None
+    if value is None:
+        what = "the value is empty"
+        right = f"its type is {shown(types)}"
+        return None if NULL in names else Fault(where, what, right)
+    if ANY in names:
+        return None
+    faults = [_fault(value, one, where) for one in types if one.name != NULL]
+    if not faults or None in faults:
+        return None
+    found = [one for one in faults if one is not None]
+    # of several, one inside the value says most
+    best = max(found, key=lambda one: len(one.where))
+    if len(found) == 1 or len(best.where) > len(where):
+        return best
+    return Fault(where, f"{_short(value)} does not fit", f"its type is {shown(types)}")
+
+
+def unknown(declared: JSON, where: KeyPath) -> Iterator[tuple[KeyPath, str]]:
+    """The names in a type that are neither CWL's nor written like a reference."""
+    if isinstance(declared, str):
+        name = declared.rstrip("?[]")
+        if name not in (*WORDS, *STREAMS) and not any(c in name for c in "#:/."):
+            yield where, name
+    elif isinstance(declared, list):
+        for index, item in enumerate(declared):
+            yield from unknown(item, (*where, index))
+    elif isinstance(declared, dict) and "$import" not in declared:
+        yield from unknown(declared.get("type"), (*where, "type"))
+        yield from unknown(declared.get("items"), (*where, "items"))
+        for _, body, below in _fields(declared, where):
+            inner = below if isinstance(body, str) else (*below, "type")
+            yield from unknown(
+                body.get("type") if isinstance(body, dict) else body, inner
+            )
+
+
+def _read(item: JSON) -> Iterator[Type]:
+    if isinstance(item, str):
+        if item.endswith("?"):
+            yield Type(NULL)
+            yield from _read(item[:-1])
+        elif item.endswith("[]"):
+            yield Type("array", tuple(_read(item[:-2])))
+        elif item in STREAMS:
+            yield Type("File")
+        else:
+            yield Type(item if item in WORDS else UNKNOWN)
+        return
+    content = mapping(item)
+    match content.get("type"):
+        case "array":
+            yield Type("array", read(content.get("items")))
+        case "enum":
+            names = [str(name) for name in listing(content.get("symbols"))]
+            yield Type("enum", symbols=tuple(name.rpartition("/")[2] for name in names))
+        case "record":
+            fields = {
+                name: read(declared(body)) for name, body, _ in _fields(content, ())
+            }
+            yield Type("record", fields=fields)
+        case None:
+            yield Type(UNKNOWN)
+        case inner:
+            yield from read(inner)
+
+
+def _fields(
+    content: dict[str, JSON], where: KeyPath
+) -> Iterator[tuple[str, JSON, KeyPath]]:
+    above, fields = (*where, "fields"), content.get("fields")
+    for key, body in mapping(fields).items():
+        yield key, body, (*above, key)
+    for index, body in enumerate(fields if isinstance(fields, list) else []):
+        name = str(mapping(body).get("name")).rpartition("/")[2]
+        yield name.rpartition("#")[2], body, (*above, index)
+
+
+def _fits(source: Type, sink: Type) -> bool:
+    if {ANY, UNKNOWN} & {source.name, sink.name}:
+        return True
+    if source.name == sink.name == "array":
+        return fits(source.items, sink.items)
+    if source.name == sink.name == "record":
+        return all(
+            name in source.fields and fits(source.fields[name], types)
+            for name, types in sink.fields.items()
+            if not any(one.name == NULL for one in types)
+        )
+    return source.name == sink.name or sink.name in WIDER.get(source.name, ())
+
+
+def _fault(value: JSON, one: Type, where: KeyPath) -> Fault | None:
+    content, wrong = mapping(value), f"{_short(value)} does not fit"
+    right = f"its type is {one}"
+    if one.name in FILES:
+        return _file_fault(value, one.name, where)
+    if one.name == "array":
+        if not isinstance(value, list):
+            return Fault(where, wrong, f"its type is {one}: write a list")
+        faults = (fault(v, one.items, (*where, n)) for n, v in enumerate(value))
+        return next(filter(None, faults), None)
+    if one.name == "enum":
+        allowed = isinstance(value, str) and value in one.symbols
+        return None if allowed else Fault(where, wrong, _nearest(value, one.symbols))
+    if one.name == "record":
+        if not isinstance(value, dict):
+            return Fault(where, wrong, f"write the fields {', '.join(one.fields)}")
+        faults = (
+            fault(
+                content.get(name), types, (*where, name) if name in content else where
+            )
+            for name, types in one.fields.items()
+        )
+        found = next(filter(None, faults), None)
+        if found is not None and found.what == "the value is empty":
+            lacking = [name for name in one.fields if name not in content]
+            extra = [name for name in content if name not in one.fields]
+            if lacking and extra:
+                what = f"the record has no field {extra[0]}"
+                return Fault((*where, extra[0]), what, suggestion(extra[0], lacking))
+            what = f"the field {', '.join(lacking)} is missing"
+            return Fault(where, what, "add it") if lacking else found
+        return found
+    if one.name in PRIMITIVE and type(value) not in PRIMITIVE[one.name]:
+        return Fault(where, wrong, right)
+    return None
+
+
+def _file_fault(value: JSON, kind: str, where: KeyPath) -> Fault | None:
+    right = f"write {{class: {kind}, path: ...}}"
+    if not isinstance(value, dict):
+        return Fault(where, f"the value is not a {kind}", right)
+    found = value.get("class")
+    if found not in FILES:
+        what = "class is missing" if found is None else f"unknown class {_short(found)}"
+        return Fault((*where, "class"), what, right)
+    if found != kind:
+        return Fault(
+            (*where, "class"), f"the value is a {found}", f"its type is {kind}"
+        )
+    source = ("path", "location", "contents" if kind == "File" else "listing")
+    if not any(key in value for key in source):
+        extra = next((k for k in value if k not in ("class", "basename")), None)
+        near = suggestion(extra, source) if extra else ""
+        what = f"the {kind} has no path"
+        return Fault(where, what, near if near.startswith("did") else right)
+    return None
+
+
+def _nearest(value: JSON, known: Iterable[str]) -> str:
+    return suggestion(str(value), known)
+
+
+def _short(value: JSON) -> str:
+    return f"{value!r:.40}"

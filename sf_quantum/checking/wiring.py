@@ -1,0 +1,443 @@
+"""The links of CWL workflows: sources, types, scatter, loops and conditions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+from sf_quantum.checking import types
+from sf_quantum.checking.cwl import Entry, Position, Process
+from sf_quantum.checking.document import FileProblem, suggestion
+from sf_quantum.checking.expressions import JAVASCRIPT, Scope
+from sf_quantum.checking.types import Types
+from sf_quantum.files import JSON, listing, mapping
+from sf_quantum.validation import KeyPath
+
+SCATTER = "ScatterFeatureRequirement"
+VALUE_FROM = "StepInputExpressionRequirement"
+MULTIPLE = "MultipleInputFeatureRequirement"
+METHODS = ("dotproduct", "nested_crossproduct", "flat_crossproduct")
+# what ends up in an input for several sources
+MERGE_NESTED, MERGE_FLATTENED = "merge_nested", "merge_flattened"
+FIRST, ONLY, ALL = "first_non_null", "the_only_non_null", "all_non_null"
+
+
+def check(process: Process) -> Iterator[FileProblem]:
+    """Check each workflow and tool that was read."""
+    for position in process.read.values():
+        yield from _types(position)
+        names = {entry.name for entry in position.entries("inputs")}
+        whole = position.is_whole("inputs")
+        scope = Scope(
+            position.document,
+            "the process",
+            names if whole else None,
+            JAVASCRIPT in position.features,
+        )
+        yield from scope.check(position.body, position.where)
+        if position.body.get("class") == "Workflow":
+            yield from _Workflow(position, process).check()
+
+
+def _types(position: Position) -> Iterator[FileProblem]:
+    """Find types that do not exist, and defaults of another type."""
+    for entry in (*position.entries("inputs"), *position.entries("outputs")):
+        body = entry.body if isinstance(entry.body, dict) else None
+        where = (*entry.where, "type") if body else entry.where
+        # a name may be one of those that the requirement defines
+        is_defined = "SchemaDefRequirement" in position.features
+        names = () if is_defined else types.unknown(types.declared(entry.body), where)
+        for below, name in names:
+            what = f"unknown type {name!r}"
+            yield position.document.problem(below, what, suggestion(name, types.WORDS))
+        default, known = mapping(body).get("default"), types.declared(entry.body)
+        # files of a default are checked when they are needed
+        if default is None or _has_file(default):
+            continue
+        fault = types.fault(default, types.read(known), (*entry.where, "default"))
+        if fault is not None:
+            yield position.document.problem(fault.where, fault.what, fault.right)
+
+
+def _has_file(value: JSON) -> bool:
+    return isinstance(value, dict) or any(isinstance(v, dict) for v in listing(value))
+
+
+@dataclass(frozen=True)
+class _Step:
+    """A step and what it runs; ``None`` if that was not read."""
+
+    name: str
+    position: Position
+    run: Position | None
+
+    @cached_property
+    def given(self) -> dict[str, Entry]:
+        """The entries of ``in``, by name."""
+        return {entry.name: entry for entry in self.position.entries("in")}
+
+    @cached_property
+    def out(self) -> dict[str, Entry]:
+        return {entry.name: entry for entry in self.position.entries("out")}
+
+    @cached_property
+    def inputs(self) -> dict[str, Entry]:
+        """The inputs of what it runs."""
+        entries = self.run.entries("inputs") if self.run else []
+        return {entry.name: entry for entry in entries}
+
+    @cached_property
+    def outputs(self) -> dict[str, Entry]:
+        entries = self.run.entries("outputs") if self.run else []
+        return {entry.name: entry for entry in entries}
+
+    @property
+    def loop(self) -> Entry | None:
+        entries = self.position.requirements
+        return next((entry for entry in entries if entry.name == "Loop"), None)
+
+    @property
+    def scatter(self) -> list[str]:
+        names = listing(self.position.body.get("scatter"))
+        return [str(name).split("#")[-1].rpartition("/")[2] for name in names]
+
+    def result(self, name: str) -> Types:
+        """The type of an output, after scatter, condition and loop."""
+        found = self.outputs.get(name)
+        kind = types.read(types.declared(found.body)) if found else ()
+        if not kind:
+            return ()
+        nested = self.position.body.get("scatterMethod") == METHODS[1]
+        for _ in range(len(self.scatter) if nested else bool(self.scatter)):
+            kind = types.array(kind)
+        method = mapping(self.loop.body if self.loop else None).get("outputMethod")
+        if method in ("all", "all_iterations"):
+            kind = types.array(kind)
+        optional = self.position.body.get("when") is not None
+        return (*kind, types.Type(types.NULL)) if optional else kind
+
+    def format(self, name: str) -> JSON:
+        found = self.outputs.get(name)
+        return mapping(found.body if found else None).get("format")
+
+
+class _Workflow:
+    """One workflow in its document."""
+
+    def __init__(self, position: Position, process: Process) -> None:
+        self.position, self.document = position, position.document
+        self.inputs = {entry.name: entry for entry in position.entries("inputs")}
+        self.steps: dict[str, _Step] = {}
+        for entry in position.entries("steps"):
+            step = position.inner(entry.body, entry.where, position.path)
+            run = process.runs.get(step.place)
+            if step.place in process.faulty or (run and run.place in process.faulty):
+                run = None
+            self.steps[entry.name] = _Step(entry.name, step, run)
+        self.faulty = process.faulty
+        self.mistyped: set[tuple[str, str]] = set()
+        self.known = {
+            *self.inputs,
+            *(f"{s.name}/{out}" for s in self.steps.values() for out in s.out),
+        }
+
+    def check(self) -> Iterator[FileProblem]:
+        """Check the links of each step, and those of the workflow's outputs."""
+        for step in self.steps.values():
+            yield from self._given(step)
+            yield from self._missing(step)
+            yield from self._out(step)
+            yield from self._scatter(step)
+            yield from self._loop(step)
+            yield from self._expressions(step)
+        for output in self.position.entries("outputs"):
+            yield from self._output(output)
+
+    def _is_whole(self) -> bool:
+        return self.position.is_whole("inputs", "steps") and all(
+            step.position.is_whole("out") for step in self.steps.values()
+        )
+
+    def _reference(self, text: str) -> str:
+        """A source as ``input`` or ``step/output``, whatever it was packed as."""
+        if text in self.known or not (parts := text.rpartition("#")[2].split("/")):
+            return text
+        short = "/".join(parts[-2:])
+        if parts[-2:-1] and parts[-2] in self.steps:
+            return short
+        return parts[-1] if "#" in text else text
+
+    def _sources(self, value: JSON, where: KeyPath) -> Iterator[FileProblem]:
+        if not self._is_whole():
+            return
+        for index, text in enumerate(listing(value)):
+            if not isinstance(text, str) or self._reference(text) in self.known:
+                continue
+            below = (*where, index) if isinstance(value, list) else where
+            name = self._reference(text)
+            step, _, out = name.rpartition("/")
+            right = suggestion(name, self.known, cutoff=0.4)
+            if step in self.steps:
+                what = f"step {step} has no output {out!r} in its out"
+                right = suggestion(out, self.steps[step].out)
+                if out in self.steps[step].outputs:
+                    right = f"add {out} to the out of {step}"
+            elif name in self.steps:
+                what = f"{name} is a step"
+                outs = ", ".join(f"{name}/{one}" for one in self.steps[name].out)
+                right = f"name its output: {outs}"
+            else:
+                what = f"there is no input or output of a step {name!r}"
+            yield self.document.problem(below, what, right)
+
+    def _type(self, text: str) -> Types:
+        """The type of a source; unknown of a step whose scatter is missing."""
+        step = self.steps.get(self._reference(text).rpartition("/")[0])
+        return () if step and self._is_unscattered(step) else self._made(text)
+
+    def _is_unscattered(self, step: _Step) -> bool:
+        """Whether an input of a step gets a list of what it takes."""
+        return any(
+            isinstance(source := _source(entry), str)
+            and (target := step.inputs.get(name)) is not None
+            and name not in step.scatter
+            and mapping(entry.body).get("valueFrom") is None
+            and not types.fits(made := self._made(source), sink := _read(target))
+            and types.fits(types.items(made), sink)
+            for name, entry in step.given.items()
+        )
+
+    def _made(self, text: str) -> Types:
+        name = self._reference(text)
+        if name in self.inputs:
+            return types.read(types.declared(self.inputs[name].body))
+        step, _, out = name.rpartition("/")
+        return self.steps[step].result(out) if step in self.steps else ()
+
+    def _link(
+        self, value: JSON, body: JSON, sink: Types, where: KeyPath
+    ) -> Iterator[FileProblem]:
+        """Check that the type of each source fits."""
+        sources = [text for text in listing(value) if isinstance(text, str)]
+        merge = mapping(body).get("linkMerge")
+        if len(sources) > 1:
+            merge = merge or MERGE_NESTED
+            if MULTIPLE not in self.position.features:
+                what = "there are several sources"
+                right = f"add {MULTIPLE}: {{}} to the requirements"
+                yield self.document.problem(where, what, right)
+                return
+        pick = mapping(body).get("pickValue")
+        for text in sources:
+            source = self._type(text)
+            # a single source may be given as it is, or as a list of one
+            forms = [source] if len(sources) == 1 or pick in (FIRST, ONLY) else []
+            if merge == MERGE_NESTED or pick == ALL:
+                forms.append(types.array(source))
+            if merge == MERGE_FLATTENED:
+                forms.append(types.array(types.items(source)))
+            if not any(types.fits(form, sink) for form in forms):
+                what = f"{text} is {types.shown(source)}"
+                if len(sources) > 1:
+                    what = f"{what}, linked by {pick or merge}"
+                right = f"{types.shown(sink)} is expected"
+                if (what, right) not in self.mistyped:
+                    yield self.document.problem(where, what, right)
+                if (name := self._reference(text)) in self.inputs:
+                    # its own type may be what is wrong, for all steps and its value
+                    self.faulty.add((self.document.name, self.inputs[name].where))
+                    self.mistyped.add((what, right))
+
+    def _given(self, step: _Step) -> Iterator[FileProblem]:
+        """Check the sources of a step's inputs, and their types."""
+        for name, entry in step.given.items():
+            body, where, source = entry.body, entry.where, _source(entry)
+            below = (*where, "source") if isinstance(body, dict) else where
+            problems = [*self._sources(source, below)]
+            yield from problems
+            value_from = mapping(body).get("valueFrom") is not None
+            if value_from and VALUE_FROM not in step.position.features:
+                right = f"add {VALUE_FROM}: {{}} to the requirements"
+                yield self.document.problem(
+                    where, "valueFrom needs a requirement", right
+                )
+            target = step.inputs.get(name)
+            is_scattered = {*step.scatter} <= step.given.keys()
+            if target is None or value_from or problems or not is_scattered:
+                continue
+            sink = types.read(types.declared(target.body))
+            if source is not None:
+                if "default" in mapping(target.body) or "default" in mapping(body):
+                    sink = (*sink, types.Type(types.NULL))
+                wanted = types.array(sink) if name in step.scatter else sink
+                yield from self._link(source, body, wanted, below)
+                if step.run:
+                    yield from self._format(source, target, step.run, below)
+            elif "default" in mapping(body) and name not in step.scatter:
+                default = mapping(body)["default"]
+                fault = types.fault(default, sink, (*where, "default"))
+                if fault and default is not None and not _has_file(default):
+                    yield self.document.problem(fault.where, fault.what, fault.right)
+
+    def _format(
+        self, source: JSON, target: Entry, run: Position, where: KeyPath
+    ) -> Iterator[FileProblem]:
+        """Check the format of a file that a step makes, where both are named."""
+        wanted, document = mapping(target.body).get("format"), run.document
+        step, _, out = self._reference(str(source)).rpartition("/")
+        if not isinstance(wanted, str) or wanted.startswith("$") or not step:
+            return
+        maker = self.steps[step]
+        made = maker.format(out)
+        if made is None and maker.run and _is_tool(maker.run):
+            what = f"{out} of step {step} has no format"
+            right = f"{wanted} is expected: add format: to the output"
+            yield self.document.problem(where, what, right)
+        if not isinstance(made, str) or made.startswith("$") or not maker.run:
+            return
+        names = (maker.run.document.expanded(made), document.expanded(wanted))
+        if names[0] != names[1] and "$schemas" not in document.content:
+            what = f"{out} of step {step} has the format {made}"
+            yield self.document.problem(where, what, f"{wanted} is expected")
+
+    def _missing(self, step: _Step) -> Iterator[FileProblem]:
+        """Find inputs that need a value and get none."""
+        if not step.position.is_whole("in"):
+            return
+        extra = [name for name in step.given if name not in step.inputs]
+        for name, entry in step.inputs.items():
+            given = step.given.get(name)
+            if types.is_optional(entry.body) or (given and self._has_value(given)):
+                continue
+            kind = types.shown(types.read(types.declared(entry.body)))
+            what = f"step {step.name} has no value for the input {name} ({kind})"
+            near = suggestion(name, extra) if extra else ""
+            where = (*step.position.where, "in")
+            if near.startswith("did"):
+                wrong = near.removeprefix("did you mean ").rstrip("?")
+                where, right = step.given[wrong].where, f"write {name} for {wrong}"
+            else:
+                right = f"add {name}: and a source"
+            yield self.document.problem(where, what, right)
+
+    def _has_value(self, entry: Entry) -> bool:
+        body = mapping(entry.body)
+        if not isinstance(entry.body, dict):
+            return entry.body is not None and not _is_listed(entry)
+        is_faulty = (self.document.name, entry.where) in self.faulty
+        given = bool(body.get("source")) or "default" in body or "valueFrom" in body
+        return is_faulty or given
+
+    def _out(self, step: _Step) -> Iterator[FileProblem]:
+        """Check that what a step runs has the outputs that ``out`` lists."""
+        if step.run is None or not step.run.is_whole("outputs"):
+            return
+        for name, entry in step.out.items():
+            what = f"what step {step.name} runs has no output {name!r}"
+            yield from self.document.unknown(entry.where, name, step.outputs, what)
+
+    def _scatter(self, step: _Step) -> Iterator[FileProblem]:
+        body, where = step.position.body, (*step.position.where, "scatter")
+        if "scatter" not in body:
+            return
+        if SCATTER not in step.position.features:
+            right = f"add {SCATTER}: {{}} to the requirements"
+            yield self.document.problem(where, "scatter needs a requirement", right)
+        for name in step.scatter:
+            what = f"step {step.name} has no input {name!r} in its in"
+            yield from self.document.unknown(where, name, step.given, what)
+        if len(step.scatter) > 1 and "scatterMethod" not in body:
+            what = f"{len(step.scatter)} inputs are scattered"
+            right = f"add scatterMethod: {', '.join(METHODS[:2])} or {METHODS[2]}"
+            yield self.document.problem(where, what, right)
+
+    def _loop(self, step: _Step) -> Iterator[FileProblem]:
+        if (loop := step.loop) is None:
+            return
+        for key in ("scatter", "when"):
+            if key in step.position.body:
+                what = f"a step with a loop cannot have {key}"
+                where = (*step.position.where, key)
+                yield self.document.problem(where, what, "put it in a workflow inside")
+        if "hints" in loop.where:
+            right = "write it under requirements"
+            yield self.document.problem(loop.where, "a loop is no hint", right)
+        inner = Position(self.document, mapping(loop.body), loop.where)
+        for entry in inner.entries("loop"):
+            yield from self._loop_variable(step, entry)
+
+    def _loop_variable(self, step: _Step, entry: Entry) -> Iterator[FileProblem]:
+        what = f"step {step.name} has no input {entry.name!r} in its in"
+        yield from self.document.unknown(entry.where, entry.name, step.given, what)
+        is_link = isinstance(entry.body, str | list) and not _is_listed(entry)
+        source = entry.body if is_link else mapping(entry.body).get("loopSource")
+        where = entry.where if is_link else (*entry.where, "loopSource")
+        target = step.inputs.get(entry.name)
+        sink = types.read(types.declared(target.body)) if target else ()
+        for text in listing(source):
+            name = str(text).rpartition("/")[2]
+            what = f"step {step.name} has no output {name!r} in its out"
+            yield from self.document.unknown(where, name, step.out, what)
+            output = step.outputs.get(name)
+            kind = types.read(types.declared(output.body)) if output else ()
+            fixed = "valueFrom" not in mapping(entry.body) and len(listing(source)) == 1
+            if fixed and not types.fits(kind, sink):
+                what = f"{name} is {types.shown(kind)}"
+                right = f"{entry.name} of the next iteration is {types.shown(sink)}"
+                yield self.document.problem(where, what, right)
+
+    def _expressions(self, step: _Step) -> Iterator[FileProblem]:
+        names = step.given if step.position.is_whole("in") else None
+        has_javascript = JAVASCRIPT in step.position.features
+        owner = f"step {step.name}"
+        scope = Scope(self.document, owner, names, has_javascript)
+        yield from scope.check(step.position.body, step.position.where)
+        loop = step.loop
+        for key, holder, above in (
+            ("when", step.position.body, step.position.where),
+            (
+                "loopWhen",
+                mapping(loop.body if loop else None),
+                loop.where if loop else (),
+            ),
+        ):
+            when = holder.get(key)
+            if when is not None and not (isinstance(when, str) and "$" in when):
+                what = f"{when!r} is no expression"
+                right = "write $(inputs.NAME), or JavaScript in $(...)"
+                yield self.document.problem((*above, key), what, right)
+
+    def _output(self, output: Entry) -> Iterator[FileProblem]:
+        body, where = mapping(output.body), (*output.where, "outputSource")
+        if (self.document.name, output.where) in self.faulty:
+            return
+        if "outputSource" not in body:
+            what = f"the output {output.name} has no source"
+            right = "add outputSource: STEP/OUTPUT"
+            yield self.document.problem(output.where, what, right)
+            return
+        problems = [*self._sources(body["outputSource"], where)]
+        yield from problems
+        sink = types.read(body.get("type"))
+        if not problems:
+            yield from self._link(body["outputSource"], body, sink, where)
+
+
+def _source(entry: Entry) -> JSON:
+    """The sources of an entry of ``in``, in either form."""
+    is_link = isinstance(entry.body, str | list) and not _is_listed(entry)
+    return entry.body if is_link else mapping(entry.body).get("source")
+
+
+def _read(entry: Entry) -> Types:
+    return types.read(types.declared(entry.body))
+
+
+def _is_listed(entry: Entry) -> bool:
+    """Whether an entry of a list is its name alone: ``in: [name]``."""
+    return isinstance(entry.where[-1], int)
+
+
+def _is_tool(position: Position) -> bool:
+    return position.body.get("class") == "CommandLineTool"

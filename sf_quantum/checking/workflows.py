@@ -1,0 +1,325 @@
+"""Checks of workflows: bindings, CWL files, inputs and tools."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from os.path import normpath
+from pathlib import Path, PurePosixPath
+from typing import TypeAlias
+
+from sf_quantum import samplers
+from sf_quantum.candidates.decision import is_below
+from sf_quantum.checking import cwl, folders, inputs, types, wiring
+from sf_quantum.checking.deployments import Binding
+from sf_quantum.checking.document import (
+    Document,
+    FileProblem,
+    UnreadableError,
+    is_misspelt,
+    near_file,
+    suggestion,
+)
+from sf_quantum.checking.targets import (
+    Qpus,
+    check_bindings,
+    problem_size,
+    quantum_targets,
+)
+from sf_quantum.files import JSON, listing, mapping
+from sf_quantum.validation import KeyPath
+
+OURS = "sfq"
+#: gives the options of an ``sfq`` command by their flags; ``None`` if there is none
+Commands: TypeAlias = Callable[[str], Mapping[str, argparse.Action] | None]
+# commands that a shell has itself (POSIX.1-2024, Shell Command Language, 2.15; bash)
+BUILTINS = frozenset(
+    ". : [ [[ { ( ! alias bg break builtin case cd command continue declare echo eval exec "
+    "exit export false fc fg for getopts hash if jobs kill let local printf pwd read "
+    "readonly return set shift shopt source test time times trap true type ulimit umask "
+    "unalias unset until wait while".split()
+)
+
+
+class Workflow:
+    """One entry of ``workflows``.
+
+    :param commands: see :func:`sf_quantum.checking.check_file`
+    """
+
+    def __init__(self, name: str, qpus: Qpus, commands: Commands) -> None:
+        deployments = qpus.deployments
+        self.qpus = qpus
+        self.commands = commands
+        self.deployments = deployments
+        self.document = deployments.document
+        self.where: KeyPath = ("workflows", name)
+        content = mapping(mapping(self.document.content["workflows"])[name])
+        self.config = mapping(content.get("config"))
+        where = (*self.where, "bindings")
+        self.bindings = list(Binding.read(content.get("bindings"), where))
+        self.process = self._read_process()
+
+    def check(self) -> Iterator[FileProblem]:
+        """Check the bindings, the CWL file, the settings and the tools."""
+        for binding in self.bindings:
+            yield from self._references(binding)
+        yield from self._duplicates()
+        yield from folders.check(self.deployments, self.bindings, self.where)
+        yield from self._contents()
+        for binding in self.bindings:
+            where = (*binding.where, binding.kind)
+            yield from self._path(where, binding.kind, binding.path)
+        yield from self._releases()
+        yield from check_bindings(self.deployments, self.bindings, self.process)
+        settings = self.read_settings()
+        given = settings if isinstance(settings, Document) else None
+        sizes = partial(problem_size, self.deployments, self.process, given)
+        yield from self.qpus.check(self.bindings, sizes)
+        yield from self._settings(settings)
+        yield from self._tools()
+        yield from self._sfq()
+
+    def _contents(self) -> Iterator[FileProblem]:
+        """Check the CWL files."""
+        problems = self.process.problems
+        if not self.process.read:
+            yield from problems
+            return
+        from sf_quantum.checking.parser import Parser
+
+        parser = Parser(self.process)
+        self.process.faulty |= parser.faulty
+        places = {(problem.file, problem.line) for problem in problems}
+        fields = [p for p in parser.problems if (p.file, p.line) not in places]
+        problems = [*problems, *fields, *wiring.check(self.process)]
+        yield from problems
+        yield from parser.rest([p for p in problems if not p.remark])
+
+    def _read_process(self) -> cwl.Process:
+        file, where = self.config.get("file"), (*self.where, "config", "file")
+        if not isinstance(file, str) or "://" in file:
+            return cwl.Process(unseen={"/"})
+        if not (self.document.folder / file.partition("#")[0]).is_file():
+            return cwl.Process(unseen={"/"}, problems=[self._no_file(file, where)])
+        return cwl.load(file, self.document.folder)
+
+    def _duplicates(self) -> Iterator[FileProblem]:
+        """Find bindings of one path, of which StreamFlow uses the last."""
+        seen: dict[tuple[str, PurePosixPath], KeyPath] = {}
+        for binding in self.bindings:
+            path = binding.kind, PurePosixPath(binding.path)
+            if (first := seen.setdefault(path, binding.where)) is not binding.where:
+                where = (*binding.where, binding.kind)
+                line = self.document.lines.get(first)
+                what = f"{binding.path} is bound in line {line}, too"
+                right = "keep one binding, which may have several targets"
+                yield self.document.problem(where, what, right)
+
+    def _references(self, binding: Binding) -> Iterator[FileProblem]:
+        if binding.content.get("target") == []:
+            where, right = (*binding.where, "target"), "name a deployment"
+            yield self.document.problem(where, "the list of targets is empty", right)
+        for where, target in binding.targets:
+            yield from self.deployments.target(target, where)
+            # a service beside the target is an unknown key
+            if binding.kind == "step" and "service" not in binding.content:
+                yield from self.deployments.unnamed(target, where)
+            is_port = binding.kind == "port" and binding.path not in self.process.steps
+            if is_port and "workdir" not in target:
+                right = "add workdir: the folder that holds the port's data"
+                yield self.document.problem(where, "workdir is missing", right)
+        known = mapping(self.document.content.get("bindingFilters"))
+        misspelt = is_misspelt("bindingFilters", self.document.content)
+        for index, name in enumerate(listing(binding.content.get("filters"))):
+            if isinstance(name, str) and not misspelt:
+                where = (*binding.where, "filters", index)
+                what = f"bindingFilters has no {name!r}"
+                yield from self.document.unknown(where, name, known, what)
+
+    def _releases(self) -> Iterator[FileProblem]:
+        """Check the steps after which allocations are released, if there is one workflow."""
+        if len(mapping(self.document.content["workflows"])) > 1:
+            return
+        for cluster in self.deployments.clusters():
+            for allocation, where in cluster.allocations():
+                step = mapping(allocation.get("release")).get("after")
+                if isinstance(step, str):
+                    where = (*where, "release", "after")
+                    yield from self._path(where, "step", step)
+
+    def _path(self, where: KeyPath, kind: str, path: str) -> Iterator[FileProblem]:
+        if not path.startswith("/"):
+            what = f"{path!r} is not an absolute path"
+            yield self.document.problem(where, what, f"write /{path}")
+            return
+        known = self.process.steps if kind == "step" else self.process.ports
+        clean = str(PurePosixPath(path))
+        unseen = any(
+            clean != top and is_below(clean, top) for top in self.process.unseen
+        )
+        if clean not in known and not unseen:
+            what = f"the workflow has no {kind} {path}"
+            # the right name at another level of the workflow, or else a similar path
+            named = {p for p in known if Path(p).name == Path(clean).name}
+            right = suggestion(clean, named or known, cutoff=0 if named else 0.4)
+            if where[-1] == "step" and clean in self.process.ports:
+                right = f"it is a port: write port: {path}"
+            elif where[-1] == "port" and clean in self.process.steps:
+                right = f"it is a step: write step: {path}"
+            yield self.document.problem(where, what, right)
+
+    def read_settings(self) -> Document | FileProblem | None:
+        """The file of inputs, if the configuration names one, or why there is none."""
+        file = self.config.get("settings")
+        if not isinstance(file, str) or "://" in file:
+            return None
+        path = Path(normpath(self.document.folder / file))
+        if not path.is_file():
+            return self._no_file(file, (*self.where, "config", "settings"))
+        try:
+            return Document.read(path, "file of inputs")
+        except UnreadableError as error:
+            return error.problem
+
+    def _settings(
+        self, settings: Document | FileProblem | None
+    ) -> Iterator[FileProblem]:
+        if isinstance(settings, FileProblem):
+            yield settings
+        elif isinstance(settings, Document):
+            wrong: set[str] = set()
+            if "/" not in self.process.unseen and (root := self.process.root):
+                problems = [*inputs.check(settings, self.process, root)]
+                yield from problems
+                wrong = {str(problem.where[0]) for problem in problems if problem.where}
+                yield from self._tool_inputs(settings, wrong)
+                yield from self._samplers(settings)
+            ports = {b.path.lstrip("/") for b in self.bindings if b.kind == "port"}
+            for name in settings.content:
+                if name not in ports | wrong:
+                    yield from inputs.missing_files(settings, name)
+        elif not ("settings" in self.config or is_misspelt("settings", self.config)):
+            where = (*self.where, "config", "settings")
+            needed = self.process.inputs.items()
+            if names := [n for n, e in needed if not types.is_optional(e.body)]:
+                what = f"settings is missing, and the workflow needs {', '.join(names)}"
+                right = "name a file with their values"
+                yield self.document.problem(where, what, right)
+
+    def _tools(self) -> Iterator[FileProblem]:
+        for tool in self.process.tools:
+            command, step = tool.command, tool.step
+            # a path with a folder is relative to the job's folder
+            if os.sep in command and not os.path.isabs(command):
+                continue
+            place = tool.document.name, tool.where[:-1]
+            if (tool.shell and command in BUILTINS) or place in self.process.faulty:
+                continue
+            if self._is_local(step) and shutil.which(command) is None:
+                what = f"{command} is not on the PATH of this host, where {step} runs"
+                right = "install it, or bind the step elsewhere"
+                yield tool.document.problem(tool.where, what, right)
+
+    def _sfq(self) -> Iterator[FileProblem]:
+        """Check the commands and options of ``sfq`` tools."""
+        for tool in self.process.tools:
+            known = self.commands(command) if (command := _subcommand(tool)) else {}
+            if known is None:
+                what, right = f"sfq has no command {command}", "see sfq --help"
+                yield tool.document.problem(tool.where, what, right)
+            for name, body in mapping(tool.body.get("inputs")).items():
+                flag = mapping(mapping(body).get("inputBinding")).get("prefix")
+                flag = flag.rstrip("=") if isinstance(flag, str) else ""
+                # argparse takes an option's first letters
+                taken = any(option.startswith(flag) for option in known or ())
+                if known and flag.startswith("--") and not taken:
+                    where = (*tool.where[:-1], "inputs", name, "inputBinding", "prefix")
+                    what = f"sfq {command} has no option {flag}"
+                    yield tool.document.problem(where, what, suggestion(flag, known))
+
+    def _tool_inputs(
+        self, settings: Document, wrong: set[str]
+    ) -> Iterator[FileProblem]:
+        """Check inputs of ``sfq`` tools against the options to which they are passed.
+
+        :param wrong: the inputs whose values do not fit the workflow
+        """
+        for tool in self.process.tools:
+            command = _subcommand(tool)
+            known = (self.commands(command) if command else None) or {}
+            for flag, name in _options(tool, self.process):
+                value = None if name in wrong else settings.content.get(name)
+                if flag in known and (what := _rejection(known[flag], value)):
+                    right = f"{tool.step} passes it to sfq {command} {flag}"
+                    yield settings.problem((name,), what, right)
+
+    def _samplers(self, settings: Document) -> Iterator[FileProblem]:
+        """Find samplers that ignore the QPU of their location."""
+        for tool in self.process.tools:
+            binding = self.bound(tool.step)
+            if _subcommand(tool) != "solve" or binding is None:
+                continue
+            key = dict(_options(tool, self.process)).get("--sampler", "")
+            name = settings.content.get(key)
+            for target in quantum_targets(self.deployments, binding):
+                # the circuits of qaoa run on a QPU that takes some
+                if name in samplers.names() and name != "qaoa":
+                    what = f"{name} never uses the QPU {target}, where {tool.step} runs"
+                    right = "write auto, or bind the step to a classical location"
+                    yield settings.problem((key,), what, right)
+
+    def bound(self, step: str) -> Binding | None:
+        """The binding that applies to a step."""
+        steps = [b for b in self.bindings if b.kind == "step"]
+        bound = [b for b in steps if is_below(step, b.path)]
+        # of several bindings of a step, StreamFlow uses the last
+        bound.sort(key=lambda b: len(PurePosixPath(b.path).parts))
+        return bound[-1] if bound else None
+
+    def _is_local(self, step: str) -> bool:
+        """Whether the step may run on this host: bound to it, or not bound at all."""
+        if (binding := self.bound(step)) is None:
+            return True
+        names = [t.get("deployment", t.get("model")) for _, t in binding.targets]
+        return any(map(self.deployments.is_local, map(str, names)))
+
+    def _no_file(self, file: str, where: KeyPath) -> FileProblem:
+        path = self.document.folder / file.partition("#")[0]
+        right = near_file(path) or "a relative path starts at the StreamFlow file"
+        return self.document.problem(where, f"{file}: no such file", right)
+
+
+def _subcommand(tool: cwl.Tool) -> str | None:
+    """The command of ``sfq`` that a tool runs, if any."""
+    match listing(tool.body.get("baseCommand")):
+        case [str(first), str(second), *_] if first == OURS:
+            return second
+    return None
+
+
+def _options(tool: cwl.Tool, process: cwl.Process) -> Iterator[tuple[str, str]]:
+    """The options of a tool, each with the workflow's input that is its value."""
+    for name, body in mapping(tool.body.get("inputs")).items():
+        flag = mapping(mapping(body).get("inputBinding")).get("prefix")
+        origin = process.origin(f"{tool.step.rstrip('/')}/{name}").removeprefix("/")
+        if isinstance(flag, str) and origin in process.inputs:
+            yield flag, origin
+
+
+def _rejection(option: argparse.Action, value: JSON) -> str | None:
+    """Why an option rejects a value; None if it accepts it or the value is not scalar."""
+    if not isinstance(value, str | int | float):
+        return None
+    try:
+        parsed = option.type(str(value)) if callable(option.type) else value
+    except argparse.ArgumentTypeError as error:
+        return str(error)
+    except ValueError:
+        return f"{value!r:.40} does not fit"
+    if option.choices is not None and parsed not in option.choices:
+        return f"{value!r:.40}: one of {', '.join(map(str, option.choices))} expected"
+    return None

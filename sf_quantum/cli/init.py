@@ -1,0 +1,108 @@
+"""``sfq init``: write a small hybrid workflow that runs at once."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import string
+import tempfile
+from dataclasses import dataclass
+from importlib.resources import as_file, files
+from pathlib import Path
+
+from sf_quantum.cli.arguments import checked
+from sf_quantum.errors import InputError
+
+NAME = checked(
+    str,
+    "a name of letters, digits, - and _, such as my-workflow",
+    lambda name: name.replace("-", "").replace("_", "").isalnum() and name.isascii(),
+)
+
+
+@dataclass(frozen=True)
+class Template:
+    """A workflow to begin with.
+
+    :param parts: the folders of its files
+    :param solve: the path of its quantum candidate
+    """
+
+    about: str
+    parts: tuple[str, ...]
+    solve: str
+
+
+TEMPLATES = {
+    "loop": Template(
+        "generate, solve, evaluate, until the answer is good",
+        ("common", "steps", "loop"),
+        "/search/solve",
+    ),
+    "single": Template(
+        "generate, solve, evaluate", ("common", "steps", "single"), "/solve"
+    ),
+    "parameter-sweep": Template(
+        "the same for several parameters at once",
+        ("common", "steps", "parameter-sweep"),
+        "/solve",
+    ),
+    "session": Template(
+        "the loop in one step, which holds the QPU", ("common", "session"), "/search"
+    ),
+}
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the name and the template."""
+    parser.epilog = "Templates: " + "; ".join(
+        f"{name}: {template.about}" for name, template in TEMPLATES.items()
+    )
+    parser.add_argument(
+        "name", metavar="NAME", type=NAME, help="of the workflow, and of its new folder"
+    )
+    parser.add_argument(
+        "--template",
+        choices=TEMPLATES,
+        default="loop",
+        help="what to begin with (default: %(default)s)",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write the folder, whole or not at all."""
+    folder = Path(args.name)
+    if " " in str(folder.absolute()):
+        raise InputError(
+            f"{folder.absolute()}: StreamFlow cannot run in a path with a space; "
+            "choose another folder"
+        )
+    if folder.exists():
+        raise InputError(f"{folder}: exists already; choose another name")
+    template = TEMPLATES[args.template]
+    try:
+        with tempfile.TemporaryDirectory(prefix=".sfq-", dir=".") as beside:
+            _write(Path(beside, args.name), args.name, template)
+            Path(beside, args.name).rename(folder)
+    except OSError as error:
+        raise InputError(f"{folder}: cannot be written: {error.strerror}") from error
+    print(
+        f"{folder}: {template.about}\n"
+        f"  cd {folder}\n"
+        "  sfq run streamflow.yml\n"
+        "service.yml and slurm.yml run it on a QPU service and on a Slurm cluster."
+    )
+    return 0
+
+
+def _write(folder: Path, name: str, template: Template) -> None:
+    folder.mkdir()
+    for part in template.parts:
+        with as_file(files("sf_quantum") / "templates" / part) as source:
+            for path in sorted(source.iterdir()):
+                if path.is_file():
+                    shutil.copyfile(path, folder / path.name)
+    values = {"NAME": name, "SOLVE": template.solve}
+    for path in folder.iterdir():
+        text = path.read_text("utf-8")
+        path.write_text(string.Template(text).safe_substitute(values), "utf-8")

@@ -1,0 +1,375 @@
+"""``elastic``: allocations are requested on demand, and kept for a while for further jobs.
+
+This is malleability at the level of the workflow (paper 001, section III-B): allocations are
+released and requested between jobs, so that no running job has to be resized.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import re
+import time
+from collections import defaultdict
+from collections.abc import Coroutine, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from streamflow.core.exception import WorkflowExecutionException
+from streamflow.core.utils import get_job_step_name
+from streamflow.log_handler import logger
+
+from sf_quantum import journal
+from sf_quantum.connectors.slurm import ids
+from sf_quantum.connectors.slurm.allocation import history
+from sf_quantum.connectors.slurm.allocation.forecast import JobForecast
+from sf_quantum.connectors.slurm.allocation.limits import START_SECONDS, JobLength
+from sf_quantum.connectors.slurm.allocation.pool import ElasticSettings, Pool
+from sf_quantum.connectors.slurm.allocation.step_job import (
+    AllocationGone,
+    SlurmAllocation,
+    StepJob,
+)
+from sf_quantum.connectors.slurm.queue import SlurmQueue
+from sf_quantum.connectors.slurm.services import SlurmService
+from sf_quantum.connectors.slurm.transport.answers import JobOutcome
+from sf_quantum.connectors.steps import quantum_steps
+from sf_quantum.files import JSON
+
+
+@dataclass(frozen=True)
+class _Waiting:
+    """A job that waits for an allocation."""
+
+    arrived: float
+    length: JobLength
+
+
+class Elastic:
+    """The allocations of one service.
+
+    After every event :meth:`_balance` adjusts the allocations to the demand, by the rules of
+    :class:`~sf_quantum.connectors.slurm.allocation.pool.Pool`.
+
+    An allocation is given back, and replaced for the job, if its remaining time is shorter
+    than the job's time limit, or, for a job without one, than the longest job of its step
+    so far. The duration of the first jobs of a step is unknown, so jobs without a time
+    limit may be ended by that of their allocation.
+
+    :param directives: the ``#SBATCH`` lines of the service's job script
+    """
+
+    def __init__(
+        self,
+        queue: SlurmQueue,
+        service: SlurmService,
+        settings: ElasticSettings,
+        directives: Sequence[str],
+    ) -> None:
+        self._queue = queue
+        self._service = service
+        self._settings = settings
+        self._directives = directives
+        self._pool: Pool[SlurmAllocation] = Pool(settings)
+        self._forecast = self._pool.forecast
+        # the allocations that jobs wait for
+        self._wanted: dict[asyncio.Future[SlurmAllocation], _Waiting] = {}
+        # the duration of the longest job of each step, 0 if unknown
+        self._longest_seconds: defaultdict[str, float] = defaultdict(float)
+        # the longest time limit of all jobs, infinite if one has none
+        self._longest_limit = 0.0
+        # by the Slurm jobs on which they depend, None for no dependency
+        self._requests: dict[str | None, list[asyncio.Task[None]]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._closed = False
+        if not service.quantum:
+            quantum_steps.listeners.append(self)
+            # with "dependent", pending times include those of the quantum step
+            if settings.ahead is True:
+                self._spawn(self._learn())
+
+    async def run(self, job: StepJob) -> JobOutcome:
+        """Run a job on a free allocation, or on a new one."""
+        requested, step = time.time(), get_job_step_name(job.name)
+        arrived = time.monotonic()
+        self._pool.job_arrived(arrived)
+        limit = math.inf if job.seconds is None else job.seconds
+        self._longest_limit = max(self._longest_limit, limit)
+        try:
+            while True:
+                length = JobLength(job.seconds, self._longest_seconds[step])
+                allocation = await self._get(_Waiting(arrived, length))
+                self._pool.job_began(allocation, step, time.monotonic())
+                if self._service.quantum:
+                    quantum_steps.begins(job.name, 0.0)
+                ending = None
+                last = not self._wanted and self._pool.is_last(step)
+                if job.seconds is not None and last and self._may_shorten:
+                    # no task that `close` waits for, since Slurm may not answer
+                    ending = asyncio.create_task(allocation.end_with(job.seconds))
+                try:
+                    outcome = await allocation.run(job, requested)
+                    began, ended = outcome.started, outcome.ended
+                    if began is not None and ended is not None:
+                        longest = self._longest_seconds[step]
+                        self._longest_seconds[step] = max(longest, ended - began)
+                    return outcome
+                except AllocationGone:  # before the job began
+                    continue
+                finally:
+                    if ending is not None:
+                        ending.cancel()
+                    self._make_free(allocation)
+        finally:
+            self._forecast.job_ended()
+            self._balance()
+
+    async def close(self) -> None:
+        self._closed = True
+        if self in quantum_steps.listeners:
+            quantum_steps.listeners.remove(self)
+        if self._timer is not None:
+            self._timer.cancel()
+        for tasks in self._requests.values():
+            for task in tasks:
+                task.cancel()
+        for wanted in self._wanted:
+            wanted.cancel()
+        for allocation in [*self._pool.free, *self._pool.busy]:
+            self._give_back(allocation)
+        while self._tasks:
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def quantum_step_started(self, step: str) -> None:
+        """Give back the allocations that need not be kept."""
+        self._forecast.started(step, time.monotonic())
+        self._balance()
+
+    def quantum_job_submitted(self, step: str, deployment: str, slurm_job: str) -> None:
+        """Request nodes with a dependency on this job."""
+        # Slurm knows the jobs of the same cluster
+        same = (deployment, ids.cluster(slurm_job)) == (
+            self._queue.deployment,
+            self._service.clusters,
+        )
+        if self._settings.ahead == "dependent" and same:
+            self._forecast.submitted(step, ids.number(slurm_job))
+            self._balance()
+
+    def quantum_job_begins(self, step: str, job: str, seconds: float) -> None:
+        """Adjust the time at which nodes are requested."""
+        self._forecast.begins(step, job, time.monotonic() + seconds)
+        self._balance()
+
+    def quantum_step_ended(self, step: str, *, completed: bool) -> None:
+        """Hold nodes for the jobs that follow the step."""
+        self._forecast.ended(step, time.monotonic(), completed=completed)
+        self._balance()
+
+    async def _learn(self) -> None:
+        """Read how earlier runs went, so that the first quantum step is predicted, too."""
+        if (record := journal.current()) is None:
+            return
+        of = (self._queue.deployment, self._service.name)
+        earlier = JobForecast(self._settings.urgency)
+        for events in await asyncio.to_thread(history.earlier_runs, record):
+            history.replay(events, *of, earlier)
+        self._forecast.learn(earlier)
+
+    async def _get(self, waiting: _Waiting) -> SlurmAllocation:
+        wanted: asyncio.Future[SlurmAllocation] = asyncio.Future()
+        self._wanted[wanted] = waiting
+        self._balance()
+        try:
+            return await wanted
+        except asyncio.CancelledError:
+            self._wanted.pop(wanted, None)
+            if not wanted.cancelled() and wanted.exception() is None:
+                self._make_free(wanted.result())
+            self._balance()
+            raise
+
+    def _make_free(self, allocation: SlurmAllocation) -> None:
+        if allocation.over or self._closed:
+            self._give_back(allocation)
+        else:
+            self._pool.make_free(allocation, time.monotonic())
+        self._balance()
+
+    def _give_back(self, allocation: SlurmAllocation) -> None:
+        self._pool.remove(allocation)
+        self._spawn(allocation.give_back())
+
+    def _balance(self) -> None:
+        """Assign, give back and request allocations according to the demand."""
+        if self._closed:
+            return
+        now = time.monotonic()
+        for allocation in [one for one in self._pool.free if one.over]:
+            self._give_back(allocation)
+        for wanted in [one for one in self._wanted if one.done()]:
+            del self._wanted[wanted]
+        self._assign()
+        due = self._pool.due(now)
+        for allocation in self._pool.remove_idle(now, due):
+            self._spawn(allocation.give_back())
+        self._pool.adjust(
+            self._requests,
+            len(self._wanted),
+            due,
+            lambda dependency: self._spawn(self._take(dependency)),
+            asyncio.Task.cancel,
+        )
+        self._set_timer(now)
+
+    def _assign(self) -> None:
+        for wanted, waiting in list(self._wanted.items()):
+            # the most recently used one, so that the others reach the idle time
+            free = reversed(self._pool.free)
+            long_enough = (one for one in free if one.lasts(waiting.length))
+            allocation = next(long_enough, None)
+            if allocation is not None:
+                self._pool.assign(allocation, waiting.arrived)
+                del self._wanted[wanted]
+                wanted.set_result(allocation)
+        for waiting in self._wanted.values():
+            # their remaining time is too short for the waiting jobs: replace them
+            for allocation in list(self._pool.free):
+                self._pool.note_follower(allocation, waiting.arrived)
+                self._give_back(allocation)
+
+    @property
+    def _may_shorten(self) -> bool:
+        """Whether time limits may be lower than those that the user wrote."""
+        own = self._service.options.get("timeMin")
+        return bool(self._settings.ahead) and not self._settings.keep and not own
+
+    def _set_timer(self, now: float) -> None:
+        """Schedule the next balance at the next idle or forecast time."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        change = self._pool.next_change(now)
+        if change < math.inf:
+            loop = asyncio.get_running_loop()
+            # a timer may fire early by the resolution of its clock
+            self._timer = loop.call_later(change - now + 0.001, self._balance)
+
+    async def _take(self, dependency: str | None) -> None:
+        """Request one allocation, and wait for its nodes."""
+        began = time.monotonic()
+        requests: list[SlurmAllocation] = []
+        granted = None
+        try:
+            granted = await self._granted(requests, dependency)
+        except Exception as error:  # noqa: BLE001 - the waiting job fails with it
+            self._refused(error, dependency)
+        finally:
+            task = asyncio.current_task()
+            for tasks in self._requests.values():
+                if task in tasks:
+                    tasks.remove(task)
+            for request in requests:
+                if request is not granted:
+                    await request.give_back()
+        if granted is None:
+            self._balance()
+        else:
+            if dependency is None:
+                self._forecast.granted(time.monotonic() - began)
+            else:
+                self._forecast.passed(dependency)
+            self._pool.add(granted, time.monotonic())
+            self._make_free(granted)
+
+    async def _granted(
+        self, requests: list[SlurmAllocation], dependency: str | None
+    ) -> SlurmAllocation:
+        """Wait for nodes; after ``patience`` seconds, accept fewer.
+
+        :param requests: receives every allocation that is requested
+        """
+        nodes = self._service.options.get("nodes")
+        requests.append(await self._request(_most(nodes), dependency))
+        if nodes == _most(nodes):
+            return await requests[0].granted()
+        patient = True
+        while patient:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._settings.patience):
+                    return await requests[0].granted()
+            patient = dependency in self._forecast.dependent()
+
+        # updating the job would keep its place in the queue, but Slurm then grants the minimum
+        async def fewer() -> SlurmAllocation:
+            requests.append(await self._request(nodes))
+            return await requests[-1].granted()
+
+        waiting = [asyncio.create_task(one) for one in (requests[0].granted(), fewer())]
+        try:
+            for finished in asyncio.as_completed(waiting):
+                try:
+                    return await finished
+                except WorkflowExecutionException as error:
+                    refusal = error
+            raise refusal
+        finally:
+            for task in waiting:
+                task.cancel()
+
+    async def _request(
+        self, nodes: JSON, dependency: str | None = None
+    ) -> SlurmAllocation:
+        service, deployment = self._service, self._queue.deployment
+        instead: dict[str, JSON] = {"nodes": nodes}
+        least_minutes = self._least_minutes(dependency)
+        if least_minutes is not None:
+            instead["timeMin"] = least_minutes
+        if dependency is not None:
+            own = service.options.get("dependency")
+            instead["dependency"] = f"afterany:{dependency}{f',{own}' if own else ''}"
+        name = f"an allocation of {service.name or deployment}"
+        (allocation,) = await SlurmAllocation.request(
+            self._queue, "elastic", name, [service], self._directives, **instead
+        )
+        if least_minutes is not None:
+            allocation.limit.least_seconds = 60.0 * least_minutes
+        return allocation
+
+    def _least_minutes(self, dependency: str | None) -> int | None:
+        """The time limit with which an allocation can be used as the latest ones were.
+
+        :returns: None if only that of the service is known to suffice
+        """
+        full = self._service.seconds
+        longest = self._pool.longest_held()
+        if full is None or not self._may_shorten or longest is None:
+            return None
+        held = 0.0 if dependency else self._forecast.held_seconds(time.monotonic())
+        used = max(self._longest_limit, longest)
+        least = held + used + 2 * START_SECONDS
+        return math.ceil(least / 60) if least <= full - 60 else None
+
+    def _refused(self, error: Exception, dependency: str | None) -> None:
+        """Fail a waiting job that no other request can serve, or log the error."""
+        waiting = [one for one in self._wanted if not one.done()]
+        others = {*self._requests[None]} - {asyncio.current_task()}
+        if dependency is None and len(waiting) > len(others):
+            del self._wanted[waiting[0]]
+            waiting[0].set_exception(error)
+            return
+        self._forecast.forget()
+        logger.warning(str(error))
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+
+def _most(nodes: JSON) -> JSON:
+    """The maximum of a range of nodes."""
+    found = re.search(r"-(\d+[km]?)$", str(nodes))
+    return found[1] if found else nodes

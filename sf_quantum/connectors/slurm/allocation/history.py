@@ -1,0 +1,147 @@
+"""What the journals of earlier runs tell a :class:`JobForecast`, replayed event by event."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+
+from streamflow.core.utils import get_job_step_name
+
+from sf_quantum import journal
+from sf_quantum.connectors.slurm.allocation.forecast import JobForecast
+from sf_quantum.errors import InputError
+from sf_quantum.files import JSON
+from sf_quantum.journal import Event, Journal, number
+
+LATEST_RUNS = 5
+
+
+def earlier_runs(record: Journal) -> list[list[Event]]:
+    """The events of the latest runs of the same StreamFlow file, oldest first; blocks."""
+    runs = []
+    for path in islice(record.earlier(), LATEST_RUNS):
+        with suppress(InputError):  # a corrupt journal
+            runs.append(journal.read(path))
+    return runs[::-1]
+
+
+def replay(
+    events: list[Event], deployment: str, service: str, forecast: JobForecast
+) -> None:
+    """Let a forecast observe an earlier run, in the order of its events.
+
+    :param service: the service whose jobs and allocations it is about
+    """
+    own = [
+        event
+        for event in events
+        if (event.get("deployment"), event.get("service"))
+        == (deployment, service or None)
+    ]
+    observed = [
+        *_quantum_steps(events, forecast),
+        *_jobs(own, forecast),
+        *_pending(own, forecast),
+    ]
+    for _, observe in sorted(observed, key=lambda one: one[0]):
+        observe()
+    forecast.stop_counting()
+
+
+@dataclass
+class _QuantumRun:
+    """One run of a quantum step, from its first job to its last.
+
+    :param begins: when the QPU began each job
+    """
+
+    step: str
+    started: float
+    ended: float
+    begins: dict[str, float]
+
+
+_Observed = Iterator[tuple[float, "partial[None]"]]
+
+
+def _quantum_steps(events: list[Event], forecast: JobForecast) -> _Observed:
+    jobs = sorted(_quantum_jobs(events), key=lambda one: one.started)
+    runs: dict[str, _QuantumRun] = {}
+    finished = []
+    for job in jobs:
+        run = runs.get(job.step)
+        if run is not None and job.started <= run.ended:
+            run.ended = max(run.ended, job.ended)
+            run.begins |= job.begins
+        else:
+            runs[job.step] = job
+            finished.append(job)
+    for run in finished:
+        name, start, end = run.step, run.started, run.ended
+        yield start, partial(forecast.started, name, start)
+        for job_name, at in run.begins.items():
+            yield start, partial(forecast.begins, name, job_name, at)
+        yield end, partial(forecast.ended, name, end, completed=True)
+
+
+def _quantum_jobs(events: list[Event]) -> Iterator[_QuantumRun]:
+    """The completed jobs of quantum steps: those on quantum nodes, or with QPU jobs."""
+    on_slurm = set()
+    quantum = {_allocation(one) for one in events if one.get("quantum") is True}
+    for event in events:
+        if event["event"] == "slurm":
+            on_slurm.add(name := str(event["job"]))
+            if _allocation(event) in quantum and event["state"] == "COMPLETED":
+                keys = ("submitted", "started", "ended")
+                submitted, started, ended = (number(event[key]) for key in keys)
+                step = get_job_step_name(name)
+                yield _QuantumRun(step, submitted, ended, {name: started})
+    yield from (one for one in _elsewhere(events) if not on_slurm & one.begins.keys())
+
+
+def _elsewhere(events: list[Event]) -> Iterator[_QuantumRun]:
+    """The completed jobs that had QPU jobs."""
+    leased: dict[str, Event] = {}
+    running: dict[str, float] = {}
+    for event in events:
+        name, at = str(event.get("job")), number(event["time"])
+        if event["event"] == "qpu":
+            leased.setdefault(name, event)
+        elif event["event"] == "job" and event["status"] == "running":
+            running[name] = at
+        elif event["event"] == "job" and event["status"] == "completed":
+            if (first := leased.get(name)) is None or name not in running:
+                continue
+            start = running[name] + number(first.get("lease_seconds"))
+            begins = {name: start + number(first.get("queued_seconds"))}
+            yield _QuantumRun(get_job_step_name(name), start, at, begins)
+
+
+def _allocation(event: Event) -> tuple[JSON, JSON]:
+    return event.get("deployment"), event.get("allocation")
+
+
+def _jobs(own: list[Event], forecast: JobForecast) -> _Observed:
+    for event in own:
+        if event["event"] == "slurm":
+            arrived, ended = number(event["submitted"]), number(event["ended"])
+            yield arrived, partial(forecast.job_arrived, arrived)
+            yield ended, partial(forecast.job_ended)
+
+
+def _pending(own: list[Event], forecast: JobForecast) -> _Observed:
+    requested: dict[str, float] = {}
+    for event in own:
+        if event["event"] != "allocation":
+            continue
+        at, allocation = number(event["at"]), str(event["allocation"])
+        if event["status"] == "requested":
+            requested[allocation] = at
+        elif event["status"] == "granted" and allocation in requested:
+            # Slurm's times may be whole seconds, before the request
+            yield at, partial(
+                forecast.granted, max(0.0, at - requested.pop(allocation))
+            )

@@ -1,0 +1,102 @@
+"""``per-step``: each job of the workflow is a Slurm job of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import replace
+
+from sf_quantum.connectors.slurm import scripts
+from sf_quantum.connectors.slurm.allocation.step_job import (
+    StepJob,
+    read_result,
+    with_limit,
+)
+from sf_quantum.connectors.slurm.job import BatchJob, NodeUsage
+from sf_quantum.connectors.slurm.queue import SlurmQueue
+from sf_quantum.connectors.slurm.services import JobOptions
+from sf_quantum.connectors.slurm.transport.answers import JobOutcome
+from sf_quantum.connectors.steps import quantum_steps
+
+# between two looks whether Slurm has started a quantum job
+START_PAUSE_SECONDS = 1.0
+
+
+async def run_alone(queue: SlurmQueue, job: StepJob) -> JobOutcome:
+    """Run a job as a Slurm job of its own, which is cancelled with the caller.
+
+    :raises WorkflowExecutionException: if Slurm refuses it
+    """
+    requested = time.time()
+    usage = NodeUsage(queue.deployment, job.service, "per-step", job=job.name)
+    array = "array" in job.service.options or scripts.has_option(
+        job.body, "-a", "--array"
+    )
+    batch_job = BatchJob(f"job {job.name}", usage, array=array)
+    login = queue.login
+    output = own_output = scripts.path(login.spool, batch_job.key, "out")
+    await queue.submit(
+        batch_job,
+        _options(job, own_output),
+        _script(queue, batch_job, job),
+        note=job.service.note,
+        clusters=job.service.clusters,
+    )
+    starting = None
+    if job.service.quantum:
+        quantum_steps.submitted(job.name, queue.deployment, batch_job.slurm_job)
+        starting = asyncio.create_task(_report_start(batch_job, job.name))
+    try:
+        if scripts.has_option(job.body, "-o", "--output") and job.stdout is None:
+            output = await queue.controller.files(batch_job.slurm_job, "StdOut")
+        if scripts.has_option(job.body, "-e", "--error") and job.stderr is None:
+            # of the template's own lines, since the command's are merged with its output
+            errors = await queue.controller.files(batch_job.slurm_job, "StdErr")
+            job = replace(job, stderr=f"{job.stdout or output}\n{errors}")
+        # a cancelled future would count as the end of the job
+        outcome = await asyncio.shield(batch_job.ended)
+    except BaseException:
+        await queue.cancel(batch_job)
+        queue.abandon(batch_job)
+        raise
+    finally:
+        if starting is not None:
+            starting.cancel()
+    outcome = with_limit(job, outcome)
+    usage.record(job.name, requested, outcome)
+    # the mark has the size of the default output file only
+    mark = batch_job.mark if output == own_output else None
+    return await read_result(login, job, outcome, output, mark)
+
+
+async def _report_start(batch_job: BatchJob, job: str) -> None:
+    """Report when Slurm has started a quantum job."""
+    while True:
+        row = batch_job.row
+        if row is not None and row.state == "RUNNING" and row.started is not None:
+            quantum_steps.begins(job, row.started - time.time())
+            return
+        await asyncio.sleep(START_PAUSE_SECONDS)
+
+
+def _script(queue: SlurmQueue, batch_job: BatchJob, job: StepJob) -> str:
+    orphan = queue.orphan_seconds if queue.controller.jobs_end_themselves else None
+    script = scripts.task if batch_job.array else scripts.job
+    return script(
+        queue.login.spool, batch_job.key, job.body, job.seconds, orphan_seconds=orphan
+    )
+
+
+def _options(job: StepJob, output: str) -> JobOptions:
+    files = {"input": job.stdin, "output": job.stdout, "error": job.stderr}
+    if job.stdout is None and not scripts.has_option(job.body, "-o", "--output"):
+        files["output"] = output
+    # without the patterns that sbatch(1) replaces
+    options = {name: file.replace("%", "%%") for name, file in files.items() if file}
+    if job.workdir:
+        options["chdir"] = job.workdir
+    named = scripts.has_option(job.body, "-J", "--job-name")
+    if not job.service.options.get("jobName") and not named:
+        options["job-name"] = job.name.strip("/")
+    instead = {"time": job.time_limit} if job.time_limit else {}
+    return JobOptions(options, job.service, instead)

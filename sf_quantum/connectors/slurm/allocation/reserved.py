@@ -1,0 +1,206 @@
+"""``reserved``: one allocation for the whole run, heterogeneous where services differ.
+
+``reserve: [compute]`` is the baseline of paper 001, which holds its nodes while the QPU
+is busy; ``[compute, quantum]`` is the co-scheduling of papers 000 and 003.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable, Mapping
+
+from streamflow.core.utils import get_job_step_name
+from streamflow.log_handler import logger
+
+from sf_quantum.connectors.slurm.allocation.per_step import run_alone
+from sf_quantum.connectors.slurm.allocation.step_job import (
+    AllocationGone,
+    SlurmAllocation,
+    StepJob,
+)
+from sf_quantum.connectors.slurm.queue import SlurmQueue
+from sf_quantum.connectors.slurm.services import ReservedSettings, SlurmService
+from sf_quantum.connectors.slurm.transport.answers import JobOutcome
+
+
+class Reserved:
+    """One allocation, with a component for each concurrent job.
+
+    :param services: those of the components
+    :param directives: the ``#SBATCH`` lines of their job scripts, by name
+    """
+
+    def __init__(
+        self,
+        queue: SlurmQueue,
+        services: Iterable[SlurmService],
+        settings: ReservedSettings,
+        directives: Mapping[str, list[str]],
+    ) -> None:
+        self._queue = queue
+        # the first component cannot be given back before the others, so it is a classical one
+        self._services = sorted(services, key=lambda service: service.quantum)
+        self._settings = settings
+        self._directives = directives
+        self._lock = asyncio.Lock()
+        self._held: list[Components] = []
+        self._quantum_released = False
+        self._jobs_before_release = settings.release_times
+        self._quantum_running = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._closed = False
+
+    async def run(self, job: StepJob) -> JobOutcome:
+        """Run a job on a component, or per step if the quantum nodes have been given back."""
+        requested = time.time()
+        while not (job.service.quantum and self._quantum_released):
+            try:
+                components = await self._components()
+            except AllocationGone:
+                continue
+            self._begin(job)
+            try:
+                outcome = await components.run(job, requested)
+            except AllocationGone:  # before the job began
+                continue
+            finally:
+                self._end(job)
+            if outcome.good:
+                if get_job_step_name(job.name) == self._settings.release_after:
+                    self._jobs_before_release -= 1
+                if self._jobs_before_release <= 0:
+                    self._release()
+            return outcome
+        return await run_alone(self._queue, job)
+
+    async def close(self) -> None:
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        for components in self._held:
+            await components.give_back()
+
+    async def _components(self) -> Components:
+        """The components, once their nodes are granted."""
+        async with self._lock:
+            if self._closed:
+                raise asyncio.CancelledError
+            if self._held and self._held[-1].over:
+                logger.warning(
+                    f"The allocation of {self._queue.deployment} ended before the run; "
+                    "another is requested."
+                )
+                lost = self._held[-1]
+                lost.release(lost.services)
+            if not self._held or self._held[-1].over:
+                self._held.append(await self._reserve())
+            return self._held[-1]
+
+    async def _reserve(self) -> Components:
+        released = self._quantum_released
+        services = [s for s in self._services if not (released and s.quantum)]
+        each = [self._directives[service.name] for service in services]
+        lines = [line for own in each for line in ["#SBATCH hetjob", *own]][1:]
+        held = await SlurmAllocation.request(
+            self._queue,
+            "reserved",
+            f"the allocation of {self._queue.deployment}",
+            services,
+            lines if any(each) else [],
+        )
+        names = [service.name for service in services]
+        components = Components(zip(names, held, strict=True))
+        try:
+            await held[0].granted()
+        except BaseException:
+            await components.give_back()
+            raise
+        return components
+
+    def _begin(self, job: StepJob) -> None:
+        if job.service.quantum:
+            self._quantum_running += 1
+            if self._timer is not None:
+                self._timer.cancel()
+
+    def _end(self, job: StepJob) -> None:
+        if job.service.quantum:
+            self._quantum_running -= 1
+            if self._quantum_running == 0 and self._settings.idle is not None:
+                loop = asyncio.get_running_loop()
+                self._timer = loop.call_later(self._settings.idle, self._release)
+
+    def _release(self) -> None:
+        """Give back the quantum nodes, each as soon as it is idle."""
+        self._quantum_released = True
+        for components in self._held[-1:]:
+            components.release(s.name for s in self._services if s.quantum)
+
+
+class Components:
+    """The components of one allocation, each of which runs one job at a time.
+
+    :param held: the components in their order in Slurm, with the names of their services
+    """
+
+    def __init__(self, held: Iterable[tuple[str, SlurmAllocation]]) -> None:
+        self._held = list(held)
+        self._released: set[str] = set()
+        self._busy: set[SlurmAllocation] = set()
+        self._given_back: set[SlurmAllocation] = set()
+        self._free: dict[str, asyncio.Queue[SlurmAllocation]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        for name, allocation in self._held:
+            self._free.setdefault(name, asyncio.Queue()).put_nowait(allocation)
+        self.services = [*self._free]
+
+    @property
+    def over(self) -> bool:
+        """Whether a component has ended that was not released, or all are released."""
+        return self._released.issuperset(self._free) or any(
+            allocation.over
+            for name, allocation in self._held
+            if name not in self._released
+        )
+
+    async def run(self, job: StepJob, requested: float) -> JobOutcome:
+        """Run a job on a component of its service, as soon as one is free.
+
+        :raises AllocationGone: if the component has ended by then
+        """
+        free = self._free[job.service.name]
+        allocation = await free.get()
+        self._busy.add(allocation)
+        try:
+            # the component may have been given back since its last job ended
+            if allocation in self._given_back:
+                raise AllocationGone
+            return await allocation.run(job, requested)
+        finally:
+            self._busy.discard(allocation)
+            # even if it has ended, since other jobs wait for it
+            free.put_nowait(allocation)
+            self._give_released_back()
+
+    def release(self, services: Iterable[str]) -> None:
+        """Give back the components of services, each as soon as it is idle."""
+        self._released.update(services)
+        self._give_released_back()
+
+    async def give_back(self) -> None:
+        """Give back all components at once."""
+        for _, allocation in reversed(self._held):
+            await allocation.give_back()
+        await asyncio.gather(*self._tasks)
+
+    def _give_released_back(self) -> None:
+        first = self._held[0][1]
+        for name, allocation in reversed(self._held):
+            # the end of the first component ends the others
+            busy = self._busy if allocation is first else self._busy & {allocation}
+            if name in self._released and not busy | (self._given_back & {allocation}):
+                self._given_back.add(allocation)
+                task = asyncio.create_task(allocation.give_back())
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)

@@ -1,0 +1,443 @@
+"""A job of the workflow, and allocations that run it as a step, one after another."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import shlex
+import time
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from streamflow.core.exception import WorkflowExecutionException
+
+from sf_quantum.connectors.slurm import ids, scripts, services
+from sf_quantum.connectors.slurm.allocation.limits import JobLength, ShortLimit
+from sf_quantum.connectors.slurm.job import BatchJob, NodeUsage
+from sf_quantum.connectors.slurm.queue import SlurmQueue, capitalized
+from sf_quantum.connectors.slurm.scripts import JobMark
+from sf_quantum.connectors.slurm.services import SlurmService
+from sf_quantum.connectors.slurm.transport import answers
+from sf_quantum.connectors.slurm.transport.answers import (
+    EndReason,
+    JobOutcome,
+    QueueRow,
+)
+from sf_quantum.connectors.slurm.transport.login import LoginNode
+from sf_quantum.files import JSON
+
+LAST_LINES = 20
+LAST_BYTES = 8192
+# between two queries while an allocation that is ending is COMPLETING
+STATE_PAUSE_SECONDS = 0.2
+RETRY_SECONDS = 1.0
+# how long after the end of its allocation the mark of a step may appear
+MARK_SECONDS = 5.0
+# how long to look for a step to cancel: its srun may not have started it yet
+CANCEL_SECONDS = 10
+# between two looks whether a job has begun
+BEGIN_SECONDS = 2.0
+
+
+@dataclass(frozen=True)
+class StepJob:
+    """A job of the workflow.
+
+    :param body: the job script
+    :param stdout: a file, or None to return the output
+    :param stderr: a file, or None for that of ``stdout``
+    :param seconds: the time limit, None for that of the service
+    """
+
+    name: str
+    service: SlurmService
+    body: str
+    workdir: str | None = None
+    stdin: str | None = None
+    stdout: str | None = None
+    stderr: str | None = None
+    seconds: int | None = None
+
+    @property
+    def time_limit(self) -> str | None:
+        """The time limit in the format ``minutes:seconds`` of ``sbatch``."""
+        limit = self.seconds
+        return None if limit is None else f"{limit // 60}:{limit % 60:02}"
+
+
+class AllocationGone(Exception):
+    """An allocation ended or proved unusable before the job began."""
+
+
+class SlurmAllocation:
+    """A batch job that only holds its nodes, or (``own``) one component of such a job.
+
+    :ivar limit: its time limit, if that is shorter than its service's
+    """
+
+    def __init__(self, queue: SlurmQueue, leader: BatchJob, own: BatchJob) -> None:
+        self.limit = ShortLimit()
+        # of the running step
+        self._key = ""
+        self._queue = queue
+        self._login = queue.login
+        self._leader = leader
+        self._own = own
+        self._given_back = False
+        self._useless = False
+        self._used = False
+
+    @staticmethod
+    async def request(
+        queue: SlurmQueue,
+        strategy: str,
+        name: str,
+        held: Sequence[SlurmService],
+        directives: Sequence[str],
+        **instead: JSON,
+    ) -> list[SlurmAllocation]:
+        """Submit a job that only holds nodes, in a component for each service.
+
+        :param instead: see :meth:`SlurmService.words`
+        :raises WorkflowExecutionException: if Slurm refuses it
+        """
+        deployment = queue.deployment
+        usages = [NodeUsage(deployment, service, strategy) for service in held]
+        leader = BatchJob(name, usages[0], group=0 if len(held) > 1 else None)
+        seconds = queue.orphan_seconds
+        await queue.submit(
+            leader,
+            services.holder_options(deployment, held, **instead),
+            scripts.holder(queue.login.spool, leader.key, directives, seconds),
+            note=held[0].note,
+            at_once=services.at_once_options(deployment, held, directives, **instead),
+            clusters=held[0].clusters,
+        )
+        components = [
+            queue.follow_component(leader, number, usage)
+            for number, usage in enumerate(usages[1:], start=1)
+        ]
+        return [SlurmAllocation(queue, leader, own) for own in (leader, *components)]
+
+    @property
+    def over(self) -> bool:
+        """Whether it can run no more jobs."""
+        return self._given_back or self._useless or self._has_ended
+
+    @property
+    def _has_ended(self) -> bool:
+        return self._leader.ended.done() or self._own.ended.done()
+
+    def lasts(self, length: JobLength) -> bool:
+        """Whether its time limit, as far as known, suffices for a job.
+
+        True for an unused allocation with the time limit of its service, since a new one
+        would last no longer.
+        """
+        if (end := self._short_end) is not None:
+            return time.time() <= self.limit.latest_start(length.limit, end)
+        row = self._row
+        return not self._used or row is None or length.fits(row, time.time())
+
+    @property
+    def _row(self) -> QueueRow | None:
+        row = self._own.row
+        return row if row is not None and row.state == "RUNNING" else None
+
+    @property
+    def _short_end(self) -> float | None:
+        granted = self._leader.granted
+        if not granted.done() or granted.cancelled():
+            return None
+        return self.limit.end(self._row, granted.result().started)
+
+    async def granted(self) -> SlurmAllocation:
+        """Wait until the nodes are granted.
+
+        :raises WorkflowExecutionException: if it ends before; the message has the reason
+        :raises AllocationGone: if Slurm has lost its record of a heterogeneous one, which
+            the queue does not submit again
+        """
+        try:
+            await asyncio.shield(self._leader.granted)
+        except asyncio.CancelledError:
+            if not self._leader.ended.done():
+                raise
+            lost = self._leader.ended.result().reason == EndReason.UNRECORDED
+            if lost and not self._leader.leaves_lock:
+                raise AllocationGone from None
+            raise WorkflowExecutionException(
+                f"{capitalized(self._leader.name)} was not granted: "
+                f"{self._leader.ended.result().sentence()}."
+            ) from None
+        return self
+
+    async def run(self, job: StepJob, requested: float) -> JobOutcome:
+        """Run a job to its end.
+
+        :param requested: when the job requested nodes, epoch seconds
+        :raises AllocationGone: if the allocation ended before the job began
+        """
+        self._used = True
+        while not self.over:
+            # of a shortened limit, too much may have passed meanwhile
+            if self._short_end and not self.lasts(JobLength(job.seconds, 0)):
+                self._useless = True
+                break
+            self._key = key = uuid.uuid4().hex
+            try:
+                mark = await self._run_step(job, key)
+            except asyncio.CancelledError:
+                # the end of an allocation ends its steps, and the spool may be removed soon
+                if not self.over:
+                    await self._cancel(key)
+                raise
+            outcome = await self._outcome(job, mark)
+            if outcome is not None:
+                outcome = with_limit(job, outcome)
+                self._own.usage.record(job.name, requested, outcome)
+                output = self._path(key, "out")
+                return await read_result(self._login, job, outcome, output, mark)
+            await asyncio.sleep(RETRY_SECONDS)
+        raise AllocationGone
+
+    async def end_with(self, seconds: int) -> None:
+        """Tell Slurm when the allocation ends, once its last job has begun.
+
+        :param seconds: the time limit of the job, which ends itself before the allocation
+        """
+        while True:
+            await asyncio.sleep(BEGIN_SECONDS)
+            row, file = self._row, shlex.quote(self._path(self._key, "began"))
+            text, _ = await self._login.ask(f"cat {file} && date +%s")
+            # 0 before the job has begun; there is no file once it has ended
+            now = re.fullmatch(r"[1-9][\d.]*\s+(\d+)\s*", text)
+            if row is not None and row.started and now is not None:
+                break
+        job_end = float(now[1]) + seconds
+        if minutes := self.limit.lower(row.started, row.ended, job_end):
+            at = answers.at(ids.cluster(self._own.slurm_job))
+            number, patience = ids.number(self._own.slurm_job), answers.PATIENCE_SECONDS
+            await self._login.ask(
+                f"plain timeout {patience} scontrol{at} update JobId={number} "
+                f"TimeLimit={minutes}"
+            )
+
+    async def give_back(self) -> None:
+        """End the allocation, or only this component of a heterogeneous one."""
+        if not self._given_back and not self._has_ended:
+            self._own.usage.given_back(time.time())
+            self._given_back = True
+            await self._queue.scancel(
+                ids.component(self._leader.slurm_job, self._own.group)
+            )
+        self._queue.abandon(self._own)
+
+    def _path(self, key: str, kind: str) -> str:
+        return scripts.path(self._login.spool, key, kind)
+
+    async def _run_step(self, job: StepJob, key: str) -> JobMark:
+        """Start a step, and wait for its mark, or for the end of the allocation."""
+        ended = asyncio.ensure_future(self._queue.step_mark(key))
+        try:
+            await self._start(job, key)
+            await asyncio.wait(
+                (ended, self._leader.ended, self._own.ended),
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+            await asyncio.wait([ended], timeout=MARK_SECONDS)
+            left = None if ended.done() else await self._left_mark(key)
+            # the mark may have arrived meanwhile
+            return await ended if left is None or ended.done() else left
+        finally:
+            ended.cancel()
+
+    async def _left_mark(self, key: str) -> JobMark:
+        """The mark of a step whose ``srun`` has ended, too; a substitute if there is none."""
+        # `began` is removed only when there is a mark
+        command = f"""\
+f={shlex.quote(self._path(key, ""))} began=0
+[ ! -e "$f"tried ] || began=$(cat "$f"began 2>/dev/null || date +%s.%N)
+cat "$f"mark 2>/dev/null || echo "{key} {self._own.slurm_job} 1 ${{began:-0}} - 0\""""
+        while True:
+            text, _ = await self._login.ask(command)
+            if marks := scripts.marks(text):
+                return marks[0]
+            await asyncio.sleep(RETRY_SECONDS)
+
+    async def _start(self, job: StepJob, key: str) -> None:
+        command = self._srun(job, key)
+        while not self.over:
+            text, code = await self._login.ask(command)
+            if code == 0:
+                return
+            if code != scripts.UNKNOWN:  # else the connection is lost
+                raise WorkflowExecutionException(
+                    f"Job {job.name} cannot be started: {text}"
+                )
+            await asyncio.sleep(RETRY_SECONDS)
+        # the step may have begun even if the answer was lost
+        if not self._has_ended:
+            raise AllocationGone
+
+    def _srun(self, job: StepJob, key: str) -> str:
+        output = job.stdout or self._path(key, "out")
+        errors = shlex.quote(job.stderr) if job.stderr else "&1"
+        end = self._short_end
+        latest = None if end is None else self.limit.latest_start(job.seconds, end)
+        body = scripts.step(
+            self._login.spool,
+            key,
+            job.body,
+            streams=f"<{shlex.quote(job.stdin or '/dev/null')} "
+            f">{shlex.quote(output)} 2>{errors}",
+            holder=self._leader.key,
+            group=self._own.group,
+            seconds=job.seconds,
+            latest=latest,
+        )
+        options = {
+            "clusters": ids.cluster(self._leader.slurm_job) or None,
+            "jobid": ids.number(self._leader.slurm_job),
+            "het-group": self._own.group,
+            "job-name": key,
+            "chdir": job.workdir or None,
+            "time": job.time_limit,
+            "nodes": 1,
+            "ntasks": 1,
+            # as in a batch script, which is not bound to CPUs
+            "cpu-bind": "none",
+            "input": "none",
+        }
+        words = [
+            f"--{name}={shlex.quote(str(value))}"
+            for name, value in options.items()
+            if value is not None
+        ]
+        return scripts.srun(
+            self._login.spool,
+            key,
+            slurm_job=self._own.slurm_job,
+            options=" ".join([*words, "--overlap"]),
+            body=body,
+        )
+
+    async def _cancel(self, key: str) -> None:
+        """Cancel a step, even if Slurm does not know it yet."""
+        at = answers.at(ids.cluster(self._own.slurm_job))
+        number = ids.number(self._own.slurm_job)
+        # without its script, a step ends at once; it has ended when `began` is removed
+        await self._login.ask(f"""\
+f={shlex.quote(self._path(key, ""))} n=0
+: >"$f"tried || exit
+while rm -f "$f"step; [ -e "$f"began ] && [ $n -lt {CANCEL_SECONDS * 5} ]; do
+  plain squeue{at} --steps --noheader --jobs={number} --format='%i %j' |
+    sed -n 's/ {key}$//p' | plain xargs -r scancel{at}
+  n=$((n + 1)); sleep 0.2
+done""")
+
+    async def _outcome(self, job: StepJob, mark: JobMark) -> JobOutcome | None:
+        """How a job ended.
+
+        :returns: None if the job has to be started again
+        :raises AllocationGone: if the allocation ended before the job began
+        """
+        end = await self._allocation_end(mark)
+        if end is not None and end.good:
+            # a job that is lost with its allocation has not succeeded
+            end = replace(end, state="CANCELLED", reason=EndReason.ALLOCATION_ENDED)
+        # the allocation's times are whole seconds
+        if mark.ended is not None and (
+            end is None or (end.ended is not None and mark.ended < end.ended)
+        ):
+            return JobOutcome.of_mark(self._own.slurm_job, mark)
+        # srun prints this line for every step on a cluster without CPU binding
+        common = "lacks support for cpu binding"
+        errors = shlex.quote(self._path(mark.key, "srun"))
+        text, status = await self._login.ask(f"grep -v '{common}' {errors}")
+        error = " ".join(text.split()) if status == 0 else ""
+        code = mark.exit_code or 0
+        if not mark.started:
+            if end is not None or answers.is_node_trouble(error):
+                self._useless = True
+                raise AllocationGone
+            if answers.is_temporary(error, code):
+                return None
+        if end is not None:
+            return end
+        now = time.time()
+        began, limit = mark.started, job.seconds
+        late = began and limit is not None and now - began >= limit
+        return JobOutcome(
+            self._own.slurm_job,
+            "TIMEOUT" if late else "FAILED",
+            error or EndReason.NO_EXIT_CODE,
+            exit_code=code or 1,
+            started=began or None,
+            ended=now,
+        )
+
+    async def _allocation_end(self, mark: JobMark) -> JobOutcome | None:
+        """How the allocation ended; None if it runs, or only the mark is available."""
+        while True:
+            for batch_job in (self._own, self._leader):
+                if batch_job.ended.done():
+                    return batch_job.ended.result()
+            answer = await self._queue.controller.records(self._own.slurm_job)
+            records = self._own.own(answer or [])
+            if answers.unknown_states(one.state for one in records):
+                records = []
+            if records and records[0].state == "RUNNING":
+                return None
+            if records and records[0].state in answers.ENDED:
+                return records[0]
+            marked = mark.ended is not None
+            if not records and marked and answer != []:
+                return None
+            await asyncio.sleep(STATE_PAUSE_SECONDS)
+
+
+def with_limit(job: StepJob, outcome: JobOutcome) -> JobOutcome:
+    """The outcome of a job whose script may have ended at its time limit."""
+    began, ended = outcome.started, outcome.ended
+    if job.seconds is None or outcome.exit_code != scripts.LATE or not outcome.plain:
+        return outcome
+    if began is None or ended is None or ended - began < job.seconds:
+        return outcome
+    reason = f"its time limit of {job.seconds} s"
+    return replace(outcome, state="TIMEOUT", reason=reason)
+
+
+async def read_result(
+    login: LoginNode,
+    job: StepJob,
+    outcome: JobOutcome,
+    output: str,
+    mark: JobMark | None,
+) -> JobOutcome:
+    """Add the output of a job to its outcome.
+
+    :param output: the output files, one per line
+    :param mark: the job's mark, which shows whether the output is empty
+    :raises WorkflowExecutionException: if the output cannot be read
+    """
+    if outcome.good:
+        if job.stdout is not None or (mark is not None and mark.output_bytes == 0):
+            return outcome
+        return replace(outcome, output=await login.read(f"cat {_quoted(output)}"))
+    errors = job.stderr or job.stdout
+    file = _quoted(errors or output)
+    folder = f"cd {shlex.quote(job.workdir)} && " if job.workdir and errors else ""
+    tail = f"{folder}tail -q -c {LAST_BYTES} {file} 2>/dev/null | tail -n {LAST_LINES}"
+    try:
+        last = await login.read(tail)
+        lines = f"; its last lines:\n{last}" if last else "; it printed nothing"
+    except WorkflowExecutionException:
+        lines = "; its output cannot be read"
+    return replace(outcome, output=f"{outcome.sentence()}{lines}")
+
+
+def _quoted(files: str) -> str:
+    """Files, one per line (an array has one for each task), quoted for the shell."""
+    return " ".join(shlex.quote(file) for file in files.splitlines())

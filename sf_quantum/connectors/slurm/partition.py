@@ -1,0 +1,138 @@
+"""What Slurm tells of a partition's queue, for a forecast of the wait in it.
+
+Slurm is asked once for the processors and once for the jobs; how many jobs it lists is bounded.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from sf_quantum.connectors.slurm.services import SlurmService, limit_seconds
+from sf_quantum.files import JSON
+
+#: of which more are not simulated
+MOST_JOBS = 1000
+PATIENCE_SECONDS = 5
+# pending jobs that others wait for; those held, dependent or beyond a limit delay nobody
+_IN_TURN = {"None", "Priority", "Resources", ""}
+# of a job whose nodes are not shared with others, squeue(1)
+_EXCLUSIVE = "NO"
+_SEPARATOR = "jobs:"
+
+
+class NoForecast(Exception):
+    """Why the wait in a partition cannot be predicted, to follow the target's name."""
+
+
+@dataclass(frozen=True)
+class JobInQueue:
+    """A job of a partition.
+
+    :param seconds: its time limit; of a running one, what is left of it
+    """
+
+    processors: int
+    seconds: float
+
+
+@dataclass
+class PartitionQueue:
+    """The processors and the jobs of a partition.
+
+    :param idle: processors without a job
+    :param per_node: processors of the smallest node
+    :param exclusive: whether each job gets whole nodes
+    :param pending: in the order of their priorities
+    """
+
+    idle: int = 0
+    per_node: int = 0
+    exclusive: bool = False
+    running: list[JobInQueue] = field(default_factory=list)
+    pending: list[JobInQueue] = field(default_factory=list)
+
+    def request(self, service: SlurmService) -> JobInQueue:
+        """Return what a job of a service requests."""
+        options = service.options
+        nodes = _first_number(options.get("nodes"))
+        tasks = _first_number(options.get("ntasksPerNode"))
+        processors = tasks * _first_number(options.get("cpusPerTask")) * nodes
+        processors = max(processors, _first_number(options.get("ntasks")))
+        if self.exclusive or options.get("exclusive"):
+            processors = nodes * self.per_node
+        return JobInQueue(processors, service.seconds or math.inf)
+
+
+def command(partition: str) -> str:
+    """The shell command for :func:`read`."""
+    name = shlex.quote(partition)
+    # %C: processors allocated/idle/other/total; one line more than allowed shows that there are
+    return (
+        f"plain timeout {PATIENCE_SECONDS} sinfo --noheader --partition={name} "
+        f"--format='%C|%c|%h' && echo {_SEPARATOR} && "
+        f"{{ plain timeout {PATIENCE_SECONDS} squeue --noheader --array --partition={name} "
+        "--states=RUNNING,SUSPENDED,COMPLETING,PENDING --sort=-p,i "
+        f"--format='%T|%C|%D|%h|%L|%r' || echo failed; }} | head -n {MOST_JOBS + 1}"
+    )
+
+
+def read(text: str) -> PartitionQueue:
+    """Read the output of :func:`command`.
+
+    :raises NoForecast: if it is not what was asked for, or has too many jobs
+    """
+    nodes, separator, jobs = text.partition(f"{_SEPARATOR}\n" if "\n" in text else "")
+    if not separator and text.rstrip().endswith(_SEPARATOR):
+        nodes, jobs = text.rstrip().removesuffix(_SEPARATOR), ""
+    queue = PartitionQueue()
+    try:
+        for line in nodes.split():
+            processors, per_node, shared = line.split("|")
+            queue.idle += int(processors.split("/")[1])
+            known = _first_number(per_node)
+            queue.per_node = min(queue.per_node or known, known)
+            queue.exclusive = queue.exclusive or shared == "EXCLUSIVE"
+        lines = [*filter(None, jobs.splitlines())]
+        if len(lines) > MOST_JOBS:
+            raise NoForecast(f"has more than {MOST_JOBS} jobs in its partition")
+        for state, job in _jobs(lines, queue.per_node):
+            (queue.pending if state == "PENDING" else queue.running).append(job)
+    except (ValueError, IndexError) as error:
+        raise NoForecast("cannot be predicted: sinfo or squeue failed") from error
+    if not queue.per_node:
+        raise NoForecast("cannot be predicted: its partition has no nodes")
+    return queue
+
+
+def _jobs(lines: list[str], per_node: int) -> Iterator[tuple[str, JobInQueue]]:
+    for line in lines:
+        state, allocated, nodes, shared, left, reason = line.split("|", 5)
+        processors = int(allocated)
+        # of a pending job, Slurm tells the least number of processors
+        if state == "PENDING" and shared == _EXCLUSIVE:
+            processors = max(processors, int(nodes) * per_node)
+        if state == "PENDING" and reason.strip("()") not in _IN_TURN:
+            continue
+        # what is left of a pending job is its time limit
+        seconds = limit_seconds(left)
+        yield state, JobInQueue(processors, math.inf if seconds is None else seconds)
+
+
+def _first_number(value: JSON) -> int:
+    found = re.match(r"\d+", "" if value is None else str(value))
+    return max(1, int(found[0])) if found else 1
+
+
+def named(options: Mapping[str, JSON]) -> str:
+    """Return the partition that options of a service name.
+
+    :raises NoForecast: if they name none, or several, whose queues are not one
+    """
+    name = str(options.get("partition") or "")
+    if not name or "," in name:
+        raise NoForecast("names no partition, or several")
+    return name

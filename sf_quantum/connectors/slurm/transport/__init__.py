@@ -1,0 +1,1 @@
+"""How the driver reaches Slurm: commands on a login node, or ``slurmrestd``."""

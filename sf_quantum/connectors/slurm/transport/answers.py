@@ -1,0 +1,451 @@
+"""The commands that query Slurm, parsers of their output, and the outcome of a job."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TypeVar
+
+from sf_quantum.connectors.slurm import ids
+from sf_quantum.connectors.slurm.scripts import UNKNOWN, JobMark
+
+# squeue(1), "JOB STATE CODES": no other state is final
+ENDED = frozenset(
+    "BOOT_FAIL CANCELLED COMPLETED DEADLINE FAILED NODE_FAIL OUT_OF_MEMORY PREEMPTED "
+    "TIMEOUT".split()
+)
+# states that are not final, with nodes and without: squeue(1) and sacct(1) up to 25.05
+RUNNING = frozenset(
+    "COMPLETING RESIZING RUNNING SIGNALING STAGE_OUT STOPPED SUSPENDED".split()
+)
+QUEUED = frozenset(
+    "CONFIGURING EXPEDITING PENDING POWER_UP_NODE REQUEUED REQUEUE_FED REQUEUE_HOLD "
+    "RESV_DEL_HOLD SPECIAL_EXIT".split()
+)
+#: the state of a job that Slurm no longer knows and that left no mark
+LOST = "LOST"
+# that of a federated job on all clusters but the one that runs it
+_REVOKED = "REVOKED"
+# squeue(1), "JOB REASON CODES", and further ones from slurm_string.c: reasons that persist
+# even if other jobs end
+_HOPELESS = re.compile(
+    "AccountNotAllowed|BadConstraints|DependencyNeverSatisfied|InvalidAccount|InvalidQOS|"
+    "JobHeldAdmin|JobHeldUser|JobHoldMaxRequeue|JobLaunchFailure|NodeDown|"
+    "launch.failed.requeued.held|user.env.retrieval.failed.requeued.held|"
+    "PartitionDown|PartitionInactive|PartitionNodeLimit|PartitionTimeLimit|"
+    r"QOSNotAllowed|QOSMin\w+|(Assoc|QOS)Max\w*PerJob(Limit)?|"
+    "ReqNodeNotAvail|ReservationDeleted"
+)
+# errors of sbatch(1) after which a retry may succeed: from slurm_errno.c and errno(3),
+# for a controller that is down, starting, busy or full, and for MUNGE; and the limits on
+# the number of pending jobs, which sbatch prints before it rejects a job
+_TEMPORARY = re.compile(
+    "unable to contact slurm controller|socket timed out|zero bytes were transmitted|"
+    "communication connection failure|connection (refused|reset|timed out)|"
+    "resource temporarily unavailable|temporarily unable to accept|temporarily disabled|"
+    "transport endpoint is not connected|no route to host|host is unreachable|broken pipe|"
+    "unable to create job record, try again|standby mode|"
+    "protocol authentication error|munge encode failed|"
+    # with --clusters
+    "problem talking to the database|can't be reached now|" r"submitjobs?\w*limit",
+    re.IGNORECASE,
+)
+# a line of the same error, by which it is no temporary one
+_NO_CLUSTER = re.compile("No cluster .* known by database")
+# errors of srun(1) caused by the nodes and not by the job: slurm_errno.c
+_NODE_TROUBLE = re.compile(
+    "launch failed|node (not responding|failure)|nodes? .*(down|not available)|"
+    "communication connection failure|connection refused|no route to host",
+    re.IGNORECASE,
+)
+# Slurm's commands block while the controller is down
+PATIENCE_SECONDS = 60
+# of squeue, in the order of QueueRow; the second one is not kept
+_FIELDS = (
+    "ArrayJobID JobArrayID State Reason StartTime EndTime NumNodes NodeList exit_code "
+    "RestartCnt Comment".split()
+)
+NO_COMMENT = "(null)"
+# of sacct, and what scontrol calls them
+_SACCT_FIELDS = {
+    "JobID": "JobId",
+    "State": "JobState",
+    "Reason": "Reason",
+    "ExitCode": "ExitCode",
+    "Start": "StartTime",
+    "End": "EndTime",
+}
+_JOB_ID = re.compile(rf"^({ids.PATTERN})$", re.MULTILINE)
+_CLUSTER_LINE = "CLUSTER: "
+
+Found = TypeVar("Found", "JobOutcome", "QueueRow")
+
+
+class EndReason(StrEnum):
+    """Why a job ended, where this plugin infers the reason and Slurm gives none."""
+
+    NEVER_BEGAN = "there is no sign that its script began"
+    FORGOTTEN = "Slurm no longer knows it, and it left no exit code"
+    UNRECORDED = "Slurm has lost its record of it, and it left no exit code"
+    NO_EXIT_CODE = "it left no exit code"
+    ALLOCATION_ENDED = "its allocation ended by itself"
+
+
+@dataclass(frozen=True)
+class QueueRow:
+    """A line of ``squeue``: the current state of a job. Times are epoch seconds.
+
+    :param job: the job id; for a task of an array, the id of the array
+    :param ended: for a running job, when its time limit expires
+    :param status: as of wait(2), once the job has ended; None if Slurm does not tell
+    :param restarts: how many times Slurm has requeued the job
+    :param comment: by which a job is told from another that has its id
+    """
+
+    job: str
+    state: str
+    reason: str
+    started: float | None
+    ended: float | None
+    nodes: int
+    node_list: str
+    status: int | None = None
+    restarts: int = 0
+    comment: str = ""
+
+    @property
+    def over(self) -> bool:
+        """Whether the state is final."""
+        return self.state in ENDED
+
+    @property
+    def lasts(self) -> bool:
+        """Whether the job runs, or will run (again)."""
+        return not self.over and self.state != "COMPLETING"
+
+    @property
+    def outcome(self) -> JobOutcome | None:
+        """The same as a record of the job; None if Slurm does not tell its exit code."""
+        if self.status is None:
+            return None
+        return JobOutcome(
+            self.job,
+            self.state,
+            self.reason.replace(" ", "_"),  # as scontrol prints it
+            exit_code=self.status >> 8,
+            signal=self.status & 0x7F,
+            started=self.started,
+            ended=self.ended,
+            restarts=self.restarts,
+            comment=self.comment,
+        )
+
+    @property
+    def freed(self) -> bool:
+        """Whether the nodes are free or being freed, and Slurm knows since when."""
+        return not self.lasts and self.ended is not None
+
+
+@dataclass(frozen=True)
+class JobOutcome:
+    """How a job ended, or its state if it has not. Times are epoch seconds.
+
+    :param state: Slurm's job state, or :data:`LOST`
+    :param reason: Slurm's reason, or an :class:`EndReason`
+    :param signal: the number of the signal that ended the job, 0 for none
+    :param started: None if the job never ran
+    :param restarts: how many times Slurm has requeued the job
+    :param output: once it was read: the output unless it went to a file; for a failed job,
+        the outcome and the last lines of its errors
+    :param comment: by which a job is told from another that has its id
+    """
+
+    slurm_job: str
+    state: str
+    reason: str = ""
+    exit_code: int = 0
+    signal: int = 0
+    started: float | None = None
+    ended: float | None = None
+    restarts: int = 0
+    output: str = ""
+    comment: str = field(default="", compare=False)
+
+    @classmethod
+    def of_mark(cls, slurm_job: str, mark: JobMark) -> JobOutcome:
+        """The outcome according to the mark of the job's script."""
+        return cls(
+            slurm_job,
+            "FAILED" if mark.exit_code else "COMPLETED",
+            exit_code=mark.exit_code or 0,
+            started=mark.started,
+            ended=mark.ended,
+        )
+
+    @property
+    def good(self) -> bool:
+        return (self.state, self.exit_code, self.signal) == ("COMPLETED", 0, 0)
+
+    @property
+    def plain(self) -> bool:
+        """Whether the script ended by itself, so that its exit code is the whole result."""
+        return self.state in ("COMPLETED", "FAILED") and self.signal == 0
+
+    def is_later_run(self, ended: float | None) -> bool:
+        """Whether this outcome is of a run after the one that ended at ``ended``."""
+        if self.restarts == 0 or ended is None:
+            return False
+        return self.started is None or self.state == "PENDING" or self.started >= ended
+
+    def sentence(self) -> str:
+        """The outcome as text, for a message."""
+        words = [f"Slurm job {ids.words(self.slurm_job)} is {self.state}"]
+        if self.reason not in ("", "None", self.state):
+            words.append(f"({self.reason})")
+        by = self.signal or (self.exit_code - 128 if self.exit_code > 128 else 0)
+        how = [f"exit code {self.exit_code}"] if self.exit_code or self.plain else []
+        if by:
+            known = by in {*signal.Signals}
+            name = signal.Signals(by).name if known else "unknown"
+            how.append(f"signal {by} ({name})")
+        if how:
+            words.append(f"with {' and '.join(how)}")
+        if self.started is not None and self.ended is not None:
+            words.append(f"after {max(0.0, self.ended - self.started):.0f} s")
+        if self.restarts:
+            words.append(f"in run {self.restarts + 1}")
+        return " ".join(words)
+
+
+def is_hopeless(reason: str) -> bool:
+    """Whether a job that is pending for this reason will probably never start."""
+    return _HOPELESS.fullmatch(reason.strip("()").split(",")[0]) is not None
+
+
+def submitted_job(text: str, code: int) -> str | None:
+    """The id of a submitted job, None if the submission failed."""
+    found = _JOB_ID.search(text) if code == 0 else None
+    return None if found is None else found[1]
+
+
+def is_temporary(text: str, code: int) -> bool:
+    """Whether a command that failed may succeed on a retry."""
+    if _NO_CLUSTER.search(text):
+        return False
+    return code == UNKNOWN or _TEMPORARY.search(text) is not None
+
+
+def is_node_trouble(text: str) -> bool:
+    """Whether ``srun`` failed because of the nodes."""
+    return _NODE_TROUBLE.search(text) is not None
+
+
+def in_one_line(text: str) -> str:
+    """An error message of Slurm in one line, without the prefixes."""
+    lines = [line.removeprefix("sbatch: ") for line in text.splitlines()]
+    words = [" ".join(line.removeprefix("error: ").split()) for line in lines]
+    return "; ".join(line for line in words if line) or "no message"
+
+
+@dataclass(frozen=True)
+class Queue:
+    """The output of :func:`squeue_command`.
+
+    :param clusters: those that have answered; of several, Slurm passes over others in
+        silence. Empty names the login node's own
+    """
+
+    clusters: frozenset[str]
+    # by number: the cluster, the id of the task of an array, and the row
+    _lines: Mapping[str, Sequence[tuple[str, str, QueueRow]]]
+
+    def rows(self, job: str) -> list[QueueRow] | None:
+        """Those of a job, of an array several; None if they do not tell how it is."""
+        found = [
+            (task, row)
+            for cluster, task, row in self._lines.get(ids.number(job), ())
+            if ids.is_federated(job) or cluster == ids.cluster(job)
+        ]
+        return without_siblings(found)
+
+
+def squeue(text: str, named: bool = False) -> Queue:
+    """Read the output of :func:`squeue_command`.
+
+    :param named: whether clusters were named, whose output begins with their names
+    """
+    clusters, cluster = set() if named else {""}, ""
+    lines: dict[str, list[tuple[str, str, QueueRow]]] = {}
+    for line in text.splitlines():
+        if line.startswith(_CLUSTER_LINE):
+            cluster = line.removeprefix(_CLUSTER_LINE).strip()
+            clusters.add(cluster)
+        words = line.split("|", len(_FIELDS) - 1)
+        if len(words) == len(_FIELDS) and words[0].isdigit():
+            job, task, state, reason, started, ended, nodes, node_list, *rest = words
+            status, restarts, comment = rest
+            row = QueueRow(
+                job,
+                state,
+                reason,
+                _epoch(started),
+                _epoch(ended),
+                int(nodes) if nodes.isdigit() else 0,
+                node_list,
+                int(status) if status.isdigit() else None,
+                int(restarts) if restarts.isdigit() else 0,
+                comment.removesuffix("|"),
+            )
+            lines.setdefault(job, []).append((cluster, task, row))
+    return Queue(frozenset(clusters), lines)
+
+
+def without_siblings(found: Iterable[tuple[str, Found]]) -> list[Found] | None:
+    """What counts of the lines or records of a job, each with the id of its task.
+
+    Each cluster of a federation has one, of which all are revoked but that of the cluster
+    that runs the job.
+
+    :returns: None if that one is missing
+    """
+    tasks: dict[str, list[Found]] = {}
+    for task, one in found:
+        tasks.setdefault(task, []).append(one)
+    counting = []
+    for siblings in tasks.values():
+        rank = {_REVOKED: 2, "PENDING": 1}
+        first = min(siblings, key=lambda one: rank.get(one.state, 0))
+        if first.state == _REVOKED:
+            return None
+        counting.append(first)
+    return counting
+
+
+def scontrol(text: str, job: str) -> list[JobOutcome]:
+    """Read what :func:`scontrol_command` prints about a job, or the tasks of an array."""
+    records = [dict(re.findall(r"(\w+)=(\S*)", line)) for line in text.splitlines()]
+    return [
+        _outcome(record, ids.cluster(job))
+        for record in records
+        if "JobState" in record
+        and ids.number(job) in (record.get("JobId"), record.get("ArrayJobId"))
+    ]
+
+
+def sacct(text: str, job: str) -> list[JobOutcome]:
+    """Read the output of :func:`sacct_command`, one outcome for each task that has ended."""
+    lines = [line.split("|") for line in text.splitlines()]
+    outcomes = [
+        _outcome(
+            dict(zip(_SACCT_FIELDS.values(), words, strict=True)), ids.cluster(job)
+        )
+        for words in lines
+        if len(words) == len(_SACCT_FIELDS) and re.match(r"\d", words[0])
+    ]
+    # without a controller that knows the job, its record may stay at RUNNING for ever
+    return [one for one in outcomes if one.state in ENDED]
+
+
+def is_foreign(comment: str, own: str) -> bool:
+    """Whether a job is another than the one submitted with the comment ``own``.
+
+    A controller that was killed may have lost the jobs of its last seconds, and gives their
+    ids to others. A site may have changed the comment.
+    """
+    ours = comment.startswith("sfq:")
+    return comment == NO_COMMENT or (ours and not comment.startswith(own))
+
+
+def next_job(text: str) -> int | None:
+    """The id of the next job, in the output of :func:`next_job_command`."""
+    found = re.search(r"^NEXT_JOB_ID *= *(\d+)", text, re.MULTILINE)
+    return None if found is None else int(found[1])
+
+
+def unknown_states(states: Iterable[str]) -> str:
+    """The states that are not in Slurm's manual pages, as text; empty if there are none."""
+    return ", ".join(sorted({*states} - ENDED - RUNNING - QUEUED))
+
+
+def at(clusters: str, *jobs: str) -> str:
+    """The option that has a command of Slurm ask these clusters, with a space before it.
+
+    :param clusters: separated by commas; empty for the login node's own
+    :param jobs: about which it is asked; other clusters of a federation may run them
+    """
+    if clusters:
+        return f" -M {clusters}"
+    return " --sibling" if any(map(ids.is_federated, jobs)) else ""
+
+
+def squeue_command(jobs: Collection[str], clusters: str = "") -> str:
+    """The ``squeue`` command for jobs; for ``clusters`` see :func:`at`."""
+    numbers = [*dict.fromkeys(map(ids.number, jobs))]
+    # below the header with its name is the output for a cluster
+    header = "" if clusters else " --noheader"
+    # one id alone would be an error wherever it is unknown
+    numbers *= 2 if clusters and len(numbers) == 1 else 1
+    # a size of 0, which the colon stands for, is that of the value
+    fields = ",".join(f"{name}:|" for name in _FIELDS)
+    # without --user, Slurm sends the jobs of all users if --jobs lists more than one
+    return (
+        f"plain env SLURM_TIME_FORMAT=%s timeout {PATIENCE_SECONDS} squeue{at(clusters, *jobs)}"
+        f"{header} --states=all --user=\"$(id -un)\" --jobs={','.join(numbers)} --Format='{fields}'"
+    )
+
+
+def scontrol_command(
+    job: str, patience_seconds: float = PATIENCE_SECONDS, cluster: str = ""
+) -> str:
+    """The ``scontrol`` command for a job; for ``cluster`` see :func:`at`."""
+    return (
+        f"plain env SLURM_TIME_FORMAT=%s timeout {patience_seconds:g} "
+        f"scontrol{at(cluster, job)} --oneliner show job {ids.number(job)}"
+    )
+
+
+def next_job_command(cluster: str) -> str:
+    """The command that tells which id the next job will have."""
+    return f"plain timeout {PATIENCE_SECONDS} scontrol{at(cluster)} show config"
+
+
+def sacct_command(job: str, clusters: str = "") -> str:
+    """The ``sacct`` command for a job; for ``clusters`` see :func:`at`."""
+    where = at(clusters) or (" --federation" if ids.is_federated(job) else "")
+    return (
+        f"plain env SLURM_TIME_FORMAT=%s timeout {PATIENCE_SECONDS} sacct --noheader "
+        f"--parsable2 --allocations{where} --jobs={ids.number(job)} "
+        f"--format={','.join(_SACCT_FIELDS)}"
+    )
+
+
+def is_forgotten(text: str) -> bool:
+    """Whether Slurm reports that it does not know the job."""
+    return "Invalid job id" in text
+
+
+def worst(outcomes: list[JobOutcome]) -> JobOutcome:
+    """The outcome of an array: the first failure, if there is one."""
+    return next((one for one in outcomes if not one.good), outcomes[0])
+
+
+def _outcome(record: Mapping[str, str], cluster: str) -> JobOutcome:
+    code, _, number = record.get("ExitCode", "0:0").partition(":")
+    return JobOutcome(
+        ids.of(record["JobId"], cluster),
+        record["JobState"].split()[0],  # sacct may print "CANCELLED by 1000"
+        record.get("Reason", ""),
+        exit_code=int(code),
+        signal=int(number or 0),
+        started=_epoch(record.get("StartTime", "")),
+        ended=_epoch(record.get("EndTime", "")),
+        restarts=int(record.get("Restarts", 0)),
+        comment=record.get("Comment", NO_COMMENT),
+    )
+
+
+def _epoch(text: str) -> float | None:
+    return float(text) if re.fullmatch(r"\d+", text) else None

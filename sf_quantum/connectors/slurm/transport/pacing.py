@@ -1,0 +1,45 @@
+"""Calls of the same command that come at the same time, run as one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class Paced(Generic[T]):
+    """Work that answers all who called before it began, one at a time and not too often.
+
+    :param seconds: between the beginnings of two in the long run
+    :param burst_seconds: by how much one may be early after a pause
+    """
+
+    def __init__(
+        self, work: Callable[[], Awaitable[T]], seconds: float, burst_seconds: float
+    ) -> None:
+        self._work = work
+        self._seconds = seconds
+        self._burst = burst_seconds
+        self._alone = asyncio.Lock()
+        # the one that has not begun, if it is wanted
+        self._next: asyncio.Task[T] | None = None
+        self._due = 0.0
+        #: whether it does not matter how often it runs
+        self.hurried = False
+
+    async def __call__(self) -> T:
+        """The answer of work that begins from now on."""
+        if self._next is None:
+            self._next = asyncio.create_task(self._run())
+        return await asyncio.shield(self._next)
+
+    async def _run(self) -> T:
+        now = asyncio.get_running_loop().time
+        async with self._alone:
+            if not self.hurried:
+                await asyncio.sleep(self._due - self._burst - now())
+            self._next = None
+            self._due = max(self._due, now()) + self._seconds
+            return await self._work()

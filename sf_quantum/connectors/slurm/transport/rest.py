@@ -1,0 +1,284 @@
+"""Slurm over ``slurmrestd``, for sites that offer no shell with Slurm's commands.
+
+The files of the jobs are on a file system that the nodes share with the location of the
+wrapped connector.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import posixpath
+import shlex
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import asdict
+
+from streamflow.core.exception import (
+    WorkflowExecutionException,
+)
+
+from sf_quantum.connectors import guardian
+from sf_quantum.connectors.slurm import ids, scripts
+from sf_quantum.connectors.slurm.services import JobOptions
+from sf_quantum.connectors.slurm.transport import answers, login
+from sf_quantum.connectors.slurm.transport.answers import JobOutcome, QueueRow
+from sf_quantum.connectors.slurm.transport.controller import (
+    Submission,
+    SubmissionFailed,
+)
+from sf_quantum.connectors.slurm.transport.login import LoginNode
+from sf_quantum.connectors.slurm.transport.slurmrestd import (
+    RestError,
+    Settings,
+    Slurmrestd,
+)
+from sf_quantum.files import JSON, mapping
+
+#: for :class:`LoginNode`: the jobs that still run note the time in the spool until they have
+#: noticed the driver's end as well; the guardian cancels all jobs
+CANCEL = """\
+  n=0
+  while [ $n -lt 60 ] && [ -n "$(find "$d" -name '*.now' -mmin -0.3 2>/dev/null)" ]; do
+    n=$((n + 1)); sleep 2
+  done"""
+# slurmrestd passes nothing of the driver's environment on
+_ENVIRONMENT: dict[str, JSON] = {"PATH": "/usr/local/bin:/usr/bin:/bin"}
+# slurm_errno.h: an accounting policy forbids the job, or one more job
+_POLICY = 2050
+# what the options are called in the API, which reads their values as sbatch does
+_OPTIONS = {
+    "account": "account",
+    "begin": "begin_time",
+    "constraint": "constraints",
+    "cpusPerTask": "cpus_per_task",
+    "deadline": "deadline",
+    "gpus": "gpus",
+    "gpusPerNode": "gpus_per_node",
+    "gpusPerTask": "gpus_per_task",
+    "gres": "gres",
+    "jobName": "name",
+    "licenses": "licenses",
+    "mailType": "mail_type",
+    "mailUser": "mail_user",
+    "mem": "memory_per_node",
+    "memPerCpu": "memory_per_cpu",
+    "nice": "nice",
+    "nodelist": "nodelist",
+    "nodes": "nodes",
+    "ntasks": "tasks",
+    "ntasksPerNode": "tasks_per_node",
+    "partition": "partition",
+    "priority": "priority",
+    "qos": "qos",
+    "reservation": "reservation",
+    "signal": "signal",
+    "time": "time_limit",
+    "timeMin": "time_minimum",
+    "wckey": "wckey",
+}
+# those of the job itself
+_PROPERTIES = {
+    **_OPTIONS,
+    "job-name": "name",
+    "chdir": "current_working_directory",
+    "input": "standard_input",
+    "output": "standard_output",
+    "error": "standard_error",
+}
+_FLAGS: dict[str, dict[str, JSON]] = {
+    "requeue": {"requeue": True},
+    "noRequeue": {"requeue": False},
+    # in the environment as from sbatch; slurmrestd wants at least one variable
+    "getUserEnv": {
+        "get_user_environment": 1,
+        "environment": {"SLURM_GET_USER_ENV": "1"},
+    },
+}
+#: what a user reads of a strategy that is not possible
+ALLOCATION = (
+    "elastic and reserved start steps with srun, which slurmrestd cannot do",
+    "write allocation: per-step",
+)
+#: of a template with lines for ``sbatch``
+DIRECTIVES = (
+    "slurmrestd does not read the #SBATCH lines of a template",
+    "write their options as keys of the service",
+)
+
+
+def unsupported(options: Mapping[str, JSON]) -> Iterator[tuple[str, str, str]]:
+    """The options of ``sbatch`` that cannot be passed on: each with what is wrong and right."""
+    for key, value in options.items():
+        if value and key not in {*_OPTIONS, *_FLAGS, "comment"}:
+            known = ", ".join(sorted({*_OPTIONS, *_FLAGS, "comment"}))
+            yield key, "slurmrestd does not accept this option", f"it accepts {known}"
+
+
+class Rest:
+    """``slurmrestd`` as a :class:`~sf_quantum.connectors.slurm.transport.controller.Controller`.
+
+    :param login: at the location of the wrapped connector, where the spool is
+    """
+
+    jobs_end_themselves = True
+
+    def __init__(self, settings: Settings, login: LoginNode) -> None:
+        self._client = Slurmrestd(settings)
+        self._login = login
+        self._comment = f"sfq:{login.driver_run}:"
+        # the keys of the jobs whose submission may have arrived
+        self._tried: set[str] = set()
+        guardian.current().cancel_jobs(asdict(settings), self._comment)
+
+    async def submit(self, submission: Submission) -> str:
+        options = submission.options
+        if not isinstance(options, JobOptions):
+            raise SubmissionFailed(ALLOCATION[0], temporary=False)
+        if scripts.directives(submission.script):
+            raise SubmissionFailed("; ".join(DIRECTIVES), temporary=False)
+        properties = {**self._properties(options), "comment": submission.comment}
+        if own := options.service.options.get("comment"):
+            properties["comment"] = f"{submission.comment} {own}"
+        if submission.key in self._tried and (known := await self._begun(submission)):
+            return known
+        try:
+            return await asyncio.to_thread(self._submit, submission, properties)
+        except RestError as error:
+            raise SubmissionFailed(str(error), temporary=error.temporary) from error
+
+    def _submit(self, submission: Submission, properties: Mapping[str, JSON]) -> str:
+        if submission.key in self._tried:
+            for job in self._client.jobs():
+                if str(job.get("comment")).split(" ")[0] == submission.comment:
+                    return str(job.get("job_id"))
+        self._tried.add(submission.key)
+        try:
+            return self._client.submit(submission.script, properties)
+        except RestError as error:
+            # whether it is a limit on the number of jobs is not told
+            if error.number == _POLICY and self._client.has_jobs():
+                raise RestError(str(error), temporary=True) from error
+            raise
+
+    def _properties(self, options: JobOptions) -> dict[str, JSON]:
+        found: dict[str, JSON] = {
+            "environment": _ENVIRONMENT,
+            "current_working_directory": posixpath.dirname(self._login.spool),
+        }
+        service = {**options.service.options, **options.instead}
+        for key, value in {**options.own, **service}.items():
+            if value is None or value is False:
+                continue
+            if key in _FLAGS:
+                found |= _FLAGS[key]
+            elif key in _PROPERTIES:
+                found[_PROPERTIES[key]] = str(value)
+        return found
+
+    async def _begun(self, submission: Submission) -> str | None:
+        """The id of the job whose script has begun, which Slurm may have forgotten."""
+        file = shlex.quote(scripts.path(self._login.spool, submission.key, "lock"))
+        text, code = await self._login.ask(f"cat {file}")
+        return ids.found(text, "") if code == 0 and ids.is_id(text) else None
+
+    async def forget(self, key: str) -> bool:
+        return key in self._tried
+
+    async def rows(self, jobs: Collection[str]) -> dict[str, list[QueueRow]]:
+        numbers = {job: ids.number(job) for job in jobs}
+        try:
+            found = await asyncio.to_thread(self._client.some, {*numbers.values()})
+        except RestError as error:
+            login.warn(f"The states of jobs will be asked for again: {error}")
+            return {}
+        rows = {str(one.get("job_id")): [_row(one)] for one in found}
+        return {job: rows.get(number, []) for job, number in numbers.items()}
+
+    async def records(
+        self, job: str, patience_seconds: float = answers.PATIENCE_SECONDS
+    ) -> list[JobOutcome] | None:
+        with suppress(RestError, TimeoutError):
+            async with asyncio.timeout(patience_seconds):
+                found = await asyncio.to_thread(self._client.job, ids.number(job))
+                return [one for one in (_row(job).outcome for job in found) if one]
+        return None
+
+    async def next_job(self, job: str) -> int | None:
+        # the API does not tell it
+        return None
+
+    async def accounted(self, job: str) -> list[JobOutcome]:
+        try:
+            found = await asyncio.to_thread(self._client.accounted, ids.number(job))
+        except RestError as error:
+            if not error.temporary or error.number:
+                return []  # there may be no slurmdbd
+            raise WorkflowExecutionException(str(error)) from error
+        outcomes = [_accounted(one) for one in found]
+        return [one for one in outcomes if one.state in answers.ENDED]
+
+    async def files(self, job: str, stream: str) -> str:
+        key = {"StdOut": "standard_output", "StdErr": "standard_error"}[stream]
+        try:
+            found = await asyncio.to_thread(self._client.job, ids.number(job))
+        except RestError as error:
+            raise WorkflowExecutionException(str(error)) from error
+        return "\n".join(str(one.get(key)) for one in found)
+
+    async def cancel(self, *jobs: str) -> None:
+        with suppress(RestError, TimeoutError):
+            async with asyncio.timeout(login.CLOSE_SECONDS):
+                await asyncio.to_thread(self._cancel, jobs)
+
+    def _cancel(self, jobs: Collection[str]) -> None:
+        for job in jobs:
+            self._client.cancel(ids.number(job))
+
+    async def sweep(self, key: str = "") -> bool:
+        with suppress(RestError, TimeoutError):
+            async with asyncio.timeout(login.CLOSE_SECONDS):
+                comment = f"{self._comment}{key}"
+                active = await asyncio.to_thread(self._client.active, comment)
+                await asyncio.to_thread(self._cancel, active)
+                if not key:
+                    guardian.current().release(self._comment)
+                return True
+        return False
+
+
+def _row(job: Mapping[str, JSON]) -> QueueRow:
+    return QueueRow(
+        job=str(job.get("job_id")),
+        state=str(job.get("job_state")),
+        reason=str(job.get("state_reason")),
+        started=_time(job.get("start_time")),
+        ended=_time(job.get("end_time")),
+        nodes=_integer(job.get("node_count")),
+        node_list=str(job.get("nodes") or ""),
+        # as from wait(2)
+        status=_integer(job.get("exit_code")),
+        restarts=_integer(job.get("restart_cnt")),
+        comment=str(job.get("comment") or answers.NO_COMMENT),
+    )
+
+
+def _accounted(job: Mapping[str, JSON]) -> JobOutcome:
+    state, times = mapping(job.get("state")), mapping(job.get("time"))
+    code = mapping(job.get("exit_code"))
+    return JobOutcome(
+        str(job.get("job_id")),
+        str(state.get("current")),
+        str(state.get("reason") or ""),
+        exit_code=_integer(code.get("return_code")),
+        signal=_integer(mapping(code.get("signal")).get("signal_id")),
+        started=_time(times.get("start")),
+        ended=_time(times.get("end")),
+    )
+
+
+def _integer(value: JSON) -> int:
+    return value if isinstance(value, int) else 0
+
+
+def _time(value: JSON) -> float | None:
+    return float(value) if isinstance(value, int) and value else None

@@ -1,0 +1,310 @@
+"""Slurm's REST API as ``slurmrestd`` of Slurm 22.05 speaks it, and the token for it.
+
+The guardian of a driver uses it as well, so it does not import StreamFlow.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import subprocess
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from sf_quantum.backoff import Deadline
+from sf_quantum.connectors.slurm.transport import answers
+from sf_quantum.errors import InputError, QuantumError
+from sf_quantum.files import JSON, listing, mapping
+from sf_quantum.net.transport import KeptClient, Unreachable, Unsendable
+
+# of the API: those before it lack keys of jobs, those after it have other types
+VERSION = "v0.0.38"
+REQUEST_SECONDS = 20.0
+# of the command that prints a token
+COMMAND_SECONDS = 30.0
+# a token is renewed this long before it expires, or in the last quarter of its life
+RENEW_SECONDS = 10.0
+# between two lists of the jobs that are to be gone, and how many in a row have to be empty:
+# a job that was being submitted appears late
+SWEEP_PAUSE_SECONDS = 1.0
+SWEEPS = 3
+# `scontrol token` prints this in front of the token
+_PREFIX = "SLURM_JWT="
+# slurm_errno.h: invalid job id
+_NO_JOB = 2017
+# 22.05 does not tell that a token is refused or has expired: these are an unspecified error,
+# zero bytes transmitted and, from slurmdbd, a protocol authentication error
+_PERHAPS_TOKEN = frozenset({-1, 5005, 1007})
+# a single job takes as long as seven in a list: 2.2 ms and 0.3 ms each
+_LIST_RATIO = 7
+
+
+class RestError(QuantumError):
+    """A request to ``slurmrestd`` has failed.
+
+    :param temporary: whether it may succeed later; it may have been carried out
+    :param number: Slurm's error number, 0 if there is none
+    """
+
+    def __init__(self, message: str, *, temporary: bool, number: int = 0) -> None:
+        super().__init__(message)
+        self.temporary = temporary
+        self.number = number
+
+
+class Token:
+    """A JSON Web Token that is renewed by others.
+
+    :param file: has the token; read for each request
+    :param command: prints the token; run again before it expires or if it is refused
+    """
+
+    def __init__(self, file: str | None, command: str | None) -> None:
+        self._file = file
+        self._command = command or ""
+        self.source = f"file {file}" if file else f"command {command!r}"
+        self._value = ""
+        self._lock = threading.Lock()
+
+    def get(self) -> str:
+        """The token.
+
+        :raises RestError: if it cannot be read
+        """
+        with self._lock:
+            if self._file:
+                self._value = self._read(self._file)
+            elif not self._value or _is_old(self._value):
+                self._value = self._run()
+            return self._value
+
+    def refused(self, value: str) -> str:
+        """Note that a request with it has failed; tells what is known of the reason."""
+        with self._lock:
+            if self._value == value:
+                self._value = ""
+        expires = _number(claims(value).get("exp"))
+        if expires and expires <= time.time():
+            return f"the token of {self.source} has expired"
+        return ""
+
+    def _read(self, file: str) -> str:
+        try:
+            return self._alone(Path(file).read_text())
+        except (OSError, UnicodeDecodeError) as error:
+            reason = getattr(error, "strerror", None) or "it is not text"
+            raise self._trouble(f"cannot be read: {reason.lower()}") from None
+
+    def _run(self) -> str:
+        try:
+            done = subprocess.run(
+                ["/bin/sh", "-c", self._command],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=COMMAND_SECONDS,
+            )
+        except subprocess.TimeoutExpired:
+            raise self._trouble(f"took over {COMMAND_SECONDS:g} s") from None
+        if done.returncode != 0:
+            last = (done.stderr.strip().splitlines() or ["it printed no error"])[-1]
+            raise self._trouble(f"failed with exit code {done.returncode}: {last}")
+        return self._alone(done.stdout)
+
+    def _alone(self, text: str) -> str:
+        value = text.strip().removeprefix(_PREFIX)
+        if len(value.split()) != 1 or not (value.isascii() and value.isprintable()):
+            # the text is not shown: it may be a credential
+            raise self._trouble("has no token: expected one line, the token")
+        return value
+
+    def _trouble(self, what: str) -> RestError:
+        text = f"there is no token for slurmrestd: {self.source} {what}"
+        return RestError(text, temporary=True)
+
+
+def claims(token: str) -> dict[str, JSON]:
+    """The claims of a JSON Web Token (RFC 7519), not verified; none of another token."""
+    with suppress(ValueError, IndexError):
+        body = token.split(".")[1]
+        return mapping(json.loads(base64.urlsafe_b64decode(f"{body}===")))
+    return {}
+
+
+def _is_old(token: str) -> bool:
+    found = claims(token)
+    expires, issued = _number(found.get("exp")), _number(found.get("iat"))
+    margin = min(RENEW_SECONDS, (expires - issued) / 4)
+    return expires > 0 and time.time() >= expires - margin
+
+
+def _number(value: JSON) -> float:
+    return float(value) if isinstance(value, int | float) else 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """The key ``slurmrestd`` of a deployment, with absolute paths."""
+
+    url: str
+    token_file: str | None = None
+    token_command: str | None = None
+    user: str | None = None
+
+
+class Slurmrestd:
+    """A client of ``slurmrestd``; its methods block, and may be called by several threads.
+
+    :raises InputError: if the URL is invalid
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.token = Token(settings.token_file, settings.token_command)
+        self._user = settings.user
+        self._http = KeptClient(settings.url, {})
+        # how many jobs the latest list had
+        self._listed = 0
+
+    def jobs(self) -> list[dict[str, JSON]]:
+        """All jobs that Slurm knows.
+
+        :raises RestError: as every method, if the request fails
+        """
+        found = self._ask("GET", "slurm", "jobs")
+        self._listed = len(found)
+        return found
+
+    def job(self, job: str) -> list[dict[str, JSON]]:
+        """One job, nothing if Slurm does not know it."""
+        try:
+            return self._ask("GET", "slurm", f"job/{job}")
+        except RestError as error:
+            if error.number == _NO_JOB:
+                return []
+            raise
+
+    def some(self, jobs: Iterable[str]) -> list[dict[str, JSON]]:
+        """Those of some jobs that Slurm knows: by one list, or singly if that is quicker."""
+        asked = {*jobs}
+        if len(asked) == 1 or len(asked) * _LIST_RATIO < self._listed:
+            return [one for job in asked for one in self.job(job)]
+        return [one for one in self.jobs() if str(one.get("job_id")) in asked]
+
+    def active(self, comment: str) -> list[str]:
+        """The ids of the jobs whose comment begins so, and that have not ended."""
+        return [
+            str(one.get("job_id"))
+            for one in self.jobs()
+            if str(one.get("comment")).startswith(comment)
+            and one.get("job_state") not in answers.ENDED
+        ]
+
+    def has_jobs(self) -> bool:
+        """Whether the user of the token has jobs that have not ended."""
+        user = self._user or str(claims(self.token.get()).get("sun"))
+        return any(
+            one.get("user_name") == user and one.get("job_state") not in answers.ENDED
+            for one in self.jobs()
+        )
+
+    def accounted(self, job: str) -> list[dict[str, JSON]]:
+        """What slurmdbd has of a job."""
+        return self._ask("GET", "slurmdb", f"job/{job}")
+
+    def submit(self, script: str, properties: Mapping[str, JSON]) -> str:
+        """Submit a job, and return its id."""
+        content: dict[str, JSON] = {"script": script, "job": dict(properties)}
+        found = self._request("POST", "slurm", "job/submit", content)
+        if not (job := found.get("job_id")):
+            raise RestError("slurmrestd returned no job id", temporary=True)
+        return str(job)
+
+    def cancel(self, job: str) -> None:
+        """Cancel a job, unless it has ended."""
+        try:
+            self._request("DELETE", "slurm", f"job/{job}")
+        except RestError as error:
+            if error.temporary:
+                raise
+
+    def _ask(self, method: str, api: str, path: str) -> list[dict[str, JSON]]:
+        found = self._request(method, api, path).get("jobs")
+        if not isinstance(found, list):
+            raise RestError("slurmrestd returned no list of jobs", temporary=True)
+        return [mapping(one) for one in found]
+
+    def _request(
+        self, method: str, api: str, path: str, content: JSON = None
+    ) -> dict[str, JSON]:
+        token = self.token.get()
+        headers = {
+            "Content-Type": "application/json",
+            "X-SLURM-USER-TOKEN": token,
+            "X-SLURM-USER-NAME": self._user or str(claims(token).get("sun", "")),
+        }
+        body = None if content is None else json.dumps(content).encode()
+        path = f"/{api}/{VERSION}/{path}"
+        try:
+            status, _, answer = self._http.exchange(
+                method, path, body, headers, REQUEST_SECONDS
+            )
+        except Unreachable as error:
+            text = f"slurmrestd does not answer: {error}"
+            raise RestError(text, temporary=True) from error
+        except Unsendable as error:
+            raise RestError(str(error), temporary=False) from error
+        if status in (401, 403):
+            reason = self.token.refused(token) or f"the token of {self.token.source}"
+            raise RestError(f"slurmrestd refuses access: {reason}", temporary=True)
+        found: dict[str, JSON] | None = None
+        with suppress(ValueError):
+            found = mapping(json.loads(answer))
+        if found and (errors := listing(found.get("errors"))):
+            told = [mapping(one) for one in errors]
+            raise self._failure(told, token, definite=status == 400)
+        # a gateway in front of slurmrestd may answer in JSON as well
+        if found is None or status >= 300:
+            text = f"slurmrestd returned HTTP status {status} for {path}"
+            raise RestError(text, temporary=status != 404)
+        return found
+
+    def _failure(
+        self, errors: list[dict[str, JSON]], token: str, *, definite: bool
+    ) -> RestError:
+        codes = [one.get("error_number", one.get("error_code")) for one in errors]
+        numbers = [code for code in codes if isinstance(code, int)] or [0]
+        lines = [
+            ": ".join(str(one[key]) for key in ("description", "error") if one.get(key))
+            for one in errors
+        ]
+        text = "; ".join(filter(None, lines)) or "no message"
+        if definite:
+            return RestError(text, temporary=False, number=numbers[0])
+        unclear = bool(_PERHAPS_TOKEN & {*numbers})
+        if unclear and (reason := self.token.refused(token)):
+            text = f"{reason} ({text})"
+        temporary = unclear or answers.is_temporary(text, 1)
+        return RestError(text, temporary=temporary, number=numbers[0])
+
+
+def sweep(settings: Mapping[str, JSON], comment: str, seconds: float) -> None:
+    """Cancel the jobs whose comment begins so until none is left, within a time limit.
+
+    :param settings: the fields of :class:`Settings`
+    """
+    deadline, quiet = Deadline(seconds), 0
+    texts = {key: None if text is None else str(text) for key, text in settings.items()}
+    with suppress(InputError):
+        client = Slurmrestd(Settings(**texts))  # type: ignore[arg-type]
+        while quiet < SWEEPS and deadline.left > 0:
+            with suppress(RestError):
+                jobs = client.active(comment)
+                quiet = 0 if jobs else quiet + 1
+                for job in jobs:
+                    client.cancel(job)
+            time.sleep(SWEEP_PAUSE_SECONDS)

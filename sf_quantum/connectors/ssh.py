@@ -1,0 +1,136 @@
+"""``sfq.ssh``: StreamFlow's SSH connector for keys and certificates that expire.
+
+A connection outlives the certificate with which it was made; a new one needs a valid
+certificate. asyncssh reads the files of a key for each connection, so that it is enough to
+renew them before. StreamFlow gives a host up after ``retries`` refused connections.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from importlib.resources import files
+
+import asyncssh
+from streamflow.deployment.connector.ssh import SSHConfig, SSHConnector, SSHContext
+from streamflow.log_handler import logger
+
+from sf_quantum import backoff
+from sf_quantum.files import JSON
+
+COMMAND_SECONDS = 30.0
+
+
+class _NotRenewed(ConnectionError):
+    """The command has failed; StreamFlow treats it like a refused connection."""
+
+
+@dataclass
+class Renewal:
+    """How the credentials of a deployment are renewed.
+
+    :param command: for the shell; None if others renew them
+    :param connected: whether they have been accepted once
+    """
+
+    deployment: str
+    command: str | None
+    connected: bool = False
+
+    async def run(self) -> None:
+        """Run the command.
+
+        :raises _NotRenewed: if it fails
+        """
+        if self.command is None:
+            return
+        # not a pipe, which ends only with the last process that the command leaves running
+        with tempfile.TemporaryFile() as errors:
+            process = await asyncio.create_subprocess_shell(
+                self.command,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.DEVNULL,
+                stderr=errors,
+            )
+            try:
+                async with asyncio.timeout(COMMAND_SECONDS):
+                    code = await process.wait()
+            except TimeoutError:
+                text = f"renewCommand took over {COMMAND_SECONDS:g} s"
+                raise _NotRenewed(text) from None
+            finally:
+                if process.returncode is None:
+                    process.kill()
+                    await process.wait()
+            errors.seek(0)
+            lines = errors.read().decode(errors="replace").strip().splitlines()
+        if code:
+            last = lines[-1] if lines else "it printed no error"
+            raise _NotRenewed(f"renewCommand failed with exit code {code}: {last}")
+
+
+class _Context(SSHContext):
+    """Connections to a host, each with credentials that are valid then."""
+
+    def __init__(
+        self,
+        streamflow_config_dir: str,
+        config: SSHConfig,
+        max_concurrent_sessions: int,
+        *,
+        renewal: Renewal,
+    ) -> None:
+        super().__init__(streamflow_config_dir, config, max_concurrent_sessions)
+        self._host = config
+        self._renewal = renewal
+
+    async def _get_connection(
+        self, config: SSHConfig | None
+    ) -> asyncssh.SSHClientConnection | None:
+        if config is not self._host:  # that of its tunnel
+            return await super()._get_connection(config)
+        for pause in backoff.CLUSTER.pauses():
+            try:
+                await self._renewal.run()
+                connection = await super()._get_connection(config)
+            except (asyncssh.PermissionDenied, _NotRenewed) as error:
+                # what was never accepted is a mistake in the configuration
+                if not self._renewal.connected:
+                    raise
+                logger.warning(
+                    f"Deployment {self._renewal.deployment} waits for new credentials "
+                    f"for {config.hostname}, next attempt in {pause:.1f} s: {error}"
+                )
+                await asyncio.sleep(pause)
+            else:
+                self._renewal.connected = True
+                return connection
+        raise AssertionError
+
+
+class RenewingSSHConnector(SSHConnector):
+    """StreamFlow's SSH connector, whose credentials are renewed while a run goes on.
+
+    The parameters are those of StreamFlow's connector, and:
+
+    :param renewCommand: renews the files of the key before a connection is made
+    """
+
+    def __init__(
+        self,
+        deployment_name: str,
+        config_dir: str,
+        renewCommand: str | None = None,
+        **stock: JSON,
+    ) -> None:
+        initialise: Callable[..., None] = super().__init__
+        initialise(deployment_name, config_dir, **stock)
+        renewal = Renewal(deployment_name, renewCommand)
+        self._cls_context = partial(_Context, renewal=renewal)  # type: ignore[assignment]
+
+    @classmethod
+    def get_schema(cls) -> str:
+        return files(__package__).joinpath("schemas", "ssh.json").read_text("utf-8")

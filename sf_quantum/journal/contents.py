@@ -1,0 +1,97 @@
+"""The contents of a folder as a digest, on this machine or by a shell on another one."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shlex
+import stat
+from collections.abc import Iterator
+
+#: of larger files, the size and the time of the last change stand for the contents
+CHECKED_BYTES = 2**26
+#: a larger folder has no digest
+ENTRIES = 100_000
+
+
+def digest(folder: str) -> str | None:
+    """Digest the names and contents below a folder of this machine; reads its files.
+
+    Links are followed, also out of the folder.
+
+    :returns: ``None`` if it is missing, cannot be read, or has too many entries
+    """
+    lines: list[str] = []
+    try:
+        for line in _lines(folder):
+            lines.append(line)
+            if len(lines) > ENTRIES:
+                return None
+    except OSError:
+        return None
+    return hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()
+
+
+def digest_script(folder: str) -> str:
+    """A shell command that prints such a digest for a folder of its own machine.
+
+    The two differ, so a digest is compared with another one of the same kind only. It
+    prints nothing if the folder is missing.
+    """
+    blocks = CHECKED_BYTES // 512
+    return (
+        f"cd {shlex.quote(folder)} 2>/dev/null || exit 0; "
+        f'test "$(find -L . 2>/dev/null | head -n {ENTRIES + 1} | wc -l)" '
+        f"-le {ENTRIES} || exit 0; "
+        "{ find -L . -type d; "
+        rf"find -L . \( -type f -o -type l \) -size -{blocks + 1} "
+        "-exec sha1sum {} +; "
+        rf"find -L . -type f -size +{blocks} -exec ls -lnL {{}} +; "
+        "} 2>&1 | LC_ALL=C sort | sha1sum"
+    )
+
+
+def of_file(path: str) -> str:
+    """The SHA-1 of a file's contents or, if it is large, its size and time of change.
+
+    :raises OSError: if it is missing or cannot be read
+    """
+    status = os.stat(path)
+    if not stat.S_ISREG(status.st_mode):
+        return "special"
+    if status.st_size > CHECKED_BYTES:
+        return f"{status.st_size} {status.st_mtime_ns}"
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, _sha1).hexdigest()
+
+
+def _sha1() -> hashlib._Hash:
+    # like the checksums of StreamFlow and of CWL
+    return hashlib.sha1(usedforsecurity=False)
+
+
+def _lines(folder: str) -> Iterator[str]:
+    """A line for each entry; links to folders are followed, to each folder once."""
+    known: set[tuple[int, int]] = set()
+    for parent, folders, files in os.walk(folder, onerror=_raise, followlinks=True):
+        within = parent.removeprefix(folder)
+        yield f"folder {within!r}"
+        folders.sort()  # which link to a folder is the first
+        status = os.stat(parent)
+        if (status.st_dev, status.st_ino) in known:
+            folders.clear()
+            continue
+        known.add((status.st_dev, status.st_ino))
+        for name in folders:
+            path = os.path.join(parent, name)
+            if os.path.islink(path):
+                yield f"link {os.path.join(within, name)!r} {os.readlink(path)!r}"
+        for name in files:
+            path = os.path.join(parent, name)
+            exists = os.path.exists(path)  # or it is a link to nowhere
+            content = of_file(path) if exists else os.readlink(path)
+            yield f"file {os.path.join(within, name)!r} {content!r}"
+
+
+def _raise(error: OSError) -> None:
+    raise error

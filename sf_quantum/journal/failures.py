@@ -1,0 +1,86 @@
+"""Why a job failed, for people: its exit code, the last lines of its errors, a remedy."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from sf_quantum.text import escaped
+
+LAST_LINES = 20
+LAST_CHARACTERS = 4000
+# in what a job has printed or Slurm has told, the first that is found
+_REMEDIES = {
+    re.compile(pattern): remedy
+    for pattern, remedy in {
+        r"is TIMEOUT": "give the step more time: `time` of its service in the StreamFlow "
+        "file, or ToolTimeLimit in CWL",
+        r"is OUT_OF_MEMORY|MemoryError|[Oo]ut of memory|oom-kill": "give the step more "
+        "memory: ramMin in its CWL requirements, or `mem` of its service",
+        r"is NODE_FAIL|is PREEMPTED|is BOOT_FAIL": "add a failureManager to the StreamFlow "
+        "file, which runs such a job again",
+        r"No module named '?([\w.]+)": "install the module {0} for the Python of {where}",
+        r"No suitable token processors in ([\w.-]+):": "the command ended, but did not leave "
+        "its output {0} as its CWL file declares it: see its `type` and `glob`, or its key in "
+        "cwl.output.json",
+        r"No space left on device": "free space on the disk of {where}",
+        r"[Pp]ermission denied": "check who may read, write or execute it on {where}",
+    }.items()
+}
+_BY_EXIT_CODE = {
+    75: "try again later, or add a failureManager to the StreamFlow file",
+    126: "make the step's command executable on {where}",
+    127: "install the step's command on {where}, or put it on the PATH there",
+    137: "if nobody has killed it, give the step more memory",
+}
+
+
+def last_lines(text: str) -> str:
+    """The end of a text, of at most 20 lines and 4,000 characters."""
+    lines = text[-LAST_CHARACTERS:].strip().splitlines()[-LAST_LINES:]
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def remedy(exit_code: int | None, error: str, where: str) -> str:
+    """What to do about a failure; empty if that is not known.
+
+    :param error: the last lines of the job's errors
+    :param where: the location of the job
+    """
+    for pattern, text in _REMEDIES.items():
+        if found := pattern.search(error):
+            return text.format(*found.groups(), where=where)
+    return _BY_EXIT_CODE.get(exit_code or 0, "").format(where=where)
+
+
+def described(
+    job: str, where: str, exit_code: int | None, error: str, more: Sequence[str] = ()
+) -> str:
+    """Lines that say which job failed, where, and why.
+
+    :param job: its step, and its iteration
+    :param more: lines to add, such as where the log is
+    """
+    place = f" on {where}" if where else ""
+    code = "" if exit_code is None else f" with exit code {exit_code}"
+    lines = [f"{job}{place} failed{code}{':' if error else ', and printed nothing'}"]
+    lines += [f"  {escaped(line)}" for line in error.splitlines()]
+    if hint := remedy(exit_code, error, where or "its location"):
+        lines.append(f"remedy: {hint}")
+    return "\n".join([*lines, *more])
+
+
+def ordinal(tag: str, loops: int) -> tuple[list[int], list[int]]:
+    """The iterations and scatter indices of a job, which count from 1.
+
+    :param tag: StreamFlow's tag, whose numbers count from 0
+    :param loops: the number of loops around its step
+    """
+    numbers = [int(part) + 1 for part in tag.split(".")[1:]]
+    return numbers[:loops], numbers[loops:]
+
+
+def counted(iteration: Sequence[int], index: Sequence[int]) -> str:
+    """Iteration and scatter index as text: ``2``, ``2#1`` or, outside loops, ``#1``."""
+    first, second = (".".join(map(str, numbers)) for numbers in (iteration, index))
+    return f"{first}#{second}" if second else first

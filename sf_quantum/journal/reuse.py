@@ -1,0 +1,239 @@
+"""Writes the results of jobs into the journal, and reuses those of earlier runs."""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from streamflow.core.config import BindingConfig
+from streamflow.core.deployment import Connector, ExecutionLocation, Target
+from streamflow.core.exception import WorkflowExecutionException
+from streamflow.core.scheduling import AvailableLocation, Hardware, JobAllocation
+from streamflow.core.utils import get_job_step_name
+from streamflow.core.workflow import Job
+
+from sf_quantum.connectors.wrapper import Invocation, ObservedConnector, Observer
+from sf_quantum.connectors.wrapper import Result as CommandResult
+from sf_quantum.files import JSON, mapping
+from sf_quantum.journal import Journal, fingerprints, results
+from sf_quantum.journal.fingerprints import CommandDigests, Uncertain
+from sf_quantum.journal.results import SAME, Fingerprint, Result
+
+if TYPE_CHECKING:
+    from streamflow.core.context import StreamFlowContext
+
+# a file that is in the way may be a link to an input, which is not written to
+_COPY = "cp -af --remove-destination {output} ."
+# not all are linked if one belongs to another user, or is on another file system
+_LINK = f"cp -alf {{output}} . 2>/dev/null || {_COPY}"
+
+
+@dataclass(frozen=True)
+class Reusable:
+    """A result of an earlier run that is a job's, and where it is."""
+
+    result: Result
+    target: Target
+    connector: Connector
+    location: AvailableLocation
+
+
+class Reuse:
+    """The results of one run's jobs, its own and those it takes from earlier runs."""
+
+    def __init__(self, context: StreamFlowContext) -> None:
+        self._context = context
+        self._commands = CommandDigests()
+        # by deployment and service
+        self._targets: dict[tuple[str, str | None], str] = {}
+        # of each job that runs, the command and the inputs, or why they are unknown
+        self._prepared: dict[str, tuple[str, str] | Uncertain] = {}
+        self._exit_codes: dict[str, int] = {}
+        self._placing = _LINK
+        self._earlier: (
+            asyncio.Task[tuple[dict[str, list[Result]], dict[str, str]]] | None
+        )
+        self._earlier = None
+
+    def add_step(self, name: str, parameters: dict[str, JSON]) -> None:
+        """Add a step by its parameters in StreamFlow's database."""
+        self._commands.add(name, parameters)
+        command = mapping(mapping(parameters.get("command")).get("params"))
+        if command.get("inplace_update"):
+            # it may write to outputs of others, which those of earlier runs must not see
+            self._placing = _COPY
+
+    def outputs(
+        self, connector: Connector, result: Result, observer: Observer
+    ) -> ReusedOutputs:
+        """The connector of a job that is not run, see :class:`ReusedOutputs`."""
+        return ReusedOutputs(connector, result, self._placing, observer)
+
+    async def prepare(self, job: Job, hardware: Callable[[], Hardware]) -> None:
+        """Note what the result of a job depends on, before it runs.
+
+        :param hardware: evaluates what the job requires
+        """
+        self._exit_codes.pop(job.name, None)
+        try:
+            command = await self._commands.of(get_job_step_name(job.name), hardware)
+            inputs = await fingerprints.of_inputs(self._context, job)
+            self._prepared[job.name] = (command, inputs)
+        except Uncertain as error:
+            self._prepared[job.name] = error
+
+    def ended(self, job: str, exit_code: int) -> None:
+        """Note the exit code of a job's command."""
+        self._exit_codes[job] = exit_code
+
+    async def completed(
+        self, record: Journal, job: Job, allocation: JobAllocation
+    ) -> None:
+        """Write the result of a completed job into the journal, if it can be reused."""
+        prepared = self._prepared.pop(job.name, None)
+        exit_code = self._exit_codes.pop(job.name, None)
+        if not isinstance(prepared, tuple) or exit_code is None:
+            return
+        target, location = allocation.target, allocation.locations[0]
+        connector = self._connector(target)
+        contents = await _contents(connector, location, job.output_directory or "")
+        if contents is None:
+            return
+        result = Result(
+            run=record.run,
+            job=job.name,
+            fingerprint=Fingerprint(*prepared, await self._digest(target)),
+            locations=tuple(one.name for one in allocation.locations),
+            output=job.output_directory or "",
+            local=location.local,
+            exit_code=exit_code,
+            contents=contents,
+        )
+        record.write("result", **result.to_event())
+
+    async def find(
+        self, record: Journal, job: Job, binding: BindingConfig
+    ) -> Reusable | None:
+        """Find a prepared job's result in earlier runs; the reason goes to the journal."""
+        if self._earlier is None:
+            reading = asyncio.to_thread(results.earlier, record)
+            self._earlier = asyncio.create_task(reading)
+        known, started = await asyncio.shield(self._earlier)
+        if job.name not in started:
+            return None
+        prepared = self._prepared[job.name]
+        if not isinstance(prepared, tuple):
+            _decided(record, job, None, str(prepared))
+            return None
+        reasons = []
+        candidates = known.get(job.name, [])
+        for result in candidates:
+            found = await self._check(result, prepared, binding)
+            if isinstance(found, Reusable):
+                _decided(record, job, result.run, SAME)
+                self.ended(job.name, result.exit_code)
+                return found
+            reasons.append(found)
+        # the latest attempt is the one that the user knows
+        completed = candidates and candidates[0].run == started[job.name]
+        _decided(record, job, None, reasons[0] if completed else "it was not completed")
+        return None
+
+    async def _check(
+        self, result: Result, prepared: tuple[str, str], binding: BindingConfig
+    ) -> Reusable | str:
+        """Whether a result is the job's, or why it is not."""
+        digest = result.fingerprint.target
+        targets = [one for one in binding.targets if await self._digest(one) == digest]
+        own = Fingerprint(*prepared, digest if targets else "")
+        reason = own.difference(result.fingerprint)
+        for target in targets if not reason else ():
+            found = await self._look(result, target)
+            if isinstance(found, Reusable):
+                return found
+            reason = reason or found
+        return reason
+
+    async def _look(self, result: Result, target: Target) -> Reusable | str:
+        """Whether the outputs of a result are at a target, or why they are not."""
+        connector = self._connector(target)
+        available = await connector.get_available_locations(service=target.service)
+        places = [available[name] for name in result.locations if name in available]
+        place = next(iter([*places, *available.values()]), None)
+        if place is None or place.location.local != result.local:
+            return "its location is gone"
+        contents = await _contents(connector, place.location, result.output)
+        if contents is None:
+            return "its outputs are gone"
+        if contents != result.contents:
+            return "its outputs have changed"
+        return Reusable(result, target, connector, place)
+
+    async def _digest(self, target: Target) -> str:
+        key = (target.deployment.name, target.service)
+        if key not in self._targets:
+            self._targets[key] = await asyncio.to_thread(
+                fingerprints.of_target, self._context, target
+            )
+        return self._targets[key]
+
+    def _connector(self, target: Target) -> Connector:
+        name = target.deployment.name
+        connector = self._context.deployment_manager.get_connector(name)
+        if connector is None:
+            raise WorkflowExecutionException(f"Deployment {name} is not deployed.")
+        return connector
+
+
+def _decided(record: Journal, job: Job, run: str | None, reason: str) -> None:
+    if reason:
+        record.write("reuse", job=job.name, run=run, reason=reason)
+
+
+async def _contents(
+    connector: Connector, location: ExecutionLocation, folder: str
+) -> str | None:
+    with suppress(WorkflowExecutionException):
+        return await fingerprints.of_folder(connector, location, folder)
+    return None
+
+
+class ReusedOutputs(ObservedConnector):
+    """Puts a job's outputs of an earlier run into place instead of running its command.
+
+    :param placing: the shell's text that does so, with ``{output}``
+    :param observer: as of every job
+    """
+
+    def __init__(
+        self, connector: Connector, result: Result, placing: str, observer: Observer
+    ) -> None:
+        super().__init__(connector, observer)
+        self._result = result
+        self._placing = placing
+
+    async def invoke(self, invocation: Invocation) -> CommandResult:
+        """Link or copy the files into the work directory."""
+        if invocation.job_name is None:
+            return await super().invoke(invocation)
+        output = shlex.quote(f"{self._result.output}/.")
+        script = self._placing.format(output=output)
+        result = await super().invoke(
+            Invocation(
+                invocation.location,
+                ["sh", "-c", shlex.quote(script)],
+                workdir=invocation.workdir,
+                capture_output=True,
+            )
+        )
+        message, status = result or ("", 1)
+        if status != 0:
+            raise WorkflowExecutionException(
+                f"The outputs of job {invocation.job_name} in {self._result.output} could "
+                f"not be reused: {message}"
+            )
+        return "", self._result.exit_code

@@ -1,0 +1,147 @@
+"""The nodes that a program has now, and how it starts processes on them."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import stat
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from sf_quantum.errors import InputError
+from sf_quantum.files import replacing
+from sf_quantum.malleability.slurm import Allocation
+
+# these scripts start steps in several jobs, to which this one's variables do not apply
+_CLEAR = r"""for variable in $(env | sed -n 's/^\(SLURM_[A-Za-z0-9_]*\)=.*/\1/p'); do
+  [ "$variable" = SLURM_CONF ] || unset "$variable"
+done"""
+# mpiexec would start its processes by `srun`, and a step cannot span two jobs: this starts
+# mpiexec's daemon of each node as a step of the job that has the node
+_LAUNCH = """\
+#!/bin/sh
+# mpiexec's launcher: HOST COMMAND...
+while case ${{1-}} in -*) true ;; *) false ;; esac; do shift; done
+host=$1
+shift
+case $host in
+{cases}
+*) echo "$0: $host is none of the nodes" >&2; exit 1
+esac
+{clear}
+exec srun --jobid="$job" --nodelist="$host" --nodes=1 --ntasks=1 --cpus-per-task={cpus} \\
+  --mem=0 --overlap --mpi=none --input=none --quiet /bin/sh -c "$*"
+"""
+_SRUN = """\
+#!/bin/sh
+# srun on all nodes: a step of each job
+{clear}
+pids=
+code=0
+{steps}
+for pid in $pids; do wait "$pid" || code=$?; done
+exit "$code"
+"""
+
+
+@dataclass(frozen=True)
+class Nodes:
+    """The nodes of a program: those of its own job, and of jobs that hold further ones.
+
+    :param allocations: its own job's first
+    :param tasks_per_node: of the job's request
+    :param cpus_per_node: of its own job
+    """
+
+    allocations: tuple[Allocation, ...]
+    tasks_per_node: int
+    cpus_per_node: int
+
+    @property
+    def names(self) -> list[str]:
+        """The names of all nodes."""
+        return [name for one in self.allocations for name in one.nodes]
+
+    def variables(self, folder: Path, wanted: int) -> dict[str, str | None]:
+        """Tell Slurm's commands, ``mpiexec`` and the program of the nodes.
+
+        :param folder: see :meth:`write`
+        :param wanted: how many nodes the program is to have outside its QPU calls
+        :returns: environment variables; ``None`` for those to be unset
+        """
+        own = self.allocations[0].nodes
+        times = f"(x{len(own)})" if len(own) > 1 else ""
+        hosts, launch = str(folder / "hosts"), str(folder / "launch")
+        return {
+            "SFQ_NODES": " ".join(self.names),
+            "SFQ_NUM_NODES": str(len(self.names)),
+            "SFQ_NODES_JOB": self.allocations[0].job,
+            "SFQ_NODES_WANTED": str(wanted),
+            "SFQ_SRUN": str(folder / "srun"),
+            # MPICH
+            "HYDRA_HOST_FILE": hosts,
+            "HYDRA_LAUNCHER": "rsh",
+            "HYDRA_LAUNCHER_EXEC": launch,
+            "HYDRA_RMK": "user",
+            # Open MPI
+            "OMPI_MCA_orte_default_hostfile": hosts,
+            "OMPI_MCA_plm": "rsh",
+            "OMPI_MCA_plm_rsh_agent": launch,
+            "OMPI_MCA_plm_rsh_no_tree_spawn": "1",
+            "OMPI_MCA_ras": "^slurm",
+            # Slurm, of the program's own job
+            **dict.fromkeys(("SLURM_JOB_NODELIST", "SLURM_NODELIST"), ",".join(own)),
+            **dict.fromkeys(("SLURM_JOB_NUM_NODES", "SLURM_NNODES"), str(len(own))),
+            "SLURM_JOB_CPUS_PER_NODE": f"{self.cpus_per_node}{times}",
+            "SLURM_TASKS_PER_NODE": f"{self.tasks_per_node}{times}",
+            "SLURM_NTASKS": None,
+            "SLURM_NPROCS": None,
+        }
+
+    def write(self, folder: Path, wanted: int) -> None:
+        """Write what the variables name, and the variables as a file for a shell.
+
+        :param folder: for the files ``environment.sh``, ``hosts``, ``launch`` and ``srun``
+        :raises InputError: if it cannot be written
+        """
+        cases = [f"{'|'.join(one.nodes)}) job={one.job} ;;" for one in self.allocations]
+        tasks, cpus = self.tasks_per_node, self.cpus_per_node
+        each = f"--ntasks-per-node={tasks} --cpus-per-task={max(1, cpus // tasks)}"
+        steps = [
+            f"srun --jobid={one.job} --nodes={len(one.nodes)} {each} --overlap "
+            '"$@" &\npids="$pids $!"'
+            for one in self.allocations
+        ]
+        hosts = [name for name in self.names for _ in range(tasks)]
+        launch = _LAUNCH.format(cases="\n".join(cases), clear=_CLEAR, cpus=cpus)
+        srun = _SRUN.format(steps="\n".join(steps), clear=_CLEAR)
+        _write(folder / "launch", launch.splitlines())
+        _write(folder / "srun", srun.splitlines())
+        _write(folder / "hosts", hosts)
+        lines = [
+            f"unset {key}" if value is None else f"export {key}={shlex.quote(value)}"
+            for key, value in self.variables(folder, wanted).items()
+        ]
+        _write(folder / "environment.sh", lines)
+        for script in ("launch", "srun"):
+            (folder / script).chmod(0o700)
+
+
+def _write(path: Path, lines: Iterable[str]) -> None:
+    with replacing(path, private=True) as file:
+        file.write("".join(f"{line}\n" for line in lines).encode())
+
+
+def make_folder(path: Path) -> None:
+    """Make the folder of :meth:`Nodes.write`, whose scripts only its owner may replace.
+
+    :raises InputError: if that cannot be
+    """
+    try:
+        path.mkdir(mode=0o700, exist_ok=True)
+        found = path.lstat()
+    except OSError as error:
+        raise InputError(f"{path}: cannot be made: {error.strerror}") from error
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+        raise InputError(f"{path}: not a folder of yours; remove it")

@@ -1,0 +1,1 @@
+"""Planning: simulates allocation strategies for hybrid applications, and recommends one."""

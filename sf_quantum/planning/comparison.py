@@ -1,0 +1,72 @@
+"""All strategies of a workload, simulated, and the one that the user's objective selects."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from sf_quantum.errors import InputError
+from sf_quantum.planning import experiment
+from sf_quantum.planning.drawing import Load
+from sf_quantum.planning.experiment import WEIGHTED, Result
+from sf_quantum.planning.recommendation import Recommendation, recommend, weigh
+from sf_quantum.planning.workload import Workload
+
+# what makes a measure comparable
+_NEEDS = {
+    "cost": "no price: give partitions or qpus one",
+    "energy": "no watts: give partitions some",
+}
+
+
+@dataclass(frozen=True)
+class Objective:
+    """What the recommended strategy has least of.
+
+    :param weights: by measure; of several, a weighted sum is minimised (see :func:`weigh`)
+    :param bounds: by measure, at most so many times the least of all strategies
+    """
+
+    weights: Mapping[str, float] = field(default_factory=lambda: {"wall": 1.0})
+    bounds: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What was found.
+
+    :param results: of the strategies that can run
+    :param left_out: what keeps the others from running, by their names
+    """
+
+    results: Sequence[Result]
+    left_out: Mapping[str, str]
+    recommended: Recommendation
+
+
+def compare(
+    workload: Workload, recorded: Sequence[Load], objective: Objective
+) -> Comparison:
+    """Simulate all strategies of a workload, and recommend one.
+
+    :raises InputError: if no strategy can run or is within the bounds, or the workload
+        has nothing by which a measure could be compared
+    """
+    results: list[Result] = []
+    left_out: dict[str, str] = {}
+    for strategy in workload.strategies:
+        found = experiment.run(workload, strategy, recorded)
+        if isinstance(found, str):
+            left_out[strategy.name] = found
+        else:
+            results.append(found)
+    if not results:
+        reasons = "; ".join(f"{name} {why}" for name, why in left_out.items())
+        raise InputError(f"no strategy can run: {reasons}")
+    for name in {*objective.weights, *objective.bounds} & _NEEDS.keys():
+        if not any(one.mean(name) for one in results):
+            raise InputError(f"{_NEEDS[name]} to compare {name}")
+    measure, *more = objective.weights
+    if more:
+        results, measure = weigh(results, objective.weights), WEIGHTED
+    return Comparison(results, left_out, recommend(results, measure, objective.bounds))

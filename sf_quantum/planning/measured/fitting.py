@@ -1,0 +1,509 @@
+"""Phases and overheads, fitted from the journals of earlier runs.
+
+A *group* is all jobs of a step in one iteration of its loop. The time from the end of a group
+to the start of the next is StreamFlow's, apart from what Slurm takes to submit a job, to start
+it on nodes that are free, and to tell its end. A job that Slurm said to be pending for a
+reason has waited for nodes; its wait is not Slurm's own time.
+
+All times are in seconds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from statistics import fmean, median, pstdev, pvariance
+
+from sf_quantum.errors import InputError
+from sf_quantum.files import JSON
+from sf_quantum.journal import Event, number
+from sf_quantum.planning.measured.journals import EarlierRuns
+from sf_quantum.reporting.report import JobAttempt, collect
+
+# reasons of squeue(1) for which a job does not wait for nodes: Slurm has not considered it
+_UNCONSIDERED = {"None", "Prolog"}
+# Slurm's times may be whole seconds
+_SECOND = 1.0
+# a shorter time is not distinguished from no time
+_LEAST_SECONDS = 0.001
+
+
+@dataclass(frozen=True)
+class Sample:
+    """The mean and the spread of measured times.
+
+    :param spread: standard deviation relative to the mean
+    :param number: of measurements
+    """
+
+    seconds: float
+    spread: float
+    number: int
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Sample | None:
+        """Summarise measured times, of which there may be none."""
+        if not values:
+            return None
+        mean = max(fmean(values), 0.0)
+        spread = pstdev(values) / mean if mean > _LEAST_SECONDS else 0.0
+        return cls(mean, spread, len(values))
+
+
+@dataclass(frozen=True)
+class FittedPhase:
+    """A step as it was in earlier runs.
+
+    :param target: deployment and service, as the StreamFlow file names them
+    :param task_seconds: mean time of each task, or of each QPU job
+    :param spread: standard deviation of the times, relative to their means
+    :param nodes: of each task
+    :param qpu: ``None`` for a step on nodes
+    :param qpu_jobs: in each run of the step
+    :param between_seconds: of computation beside the QPU, before each QPU job
+    :param host_seconds: on the driver's host, before the phase
+    :param only: ``first`` or ``last``: before or after the loop
+    :param number: of runs of the step
+    """
+
+    step: str
+    target: tuple[str, str]
+    partition: str | None
+    task_seconds: Sequence[float]
+    spread: float
+    nodes: int
+    qpu: str | None
+    qpu_jobs: int
+    between_seconds: float
+    host_seconds: float
+    only: str | None
+    number: int
+
+    def keys(self) -> dict[str, JSON]:
+        """Return the keys of a phase of a workload file that were measured."""
+        first, *more = map(_rounded, self.task_seconds)
+        times: dict[str, JSON] = (
+            {"task_seconds": [first, *more]} if more else {"seconds": first}
+        )
+        if self.qpu is not None:
+            between = _rounded(self.between_seconds)
+            times |= {"jobs": self.qpu_jobs, "between_seconds": between}
+        return {
+            **times,
+            "spread": _rounded(self.spread),
+            "host_seconds": _rounded(self.host_seconds),
+        }
+
+
+@dataclass(frozen=True)
+class Fit:
+    """What earlier runs tell.
+
+    :param phases: in their order
+    :param repeats: of the loop, its number of iterations in each run
+    :param overheads: keys of :class:`~sf_quantum.planning.simulation.site.Overheads` without suffix
+    :param queues: the wait for nodes of a request, by partition
+    :param runs: number of runs
+    :param side_by_side: steps that ran at the same time, which are phases one after the other
+    """
+
+    phases: Sequence[FittedPhase]
+    repeats: Sample
+    overheads: Mapping[str, Sample]
+    queues: Mapping[str, Sample]
+    runs: int
+    side_by_side: Sequence[str] = ()
+
+
+@dataclass
+class _Job:
+    """The last attempt of a job, which completed.
+
+    :param arrived: when the driver submitted it, or began it elsewhere
+    :param ran: seconds of its work
+    :param noticed: when the driver knew of its end
+    :param slurm: the event of its Slurm job
+    """
+
+    attempt: JobAttempt
+    target: tuple[str, str]
+    arrived: float
+    ran: float
+    noticed: float
+    slurm: Event | None
+
+
+@dataclass
+class _Group:
+    """The jobs of a step in one iteration, in the order of their indices."""
+
+    step: str
+    iteration: tuple[int, ...]
+    jobs: list[_Job] = field(default_factory=list)
+
+    @property
+    def arrived(self) -> float:
+        return min(job.arrived for job in self.jobs)
+
+    @property
+    def ended(self) -> float:
+        return max(job.noticed for job in self.jobs)
+
+    @property
+    def at_first_try(self) -> bool:
+        return all(job.attempt.attempt == 1 for job in self.jobs)
+
+    @property
+    def on_host(self) -> bool:
+        """Whether it ran on neither nodes of Slurm nor a QPU."""
+        return all(job.slurm is None and not job.attempt.qpu_jobs for job in self.jobs)
+
+
+@dataclass
+class _Run:
+    """The groups of a run, in the order in which they began."""
+
+    groups: list[_Group]
+    allocations: Mapping[tuple[str, str], _Allocation]
+
+
+@dataclass
+class _Allocation:
+    """What the events of an allocation tell.
+
+    :param waited: for nodes; ``None`` if Slurm was not asked why it was pending
+    """
+
+    partition: str
+    quantum: bool
+    requested: float = math.nan
+    granted: float = math.nan
+    released: float = math.nan
+    nodes: int = 1
+    pending_reason: str | None = None
+    known: bool = False
+
+    @property
+    def waited(self) -> bool:
+        reason = self.pending_reason
+        return reason is not None and reason not in _UNCONSIDERED
+
+    @property
+    def pending(self) -> float:
+        return max(0.0, self.granted - self.requested)
+
+
+def fit(runs: EarlierRuns) -> Fit | None:
+    """Fit phases and overheads; ``None`` if no run has a step on nodes or a QPU.
+
+    :param runs: those that tell nothing are counted as left out
+    :raises InputError: if a loop is inside another
+    """
+    read = []
+    for events in runs.events:
+        try:
+            run = _run(events)
+        except (KeyError, TypeError, ValueError):
+            runs.left_out["with damaged events"] += 1
+            continue
+        if all(group.on_host for group in run.groups):
+            runs.left_out["without steps on Slurm or a QPU"] += 1
+        else:
+            read.append(run)
+    if not read:
+        return None
+    overheads = _overheads(read)
+    repeats = [_repeats(run) for run in read]
+    counted = Sample.of([float(one) for one in repeats])
+    assert counted is not None
+    return Fit(
+        phases=_phases(read),
+        repeats=counted,
+        overheads=overheads,
+        queues=_queues(read),
+        runs=len(read),
+        side_by_side=sorted({step for run in read for step in _overlaps(run)}),
+    )
+
+
+def _run(events: Sequence[Event]) -> _Run:
+    slurm = {str(one["job"]): one for one in events if one["event"] == "slurm"}
+    noticed = {name: number(event["time"]) for name, event in slurm.items()}
+    targets = {
+        (str(one["step"]), str(one["tag"])): (
+            str(one.get("deployment") or ""),
+            str(one.get("service") or ""),
+        )
+        for one in events
+        if one["event"] == "job" and one["status"] == "completed"
+    }
+    groups: dict[tuple[str, tuple[int, ...]], _Group] = {}
+    latest = {(one.step, one.tag): one for one in collect(events)}
+    for attempt in latest.values():
+        if attempt.status != "completed" or attempt.started is None:
+            continue
+        step = f"/{attempt.step}"
+        name = f"{step}/{attempt.tag}"
+        key = step, tuple(attempt.iteration)
+        job = _job(
+            attempt, targets[step, attempt.tag], slurm.get(name), noticed.get(name)
+        )
+        groups.setdefault(key, _Group(*key)).jobs.append(job)
+    for group in groups.values():
+        group.jobs.sort(key=lambda job: job.attempt.index)
+    ordered = sorted(groups.values(), key=lambda group: group.arrived)
+    return _Run(ordered, _allocations(events))
+
+
+def _job(
+    attempt: JobAttempt,
+    target: tuple[str, str],
+    slurm: Event | None,
+    noticed: float | None,
+) -> _Job:
+    started, ended = attempt.started or 0.0, attempt.ended or 0.0
+    if slurm is None or noticed is None or slurm["started"] is None:
+        return _Job(attempt, target, started, attempt.ran or 0.0, ended, None)
+    submitted, began, end = (
+        number(slurm[key]) for key in ("submitted", "started", "ended")
+    )
+    leases = (number(one.get("lease_seconds")) for one in attempt.qpu_jobs)
+    ran = max(0.0, end - began - max(leases, default=0.0))
+    return _Job(attempt, target, submitted, ran, noticed, slurm)
+
+
+def _allocations(events: Iterable[Event]) -> dict[tuple[str, str], _Allocation]:
+    found: dict[tuple[str, str], _Allocation] = {}
+    for event in events:
+        if event["event"] != "allocation":
+            continue
+        key = str(event["deployment"]), str(event["allocation"])
+        one = found.setdefault(
+            key,
+            _Allocation(str(event["partition"] or ""), event["quantum"] is True),
+        )
+        at = number(event["at"])
+        if event["status"] == "requested":
+            one.requested = at
+        elif event["status"] == "granted":
+            one.granted = at
+            one.nodes = max(one.nodes, int(number(event["nodes"])))
+        elif event["status"] == "released":
+            one.released = at
+        if "pending_reason" in event:
+            one.known = True
+            reason = event["pending_reason"]
+            one.pending_reason = reason if isinstance(reason, str) else None
+    return found
+
+
+def _allocation(run: _Run, job: _Job) -> _Allocation | None:
+    if job.slurm is None:
+        return None
+    key = str(job.slurm["deployment"]), str(job.slurm["allocation"])
+    return run.allocations.get(key)
+
+
+def _repeats(run: _Run) -> int:
+    iterations = {group.iteration for group in run.groups}
+    if any(len(one) > 1 for one in iterations):
+        raise InputError(
+            "the journals have a loop inside another, which cannot be planned from them; "
+            "describe its phases in a workload file"
+        )
+    return max(1, len(iterations - {()}))
+
+
+def _overheads(runs: Sequence[_Run]) -> dict[str, Sample]:
+    """Fit the overheads of which there are measurements."""
+    steps: list[float] = []
+    jobs: list[float] = []
+    allocations: list[float] = []
+    resumes: list[float] = []
+    held: list[float] = []
+    for run in runs:
+        steps += _step_overheads(run)
+        for job in (job for group in run.groups for job in group.jobs):
+            kind, seconds = _slurm_overhead(run, job)
+            if kind == "job":
+                jobs.append(seconds)
+            elif kind == "allocation":
+                allocations.append(seconds)
+            elif kind == "resume":
+                resumes.append(seconds)
+            held += _held_overhead(run, job)
+    # a job resumes in an allocation that has been granted
+    resumed = fmean(resumes) if resumes else 0.0
+    allocations = [max(0.0, seconds - resumed) for seconds in allocations]
+    samples = {
+        name: Sample.of(values)
+        for name, values in (
+            *(("step", steps), ("job", jobs), ("resume", resumes)),
+            *(("job_held", held), ("allocation", allocations)),
+        )
+    }
+    return {name: sample for name, sample in samples.items() if sample is not None}
+
+
+def _step_overheads(run: _Run) -> Iterator[float]:
+    for before, after in pairwise(run.groups):
+        gap = after.arrived - before.ended
+        # overlapping steps have no gap, and a retry would be part of it
+        if gap >= 0 and before.at_first_try and after.at_first_try:
+            yield gap
+
+
+def _slurm_overhead(run: _Run, job: _Job) -> tuple[str, float]:
+    """Return the kind of a job's overhead, empty if it cannot be told, and its seconds."""
+    allocation = _allocation(run, job)
+    if allocation is None or job.slurm is None or job.attempt.attempt > 1:
+        return "", 0.0
+    submitted, started, ended = (
+        number(job.slurm[key]) for key in ("submitted", "started", "ended")
+    )
+    seconds = max(0.0, started - submitted) + max(0.0, job.noticed - ended)
+    if allocation.requested + _SECOND < submitted:
+        held = allocation.granted <= submitted
+        return ("resume" if held else ""), seconds
+    if not allocation.known or allocation.waited:
+        return "", 0.0
+    return ("job" if job.slurm["strategy"] == "per-step" else "allocation"), seconds
+
+
+def _held_overhead(run: _Run, job: _Job) -> Iterator[float]:
+    """Return for how long a job had nodes of its own that it did not use, if that is known."""
+    allocation = _allocation(run, job)
+    if allocation is None or job.slurm is None or job.slurm["strategy"] != "per-step":
+        return
+    ran = number(job.slurm["ended"]) - number(job.slurm["started"])
+    seconds = allocation.released - allocation.granted - ran
+    if not math.isnan(seconds):
+        yield max(0.0, seconds)
+
+
+def _queues(runs: Sequence[_Run]) -> dict[str, Sample]:
+    """Fit the waits for nodes beyond what Slurm takes to grant those that are free."""
+    waits: dict[str, list[float]] = defaultdict(list)
+    for one in (one for run in runs for one in run.allocations.values()):
+        if one.known and not math.isnan(one.pending):
+            waits[one.partition].append(one.pending if one.waited else 0.0)
+    samples = {name: Sample.of(values) for name, values in waits.items()}
+    return {name: one for name, one in samples.items() if one is not None}
+
+
+def _overlaps(run: _Run) -> Iterator[str]:
+    for before, after in pairwise(run.groups):
+        if after.arrived < before.ended - _SECOND and before.step != after.step:
+            yield before.step
+            yield after.step
+
+
+def _phases(runs: Sequence[_Run]) -> list[FittedPhase]:
+    """Fit each step that ran on nodes or on a QPU, in the order of the latest run."""
+    groups: dict[str, list[tuple[_Run, _Group]]] = defaultdict(list)
+    hosts: dict[str, list[float]] = defaultdict(list)
+    for run in runs:
+        waiting = 0.0
+        for before, group in pairwise([None, *run.groups]):
+            assert group is not None
+            if group.on_host:
+                gap = 0.0 if before is None else group.arrived - before.ended
+                waiting += max(0.0, gap) + max(0.0, group.ended - group.arrived)
+                continue
+            groups[group.step].append((run, group))
+            hosts[group.step].append(waiting)
+            waiting = 0.0
+    looped = {step for step, found in groups.items() if found[0][1].iteration}
+    before_loop = True
+    phases = []
+    for step, found in groups.items():
+        before_loop = before_loop and step not in looped
+        only = None
+        if looped and step not in looped:
+            only = "first" if before_loop else "last"
+        phases.append(_phase(step, found, fmean(hosts[step]), only))
+    return phases
+
+
+def _phase(
+    step: str,
+    found: Sequence[tuple[_Run, _Group]],
+    host_seconds: float,
+    only: str | None,
+) -> FittedPhase:
+    runs = [(run, job) for run, group in found for job in group.jobs]
+    held = [one for run, job in runs if (one := _allocation(run, job)) is not None]
+    qpu_jobs = [event for _, job in runs for event in job.attempt.qpu_jobs]
+    target, _ = Counter(job.target for _, job in runs).most_common(1)[0]
+    partition = held[0].partition if held else None
+    between = 0.0
+    qpu = None
+    if qpu_jobs:
+        qpu = str(qpu_jobs[0].get("qpu"))
+        times, between, spread = _qpu_times([job for _, job in runs])
+    else:
+        if held and held[0].quantum:
+            qpu = partition or target[1]
+        times, spread = _task_times([group for _, group in found], together=bool(qpu))
+    return FittedPhase(
+        step=step,
+        target=target,
+        partition=partition,
+        task_seconds=times,
+        spread=spread,
+        nodes=round(median(one.nodes for one in held)) if held else 1,
+        qpu=qpu,
+        qpu_jobs=max(1, round(len(qpu_jobs or runs) / len(found))),
+        between_seconds=between,
+        host_seconds=host_seconds,
+        only=only,
+        number=len(found),
+    )
+
+
+def _task_times(
+    groups: Sequence[_Group], *, together: bool
+) -> tuple[list[float], float]:
+    """Return the mean time of each task of a step, and the spread around the means.
+
+    :param together: whether the tasks run one after the other, and have one mean
+    """
+    rows = [[max(job.ran, _LEAST_SECONDS) for job in group.jobs] for group in groups]
+    tasks = {len(row) for row in rows}
+    if len(tasks) > 1 or together:
+        # tasks that come and go have no identity
+        sample = Sample.of([seconds for row in rows for seconds in row])
+        assert sample is not None
+        number = 1 if together else round(fmean(map(len, rows)))
+        return [sample.seconds] * number, sample.spread
+    columns = [*zip(*rows, strict=True)]
+    means = [fmean(column) for column in columns]
+    # relative to the means of all, so that short tasks do not count for more
+    variances = (pvariance(column) for column in columns)
+    squares = (mean * mean for mean in means)
+    return means, math.sqrt(sum(variances) / sum(squares))
+
+
+def _qpu_times(jobs: Sequence[_Job]) -> tuple[list[float], float, float]:
+    """Return the mean QPU time of a QPU job, the time beside each, and the spread."""
+    times: list[float] = []
+    beside = 0.0
+    for job in jobs:
+        waited = 0.0
+        mine = []
+        for event in job.attempt.qpu_jobs:
+            mine.append(number(event.get("qpu_seconds") or event.get("ran_seconds")))
+            waited += number(event.get("queued_seconds"))
+        beside += max(0.0, job.ran - waited - sum(mine))
+        times += mine
+    sample = Sample.of([max(seconds, _LEAST_SECONDS) for seconds in times])
+    assert sample is not None
+    return [sample.seconds], beside / len(times), sample.spread
+
+
+def _rounded(value: float) -> float:
+    """Round to what is known."""
+    return float(f"{value:.4g}")

@@ -1,0 +1,96 @@
+"""The journals of earlier runs that a plan is fitted from, and those that are left out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sf_quantum import journal
+from sf_quantum.errors import InputError
+from sf_quantum.journal import DIRECTORY, Event
+
+#: the latest runs that count
+LATEST_RUNS = 20
+#: larger journals are left out
+LARGEST_BYTES = 64_000_000
+SUFFIX = ".jsonl"
+
+
+@dataclass
+class EarlierRuns:
+    """Completed runs, the latest first.
+
+    :param events: of each run
+    :param left_out: journals that were left out, by the reason
+    """
+
+    events: list[list[Event]] = field(default_factory=list)
+    left_out: Counter[str] = field(default_factory=Counter)
+
+    def described_left_out(self) -> str:
+        """Return the counts of journals that were left out, as text; empty if none was."""
+        return ", ".join(f"{count} {why}" for why, count in self.left_out.most_common())
+
+
+def read(paths: Sequence[Path], file: Path | None = None) -> EarlierRuns:
+    """Read journals.
+
+    :param paths: journals, or folders whose journals are read
+    :param file: the StreamFlow file, resolved; runs of others are left out
+    :raises InputError: if a path is missing, or names a file that is no journal
+    """
+    runs = EarlierRuns()
+    for path in _latest_first(paths):
+        if len(runs.events) == LATEST_RUNS:
+            runs.left_out[f"older than the latest {LATEST_RUNS}"] += 1
+            continue
+        # a file that the user names has to be a journal
+        found = _completed_run(path, file, strict=path in paths)
+        if isinstance(found, str):
+            runs.left_out[found] += 1
+        else:
+            runs.events.append(found)
+    return runs
+
+
+def _latest_first(paths: Sequence[Path]) -> list[Path]:
+    found = {one.resolve(): one for path in paths for one in _files(path)}
+    # the names begin with the start time
+    return sorted(found.values(), key=lambda one: one.name, reverse=True)
+
+
+def _files(path: Path) -> Iterator[Path]:
+    if not path.is_dir():
+        yield path
+        return
+    folder = path / DIRECTORY
+    yield from (folder if folder.is_dir() else path).glob(f"*{SUFFIX}")
+
+
+def _completed_run(path: Path, file: Path | None, *, strict: bool) -> list[Event] | str:
+    """Return the events of a run, or why it is left out."""
+    try:
+        size = path.stat().st_size
+        if size == 0:
+            return "empty"
+        if size > LARGEST_BYTES:
+            return f"larger than {LARGEST_BYTES // 1_000_000} MB"
+        events = journal.read(path)
+    except (InputError, OSError) as error:
+        if not strict:
+            return "not journals"
+        if isinstance(error, InputError):
+            raise
+        raise InputError(
+            f"{path}: {error.strerror}; expected a journal, or a folder of journals"
+        ) from error
+    if not events:
+        return "empty"
+    if file is not None and events[0].get("file") != str(file):
+        return "of other files"
+    ends = [event.get("status") for event in events if event["event"] == "end"]
+    if not ends:
+        return "without an end"
+    return events if ends[-1] == "completed" else "of runs that did not complete"

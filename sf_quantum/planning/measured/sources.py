@@ -1,0 +1,194 @@
+"""Where the figures of a plan come from: journals, and defaults that were not measured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from sf_quantum.errors import InputError
+from sf_quantum.files import JSON, listing, mapping
+from sf_quantum.planning.measured.fitting import Fit, FittedPhase, Sample
+from sf_quantum.planning.recommendation import figure
+from sf_quantum.planning.simulation.site import Overheads
+from sf_quantum.planning.workload import Workload
+
+_DIGITS = 4
+# shortest time of a phase: it has to be positive
+_SHORTEST = 0.001
+
+
+def in_seconds(value: float) -> float:
+    """Round a measured time, so that files and tables show what is known."""
+    return float(f"{value:.{_DIGITS}g}")
+
+
+@dataclass(frozen=True)
+class Sources:
+    """What a plan knows, and how well.
+
+    :param left_out: journals that were not used, by the reason
+    :param assumed: what was not measured, beside overheads
+    """
+
+    fit: Fit | None = None
+    left_out: Mapping[str, int] = field(default_factory=dict)
+    assumed: Sequence[str] = ()
+
+    def lines(self, workload: Workload) -> list[str]:
+        """Say how sure the plan is."""
+        text = []
+        if self.fit is not None:
+            text += [*_measured(self.fit)]
+        if self.left_out:
+            counts = ", ".join(f"{count} {why}" for why, count in self.left_out.items())
+            text.append(f"journals left out: {counts}")
+        defaults = [
+            f"{name} {value:g}" for name, value in default_overheads(workload).items()
+        ]
+        if defaults := [*defaults, *self.assumed]:
+            text.append(
+                f"stated defaults, not measured on this site: {', '.join(defaults)}"
+            )
+        return text
+
+    def to_json(self) -> dict[str, JSON]:
+        fit = self.fit
+        return {
+            "journals": 0 if fit is None else fit.runs,
+            "left_out": dict(self.left_out),
+            "assumed": [*self.assumed],
+            "phases": (
+                {} if fit is None else {one.step: _json(one) for one in fit.phases}
+            ),
+            "overheads": {} if fit is None else _samples(fit.overheads),
+            "queues": {} if fit is None else _samples(fit.queues),
+            "side_by_side": [] if fit is None else [*fit.side_by_side],
+        }
+
+
+def default_overheads(workload: Workload) -> dict[str, float]:
+    """Return the overheads that the workload file leaves at their defaults."""
+    overheads = workload.overheads
+    return {
+        name: value
+        for name, value in overheads.model_dump().items()
+        if name.endswith("_seconds") and name not in overheads.model_fields_set
+        # that of a job
+        if value is not None
+    }
+
+
+def overheads(fit: Fit) -> dict[str, JSON]:
+    """Return the section ``overheads`` of a workload file, as far as it was measured."""
+    keys: dict[str, JSON] = {}
+    for name, sample in fit.overheads.items():
+        keys[f"{name}_seconds"] = in_seconds(sample.seconds)
+        if f"{name}_spread" in Overheads.model_fields:
+            keys[f"{name}_spread"] = in_seconds(sample.spread)
+    return keys
+
+
+def measured(
+    content: Mapping[str, JSON], fit: Fit
+) -> tuple[dict[str, JSON], list[str]]:
+    """Replace what a workload file says about steps by what journals tell of them.
+
+    Nodes, partitions and QPUs remain as the file has them.
+
+    :param content: of a valid workload file
+    :returns: the new content, and what no journal has
+    :raises InputError: if the file names no step of the journals
+    """
+    known = {phase.step: phase for phase in fit.phases}
+    qpus = mapping(content.get("qpus"))
+    applications: dict[str, JSON] = {}
+    unmeasured = []
+    matched = False
+    for name, application in mapping(content["applications"]).items():
+        keys = dict(mapping(application))
+        phases: list[JSON] = []
+        loop = False
+        for phase in map(mapping, listing(keys["phases"])):
+            found = known.get(str(phase.get("step")))
+            if found is None or (found.qpu is None) != (phase.get("qpu") is None):
+                phases.append(phase)
+                unmeasured.append(f"phases of {name}: {phase.get('step') or 'no step'}")
+                continue
+            phases.append(_replaced(phase, found, qpus))
+            matched, loop = True, loop or found.only is None
+        keys["phases"] = phases
+        if loop:
+            keys["repeats"] = max(1, round(fit.repeats.seconds))
+            keys["repeats_spread"] = in_seconds(fit.repeats.spread)
+        applications[name] = keys
+    if not matched:
+        raise InputError(
+            "no phase of the workload names, as its step, a step of the journals: "
+            f"{', '.join(known)}"
+        )
+    measured_overheads = mapping(content.get("overheads")) | overheads(fit)
+    return {
+        **content,
+        "applications": applications,
+        "overheads": measured_overheads,
+    }, unmeasured
+
+
+_MEASURED = (
+    "seconds task_seconds tasks shots jobs spread between_seconds host_seconds".split()
+)
+
+
+def _replaced(
+    phase: Mapping[str, JSON], found: FittedPhase, qpus: Mapping[str, JSON]
+) -> dict[str, JSON]:
+    kept = {key: value for key, value in phase.items() if key not in _MEASURED}
+    keys = found.keys()
+    setup = mapping(qpus.get(str(phase.get("qpu")))).get("setup_seconds")
+    seconds = keys.get("seconds")
+    if isinstance(setup, float | int) and isinstance(seconds, float):
+        # the journal has both together
+        keys["seconds"] = max(_SHORTEST, seconds - setup)
+    return {**kept, **keys}
+
+
+def _measured(fit: Fit) -> list[str]:
+    runs = "journal" if fit.runs == 1 else "journals"
+    text = [f"measured in {fit.runs} {runs}:"]
+    for phase in fit.phases:
+        times = ", ".join(f"{seconds:.3g}" for seconds in phase.task_seconds)
+        many = "" if phase.number == 1 else "s"
+        text.append(
+            f"  {phase.step}: {times} s, spread {_percent(phase.spread)}, "
+            f"{phase.number} run{many}"
+        )
+    text += [f"  {name}_seconds: {_shown(one)}" for name, one in fit.overheads.items()]
+    text += [
+        f"  wait for nodes of {name}: {_shown(one)}" for name, one in fit.queues.items()
+    ]
+    if fit.side_by_side:
+        steps = ", ".join(fit.side_by_side)
+        text.append(f"  ran side by side, planned one after the other: {steps}")
+    return text
+
+
+def _shown(sample: Sample) -> str:
+    return (
+        f"{figure(sample.seconds, 2)} s, spread {_percent(sample.spread)}, "
+        f"{sample.number} measurements"
+    )
+
+
+def _percent(spread: float) -> str:
+    return f"{figure(100 * spread, 2)} %"
+
+
+def _json(phase: FittedPhase) -> dict[str, JSON]:
+    return {"runs": phase.number, **phase.keys()}
+
+
+def _samples(samples: Mapping[str, Sample]) -> dict[str, JSON]:
+    return {
+        name: {"seconds": one.seconds, "spread": one.spread, "number": one.number}
+        for name, one in samples.items()
+    }

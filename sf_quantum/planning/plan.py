@@ -1,0 +1,134 @@
+"""What is planned: a workload file or a StreamFlow file, with what journals tell of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from sf_quantum.errors import InputError
+from sf_quantum.files import JSON, mapping, replacing
+from sf_quantum.planning import reading
+from sf_quantum.planning.measured import fitting, journals, sources
+from sf_quantum.planning.measured.fitting import Fit
+from sf_quantum.planning.measured.sources import Sources
+from sf_quantum.planning.simulation.strategies import Strategy
+from sf_quantum.planning.streamflow import config, lines
+from sf_quantum.planning.workflow import StreamFlowFile, WorkflowPlan, dumped
+from sf_quantum.planning.workload import Workload
+from sf_quantum.reporting.report import journals_of
+from sf_quantum.validation import is_streamflow, read_yaml
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is simulated, and where it comes from.
+
+    :param content: of the workload file
+    :param flow: the StreamFlow file, if it is one
+    """
+
+    file: Path
+    content: Mapping[str, JSON]
+    workload: Workload
+    sources: Sources
+    flow: WorkflowPlan | None = None
+
+    @property
+    def current(self) -> Strategy | None:
+        """The strategy that a StreamFlow file has."""
+        return None if self.flow is None else self.flow.current
+
+    def lines(self, strategy: Strategy) -> list[str]:
+        """Return the lines of the StreamFlow file that make it follow a strategy."""
+        if self.flow is None:
+            return lines(self.workload, strategy)
+        return self.flow.lines(strategy)
+
+    def config(self, strategy: Strategy) -> dict[str, JSON]:
+        """Return the keys of ``sfq.slurm`` for it, by application or by deployment."""
+        if self.flow is None:
+            names = self.workload.applications
+            return {name: config(self.workload, strategy, name) for name in names}
+        return {self.flow.deployment: {"allocation": self.flow.allocation(strategy)}}
+
+    def save(self, path: Path) -> None:
+        """Write it as a workload file.
+
+        :raises InputError: if the file cannot be written, or would not find its traces
+        """
+        if path.resolve() == self.file.resolve():
+            raise InputError(f"{path}: is the file that is planned; name another one")
+        folder = self.file.parent.resolve()
+        if "background" in self.content and path.parent.resolve() != folder:
+            raise InputError(
+                f"{path}: the files of its background are relative to it; save it in {folder}"
+            )
+        with replacing(path) as file:
+            text = dumped(self.content, f"sfq plan of {self.file.name}")
+            file.write(text.encode())
+
+
+def load(file: Path, paths: Sequence[Path]) -> Plan:
+    """Read a workload file or a StreamFlow file.
+
+    :param paths: journals, or folders of journals; without them, those of a StreamFlow
+        file are its own
+    :raises InputError: if a file cannot be read, or no journal tells anything
+    """
+    parsed = read_yaml(file, "a workload or a StreamFlow file")
+    content = mapping(parsed)
+    if is_streamflow(content):
+        return _streamflow_plan(file, content, paths)
+    workload = reading.checked(parsed, file)
+    if not paths:
+        return Plan(file, content, workload, Sources())
+    fit, left_out = _fit(paths, None)
+    fitted, unmeasured = sources.measured(content, fit)
+    workload = reading.checked(fitted, file)
+    return Plan(file, fitted, workload, Sources(fit, left_out, unmeasured))
+
+
+def _streamflow_plan(
+    file: Path, content: Mapping[str, JSON], paths: Sequence[Path]
+) -> Plan:
+    flow = StreamFlowFile(file, content)
+    fit: Fit | None = None
+    left_out: Mapping[str, int] = {}
+    if paths:
+        fit, left_out = _fit(paths, file.resolve())
+    elif own := _own_journals(file):
+        runs = journals.read([own], file.resolve())
+        fit, left_out = fitting.fit(runs), runs.left_out
+    plan = flow.plan(fit)
+    fitted = plan.workload
+    if fit is not None:
+        fitted = {**fitted, "overheads": sources.overheads(fit)}
+    workload = reading.checked(fitted, file)
+    return Plan(file, fitted, workload, Sources(fit, left_out, plan.assumed), plan)
+
+
+def _own_journals(file: Path) -> Path | None:
+    """Return the folder of a file's journals; ``None`` if it asks for none or has not run."""
+    try:
+        folder = journals_of(file)
+    except InputError:
+        return None
+    return folder if folder.is_dir() else None
+
+
+def _fit(paths: Sequence[Path], file: Path | None) -> tuple[Fit, Mapping[str, int]]:
+    """Fit what journals tell.
+
+    :raises InputError: if they tell nothing
+    """
+    runs = journals.read(paths, file)
+    if (fit := fitting.fit(runs)) is not None:
+        return fit, runs.left_out
+    shown = ", ".join(map(str, paths))
+    reasons = runs.described_left_out()
+    why = f" (left out: {reasons})" if reasons else ""
+    raise InputError(
+        f"{shown}: no completed run with steps on Slurm or a QPU{why}; "
+        "name journals of such runs"
+    )

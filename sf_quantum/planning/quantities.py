@@ -1,0 +1,37 @@
+"""The numbers of a workload file, within bounds so that every simulation ends."""
+
+from __future__ import annotations
+
+from typing import Annotated, TypeAlias
+
+from pydantic import AfterValidator, Field
+
+# some 30 years; a clock in floating point still resolves a microsecond then
+LONGEST_SECONDS = 1e9
+#: tasks and QPU jobs of all applications of a workload, and jobs of others in a repetition
+MOST_JOBS = 1_000_000
+_SHORTEST_INTERVAL = 0.1
+
+Count: TypeAlias = Annotated[int, Field(ge=1, le=MOST_JOBS)]
+Seconds: TypeAlias = Annotated[float, Field(ge=0, le=LONGEST_SECONDS)]
+#: of something that takes time
+Duration: TypeAlias = Annotated[float, Field(ge=1e-9, le=LONGEST_SECONDS)]
+#: of something that happens again and again
+Period: TypeAlias = Annotated[float, Field(ge=1, le=LONGEST_SECONDS)]
+#: standard deviation relative to the mean
+Spread: TypeAlias = Annotated[float, Field(ge=0, le=1000)]
+PerHour: TypeAlias = Annotated[float, Field(ge=1e-6, le=MOST_JOBS)]
+#: a price or a power
+Amount: TypeAlias = Annotated[float, Field(ge=0, le=1e9)]
+#: of an estimate relative to what is estimated
+Margin: TypeAlias = Annotated[float, Field(ge=1, le=1000)]
+
+
+def _interval(seconds: float) -> float:
+    if 0 < seconds < _SHORTEST_INTERVAL:
+        raise ValueError(f"expected 0, or {_SHORTEST_INTERVAL:g} or more")
+    return seconds
+
+
+#: between passes of a scheduler; 0: whenever something happens; infinite: none
+Interval: TypeAlias = Annotated[float, Field(ge=0), AfterValidator(_interval)]

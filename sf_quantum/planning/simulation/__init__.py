@@ -1,0 +1,1 @@
+"""The model: a cluster, its QPUs and hybrid applications on a virtual clock."""

@@ -1,0 +1,176 @@
+"""Hybrid applications: the phases of one run, with their durations drawn."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
+
+from sf_quantum.planning.simulation.cluster import Usage
+from sf_quantum.service.domain.jobs import LeaseRequest
+
+
+@dataclass(frozen=True)
+class Task:
+    """A job on nodes of a partition.
+
+    :param seconds: on ``nodes`` nodes; on fewer, down to ``least``, proportionally longer
+    :param expected_seconds: the mean of the draws
+    """
+
+    partition: str
+    nodes: int
+    least: int
+    seconds: float
+    expected_seconds: float
+
+    def seconds_on(self, nodes: int) -> float:
+        return self.seconds * self.nodes / nodes
+
+
+@dataclass(frozen=True)
+class ClassicalStep:
+    """Tasks that run in parallel; the next step begins when all are over.
+
+    :param name: the same in each pass through the phases
+    :param host_seconds: on the driver's host, before the step
+    :param at_once: tasks that workflows run at the same time; ``None``: all
+    """
+
+    tasks: tuple[Task, ...]
+    name: str = ""
+    host_seconds: float = 0.0
+    at_once: int | None = None
+
+    @property
+    def seconds(self) -> float:
+        return max(task.seconds for task in self.tasks)
+
+    @property
+    def expected_seconds(self) -> float:
+        return max(task.expected_seconds for task in self.tasks)
+
+    def nodes(self) -> dict[str, int]:
+        """Sum the nodes of the tasks, by partition."""
+        nodes: dict[str, int] = {}
+        for task in self.tasks:
+            nodes[task.partition] = nodes.get(task.partition, 0) + task.nodes
+        return nodes
+
+    def nodes_at_once(self) -> dict[str, int]:
+        """Sum the nodes of the tasks that a workflow runs at the same time."""
+        return replace(self, tasks=self.tasks[: self.at_once]).nodes()
+
+
+@dataclass(frozen=True)
+class QuantumStep:
+    """Jobs on a QPU, one after the other.
+
+    :param partition: of the node on which the client runs; ``None``: the driver's host
+    :param jobs: seconds on the device of each, set-up included
+    :param beside: seconds beside the QPU for each job: the latency, and what is computed
+        between two jobs
+    :param name: the same in each pass through the phases
+    :param host_seconds: on the driver's host, before the step
+    """
+
+    qpu: str
+    partition: str | None
+    jobs: tuple[float, ...]
+    expected_qpu_seconds: float
+    beside: float
+    name: str = ""
+    host_seconds: float = 0.0
+
+    @property
+    def seconds(self) -> float:
+        return sum(self.jobs) + len(self.jobs) * self.beside
+
+    @property
+    def expected_seconds(self) -> float:
+        return self.expected_qpu_seconds + len(self.jobs) * self.beside
+
+
+Step: TypeAlias = ClassicalStep | QuantumStep
+
+
+@dataclass
+class Outcome:
+    """What became of an application; times are in seconds on the virtual clock.
+
+    :param leased: lease-seconds by QPU
+    """
+
+    submitted: float
+    ended: float = math.nan
+    leased: dict[str, float] = field(default_factory=dict)
+    nodes: Usage = field(default_factory=Usage)
+
+    @property
+    def wall(self) -> float:
+        return self.ended - self.submitted
+
+
+@dataclass(frozen=True)
+class Application:
+    """One run of a hybrid application.
+
+    :param margin: the user's estimates of times, relative to their means
+    :param lease: its requests for leases
+    :param name: the same for all runs of a StreamFlow file
+    """
+
+    user: str
+    arrival: float
+    steps: Sequence[Step]
+    margin: float
+    lease: LeaseRequest
+    name: str = ""
+
+    @property
+    def seconds(self) -> float:
+        """The time that its phases take if nothing waits."""
+        return sum(step.host_seconds + step.seconds for step in self.steps)
+
+    @property
+    def qpu_seconds(self) -> float:
+        return sum(sum(step.jobs) for step in self.quantum_steps())
+
+    def quantum_steps(self) -> Iterator[QuantumStep]:
+        return (step for step in self.steps if isinstance(step, QuantumStep))
+
+    def most_nodes(self) -> dict[str, int]:
+        """Return the nodes of each partition that the largest step needs."""
+        return self._most(ClassicalStep.nodes)
+
+    def most_nodes_at_once(self) -> dict[str, int]:
+        """Return those that it needs in a workflow."""
+        return self._most(ClassicalStep.nodes_at_once)
+
+    def _most(
+        self, nodes_of: Callable[[ClassicalStep], dict[str, int]]
+    ) -> dict[str, int]:
+        most: dict[str, int] = {}
+        for step in self.steps:
+            if isinstance(step, ClassicalStep):
+                for name, nodes in nodes_of(step).items():
+                    most[name] = max(most.get(name, 0), nodes)
+        return most
+
+    def estimate(self) -> float:
+        """The user's estimate of the time of all steps, which suffices for these."""
+        expected = sum(step.host_seconds + step.expected_seconds for step in self.steps)
+        return max(self.seconds, self.margin * expected)
+
+
+def draw(draws: random.Random, mean: float, spread: float) -> float:
+    """Draw a time from a log-normal distribution.
+
+    :param spread: standard deviation relative to the mean; 0: always the mean
+    """
+    if not spread or not mean:
+        return mean
+    variance = math.log1p(spread * spread)
+    return draws.lognormvariate(math.log(mean) - variance / 2, math.sqrt(variance))

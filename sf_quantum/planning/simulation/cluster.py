@@ -1,0 +1,374 @@
+"""A cluster's partitions under FIFO with EASY backfilling, as discrete events."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, insort
+from collections import OrderedDict
+from collections.abc import Callable, Container, Generator, Mapping
+from dataclasses import dataclass, field
+from heapq import heapify, heappop, heapreplace
+from itertools import islice
+from typing import NamedTuple, TypeAlias
+
+import simpy
+from simpy.events import EventPriority
+
+from sf_quantum.planning.quantities import Count, Interval, Seconds
+from sf_quantum.validation import Section
+
+# a pass follows all other events of its instant
+_LAST = EventPriority(2)
+
+
+_Size: TypeAlias = tuple[tuple[str, int], ...]
+
+
+class Scheduling(Section):
+    """How Slurm's controller schedules jobs; times are in seconds.
+
+    :param queue_seconds: from one pass over the queue, in the order of submission, to the
+        next: ``batch_sched_delay``, and at least 1 in Slurm, which starts no batch job in
+        between; 0: one whenever a job is submitted or ends
+    :param backfill_seconds: from one pass of backfilling to the next, ``bf_interval`` of
+        ``slurm.conf``; 0: one whenever a job is submitted or ends; infinite: none
+    :param depth: pending jobs that a pass considers, ``bf_max_job_test``
+    :param limit_seconds: of which time limits are multiples, whole minutes in Slurm; users'
+        estimates are rounded up. 0: they are not
+    :param completing_seconds: for which the nodes of a job that has ended are not free yet
+    """
+
+    queue_seconds: Interval = 0.0
+    backfill_seconds: Interval = 0.0
+    depth: Count = 500
+    limit_seconds: Seconds = 60.0
+    completing_seconds: Seconds = 0.0
+
+    def limit(self, seconds: float) -> float:
+        """Return the time limit for a user's estimate."""
+        if not self.limit_seconds:
+            return seconds
+        # an estimate that was computed may exceed a multiple by an error of rounding
+        return math.ceil(seconds / self.limit_seconds - 1e-9) * self.limit_seconds
+
+
+# Slurm's queue without its granularity in time
+IDEAL = Scheduling(limit_seconds=0)
+
+
+@dataclass
+class Usage:
+    """What the requests of one owner have used; times are in seconds.
+
+    :param held: node-seconds by partition
+    :param busy: those of them in which the nodes computed
+    """
+
+    held: dict[str, float] = field(default_factory=dict)
+    busy: dict[str, float] = field(default_factory=dict)
+
+    def add_held(self, partition: str, seconds: float) -> None:
+        self.held[partition] = self.held.get(partition, 0.0) + seconds
+
+    def add_busy(self, partition: str, seconds: float) -> None:
+        self.busy[partition] = self.busy.get(partition, 0.0) + seconds
+
+
+@dataclass(eq=False)
+class Allocation:
+    """A request for nodes, and what was granted.
+
+    :param nodes: by partition; all are granted at the same time
+    :param seconds: the user's estimate of the time for which they are held
+    :param usage: is charged for them
+    :param granted: occurs when they are
+    :param most: see :meth:`Cluster.request`
+    :param size: what was requested
+    """
+
+    number: int
+    nodes: dict[str, int]
+    seconds: float
+    usage: Usage
+    granted: simpy.Event
+    most: Mapping[str, int]
+    since: float = 0.0
+    ends: float = 0.0
+    size: _Size = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.size = tuple(self.nodes.items())
+
+    @property
+    def started(self) -> bool:
+        return self.granted.triggered
+
+
+class _Running(NamedTuple):
+    ends: float
+    number: int
+    nodes: int
+
+
+class _Reservation(NamedTuple):
+    """The start of the first blocked request of partitions, and the nodes it spares."""
+
+    at: float
+    spare: dict[str, int]
+
+
+class _Pass(simpy.Event):
+    def __init__(
+        self,
+        env: simpy.Environment,
+        run: Callable[[simpy.Event], None],
+        delay: float = 0.0,
+    ) -> None:
+        super().__init__(env)
+        self.callbacks = [run]
+        self._ok, self._value = True, None
+        env.schedule(self, _LAST, delay)
+
+
+class Cluster:
+    """Nodes in partitions, each with its own queue: FIFO with EASY backfilling.
+
+    The first request of a partition that cannot start gets a reservation at the earliest
+    time at which the estimates of running jobs let it start. Later requests start before
+    it if they do not delay it: they end before, by their estimate, or use nodes that it
+    spares (Lifka, JSSPP 1995; Mu'alem and Feitelson, IEEE TPDS 12, 2001, p. 529). A job
+    that exceeds its estimate is expected to end at any moment.
+
+    A request for nodes of several partitions, a heterogeneous job, starts on all of them
+    at once. It has a reservation when it is the first to wait in each of them.
+
+    A request may include licences. While there are too few of them it has no reservation,
+    and others may overtake it: what Slurm does without ``bf_licenses``.
+
+    :param partitions: nodes by partition
+    :param licences: licences by name, which is no partition's
+    """
+
+    def __init__(
+        self,
+        env: simpy.Environment,
+        partitions: Mapping[str, int],
+        licences: Mapping[str, int] | None = None,
+        scheduling: Scheduling = IDEAL,
+    ) -> None:
+        self._env = env
+        self._licences = dict(licences or {})
+        self._scheduling = scheduling
+        self.free = {**partitions, **self._licences}
+        self._running: dict[str, list[_Running]] = {name: [] for name in self.free}
+        # by size, and then in the order of submission
+        self._pending: dict[_Size, OrderedDict[int, Allocation]] = {}
+        self._number = 0
+        self._pass: simpy.Event | None = None
+        self._backfilling: simpy.Event | None = None
+
+    def request(
+        self,
+        nodes: Mapping[str, int],
+        seconds: float,
+        usage: Usage,
+        most: Mapping[str, int] | None = None,
+    ) -> Allocation:
+        """Submit a request; wait for :attr:`Allocation.granted`.
+
+        :param nodes: by partition, the fewest that are accepted; licences by name
+        :param seconds: the user's estimate of the time for which they are held
+        :param most: by partition, the nodes that are taken if they are free and no
+            earlier request waits for nodes of the partition
+        """
+        self._number += 1
+        allocation = Allocation(
+            self._number,
+            dict(nodes),
+            self._scheduling.limit(seconds),
+            usage,
+            self._env.event(),
+            most or {},
+        )
+        queue = self._pending.setdefault(allocation.size, OrderedDict())
+        queue[allocation.number] = allocation
+        self._schedule()
+        return allocation
+
+    def release(self, allocation: Allocation, *partitions: str) -> None:
+        """Release nodes, those of some partitions or all; a pending request is cancelled."""
+        if not allocation.started:
+            self._withdraw(allocation)
+            self._schedule()
+            return
+        released = {
+            name: allocation.nodes.pop(name)
+            for name in partitions or tuple(allocation.nodes)
+            if name in allocation.nodes
+        }
+        for name, nodes in released.items():
+            seconds = nodes * (self._env.now - allocation.since)
+            allocation.usage.add_held(name, seconds)
+        if self._scheduling.completing_seconds:
+            self._env.process(self._complete(allocation, released))
+        else:
+            self._free_all(allocation, released)
+
+    def _complete(
+        self, allocation: Allocation, released: Mapping[str, int]
+    ) -> Generator[simpy.Event, None, None]:
+        licences = self._licences.keys() & released.keys()
+        self._free_all(allocation, {name: released[name] for name in licences})
+        yield self._env.timeout(self._scheduling.completing_seconds)
+        nodes = released.keys() - licences
+        self._free_all(allocation, {name: released[name] for name in nodes})
+
+    def _free_all(self, allocation: Allocation, released: Mapping[str, int]) -> None:
+        for name, nodes in released.items():
+            self.free[name] += nodes
+            running = self._running[name]
+            key = _Running(allocation.ends, allocation.number, nodes)
+            del running[bisect_left(running, key)]
+        self._schedule()
+
+    def _schedule(self) -> None:
+        """Have passes of both kinds follow the events of the instant when they are due."""
+        if not self._pending:
+            return
+        queue, backfill = (
+            self._scheduling.queue_seconds,
+            self._scheduling.backfill_seconds,
+        )
+        if self._pass is None:
+            self._pass = _Pass(self._env, self._pass_of_queue, self._until(queue))
+        if 0 < backfill < math.inf and self._backfilling is None:
+            # passes of both kinds are independent in Slurm: not at the same time
+            delay = self._until(backfill, backfill / 2)
+            self._backfilling = _Pass(self._env, self._pass_of_backfilling, delay)
+
+    def _until(self, interval: float, first: float = 0.0) -> float:
+        """Return the time to the next of passes in an interval; 0: now."""
+        return interval - (self._env.now - first) % interval if interval else 0.0
+
+    def _pass_of_queue(self, _: simpy.Event) -> None:
+        self._pass = None
+        self._start_all(backfill=not self._scheduling.backfill_seconds)
+
+    def _pass_of_backfilling(self, _: simpy.Event) -> None:
+        self._backfilling = None
+        self._start_all(backfill=True)
+
+    def _start_all(self, *, backfill: bool) -> None:
+        """Start what can start, in the order of submission.
+
+        A size that does not fit is left for the rest of the pass, which takes nodes only:
+        its time does not grow with the number of equal requests.
+
+        :param backfill: whether requests may overtake one that cannot start
+        """
+        blocked: dict[str, Allocation] = {}
+        reservations: dict[int, _Reservation] = {}
+        started = []
+        heads = [
+            (request.number, request, others)
+            for others in (iter(queue.values()) for queue in self._pending.values())
+            for request in islice(others, 1)
+        ]
+        heapify(heads)
+        for _considered in range(self._scheduling.depth):
+            if not heads or not any(self.free.values()):
+                break
+            _number, request, others = heads[0]
+            fits = self._fits(request)
+            waits = not blocked.keys().isdisjoint(request.nodes)
+            if fits and (
+                not waits or (backfill and self._keeps(request, blocked, reservations))
+            ):
+                self._start(request, blocked)
+                started.append(request)
+            elif not waits and self._has_licences(request):
+                nodes = request.nodes.keys() - self._licences.keys()
+                blocked.update(dict.fromkeys(nodes, request))
+            following = next(others, None) if fits else None
+            if following is None:
+                heappop(heads)
+            else:
+                heapreplace(heads, (following.number, following, others))
+        for request in started:
+            self._withdraw(request)
+
+    def _withdraw(self, request: Allocation) -> None:
+        queue = self._pending[request.size]
+        del queue[request.number]
+        if not queue:
+            del self._pending[request.size]
+
+    def _fits(self, request: Allocation) -> bool:
+        return all(nodes <= self.free[name] for name, nodes in request.nodes.items())
+
+    def _has_licences(self, request: Allocation) -> bool:
+        return all(
+            number <= self.free[name]
+            for name, number in request.nodes.items()
+            if name in self._licences
+        )
+
+    def _keeps(
+        self,
+        request: Allocation,
+        blocked: Mapping[str, Allocation],
+        reservations: dict[int, _Reservation],
+    ) -> bool:
+        """Return whether a request that fits delays no reservation; use what they spare."""
+        ends = self._env.now + request.seconds
+        spares = []
+        for name, nodes in request.nodes.items():
+            if (first := blocked.get(name)) is None:
+                continue
+            # computed only where a request could be backfilled
+            if first.number not in reservations:
+                reservations[first.number] = self._reserve(first)
+            reservation = reservations[first.number]
+            if ends > reservation.at:
+                if nodes > reservation.spare[name]:
+                    return False
+                spares.append((reservation.spare, name, nodes))
+        for spare, name, nodes in spares:
+            spare[name] -= nodes
+        return True
+
+    def _reserve(self, first: Allocation) -> _Reservation:
+        at = self._env.now
+        wanted = {
+            name: nodes
+            for name, nodes in first.nodes.items()
+            if name not in self._licences
+        }
+        for name, nodes in wanted.items():
+            free = self.free[name]
+            for running in self._running[name]:
+                if free >= nodes:
+                    break
+                free += running.nodes
+                at = max(at, running.ends)
+        spare = {}
+        for name, nodes in wanted.items():
+            ended = bisect_left(self._running[name], (at, float("inf")))
+            freed = sum(one.nodes for one in self._running[name][:ended])
+            spare[name] = self.free[name] + freed - nodes
+        return _Reservation(at, spare)
+
+    def _start(self, allocation: Allocation, blocked: Container[str]) -> None:
+        allocation.since = self._env.now
+        allocation.ends = allocation.since + allocation.seconds
+        for name, least in allocation.nodes.items():
+            nodes = least
+            if name in allocation.most and name not in blocked:
+                nodes = max(least, min(allocation.most[name], self.free[name]))
+            allocation.nodes[name] = nodes
+            self.free[name] -= nodes
+            insort(
+                self._running[name],
+                _Running(allocation.ends, allocation.number, nodes),
+            )
+        allocation.granted.succeed()

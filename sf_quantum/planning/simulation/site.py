@@ -1,0 +1,240 @@
+"""A site as strategies see it: its cluster, its QPUs, and the overheads of its software."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeAlias, cast
+
+import simpy
+
+from sf_quantum.connectors.slurm.allocation.forecast import JobForecast
+from sf_quantum.planning.quantities import Seconds, Spread
+from sf_quantum.planning.simulation.application import (
+    Application,
+    Outcome,
+    QuantumStep,
+    Task,
+    draw,
+)
+from sf_quantum.planning.simulation.cluster import Allocation, Cluster
+from sf_quantum.planning.simulation.qpu import Process, QpuService
+from sf_quantum.service.domain.jobs import Lease
+from sf_quantum.validation import Section
+
+
+class Overheads(Section):
+    """Time that StreamFlow and Slurm take beside computation and queues, in seconds.
+
+    The defaults of ``step_seconds`` and ``job_seconds`` add up to what a step takes longer
+    in a workflow than in a monolithic program in table II of Rocco et al. (QCE 2025):
+    (569.00 - 539.44) / 12. ``step_seconds`` and ``resume_seconds`` were measured with
+    ``sfq.slurm`` in a Slurm on one machine.
+
+    :param step_seconds: of StreamFlow, from the end of a step to the start of the next
+    :param job_seconds: of Slurm, to submit, start and end a job, without the wait for nodes
+    :param resume_seconds: to start a job in an allocation that is held already
+    :param job_held_seconds: of ``job_seconds``, those in which the job of a step has its nodes
+    :param allocation_seconds: of Slurm, to submit and start an allocation for several jobs,
+        without the wait for nodes; ``None``: ``job_seconds``
+    :param allocation_held_seconds: of ``allocation_seconds``, those in which it has its nodes
+    :param step_spread: standard deviation of ``step_seconds``, relative to its mean
+    :param job_spread: that of ``job_seconds``
+    :param resume_spread: that of ``resume_seconds``
+    """
+
+    step_seconds: Seconds = 0.2
+    job_seconds: Seconds = 2.3
+    resume_seconds: Seconds = 0.05
+    job_held_seconds: Seconds = 0.0
+    allocation_seconds: Seconds | None = None
+    allocation_held_seconds: Seconds = 0.0
+    step_spread: Spread = 0.0
+    job_spread: Spread = 0.0
+    resume_spread: Spread = 0.0
+
+
+class Queue(NamedTuple):
+    """The time for which requests are pending because of jobs that are not simulated.
+
+    :param spread: standard deviation relative to the mean
+    """
+
+    seconds: float
+    spread: float
+
+
+#: name of an application; partition, nodes and least nodes of its tasks
+Tasks: TypeAlias = tuple[str, str, int, int]
+
+
+def licence(qpu: str) -> str:
+    """Return the partition of a cluster whose nodes are the vQPUs of a QPU."""
+    return f"qpu:{qpu}"
+
+
+@dataclass(frozen=True)
+class Site:
+    """The cluster and the QPUs of one simulation.
+
+    :param queues: by partition
+    :param draws: of the overheads and the queues
+    :param rooms: for so many jobs at once, by partition; there is none without a bound
+    :param forecasts: what ended runs have observed, the latest of each application
+    """
+
+    env: simpy.Environment
+    cluster: Cluster
+    qpus: Mapping[str, QpuService]
+    overheads: Overheads
+    queues: Mapping[str, Queue] = field(default_factory=dict)
+    draws: random.Random = field(default_factory=lambda: random.Random(0))
+    rooms: Mapping[str, simpy.Resource] = field(default_factory=dict)
+    forecasts: dict[Tasks, JobForecast] = field(default_factory=dict)
+
+    def step_seconds(self) -> float:
+        """Draw the time that StreamFlow takes from a step to the next."""
+        overheads = self.overheads
+        return draw(self.draws, overheads.step_seconds, overheads.step_spread)
+
+    def job_seconds(self, *partitions: str) -> tuple[float, float]:
+        """Draw what the Slurm job of a step takes beside its work and the simulated queue.
+
+        :param partitions: in which it requests nodes
+        :returns: seconds until it requests them, and those after it has them
+        """
+        overheads = self.overheads
+        return self._divided(
+            overheads.job_seconds, overheads.job_held_seconds, partitions
+        )
+
+    def allocation_seconds(self, *partitions: str) -> tuple[float, float]:
+        """Draw the same of an allocation for several jobs."""
+        overheads = self.overheads
+        seconds = overheads.allocation_seconds
+        return self._divided(
+            overheads.job_seconds if seconds is None else seconds,
+            overheads.allocation_held_seconds,
+            partitions,
+        )
+
+    def _divided(
+        self, seconds: float, held_seconds: float, partitions: Iterable[str]
+    ) -> tuple[float, float]:
+        queued = [
+            draw(self.draws, *self.queues[name])
+            for name in partitions
+            if name in self.queues
+        ]
+        own = draw(self.draws, seconds, self.overheads.job_spread)
+        held = min(held_seconds, own)
+        return max(queued, default=0.0) + own - held, held
+
+    def resume_seconds(self) -> float:
+        """Draw the time that a job takes to start in an allocation."""
+        overheads = self.overheads
+        return draw(self.draws, overheads.resume_seconds, overheads.resume_spread)
+
+    def in_turn(self, partition: str | None, work: Process) -> Process:
+        """Do the work of a job when the partition has room for it."""
+        room = None if partition is None else self.rooms.get(partition)
+        if room is None:
+            yield from work
+            return
+        with room.request() as turn:
+            yield turn
+            yield from work
+
+    def compute(self, task: Task, allocation: Allocation, outcome: Outcome) -> Process:
+        """Run a task on the nodes of an allocation."""
+        nodes = min(task.nodes, allocation.nodes[task.partition])
+        seconds = task.seconds_on(nodes)
+        outcome.nodes.add_busy(task.partition, nodes * seconds)
+        yield self.env.timeout(seconds)
+
+    def task_job(
+        self, task: Task, application: Application, outcome: Outcome
+    ) -> Process:
+        """Run a task as a Slurm job of its own."""
+        before, held = self.job_seconds(task.partition)
+        yield self.env.timeout(before)
+        estimate = max(task.seconds, application.margin * task.expected_seconds)
+        allocation = self.cluster.request(
+            {task.partition: task.nodes}, estimate, outcome.nodes
+        )
+        yield allocation.granted
+        yield self.env.timeout(held)
+        yield from self.compute(task, allocation, outcome)
+        self.cluster.release(allocation)
+
+    def quantum_job(
+        self,
+        step: QuantumStep,
+        application: Application,
+        outcome: Outcome,
+        began: Callable[[], None] = lambda: None,
+    ) -> Process:
+        """Run a quantum step under a lease of its own.
+
+        The client runs on the driver's host, or on a node that is requested first.
+
+        :param began: is called when the client has its node, or otherwise its lease
+        """
+        if step.partition is None:
+            yield from self._leased(step, application, outcome, began)
+            return
+        before, held = self.job_seconds(step.partition)
+        yield self.env.timeout(before)
+        estimate = max(step.seconds, application.margin * step.expected_seconds)
+        nodes = {step.partition: 1, licence(step.qpu): 1}
+        allocation = self.cluster.request(nodes, estimate, outcome.nodes)
+        yield allocation.granted
+        began()
+        yield self.env.timeout(held)
+        yield from self._leased(step, application, outcome, lambda: None)
+        self.cluster.release(allocation)
+
+    def _leased(
+        self,
+        step: QuantumStep,
+        application: Application,
+        outcome: Outcome,
+        began: Callable[[], None],
+    ) -> Process:
+        leases = HeldLeases(self, application, outcome)
+        yield from leases.acquire(step.qpu)
+        began()
+        yield from self.sample(step, leases.held[step.qpu], outcome)
+        leases.release(step.qpu)
+
+    def sample(self, step: QuantumStep, lease: Lease, outcome: Outcome) -> Process:
+        """Run the jobs of a quantum step under a lease."""
+        if step.partition is not None:
+            outcome.nodes.add_busy(step.partition, step.seconds)
+        for seconds in step.jobs:
+            yield self.env.timeout(step.beside)
+            yield self.qpus[step.qpu].submit(lease, seconds)
+
+
+class HeldLeases:
+    """The leases that an application holds."""
+
+    def __init__(self, site: Site, application: Application, outcome: Outcome) -> None:
+        self._site = site
+        self._application = application
+        self._outcome = outcome
+        self.held: dict[str, Lease] = {}
+
+    def acquire(self, qpu: str) -> Process:
+        application = self._application
+        granted = self._site.qpus[qpu].acquire(application.user, application.lease)
+        yield granted
+        self.held[qpu] = cast("Lease", granted.value)
+
+    def release(self, qpu: str) -> None:
+        lease = self.held.pop(qpu)
+        seconds = self._site.env.now - lease.opened
+        leased = self._outcome.leased
+        leased[qpu] = leased.get(qpu, 0.0) + seconds
+        self._site.qpus[qpu].release(lease)

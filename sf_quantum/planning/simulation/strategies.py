@@ -1,0 +1,302 @@
+"""The allocation strategies: what a hybrid application holds, and when."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Literal, TypeAlias
+
+import simpy
+from pydantic import Field
+
+from sf_quantum.connectors.slurm.allocation.pool import ElasticSettings
+from sf_quantum.planning.quantities import Amount, Count, Seconds
+from sf_quantum.planning.simulation.application import (
+    Application,
+    ClassicalStep,
+    Outcome,
+    QuantumStep,
+    Step,
+)
+from sf_quantum.planning.simulation.cluster import Allocation
+from sf_quantum.planning.simulation.elastic import ElasticAllocations
+from sf_quantum.planning.simulation.qpu import Process
+from sf_quantum.planning.simulation.site import HeldLeases, Site, licence
+from sf_quantum.validation import Section
+
+
+class _Strategy(Section):
+    """How an application gets its nodes and its QPUs.
+
+    :param type: name of the strategy
+    :param vqpus: leases that each QPU grants at once, instead of the QPU's own number
+    """
+
+    vqpus: Count | None = None
+
+    @property
+    def name(self) -> str:
+        many = "" if self.vqpus == 1 else "s"
+        shared = "" if self.vqpus is None else f", {self.vqpus} vQPU{many}"
+        return f"{self._label()}{shared}"
+
+    @abstractmethod
+    def _label(self) -> str:
+        """Name the strategy and its own options."""
+
+    def holds(self, application: Application) -> Mapping[str, int]:
+        """Return the nodes of each partition that have to be free at once."""
+        held: dict[str, int] = {}
+        for step in application.steps:
+            for name, nodes in _largest(step).items():
+                held[name] = max(held.get(name, 0), nodes)
+        return held
+
+    @abstractmethod
+    def run(self, site: Site, application: Application, outcome: Outcome) -> Process:
+        """Run an application."""
+
+
+def _largest(step: Step) -> Mapping[str, int]:
+    if isinstance(step, QuantumStep):
+        return {} if step.partition is None else {step.partition: 1}
+    return {task.partition: task.nodes for task in step.tasks}
+
+
+class _Held(_Strategy):
+    """One heterogeneous job holds all nodes and all leases.
+
+    The nodes and the vQPUs, as licences, are granted at once; then the leases are acquired.
+    """
+
+    def holds(self, application: Application) -> Mapping[str, int]:
+        """All that is held at once, quantum nodes included."""
+        held = self._nodes(application)
+        for qpu, partition in _clients(application).items():
+            held[licence(qpu)] = 1
+            if partition is not None:
+                held[partition] = held.get(partition, 0) + 1
+        return held
+
+    def run(self, site: Site, application: Application, outcome: Outcome) -> Process:
+        wanted = self.holds(application)
+        before, held = site.allocation_seconds(*wanted)
+        yield site.env.timeout(before)
+        allocation = site.cluster.request(wanted, application.estimate(), outcome.nodes)
+        yield allocation.granted
+        yield site.env.timeout(held)
+        leases = HeldLeases(site, application, outcome)
+        for qpu in _clients(application):
+            yield from leases.acquire(qpu)
+        for number, step in enumerate(application.steps):
+            yield site.env.timeout(step.host_seconds + self._step_seconds(site))
+            if isinstance(step, QuantumStep):
+                yield from site.sample(step, leases.held[step.qpu], outcome)
+            else:
+                jobs = [site.compute(task, allocation, outcome) for task in step.tasks]
+                yield from _parallel(site, self._jobs(site, step, jobs))
+            for qpu in self._unused(application, leases, number):
+                leases.release(qpu)
+                self._release_nodes(site, application, allocation, qpu)
+        for qpu in [*leases.held]:
+            leases.release(qpu)
+        site.cluster.release(allocation)
+
+    def _nodes(self, application: Application) -> dict[str, int]:
+        """Return the nodes for the classical steps."""
+        return application.most_nodes()
+
+    def _jobs(
+        self, site: Site, step: ClassicalStep, jobs: Sequence[Process]
+    ) -> Sequence[Process]:
+        """Return the jobs of a step, of which some may have to wait for others."""
+        return jobs
+
+    def _step_seconds(self, site: Site) -> float:
+        return 0.0
+
+    def _unused(
+        self, application: Application, leases: HeldLeases, number: int
+    ) -> Sequence[str]:
+        """List the QPUs that are released after a step."""
+        return ()
+
+    def _release_nodes(
+        self,
+        site: Site,
+        application: Application,
+        allocation: Allocation,
+        qpu: str,
+    ) -> None:
+        """Release the quantum part of the allocation."""
+        partition = _clients(application)[qpu]
+        parts = [licence(qpu)]
+        others = [one for name, one in _clients(application).items() if name != qpu]
+        if partition is not None and partition not in (
+            *application.most_nodes(),
+            *others,
+        ):
+            parts.append(partition)
+        site.cluster.release(allocation, *parts)
+
+
+class CoScheduled(_Held):
+    """All is held from the start to the end, by one program without steps."""
+
+    type: Literal["co-scheduled"] = "co-scheduled"
+
+    def _label(self) -> str:
+        return self.type
+
+
+class Reserved(_Held):
+    """All is held for the steps of a workflow, and quantum parts are released early.
+
+    A QPU's part, its lease and its node, is released after the last step that uses it.
+    """
+
+    type: Literal["reserved"] = "reserved"
+
+    def _label(self) -> str:
+        return self.type
+
+    def _nodes(self, application: Application) -> dict[str, int]:
+        return application.most_nodes_at_once()
+
+    def _jobs(
+        self, site: Site, step: ClassicalStep, jobs: Sequence[Process]
+    ) -> Sequence[Process]:
+        return _in_turn(site, step, jobs)
+
+    def _step_seconds(self, site: Site) -> float:
+        return site.step_seconds() + site.resume_seconds()
+
+    def _unused(
+        self, application: Application, leases: HeldLeases, number: int
+    ) -> Sequence[str]:
+        later = {
+            step.qpu
+            for step in application.steps[number + 1 :]
+            if isinstance(step, QuantumStep)
+        }
+        return [qpu for qpu in leases.held if qpu not in later]
+
+
+class PerStep(_Strategy):
+    """Each job of a step is a Slurm job of its own, and each quantum step has a lease."""
+
+    type: Literal["per-step"] = "per-step"
+
+    def _label(self) -> str:
+        return self.type
+
+    def run(self, site: Site, application: Application, outcome: Outcome) -> Process:
+        for step in application.steps:
+            yield site.env.timeout(step.host_seconds + site.step_seconds())
+            if isinstance(step, QuantumStep):
+                job = site.quantum_job(step, application, outcome)
+                yield from site.in_turn(step.partition, job)
+            else:
+                jobs = [
+                    site.task_job(task, application, outcome) for task in step.tasks
+                ]
+                yield from _parallel(site, _in_turn(site, step, jobs))
+
+
+class Elastic(_Strategy):
+    """Allocations are kept from job to job; quantum steps are jobs of their own.
+
+    The keys are those of ``allocation:`` of ``sfq.slurm``.
+
+    :param keep: allocations that are kept even if they are idle
+    :param max: allocations that are held at most; ``None``: as many as there are tasks
+    :param idle: seconds after which an idle allocation is released
+    :param patience: seconds after which fewer nodes are accepted
+    :param ahead: whether nodes for the next step are requested while a quantum step runs
+    :param urgency: how many idle node-seconds a second of waiting is worth, with ``ahead``
+    """
+
+    type: Literal["elastic"] = "elastic"
+    keep: Annotated[int, Field(ge=0)] = 0
+    max: Count | None = None
+    idle: Seconds = 5.0
+    patience: Seconds = 60.0
+    ahead: bool = False
+    urgency: Amount = 1.0
+
+    def _label(self) -> str:
+        known = type(self).model_fields
+        options = [
+            name if value is True else f"{name} {value:g}"
+            for name, value in self
+            if name not in ("type", "vqpus") and value != known[name].default
+        ]
+        return " ".join([self.type, *options]) if options else self.type
+
+    def run(self, site: Site, application: Application, outcome: Outcome) -> Process:
+        settings = ElasticSettings(**self.model_dump(exclude={"type", "vqpus"}))
+        allocations: dict[_Size, ElasticAllocations] = {}
+        for step in application.steps:
+            yield site.env.timeout(step.host_seconds + site.step_seconds())
+            if isinstance(step, QuantumStep):
+                yield from self._quantum_step(
+                    step, [*allocations.values()], site, application, outcome
+                )
+                continue
+            tasks = []
+            for task in step.tasks:
+                size = task.partition, task.nodes, task.least
+                if size not in allocations:
+                    allocations[size] = ElasticAllocations(
+                        site, application, outcome, settings, task
+                    )
+                job = allocations[size].run(step.name, task)
+                tasks.append(site.env.process(site.in_turn(task.partition, job)))
+            yield simpy.AllOf(site.env, tasks)
+        for held in allocations.values():
+            held.close()
+
+    def _quantum_step(
+        self,
+        step: QuantumStep,
+        allocations: Sequence[ElasticAllocations],
+        site: Site,
+        application: Application,
+        outcome: Outcome,
+    ) -> Process:
+        def begins() -> None:
+            for held in allocations:
+                held.quantum_step_begins(step.name)
+
+        for held in allocations:
+            held.quantum_step_started(step.name)
+        job = site.quantum_job(step, application, outcome, begins)
+        yield from site.in_turn(step.partition, job)
+        for held in allocations:
+            held.quantum_step_ended(step.name)
+
+
+_Size: TypeAlias = tuple[str, int, int]
+
+
+def _clients(application: Application) -> dict[str, str | None]:
+    """Return the partitions of the clients, by QPU."""
+    return {step.qpu: step.partition for step in application.quantum_steps()}
+
+
+def _in_turn(site: Site, step: ClassicalStep, jobs: Sequence[Process]) -> list[Process]:
+    """Return the jobs of a step's tasks, which wait until their partition has room."""
+    pairs = zip(step.tasks, jobs, strict=True)
+    return [site.in_turn(task.partition, job) for task, job in pairs]
+
+
+def _parallel(site: Site, jobs: Sequence[Process]) -> Process:
+    if len(jobs) == 1:
+        yield from jobs[0]
+    else:
+        yield simpy.AllOf(site.env, [site.env.process(job) for job in jobs])
+
+
+Strategy: TypeAlias = Annotated[
+    CoScheduled | Reserved | PerStep | Elastic, Field(discriminator="type")
+]

@@ -1,0 +1,76 @@
+"""The wait for processors of a partition, predicted from the jobs that are in its queue."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import simpy
+
+from sf_quantum.planning.simulation.cluster import Allocation, Cluster, Usage
+from sf_quantum.planning.simulation.qpu import Process
+
+# time limits are this many times the run times, as with the ``margin`` of workload files
+MARGIN = 2.0
+#: waits are not predicted further
+HORIZON_SECONDS = 7 * 86400.0
+_PARTITION = "partition"
+_SOON_SECONDS = 1.0
+# on the virtual clock, after the running jobs have got their processors
+_SUBMITTED_SECONDS = 0.001
+
+
+@dataclass(frozen=True)
+class QueuedJob:
+    """A job that runs or is pending.
+
+    :param processors: that it holds or requests
+    :param limit_seconds: its time limit; of a running job, what is left of it
+    """
+
+    processors: int
+    limit_seconds: float
+
+
+def predicted_wait(
+    free: int,
+    running: Sequence[QueuedJob],
+    pending: Iterable[QueuedJob],
+    job: QueuedJob,
+) -> float:
+    """Predict for how many seconds a job would be pending if it were submitted now.
+
+    The queue is FIFO with EASY backfilling by time limits. Jobs run for 1 / :data:`MARGIN` of
+    their limits, or of what is left of them. Jobs that come later are not known.
+
+    :param free: processors that no job holds
+    :param pending: in the order in which they are considered
+    :returns: at most :data:`HORIZON_SECONDS`
+    """
+    there = free + sum(one.processors for one in running)
+    if job.processors > there:
+        return HORIZON_SECONDS
+    env = simpy.Environment()
+    cluster = Cluster(env, {_PARTITION: there})
+
+    def submit(one: QueuedJob) -> Allocation:
+        # a job beyond its limit ends at any moment
+        limit = min(max(one.limit_seconds, _SOON_SECONDS), MARGIN * HORIZON_SECONDS)
+        allocation = cluster.request({_PARTITION: one.processors}, limit, Usage())
+        env.process(run(allocation, limit / MARGIN))
+        return allocation
+
+    def run(allocation: Allocation, seconds: float) -> Process:
+        yield allocation.granted
+        yield env.timeout(seconds)
+        cluster.release(allocation)
+
+    for one in running:
+        submit(one)
+    # they have their processors before another job is considered
+    env.run(until=_SUBMITTED_SECONDS)
+    for one in pending:
+        if one.processors <= there:
+            submit(one)
+    env.run(until=submit(job).granted | env.timeout(HORIZON_SECONDS))
+    return max(0.0, env.now - _SUBMITTED_SECONDS)

@@ -1,0 +1,250 @@
+"""Where each strategy wins: a workload with other ratios of its phases, and other load."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from sf_quantum.errors import InputError
+from sf_quantum.files import JSON
+from sf_quantum.planning.comparison import Comparison, Objective, compare
+from sf_quantum.planning.reading import conflicts
+from sf_quantum.planning.simulation.strategies import Strategy
+from sf_quantum.planning.workload import (
+    HOUR,
+    ApplicationSettings,
+    Background,
+    BackgroundJobs,
+    BackgroundQuantum,
+    Phase,
+    Workload,
+    qpu_job_seconds,
+)
+
+#: quantum to classical time of each application
+RATIOS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
+#: the share of the nodes, and of the QPUs' time, that others keep busy
+LOADS = (0.0, 0.25, 0.5, 0.75, 0.9)
+# of others' jobs on nodes, where the workload has none
+OTHERS_SECONDS = 1800.0
+OTHERS_SHARE = 4
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A point of the map.
+
+    :param found: the recommendation there; ``None`` if there is none
+    :param why: there is none; ``None``: time was over before it was simulated
+    """
+
+    ratio: float
+    load: float
+    found: Comparison | None = None
+    why: str | None = None
+
+    @property
+    def as_good(self) -> Sequence[Strategy]:
+        """The best, and those that may be as good, in the order of the workload."""
+        if self.found is None:
+            return ()
+        best = self.found.recommended.as_good
+        return [one.strategy for one in self.found.results if one in best]
+
+    @property
+    def lead(self) -> float | None:
+        """What the least of the strategies that are worse costs more, relative to the best."""
+        if self.found is None:
+            return None
+        recommended, best = self.found.recommended, self.as_good
+        worse = [
+            other.relative(recommended.best, recommended.objective).mean
+            for other in recommended.others
+            if other.strategy not in best
+        ]
+        return min(worse, default=None)
+
+    def to_json(self) -> dict[str, JSON]:
+        return {
+            "ratio": self.ratio,
+            "load": self.load,
+            "as_good": [one.name for one in self.as_good],
+            "lead": self.lead,
+            "recommended": self.found.recommended.to_json() if self.found else None,
+            "why": self.why,
+        }
+
+
+def cells(workload: Workload, objective: Objective, seconds: float) -> Iterator[Cell]:
+    """Simulate the map point by point, by increasing load.
+
+    :param seconds: after which the points that remain are not simulated
+    :raises InputError: if the workload cannot be varied
+    """
+    check(workload)
+    ends = time.monotonic() + seconds
+    for load in LOADS:
+        for ratio in RATIOS:
+            if time.monotonic() >= ends:
+                yield Cell(ratio, load)
+            else:
+                yield cell(workload, objective, ratio, load)
+
+
+def check(workload: Workload) -> None:
+    """Check that ratio and load can be varied.
+
+    :raises InputError: if an application has phases of one kind only, or the load of
+        others is that of a trace
+    """
+    for name, application in workload.applications.items():
+        for what, seconds in zip(
+            ("nodes", "a QPU"), _seconds(workload, application), strict=True
+        ):
+            if not seconds:
+                raise InputError(
+                    f"applications.{name}: no time on {what}, so that there is no ratio "
+                    "of quantum to classical time to vary"
+                )
+    background = workload.background or Background()
+    if background.traces or background.quantum_traces:
+        raise InputError(
+            "background: the load of a trace cannot be varied; describe it with jobs, "
+            "quantum or quantum_usage"
+        )
+
+
+def cell(workload: Workload, objective: Objective, ratio: float, load: float) -> Cell:
+    """Simulate a point of the map."""
+    there = varied(workload, ratio, load)
+    if impossible := next(conflicts(there), None):
+        return Cell(ratio, load, why=impossible[2])
+    try:
+        return Cell(ratio, load, compare(there, (), objective))
+    except InputError as error:
+        return Cell(ratio, load, why=str(error))
+
+
+def varied(workload: Workload, ratio: float, load: float) -> Workload:
+    """Return the workload with another ratio of its phases, and another load of others.
+
+    Each application's phases take as long together as before, without waits. Rates of
+    others are multiplied; where the workload has no others, there are jobs of half an
+    hour on up to a quarter of the nodes, and QPU jobs like the applications' own.
+    Waits because of others who are not simulated are left out.
+    """
+    applications = {
+        name: _with_ratio(workload, application, ratio)
+        for name, application in workload.applications.items()
+    }
+    # set-up is part of the phases' seconds
+    qpus = {
+        name: qpu.model_copy(update={"setup_seconds": 0.0})
+        for name, qpu in workload.qpus.items()
+    }
+    # the wait because of others who are not simulated
+    partitions = {
+        name: partition.model_copy(update={"queue_seconds": 0.0})
+        for name, partition in workload.partitions.items()
+    }
+    scaled = workload.model_copy(
+        update={"applications": applications, "qpus": qpus, "partitions": partitions}
+    )
+    background = workload.background or Background()
+    more = background.model_copy(
+        update={"jobs": _jobs(scaled, load), "quantum": _quantum(scaled, load)}
+    )
+    return scaled.model_copy(update={"background": more})
+
+
+def _seconds(
+    workload: Workload, application: ApplicationSettings
+) -> tuple[float, float]:
+    """Return the time on nodes and on QPUs of one run, without waits."""
+    classical = quantum = 0.0
+    for phase in application.phases:
+        passes = phase.passes(application.repeats)
+        if phase.qpu is None:
+            classical += passes * max(phase.task_times())
+        else:
+            seconds = qpu_job_seconds(workload.qpus[phase.qpu], phase)
+            quantum += passes * phase.jobs * seconds
+    return classical, quantum
+
+
+def _with_ratio(
+    workload: Workload, application: ApplicationSettings, ratio: float
+) -> ApplicationSettings:
+    classical, quantum = _seconds(workload, application)
+    both = classical + quantum
+    for_nodes = both / (1 + ratio) / classical
+    for_qpus = both * ratio / (1 + ratio) / quantum
+
+    def phase(one: Phase) -> Phase:
+        if one.task_seconds is not None:
+            times = [seconds * for_nodes for seconds in one.task_seconds]
+            return one.model_copy(update={"task_seconds": times})
+        if one.qpu is None:
+            return one.model_copy(update={"seconds": (one.seconds or 0.0) * for_nodes})
+        seconds = qpu_job_seconds(workload.qpus[one.qpu], one) * for_qpus
+        return one.model_copy(update={"seconds": seconds, "shots": None})
+
+    phases = [phase(one) for one in application.phases]
+    return application.model_copy(update={"phases": phases})
+
+
+def _jobs(workload: Workload, load: float) -> list[BackgroundJobs]:
+    """Return others' jobs on nodes; those of partitions without classical phases stay."""
+    first = workload.first_partition
+    there = workload.background.jobs if workload.background else []
+    used = {
+        phase.partition or first
+        for application in workload.applications.values()
+        for phase in application.phases
+        if phase.qpu is None
+    }
+    jobs = [one for one in there if (one.partition or first) not in used]
+    for name in sorted(used) if load else ():
+        nodes = workload.partitions[name].nodes
+        mix = [one for one in there if (one.partition or first) == name] or [
+            BackgroundJobs(
+                partition=name,
+                per_hour=1.0,
+                most_nodes=max(1, nodes // OTHERS_SHARE),
+                seconds=OTHERS_SECONDS,
+            )
+        ]
+        busy = sum(one.per_hour * one.mean_nodes * one.seconds / HOUR for one in mix)
+        jobs += [
+            one.model_copy(update={"per_hour": one.per_hour * load * nodes / busy})
+            for one in mix
+        ]
+    return jobs
+
+
+def _quantum(workload: Workload, load: float) -> list[BackgroundQuantum]:
+    """Return others' QPU jobs; those of QPUs that no application uses stay."""
+    there = workload.background.quantum if workload.background else []
+    phases = [
+        phase
+        for application in workload.applications.values()
+        for phase in application.phases
+        if phase.qpu is not None
+    ]
+    used = {phase.qpu for phase in phases if phase.qpu is not None}
+    jobs = [one for one in there if (one.qpu or workload.first_qpu) not in used]
+    for name in sorted(used) if load else ():
+        like = [phase for phase in phases if phase.qpu == name]
+        mean = sum(one.jobs * (one.seconds or 0.0) for one in like) / sum(
+            one.jobs for one in like
+        )
+        mix = [one for one in there if (one.qpu or workload.first_qpu) == name] or [
+            BackgroundQuantum(qpu=name, per_hour=1.0, seconds=mean)
+        ]
+        busy = sum(one.per_hour * one.seconds / HOUR for one in mix)
+        jobs += [
+            one.model_copy(update={"per_hour": one.per_hour * load / busy})
+            for one in mix
+        ]
+    return jobs

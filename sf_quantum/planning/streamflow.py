@@ -1,0 +1,133 @@
+"""The lines of a StreamFlow file that make ``sfq.slurm`` follow a strategy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import yaml
+
+from sf_quantum.files import JSON, mapping
+from sf_quantum.planning.simulation.strategies import (
+    CoScheduled,
+    Elastic,
+    Reserved,
+    Strategy,
+)
+from sf_quantum.planning.workload import ApplicationSettings, Phase, Workload
+from sf_quantum.text import one_line
+
+
+def config(workload: Workload, strategy: Strategy, name: str) -> dict[str, JSON]:
+    """Return keys of the configuration of ``sfq.slurm`` for an application."""
+    application = workload.applications[name]
+    services: dict[str, JSON] = {}
+    for phase in application.phases:
+        if (service := _service(workload, application, phase)) is not None:
+            services[service] = _keys(workload, strategy, phase)
+    return {
+        "maxConcurrentJobs": _jobs_at_once(workload, application),
+        "allocation": _allocation(workload, strategy, application),
+        "services": services,
+    }
+
+
+def _jobs_at_once(workload: Workload, application: ApplicationSettings) -> int:
+    return max(_tasks_at_once(workload, phase) for phase in application.phases)
+
+
+def _tasks_at_once(workload: Workload, phase: Phase) -> int:
+    tasks = len(phase.task_times())
+    if phase.qpu is not None:
+        return tasks
+    partition = workload.partitions[phase.partition or workload.first_partition]
+    return min(tasks, partition.most_jobs or tasks)
+
+
+def lines(workload: Workload, strategy: Strategy) -> list[str]:
+    """Return the lines for each application, and the vQPUs for its QPU service."""
+    found = [*_vqpus(workload, strategy)]
+    for name in workload.applications:
+        found.append(f"# {one_line(name)}: in the config of its sfq.slurm deployment")
+        keys = config(workload, strategy, name)
+        services = mapping(keys.pop("services"))
+        found += [f"{key}: {in_one_line(value)}" for key, value in keys.items()]
+        found.append("services:")
+        for service, options in services.items():
+            found.append(f"  {service}: {in_one_line(options)}")
+    return found
+
+
+def in_one_line(content: JSON) -> str:
+    """Write a value as YAML in one line."""
+    text = yaml.safe_dump(
+        content, default_flow_style=True, width=math.inf, sort_keys=False
+    )
+    return text.removesuffix("...\n").strip()
+
+
+def _vqpus(workload: Workload, strategy: Strategy) -> Iterator[str]:
+    for name, qpu in workload.qpus.items():
+        if strategy.vqpus not in (None, qpu.vqpus):
+            yield f"# in the configuration of the QPU service of {one_line(name)}"
+            yield f"vqpus: {strategy.vqpus}"
+
+
+def _service(
+    workload: Workload, application: ApplicationSettings, phase: Phase
+) -> str | None:
+    """Name the service of a phase: by its partition, and by its nodes if these differ."""
+    if phase.qpu is not None:
+        return None if workload.qpus[phase.qpu].partition is None else phase.qpu
+    partition = phase.partition or workload.first_partition
+    sizes = {
+        _nodes(one)
+        for one in application.phases
+        if one.qpu is None and (one.partition or workload.first_partition) == partition
+    }
+    return partition if len(sizes) == 1 else f"{partition}-{_nodes(phase)}"
+
+
+def _nodes(phase: Phase) -> str:
+    least = phase.least or phase.nodes
+    return str(phase.nodes) if least == phase.nodes else f"{least}-{phase.nodes}"
+
+
+def _keys(workload: Workload, strategy: Strategy, phase: Phase) -> dict[str, JSON]:
+    if phase.qpu is None:
+        partition = phase.partition or workload.first_partition
+        return {"partition": partition, "nodes": _nodes(phase)}
+    keys: dict[str, JSON] = {
+        "partition": workload.qpus[phase.qpu].partition,
+        "qpu": [phase.qpu],
+    }
+    # a quantum node that is kept between jobs would be taken from others
+    return keys | ({"allocation": "per-step"} if isinstance(strategy, Elastic) else {})
+
+
+def _allocation(
+    workload: Workload, strategy: Strategy, application: ApplicationSettings
+) -> JSON:
+    if isinstance(strategy, Elastic):
+        # more would be kept for no job, which sfq check refuses
+        keep = min(strategy.keep, _jobs_at_once(workload, application))
+        kept = strategy.model_copy(update={"keep": keep})
+        options = kept.model_dump(exclude_defaults=True, exclude={"vqpus"})
+        return {"strategy": "elastic", **options}
+    if isinstance(strategy, CoScheduled | Reserved):
+        held: dict[str, JSON] = {}
+        for phase in application.phases:
+            if (service := _service(workload, application, phase)) is not None:
+                known = held.get(service)
+                tasks = _tasks_at_once(workload, phase)
+                held[service] = max(tasks, known if isinstance(known, int) else 0)
+        reserved: dict[str, JSON] = {"strategy": "reserved", "reserve": held}
+        quantum = [phase for phase in application.phases if phase.qpu is not None]
+        if isinstance(strategy, Reserved) and quantum:
+            last = quantum[-1].step
+            times = sum(
+                one.passes(application.repeats) for one in quantum if one.step == last
+            )
+            reserved["release"] = {"after": last or "/STEP", "times": times}
+        return reserved
+    return "per-step"

@@ -1,0 +1,1 @@
+"""Load that was recorded: of a cluster's nodes, and of QPUs."""

@@ -1,0 +1,273 @@
+"""The trace format for QPU jobs: CSV below a header, described in docs/reference/traces.md.
+
+``sfq usage --trace`` writes it, and ``sfq plan`` reads it.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import itertools
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from pydantic import TypeAdapter, ValidationError
+
+from sf_quantum.errors import InputError
+from sf_quantum.files import cannot_read, replacing
+from sf_quantum.planning.quantities import Seconds
+from sf_quantum.planning.traces.trace import bounded, no_job
+from sf_quantum.samplers import unknown
+from sf_quantum.service.domain.jobs import JobClass
+from sf_quantum.service.domain.settings import NotNegative
+from sf_quantum.text import csv_cell, one_line
+
+VERSION = 1
+_FIRST = re.compile(r"# sfq-qpu-trace: (\d{1,9})", re.ASCII)
+_HEADER = re.compile(r"# ([a-z_]+):\s*(.*)")
+_NUMBER = re.compile(r"\d{1,15}", re.ASCII)
+_EPOCH = "seconds since 1970-01-01T00:00:00Z"
+_RELATIVE = "seconds since the first submission"
+# that of the service's clock
+_DECIMALS = 6
+
+
+class QpuJob(NamedTuple):
+    """A job that is over; the fields are the columns, and ``None`` is an empty cell.
+
+    :param shots: of each circuit, sequence or BQM
+    :param submitted: as the header says: since the epoch, or since the first submission
+    :param started: of the attempt that ended the job
+    :param attempts: how often it was started, interrupted attempts included
+    :param qpu_seconds: as billed or modelled, of the attempt that ended the job
+    :param device_seconds: for which that attempt occupied the device
+    :param lost_qpu_seconds: of the interrupted attempts
+    """
+
+    job: str | None
+    user: str | None
+    project: str | None
+    account: str | None
+    slurm_job: str | None
+    lease: str | None
+    job_class: JobClass | None
+    kind: str | None
+    shots: int | None
+    state: str | None
+    submitted: NotNegative
+    started: NotNegative | None
+    ended: NotNegative | None
+    queued_seconds: NotNegative | None
+    attempts: int | None
+    qpu_seconds: NotNegative | None
+    device_seconds: Seconds
+    lost_qpu_seconds: NotNegative | None
+
+
+_JOB = TypeAdapter(QpuJob)
+_EMPTY: dict[str, str | None] = dict.fromkeys(QpuJob._fields)
+_NAMES = ("job", "user", "project", "account", "slurm_job", "lease")
+_TIMES = ("submitted", "started", "ended")
+
+
+@dataclass
+class QpuTrace:
+    """The jobs of a QPU, in the order of submission.
+
+    :param qpu: its name; empty in an anonymised trace
+    :param technology: such as ``annealer``; empty if unknown
+    :param anonymised: names are numbers, and times begin with the first submission
+    :param left_out: jobs that were left out on reading, by the reason
+    :param file: in which it was
+    """
+
+    jobs: list[QpuJob]
+    qpu: str = ""
+    technology: str = ""
+    anonymised: bool = False
+    left_out: Counter[str] = field(default_factory=Counter)
+    file: str = ""
+
+    def sort(self) -> None:
+        """Order the jobs by submission; those of the same time stay as they are."""
+        self.jobs.sort(key=lambda job: job.submitted)
+
+
+def anonymised(trace: QpuTrace) -> QpuTrace:
+    """Replace names by numbers, in the order of submission, and count times from the first.
+
+    Equal names of a column are equal numbers. The QPU's name is left out.
+    """
+    numbers: Mapping[str, dict[str, int]] = {name: {} for name in _NAMES}
+    trace.sort()
+    first = trace.jobs[0].submitted if trace.jobs else 0.0
+    jobs = []
+    for job in trace.jobs:
+        cells = job._asdict()
+        for name, known in numbers.items():
+            if (told := cells[name]) is not None:
+                cells[name] = str(known.setdefault(told, len(known) + 1))
+        for name in _TIMES:
+            if cells[name] is not None:
+                cells[name] = round(cells[name] - first, _DECIMALS)
+        jobs.append(QpuJob(**cells))
+    return QpuTrace(jobs, technology=trace.technology, anonymised=True)
+
+
+def write(path: Path, trace: QpuTrace) -> None:
+    """Write a trace, beside the file until it is whole.
+
+    :raises InputError: if the folder is missing or not writable, or the disk is full
+    """
+    trace.sort()
+    with replacing(path) as file:
+        text = io.TextIOWrapper(file, encoding="utf-8", newline="")
+        for name, value in _header(trace).items():
+            text.write(f"# {name}: {one_line(value)}\n")
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(COLUMNS)
+        writer.writerows(map(csv_cell, job) for job in trace.jobs)
+        text.flush()
+        text.detach()
+
+
+def _header(trace: QpuTrace) -> dict[str, str]:
+    return {
+        "sfq-qpu-trace": str(VERSION),
+        "qpu": trace.qpu,
+        "technology": trace.technology,
+        "times": _RELATIVE if trace.anonymised else _EPOCH,
+        "time_zone": "none" if trace.anonymised else "UTC",
+        "anonymised": "yes" if trace.anonymised else "no",
+        "jobs": str(len(trace.jobs)),
+    }
+
+
+def _column(field_: str) -> str:
+    return "class" if field_ == "job_class" else field_
+
+
+#: fields of a job by the columns, which are in this order
+COLUMNS: Mapping[str, str] = {_column(name): name for name in QpuJob._fields}
+_REQUIRED = ("submitted", "device_seconds")
+
+
+def read(path: Path) -> QpuTrace:
+    """Read a trace; jobs without device time or submission are left out.
+
+    :raises InputError: if it cannot be read, has another version or unknown columns, or
+        no job is left
+    """
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            trace = parse(bounded(file))
+    except (OSError, UnicodeDecodeError) as error:
+        raise cannot_read(path, "a trace of QPU jobs", error) from error
+    except (ValueError, csv.Error) as error:
+        raise InputError(f"{path}: {error}") from error
+    if not trace.jobs:
+        raise no_job(path, "a trace of QPU jobs", trace.left_out)
+    trace.file = str(path)
+    return trace
+
+
+def parse(lines: Iterable[str]) -> QpuTrace:
+    """Read the lines of a trace; see :func:`read`.
+
+    :raises ValueError: if the header is wrong
+    """
+    rows = iter(lines)
+    header, fields = _read_header(rows)
+    trace = QpuTrace(
+        [],
+        header.get("qpu", ""),
+        header.get("technology", ""),
+        header.get("anonymised") == "yes",
+    )
+    for words in csv.reader(rows):
+        job = _job(words, fields)
+        if isinstance(job, str):
+            trace.left_out[job] += 1
+        else:
+            trace.jobs.append(job)
+    told, rows_read = header.get("jobs", ""), len(trace.jobs) + trace.left_out.total()
+    if _NUMBER.fullmatch(told) and (missing := int(told) - rows_read) > 0:
+        trace.left_out["missing at the end of the file"] += missing
+    trace.sort()
+    return trace
+
+
+def _read_header(rows: Iterator[str]) -> tuple[dict[str, str], Sequence[str]]:
+    first = next(rows, "").strip()
+    version = _FIRST.fullmatch(first)
+    if version is None:
+        raise ValueError(f"line 1: expected '# sfq-qpu-trace: {VERSION}'")
+    if int(version[1]) != VERSION:
+        raise ValueError(f"line 1: expected version {VERSION}, not {version[1]}")
+    header: dict[str, str] = {}
+    for number, line in enumerate(rows, 2):
+        if label := _HEADER.fullmatch(line.strip()):
+            header[label[1]] = label[2]
+        else:
+            return header, _fields(line, number)
+    raise ValueError("no line with the names of the columns")
+
+
+def _fields(line: str, number: int) -> Sequence[str]:
+    """Read the names of the columns; return those of the fields."""
+    names = line.strip().split(",")
+    for name in names:
+        if name not in COLUMNS:
+            raise ValueError(f"line {number}: {unknown('column', name, [*COLUMNS])}")
+    if missing := [name for name in _REQUIRED if name not in names]:
+        raise ValueError(f"line {number}: no column {' and no '.join(missing)}")
+    if len({*names}) < len(names):
+        raise ValueError(f"line {number}: a column is there twice")
+    return [COLUMNS[name] for name in names]
+
+
+def _job(words: Sequence[str], fields: Sequence[str]) -> QpuJob | str:
+    """Read a row, or return why the job is left out."""
+    if len(words) != len(fields):
+        return f"without {len(fields)} columns"
+    told = {name: word or None for name, word in zip(fields, words, strict=True)}
+    try:
+        job = _JOB.validate_python(_EMPTY | told)
+    except ValidationError as error:
+        field_, *_ = error.errors()[0]["loc"]
+        return f"with a wrong {_column(str(field_))}"
+    return job if job.device_seconds > 0 else "without device time"
+
+
+@dataclass
+class QpuLoad:
+    """What a trace submits to a QPU.
+
+    :param leases: the jobs of each lease; a job without one is alone
+    :param left_out: jobs that were left out, by the reason
+    :param file: in which the trace was
+    """
+
+    qpu: str
+    leases: Sequence[Sequence[QpuJob]]
+    left_out: Counter[str]
+    file: str
+
+    def __len__(self) -> int:
+        return sum(map(len, self.leases))
+
+
+def load(trace: QpuTrace, qpu: str, from_seconds: float) -> QpuLoad:
+    """Take the jobs of a trace from a time on, which is counted from its first submission."""
+    begin = trace.jobs[0].submitted + from_seconds if trace.jobs else 0.0
+    alone = itertools.count()
+    leases: dict[str | int, list[QpuJob]] = {}
+    for job in trace.jobs:
+        if (at := job.submitted - begin) >= 0:
+            lease = leases.setdefault(job.lease or next(alone), [])
+            lease.append(job._replace(submitted=at))
+    return QpuLoad(qpu, [*leases.values()], trace.left_out, trace.file)

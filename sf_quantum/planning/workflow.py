@@ -1,0 +1,393 @@
+"""A workload made of a StreamFlow file: its steps, their bindings, and its ``allocation:``."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import yaml
+
+from sf_quantum.errors import InputError
+from sf_quantum.files import JSON, listing, mapping
+from sf_quantum.planning.measured.fitting import Fit, FittedPhase
+from sf_quantum.planning.measured.sources import in_seconds
+from sf_quantum.planning.simulation.strategies import (
+    Elastic,
+    PerStep,
+    Reserved,
+    Strategy,
+)
+from sf_quantum.planning.streamflow import in_one_line
+
+#: durations of steps that no journal has
+CLASSICAL_SECONDS = 300.0
+QPU_SECONDS = 60.0
+_SLURM = "sfq.slurm"
+# connectors that lease a QPU
+_QUANTUM = ("sfq.emulator", "sfq.rest")
+_DEFAULT_PARTITION = "default"
+# StreamFlow's own default of maxConcurrentJobs
+_MOST_JOBS = 1
+
+
+@dataclass(frozen=True)
+class _Target:
+    """A deployment and a service of it."""
+
+    deployment: str
+    service: str
+
+
+@dataclass(frozen=True)
+class WorkflowPlan:
+    """A StreamFlow file as a workload.
+
+    :param workload: the content of a workload file
+    :param current: the strategy that the file has
+    :param deployment: whose ``allocation:`` it is
+    :param reserved: components of each service that hold all of the workflow
+    :param last_quantum: the last step on a QPU, and how often it runs; ``None``: there is none
+    :param own: services with an ``allocation:`` of their own
+    :param assumed: what neither the file nor its journals have
+    """
+
+    workload: dict[str, JSON]
+    current: Strategy
+    deployment: str
+    reserved: Mapping[str, int]
+    last_quantum: tuple[str, int] | None
+    own: Sequence[str]
+    assumed: Sequence[str]
+
+    def allocation(self, strategy: Strategy) -> JSON:
+        """Return the value of ``allocation:`` for a strategy."""
+        if isinstance(strategy, Elastic):
+            options = strategy.model_dump(exclude_defaults=True, exclude={"vqpus"})
+            return {"strategy": "elastic", **options}
+        if isinstance(strategy, Reserved):
+            allocation: dict[str, JSON] = {
+                "strategy": "reserved",
+                "reserve": dict(self.reserved),
+            }
+            if self.last_quantum is not None:
+                step, times = self.last_quantum
+                allocation["release"] = {"after": step, "times": times}
+            return allocation
+        return "per-step"
+
+    def lines(self, strategy: Strategy) -> list[str]:
+        """Return the lines of the StreamFlow file that make it follow a strategy."""
+        if strategy == self.current:
+            return [f"# deployment {self.deployment} has it already"]
+        text = [
+            "deployments:",
+            f"  {self.deployment}:",
+            "    config:",
+            f"      allocation: {in_one_line(self.allocation(strategy))}",
+        ]
+        if self.own:
+            names = ", ".join(self.own)
+            text.append(f"      # and no allocation in its services {names}")
+        return text
+
+
+class StreamFlowFile:
+    """The parts of a StreamFlow file that a plan needs.
+
+    :raises InputError: if it has not one workflow, or no step on ``sfq.slurm``
+    """
+
+    def __init__(self, path: Path, content: Mapping[str, JSON]) -> None:
+        self._path = path
+        self._deployments = mapping(content.get("deployments"))
+        workflows = mapping(content.get("workflows"))
+        if len(workflows) != 1:
+            raise InputError(
+                f"{path}: workflows: expected one to plan, there are {len(workflows)}"
+            )
+        ((self.workflow, self._workflow),) = workflows.items()
+        if not any(self._services()):
+            raise InputError(
+                f"{path}: no step is bound to a deployment of {_SLURM}, so no allocation "
+                "is made; bind one, or describe the phases in a workload file"
+            )
+
+    def plan(self, fit: Fit | None) -> WorkflowPlan:
+        """Make a workload of the file.
+
+        :param fit: of its journals; ``None``: durations are :data:`CLASSICAL_SECONDS` and
+            :data:`QPU_SECONDS`
+        """
+        built = _Built()
+        if fit is None:
+            for step, target in self._bound():
+                self._assume(built, step, target)
+            repeats = 1
+        else:
+            for phase in fit.phases:
+                self._measured(built, phase)
+            repeats = max(1, round(fit.repeats.seconds))
+        used = [phase.target.deployment for phase in built.phases if phase.partition]
+        if not used:
+            raise InputError(f"{self._path}: its journals have no step on {_SLURM}")
+        deployment, _ = Counter(used).most_common(1)[0]
+        application: dict[str, JSON] = {
+            "phases": [phase.keys for phase in built.phases],
+            "repeats": repeats,
+        }
+        if fit is not None:
+            application["repeats_spread"] = in_seconds(fit.repeats.spread)
+        current = self._strategy(deployment, built)
+        return WorkflowPlan(
+            {
+                "partitions": self._partitions(built, fit),
+                "qpus": built.qpus,
+                "applications": {self.workflow: application},
+                "strategies": [
+                    one.model_dump(exclude_defaults=True) | {"type": one.type}
+                    for one in _compared(current)
+                ],
+            },
+            current,
+            deployment,
+            _reserved(built, deployment, self._jobs_at_once(deployment)),
+            _last_quantum(built, repeats),
+            self._own(deployment),
+            built.assumed,
+        )
+
+    def _bound(self) -> Iterator[tuple[str, _Target]]:
+        """The bindings, each with its first target."""
+        for binding in map(mapping, listing(mapping(self._workflow).get("bindings"))):
+            target = binding.get("target")
+            first = mapping(
+                target[0] if isinstance(target, list) and target else target
+            )
+            if "step" in binding:
+                name = str(first.get("deployment"))
+                yield str(binding["step"]), _Target(
+                    name, str(first.get("service") or "")
+                )
+
+    def _services(self) -> Iterator[dict[str, JSON]]:
+        """The services of ``sfq.slurm`` to which steps are bound."""
+        for _, target in self._bound():
+            if (service := self._service(target)) is not None:
+                yield service
+
+    def _service(self, target: _Target) -> dict[str, JSON] | None:
+        """Return the service of ``sfq.slurm`` that a target uses, if it uses one."""
+        on_slurm = self._on_slurm(target)
+        if on_slurm is None:
+            return None
+        return mapping(
+            mapping(self._config(on_slurm)["services"]).get(on_slurm.service)
+        )
+
+    def _on_slurm(self, target: _Target) -> _Target | None:
+        """Return a target of ``sfq.slurm`` itself, or the one that it wraps."""
+        deployment = mapping(self._deployments.get(target.deployment))
+        if deployment.get("type") == _SLURM:
+            return target
+        wrapped = deployment.get("wraps")
+        if deployment.get("type") in _QUANTUM and isinstance(wrapped, dict):
+            return self._on_slurm(
+                _Target(
+                    str(wrapped.get("deployment")), str(wrapped.get("service") or "")
+                )
+            )
+        return None
+
+    def _config(self, target: _Target) -> dict[str, JSON]:
+        deployment = mapping(self._deployments.get(target.deployment))
+        return {"services": {}, **mapping(deployment.get("config"))}
+
+    def _partition(self, target: _Target) -> str | None:
+        service = self._service(target)
+        if service is None:
+            return None
+        return str(service.get("partition") or _DEFAULT_PARTITION)
+
+    def _qpu(self, target: _Target) -> str | None:
+        """Return the QPU of a target, ``None`` for a classical one."""
+        type_ = mapping(self._deployments.get(target.deployment)).get("type")
+        if type_ in _QUANTUM:
+            return target.deployment
+        service = self._service(target) or {}
+        if names := listing(service.get("qpu")):
+            return str(names[0])
+        asked = f"{service.get('gres')},{service.get('licenses')}"
+        return target.service if re.search("qpu", asked, re.IGNORECASE) else None
+
+    def _assume(self, built: _Built, step: str, target: _Target) -> None:
+        """Add a step of unknown duration; steps on the driver's host take no time."""
+        qpu, partition = self._qpu(target), self._partition(target)
+        if qpu is None and partition is None:
+            return
+        seconds = CLASSICAL_SECONDS if qpu is None else QPU_SECONDS
+        service = self._service(target) or {}
+        nodes = re.match(r"\d+", str(service.get("nodes") or 1))
+        built.add(
+            step,
+            target,
+            {"seconds": seconds},
+            partition,
+            qpu,
+            nodes=max(1, int(nodes[0]) if nodes else 1),
+        )
+        built.assumed.append(f"{step} {seconds:g} s")
+
+    def _measured(self, built: _Built, phase: FittedPhase) -> None:
+        target = _Target(*phase.target)
+        keys = phase.keys()
+        if phase.only is not None:
+            keys["only"] = phase.only
+        partition = phase.partition or self._partition(target)
+        if phase.qpu is None and partition is None:
+            partition = _DEFAULT_PARTITION
+        built.add(phase.step, target, keys, partition, phase.qpu, nodes=phase.nodes)
+
+    def _partitions(self, built: _Built, fit: Fit | None) -> dict[str, JSON]:
+        partitions: dict[str, JSON] = {}
+        for name, nodes in built.nodes.items():
+            keys: dict[str, JSON] = {
+                "nodes": nodes,
+                "most_jobs": self._most_jobs(built, name),
+            }
+            queue = fit.queues.get(name) if fit is not None else None
+            if queue is not None and queue.seconds:
+                keys["queue_seconds"] = in_seconds(queue.seconds)
+                keys["queue_spread"] = in_seconds(queue.spread)
+            elif queue is None:
+                built.assumed.append(f"no wait for nodes of {name}")
+            partitions[name] = keys
+        return partitions
+
+    def _most_jobs(self, built: _Built, partition: str) -> int:
+        """Return how many jobs the deployments of a partition run there at once."""
+        targets = (
+            self._on_slurm(phase.target)
+            for phase in built.phases
+            if phase.partition == partition
+        )
+        used = {target.deployment for target in targets if target is not None}
+        return sum(map(self._jobs_at_once, used)) or 1
+
+    def _jobs_at_once(self, deployment: str) -> int:
+        bound = self._config(_Target(deployment, "")).get("maxConcurrentJobs")
+        return bound if isinstance(bound, int) else _MOST_JOBS
+
+    def _strategy(self, deployment: str, built: _Built) -> Strategy:
+        config = self._config(_Target(deployment, ""))
+        # that of a service comes before that of its deployment
+        services = (self._service(phase.target) or {} for phase in built.classical())
+        own = [one["allocation"] for one in services if "allocation" in one]
+        value = own[0] if own else config.get("allocation", "per-step")
+        options = {"strategy": value} if isinstance(value, str) else mapping(value)
+        if options.get("strategy") == "elastic":
+            known = {
+                key: one
+                for key, one in options.items()
+                if key in Elastic.model_fields and key != "ahead"
+            }
+            ahead = options.get("ahead")
+            return Elastic.model_validate({**known, "ahead": bool(ahead)})
+        if options.get("strategy") == "reserved":
+            if "release" not in options:
+                built.assumed.append("reserved releases the QPU's part early")
+            return Reserved()
+        return PerStep()
+
+    def _own(self, deployment: str) -> list[str]:
+        services = mapping(self._config(_Target(deployment, ""))["services"])
+        return [
+            name
+            for name, service in services.items()
+            if "allocation" in mapping(service)
+        ]
+
+
+@dataclass(frozen=True)
+class _BuiltPhase:
+    step: str
+    target: _Target
+    keys: dict[str, JSON]
+    tasks: int
+    quantum: bool
+    partition: str | None
+
+
+@dataclass
+class _Built:
+    """The phases so far, and the nodes and QPUs that they need."""
+
+    phases: list[_BuiltPhase] = field(default_factory=list)
+    nodes: dict[str, int] = field(default_factory=dict)
+    qpus: dict[str, JSON] = field(default_factory=dict)
+    assumed: list[str] = field(default_factory=list)
+
+    def classical(self) -> Iterator[_BuiltPhase]:
+        return (phase for phase in self.phases if not phase.quantum)
+
+    def add(
+        self,
+        step: str,
+        target: _Target,
+        keys: Mapping[str, JSON],
+        partition: str | None,
+        qpu: str | None,
+        *,
+        nodes: int,
+    ) -> None:
+        """Add a phase; its partition gets the nodes that the phase holds at once."""
+        phase: dict[str, JSON] = {"step": step, **keys}
+        tasks = len(listing(keys.get("task_seconds"))) or 1
+        if qpu is None:
+            phase |= {"partition": partition, "nodes": nodes}
+        else:
+            tasks = nodes = 1
+            phase["qpu"] = qpu
+            self.qpus[qpu] = {} if partition is None else {"partition": partition}
+        if partition is not None:
+            known = self.nodes.get(partition, 0)
+            self.nodes[partition] = max(known, tasks * nodes)
+        self.phases.append(
+            _BuiltPhase(step, target, phase, tasks, qpu is not None, partition)
+        )
+
+
+def _compared(current: Strategy) -> list[Strategy]:
+    usual: list[Strategy] = [
+        PerStep(),
+        Reserved(),
+        Elastic(),
+        Elastic(keep=1),
+        Elastic(keep=1, ahead=True),
+    ]
+    return [current, *(one for one in usual if one != current)]
+
+
+def _reserved(built: _Built, deployment: str, at_once: int) -> dict[str, int]:
+    held: dict[str, int] = {}
+    for phase in built.phases:
+        if phase.target.deployment == deployment:
+            name = phase.target.service
+            held[name] = max(held.get(name, 0), min(phase.tasks, at_once))
+    return held
+
+
+def _last_quantum(built: _Built, repeats: int) -> tuple[str, int] | None:
+    quantum = [phase for phase in built.phases if phase.quantum and phase.partition]
+    if not quantum:
+        return None
+    last = quantum[-1]
+    return last.step, 1 if "only" in last.keys else repeats
+
+
+def dumped(workload: Mapping[str, JSON], comment: str) -> str:
+    """Write a workload as YAML, with a comment before it."""
+    text = yaml.safe_dump(dict(workload), sort_keys=False, default_flow_style=None)
+    return f"# {comment}\n{text}"

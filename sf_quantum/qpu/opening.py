@@ -1,0 +1,248 @@
+"""Opens a QPU for a program: acquires its lease, and gives it back on every way out."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import sys
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future, wait
+from contextlib import AbstractContextManager, nullcontext, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import TypedDict, Unpack, cast
+
+from sf_quantum import qpu
+from sf_quantum.errors import InputError, QpuError, QuantumError
+from sf_quantum.files import JSON
+from sf_quantum.qpu import RESOURCES, TOKEN, Qpu, listed, types_by_name
+from sf_quantum.qpu.leases import AcquireOptions, LeaseSet
+from sf_quantum.qpu.selection import SFQ, QpuSelection
+from sf_quantum.samplers import unknown
+from sf_quantum.threads import in_thread
+
+logger = logging.getLogger(__name__)
+
+# for a lease that is given back at the end of the interpreter
+EXIT_SECONDS = 10.0
+_HINTS = {"expected_seconds": "expectedSeconds", "pattern": "pattern"}
+_BOUNDS = {
+    "max_qpu_seconds": "maxQpuSeconds",
+    "max_shots": "maxShots",
+    "max_qubits": "maxQubits",
+}
+
+
+class LeaseOptions(TypedDict, total=False):
+    """What a lease is asked for: the options of ``sfq lease``.
+
+    ``wait_seconds``
+        the longest wait (default: as long as it takes, but two minutes for a QPU that does
+        not answer)
+    ``class_``
+        ``production``, ``test`` or ``development``
+    ``project``
+        whose share of the QPU is used
+    ``expected_seconds``, ``pattern``
+        hints: seconds on the QPU, and ``qc-heavy``, ``cc-heavy`` or ``balanced``
+    ``max_qpu_seconds``, ``max_shots``, ``max_qubits``
+        bounds: QPU seconds of all jobs together, shots and qubits of each job
+    ``purpose``
+        what the lease is for, in usage reports (default: the program's name)
+    """
+
+    wait_seconds: float | None
+    class_: str | None
+    project: str | None
+    expected_seconds: float | None
+    pattern: str | None
+    max_qpu_seconds: float | None
+    max_shots: int | None
+    max_qubits: int | None
+    purpose: str | None
+
+
+def open_qpu(
+    name: str | None = None,
+    *,
+    url: str | None = None,
+    qrmi_config: str | Path | None = None,
+    token_file: str | Path | None = None,
+    munge: bool | str | None = None,
+    **options: Unpack[LeaseOptions],
+) -> AbstractContextManager[Qpu]:
+    """Open a QPU: ``with open_qpu(url="unix:/run/qpu.sock") as qpu:``.
+
+    On a quantum location and under ``sfq lease``, the QPU of the environment is opened with
+    the lease that it has there, so that one program runs in a notebook and as a step; the
+    options are those of a lease that is acquired, and are not used then.
+    Otherwise a lease is acquired when the block begins, renewed meanwhile, and given back
+    when the block ends: by its last line, an exception, Ctrl-C, or the end of the
+    interpreter. (The lease of a process that is killed expires by itself.)
+
+    :param name: of the QPU, in the environment or the site's file
+    :param url: of a QPU service: ``unix:/path.sock``, ``http://127.0.0.1:PORT``, ``https://...``
+    :param qrmi_config: a site's ``qrmi_config.json``
+    :param token_file: with the bearer token that the service requires
+    :param munge: ``True``, or munged's socket, to send MUNGE credentials
+    :param options: see :class:`LeaseOptions`
+    :returns: a context manager; it gives the QPU (:class:`~sf_quantum.qpu.Qpu`), on the job's
+        side: ``sampler()``, ``backend()``, ``pulser_backend(sequence)``, ``device(wires)``...
+    :raises InputError: if the QPU or an option is unknown, or, when the block begins, if the
+        QPU refuses the request
+    :raises QpuError: when the block begins, if no lease was free in time, or the QPU does
+        not answer
+    """
+    for option in options:
+        if option not in LeaseOptions.__annotations__:
+            raise InputError(unknown("option", option, [*LeaseOptions.__annotations__]))
+    given = cast("Mapping[str, JSON]", options)
+    if url is None and qrmi_config is None and (held := _held(name)) is not None:
+        return nullcontext(held)
+    if not (name or url or qrmi_config or listed(os.environ, RESOURCES)):
+        raise InputError(
+            "no QPU: the environment has none; give url=, or name= with qrmi_config=. A "
+            "program that also runs on classical nodes asks from_environment() of "
+            "sf_quantum.qpu, which is None there"
+        )
+    own: dict[str, JSON] = {
+        "tokenFile": str(Path(token_file).absolute()) if token_file else None,
+        "munge": munge,
+        "class": options.get("class_"),
+        "project": options.get("project"),
+    }
+    site = None if qrmi_config is None else str(qrmi_config)
+    clients = QpuSelection([name] if name else [], url, own, site).qpus(os.environ)
+    if len(clients) > 1:
+        raise InputError(f"name one of the QPUs {', '.join(c.name for c in clients)}")
+    check_leasable(clients, given)
+    program = Path(sys.argv[0]).name or "python"
+    return _OpenQpu(clients[0], request(clients, given, program))
+
+
+class _OpenQpu(AbstractContextManager[Qpu]):
+    """Holds a lease while the block runs."""
+
+    def __init__(self, client: Qpu, request: AcquireOptions) -> None:
+        self._client = client
+        self._request = request
+        self._process = os.getpid()
+        self._leases = LeaseSet([])
+        self._open = False
+        self._closed: Future[None] | None = None
+
+    def __enter__(self) -> Qpu:
+        if self._open:
+            raise InputError("the QPU is open already; open_qpu() gives another lease")
+        self._open, self._closed = True, None
+        self._leases = LeaseSet(
+            [self._client], lambda *wait: logger.warning("%s", waiting(*wait))
+        )
+        atexit.register(self._close_at_exit)
+        stop = threading.Event()
+        # in a thread, so that no lease is lost to Ctrl-C at the wrong moment
+        acquired = in_thread(lambda: self._leases.acquire(self._request, stop))
+        try:
+            acquired.result()
+            known = {**os.environ, **qpu.environment(self._leases.tokens())}
+            return type(self._client).from_environment(self._client.name, known)
+        except BaseException:
+            stop.set()
+            _await(acquired)
+            self._close()
+            raise
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._close()
+
+    def _close(self) -> None:
+        self._open, self._closed = False, in_thread(self._leases.close)
+        self._closed.result()
+        # if Ctrl-C ends the wait instead, the end of the interpreter waits
+        atexit.unregister(self._close_at_exit)
+
+    def _close_at_exit(self) -> None:
+        if os.getpid() != self._process:
+            return  # a fork has no lease of its own
+        if self._closed is None:
+            self._leases.close()
+        else:
+            wait([self._closed], EXIT_SECONDS)
+
+
+def _await(call: Future[None]) -> None:
+    """Wait for a call that was stopped, also if the user is impatient."""
+    while not call.done():
+        with suppress(KeyboardInterrupt):
+            wait([call])
+
+
+def _held(name: str | None) -> Qpu | None:
+    """The QPU whose lease the environment has, if it has one."""
+    names = [name] if name else listed(os.environ, RESOURCES) or []
+    if not any(f"{known}_{TOKEN}" in os.environ for known in names):
+        return None
+    if len(names) > 1:
+        raise InputError(f"name one of the QPUs {', '.join(names)}")
+    type_ = types_by_name(os.environ).get(names[0], SFQ)
+    return qpu.load(type_).from_environment(names[0], os.environ)
+
+
+def bounds(options: Mapping[str, JSON]) -> dict[str, JSON]:
+    """Get the bounds of a lease that are given, as its service reads them."""
+    return _renamed(options, _BOUNDS)
+
+
+def check_leasable(qpus: Iterable[Qpu], options: Mapping[str, JSON]) -> None:
+    """Refuse QPUs whose kind cannot be used here, or whose leases have no bounds.
+
+    :raises InputError: for the first of them
+    """
+    names = ", ".join(_BOUNDS)
+    for client in qpus:
+        if (problem := client.problem()) is not None:
+            raise InputError(f"QPU {client.name!r}: {problem}")
+        if bounds(options) and client.type != SFQ:
+            raise InputError(
+                f"QPU {client.name!r} has the type {client.type}, whose leases have no "
+                f"bounds: {names.replace('_', '-')} are for the type {SFQ}"
+            )
+
+
+def request(
+    qpus: Sequence[Qpu], options: Mapping[str, JSON], program: str
+) -> AcquireOptions:
+    """Make the request for the leases of a program.
+
+    :param options: :class:`LeaseOptions`; others are not read
+    :param program: its purpose, unless another is given, or the environment has one
+    """
+    purposes = [options.get("purpose")]
+    purposes += [os.environ.get(f"{client.name}_SFQ_PURPOSE") for client in qpus]
+    seconds = options.get("wait_seconds")
+    return AcquireOptions(
+        wait_seconds=seconds if isinstance(seconds, int | float) else None,
+        hints={**_renamed(options, _HINTS), **bounds(options)},
+        purpose=next((str(one) for one in purposes if one), program),
+    )
+
+
+def waiting(client: Qpu, reason: QpuError) -> str:
+    """Describe the wait for a lease, with its length if the QPU tells it."""
+    about = ""
+    with suppress(QuantumError):
+        eta = client.status().eta_seconds
+        about = f", whose jobs wait about {eta:.0f} s" if eta is not None else ""
+    return f"waiting for a lease of QPU {client.name}{about} ({reason})"
+
+
+def _renamed(options: Mapping[str, JSON], names: Mapping[str, str]) -> dict[str, JSON]:
+    given = {key: options.get(name) for name, key in names.items()}
+    return {key: value for key, value in given.items() if value is not None}

@@ -1,0 +1,52 @@
+"""A report as a notebook shows it: the table of attempts, and the timeline."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Iterator, Sequence
+from html import escape
+
+from sf_quantum.reporting import pictures, report, usage
+from sf_quantum.reporting.report import JobAttempt
+from sf_quantum.reporting.usage import RunUsage
+
+# rows of the table, and attempts of a picture: the rest is in the report itself
+ROWS, DRAWN = 100, 1000
+
+
+def html(attempts: list[JobAttempt], held: RunUsage, title: str) -> str:
+    """The report as HTML, in which every text of a workflow is escaped."""
+    parts = [f"<p><b>{escape(title)}</b></p>", *_table(report.cells(attempts))]
+    texts = (*report.failures(attempts), report.totals(attempts), usage.table(held))
+    parts += [f"<pre>{escape(text)}</pre>" for text in texts if text]
+    if (picture := _picture(attempts)) is not None:
+        image = base64.b64encode(picture).decode()
+        source = f"data:image/png;base64,{image}"
+        parts.append(f'<img alt="timeline" style="max-width: 100%" src="{source}">')
+    # nor is a dollar in a name the begin of a formula, which may have links
+    return "\n".join(['<div class="tex2jax_ignore mathjax_ignore">', *parts, "</div>"])
+
+
+def _table(lines: Sequence[tuple[str, ...]]) -> Iterator[str]:
+    header, *rows = lines
+    yield "<table>"
+    yield f"<thead><tr>{_cells('th', header)}</tr></thead>"
+    yield "<tbody>"
+    yield from (f"<tr>{_cells('td', row)}</tr>" for row in rows[:ROWS])
+    yield "</tbody></table>"
+    if (more := len(rows) - ROWS) > 0:
+        yield f"<p>and {more:,} more attempts: pandas.DataFrame(report)</p>"
+
+
+def _cells(tag: str, texts: Sequence[str]) -> str:
+    return "".join(f"<{tag}>{escape(text)}</{tag}>" for text in texts)
+
+
+def _picture(attempts: list[JobAttempt]) -> bytes | None:
+    figure = pictures.timeline(attempts) if len(attempts) <= DRAWN else None
+    if figure is None:
+        return None
+    file = io.BytesIO()
+    figure.savefig(file, format="png")
+    return file.getvalue()

@@ -1,0 +1,154 @@
+"""A run and its report, for programs and notebooks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TypeAlias, overload
+
+from sf_quantum import journal
+from sf_quantum.files import JSON
+from sf_quantum.journal import Event, number
+from sf_quantum.reporting import report, usage
+from sf_quantum.reporting.report import JobAttempt
+from sf_quantum.reporting.usage import RunUsage
+
+#: one attempt of a job
+Row: TypeAlias = dict[str, str | int | float | None]
+
+
+class Run:
+    """A run of a StreamFlow file, by its journal; it may be in progress.
+
+    :param where: a journal, or a StreamFlow file or a folder, whose newest run it is
+    :raises InputError: if there is no journal
+    """
+
+    def __init__(self, where: str | Path = ".") -> None:
+        #: the journal
+        self.path = report.locate(where)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self.path)!r})"
+
+    def events(self) -> list[Event]:
+        """The events of the journal, in order.
+
+        :raises InputError: if the journal is missing, or is none
+        """
+        return journal.read(self.path)
+
+    @property
+    def status(self) -> str:
+        """``completed``, ``failed``, ``cancelled``, ``running``, or ``lost`` (killed)."""
+        return self.report().status
+
+    def report(self) -> Report:
+        """What has run where, as it is now.
+
+        :raises InputError: if the journal is missing, or is none
+        """
+        events = self.events()
+        attempts = report.collect(events)
+        ended, alive = journal.status(events), journal.is_open(self.path)
+        if not alive:
+            report.mark_lost(attempts)
+        status = ended or (report.RUNNING if alive else report.LOST)
+        return Report(self.path, status, events, attempts)
+
+
+class Report(Sequence[Row]):
+    """The attempts of a run's jobs, in the order in which they were scheduled.
+
+    Each item is a dictionary with the same keys, so that ``pandas.DataFrame(report)`` is a
+    table of them:
+
+    ``step``, ``iteration`` (``2``, scattered ``2#1``, or empty), ``location``, ``attempt``,
+    ``status``; ``asked``, ``started`` and ``ended`` in epoch seconds; ``waited`` and ``ran``
+    in seconds; ``score``, if the step has one; ``qpu_jobs``, their number, and
+    ``qpu_seconds``, what they used; ``why``, the decision on a quantum candidate;
+    ``exit_code``, ``error`` and ``remedy`` of a failure; ``reused_from``, the earlier run whose
+    outputs are the job's, if it was not run. What is not known is ``None``.
+
+    As text it is the table of ``sfq report``, in a notebook a table and a timeline.
+
+    :param status: of the run, see :attr:`Run.status`
+    :param usage: nodes and QPU time
+    """
+
+    def __init__(
+        self, path: Path, status: str, events: list[Event], attempts: list[JobAttempt]
+    ) -> None:
+        self.path = path
+        self.status = status
+        self.attempts = attempts
+        self.usage: RunUsage = usage.measure(events)
+        self._decisions = [event for event in events if event["event"] == "decision"]
+
+    @overload
+    def __getitem__(self, index: int) -> Row: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Row]: ...
+    def __getitem__(self, index: int | slice) -> Row | list[Row]:
+        if isinstance(index, slice):
+            return [*map(_row, self.attempts[index])]
+        return _row(self.attempts[index])
+
+    def __len__(self) -> int:
+        return len(self.attempts)
+
+    @property
+    def failures(self) -> list[str]:
+        """Why jobs failed whose last attempt has: where, exit code, errors, remedy."""
+        return report.failures(self.attempts)
+
+    def to_json(self) -> dict[str, JSON]:
+        """The whole report, as ``sfq report --json`` prints it."""
+        return {
+            "status": self.status,
+            "jobs": [attempt.to_json() for attempt in self.attempts],
+            "decisions": [*self._decisions],
+            "usage": self.usage.to_json(),
+        }
+
+    def __str__(self) -> str:
+        tables = (report.table(self.attempts), usage.table(self.usage))
+        return "\n\n".join(filter(None, tables))
+
+    def _repr_html_(self) -> str:
+        from sf_quantum.reporting import notebook  # matplotlib takes half a second
+
+        return notebook.html(self.attempts, self.usage, self.title)
+
+    @property
+    def title(self) -> str:
+        """The run and its status, in one line."""
+        return f"{self.path.stem}: {self.status}"
+
+    def __repr__(self) -> str:
+        name, jobs = type(self).__name__, len(self)
+        return f"<{name} of {self.path.name}: {self.status}, {jobs} attempts of jobs>"
+
+
+def _row(attempt: JobAttempt) -> Row:
+    seconds = [event.get("qpu_seconds") for event in attempt.qpu_jobs]
+    return {
+        "step": attempt.step,
+        "iteration": attempt.round,
+        "location": attempt.location,
+        "attempt": attempt.attempt,
+        "status": attempt.status,
+        "asked": attempt.asked,
+        "started": attempt.started,
+        "ended": attempt.ended,
+        "waited": attempt.waited,
+        "ran": attempt.ran,
+        "score": attempt.score,
+        "qpu_jobs": sum(e.get("qpu_job") is not None for e in attempt.qpu_jobs),
+        "qpu_seconds": None if None in seconds else sum(map(number, seconds)),
+        "why": attempt.why,
+        "exit_code": attempt.exit_code,
+        "error": attempt.error,
+        "remedy": attempt.remedy,
+        "reused_from": attempt.reused_from,
+    }

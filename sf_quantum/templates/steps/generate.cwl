@@ -1,0 +1,14 @@
+cwlVersion: v1.2
+class: CommandLineTool
+doc: The outputs are in cwl.output.json, which the program writes.
+baseCommand: python3
+inputs:
+  program:
+    type: File
+    default: {class: File, location: generate.py}
+    inputBinding: {position: 1}
+  graph: {type: File, inputBinding: {position: 2}}
+  penalty: {type: float, inputBinding: {position: 3}}
+outputs:
+  problem: File
+  variables: int

@@ -1,0 +1,1 @@
+"""What ``sfq check`` and ``sfq run`` do with a file, for programs."""

@@ -1,0 +1,155 @@
+"""Checks of a file of any kind that ``sfq check`` knows, before it is used."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import partial
+from html import escape
+from pathlib import Path
+
+from sf_quantum import cli
+from sf_quantum.errors import InputError
+from sf_quantum.files import JSON
+from sf_quantum.threads import in_thread
+
+# keys that every workload file of ``sfq plan`` has
+_WORKLOAD = {"partitions", "applications"}
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """What was found in a file.
+
+    A problem or remark has its ``text``, ``file`` and ``line``, and of a StreamFlow file
+    also ``key``, ``what`` and ``right``; ``pandas.DataFrame`` takes a list of them.
+
+    :param kind: ``workflow``, ``QPU service`` or ``workload``
+    :param problems: what keeps it from running
+    :param remarks: what is odd but runs
+    :param silent: why a QPU could not be queried, by its target's name
+    :param contents: what the file has, such as ``2 deployments``
+    """
+
+    file: str
+    kind: str
+    problems: list[dict[str, JSON]]
+    remarks: list[dict[str, JSON]] = field(default_factory=list)
+    silent: dict[str, str] = field(default_factory=dict)
+    contents: list[str] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        """Whether there is no problem."""
+        return not self.problems
+
+    def lines(self) -> list[str]:
+        """One line for each finding, and one if there is no problem."""
+        lines = [str(finding["text"]) for finding in (*self.problems, *self.remarks)]
+        if self.ok:
+            lines.append(
+                f"{self.file}: OK ({', '.join([*self.contents, *self._mute])})"
+            )
+        return lines
+
+    @property
+    def _mute(self) -> list[str]:
+        return [f"{qpu} {why}" for qpu, why in self.silent.items()]
+
+    def to_json(self) -> dict[str, JSON]:
+        """The findings, as ``sfq check --json`` prints them."""
+        return {
+            "file": self.file,
+            "kind": self.kind,
+            "ok": self.ok,
+            "problems": [*self.problems],
+            "remarks": [*self.remarks],
+            "silent": {**self.silent},
+        }
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{escape(str(self))}</pre>"
+
+
+def check(file: str | Path) -> CheckResult:
+    """Check a StreamFlow file, a QPU service's configuration, or a workload of ``sfq plan``.
+
+    Nothing is run. The QPUs of a StreamFlow file are asked whether they can run its steps.
+
+    :returns: what was found, also about a file that cannot be read
+    """
+    # beside the event loop that a notebook has, since the QPUs are asked in one
+    return in_thread(partial(_check, str(file))).result()
+
+
+def refuse_problems(file: str | Path) -> CheckResult:
+    """Check a file that is to be run.
+
+    :raises ValidationErrors: with the problems, if it has any
+    """
+    from sf_quantum.validation import ValidationErrors
+
+    result = check(file)
+    if not result.ok:
+        raise ValidationErrors([str(problem["text"]) for problem in result.problems])
+    return result
+
+
+def _check(file: str) -> CheckResult:
+    if (found := _other_findings(Path(file))) is not None:
+        kind, lines = found
+        problems: list[dict[str, JSON]] = [
+            {"text": line, "file": file, "line": None} for line in lines
+        ]
+        return CheckResult(file, kind, problems, contents=[kind])
+    # StreamFlow takes most of a second to import, too long for --help
+    from sf_quantum.checking import check_file
+
+    findings = check_file(file, cli.options)
+    return CheckResult(
+        file,
+        "workflow",
+        [problem.to_json() for problem in findings.problems],
+        [remark.to_json() for remark in findings.remarks],
+        findings.silent,
+        [
+            _counted(findings.workflows, "workflow"),
+            _counted(findings.deployments, "deployment"),
+        ],
+    )
+
+
+def _other_findings(path: Path) -> tuple[str, list[str]] | None:
+    """What a file is, and the findings in it; ``None`` for a StreamFlow file."""
+    from sf_quantum.validation import ValidationErrors, is_streamflow, read_yaml
+
+    kind = "QPU service"
+    try:
+        content = read_yaml(path, "configuration")
+        if not isinstance(content, dict) or is_streamflow(content):
+            return None
+        if content.keys() >= _WORKLOAD:
+            from sf_quantum.planning import reading
+
+            kind = "workload"
+            reading.recorded(reading.load(path), path)
+            return kind, []
+        # the service takes a second to import
+        from sf_quantum.service.check import check as check_service
+        from sf_quantum.service.check import is_service
+
+        if not is_service(content):
+            return None
+        check_service(path, {}, {})
+    except ValidationErrors as error:
+        return kind, error.lines
+    except InputError as error:
+        # of any other file, it is reported with a StreamFlow file's lines
+        return (kind, [str(error)]) if kind == "workload" else None
+    return kind, []
+
+
+def _counted(number: int, name: str) -> str:
+    return f"{number} {name}{'' if number == 1 else 's'}"

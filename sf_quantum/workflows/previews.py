@@ -1,0 +1,29 @@
+"""What a run of a StreamFlow file would do, without running it."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sf_quantum.reporting import report
+from sf_quantum.threads import in_thread
+from sf_quantum.workflows.checks import refuse_problems
+
+if TYPE_CHECKING:
+    from sf_quantum.checking.preview import Preview
+
+
+def preview(file: str | Path) -> Preview:
+    """Say where each step of a StreamFlow file would run now, and how its QPUs are.
+
+    Nothing is submitted.
+
+    :raises InputError: if the file has a problem, or its runs no journal
+    """
+    refuse_problems(file)
+    journals = report.journals_of(Path(file))
+    from sf_quantum.checking import preview as previews
+
+    # beside the event loop that a notebook has
+    return in_thread(partial(previews.preview, Path(file), journals)).result()

@@ -1,0 +1,86 @@
+"""What people are told of a failed job."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+
+import pytest
+
+from sf_quantum.connectors.tracebacks import TracebackFilter
+from sf_quantum.journal import failures
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "error", "expected"),
+    [
+        (1, "ModuleNotFoundError: No module named 'a.b'", "the module a.b for"),
+        (127, "", "on the PATH there"),
+        (None, "No suitable token processors in n_2:\nTried", "its output n_2 as"),
+        (None, "Slurm job 7 is TIMEOUT after 60 s", "ToolTimeLimit"),
+        (None, "Slurm job 7 is OUT_OF_MEMORY", "ramMin"),
+        (75, "", "failureManager"),
+        (1, "wrong", ""),
+        (None, "", ""),
+    ],
+)
+def test_remedies(exit_code: int | None, error: str, expected: str) -> None:
+    remedy = failures.remedy(exit_code, error, "cluster/c1")
+    assert expected in remedy
+    assert bool(remedy) == bool(expected)
+
+
+def test_a_failure_that_printed_nothing_and_one_that_would_move_the_cursor() -> None:
+    assert failures.described("a 2", "", 3, "") == (
+        "a 2 failed with exit code 3, and printed nothing"
+    )
+    text = failures.described("a", "b", None, "x\x1b[2J\ny", ["more"])
+    assert text.splitlines() == ["a on b failed:", "  x\\x1b[2J", "  y", "more"]
+
+
+def test_the_end_of_a_long_text() -> None:
+    text = "\n".join(map(str, range(100)))
+    assert failures.last_lines(text).splitlines() == [*map(str, range(80, 100))]
+    assert len(failures.last_lines("x" * 100_000)) == failures.LAST_CHARACTERS
+
+
+def record(error: BaseException) -> logging.LogRecord:
+    info = (type(error), error, None)
+    return logging.LogRecord("x", logging.ERROR, "", 1, str(error), None, info)
+
+
+def test_in_a_run_a_traceback_goes_to_the_log_once(tmp_path: Path) -> None:
+    shortened, error = TracebackFilter(), ValueError("wrong")
+    first, again = record(error), record(error)
+    assert shortened.filter(first)
+    assert first.exc_info
+    shortened.shortens, shortened.log = True, tmp_path / "log"
+    assert shortened.filter(first)
+    assert first.getMessage() == "wrong"
+    assert not first.exc_info
+    assert not shortened.filter(again)
+    assert not shortened.filter(record(asyncio.CancelledError()))
+    assert shortened.log.read_text().count("ValueError: wrong") == 1
+    # another one with the same words is another failure
+    assert shortened.filter(record(ValueError("wrong")))
+
+
+def test_the_end_of_a_run_is_replaced_by_its_conclusion(tmp_path: Path) -> None:
+    shortened = TracebackFilter()
+    shortened.shortens, shortened.conclusion = True, "because of this"
+    last = record(RuntimeError("FAILED Workflow execution"))
+    assert shortened.filter(last)
+    assert last.getMessage() == "because of this"
+
+
+async def test_the_latest_error_is_that_of_the_task() -> None:
+    shortened = TracebackFilter()
+
+    async def fail(text: str) -> str:
+        shortened.filter(record(ValueError(text)))
+        await asyncio.sleep(0)
+        return shortened.latest()
+
+    assert [*await asyncio.gather(fail("a"), fail("b"))] == ["a", "b"]
+    assert shortened.latest() == ""

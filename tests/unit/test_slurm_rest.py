@@ -1,0 +1,359 @@
+"""slurmrestd without Slurm: tokens, and what answers of Slurm 22.05 mean."""
+
+from __future__ import annotations
+
+import base64
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from streamflow.core.exception import WorkflowExecutionException
+from streamflow.deployment.connector.local import LocalConnector
+
+from sf_quantum.connectors import guardian
+from sf_quantum.connectors.slurm.services import JobOptions, SlurmService
+from sf_quantum.connectors.slurm.transport import rest, slurmrestd
+from sf_quantum.connectors.slurm.transport.controller import (
+    Submission,
+    SubmissionFailed,
+)
+from sf_quantum.connectors.slurm.transport.login import LoginNode
+from sf_quantum.connectors.slurm.transport.rest import Rest
+from sf_quantum.connectors.slurm.transport.slurmrestd import (
+    RestError,
+    Settings,
+    Slurmrestd,
+    Token,
+)
+from sf_quantum.files import JSON
+
+Answer = tuple[int, JSON]
+UNSPECIFIED: Answer = (
+    500,
+    {"errors": [{"error_number": -1, "error": "Unspecified error"}], "jobs": []},
+)
+NO_JOB: Answer = (
+    500,
+    {"errors": [{"error_number": 2017, "error": "Invalid job id specified"}]},
+)
+POLICY: Answer = (
+    500,
+    {"errors": [{"error_code": 2050, "error": "Job violates accounting/QOS policy"}]},
+)
+
+
+def jwt(lasts: float, issued: float = 0.0) -> str:
+    now = time.time()
+    body: dict[str, JSON] = {"exp": now + lasts, "iat": now + issued, "sun": "ann"}
+    return f"head.{base64.urlsafe_b64encode(json.dumps(body).encode()).decode()}.sign"
+
+
+class Daemon:
+    """Answers what a test says, and keeps what it was asked."""
+
+    def __init__(self) -> None:
+        self.answers: dict[str, Answer] = {}
+        self.asked: list[tuple[str, str]] = []
+        self.tokens: list[tuple[str, str]] = []
+        #: instead of JSON
+        self.text = ""
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def _answer(self) -> None:
+                headers = self.headers
+                self.rfile.read(int(headers["Content-Length"] or 0))
+                path = self.path.replace("/v0.0.38", "")
+                outer.asked.append((self.command, path))
+                names = ("X-SLURM-USER-NAME", "X-SLURM-USER-TOKEN")
+                outer.tokens.append((headers[names[0]], headers[names[1]]))
+                status, content = outer.answers.get(path, (200, {"errors": []}))
+                body = (outer.text or json.dumps(content)).encode()
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            do_GET = do_POST = do_DELETE = _answer
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._http.server_port}"
+        self._thread = threading.Thread(
+            target=self._http.serve_forever, kwargs={"poll_interval": 0.01}
+        )
+        self._thread.start()
+
+    def close(self) -> None:
+        self._http.shutdown()
+        self._http.server_close()
+        self._thread.join()
+
+
+@pytest.fixture
+def daemon() -> Iterator[Daemon]:
+    made = Daemon()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def settings(daemon: Daemon, tmp_path: Path) -> Settings:
+    file = tmp_path / "token"
+    file.write_text(f"SLURM_JWT={jwt(60)}\n")
+    return Settings(url=daemon.url, token_file=str(file))
+
+
+@pytest.fixture
+def client(settings: Settings) -> Slurmrestd:
+    return Slurmrestd(settings)
+
+
+def failed(call: Callable[[], object]) -> RestError:
+    with pytest.raises(RestError) as error:
+        call()
+    return error.value
+
+
+def test_a_command_is_run_again_when_its_token_is_old(tmp_path: Path) -> None:
+    file, runs = tmp_path / "token", tmp_path / "runs"
+    token = Token(None, f"echo >>{runs}; cat {file}")
+    file.write_text(jwt(3600))
+    first = token.get()
+    assert token.get() == first
+    assert runs.read_text() == "\n"
+    assert token.refused("another") == ""
+    assert token.get() == first
+    assert token.refused(first) == ""
+    file.write_text(jwt(9, issued=-51))
+    assert token.get() != first
+    # with a sixth of its life left
+    token.get()
+    assert runs.read_text() == "\n" * 3
+
+
+def test_a_short_token_is_used_for_most_of_its_life(tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    token = Token(None, f"echo >>{runs}; echo {jwt(6, issued=-2)}")
+    token.get()
+    token.get()
+    assert runs.read_text() == "\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "what"),
+    [
+        ("echo no login >&2; exit 3", "failed with exit code 3: no login"),
+        ("exit 3", "failed with exit code 3: it printed no error"),
+        ("true", "has no token: expected one line, the token"),
+        ("echo secret secret", "has no token: expected one line, the token"),
+        ("sleep 9", "took over 0.1 s"),
+    ],
+)
+def test_a_command_without_a_token(
+    command: str, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        slurmrestd, "COMMAND_SECONDS", 0.1 if "sleep" in command else 30
+    )
+    error = failed(Token(None, command).get)
+    source = f"there is no token for slurmrestd: command {command!r}"
+    assert str(error) == f"{source} {what}"
+    assert error.temporary
+
+
+def test_an_expired_token_is_told_of(client: Slurmrestd, daemon: Daemon) -> None:
+    daemon.answers["/slurm/jobs"] = UNSPECIFIED
+    error = failed(client.jobs)
+    assert (str(error), error.temporary) == ("Unspecified error", True)
+    file = Path(client.token.source.removeprefix("file "))
+    file.write_text(jwt(-1))
+    error = failed(client.jobs)
+    text = f"the token of file {file} has expired (Unspecified error)"
+    assert (str(error), error.temporary) == (text, True)
+    daemon.answers["/slurm/jobs"] = 401, None
+    text = f"slurmrestd refuses access: the token of file {file} has expired"
+    assert str(failed(client.jobs)) == text
+    # Slurm takes the name in the token
+    assert {name for name, _ in daemon.tokens} == {"ann"}
+
+
+def test_what_is_temporary(client: Slurmrestd, daemon: Daemon) -> None:
+    def submission(status: int, content: JSON) -> tuple[str, bool]:
+        daemon.answers["/slurm/job/submit"] = status, content
+        error = failed(lambda: client.submit("", {}))
+        return str(error), error.temporary
+
+    def told(number: int, text: str) -> JSON:
+        return {"errors": [{"error_code": number, "error": text}]}
+
+    zero = "Zero Bytes were transmitted or received"
+    assert submission(500, told(5005, zero)) == (zero, True)
+    invalid = "Invalid partition name specified"
+    assert submission(500, told(2000, invalid)) == (invalid, False)
+    key: JSON = {"errors": [{"description": 'Unknown key "x"'}, {"error_code": -1}]}
+    assert submission(400, key) == ('Unknown key "x"', False)
+    daemon.text = "no JSON"
+    path = "/slurm/v0.0.38/job/submit"
+    for status, temporary in ((502, True), (404, False)):
+        text = f"slurmrestd returned HTTP status {status} for {path}"
+        assert submission(status, None) == (text, temporary)
+    daemon.text = ""
+    assert submission(200, {"errors": []}) == ("slurmrestd returned no job id", True)
+
+
+def test_jobs_are_listed_or_asked_for_singly(
+    client: Slurmrestd, daemon: Daemon
+) -> None:
+    jobs: list[JSON] = [{"job_id": n} for n in range(1, 16)]
+    daemon.answers["/slurm/jobs"] = 200, {"jobs": jobs}
+    daemon.answers["/slurm/job/1"] = 200, {"jobs": jobs[:1]}
+    daemon.answers["/slurm/job/99"] = NO_JOB
+    assert client.some(["1"]) == jobs[:1]
+    assert client.some(["1", "99"]) == jobs[:1]
+    # of 15 jobs, two
+    assert client.some(["1", "99"]) == jobs[:1]
+    paths = [path.removeprefix("/slurm/") for _, path in daemon.asked]
+    assert [paths[0], paths[1], *sorted(paths[2:])] == [
+        *("job/1", "jobs"),
+        *("job/1", "job/99"),
+    ]
+
+
+def test_a_sweep_goes_on_until_no_job_is_left(
+    settings: Settings, daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slurmrestd, "SWEEP_PAUSE_SECONDS", 0.01)
+    jobs: list[JSON] = [
+        {"job_id": 1, "comment": "sfq:run:a mine", "job_state": "PENDING"},
+        {"job_id": 2, "comment": "sfq:run:b", "job_state": "COMPLETED"},
+        {"job_id": 3, "comment": "sfq:other:c", "job_state": "RUNNING"},
+    ]
+    daemon.answers["/slurm/jobs"] = 200, {"jobs": jobs}
+    fields: dict[str, JSON] = {"url": settings.url, "token_file": settings.token_file}
+    slurmrestd.sweep({**fields, "user": "bob"}, "sfq:run:", 0.05)
+    assert {path for method, path in daemon.asked if method == "DELETE"} == {
+        "/slurm/job/1"
+    }
+    assert daemon.tokens[0][0] == "bob"
+    daemon.answers["/slurm/jobs"] = 200, {"jobs": jobs[1:]}
+    daemon.asked.clear()
+    slurmrestd.sweep(fields, "sfq:run:", 60)
+    assert len(daemon.asked) == slurmrestd.SWEEPS
+
+
+@pytest.fixture
+async def controller(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Rest:
+    class Guardian:
+        def cancel_jobs(self, *_: object) -> None:
+            pass
+
+    monkeypatch.setattr(guardian, "current", Guardian)
+    connector = LocalConnector("host", str(tmp_path))
+    (found,) = (await connector.get_available_locations()).values()
+    login = LoginNode(connector, found.location, str(tmp_path / "spool"), "run")
+    return Rest(settings, login)
+
+
+async def test_the_record_of_a_job(controller: Rest, daemon: Daemon) -> None:
+    job: JSON = {
+        "job_id": 7,
+        "job_state": "FAILED",
+        "state_reason": "NonZeroExitCode",
+        "exit_code": 768,
+        "start_time": 100,
+        "end_time": 101,
+        "restart_cnt": 1,
+        "node_count": 1,
+        "nodes": "c1",
+        "comment": "sfq:run:key",
+    }
+    daemon.answers["/slurm/job/7"] = 200, {"jobs": [job]}
+    found = await controller.records("7")
+    assert found is not None
+    (outcome,) = found
+    assert (outcome.state, outcome.exit_code, outcome.signal) == ("FAILED", 3, 0)
+    assert (outcome.started, outcome.ended, outcome.restarts) == (100, 101, 1)
+    assert outcome.comment == "sfq:run:key"
+    daemon.answers["/slurm/job/7"] = NO_JOB
+    assert await controller.records("7") == []
+    assert await controller.rows({"7"}) == {"7": []}
+    daemon.answers["/slurm/job/7"] = UNSPECIFIED
+    assert await controller.records("7") is None
+
+
+async def test_the_accounting_is_asked_last(controller: Rest, daemon: Daemon) -> None:
+    code: JSON = {"status": "SIGNALED", "signal": {"signal_id": 10}}
+    ended: JSON = {
+        "job_id": 7,
+        "state": {"current": "FAILED", "reason": "None"},
+        "exit_code": code,
+        "time": {"start": 100, "end": 101},
+    }
+    running: JSON = {"job_id": 7, "state": {"current": "RUNNING"}}
+    daemon.answers["/slurmdb/job/7"] = 200, {"jobs": [running, ended]}
+    (outcome,) = await controller.accounted("7")
+    assert (outcome.state, outcome.signal, outcome.ended) == ("FAILED", 10, 101)
+    daemon.answers["/slurmdb/job/7"] = 500, {"errors": [{"error_number": 1000}]}
+    assert await controller.accounted("7") == []
+    daemon.answers["/slurmdb/job/7"] = 401, None
+    with pytest.raises(WorkflowExecutionException, match="refuses access"):
+        await controller.accounted("7")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        (503, {"message": "Service Unavailable"}),
+        (504, []),
+        (200, {"message": "try again"}),
+        (200, {}),
+    ],
+)
+async def test_the_answer_of_a_gateway_tells_nothing_of_jobs(
+    controller: Rest, daemon: Daemon, answer: Answer
+) -> None:
+    paths = ("jobs", "job/7", "job/8")
+    daemon.answers |= {f"/slurm/{path}": answer for path in paths}
+    assert await controller.records("7") is None
+    assert await controller.rows({"7"}) == {}
+    assert await controller.rows({"7", "8"}) == {}
+    assert not await controller.sweep("key")
+    daemon.answers["/slurmdb/job/7"] = answer
+    with pytest.raises(WorkflowExecutionException, match="slurmrestd returned"):
+        await controller.accounted("7")
+
+
+def test_what_cannot_be_passed_on() -> None:
+    good: dict[str, JSON] = {"partition": "a", "requeue": True, "exclusive": False}
+    assert [*rest.unsupported(good)] == []
+    ((key, what, right),) = rest.unsupported({**good, "exclusive": True})
+    assert (key, what) == ("exclusive", "slurmrestd does not accept this option")
+    assert right.startswith("it accepts account, begin, comment, ")
+
+
+async def test_a_limit_passes_only_if_the_user_has_other_jobs(
+    controller: Rest, daemon: Daemon
+) -> None:
+    options = JobOptions({"chdir": "/work"}, SlurmService(partition="a"), {})
+    submission = Submission("key", "#!/bin/sh", "sfq:run:key", "", options, None)
+    daemon.answers["/slurm/job/submit"] = POLICY
+    job: dict[str, JSON] = {"job_id": 8, "user_name": "ann", "job_state": "RUNNING"}
+    for state, temporary in (("RUNNING", True), ("COMPLETED", False)):
+        jobs: list[JSON] = [{**job, "job_state": state}]
+        daemon.answers["/slurm/jobs"] = 200, {"jobs": jobs}
+        with pytest.raises(SubmissionFailed, match="QOS policy") as error:
+            await controller.submit(submission)
+        assert error.value.temporary is temporary
+    # it may have arrived, and be late in the queue
+    jobs = [{"job_id": 9, "comment": "sfq:run:key mine"}]
+    daemon.answers["/slurm/jobs"] = 200, {"jobs": jobs}
+    assert await controller.submit(submission) == "9"
