@@ -321,7 +321,9 @@ def openapi() -> Schema:
         if service.stdin is None or service.stdout is None:
             raise RuntimeError("the service has no pipes")
         url = json.loads(service.stdout.readline())["url"]
-        document = Client(url, {}).request("GET", "/openapi.json").json()
+        # on a busy machine, its first description takes a while
+        client = Client(url, {})
+        document = client.request("GET", "/openapi.json", timeout_seconds=100).json()
         service.stdin.close()
     return document
 
