@@ -15,6 +15,7 @@ from sf_quantum import journal
 from sf_quantum.files import JSON
 from sf_quantum.reporting import report
 from tests import forking
+from tests.conftest import StartLab
 from tests.forking import BIN
 from tests.integration.candidates import (
     bind,
@@ -26,6 +27,7 @@ from tests.integration.candidates import (
 )
 from tests.integration.services import QpuService
 from tests.lab import Lab
+from tests.lab_conf import Options
 from tests.waiting import SECONDS
 
 if TYPE_CHECKING:
@@ -52,6 +54,12 @@ def cluster(
     project: Project, lab: Lab, service: QpuService, monkeypatch: pytest.MonkeyPatch
 ) -> Project:
     """A project with the lab as its cluster."""
+    return _on(lab, project, service, monkeypatch)
+
+
+def _on(
+    lab: Lab, project: Project, service: QpuService, monkeypatch: pytest.MonkeyPatch
+) -> Project:
     for key, value in lab.environment.items():
         monkeypatch.setenv(key, value)
     _define(project.folder / "qrmi_config.json", "a", service.url)
@@ -120,9 +128,21 @@ def test_a_qpu_that_closes_and_opens_again(
     assert service.held() == []
 
 
+@pytest.fixture
+def small(start_lab: StartLab) -> Iterator[Lab]:
+    """A lab whose nodes others may fill."""
+    with start_lab(Options(nodes=2)) as lab:
+        yield lab
+
+
 def test_the_wait_for_nodes_is_predicted(
-    cluster: Project, lab: Lab, until: Until
+    small: Lab,
+    project: Project,
+    service: QpuService,
+    monkeypatch: pytest.MonkeyPatch,
+    until: Until,
 ) -> None:
+    cluster = _on(small, project, service, monkeypatch)
     candidate(cluster, rounds=2)
     bind(cluster, {"/loop/solve": TARGETS}, prefer="earliest", forecast="plan")
     gates = cluster.folder / "gates"
@@ -130,13 +150,12 @@ def test_the_wait_for_nodes_is_predicted(
     driver = cluster.start()
     until(lambda: len(_where(cluster)) == 1, "a round, which deploys the cluster")
     # on all nodes, for some minutes by their limit
-    limits = ("--time=20", "--exclusive", "--array=1-9", "--partition=compute")
-    lab.submit(*limits, "--output=/dev/null", "--chdir=/", "--wrap", "sleep 1000")
+    limits = ("--time=20", "--exclusive", "--array=1-4", "--partition=compute")
+    small.submit(*limits, "--output=/dev/null", "--chdir=/", "--wrap", "sleep 1000")
     idle = ("sinfo", "--noheader", "--partition=compute", "--format=%C")
-    until(lambda: lab.output(*idle).split("/")[1] == "0", "busy nodes")
+    until(lambda: small.output(*idle).split("/")[1] == "0", "busy nodes")
     (gates / "0").touch()
     until(lambda: len(_where(cluster)) == 2, "another round")
-    lab.output("scancel", "--partition=compute")
     (gates / "1").touch()
     assert driver.wait(SECONDS) == 0, cluster.log[-3000:]
     first, second = decisions(cluster)
@@ -150,7 +169,7 @@ def test_the_wait_for_nodes_is_predicted(
     assert predicted["why"] == ""
     # at least half of 20 minutes
     assert float(str(predicted["seconds"])) > 500
-    assert predicted["jobs"] == 9
+    assert predicted["jobs"] == 4
     assert _where(cluster) == ["quantum", "quantum"]
     assert "cluster/compute would end in" in str(second["reason"])
 
