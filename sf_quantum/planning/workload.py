@@ -279,8 +279,8 @@ class Trace(Section):
         --parsable2`` prints
     :param partition: on which all of them run; by default the first one or, with
         ``sacct``, each on that of its name
-    :param from_seconds: time of the trace at which the simulation starts; with ``sacct``,
-        from the first submission on
+    :param from_seconds: time at which the simulation starts, from the trace's first
+        submission on
     """
 
     file: str

@@ -52,8 +52,8 @@ def write(trace: Synthetic) -> str:
     lines += [f"; MaxProcs: {trace.nodes}", "; Note: synthetic"]
     now = 0.0
     for number, (nodes, seconds, estimate) in enumerate(drawn, 1):
-        now += draws.expovariate(rate)
         known = {1: number, 2: math.floor(now), 4: seconds, 5: nodes}
         known |= {8: nodes, 9: estimate, 10: 1, 11: 1, 12: 1}
         lines.append(" ".join(str(known.get(column, -1)) for column in range(1, 19)))
+        now += draws.expovariate(rate)
     return "\n".join(lines) + "\n"

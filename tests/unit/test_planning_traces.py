@@ -53,6 +53,14 @@ def test_a_trace_in_the_standard_workload_format_is_read() -> None:
     }
 
 
+def test_a_trace_that_counts_from_another_time_begins_with_its_first_job() -> None:
+    lines = SWF.splitlines()
+    later = [line.replace(" 20 5 ", " 1027839865 5 ") for line in lines[5:6]]
+    later += [line.replace(" 10 5 ", " 1027839845 5 ") for line in lines[6:7]]
+    trace = swf.parse([*lines[:4], *later], "compute", nodes=8)
+    assert [job.submitted for job in trace.jobs] == [0, 20]
+
+
 def test_parts_of_a_job_are_not_jobs() -> None:
     """Of a job that was checkpointed, the first line has all, and the others its bursts."""
     whole, *_ = SWF.splitlines()[4:]
@@ -66,7 +74,7 @@ def test_parts_of_a_job_are_not_jobs() -> None:
     ("trace", "message"),
     [
         ("traces: [{file: jobs.swf, from_seconds: 21}]", "from 21 s on; begin earlier"),
-        ("traces: [{file: jobs.swf}], warm_up_seconds: 71", "its jobs are over 70 s"),
+        ("traces: [{file: jobs.swf}], warm_up_seconds: 71", "its jobs are over 60 s"),
         (
             "quantum_traces: [{file: qpu.csv, from_seconds: 999}]",
             "from 999 s on; begin earlier",
@@ -151,7 +159,8 @@ def test_records_of_sacct_are_read() -> None:
         # twice, since it was requeued; without a limit, the estimate is a year
         (0, {"compute": 1}, 30, 365 * 86400),
         (10, {"compute": 2}, 100, 300),
-        (20, {"compute": 1}, 1, 1),
+        # with the limit of the partition, which is not known here
+        (20, {"compute": 1}, 1, 365 * 86400),
         (30, {"compute": 1}, 60, 365 * 86400),
         # the components of a heterogeneous job
         (40, {"compute": 3, "quantum": 1}, 10, 120),
@@ -198,6 +207,18 @@ def test_times_of_sacct_as_seconds_since_the_epoch() -> None:
     trace = sacct.parse(lines, {"c": 1}, None)
     assert [job.submitted for job in trace.jobs] == [0, 3600]
     assert trace.left_out == {"not over": 1}
+
+
+def test_a_job_is_queued_from_when_it_is_eligible() -> None:
+    lines = [
+        "JobID|Partition|Submit|Eligible|End|ElapsedRaw|NNodes",
+        "1|c|1774746000|1774746000|1774746060|60|1",
+        # it waited for another
+        "2|c|1774746000|1774746060|1774746160|90|1",
+        "3|c|1774746030|Unknown|1774746160|90|1",
+    ]
+    trace = sacct.parse(lines, {"c": 1}, None)
+    assert [job.submitted for job in trace.jobs] == [0, 30, 60]
 
 
 @pytest.mark.parametrize(

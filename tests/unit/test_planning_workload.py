@@ -424,8 +424,10 @@ def test_the_gap_before_the_applications_is_no_gap(tmp_path: Path) -> None:
 
 def test_a_trace_is_load(tmp_path: Path) -> None:
     """One job holds three of four nodes for 1,000 s, from 100 s before the applications."""
-    job = "1 400 0 1000 3 -1 -1 3 1000 -1 1 1 1 -1 1 -1 -1 -1\n"
-    (tmp_path / "jobs.swf").write_text(job)
+    rest = "3 -1 -1 3 1000 -1 1 1 1 -1 1 -1 -1 -1\n"
+    # the first job is at 0
+    text = f"1 50 0 10 {rest}2 450 0 1000 {rest}"
+    (tmp_path / "jobs.swf").write_text(text)
     traces = "[{file: jobs.swf, from_seconds: 300}]"
     text = f"{WORKLOAD}background: {{warm_up_seconds: 200, traces: {traces}}}\n"
     workload = reading.load(write(tmp_path, text))

@@ -3,7 +3,8 @@
 A record is over once it has an end. Of a requeued job, ``--duplicates`` prints a record
 for each time it ran, and each of them held nodes; a job that was cancelled before it
 started held none. The elements of an array are jobs; the components of a heterogeneous
-job, such as ``7+0`` and ``7+1``, are one request; steps are parts of their jobs.
+job, such as ``7+0`` and ``7+1``, are one request; steps are parts of their jobs. A job that
+is held, or that waits for others, is in the queue from when it is eligible.
 """
 
 from __future__ import annotations
@@ -18,15 +19,17 @@ from typing import NamedTuple
 from sf_quantum.planning.traces import trace
 from sf_quantum.planning.traces.trace import NodeJob, NodeTrace
 
-#: the fields that are read, of which TimelimitRaw may be missing; there may be others
-FIELDS = ("JobID", "Partition", "Submit", "End", "ElapsedRaw", "NNodes", "TimelimitRaw")
-_REQUIRED = FIELDS[:-1]
+_REQUIRED = ("JobID", "Partition", "Submit", "End", "ElapsedRaw", "NNodes")
+#: the fields that are read, of which the last two may be missing; there may be others
+FIELDS = (*_REQUIRED, "Eligible", "TimelimitRaw")
 COMMAND = f"sacct --parsable2 --format={','.join(FIELDS)}"
 # whole numbers of nodes that 1024 divides are shortened, unless there is --noconvert
 _COUNT = re.compile(r"(\d{1,9})([KM]?)", re.ASCII)
 _SECONDS = re.compile(r"\d{1,15}", re.ASCII)
 # what Slurm's backfilling takes for no time limit
 _YEAR = 365 * 86400.0
+# that of a partition is not known here
+_UNLIMITED = ("UNLIMITED", "Partition_Limit")
 _UNITS = {"": 1, "K": 1024, "M": 1024**2}
 
 
@@ -34,10 +37,11 @@ class _Record(NamedTuple):
     """A record, with nodes of one partition.
 
     :param request: what the components of a heterogeneous job have in common; else empty
+    :param queued: since when it could start, in seconds since the epoch
     """
 
     request: tuple[str, ...]
-    submitted: float
+    queued: float
     partition: str
     nodes: int
     seconds: float
@@ -45,7 +49,7 @@ class _Record(NamedTuple):
 
 
 def read(path: Path, partitions: Mapping[str, int], partition: str | None) -> NodeTrace:
-    """Read what ``sacct`` printed; the first submission is at 0.
+    """Read what ``sacct`` printed; the first job is queued at 0.
 
     :param partitions: nodes by partition; larger jobs are left out
     :param partition: on which all jobs run; ``None``: each on that of its name, and
@@ -114,7 +118,7 @@ def _record(
     limit = _limit(fields.get("TimelimitRaw", ""))
     return _Record(
         (job, fields["Submit"]) if plus else (),
-        submitted,
+        max(submitted, _time(fields.get("Eligible", "")) or 0.0),
         partition or fields["Partition"],
         nodes,
         seconds,
@@ -127,7 +131,7 @@ def _job(components: Sequence[_Record]) -> NodeJob:
     for one in components:
         nodes[one.partition] = nodes.get(one.partition, 0) + one.nodes
     return NodeJob(
-        min(one.submitted for one in components),
+        min(one.queued for one in components),
         nodes,
         max(one.seconds for one in components),
         max(one.estimate for one in components),
@@ -156,7 +160,7 @@ def _number(text: str) -> float:
 
 
 def _limit(minutes: str) -> float:
-    return _YEAR if minutes == "UNLIMITED" else 60 * _number(minutes)
+    return _YEAR if minutes in _UNLIMITED else 60 * _number(minutes)
 
 
 def _nodes(text: str) -> int:

@@ -25,7 +25,9 @@ _LABEL = re.compile(r";\s*([A-Za-z]+)\s*:\s*(.*)")
 
 
 def read(path: Path, partition: str, nodes: int) -> NodeTrace:
-    """Read a trace for a partition.
+    """Read a trace for a partition; the first submission is at 0, as the format wants it.
+
+    Traces that were cut, or that count from another time, begin later.
 
     :param nodes: of the partition; larger jobs are left out
     :raises InputError: if it cannot be read, or no job is left
@@ -53,7 +55,7 @@ def parse(lines: Iterable[str], partition: str, nodes: int) -> NodeTrace:
             else:
                 found.jobs.append(job)
     found.sort()
-    return found
+    return found.starting(found.jobs[0].submitted) if found.jobs else found
 
 
 def _processors_per_node(header: Mapping[str, str]) -> int:
