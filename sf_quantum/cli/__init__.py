@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from sf_quantum.cli.arguments import sentence
 from sf_quantum.errors import QuantumError
@@ -76,7 +76,10 @@ def discard_output() -> None:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Reports an error in one line (Contract 1)."""
+    """Reports an error in one line (Contract 1), and takes options by their whole names."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(allow_abbrev=False, **settings)
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")

@@ -64,6 +64,7 @@ def _preview(args: argparse.Namespace) -> int:
         raise InputError("--json: only with --dry-run")
     if args.resume:
         raise InputError("--dry-run: not with --resume, which decides job by job")
+    runs.refuse_unwritable(args.outdir)
     told = preview(args.file)
     print(json.dumps(told.to_json(), indent=2) if args.json else told)
     return 0 if told.ok else InputError.exit_code

@@ -55,7 +55,7 @@ import os
 import socket
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import TypeAlias, cast
@@ -108,18 +108,30 @@ class Journal:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     def start(self, file: str, workflows: list[str], versions: dict[str, str]) -> None:
-        """Write the first event, and make this the :func:`current` journal."""
+        """Write the first event, and make this the :func:`current` journal.
+
+        :raises InputError: if this run resumes, and another one of the file goes on; there
+            is no journal then
+        """
         self.file = Path(file)
-        self.write(
-            "run",
-            run=self.run,
-            file=file,
-            pid=os.getpid(),
-            host=socket.gethostname(),
-            workflows=list(workflows),
-            versions=dict(versions),
-            resumes=self.resumes,
-        )
+        with _locked(self.path.parent):
+            try:
+                if self.resumes:
+                    refuse_ongoing(self.path.parent, self.file)
+            except InputError:
+                self.close()
+                self.path.unlink()
+                raise
+            self.write(
+                "run",
+                run=self.run,
+                file=file,
+                pid=os.getpid(),
+                host=socket.gethostname(),
+                workflows=list(workflows),
+                versions=dict(versions),
+                resumes=self.resumes,
+            )
         _runs.append(self)
 
     @property
@@ -197,6 +209,18 @@ def _create(directory: Path) -> tuple[Path, int]:
             time.sleep(0.001)  # another run of this process began in this millisecond
 
 
+@contextmanager
+def _locked(directory: Path) -> Iterator[None]:
+    """Let no other run of a folder begin meanwhile, where there are file locks."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        with suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
 # a connector does not know its run; a driver process is one run
 _runs: list[Journal] = []
 
@@ -265,6 +289,20 @@ def is_open(path: str | Path) -> bool:
         except OSError:
             return True
     return False
+
+
+def refuse_ongoing(directory: str | Path, file: Path) -> None:
+    """Refuse to resume while a run of the same StreamFlow file goes on.
+
+    :param directory: of the journals
+    :param file: the StreamFlow file, resolved
+    :raises InputError: if one does
+    """
+    for path in latest_first(Path(directory), file):
+        if is_open(path):
+            raise InputError(
+                f"{file}: its run {path.stem} goes on; resume it when it has ended"
+            )
 
 
 def newest(directory: str | Path, file: Path | None = None) -> Path | None:

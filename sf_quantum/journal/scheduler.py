@@ -48,6 +48,7 @@ UNSTARTED = {Status.WAITING, Status.FIREABLE}
 ACTIVE = {*UNSTARTED, Status.RUNNING, Status.RECOVERY, Status.ROLLBACK}
 ENDED = {Status.SKIPPED, Status.COMPLETED, Status.FAILED, Status.CANCELLED}
 LOOP = "-loop-combinator"
+DROPPED = "had not ended when all outputs of the workflow were there; let an output depend on it"
 
 
 class JournalScheduler(DefaultScheduler):
@@ -236,6 +237,8 @@ class JournalScheduler(DefaultScheduler):
             if self._recording:
                 await asyncio.wait(self._recording, timeout=RECORD_SECONDS)
             outcome = await self._outcome()
+            if outcome == Status.COMPLETED and self._has_dropped_jobs():
+                outcome = Status.FAILED
             for name, status in list(self._statuses.items()):
                 # on Ctrl-C, StreamFlow cancels its jobs only later
                 if outcome != Status.COMPLETED and status not in ENDED:
@@ -255,14 +258,14 @@ class JournalScheduler(DefaultScheduler):
         config = self.context.config
         try:
             journal = Journal(self._directory, resumes=self._resumes)
+            journal.start(
+                file=str(Path(config["path"]).resolve()),
+                workflows=list(config.get("workflows", {})),
+                versions={"sf_quantum": __version__, "streamflow": VERSION},
+            )
         except InputError as error:
             raise WorkflowDefinitionException(str(error)) from error
         traceback_filter().log = journal.log
-        journal.start(
-            file=str(Path(config["path"]).resolve()),
-            workflows=list(config.get("workflows", {})),
-            versions={"sf_quantum": __version__, "streamflow": VERSION},
-        )
         return journal
 
     def _end(self, journal: Journal, outcome: Status) -> None:
@@ -310,6 +313,23 @@ class JournalScheduler(DefaultScheduler):
     def _depth(self, step: str) -> int:
         """The number of loops around a step."""
         return sum(PurePosixPath(step).is_relative_to(loop) for loop in self._loops)
+
+    def _has_dropped_jobs(self) -> bool:
+        """Whether StreamFlow has dropped jobs; each is recorded as failed.
+
+        StreamFlow 0.2.0rc3 may end a run, as completed, when the workflow has all outputs,
+        although a job that none of them depends on has not ended.
+        """
+        dropped = [
+            name
+            for name, status in self._statuses.items()
+            if status not in ENDED
+            and not get_job_step_name(name).endswith(HOUSEKEEPING)
+        ]
+        for name in dropped:
+            self._errors[name] = (None, DROPPED)
+            self._record(name, Status.FAILED)
+        return bool(dropped)
 
     def _record_failure(self, journal: Journal, name: str, where: str) -> None:
         """Record why the current attempt of a job has failed."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
@@ -82,9 +83,7 @@ def run(
         RotatingFileHandler(log, backupCount=KEPT_LOGS, delay=True).doRollover()
         output = log.open("wb")
     except OSError as error:
-        raise InputError(
-            f"{outdir}: cannot be written: {error.strerror}; name an --outdir"
-        ) from error
+        raise _unwritable(outdir, error.strerror) from error
     known = set(journals.glob("*.jsonl"))
     with output:
         driver = subprocess.Popen(
@@ -116,35 +115,33 @@ def run(
         lines.append(f"the run has not begun; log: {log}")
         raise RunFailed([*map(escaped, lines)])
     done = Run(path)
-    if lines := _reasons(driver.returncode, done.report(), progress):
+    if lines := _reasons(driver.returncode, done.report()):
         raise RunFailed(lines, done)
     return done
 
 
-def _reasons(exit_code: int, told: Report, progress: Progress) -> list[str]:
-    """Why a run has not completed, if it has not; the progress has the failures already."""
-    if exit_code != 0:
-        lines = [line for one in told.failures for line in one.splitlines()]
-        return [*map(escaped, lines or [f"run {told.status}"])]
-    lines = [*_unended(told)]
-    for line in lines:
-        progress(line)
-    return lines
+def refuse_unwritable(outdir: Path) -> None:
+    """Refuse a folder of outputs that a run could not create or write to.
 
-
-def _unended(told: Report) -> Iterator[str]:
-    """Name the jobs that StreamFlow has dropped, since it had all outputs of the workflow.
-
-    StreamFlow 0.2.0rc3 then ends a run, sometimes as completed.
+    :raises InputError: if it could not
     """
-    latest = {(one.step, one.tag): one for one in told.attempts}
-    for one in latest.values():
-        if one.status == report.LOST:
-            job = " ".join(filter(None, (one.step, one.round)))
-            yield escaped(
-                f"{job} had not ended when all outputs of the workflow were there; "
-                "let an output depend on it"
-            )
+    there = next(path for path in (outdir, *outdir.absolute().parents) if path.exists())
+    if not there.is_dir():
+        raise _unwritable(outdir, os.strerror(errno.ENOTDIR))
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise _unwritable(outdir, os.strerror(errno.EACCES))
+
+
+def _unwritable(outdir: Path, why: str | None) -> InputError:
+    return InputError(f"{outdir}: cannot be written: {why}; name an --outdir")
+
+
+def _reasons(exit_code: int, told: Report) -> list[str]:
+    """Why a run has not completed, if it has not; the progress has the failures already."""
+    if exit_code == 0 and told.status == "completed":
+        return []
+    lines = [line for one in told.failures for line in one.splitlines()]
+    return [*map(escaped, lines or [f"run {told.status}"])]
 
 
 def _resumed(file: Path, journals: Path) -> str:
@@ -155,10 +152,7 @@ def _resumed(file: Path, journals: Path) -> str:
     path = journal.newest(journals, file.resolve())
     if path is None:
         return f"nothing to resume: no run of {file} is recorded, so it runs as a whole"
-    if journal.is_open(path):
-        raise InputError(
-            f"{file}: its run {path.stem} goes on; resume it when it has ended"
-        )
+    journal.refuse_ongoing(journals, file.resolve())
     end = journal.status(journal.read(path))
     if end == "completed":
         return (

@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
@@ -261,3 +261,16 @@ def test_a_run_that_goes_on_is_not_taken_up(tmp_path: Path) -> None:
     with path.open("rb") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
         assert _origin(tmp_path) != str(path)
+
+
+def test_one_of_two_runs_that_resume_at_once_is_refused(tmp_path: Path) -> None:
+    first = journal.Journal(tmp_path, resumes=True)
+    second = journal.Journal(tmp_path, resumes=True)
+    with closing(first), closing(second):
+        first.start("f.yml", [], {})
+        with pytest.raises(InputError, match=f"f.yml: its run {first.run} goes on"):
+            second.start("f.yml", [], {})
+        assert [*tmp_path.iterdir()] == [first.path]
+        # a run as a whole may begin beside it
+        with closing(journal.Journal(tmp_path)) as third:
+            third.start("f.yml", [], {})

@@ -137,3 +137,13 @@ def a_run(**seconds: float) -> Iterator[Event]:
         yield {**common, "time": began, "status": "waiting"}
         yield {**common, "time": began, "status": "running"}
         yield {**common, "time": began + lasted, "status": "completed"}
+
+
+def test_a_folder_of_outputs_that_could_not_be_written_is_refused(
+    service: RunningService, capsys: pytest.CaptureFixture[str]
+) -> None:
+    streamflow(service.url, QPU, LAPTOP)
+    Path("out").touch()
+    assert main(["run", "sf.yml", "--dry-run", "--outdir", "out/new"]) == 2
+    said = capsys.readouterr().err
+    assert "out/new: cannot be written: Not a directory; name an --outdir" in said

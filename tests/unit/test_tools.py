@@ -310,6 +310,8 @@ class TestCluster:
         last = sfq.misuse("serve", "--prot", "8700")
         said = "unrecognized arguments: --prot 8700; did you mean --port? (see"
         assert last == f"sfq serve: {said} sfq serve --help)"
+        last = sfq.misuse("serve", "--por", "8700")
+        assert "unrecognized arguments: --por 8700; did you mean --port?" in last
         last = sfq.misuse("jobs", "list", "--every")
         assert last.endswith("(see sfq jobs list --help)")
         last = sfq.misuse("admin", "audit", "--limmit=3")
