@@ -62,7 +62,17 @@ def applications(workload: Workload, repetition: int) -> list[Application]:
                 expected_seconds=expected or None,
             )
             user = f"{name}-{number % settings.users}"
-            runs.append(Application(user, arrival, steps, settings.margin, lease, name))
+            runs.append(
+                Application(
+                    user,
+                    arrival,
+                    steps,
+                    settings.margin,
+                    lease,
+                    name,
+                    settings.limit_seconds,
+                )
+            )
     return sorted(runs, key=lambda run: run.arrival)
 
 
@@ -171,7 +181,7 @@ class Others:
             yield env.timeout(draws.expovariate(jobs.per_hour / HOUR))
             seconds = draw(draws, jobs.seconds, jobs.spread)
             nodes = draws.randint(jobs.nodes, most)
-            estimate = seconds * jobs.margin
+            estimate = max(seconds, jobs.limit_seconds or seconds * jobs.margin)
             self._count()
             env.process(self._job({partition: nodes}, seconds, estimate))
 

@@ -17,7 +17,9 @@ from sf_quantum.planning.traces.qpu import QpuTrace
 from sf_quantum.planning.traces.trace import NodeTrace, no_job
 from sf_quantum.planning.workload import (
     HOUR,
+    ApplicationSettings,
     Background,
+    BackgroundJobs,
     Phase,
     Qpu,
     Trace,
@@ -179,8 +181,23 @@ def _conflicts(workload: Workload) -> Iterator[_Conflict]:
         for index, phase in enumerate(application.phases):
             for key, value, why in _phase_conflicts(workload, phase):
                 yield ("applications", name, "phases", index, *key), value, why
+    yield from _double_limits(workload)
     yield from _job_counts(workload)
     yield from _job_sizes(workload)
+
+
+def _double_limits(workload: Workload) -> Iterator[_Conflict]:
+    background = workload.background or Background()
+    given: list[tuple[KeyPath, ApplicationSettings | BackgroundJobs]] = [
+        (("applications", name), one) for name, one in workload.applications.items()
+    ]
+    given += [
+        (("background", "jobs", index), one)
+        for index, one in enumerate(background.jobs)
+    ]
+    for key, one in given:
+        if {"margin", "limit_seconds"} <= one.model_fields_set:
+            yield key, None, "expected either margin or limit_seconds"
 
 
 def _job_counts(workload: Workload) -> Iterator[_Conflict]:

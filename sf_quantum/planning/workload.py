@@ -206,6 +206,8 @@ class ApplicationSettings(Section):
     :param repeats: how often each run goes through all phases
     :param repeats_spread: standard deviation of ``repeats``, relative to the mean
     :param margin: the user's estimates of times, relative to their means
+    :param limit_seconds: the time limit of all jobs, instead of estimates by ``margin``, such
+        as a partition's default; a job that takes longer is not ended
     :param users: number of users who submit the runs in turn
     :param project: of its leases
     :param job_class: of its leases
@@ -219,6 +221,7 @@ class ApplicationSettings(Section):
     repeats: Count = 1
     repeats_spread: Spread = 0.0
     margin: Margin = 2.0
+    limit_seconds: Duration | None = None
     users: Count = 1
     project: str | None = None
     job_class: UserClass = "development"
@@ -235,6 +238,8 @@ class BackgroundJobs(Section):
     :param seconds: mean run time
     :param spread: standard deviation of the run time, relative to its mean
     :param margin: the users' estimates, relative to the run times
+    :param limit_seconds: the time limit of all jobs, instead of estimates by ``margin``; a job
+        that takes longer is not ended
     """
 
     partition: str | None = None
@@ -244,6 +249,7 @@ class BackgroundJobs(Section):
     seconds: Duration
     spread: Spread = 1.0
     margin: Margin = 2.0
+    limit_seconds: Duration | None = None
 
     @property
     def mean_nodes(self) -> float:

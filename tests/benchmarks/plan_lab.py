@@ -134,7 +134,7 @@ def workload(
                     "count": hybrid.MODES[cell.mode],
                     "at_seconds": arrival_seconds,
                     "repeats": hybrid.ITERATIONS,
-                    "margin": _UNLIMITED,
+                    "limit_seconds": _UNLIMITED,
                     "phases": [
                         {"step": "/iterate/cluster", "task_seconds": clusterings},
                         {"step": "/iterate/solve", "qpu": "qpu", "seconds": quantum},

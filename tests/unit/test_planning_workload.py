@@ -139,6 +139,30 @@ def test_energy_is_that_of_work_and_of_idle_nodes(
     assert work.mean("energy") == pytest.approx((400 * 300 + 120 * 50) / 3600)
 
 
+def test_a_time_limit_of_all_jobs_leaves_nothing_to_backfill(tmp_path: Path) -> None:
+    """Two jobs of others run from 0 on, and one that needs all nodes is next."""
+    rest = "-1 -1 {nodes} {seconds} -1 1 1 1 -1 1 -1 -1 -1\n"
+    recorded = [(0, 200, 1), (0, 1000, 1), (10, 100, 4)]
+    (tmp_path / "jobs.swf").write_text(
+        "".join(
+            f"1 {at} 0 {seconds} {nodes} {rest.format(nodes=nodes, seconds=seconds)}"
+            for at, seconds, nodes in recorded
+        )
+    )
+
+    def wall(estimates: str) -> float:
+        text = WORKLOAD.replace("repeats: 2", f"{estimates}\n    at_seconds: 20")
+        text += "background: {warm_up_seconds: 0, traces: [{file: jobs.swf}]}\n"
+        workload = reading.load(write(tmp_path, text))
+        others = reading.recorded(workload, tmp_path / "workload.yml")
+        result = experiment.run(workload, PerStep(), others)
+        assert isinstance(result, experiment.Result)
+        return result.mean("wall")
+
+    # by its estimate, a step of 100 s ends before the second job does, or not
+    assert wall("margin: 1") < 900 < wall("limit_seconds: 5000")
+
+
 def test_the_load_of_others_is_the_same_with_each_strategy(tmp_path: Path) -> None:
     text = (
         f"{WORKLOAD}"
@@ -248,6 +272,11 @@ def test_applications_that_wait_for_one_another(tmp_path: Path) -> None:
             "phases[0].node: unknown key 'node', did you mean 'nodes'?",
         ),
         ("shots: 500", "", "phases[1]: expected either seconds or shots"),
+        (
+            "repeats: 2",
+            "margin: 3\n    limit_seconds: 9",
+            "loop: expected either margin or limit_seconds",
+        ),
         (
             "shots: 500",
             "shots: 500, tasks: 2",

@@ -118,6 +118,7 @@ class Application:
     """One run of a hybrid application.
 
     :param margin: the user's estimates of times, relative to their means
+    :param limit: the time limit of its jobs, instead of these estimates
     :param lease: its requests for leases
     :param name: the same for all runs of a StreamFlow file
     """
@@ -128,6 +129,7 @@ class Application:
     margin: float
     lease: LeaseRequest
     name: str = ""
+    limit: float | None = None
 
     @property
     def seconds(self) -> float:
@@ -162,7 +164,15 @@ class Application:
     def estimate(self) -> float:
         """The user's estimate of the time of all steps, which suffices for these."""
         expected = sum(step.host_seconds + step.expected_seconds for step in self.steps)
-        return max(self.seconds, self.margin * expected)
+        return self.estimated(self.seconds, expected)
+
+    def estimated(self, seconds: float, expected: float) -> float:
+        """The user's estimate of what takes some seconds, which suffices for them.
+
+        :param expected: the mean of the seconds
+        """
+        limit = self.margin * expected if self.limit is None else self.limit
+        return max(seconds, limit)
 
 
 def draw(draws: random.Random, mean: float, spread: float) -> float:

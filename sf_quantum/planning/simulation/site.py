@@ -159,7 +159,7 @@ class Site:
         """Run a task as a Slurm job of its own."""
         before, held = self.job_seconds(task.partition)
         yield self.env.timeout(before)
-        estimate = max(task.seconds, application.margin * task.expected_seconds)
+        estimate = application.estimated(task.seconds, task.expected_seconds)
         allocation = self.cluster.request(
             {task.partition: task.nodes}, estimate, outcome.nodes
         )
@@ -186,7 +186,7 @@ class Site:
             return
         before, held = self.job_seconds(step.partition)
         yield self.env.timeout(before)
-        estimate = max(step.seconds, application.margin * step.expected_seconds)
+        estimate = application.estimated(step.seconds, step.expected_seconds)
         nodes = {step.partition: 1, licence(step.qpu): 1}
         allocation = self.cluster.request(nodes, estimate, outcome.nodes)
         yield allocation.granted
