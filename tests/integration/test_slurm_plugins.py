@@ -10,6 +10,7 @@ import pytest
 
 from sf_quantum.files import JSON, listing
 from sf_quantum.net.transport import Client
+from sf_quantum.planning.traces import sacct
 from tests import lab_site
 from tests.integration.conftest import Project
 from tests.integration.plugin_site import USER, Site, asking, leases
@@ -321,6 +322,34 @@ def test_slurm_and_the_service_account_for_the_same(site: Site) -> None:
         assert (row["slurm_account"], row["jobs"]) == (account, int(figures["jobs"]))
         assert float(figures["qpu_seconds"]) == pytest.approx(row["qpu_seconds"])
         assert float(figures["qpu_seconds"]) > 0
+
+
+def test_a_plan_reads_the_account(site: Site) -> None:
+    def submit(*options: str) -> int:
+        limits = ("--time=3", "--partition=compute")
+        words = ("sbatch", "--parsable", *limits, *options, "--wrap", "sleep 1")
+        return int(site.as_user(*words))
+
+    jobs = [submit(), submit("--begin=now+2")]
+    # seconds since the epoch, as on the page
+    show = ("env", "SLURM_TIME_FORMAT=%s", *sacct.COMMAND.split(), "--allocations")
+    show += ("--jobs", ",".join(map(str, jobs)))
+    # two jobs after the header, each with an end
+    site.lab.wait_for(
+        lambda: not site.lab.output(*show).count("|Unknown|")
+        and len(site.lab.output(*show).splitlines()) == 3,
+        "the end of both jobs",
+        SECONDS,
+    )
+    trace = sacct.parse(site.lab.output(*show).splitlines(), {"compute": 1}, None)
+    assert not trace.left_out
+    first, second = trace.jobs
+    for job in (first, second):
+        assert (job.nodes, job.estimate) == ({"compute": 1}, 180)
+        assert job.seconds >= 1
+    # from when it is eligible, not from its submission
+    assert first.submitted == 0
+    assert second.submitted >= 2
 
 
 def test_fair_share_counts_the_qpu(site: Site) -> None:
