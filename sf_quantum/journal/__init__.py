@@ -67,6 +67,8 @@ from sf_quantum.files import JSON, cannot_read
 SCHEDULER = "sfq.journal"
 ADVICE = f"add scheduling: {{scheduler: {{type: {SCHEDULER}, config: {{}}}}}}"
 DIRECTORY = ".streamflow/sfq"
+#: the file beside the journals that a run which resumes locks while it begins
+LOCK = "resume.lock"
 POLL_SECONDS = 0.1
 #: the variable by which `sfq run --resume` asks the driver to resume
 RESUME = "SFQ_RESUME"
@@ -96,10 +98,7 @@ class Journal:
             Path(directory).mkdir(parents=True, exist_ok=True)
             self.path, self._file = _create(Path(directory))
         except OSError as error:
-            raise InputError(
-                f"{error.filename}: the journal cannot be written: {error.strerror}; "
-                "name a writable folder as the scheduler's `directory`"
-            ) from error
+            raise _unwritable(error) from error
         self.run = self.path.stem
         self._size = 0
         self._closed = False
@@ -108,30 +107,18 @@ class Journal:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     def start(self, file: str, workflows: list[str], versions: dict[str, str]) -> None:
-        """Write the first event, and make this the :func:`current` journal.
-
-        :raises InputError: if this run resumes, and another one of the file goes on; there
-            is no journal then
-        """
+        """Write the first event, and make this the :func:`current` journal."""
         self.file = Path(file)
-        with _locked(self.path.parent):
-            try:
-                if self.resumes:
-                    refuse_ongoing(self.path.parent, self.file)
-            except InputError:
-                self.close()
-                self.path.unlink()
-                raise
-            self.write(
-                "run",
-                run=self.run,
-                file=file,
-                pid=os.getpid(),
-                host=socket.gethostname(),
-                workflows=list(workflows),
-                versions=dict(versions),
-                resumes=self.resumes,
-            )
+        self.write(
+            "run",
+            run=self.run,
+            file=file,
+            pid=os.getpid(),
+            host=socket.gethostname(),
+            workflows=list(workflows),
+            versions=dict(versions),
+            resumes=self.resumes,
+        )
         _runs.append(self)
 
     @property
@@ -209,16 +196,11 @@ def _create(directory: Path) -> tuple[Path, int]:
             time.sleep(0.001)  # another run of this process began in this millisecond
 
 
-@contextmanager
-def _locked(directory: Path) -> Iterator[None]:
-    """Let no other run of a folder begin meanwhile, where there are file locks."""
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        with suppress(OSError):
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
+def _unwritable(error: OSError) -> InputError:
+    return InputError(
+        f"{error.filename}: the journal cannot be written: {error.strerror}; "
+        "name a writable folder as the scheduler's `directory`"
+    )
 
 
 # a connector does not know its run; a driver process is one run
@@ -289,6 +271,29 @@ def is_open(path: str | Path) -> bool:
         except OSError:
             return True
     return False
+
+
+@contextmanager
+def resuming(directory: Path, file: Path) -> Iterator[None]:
+    """Begin a run that resumes, and meanwhile no other one that does.
+
+    :param directory: of the journals; created if it is missing
+    :param file: the StreamFlow file, resolved
+    :raises InputError: if a run of the file goes on, or the folder is not writable
+    """
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        # for writing, without which NFS locks nothing
+        lock = os.open(directory / LOCK, os.O_WRONLY | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise _unwritable(error) from error
+    try:
+        with suppress(OSError):  # there are no file locks
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        refuse_ongoing(directory, file)
+        yield
+    finally:
+        os.close(lock)
 
 
 def refuse_ongoing(directory: str | Path, file: Path) -> None:

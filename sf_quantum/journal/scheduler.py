@@ -7,7 +7,7 @@ import os
 import posixpath
 import sys
 from collections.abc import Callable
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack, nullcontext, suppress
 from importlib.resources import files
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
@@ -31,7 +31,7 @@ from sf_quantum.connectors import guardian
 from sf_quantum.connectors.tracebacks import traceback_filter
 from sf_quantum.connectors.wrapper import ObservedConnector, Observer
 from sf_quantum.errors import InputError
-from sf_quantum.journal import DIRECTORY, HOUSEKEEPING, RESUME, Journal
+from sf_quantum.journal import DIRECTORY, HOUSEKEEPING, RESUME, Journal, resuming
 from sf_quantum.journal.failures import counted, described, last_lines, ordinal
 from sf_quantum.journal.results import Result
 from sf_quantum.journal.reuse import Reusable, Reuse
@@ -90,6 +90,8 @@ class JournalScheduler(DefaultScheduler):
         self._attempts: dict[str, int] = {}
         self._events = 0
         self._statuses: dict[str, Status] = {}
+        # by their latest attempts, as StreamFlow says before it is recorded
+        self._completed: set[str] = set()
         self._workflows: set[int] = set()
         self._loops: set[str] = set()
         self._lock = asyncio.Lock()
@@ -121,6 +123,7 @@ class JournalScheduler(DefaultScheduler):
                 for step in steps:
                     self._reuse.add_step(str(step["name"]), step["params"])
         self._reused.pop(job.name, None)
+        self._completed.discard(job.name)
         self._record(job.name, Status.WAITING)
         try:
             if not await self._takes_over(
@@ -200,6 +203,7 @@ class JournalScheduler(DefaultScheduler):
 
     async def notify_status(self, job_name: str, status: Status) -> None:
         if status == Status.COMPLETED and self._journal is not None:
+            self._completed.add(job_name)
             recording = asyncio.create_task(
                 self._reuse.completed(
                     self._journal, self._jobs[job_name], self.job_allocations[job_name]
@@ -237,7 +241,9 @@ class JournalScheduler(DefaultScheduler):
             if self._recording:
                 await asyncio.wait(self._recording, timeout=RECORD_SECONDS)
             outcome = await self._outcome()
-            if outcome == Status.COMPLETED and self._has_dropped_jobs():
+            # where another job has failed, the others are cancelled
+            told = outcome == Status.FAILED and self._failed
+            if outcome != Status.CANCELLED and not told and self._fail_dropped_jobs():
                 outcome = Status.FAILED
             for name, status in list(self._statuses.items()):
                 # on Ctrl-C, StreamFlow cancels its jobs only later
@@ -256,13 +262,15 @@ class JournalScheduler(DefaultScheduler):
 
     def _open(self) -> Journal:
         config = self.context.config
+        file = Path(config["path"]).resolve()
         try:
-            journal = Journal(self._directory, resumes=self._resumes)
-            journal.start(
-                file=str(Path(config["path"]).resolve()),
-                workflows=list(config.get("workflows", {})),
-                versions={"sf_quantum": __version__, "streamflow": VERSION},
-            )
+            with resuming(self._directory, file) if self._resumes else nullcontext():
+                journal = Journal(self._directory, resumes=self._resumes)
+                journal.start(
+                    file=str(file),
+                    workflows=list(config.get("workflows", {})),
+                    versions={"sf_quantum": __version__, "streamflow": VERSION},
+                )
         except InputError as error:
             raise WorkflowDefinitionException(str(error)) from error
         traceback_filter().log = journal.log
@@ -314,8 +322,8 @@ class JournalScheduler(DefaultScheduler):
         """The number of loops around a step."""
         return sum(PurePosixPath(step).is_relative_to(loop) for loop in self._loops)
 
-    def _has_dropped_jobs(self) -> bool:
-        """Whether StreamFlow has dropped jobs; each is recorded as failed.
+    def _fail_dropped_jobs(self) -> bool:
+        """Record the jobs as failed that StreamFlow has dropped, and return if there are any.
 
         StreamFlow 0.2.0rc3 may end a run, as completed, when the workflow has all outputs,
         although a job that none of them depends on has not ended.
@@ -323,12 +331,15 @@ class JournalScheduler(DefaultScheduler):
         dropped = [
             name
             for name, status in self._statuses.items()
+            # one that had completed may be rolled back for others, and not be needed again
             if status not in ENDED
+            and name not in self._completed
             and not get_job_step_name(name).endswith(HOUSEKEEPING)
         ]
         for name in dropped:
             self._errors[name] = (None, DROPPED)
             self._record(name, Status.FAILED)
+            logger.error(f"FAILED {name} {DROPPED}")
         return bool(dropped)
 
     def _record_failure(self, journal: Journal, name: str, where: str) -> None:

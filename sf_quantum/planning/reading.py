@@ -110,7 +110,7 @@ def _check_ends(
     last = max(ends, default=None)
     if last is None:
         raise InputError(
-            f"{file}: no job is submitted from {from_seconds:g} s on; begin earlier"
+            f"{file}: no job is queued from {from_seconds:g} s on; begin earlier"
         )
     begin = min(one.at_seconds for one in workload.applications.values())
     begin += workload.warm_up_seconds
@@ -196,7 +196,7 @@ def _double_limits(workload: Workload) -> Iterator[_Conflict]:
         for index, one in enumerate(background.jobs)
     ]
     for key, one in given:
-        if {"margin", "limit_seconds"} <= one.model_fields_set:
+        if one.limit_seconds is not None and "margin" in one.model_fields_set:
             yield key, None, "expected either margin or limit_seconds"
 
 

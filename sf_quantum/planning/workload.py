@@ -207,7 +207,8 @@ class ApplicationSettings(Section):
     :param repeats_spread: standard deviation of ``repeats``, relative to the mean
     :param margin: the user's estimates of times, relative to their means
     :param limit_seconds: the time limit of all jobs, instead of estimates by ``margin``, such
-        as a partition's default; a job that takes longer is not ended
+        as a partition's default; at least what the job, or for ``reserved`` and ``elastic``
+        the whole application, takes
     :param users: number of users who submit the runs in turn
     :param project: of its leases
     :param job_class: of its leases
@@ -238,8 +239,8 @@ class BackgroundJobs(Section):
     :param seconds: mean run time
     :param spread: standard deviation of the run time, relative to its mean
     :param margin: the users' estimates, relative to the run times
-    :param limit_seconds: the time limit of all jobs, instead of estimates by ``margin``; a job
-        that takes longer is not ended
+    :param limit_seconds: the time limit of all jobs, instead of estimates by ``margin``; at
+        least the run time
     """
 
     partition: str | None = None
@@ -285,8 +286,8 @@ class Trace(Section):
         --parsable2`` prints
     :param partition: on which all of them run; by default the first one or, with
         ``sacct``, each on that of its name
-    :param from_seconds: time at which the simulation starts, from the trace's first
-        submission on
+    :param from_seconds: time at which the simulation starts, from the first job of the trace
+        that is not left out; with ``sacct``, from the first end of one
     """
 
     file: str

@@ -110,6 +110,8 @@ def run(
         _await_end(driver)
         raise
     if path is None:
+        if resume:  # another one may have begun since
+            journal.refuse_ongoing(journals, file.resolve())
         # before the first step: the end of StreamFlow's own message
         lines = log.read_text(errors="replace").splitlines()[-_LAST_LINES:]
         lines.append(f"the run has not begun; log: {log}")
@@ -125,7 +127,11 @@ def refuse_unwritable(outdir: Path) -> None:
 
     :raises InputError: if it could not
     """
-    there = next(path for path in (outdir, *outdir.absolute().parents) if path.exists())
+    places = (outdir, *outdir.absolute().parents)
+    try:
+        there = next(path for path in places if path.exists())
+    except OSError as error:
+        raise _unwritable(outdir, error.strerror) from error
     if not there.is_dir():
         raise _unwritable(outdir, os.strerror(errno.ENOTDIR))
     if not os.access(there, os.W_OK | os.X_OK):
@@ -137,8 +143,11 @@ def _unwritable(outdir: Path, why: str | None) -> InputError:
 
 
 def _reasons(exit_code: int, told: Report) -> list[str]:
-    """Why a run has not completed, if it has not; the progress has the failures already."""
-    if exit_code == 0 and told.status == "completed":
+    """Why a run has not completed, if it has not; the progress has the failures already.
+
+    A journal that a full disk has cut short has no end.
+    """
+    if exit_code == 0 and told.status != "failed":
         return []
     lines = [line for one in told.failures for line in one.splitlines()]
     return [*map(escaped, lines or [f"run {told.status}"])]

@@ -8,8 +8,10 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from pathlib import Path
+from threading import Event
 
 import pytest
 
@@ -264,13 +266,31 @@ def test_a_run_that_goes_on_is_not_taken_up(tmp_path: Path) -> None:
 
 
 def test_one_of_two_runs_that_resume_at_once_is_refused(tmp_path: Path) -> None:
-    first = journal.Journal(tmp_path, resumes=True)
-    second = journal.Journal(tmp_path, resumes=True)
-    with closing(first), closing(second):
-        first.start("f.yml", [], {})
-        with pytest.raises(InputError, match=f"f.yml: its run {first.run} goes on"):
-            second.start("f.yml", [], {})
-        assert [*tmp_path.iterdir()] == [first.path]
-        # a run as a whole may begin beside it
-        with closing(journal.Journal(tmp_path)) as third:
-            third.start("f.yml", [], {})
+    file, goes_on = Path("f.yml"), Event()
+
+    def resume() -> str:
+        goes_on.wait()
+        with journal.resuming(tmp_path, file):
+            return ""
+
+    with ThreadPoolExecutor(1) as pool, closing(_begun(tmp_path)) as whole:
+        # one may begin as a whole beside it
+        with closing(journal.Journal(tmp_path)) as other:
+            other.start("f.yml", [], {})
+        whole.close()
+        with journal.resuming(tmp_path, file):
+            second = pool.submit(resume)
+            goes_on.set()
+            with pytest.raises(TimeoutError):  # it waits
+                second.result(0.1)
+            first = _begun(tmp_path)
+        with closing(first), pytest.raises(InputError, match=f"{first.run} goes on"):
+            second.result()
+        with journal.resuming(tmp_path, file):
+            pass
+
+
+def _begun(folder: Path) -> journal.Journal:
+    run = journal.Journal(folder, resumes=True)
+    run.start("f.yml", [], {})
+    return run

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from streamflow.core.config import BindingConfig
@@ -11,15 +12,18 @@ from streamflow.ext.utils import load_extensions
 from streamflow.main import build_context
 
 from sf_quantum.journal import newest, read
-from sf_quantum.reporting.runs import Run
+from sf_quantum.reporting.runs import Report, Run
 
 
-async def test_a_run_that_has_dropped_a_job_has_failed(tmp_path: Path) -> None:
-    """StreamFlow 0.2.0rc3 may end a run while a job runs that no output depends on."""
+async def ended(folder: Path, jobs: Mapping[str, Sequence[Status]]) -> Report:
+    """The report of a run that StreamFlow ends as completed.
+
+    :param jobs: what StreamFlow says of each job, after it was scheduled
+    """
     load_extensions()
     context = build_context(
         {
-            "path": str(tmp_path / "sf.yml"),
+            "path": str(folder / "sf.yml"),
             "workflows": {"main": {}},
             "database": {"type": "default", "config": {"connection": ":memory:"}},
             "scheduling": {"scheduler": {"type": "sfq.journal", "config": {}}},
@@ -28,21 +32,50 @@ async def test_a_run_that_has_dropped_a_job_has_failed(tmp_path: Path) -> None:
     id_ = await context.database.add_workflow(
         "main", {}, Status.RUNNING.value, Workflow
     )
-    target = LocalTarget(str(tmp_path))
+    target = LocalTarget(str(folder))
     await context.deployment_manager.deploy(target.deployment)
-    for name in ("/kept/0", "/loop/dropped/0.1", "/kept-collector/0"):
+    for name, statuses in jobs.items():
         job = Job(name, id_, {}, None, None, None)
         await context.scheduler.schedule(job, BindingConfig([target]), None)
-        await context.scheduler.notify_status(name, Status.RUNNING)
-    await context.scheduler.notify_status("/kept/0", Status.COMPLETED)
+        for status in statuses:
+            await context.scheduler.notify_status(name, status)
     await context.database.update_workflow(id_, {"status": Status.COMPLETED.value})
     await context.close()
-    path = newest(tmp_path / ".streamflow/sfq")
+    path = newest(folder / ".streamflow/sfq")
     assert path is not None
-    assert read(path)[-1]["status"] == "failed"
-    assert {one["step"]: one["status"] for one in Run(path).report()} == {
+    assert read(path)[-1]["event"] == "end"
+    return Run(path).report()
+
+
+async def test_a_run_that_has_dropped_a_job_has_failed(tmp_path: Path) -> None:
+    """StreamFlow 0.2.0rc3 may end a run while a job runs that no output depends on."""
+    report = await ended(
+        tmp_path,
+        {
+            "/kept/0": [Status.RUNNING, Status.COMPLETED],
+            "/loop/dropped/0.1": [Status.RUNNING],
+            "/kept-collector/0": [Status.RUNNING],
+        },
+    )
+    assert report.status == "failed"
+    assert {one["step"]: one["status"] for one in report} == {
         "kept": "completed",
         "loop/dropped": "failed",
     }
-    [why] = Run(path).report().failures
+    [why] = report.failures
     assert "let an output depend on it" in why
+
+
+async def test_a_run_without_a_dropped_job_has_completed(tmp_path: Path) -> None:
+    report = await ended(
+        tmp_path,
+        {
+            "/done/0": [Status.RUNNING, Status.COMPLETED],
+            # for the recovery of another, which then did not need it
+            "/back/0": [Status.RUNNING, Status.COMPLETED, Status.ROLLBACK],
+            "/left/0": [Status.SKIPPED],
+            "/done-collector/0": [Status.RUNNING],
+        },
+    )
+    assert report.status == "completed"
+    assert not report.failures

@@ -156,15 +156,16 @@ JobID|JobName|Partition|Submit|End|ElapsedRaw|NNodes|TimelimitRaw|State
 def test_records_of_sacct_are_read() -> None:
     trace = sacct.parse(SACCT.splitlines(), {"compute": 8, "quantum": 1}, None)
     assert trace.jobs == [
-        # twice, since it was requeued; without a limit, the estimate is a year
-        (0, {"compute": 1}, 30, 365 * 86400),
-        (10, {"compute": 2}, 100, 300),
-        # with the limit of the partition, which is not known here
-        (20, {"compute": 1}, 1, 365 * 86400),
-        (30, {"compute": 1}, 60, 365 * 86400),
+        # twice, since it was requeued; without a limit, the estimate is a year. When the
+        # first job ends, 21 s later, it still runs
+        (0, {"compute": 1}, 30 - 21, 365 * 86400 - 21),
+        (0, {"compute": 2}, 100 - 11, 300 - 11),
+        # which ends first, with the limit of the partition, which is not known here
+        (0, {"compute": 1}, 1, 365 * 86400 - 1),
+        (30 - 21, {"compute": 1}, 60, 365 * 86400),
         # the components of a heterogeneous job
-        (40, {"compute": 3, "quantum": 1}, 10, 120),
-        (45, {"compute": 3}, 5, 60),
+        (40 - 21, {"compute": 3, "quantum": 1}, 10, 120),
+        (45 - 21, {"compute": 3}, 5, 60),
     ]
     assert trace.left_out == {
         "not over": 1,
@@ -182,10 +183,29 @@ def test_a_job_without_a_time_limit_is_backfilled_around(tmp_path: Path) -> None
     path = tmp_path / "jobs.txt"
     path.write_text(
         "\ufeffJobID|Partition|Submit|End|ElapsedRaw|NNodes|TimelimitRaw\n"
-        "1|batch|100|160|50|2|UNLIMITED\n"
+        "1|batch|100|160|50|2|UNLIMITED\n2|batch|100|101|1|1|1\n"
     )
-    (job,) = sacct.read(path, {"batch": 4}, None).jobs
+    _, job = sacct.read(path, {"batch": 4}, None).jobs
     assert (job.seconds, job.estimate) == (50, 365 * 86400)
+
+
+def test_jobs_of_before_the_record_are_in_its_queue() -> None:
+    """`sacct --starttime` prints what ended later, whenever it was submitted."""
+    day = 86400
+    lines = [
+        "JobID|Partition|Submit|End|ElapsedRaw|NNodes|TimelimitRaw",
+        f"1|c|{9 * day}|{10 * day + 60}|{day // 2}|1|1440",
+        # pending for ten days
+        f"2|c|{day}|{11 * day + 60}|{day}|1|1440",
+        f"3|c|{day}|{10 * day + 90}|40|1|1",
+        f"4|c|{10 * day}|{10 * day + 200}|120|1|5",
+    ]
+    assert sacct.parse(lines, {"c": 4}, None).jobs == [
+        (0, {"c": 1}, 40 - 10, 60 - 10),
+        (0, {"c": 1}, 1, day / 2),
+        (0, {"c": 1}, day, day),
+        (0, {"c": 1}, 120, 300),
+    ]
 
 
 def test_records_of_sacct_on_one_partition() -> None:
@@ -205,20 +225,20 @@ def test_times_of_sacct_as_seconds_since_the_epoch() -> None:
         "3|c|1774749600|1774749700|60|1",
     ]
     trace = sacct.parse(lines, {"c": 1}, None)
-    assert [job.submitted for job in trace.jobs] == [0, 3600]
+    assert [job.submitted for job in trace.jobs] == [0, 3600 - 60]
     assert trace.left_out == {"not over": 1}
 
 
 def test_a_job_is_queued_from_when_it_is_eligible() -> None:
     lines = [
         "JobID|Partition|Submit|Eligible|End|ElapsedRaw|NNodes",
-        "1|c|1774746000|1774746000|1774746060|60|1",
+        "1|c|1774746000|1774746000|1774746020|20|1",
         # it waited for another
         "2|c|1774746000|1774746060|1774746160|90|1",
         "3|c|1774746030|Unknown|1774746160|90|1",
     ]
     trace = sacct.parse(lines, {"c": 1}, None)
-    assert [job.submitted for job in trace.jobs] == [0, 30, 60]
+    assert [job.submitted for job in trace.jobs] == [0, 10, 40]
 
 
 @pytest.mark.parametrize(
@@ -277,7 +297,7 @@ def test_recorded_jobs_are_load(tmp_path: Path) -> None:
     # it waits for the application's first step, from 50 s to 150 s, and then holds the QPU
     assert wall(tmp_path, f"traces: [{{{trace}}}]") == 100 + 500 + 60
     # 75 s later in the trace, it is first
-    assert wall(tmp_path, f"traces: [{{{trace}, from_seconds: 75}}]") == 475 + 100 + 60
+    assert wall(tmp_path, f"traces: [{{{trace}, from_seconds: 75}}]") == 474 + 100 + 60
 
 
 TEXT = st.text(st.characters(exclude_categories=("Cs", "Cc")), min_size=1, max_size=9)

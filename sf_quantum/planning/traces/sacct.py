@@ -5,6 +5,10 @@ for each time it ran, and each of them held nodes; a job that was cancelled befo
 started held none. The elements of an array are jobs; the components of a heterogeneous
 job, such as ``7+0`` and ``7+1``, are one request; steps are parts of their jobs. A job that
 is held, or that waits for others, is in the queue from when it is eligible.
+
+``sacct --starttime`` prints the jobs that ended later, so that a record is whole from the
+first end on. Jobs that were pending or running then are in the queue from the beginning, and
+those that were running have the rest of their time to run.
 """
 
 from __future__ import annotations
@@ -30,6 +34,8 @@ _SECONDS = re.compile(r"\d{1,15}", re.ASCII)
 _YEAR = 365 * 86400.0
 # that of a partition is not known here
 _UNLIMITED = ("UNLIMITED", "Partition_Limit")
+# of Slurm's times
+_RESOLUTION_SECONDS = 1.0
 _UNITS = {"": 1, "K": 1024, "M": 1024**2}
 
 
@@ -38,10 +44,12 @@ class _Record(NamedTuple):
 
     :param request: what the components of a heterogeneous job have in common; else empty
     :param queued: since when it could start, in seconds since the epoch
+    :param ended: in seconds since the epoch
     """
 
     request: tuple[str, ...]
     queued: float
+    ended: float
     partition: str
     nodes: int
     seconds: float
@@ -49,7 +57,7 @@ class _Record(NamedTuple):
 
 
 def read(path: Path, partitions: Mapping[str, int], partition: str | None) -> NodeTrace:
-    """Read what ``sacct`` printed; the first job is queued at 0.
+    """Read what ``sacct`` printed; the first end of a job is at 0.
 
     :param partitions: nodes by partition; larger jobs are left out
     :param partition: on which all jobs run; ``None``: each on that of its name, and
@@ -86,13 +94,18 @@ def parse(
             found.left_out["in partitions that the workload does not have"] += 1
         else:
             requests.setdefault(record.request or (number,), []).append(record)
-    for job in map(_job, requests.values()):
-        if why := _too_large(job, partitions):
+    fitting: list[list[_Record]] = []
+    for components in requests.values():
+        if why := _too_large(_nodes_of(components), partitions):
             found.left_out[why] += 1
         else:
-            found.jobs.append(job)
+            fitting.append(components)
+    begin = min((_ended(one) for one in fitting), default=0.0)
+    # in the order in which they started, those that are running have their nodes at once
+    fitting.sort(key=lambda one: (_started(one) >= begin, _queued(one)))
+    found.jobs += [_job(components, begin) for components in fitting]
     found.sort()
-    return found.starting(found.jobs[0].submitted) if found.jobs else found
+    return found
 
 
 def _record(
@@ -109,7 +122,7 @@ def _record(
         return None
     if (submitted := _time(fields["Submit"])) is None:
         return "without submission"
-    if _time(fields["End"]) is None:
+    if (ended := _time(fields["End"])) is None:
         return "not over"
     if not (seconds := _number(fields["ElapsedRaw"])):
         return "without run time"
@@ -119,6 +132,7 @@ def _record(
     return _Record(
         (job, fields["Submit"]) if plus else (),
         max(submitted, _time(fields.get("Eligible", "")) or 0.0),
+        ended,
         partition or fields["Partition"],
         nodes,
         seconds,
@@ -126,20 +140,47 @@ def _record(
     )
 
 
-def _job(components: Sequence[_Record]) -> NodeJob:
-    nodes: dict[str, int] = {}
-    for one in components:
-        nodes[one.partition] = nodes.get(one.partition, 0) + one.nodes
+def _job(components: Sequence[_Record], begin: float) -> NodeJob:
+    """Make a job of the components of a request, as far as it is after a time."""
+    ran = max(0.0, begin - _started(components))
+    seconds = max(_RESOLUTION_SECONDS, _seconds(components) - ran)
+    estimate = max(one.estimate for one in components) - ran
     return NodeJob(
-        min(one.queued for one in components),
-        nodes,
-        max(one.seconds for one in components),
-        max(one.estimate for one in components),
+        max(0.0, _queued(components) - begin),
+        _nodes_of(components),
+        seconds,
+        max(seconds, estimate),
     )
 
 
-def _too_large(job: NodeJob, partitions: Mapping[str, int]) -> str | None:
-    for name, nodes in job.nodes.items():
+def _queued(components: Sequence[_Record]) -> float:
+    """They are granted at once, and none before it is eligible."""
+    return max(one.queued for one in components)
+
+
+def _started(components: Sequence[_Record]) -> float:
+    return _ended(components) - _seconds(components)
+
+
+def _ended(components: Sequence[_Record]) -> float:
+    return max(one.ended for one in components)
+
+
+def _seconds(components: Sequence[_Record]) -> float:
+    return max(one.seconds for one in components)
+
+
+def _nodes_of(components: Sequence[_Record]) -> dict[str, int]:
+    nodes: dict[str, int] = {}
+    for one in components:
+        nodes[one.partition] = nodes.get(one.partition, 0) + one.nodes
+    return nodes
+
+
+def _too_large(
+    requested: Mapping[str, int], partitions: Mapping[str, int]
+) -> str | None:
+    for name, nodes in requested.items():
         if nodes > partitions[name]:
             return f"larger than {partitions[name]} nodes"
     return None

@@ -25,7 +25,7 @@ _LABEL = re.compile(r";\s*([A-Za-z]+)\s*:\s*(.*)")
 
 
 def read(path: Path, partition: str, nodes: int) -> NodeTrace:
-    """Read a trace for a partition; the first submission is at 0, as the format wants it.
+    """Read a trace for a partition; its first job that is not left out is submitted at 0.
 
     Traces that were cut, or that count from another time, begin later.
 
