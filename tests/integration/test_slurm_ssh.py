@@ -22,7 +22,7 @@ from sf_quantum.files import JSON
 from tests.integration.slurm_jobs import cluster
 from tests.integration.sshd import sshd
 from tests.lab import Lab
-from tests.waiting import until_async
+from tests.waiting import SECONDS, until_async
 
 SERVICES: dict[str, JSON] = {"node": {"partition": "compute", "ntasks": 1}}
 
@@ -37,8 +37,8 @@ class Server:
         keygen = ["ssh-keygen", "-q", "-t", "ed25519", "-N", ""]
         subprocess.run([*keygen, "-f", self.key], check=True)
         words = ["ssh-keygen", "-q", "-s", folder / "ca", "-I", "test"]
-        words += ["-n", getpass.getuser(), "-V", "-1m:+3s", f"{self.key}.pub"]
-        #: signs a certificate for three seconds
+        words += ["-n", getpass.getuser(), "-V", "-1m:+8s", f"{self.key}.pub"]
+        #: signs a certificate for eight seconds
         self.sign = shlex.join(map(str, words))
 
     def renew(self) -> None:
@@ -60,11 +60,20 @@ class Server:
 
     def is_refused(self) -> bool:
         """Whether the server does not accept the certificate any more."""
-        options = ["-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=none"]
+        options = [
+            "-o",
+            "StrictHostKeyChecking=no",
+            "-o",
+            "UserKnownHostsFile=/dev/null",
+        ]
         options += ["-o", "BatchMode=yes", "-o", "IdentitiesOnly=yes"]
         where = ["-i", str(self.key), "-p", str(self.port), "127.0.0.1"]
-        done = subprocess.run(["ssh", "-q", *options, *where, "true"])
-        return done.returncode != 0
+        words = ["ssh", *options, *where, "true"]
+        # not a connection that failed otherwise, and would not fail again
+        return (
+            "Permission denied"
+            in subprocess.run(words, capture_output=True, text=True).stderr
+        )
 
     def disconnect(self) -> None:
         """Break all connections."""
@@ -90,12 +99,20 @@ async def _disconnected(
     async with cluster(lab, folder, inner, services=SERVICES) as made:
         waits = f"until [ -e {go} ]; do sleep 0.1; done; echo ended"
         job = asyncio.create_task(made.run(waits, "node"))
-        await made.running()
-        await until_async(server.is_refused, "the certificate expires")
-        server.disconnect()
-        yield
-        go.touch()
-        assert await job == ("ended", 0)
+        try:
+            await made.running()
+            await until_async(server.is_refused, "the certificate expires")
+            server.disconnect()
+            yield
+            go.touch()
+            assert await job == ("ended", 0)
+        finally:
+            go.touch()
+            if not job.done():
+                # which the job's end waits for
+                await asyncio.to_thread(server.renew)
+                job.cancel()
+                await asyncio.wait([job], timeout=SECONDS)
     await inner.undeploy(False)
 
 
