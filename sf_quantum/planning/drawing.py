@@ -62,17 +62,8 @@ def applications(workload: Workload, repetition: int) -> list[Application]:
                 expected_seconds=expected or None,
             )
             user = f"{name}-{number % settings.users}"
-            runs.append(
-                Application(
-                    user,
-                    arrival,
-                    steps,
-                    settings.margin,
-                    lease,
-                    name,
-                    settings.limit_seconds,
-                )
-            )
+            margin, limit = settings.margin, settings.limit_seconds
+            runs.append(Application(user, arrival, steps, margin, lease, name, limit))
     return sorted(runs, key=lambda run: run.arrival)
 
 

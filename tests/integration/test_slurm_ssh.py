@@ -60,20 +60,13 @@ class Server:
 
     def is_refused(self) -> bool:
         """Whether the server does not accept the certificate any more."""
-        options = [
-            "-o",
-            "StrictHostKeyChecking=no",
-            "-o",
-            "UserKnownHostsFile=/dev/null",
-        ]
-        options += ["-o", "BatchMode=yes", "-o", "IdentitiesOnly=yes"]
+        options = ["-oStrictHostKeyChecking=no", "-oUserKnownHostsFile=/dev/null"]
+        options += ["-oBatchMode=yes", "-oIdentitiesOnly=yes"]
         where = ["-i", str(self.key), "-p", str(self.port), "127.0.0.1"]
         words = ["ssh", *options, *where, "true"]
+        done = subprocess.run(words, capture_output=True, text=True)
         # not a connection that failed otherwise, and would not fail again
-        return (
-            "Permission denied"
-            in subprocess.run(words, capture_output=True, text=True).stderr
-        )
+        return "Permission denied" in done.stderr
 
     def disconnect(self) -> None:
         """Break all connections."""

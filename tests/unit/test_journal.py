@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from pathlib import Path
-from threading import Event
 
 import pytest
 
@@ -266,12 +265,11 @@ def test_a_run_that_goes_on_is_not_taken_up(tmp_path: Path) -> None:
 
 
 def test_one_of_two_runs_that_resume_at_once_is_refused(tmp_path: Path) -> None:
-    file, goes_on = Path("f.yml"), Event()
+    file = Path("f.yml")
 
-    def resume() -> str:
-        goes_on.wait()
+    def resume() -> None:
         with journal.resuming(tmp_path, file):
-            return ""
+            pass
 
     with ThreadPoolExecutor(1) as pool, closing(_begun(tmp_path)) as whole:
         # one may begin as a whole beside it
@@ -280,14 +278,12 @@ def test_one_of_two_runs_that_resume_at_once_is_refused(tmp_path: Path) -> None:
         whole.close()
         with journal.resuming(tmp_path, file):
             second = pool.submit(resume)
-            goes_on.set()
             with pytest.raises(TimeoutError):  # it waits
                 second.result(0.1)
             first = _begun(tmp_path)
         with closing(first), pytest.raises(InputError, match=f"{first.run} goes on"):
             second.result()
-        with journal.resuming(tmp_path, file):
-            pass
+        resume()
 
 
 def _begun(folder: Path) -> journal.Journal:

@@ -141,14 +141,11 @@ def test_energy_is_that_of_work_and_of_idle_nodes(
 
 def test_a_time_limit_of_all_jobs_leaves_nothing_to_backfill(tmp_path: Path) -> None:
     """Two jobs of others run from 0 on, and one that needs all nodes is next."""
-    rest = "-1 -1 {nodes} {seconds} -1 1 1 1 -1 1 -1 -1 -1\n"
-    recorded = [(0, 200, 1), (0, 1000, 1), (10, 100, 4)]
-    (tmp_path / "jobs.swf").write_text(
-        "".join(
-            f"1 {at} 0 {seconds} {nodes} {rest.format(nodes=nodes, seconds=seconds)}"
-            for at, seconds, nodes in recorded
-        )
-    )
+    recorded = [
+        f"1 {at} 0 {seconds} {nodes} -1 -1 {nodes} {seconds} -1 1 1 1 -1 1 -1 -1 -1\n"
+        for at, seconds, nodes in ((0, 200, 1), (0, 1000, 1), (10, 100, 4))
+    ]
+    (tmp_path / "jobs.swf").write_text("".join(recorded))
 
     def wall(estimates: str) -> float:
         text = WORKLOAD.replace("repeats: 2", f"{estimates}\n    at_seconds: 20")
