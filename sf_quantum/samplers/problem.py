@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from dimod.core.sampler import Sampler
 
 
+#: what is wrong with a whole number beyond 2**53, followed by the closest double
+NOT_A_DOUBLE = "is rounded by a double, the type of biases; the closest is"
+
+
 class FieldError(InputError):
     """A field of a problem is invalid.
 
@@ -70,7 +74,8 @@ def check(bqm: JSON, field: str = "bqm") -> dict[str, JSON]:
     :param field: the name of the BQM in errors
     :returns: the same BQM
     :raises FieldError: if it is not a BQM, has no variables, or has a bias that is not
-        a finite number
+        a finite number, or a whole number that a double rounds
+        or that does not fit into 64 bits
     """
     if not isinstance(bqm, dict) or bqm.get("type") != "BinaryQuadraticModel":
         raise FieldError(
@@ -176,6 +181,20 @@ def _check_finite(values: list[JSON], field: str, *, single: bool = False) -> No
         if not number or not abs(cast(float, value)) <= sys.float_info.max:
             where = field if single else f"{field}[{index}]"
             raise FieldError(where, f"expected a finite number, not {value!r:.40}")
+    _check_kept(values, field, single=single)
+
+
+def _check_kept(values: list[JSON], field: str, *, single: bool) -> None:
+    """Reject whole numbers that a double rounds, and those that dimod cannot read."""
+    for index, value in enumerate(values):
+        if not isinstance(value, int):
+            continue
+        where = field if single else f"{field}[{index}]"
+        if (rounded := float(value)) != value:
+            raise FieldError(where, f"{value} {NOT_A_DOUBLE} {rounded:.0f}")
+        if not -(2**63) <= value < 2**63:
+            detail = f"{value} does not fit into 64 bits: write {rounded!r}"
+            raise FieldError(where, detail)
 
 
 def _check_indices(values: list[JSON], labels: int, field: str) -> None:

@@ -116,6 +116,19 @@ def test_interrupted_sampling_ends(bqm: dict[str, JSON]) -> None:
         ("linear_biases", [1.0], "bqm.linear_biases: has 1 entries, expected 3"),
         ("linear_biases", [1, math.nan, 1], r"linear_biases\[1\]: .* finite .* nan"),
         ("linear_biases", [1, 10**400, 1], r"linear_biases\[1\]: .* finite"),
+        (
+            "linear_biases",
+            [1, 2**53 + 1, 1],
+            r"linear_biases\[1\]: 9007199254740993 is r",
+        ),
+        (
+            "quadratic_biases",
+            [-(10**18) - 1, 1],
+            r"quadratic_biases\[0\]: -1.*001 is ro",
+        ),
+        ("offset", 10**22, r"offset: 10{22} does not fit into 64 bits: write 1e\+22"),
+        ("linear_biases", [1, 2**63, 1], r"linear_biases\[1\]: .* fit into 64 bits"),
+        ("offset", 2**64 + 1, r"offset: 18446744073709551617 .* 18446744073709551616"),
         ("linear_biases", [1, True, 1], r"linear_biases\[1\]: .* finite .* True"),
         ("quadratic_biases", [1, math.inf], r"quadratic_biases\[1\]: .* inf"),
         ("quadratic_head", [0], "bqm.quadratic_head: has 1 entries, expected 2"),
@@ -127,6 +140,14 @@ def test_interrupted_sampling_ends(bqm: dict[str, JSON]) -> None:
 def test_wrong_problem(bqm: dict[str, JSON], key: str, value: JSON, words: str) -> None:
     with pytest.raises(problem.FieldError, match=words):
         problem.check({**bqm, key: value})
+
+
+def test_whole_numbers_that_are_doubles_are_kept(bqm: dict[str, JSON]) -> None:
+    biases = [-(2**63), 10**18, 1]
+    kept: dict[str, JSON] = {**bqm, "linear_biases": [*biases], "offset": 2**62}
+    model = BinaryQuadraticModel.from_serializable(problem.check(kept))
+    assert [int(model.linear[label]) for label in "abc"] == biases
+    assert int(model.offset) == 2**62
 
 
 @pytest.mark.parametrize("wrong", [None, [], "bqm", 3])

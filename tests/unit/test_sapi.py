@@ -153,6 +153,11 @@ def data(**changes: JSON) -> dict[str, JSON]:
         (problem(solver=None), "solver"),
         (problem(type="bqm"), "type: Input should be 'ising' or 'qubo'"),
         (problem(data=data(format="bq")), "data.format: Input should be 'qp'"),
+        (
+            problem(data=data(offset=2**53 + 1)),
+            "9007199254740993 is rounded by a double",
+        ),
+        (problem(data=data(offset=10**400)), "data.offset: "),
         (problem(data=data(lin="%%%")), "data.lin: not base64"),
         (problem(data=data(lin="ä")), "data.lin: not base64"),
         (problem(data=data(lin="AAAA")), "has 0.375 numbers for 40 qubits"),

@@ -88,6 +88,17 @@ def _environment(monkeypatch: pytest.MonkeyPatch, url: str, lease: str) -> None:
     monkeypatch.setenv("q_QRMI_JOB_ACQUISITION_TOKEN", lease)
 
 
+def test_a_rounded_whole_number_is_refused_with_file_and_key(
+    solve: Solve, problem: Path, bqm: dict[str, JSON]
+) -> None:
+    bqm["quadratic_biases"] = [2**53 + 1, 1.5]
+    problem.write_text(json.dumps({"bqm": bqm}))
+    code, line = solve()
+    assert code == 2
+    key, number = "bqm.quadratic_biases[0]", "9007199254740993"
+    assert line.startswith(f"sfq solve: {problem}: {key}: {number} is rounded by")
+
+
 def test_without_a_qpu_it_is_neal(solve: Solve, problem: Path) -> None:
     assert solve("--reads", "20", "--seed", "4", "--sweeps", "50") == (0, "")
     samples = _samples(problem)

@@ -8,17 +8,18 @@ latter's words.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from sf_quantum.files import JSON
 from sf_quantum.qpu import solver_parameters
 from sf_quantum.qpu.jobs import Topology
 from sf_quantum.samplers.neal import SWEEPS
-from sf_quantum.samplers.problem import FieldError
+from sf_quantum.samplers.problem import NOT_A_DOUBLE, FieldError
 from sf_quantum.service.device.emulator.annealing import Annealing, strength
 from sf_quantum.service.device.emulator.noise import FIELD_RANGE
 from sf_quantum.service.device.emulator.technologies import ANNEALING_SECONDS
@@ -80,7 +81,16 @@ def _finite(value: float) -> float:
     return value
 
 
-Number = Annotated[float, AfterValidator(_finite)]
+def _kept(value: JSON) -> JSON:
+    # Infinity for an int that is too large is left to the next check.
+    if not isinstance(value, int) or abs(value) > sys.float_info.max:
+        return value
+    if (rounded := float(value)) != value:
+        raise ValueError(f"{value} {NOT_A_DOUBLE} {rounded:.0f}")
+    return value
+
+
+Number = Annotated[float, BeforeValidator(_kept), AfterValidator(_finite)]
 Wait = Annotated[float, Field(ge=THERMALIZATION[0], le=THERMALIZATION[1])]
 Flag = Annotated[bool, Field(strict=True)]
 
