@@ -13,6 +13,8 @@ from typing import IO, TypeAlias
 from sf_quantum.errors import InputError
 
 JSON: TypeAlias = "dict[str, JSON] | list[JSON] | str | int | float | bool | None"
+# A location in a file: ("classes", "limits", "test") or ("tokens", 2, "user").
+KeyPath: TypeAlias = tuple[int | str, ...]
 
 
 @contextmanager

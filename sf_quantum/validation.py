@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import re
 import stat
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TypeAlias, TypeVar, cast, get_args
+from typing import TypeVar, cast, get_args
 
-import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
 from sf_quantum.errors import InputError
-from sf_quantum.files import JSON, cannot_read, mapping
+from sf_quantum.files import JSON, KeyPath, cannot_read, mapping
 from sf_quantum.samplers import unknown
 
-# a location in a file: ("classes", "limits", "test") or ("tokens", 2, "user")
-KeyPath: TypeAlias = tuple[int | str, ...]
 # message by the type of pydantic's error
 _MESSAGES = {
     "bool_type": "expected true or false",
@@ -70,45 +67,6 @@ class ValidationErrors(InputError):
         super().__init__("; ".join(lines))
         self.lines = lines
         self.keys = keys
-
-
-class _Loader(yaml.SafeLoader):
-    """Rejects duplicate keys, where PyYAML keeps the last."""
-
-    def construct_mapping(
-        self, node: yaml.MappingNode, deep: bool = False
-    ) -> dict[Hashable, JSON]:
-        keys = set()
-        for key, _ in node.value:
-            fault = None
-            if not isinstance(key, yaml.ScalarNode):
-                fault = "a key must be text, not a list or a mapping"
-            elif key.value in keys:
-                fault = f"duplicate key {key.value!r}"
-            if fault:
-                raise yaml.MarkedYAMLError(problem=fault, problem_mark=key.start_mark)
-            keys.add(key.value)
-        return super().construct_mapping(node, deep)
-
-
-def read_yaml(path: Path, kind: str) -> JSON:
-    """Read a YAML file.
-
-    :param kind: description of the file, for the error message
-    :raises InputError: if it is missing or not YAML
-    """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise cannot_read(path, kind, error) from error
-    try:
-        return cast("JSON", yaml.load(text, _Loader))
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark
-        line = f", line {mark.line + 1}" if mark else ""
-        raise InputError(f"{path}{line}: not YAML: {error.problem}") from error
-    except yaml.YAMLError as error:
-        raise InputError(f"{path}: not YAML: {error}") from error
 
 
 def is_streamflow(content: Mapping[str, JSON]) -> bool:

@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, suppre
 from itertools import chain, groupby
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from sf_quantum.errors import QpuError
@@ -26,6 +27,15 @@ from tests.waiting import until
 # Four workers and their children share the cores: threads of OpenBLAS and OpenMP would
 # wait for one another by spinning. They read it when NumPy is imported.
 os.environ |= {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+
+# Generated inputs are the same in each run, and a machine that is busy fails none of them.
+hypothesis.settings.register_profile(
+    "sfq",
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
+hypothesis.settings.load_profile("sfq")
 
 StartMunged = Callable[..., Path]
 StartLab = Callable[[Options], AbstractContextManager[Lab]]

@@ -42,7 +42,7 @@ def check_file(path: str | Path, commands: Commands = lambda command: {}) -> Fin
     try:
         # a service's configuration that cannot be read is reported here, too
         kind = "StreamFlow file or a service's configuration"
-        document = Document.read(Path(path), kind)
+        document = Document.read(Path(path), kind, dates=True)
     except UnreadableError as error:
         return Findings([error.problem])
     deployments = Deployments(document, rules())

@@ -15,9 +15,8 @@ from sf_quantum.connectors.slurm import ids, scripts
 from sf_quantum.connectors.slurm.services import NO_CLUSTERS, SEVERAL_CLUSTERS
 from sf_quantum.connectors.slurm.transport import rest
 from sf_quantum.errors import InputError
-from sf_quantum.files import JSON, listing, mapping
+from sf_quantum.files import JSON, KeyPath, listing, mapping
 from sf_quantum.qpu import qrmi_config
-from sf_quantum.validation import KeyPath
 
 #: StreamFlow's default of maxConcurrentJobs
 ONE_JOB = 1

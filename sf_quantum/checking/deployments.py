@@ -28,8 +28,7 @@ from sf_quantum.connectors.quantum import QuantumConnector
 from sf_quantum.connectors.rest import RestConnector
 from sf_quantum.connectors.wrapper import LocationWrapper
 from sf_quantum.errors import InputError
-from sf_quantum.files import JSON, listing, mapping
-from sf_quantum.validation import KeyPath
+from sf_quantum.files import JSON, KeyPath, listing, mapping
 
 # keys of StreamFlow's connectors and ours that name a file on the driver's host
 FILES = ("passwordFile", "sshKey", "sshKeyPassphraseFile", "tokenFile", "qrmiConfig")

@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 import difflib
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ruamel.yaml import YAML
-from ruamel.yaml.error import MarkedYAMLError, YAMLError
-from ruamel.yaml.nodes import MappingNode, Node, SequenceNode
-
+from sf_quantum import yaml
 from sf_quantum.errors import InputError
-from sf_quantum.files import JSON, cannot_read, mapping
-from sf_quantum.validation import KeyPath, dotted
+from sf_quantum.files import JSON, KeyPath, cannot_read, mapping
+from sf_quantum.validation import dotted
 
 SHOWN = 12
 # the similarity of a misspelt key, 0 to 1
 MISSPELT = 0.8
 # and of a file's name; one that is less alike is another's
 NEAR = 0.75
-# what ruamel says where a key or an item is indented further than those before it, or less
-MISALIGNED = re.compile(r"expected <block end>, but found ('[?-]'|'<block \w+ start>')")
 
 
 @dataclass(frozen=True)
@@ -80,35 +74,27 @@ class Document:
     lines: dict[KeyPath, int]
 
     @classmethod
-    def read(cls, path: Path, kind: str) -> Document:
-        """Read a file as StreamFlow does: ruamel, YAML 1.2, no key twice.
+    def read(cls, path: Path, kind: str, *, dates: bool = False) -> Document:
+        """Read a file as StreamFlow does.
 
         :param kind: of the file ("StreamFlow file"), for the error message
+        :param dates: see :func:`sf_quantum.yaml.parse`
         :raises UnreadableError: if it is missing, not YAML, empty or not a mapping
         """
         name, line, right = str(path), None, f"expected a {kind}"
         try:
-            text = path.read_text(encoding="utf-8")
-            yaml = YAML(typ="safe", pure=True)
-            root = yaml.compose(text)
-            content = root and _keys_as_text(yaml.constructor.construct_document(root))
-            if isinstance(content, dict):
-                lines = {(): root.start_mark.line + 1, **dict(_lines(root, ()))}
-                return cls(name, content, lines)
-            line = None if content is None else 1
+            parsed = yaml.parse(path.read_text(encoding="utf-8"), dates=dates)
+            if isinstance(parsed.content, dict):
+                return cls(name, parsed.content, parsed.lines)
+            line = None if parsed.content is None else 1
             what = f"the file is {'empty' if line is None else 'not a mapping of keys'}"
         except (OSError, UnicodeDecodeError) as error:
             text = str(cannot_read(name, f"a {kind}", error)).removeprefix(f"{name}: ")
             what, _, right = text.partition("; ")
-        except YAMLError as error:
-            what = "not YAML"
-            if isinstance(error, MarkedYAMLError) and (mark := error.problem_mark):
-                # for a duplicate key, the rest of ruamel's text is advice to programmers
-                why = (error.problem or error.context or "").split(" with value")[0]
-                line = mark.line + 1
-                if MISALIGNED.match(why):
-                    why = "its indentation does not fit the lines around it"
-                what = f"not YAML at column {mark.column + 1} ({why})"
+        except yaml.NotYamlError as error:
+            line, what = error.line, f"not YAML ({error.why})"
+            if line is not None:
+                what = f"not YAML at column {error.column} ({error.why})"
         raise UnreadableError(FileProblem(name, line, (), what, right))
 
     @property
@@ -184,23 +170,3 @@ def near_file(path: Path) -> str | None:
         return None
     near = difflib.get_close_matches(path.name, names, 1, NEAR)
     return f"did you mean {near[0]}?" if near else None
-
-
-def _keys_as_text(value: JSON) -> JSON:
-    if isinstance(value, dict):
-        return {str(key): _keys_as_text(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_keys_as_text(item) for item in value]
-    return value
-
-
-def _lines(node: Node, where: KeyPath) -> Iterator[tuple[KeyPath, int]]:
-    """The line of each key and item below a node."""
-    children: list[tuple[str | int, Node, Node]] = []
-    if isinstance(node, MappingNode):
-        children = [(str(key.value), key, value) for key, value in node.value]
-    elif isinstance(node, SequenceNode):
-        children = [(index, item, item) for index, item in enumerate(node.value)]
-    for part, marked, child in children:
-        yield (*where, part), marked.start_mark.line + 1
-        yield from _lines(child, (*where, part))

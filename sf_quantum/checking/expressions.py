@@ -7,8 +7,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from sf_quantum.checking.document import Document, FileProblem, suggestion
-from sf_quantum.files import JSON, mapping
-from sf_quantum.validation import KeyPath
+from sf_quantum.files import JSON, KeyPath, mapping
 
 JAVASCRIPT = "InlineJavascriptRequirement"
 # fields whose text is never evaluated; the other processes are checked on their own

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from sf_quantum.checking.deployments import Binding, Deployments
 from sf_quantum.checking.document import FileProblem
-from sf_quantum.validation import KeyPath
+from sf_quantum.files import KeyPath
 
 RIGHT = "write a path without spaces"
 

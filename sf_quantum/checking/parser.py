@@ -28,8 +28,7 @@ from schema_salad.utils import yaml_no_ts
 
 from sf_quantum.checking.cwl import CLASSES, Entry, Position, Process
 from sf_quantum.checking.document import Document, FileProblem, nested, suggestion
-from sf_quantum.files import mapping
-from sf_quantum.validation import KeyPath
+from sf_quantum.files import KeyPath, mapping
 
 INVALID = re.compile(r"invalid field `([^`]*)`, expected one of: (.*)")
 MISSING = re.compile(r"missing required field `([^`]*)`")

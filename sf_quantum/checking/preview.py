@@ -111,7 +111,7 @@ def preview(file: Path, journals: Path) -> Preview:
 
     :param journals: the folder of the journals of its runs, which tell run times
     """
-    document = Document.read(file, "StreamFlow file")
+    document = Document.read(file, "StreamFlow file", dates=True)
     deployments = Deployments(document, rules())
     qpus = Qpus(deployments)
     names = mapping(document.content.get("workflows"))

@@ -28,8 +28,7 @@ from streamflow.log_handler import logger
 
 from sf_quantum.checking.document import Document, FileProblem, suggestion
 from sf_quantum.errors import InputError
-from sf_quantum.files import JSON, listing, mapping
-from sf_quantum.validation import KeyPath
+from sf_quantum.files import JSON, KeyPath, listing, mapping
 
 Schema: TypeAlias = dict[str, JSON]
 

@@ -32,10 +32,9 @@ from sf_quantum.checking.document import (
     is_misspelt,
     suggestion,
 )
-from sf_quantum.files import JSON, listing, mapping
+from sf_quantum.files import JSON, KeyPath, listing, mapping
 from sf_quantum.journal import ADVICE, SCHEDULER
 from sf_quantum.qpu import QpuStatus
-from sf_quantum.validation import KeyPath
 
 TYPE = "sfq.candidate"
 SLURM = "sfq.slurm"

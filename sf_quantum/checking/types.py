@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from sf_quantum.checking.document import suggestion
-from sf_quantum.files import JSON, listing, mapping
-from sf_quantum.validation import KeyPath
+from sf_quantum.files import JSON, KeyPath, listing, mapping
 
 #: the values of the primitive types in YAML (CWL v1.2, CommandLineTool, section 5.1.1)
 PRIMITIVE: dict[str, tuple[type, ...]] = {

@@ -11,8 +11,7 @@ from sf_quantum.checking.cwl import Entry, Position, Process
 from sf_quantum.checking.document import FileProblem, suggestion
 from sf_quantum.checking.expressions import JAVASCRIPT, Scope
 from sf_quantum.checking.types import Types
-from sf_quantum.files import JSON, listing, mapping
-from sf_quantum.validation import KeyPath
+from sf_quantum.files import JSON, KeyPath, listing, mapping
 
 SCATTER = "ScatterFeatureRequirement"
 VALUE_FROM = "StepInputExpressionRequirement"

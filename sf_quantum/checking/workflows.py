@@ -29,8 +29,7 @@ from sf_quantum.checking.targets import (
     problem_size,
     quantum_targets,
 )
-from sf_quantum.files import JSON, listing, mapping
-from sf_quantum.validation import KeyPath
+from sf_quantum.files import JSON, KeyPath, listing, mapping
 
 OURS = "sfq"
 #: gives the options of an ``sfq`` command by their flags; ``None`` if there is none

@@ -14,8 +14,8 @@ from sf_quantum.files import JSON
 from sf_quantum.text import escaped
 
 if TYPE_CHECKING:
+    from sf_quantum.files import KeyPath
     from sf_quantum.service.config import Configuration, Flags
-    from sf_quantum.validation import KeyPath
 
     Values = dict[KeyPath, JSON]
 

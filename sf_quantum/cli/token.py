@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from sf_quantum.errors import InputError
-from sf_quantum.files import JSON
+from sf_quantum.files import JSON, listing
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -70,23 +70,21 @@ def _locked(path: Path) -> Iterator[None]:
 
 def _with_line(path: Path, line: str) -> str:
     """Return a tokens file's text with a line added, reformatted only if necessary."""
-    import yaml
-
-    from sf_quantum import validation
+    from sf_quantum import yaml
     from sf_quantum.service.http.auth import Tokens
 
     Tokens(path)  # raises for a file that the service would refuse
-    content = validation.read_yaml(path, "tokens")
+    content = yaml.read(path, "tokens")
     if content is None:
         content = []
     if not isinstance(content, list):
         raise InputError(f"{path}: expected a list")
-    wanted: list[JSON] = [*content, *yaml.safe_load(line)]
+    wanted: list[JSON] = [*content, *listing(yaml.parse(line).content)]
     text = path.read_text("utf-8")
     if text and not text.endswith("\n"):
         text += "\n"
-    with suppress(yaml.YAMLError):
-        if yaml.safe_load(text + line) == wanted:
+    with suppress(yaml.NotYamlError):
+        if yaml.parse(text + line).content == wanted:
             return text + line
     # `[]`, or another style to which no line can be appended
     return "".join(f"- {json.dumps(entry)}\n" for entry in wanted)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from sf_quantum import yaml
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON, mapping, replacing
 from sf_quantum.planning import reading
@@ -17,7 +18,7 @@ from sf_quantum.planning.streamflow import config, lines
 from sf_quantum.planning.workflow import StreamFlowFile, WorkflowPlan, dumped
 from sf_quantum.planning.workload import Workload
 from sf_quantum.reporting.report import journals_of
-from sf_quantum.validation import is_streamflow, read_yaml
+from sf_quantum.validation import is_streamflow
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ def load(file: Path, paths: Sequence[Path]) -> Plan:
         file are its own
     :raises InputError: if a file cannot be read, or no journal tells anything
     """
-    parsed = read_yaml(file, "a workload or a StreamFlow file")
+    parsed = yaml.read(file, "a workload or a StreamFlow file")
     content = mapping(parsed)
     if is_streamflow(content):
         return _streamflow_plan(file, content, paths)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from sf_quantum import yaml
 from sf_quantum.errors import InputError
-from sf_quantum.files import JSON
+from sf_quantum.files import JSON, KeyPath
 from sf_quantum.planning.drawing import Load
 from sf_quantum.planning.quantities import MOST_JOBS
 from sf_quantum.planning.simulation.site import licence
@@ -29,10 +30,8 @@ from sf_quantum.planning.workload import (
 from sf_quantum.samplers import unknown
 from sf_quantum.service.scheduling.policies import make
 from sf_quantum.validation import (
-    KeyPath,
     ValidationErrors,
     dotted,
-    read_yaml,
     validated,
 )
 
@@ -43,7 +42,7 @@ def load(path: Path) -> Workload:
     :raises InputError: if there is no such file, or it is not YAML
     :raises ValidationErrors: with every error, each with its key
     """
-    return checked(read_yaml(path, "workload"), path)
+    return checked(yaml.read(path, "workload"), path)
 
 
 def checked(content: JSON, path: Path) -> Workload:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
-import yaml
-
+from sf_quantum import yaml
 from sf_quantum.files import JSON, mapping
 from sf_quantum.planning.simulation.strategies import (
     CoScheduled,
@@ -51,19 +49,11 @@ def lines(workload: Workload, strategy: Strategy) -> list[str]:
         found.append(f"# {one_line(name)}: in the config of its sfq.slurm deployment")
         keys = config(workload, strategy, name)
         services = mapping(keys.pop("services"))
-        found += [f"{key}: {in_one_line(value)}" for key, value in keys.items()]
+        found += [f"{key}: {yaml.dump_line(value)}" for key, value in keys.items()]
         found.append("services:")
         for service, options in services.items():
-            found.append(f"  {service}: {in_one_line(options)}")
+            found.append(f"  {service}: {yaml.dump_line(options)}")
     return found
-
-
-def in_one_line(content: JSON) -> str:
-    """Write a value as YAML in one line."""
-    text = yaml.safe_dump(
-        content, default_flow_style=True, width=math.inf, sort_keys=False
-    )
-    return text.removesuffix("...\n").strip()
 
 
 def _vqpus(workload: Workload, strategy: Strategy) -> Iterator[str]:

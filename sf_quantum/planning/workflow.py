@@ -8,8 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import yaml
-
+from sf_quantum import yaml
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON, listing, mapping
 from sf_quantum.planning.measured.fitting import Fit, FittedPhase
@@ -20,7 +19,6 @@ from sf_quantum.planning.simulation.strategies import (
     Reserved,
     Strategy,
 )
-from sf_quantum.planning.streamflow import in_one_line
 
 #: durations of steps that no journal has
 CLASSICAL_SECONDS = 300.0
@@ -86,7 +84,7 @@ class WorkflowPlan:
             "deployments:",
             f"  {self.deployment}:",
             "    config:",
-            f"      allocation: {in_one_line(self.allocation(strategy))}",
+            f"      allocation: {yaml.dump_line(self.allocation(strategy))}",
         ]
         if self.own:
             names = ", ".join(self.own)
@@ -389,5 +387,4 @@ def _last_quantum(built: _Built, repeats: int) -> tuple[str, int] | None:
 
 def dumped(workload: Mapping[str, JSON], comment: str) -> str:
     """Write a workload as YAML, with a comment before it."""
-    text = yaml.safe_dump(dict(workload), sort_keys=False, default_flow_style=None)
-    return f"# {comment}\n{text}"
+    return f"# {comment}\n{yaml.dump(dict(workload))}"

@@ -451,13 +451,13 @@ def _seconds(value: float | None) -> str:
 
 
 def _scheduler(file: Path) -> dict[str, JSON]:
-    import yaml  # slow, and only needed for a StreamFlow file
+    from sf_quantum import yaml  # slow, and only needed for a StreamFlow file
 
     try:
-        content = mapping(yaml.safe_load(file.read_text("utf-8")))
+        content = mapping(yaml.parse(file.read_text("utf-8")).content)
     except OSError as error:
         raise InputError(f"{file}: cannot be read: {error.strerror}") from error
-    except (yaml.YAMLError, UnicodeDecodeError):
+    except (yaml.NotYamlError, UnicodeDecodeError):
         return {}
     return mapping(mapping(content.get("scheduling")).get("scheduler"))
 

@@ -11,7 +11,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from sf_quantum.errors import InputError, QuantumError
-from sf_quantum.files import JSON
+from sf_quantum.files import JSON, KeyPath
 from sf_quantum.service.config import (
     Configuration,
     Finding,
@@ -29,7 +29,7 @@ from sf_quantum.service.run import check_certificate, socket_problem
 from sf_quantum.service.scheduling import policies
 from sf_quantum.service.state import DATABASE, check_state
 from sf_quantum.service.store.schema import VERSION
-from sf_quantum.validation import KeyPath, ValidationErrors, validated
+from sf_quantum.validation import ValidationErrors, validated
 
 
 def is_service(content: Mapping[str, JSON]) -> bool:

@@ -22,8 +22,9 @@ from pydantic import (
 )
 from pydantic_core import core_schema
 
+from sf_quantum import yaml
 from sf_quantum.errors import InputError
-from sf_quantum.files import JSON
+from sf_quantum.files import JSON, KeyPath
 from sf_quantum.net.transport import is_loopback
 from sf_quantum.samplers import unknown
 from sf_quantum.service import device as devices
@@ -39,12 +40,10 @@ from sf_quantum.service.domain.settings import PolicyChoice, ServiceSettings, Sh
 from sf_quantum.service.http.limits import Limits
 from sf_quantum.service.scheduling import policies
 from sf_quantum.validation import (
-    KeyPath,
     Section,
     ValidationErrors,
     dotted,
     empty_mapping,
-    read_yaml,
     validated,
 )
 
@@ -267,7 +266,7 @@ def read(
     :raises InputError: if there is no such file, or it is not YAML, or an option is not
         for its device
     """
-    content = empty_mapping(None if path is None else read_yaml(path, "configuration"))
+    content = empty_mapping(None if path is None else yaml.read(path, "configuration"))
     if not isinstance(content, dict):
         raise InputError(f"{path}: expected keys and values")
     section = values.get(("device",), content.get("device"))

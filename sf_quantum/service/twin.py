@@ -19,7 +19,7 @@ from pydantic import Field, GetPydanticSchema
 from pydantic_core import core_schema
 
 from sf_quantum.errors import InputError, QpuError
-from sf_quantum.files import JSON, mapping
+from sf_quantum.files import JSON, KeyPath, mapping
 from sf_quantum.qpu import Qpu
 from sf_quantum.qpu.jobs import (
     Description,
@@ -37,7 +37,7 @@ from sf_quantum.service.device.emulator.technologies import TECHNOLOGIES, Techno
 from sf_quantum.service.device.limits import ComputeLimits
 from sf_quantum.service.device.qpu import QpuSettings
 from sf_quantum.service.domain.jobs import Size
-from sf_quantum.validation import KeyPath, dotted, validated
+from sf_quantum.validation import dotted, validated
 
 logger = logging.getLogger(__name__)
 # the values of a calibration that are emulated, by the error of a technology

@@ -82,7 +82,7 @@ def assert_candidate(
     :raises AssertionError: if a target fails, or gives a different kind of answer
     :raises InputError: if the file has no such step
     """
-    document = Document.read(Path(file).resolve(), "StreamFlow file")
+    document = Document.read(Path(file).resolve(), "StreamFlow file", dates=True)
     name, workflow = next(iter(mapping(document.content.get("workflows")).items()))
     targets = _targets(document, mapping(workflow), step)
     tool = _tool(document, mapping(workflow), step)

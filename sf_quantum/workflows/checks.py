@@ -123,11 +123,12 @@ def _check(file: str) -> CheckResult:
 
 def _other_findings(path: Path) -> tuple[str, list[str]] | None:
     """What a file is, and the findings in it; ``None`` for a StreamFlow file."""
-    from sf_quantum.validation import ValidationErrors, is_streamflow, read_yaml
+    from sf_quantum import yaml
+    from sf_quantum.validation import ValidationErrors, is_streamflow
 
     kind = "QPU service"
     try:
-        content = read_yaml(path, "configuration")
+        content = yaml.read(path, "configuration")
         if not isinstance(content, dict) or is_streamflow(content):
             return None
         if content.keys() >= _WORKLOAD:

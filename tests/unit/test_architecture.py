@@ -25,7 +25,7 @@ GROUPS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-
 
 # What each room may import of ours. Rooms that are not here may import any but cli.
 _FOUNDATION = {
-    *("backoff", "errors", "files", "text", "threads", "validation", "version"),
+    *("backoff", "errors", "files", "text", "threads", "validation", "version", "yaml"),
 }
 LAYERS = {
     "backoff": set(),
@@ -35,6 +35,7 @@ LAYERS = {
     "threads": set(),
     "validation": {"errors", "files", "samplers"},
     "version": set(),
+    "yaml": {"errors", "files"},
     "samplers": {"samplers", *_FOUNDATION},
     "clustering": {"clustering", *_FOUNDATION},
     "journal": {"journal", "connectors", *_FOUNDATION},

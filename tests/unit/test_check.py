@@ -162,7 +162,7 @@ NOT_YAML = [
     ),
     (
         "a: 1\na: 2\n",
-        'sf.yml:2: not YAML at column 1 (found duplicate key "a");' f" {EXPECTED}",
+        "sf.yml:2: not YAML at column 1 (duplicate key 'a');" f" {EXPECTED}",
     ),
 ]
 

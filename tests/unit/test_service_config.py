@@ -20,7 +20,7 @@ from starlette.types import Message, Scope
 from sf_quantum import qpu
 from sf_quantum.cli import main
 from sf_quantum.errors import InputError
-from sf_quantum.files import JSON
+from sf_quantum.files import JSON, KeyPath
 from sf_quantum.service.app import Service, build
 from sf_quantum.service.config import Configuration, load, make_device
 from sf_quantum.service.device.emulator.device import EmulatedDevice
@@ -36,7 +36,7 @@ from sf_quantum.service.reload import merged
 from sf_quantum.service.run import _Server
 from sf_quantum.service.store.schema import VERSION
 from sf_quantum.service.store.store import Store
-from sf_quantum.validation import KeyPath, ValidationErrors
+from sf_quantum.validation import ValidationErrors
 from tests.waiting import SECONDS, until_async
 
 DEPLOYMENTS = Path(__file__).parents[2] / "deployments"

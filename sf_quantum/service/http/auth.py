@@ -15,7 +15,7 @@ from typing import Annotated, TypeAlias
 from pydantic import Field, StringConstraints
 from starlette.requests import HTTPConnection
 
-from sf_quantum import validation
+from sf_quantum import validation, yaml
 from sf_quantum.errors import InputError, QuantumError
 from sf_quantum.files import JSON
 from sf_quantum.net import munge
@@ -229,7 +229,7 @@ def read_tokens(path: Path) -> dict[str, TokenEntry]:
     :returns: its entries by the hashes of their tokens
     :raises InputError: if the file is missing, invalid or accessible to others
     """
-    content = validation.read_yaml(path, "tokens")
+    content = yaml.read(path, "tokens")
     validation.check_private(path)
     file = validation.validated(
         _TokensFile,

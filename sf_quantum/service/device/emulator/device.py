@@ -26,7 +26,7 @@ from pydantic import (
 )
 
 from sf_quantum.errors import InputError
-from sf_quantum.files import JSON
+from sf_quantum.files import JSON, KeyPath
 from sf_quantum.qpu.jobs import (
     Description,
     JobParameters,
@@ -83,7 +83,7 @@ from sf_quantum.service.domain.jobs import Kind, Size
 from sf_quantum.service.domain.reasons import QPU_OFFLINE
 from sf_quantum.service.domain.settings import Count, NotNegative, Positive
 from sf_quantum.threads import in_thread
-from sf_quantum.validation import KeyPath, Section, dotted, validated
+from sf_quantum.validation import Section, dotted, validated
 
 Probability: TypeAlias = Annotated[float, Field(ge=0, le=1)]
 PEGASUS = "pegasus"
