@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, TypeAlias
+from typing import IO, TypeAlias, cast
 
 from sf_quantum.errors import InputError
 
 JSON: TypeAlias = "dict[str, JSON] | list[JSON] | str | int | float | bool | None"
 # A location in a file: ("classes", "limits", "test") or ("tokens", 2, "user").
 KeyPath: TypeAlias = tuple[int | str, ...]
+# Deepest JSON that is read; Python's own functions fail at about 1,000.
+MAX_NESTING = 200
+# A bracket, or a string, in which brackets do not count; a string without an end is one.
+_NESTING = re.compile(r"[\[\]{}]|\"(?:[^\"\\]|\\.)*\"?", re.DOTALL)
+_DEPTHS = {"[": 1, "{": 1, "]": -1, "}": -1}
 
 
 @contextmanager
@@ -74,6 +80,26 @@ def write_json(path: str | Path, content: JSON, indent: int | None = None) -> No
         file.write(b"\n")
 
 
+def parse_json(text: str | bytes) -> JSON:
+    """Parse JSON from outside, nested at most :data:`MAX_NESTING` deep.
+
+    What is nested deeper would end later, in whatever recurses over it, in a
+    ``RecursionError``, which is not a ``ValueError``.
+
+    :raises ValueError: if the text is not JSON in UTF-8, or is nested too deeply
+    """
+    if isinstance(text, bytes):
+        text = text.decode("utf-8-sig")
+    if text.count("[") + text.count("{") > MAX_NESTING:
+        depth = deepest = 0
+        for match in _NESTING.finditer(text):
+            depth += _DEPTHS.get(match[0], 0)
+            deepest = max(deepest, depth)
+        if deepest > MAX_NESTING:
+            raise ValueError(f"nested more than {MAX_NESTING} deep")
+    return cast("JSON", json.loads(text))
+
+
 def read_json(path: str | Path, kind: str) -> dict[str, JSON]:
     """Read a JSON object.
 
@@ -85,12 +111,12 @@ def read_json(path: str | Path, kind: str) -> dict[str, JSON]:
     except (OSError, UnicodeDecodeError) as error:
         raise cannot_read(path, kind, error) from error
     try:
-        content = json.loads(text)
-    except (ValueError, RecursionError) as error:
+        content = parse_json(text)
+    except ValueError as error:
         line = (
             f", line {error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
         )
-        why = getattr(error, "msg", "nested too deeply, or a number is too long")
+        why = getattr(error, "msg", str(error))
         raise InputError(
             f"{path}{line}: not JSON ({why}); expected a {kind} file"
         ) from error

@@ -147,6 +147,14 @@ def _dumped(content: JSON, *, flow: bool | None, width: int) -> str:
     # ruamel's annotation, None, is that of its default
     yaml.__dict__["sort_base_mapping_type_on_output"] = False
     yaml.representer.ignore_aliases = lambda _: True
+    text = _written(yaml, content)
+    if "\x85" in text:  # a line break to YAML's readers, which ruamel does not escape
+        yaml.allow_unicode = False
+        text = _written(yaml, content)
+    return text
+
+
+def _written(yaml: YAML, content: JSON) -> str:
     stream = io.StringIO()
     yaml.dump(content, stream)
     return stream.getvalue()

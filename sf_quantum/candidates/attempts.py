@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import time
 from collections import defaultdict, deque
@@ -30,6 +29,7 @@ from sf_quantum.candidates.decision import (
     StepRules,
 )
 from sf_quantum.errors import InputError
+from sf_quantum.files import mapping, parse_json
 from sf_quantum.journal import Event, Journal, number
 from sf_quantum.qpu import QpuStatus
 
@@ -96,7 +96,7 @@ class History:
             offset = self._offset
             while (line := file.readline()).endswith(b"\n"):
                 offset += len(line)
-                events.append((json.loads(line), True))
+                events.append((mapping(parse_json(line)), True))
         self._offset = offset
         return events
 

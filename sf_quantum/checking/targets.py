@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
@@ -32,7 +31,7 @@ from sf_quantum.checking.document import (
     is_misspelt,
     suggestion,
 )
-from sf_quantum.files import JSON, KeyPath, listing, mapping
+from sf_quantum.files import JSON, KeyPath, listing, mapping, parse_json
 from sf_quantum.journal import ADVICE, SCHEDULER
 from sf_quantum.qpu import QpuStatus
 
@@ -386,7 +385,7 @@ def _variables(value: JSON, folder: Path) -> int:
     try:
         if path.stat().st_size > LARGEST_BYTES:
             return 0
-        content: JSON = json.loads(path.read_bytes())
+        content: JSON = parse_json(path.read_bytes())
     except (OSError, ValueError):  # another check reports it
         return 0
     size = mapping(mapping(content).get("bqm")).get("num_variables")

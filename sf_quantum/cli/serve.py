@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from sf_quantum.errors import InputError
-from sf_quantum.files import JSON
+from sf_quantum.files import JSON, parse_json
 from sf_quantum.text import escaped
 
 if TYPE_CHECKING:
@@ -220,7 +220,7 @@ def _sources(args: argparse.Namespace) -> tuple[Path | None, Values, Flags]:
 
 def _faults(text: str) -> dict[str, JSON]:
     try:
-        faults = json.loads(text)
+        faults = parse_json(text)
     except json.JSONDecodeError as error:
         raise InputError(f"--faults: not JSON ({error.msg})") from error
     if not isinstance(faults, dict):

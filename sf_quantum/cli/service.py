@@ -14,7 +14,7 @@ from pathlib import Path
 
 from sf_quantum.cli.arguments import checked, sentence
 from sf_quantum.errors import InputError
-from sf_quantum.files import JSON
+from sf_quantum.files import JSON, parse_json
 from sf_quantum.qpu.selection import QpuSelection
 from sf_quantum.qpu.service_client import REQUEST_SECONDS, ServiceClient
 from sf_quantum.qpu.sfq import SfqQpu
@@ -123,7 +123,7 @@ def request(
     """
     timeout = REQUEST_SECONDS + wait_seconds
     response = client.send(method, path, body, timeout_seconds=timeout)
-    content: JSON = json.loads(response.body)
+    content: JSON = parse_json(response.body)
     return content
 
 

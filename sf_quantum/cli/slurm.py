@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import os
 import re
@@ -23,6 +22,7 @@ from sf_quantum.cli import service
 from sf_quantum.cli.arguments import checked, seconds, sentence
 from sf_quantum.cli.lease import CLASSES, add_bounds
 from sf_quantum.errors import InputError, QpuError, QuantumError
+from sf_quantum.files import parse_json
 from sf_quantum.qpu import RESOURCES, TOKEN, Qpu, listed
 from sf_quantum.qpu.jobs import number
 from sf_quantum.qpu.leases import AcquireOptions, acquire
@@ -266,7 +266,7 @@ def _release(args: argparse.Namespace) -> None:
         # Slurm has ended its request, which may have been granted meanwhile
         answer = client.service.send("GET", "/v1/leases", retry=True)
         own = str(args.job), _cluster()
-        for lease in service.objects(json.loads(answer.body)):
+        for lease in service.objects(parse_json(answer.body)):
             if (lease.get("slurm_job_id"), lease.get("slurm_cluster")) == own:
                 client.release(str(lease["id"]))
     _file(args).unlink(missing_ok=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import signal
 import threading
 import time
@@ -16,7 +15,14 @@ from typing import TYPE_CHECKING, NoReturn
 from sf_quantum import qpu, samplers
 from sf_quantum.cli.arguments import positive, whole
 from sf_quantum.errors import InputError
-from sf_quantum.files import JSON, check_writable, mapping, read_json, write_json
+from sf_quantum.files import (
+    JSON,
+    check_writable,
+    mapping,
+    parse_json,
+    read_json,
+    write_json,
+)
 from sf_quantum.qpu import Qpu
 from sf_quantum.samplers import problem
 
@@ -122,7 +128,7 @@ def _assigned(settings: list[str]) -> dict[str, JSON]:
         if not name or not equals:
             raise InputError(f"--set {setting}: expected NAME=VALUE")
         try:
-            assigned[name] = json.loads(text)
+            assigned[name] = parse_json(text)
         except ValueError:  # a word, such as the name of a file
             assigned[name] = text
     return assigned

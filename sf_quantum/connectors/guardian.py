@@ -28,7 +28,7 @@ import psutil
 
 from sf_quantum.backoff import Deadline
 from sf_quantum.errors import QuantumError
-from sf_quantum.files import JSON
+from sf_quantum.files import JSON, parse_json
 
 MARKER = "SFQ_DRIVER"
 #: has a value in processes that outlive the driver, to clean up after it
@@ -202,7 +202,7 @@ def main() -> None:
     messages: list[dict[str, JSON]] = []
     for line in sys.stdin.buffer:
         with suppress(ValueError):  # the other messages still count
-            message = json.loads(line)
+            message = parse_json(line)
             # one without an end was cut short when the driver was killed
             if isinstance(message, dict) and line.endswith(b"\n"):
                 messages.append(message)

@@ -58,10 +58,10 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
-from typing import TypeAlias, cast
+from typing import TypeAlias
 
 from sf_quantum.errors import InputError
-from sf_quantum.files import JSON, cannot_read
+from sf_quantum.files import JSON, cannot_read, mapping, parse_json
 
 #: the scheduler that writes journals, and how a StreamFlow file asks for it
 SCHEDULER = "sfq.journal"
@@ -364,13 +364,12 @@ def _event(path: str | Path, number: int, line: bytes) -> Event | None:
 
     :raises InputError: if it is the first line, since the file is then no journal
     """
-    try:
-        event = json.loads(line)
-    except ValueError:
-        event = None
-    known = isinstance(event, dict) and {"time", "event"} <= event.keys()
+    event: Event = {}
+    with suppress(ValueError):
+        event = mapping(parse_json(line))
+    known = {"time", "event"} <= event.keys()
     if known and (number > 1 or _begins(event)):
-        return cast("Event", event)
+        return event
     if number == 1:
         raise _no_journal(path)
     logger.warning("%s, line %d: not an event; the line is left out", path, number)

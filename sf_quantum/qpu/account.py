@@ -119,7 +119,7 @@ def loads(text: str) -> list[CommandRun]:
             )
             for run in map(json.loads, text.splitlines())
         ]
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, RecursionError, TypeError, KeyError, AttributeError) as error:
         raise InputError(f"not an account of sfq lease: {text[:200]!r}") from error
 
 

@@ -18,7 +18,7 @@ from dimod.core.sampler import Sampler
 
 from sf_quantum import backoff
 from sf_quantum.errors import InputError, QpuError, QuantumError
-from sf_quantum.files import JSON
+from sf_quantum.files import JSON, parse_json
 from sf_quantum.net.transport import ANSWER_BYTES, retry_seconds
 from sf_quantum.qpu import (
     TOKEN,
@@ -587,7 +587,7 @@ def client_options(connection: Mapping[str, str]) -> dict[str, JSON]:
     if not solver.lstrip().startswith("{"):  # a name, not features
         return {**options, "solver": {"name": solver}} if solver else options
     try:
-        return {**options, "solver": json.loads(solver)}
+        return {**options, "solver": parse_json(solver)}
     except ValueError as error:
         raise InputError("DWAVE_API_SOLVER: not a name and not JSON") from error
 
@@ -636,7 +636,7 @@ def ending(problem: ProblemStatus) -> str:
 
 def _content(task: Task) -> dict[str, JSON]:
     try:
-        content = json.loads(task.payload)
+        content = parse_json(task.payload)
     except ValueError as error:
         raise InputError("problem: not JSON") from error
     return check_problem(content, "problem")

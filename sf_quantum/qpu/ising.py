@@ -9,7 +9,7 @@ import numpy as np
 from dimod import BinaryQuadraticModel, SampleSet, Vartype
 
 from sf_quantum.errors import InputError, QpuError
-from sf_quantum.files import JSON
+from sf_quantum.files import JSON, parse_json
 from sf_quantum.qpu.jobs import Task
 from sf_quantum.samplers.problem import check
 
@@ -55,6 +55,6 @@ def samples(task: Task, spins: Sequence[Sequence[int]]) -> str:
 
 def _checked(task: Task) -> dict[str, JSON]:
     try:
-        return check(json.loads(task.payload), task.kind)
-    except (ValueError, RecursionError) as error:
+        return check(parse_json(task.payload), task.kind)
+    except ValueError as error:
         raise InputError(f"{task.kind}: not JSON: {error}") from error

@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import Literal, TypeAlias
 
 from sf_quantum.errors import QpuError
-from sf_quantum.files import JSON, listing, mapping
+from sf_quantum.files import JSON, listing, mapping, parse_json
 
 # QRMI's words
 State: TypeAlias = Literal["Queued", "Running", "Completed", "Failed", "Cancelled"]
@@ -67,13 +67,13 @@ def counters(who: str, text: str, circuits: int) -> list[dict[str, int]]:
     :raises QpuError: if these are not the counts of so many
     """
     try:
-        content = mapping(json.loads(text))
+        content = mapping(parse_json(text))
         told = content.get("counters", content.get("counter"))
         found = [counter(one) for one in listing(told)]
         if len(found) != circuits:
             raise ValueError("not of all circuits")
         return found
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise QpuError(f"{who}: its answer has no counts of bit strings") from error
 
 

@@ -35,7 +35,7 @@ def check(parameters: Mapping[str, JSON], properties: Mapping[str, JSON]) -> Non
             raise FieldError(name, "not a parameter of this solver")
         try:
             json.dumps(parameters[name], allow_nan=False)
-        except (ValueError, RecursionError) as error:
+        except ValueError as error:
             raise FieldError(name, "expected finite numbers") from error
     for name in ARRAYS:
         values, qubits = parameters.get(name), properties.get("num_qubits")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import TextIO
 
 from sf_quantum.errors import InputError
-from sf_quantum.files import JSON, listing, mapping
+from sf_quantum.files import JSON, listing, mapping, parse_json
 from sf_quantum.journal import (
     ADVICE,
     DIRECTORY,
@@ -416,7 +415,7 @@ def _location(event: Event) -> str:
 
 def _score(output: str | None) -> float | None:
     try:
-        content = json.loads(Path(output or "", "cwl.output.json").read_text("utf-8"))
+        content = parse_json(Path(output or "", "cwl.output.json").read_text("utf-8"))
     except (OSError, ValueError):
         return None  # no score, or the folder is on another host
     score = mapping(content).get("score")

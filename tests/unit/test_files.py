@@ -16,7 +16,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sf_quantum.errors import InputError
-from sf_quantum.files import JSON, read_json, replacing, write_json
+from sf_quantum.files import (
+    JSON,
+    MAX_NESTING,
+    parse_json,
+    read_json,
+    replacing,
+    write_json,
+)
 
 
 @contextmanager
@@ -117,11 +124,23 @@ def test_only_a_file_is_replaced(place: str) -> None:
     assert str(caught.value) == f"{place}: not a file; name a file that may be replaced"
 
 
+@given(st.integers(0, 2000), st.sampled_from(['[1, "[", ', '{"[\\"[": ']))
+def test_json_is_read_if_it_is_not_nested_too_deeply(depth: int, opening: str) -> None:
+    text = opening * depth + "1" + "]}"[opening[0] == "{"] * depth
+    if depth > MAX_NESTING:
+        with pytest.raises(ValueError, match="nested more than 200 deep"):
+            parse_json(text)
+    else:
+        assert parse_json(text) == json.loads(text)
+
+
 @pytest.mark.parametrize("content", ["9" * 5000, "[" * 100_000])
 def test_json_that_python_cannot_hold_is_one_line(tmp_path: Path, content: str) -> None:
     path = tmp_path / "a.json"
     path.write_text(content)
-    with pytest.raises(InputError, match="nested too deeply, or a number is too long"):
+    with pytest.raises(
+        InputError, match=r"nested more than 200 deep|Exceeds the limit"
+    ):
         read_json(path, "problem")
 
 

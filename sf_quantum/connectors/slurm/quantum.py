@@ -14,6 +14,7 @@ import shlex
 import time
 import uuid
 from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 
 from streamflow.core.exception import (
@@ -32,7 +33,7 @@ from sf_quantum.connectors.slurm.queue import SlurmQueue
 from sf_quantum.connectors.slurm.services import SlurmService
 from sf_quantum.connectors.tracebacks import traceback_filter
 from sf_quantum.errors import InputError
-from sf_quantum.files import JSON
+from sf_quantum.files import JSON, listing, mapping, parse_json
 from sf_quantum.qpu import RESOURCES, account, qrmi_config
 from sf_quantum.qpu.account import CommandRun, LeaseUsage
 from sf_quantum.qpu.leases import TROUBLE_SECONDS
@@ -389,13 +390,12 @@ def _read_states(text: str) -> list[_QpuState] | None:
     """Read the output of ``sfq qpus --json``, ignoring lines of other programs."""
     for line in text.splitlines():
         if line.startswith("{"):
-            try:
+            with suppress(ValueError, KeyError):
+                qpus = listing(mapping(parse_json(line))["qpus"])
                 return [
-                    _QpuState(str(one["qpu"]), str(one["state"]), str(one["note"]))
-                    for one in json.loads(line)["qpus"]
+                    _QpuState(str(qpu["qpu"]), str(qpu["state"]), str(qpu["note"]))
+                    for qpu in map(mapping, qpus)
                 ]
-            except (ValueError, KeyError, TypeError):
-                continue
     return None
 
 

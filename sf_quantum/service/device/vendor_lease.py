@@ -20,7 +20,7 @@ from pathlib import Path
 
 from sf_quantum import backoff, qpu
 from sf_quantum.errors import InputError, QpuError, QuantumError
-from sf_quantum.files import JSON, listing, mapping, replacing
+from sf_quantum.files import JSON, listing, mapping, parse_json, replacing
 from sf_quantum.net.transport import Unsendable
 from sf_quantum.qpu import AuthenticationError, Qpu
 from sf_quantum.qpu.jobs import LeaseLost
@@ -87,7 +87,7 @@ class VendorLease:
         if self._held is not None or not file.exists():
             return
         try:
-            self._saved = mapping(json.loads(file.read_bytes()))
+            self._saved = mapping(parse_json(file.read_bytes()))
             self._unwanted = [*map(str, listing(self._saved.get("unwanted")))]
             if (token := self._saved.get("held")) is None:
                 return

@@ -18,7 +18,7 @@ from pathlib import Path
 from sf_quantum.backoff import Deadline
 from sf_quantum.connectors.slurm.transport import answers
 from sf_quantum.errors import InputError, QuantumError
-from sf_quantum.files import JSON, listing, mapping
+from sf_quantum.files import JSON, listing, mapping, parse_json
 from sf_quantum.net.transport import KeptClient, Unreachable, Unsendable
 
 # of the API: those before it lack keys of jobs, those after it have other types
@@ -132,7 +132,7 @@ def claims(token: str) -> dict[str, JSON]:
     """The claims of a JSON Web Token (RFC 7519), not verified; none of another token."""
     with suppress(ValueError, IndexError):
         body = token.split(".")[1]
-        return mapping(json.loads(base64.urlsafe_b64decode(f"{body}===")))
+        return mapping(parse_json(base64.urlsafe_b64decode(f"{body}===")))
     return {}
 
 
@@ -263,7 +263,7 @@ class Slurmrestd:
             raise RestError(f"slurmrestd refuses access: {reason}", temporary=True)
         found: dict[str, JSON] | None = None
         with suppress(ValueError):
-            found = mapping(json.loads(answer))
+            found = mapping(parse_json(answer))
         if found and (errors := listing(found.get("errors"))):
             told = [mapping(one) for one in errors]
             raise self._failure(told, token, definite=status == 400)
