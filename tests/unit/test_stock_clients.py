@@ -9,7 +9,7 @@ import struct
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack, closing
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -136,18 +136,39 @@ def test_clients_in_trouble_leave_the_jobs_standard_error_alone(
     assert capfd.readouterr().err == ""
 
 
-def test_connections_have_a_bound(
+@pytest.mark.parametrize("says", [b"", b"GET /accessible HTTP/1.1\r\n"])
+def test_connections_without_a_credential_give_way(
+    service: RunningService, monkeypatch: pytest.MonkeyPatch, says: bytes
+) -> None:
+    monkeypatch.setattr(stock_clients, "MOST_CONNECTIONS", 2)
+    with forwarding(service) as variables, ExitStack() as strangers:
+        ask = Asked(variables)
+        url = urlsplit(variables["DWAVE_API_ENDPOINT"])
+        for _ in range(5):
+            stranger = socket.create_connection((url.hostname, url.port), SECONDS)
+            strangers.enter_context(stranger).sendall(says)
+        assert ask("GET", "/v1/device")[0] == 200
+    until(no_request, "the connections have ended")
+
+
+def test_connections_with_the_credential_have_a_bound(
     service: RunningService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stock_clients, "MOST_CONNECTIONS", 1)
     with forwarding(service) as variables:
         ask = Asked(variables)
         url = urlsplit(variables["DWAVE_API_ENDPOINT"])
-        with socket.create_connection((url.hostname, url.port), SECONDS):
-            until(lambda: not no_request(), "the connection is accepted")
+        kept = http.client.HTTPConnection(f"{url.hostname}:{url.port}", timeout=SECONDS)
+        with closing(kept):
+            kept.request(
+                "GET",
+                "/v1/device",
+                headers={"X-Auth-Token": variables["DWAVE_API_TOKEN"]},
+            )
+            assert kept.getresponse().read()
             with pytest.raises((http.client.RemoteDisconnected, ConnectionError)):
                 ask("GET", "/v1/device")
-        until(no_request, "the connection is over")
+        until(no_request, "the connection has ended")
         assert ask("GET", "/v1/device")[0] == 200
 
 

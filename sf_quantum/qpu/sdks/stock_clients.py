@@ -17,7 +17,7 @@ import secrets
 import socket
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from email.message import Message
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import ClassVar, TypeAlias
@@ -47,8 +47,11 @@ PUBLIC = (("GET", "/accessible"), ("GET", "/qpu/specs"))
 # as the largest body that a service takes
 MOST_BYTES = 256 * 1024 * 1024
 SECONDS = 120.0
-# each is a thread of the job's, and any user of the machine can open one
+# Each connection is a thread of the job's. Any user of the machine can open one, so those
+# that have shown no credential give way to new ones.
 MOST_CONNECTIONS = 100
+# Longest wait for the thread of a connection that has given way.
+GIVE_WAY_SECONDS = 1.0
 # of a connection and not of a request, or what this sets itself
 _OWN = {
     "authorization",
@@ -99,11 +102,11 @@ def variables(
         yield {}
         return
     secret = secrets.token_hex(16)
-    known = {
+    attributes = {
         "service": qpu.service,
         "credentials": (secret.encode(), f"Bearer {secret}".encode()),
     }
-    handler = type("Handler", (_Handler,), known)
+    handler = type("Handler", (_Handler,), attributes)
     with _Server(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
@@ -145,17 +148,40 @@ def _qrmi(
 
 
 class _Server(ThreadingHTTPServer):
+    request_queue_size = MOST_CONNECTIONS
+
     def __init__(
         self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]
     ) -> None:
         self._free = threading.Semaphore(MOST_CONNECTIONS)
+        # Connections without a credential so far, the oldest first.
+        self._strangers: dict[Request, None] = {}
+        self._lock = threading.Lock()
         super().__init__(address, handler)
 
     def process_request(self, request: Request, address: tuple[str, int]) -> None:
-        if self._free.acquire(blocking=False):
+        if self._free.acquire(blocking=False) or self._has_given_way():
+            with self._lock:
+                self._strangers[request] = None
             super().process_request(request, address)
         else:
             self.shutdown_request(request)
+
+    def _has_given_way(self) -> bool:
+        """Close the oldest connection without a credential, if there is one."""
+        with self._lock:
+            oldest = next(iter(self._strangers), None)
+            if not isinstance(oldest, socket.socket):
+                return False
+            del self._strangers[oldest]
+            with suppress(OSError):  # its client may have closed it
+                oldest.shutdown(socket.SHUT_RDWR)
+        return self._free.acquire(timeout=GIVE_WAY_SECONDS)
+
+    def trust(self, request: Request) -> None:
+        """Let a connection that has shown the credential keep its place."""
+        with self._lock:
+            self._strangers.pop(request, None)
 
     def process_request_thread(
         self, request: Request, address: tuple[str, int]
@@ -163,6 +189,7 @@ class _Server(ThreadingHTTPServer):
         try:
             super().process_request_thread(request, address)
         finally:
+            self.trust(request)  # it has ended
             self._free.release()
 
     def handle_error(self, *_: object) -> None:
@@ -170,6 +197,7 @@ class _Server(ThreadingHTTPServer):
 
 
 class _Handler(BaseHTTPRequestHandler):
+    server: _Server
     service: ClassVar[ServiceClient]
     credentials: ClassVar[tuple[bytes, bytes]]
     protocol_version = "HTTP/1.1"
@@ -179,7 +207,10 @@ class _Handler(BaseHTTPRequestHandler):
         """Log nothing: standard error is the job's."""
 
     def _forward(self) -> None:
-        if (self.command, self.path) not in PUBLIC and not self._is_known():
+        known, public = self._is_known(), (self.command, self.path) in PUBLIC
+        if known:
+            self.server.trust(self.connection)
+        elif not public or "Content-Length" in self.headers:
             return self.send_error(401)
         if not self.path.isascii():
             return self.send_error(400)
