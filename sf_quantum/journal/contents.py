@@ -8,8 +8,6 @@ import shlex
 import stat
 from collections.abc import Iterator
 
-#: of larger files, the size and the time of the last change stand for the contents
-CHECKED_BYTES = 2**26
 #: a larger folder has no digest
 ENTRIES = 100_000
 
@@ -38,29 +36,23 @@ def digest_script(folder: str) -> str:
     The two differ, so a digest is compared with another one of the same kind only. It
     prints nothing if the folder is missing.
     """
-    blocks = CHECKED_BYTES // 512
     return (
         f"cd {shlex.quote(folder)} 2>/dev/null || exit 0; "
         f'test "$(find -L . 2>/dev/null | head -n {ENTRIES + 1} | wc -l)" '
         f"-le {ENTRIES} || exit 0; "
         "{ find -L . -type d; "
-        rf"find -L . \( -type f -o -type l \) -size -{blocks + 1} "
-        "-exec sha1sum {} +; "
-        rf"find -L . -type f -size +{blocks} -exec ls -lnL {{}} +; "
+        r"find -L . \( -type f -o -type l \) -exec sha1sum {} +; "
         "} 2>&1 | LC_ALL=C sort | sha1sum"
     )
 
 
 def of_file(path: str) -> str:
-    """The SHA-1 of a file's contents or, if it is large, its size and time of change.
+    """Return the SHA-1 of a file's contents, which StreamFlow computes of outputs, too.
 
     :raises OSError: if it is missing or cannot be read
     """
-    status = os.stat(path)
-    if not stat.S_ISREG(status.st_mode):
+    if not stat.S_ISREG(os.stat(path).st_mode):
         return "special"
-    if status.st_size > CHECKED_BYTES:
-        return f"{status.st_size} {status.st_mtime_ns}"
     with open(path, "rb") as file:
         return hashlib.file_digest(file, _sha1).hexdigest()
 
