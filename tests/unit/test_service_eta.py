@@ -9,44 +9,13 @@ from statistics import fmean, median
 import pytest
 
 from sf_quantum.service.domain.jobs import JobClass, Kind, Lease, Pattern
-from sf_quantum.service.scheduling.eta import HOST_SECONDS, Arrivals, Estimator, Pace
+from sf_quantum.service.scheduling.eta import Arrivals, Estimator
 from sf_quantum.service.scheduling.held import FEW, LATEST, HeldLeases, Overtaking
+from sf_quantum.service.scheduling.pace import Pace
 from sf_quantum.service.scheduling.pending import PendingJobs
 from sf_quantum.service.scheduling.policies.classes import Classes
 from sf_quantum.service.scheduling.work import PendingJob, Work
 from tests.benchmarks import eta, eta_oracle, eta_tenants
-
-
-def test_nothing_observed_the_model_holds() -> None:
-    pace = Pace()
-    assert pace.job_seconds("problem", 2.0) == pytest.approx(2 + HOST_SECONDS)
-    works = {"problem": Work(3, 6.0), "sequence": Work(1, 1.0)}
-    assert pace.seconds(works) == pytest.approx(7 + 4 * HOST_SECONDS)  # type: ignore[arg-type]
-    assert pace.seconds({}) == 0
-
-
-def test_a_slow_device_is_found_out_by_kind() -> None:
-    pace = Pace()
-    for _ in range(20):
-        pace.observe("problem", 1.0, 3.0)
-    assert pace.job_seconds("problem", 2.0) == pytest.approx(6, rel=0.01)
-    assert pace.job_seconds("sequence", 2.0) == pytest.approx(2, rel=0.01)
-
-
-def test_a_device_without_waits_is_told_by_what_jobs_cost_the_host() -> None:
-    pace = Pace()
-    for _ in range(20):
-        pace.observe("problem", 0.0, 0.02)
-    assert pace.seconds({"problem": Work(10, 0.0)}) == pytest.approx(0.2)
-
-
-def test_what_changed_is_forgotten() -> None:
-    pace = Pace()
-    for ratio in (5.0, 1.0):
-        for _ in range(200):
-            pace.observe("problem", 1.0, ratio)
-    assert pace.job_seconds("problem", 1.0) == pytest.approx(1, rel=0.1)
-
 
 HIGHER: tuple[JobClass, ...] = ("production", "quality", "test")
 

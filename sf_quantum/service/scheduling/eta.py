@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from sf_quantum.service.domain.jobs import CLASSES, JobClass, Kind, Lease
 from sf_quantum.service.scheduling.held import HeldLeases, Overtaking
+from sf_quantum.service.scheduling.pace import Pace
 from sf_quantum.service.scheduling.policies.base import Policy
 from sf_quantum.service.scheduling.work import Clock, PendingJob, Work
 
-# overhead of reading and writing a job; also keeps the ratio defined with time scale 0
-HOST_SECONDS = 0.005
-# weight of an observed run time per later one; halves after 34
+# weight of a submission per later one; halves after 34
 DECAY = 0.98
 # weight of an observed attempt per later one; halves after 69
 MEMORY = 0.99
@@ -26,36 +24,6 @@ LASTS_AGAIN = 0.5
 # upper 95 % confidence bound of the number of arrivals in a period if an equal period
 # had none (Hanley and Lippman-Hand, JAMA 249, 1983, p. 1743)
 RULE_OF_THREE = 3
-
-
-class Pace:
-    """Ratio of observed to modelled run times, for each kind of job.
-
-    It is a ratio of sums rather than a mean of ratios, because an ETA is the total of
-    many jobs, long and short.
-    """
-
-    def __init__(self) -> None:
-        self._modelled: defaultdict[Kind, float] = defaultdict(float)
-        self._observed: defaultdict[Kind, float] = defaultdict(float)
-
-    def observe(self, kind: Kind, modelled: float, observed: float) -> None:
-        """Add a completed job: its modelled run time, and that until the next could start."""
-        self._modelled[kind] = self._modelled[kind] * DECAY + modelled + HOST_SECONDS
-        self._observed[kind] = self._observed[kind] * DECAY + observed
-
-    def seconds(self, works: Mapping[Kind, Work]) -> float:
-        return sum(
-            self._ratio(kind) * (work.seconds + work.jobs * HOST_SECONDS)
-            for kind, work in works.items()
-        )
-
-    def job_seconds(self, kind: Kind, modelled: float) -> float:
-        return self.seconds({kind: Work(1, modelled)})
-
-    def _ratio(self, kind: Kind) -> float:
-        modelled = self._modelled[kind]
-        return self._observed[kind] / modelled if modelled else 1.0
 
 
 class Arrivals:

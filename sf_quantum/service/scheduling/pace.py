@@ -1,0 +1,187 @@
+"""How long jobs take on a device, from how long the model says: set-up, and a rate."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict, deque
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import combinations
+from statistics import fmean
+from typing import NamedTuple
+
+from sf_quantum.service.domain.jobs import Kind
+from sf_quantum.service.scheduling.work import Work
+
+# set-up of a job until one was observed: a job is read and written
+HOST_SECONDS = 0.005
+# observations that are kept of each size
+LATEST = 32
+# of these, the longest are left out if they took so much longer than the usual ones: a
+# process had to start, or the machine was busy
+LONG, MAX_LEFT_OUT = 1.25, 3
+# largest weight of a size, and its factor per later job of another size; halves after 34
+MAX_WEIGHT, DECAY = 8, 0.98
+# shorter times are alike
+NEGLIGIBLE_SECONDS = 1e-3
+# set-up that is as plausible as none; a process takes some tenths of a second to start
+PLAUSIBLE_SETUP_SECONDS = 0.2
+# weights of the prior, relative to an observation that confirms an earlier one
+SETUP_WEIGHT, RATE_WEIGHT, LARGE_RATE_WEIGHT = 0.4, 0.3, 0.2
+
+
+class Line(NamedTuple):
+    """The time of a job: ``setup_seconds + rate * modelled``."""
+
+    setup_seconds: float = HOST_SECONDS
+    rate: float = 1.0
+
+    def seconds(self, modelled: float, jobs: int = 1) -> float:
+        return jobs * self.setup_seconds + self.rate * modelled
+
+    def implausibility(self, largest: float) -> float:
+        """Return the weight of the prior against it, as of a difference of logarithms.
+
+        :param largest: run time by the model of the largest jobs, which tell most of the
+            rate: of jobs that take less than a process that starts, it is hardly seen
+        """
+        setup = abs(self.setup_seconds - HOST_SECONDS) / PLAUSIBLE_SETUP_SECONDS
+        rate = abs(math.log(self.rate))
+        of_rate = RATE_WEIGHT * rate + LARGE_RATE_WEIGHT * rate**2
+        hidden = PLAUSIBLE_SETUP_SECONDS / max(largest, NEGLIGIBLE_SECONDS)
+        return SETUP_WEIGHT * math.log1p(setup) + of_rate * (1 + hidden)
+
+
+class Run(NamedTuple):
+    """A job that has completed, or the mean of several.
+
+    :param modelled: its run time by the model
+    :param observed: seconds until the next job could start
+    :param weight: number of observations that confirm an earlier one
+    """
+
+    modelled: float
+    observed: float
+    weight: float = 1.0
+
+    @property
+    def ratio(self) -> float:
+        return self.observed / (self.modelled + HOST_SECONDS)
+
+    def excess(self, usual: Run) -> float:
+        """Return how much longer it took than another, which may have been smaller."""
+        larger = (self.modelled + HOST_SECONDS) / (usual.modelled + HOST_SECONDS)
+        as_long = max(usual.observed, NEGLIGIBLE_SECONDS) * max(1.0, larger)
+        return self.observed / as_long
+
+    def error(self, line: Line) -> float:
+        """Return the difference of logarithms of the observed and the expected time."""
+        expected = line.seconds(self.modelled) + NEGLIGIBLE_SECONDS
+        return abs(math.log((self.observed + NEGLIGIBLE_SECONDS) / expected))
+
+
+class Pace:
+    """Learns the run times of each kind of job.
+
+    Jobs are grouped by their modelled times, in powers of four. The mean of a group
+    without its longest is a point, so that neither a process that starts nor a busy
+    machine changes what is expected of other jobs, and a thousand small jobs do not hide
+    a large one. A point counts once two jobs agree. The line of least absolute deviations
+    through the points, in logarithms, is what is expected: its set-up is that of small
+    jobs, and its rate that of large ones. The rate lies within those of the points and
+    the model's.
+    """
+
+    def __init__(self) -> None:
+        self._sizes: defaultdict[Kind, dict[int, _Size]] = defaultdict(dict)
+        self._jobs: defaultdict[Kind, int] = defaultdict(int)
+        self._lines: dict[Kind, Line] = {}
+
+    def observe(self, kind: Kind, modelled: float, observed: float) -> None:
+        """Add a completed job: its modelled run time, and that until the next could start."""
+        self._jobs[kind] += 1
+        # 0 for what takes less than its set-up
+        number = max(0, math.frexp(modelled / HOST_SECONDS)[1]) // 2
+        size = self._sizes[kind].setdefault(number, _Size())
+        size.add(Run(modelled, observed), self._jobs[kind])
+        self._lines.pop(kind, None)
+
+    def seconds(self, works: Mapping[Kind, Work]) -> float:
+        return sum(
+            self._line(kind).seconds(work.seconds, work.jobs)
+            for kind, work in works.items()
+        )
+
+    def job_seconds(self, kind: Kind, modelled: float) -> float:
+        return self._line(kind).seconds(modelled)
+
+    def _line(self, kind: Kind) -> Line:
+        if (line := self._lines.get(kind)) is None:
+            jobs = self._jobs[kind]
+            points = [size.mean(jobs) for size in self._sizes[kind].values()]
+            self._lines[kind] = line = _fitted([one for one in points if one.weight])
+        return line
+
+
+class _Size:
+    """The latest jobs of one size."""
+
+    def __init__(self) -> None:
+        self._runs: deque[Run] = deque(maxlen=LATEST)
+        self._last = 0
+
+    def add(self, run: Run, number: int) -> None:
+        self._runs.append(run)
+        self._last = number
+
+    def mean(self, number: int) -> Run:
+        """Return the mean of the usual jobs.
+
+        :param number: number of jobs of all sizes so far
+        """
+        ratios = sorted(self._runs, key=lambda run: run.ratio)
+        usual = ratios[(len(ratios) - 1) // 4]
+        kept = sorted(self._runs, key=lambda run: run.excess(usual))
+        for _ in range(min(MAX_LEFT_OUT, len(kept) - 1)):
+            if kept[-1].excess(usual) > LONG:
+                kept.pop()
+        confirmed = min(len(kept) - 1, MAX_WEIGHT)
+        fresh = confirmed * DECAY ** (number - self._last)
+        modelled = fmean(run.modelled for run in kept)
+        observed = fmean(run.observed for run in kept)
+        # what was confirmed is remembered, until as much contradicts it
+        return Run(modelled, observed, max(fresh, min(confirmed, 1)))
+
+
+def _fitted(points: Sequence[Run]) -> Line:
+    largest = max((one.modelled for one in points), default=0.0)
+
+    def cost(line: Line) -> float:
+        errors = sum(one.weight * one.error(line) for one in points)
+        return errors + line.implausibility(largest)
+
+    return min(_candidates(points), key=cost)
+
+
+def _candidates(points: Sequence[Run]) -> Iterator[Line]:
+    """Yield the lines through two points, or one of them and the prior.
+
+    At least one line of least absolute deviations is among such lines (Bloomfield and
+    Steiger, Least Absolute Deviations, Birkhäuser, 1983, p. 6); here the deviations are
+    of logarithms, for which they are close.
+    """
+    yield Line()
+    ratios = [one.observed / one.modelled for one in points if one.modelled > 0]
+    least, most = min([1.0, *ratios]), max([1.0, *ratios])
+    lines = [
+        Line(one.observed - rate * one.modelled, rate)
+        for one in points
+        for rate in (1.0, least)
+    ]
+    for one, other in combinations([Run(0.0, HOST_SECONDS), *points], 2):
+        if other.modelled != one.modelled:
+            rise = other.observed - one.observed
+            rate = rise / (other.modelled - one.modelled)
+            lines.append(Line(one.observed - rate * one.modelled, rate))
+    for line in lines:
+        if line.setup_seconds >= 0 and line.rate > 0 and least <= line.rate <= most:
+            yield line
