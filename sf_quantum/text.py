@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TypeVar
 
 T = TypeVar("T")
+# characters of a message, or a name, that somebody else wrote
+MAX_CHARACTERS = 300
 # the beginnings of a text that spreadsheets interpret as a formula
 _FORMULAS = ("=", "+", "-", "@", "\t", "\r")
 
@@ -22,6 +24,19 @@ def one_line(text: str) -> str:
     return escaped(" ".join(text.split()))
 
 
+def shortened(text: str, max_characters: int = MAX_CHARACTERS) -> str:
+    """Have a text of any length be one line of so many characters at most.
+
+    What is left out is in the middle: messages begin with what failed, and end with why.
+    """
+    half = max_characters // 2
+    if len(text) > 4 * max_characters:  # to escape all of it would take long
+        text = f"{text[: 2 * half]} ... {text[-2 * half :]}"
+    if len(line := one_line(text)) <= max_characters:
+        return line
+    return f"{line[: half - 2]} ... {line[-(half - 3) :]}"
+
+
 def csv_cell(value: T) -> T | str:
     """Have a spreadsheet take a value for text, and not for a formula."""
     formula = isinstance(value, str) and value.startswith(_FORMULAS)
@@ -35,4 +50,4 @@ def rounded(value: float) -> str:
 
 def described(error: BaseException) -> str:
     """Describe an error of a library in one line of at most 300 characters."""
-    return " ".join(str(error).split())[:300] or type(error).__name__
+    return one_line(str(error)[:2000])[:MAX_CHARACTERS] or type(error).__name__

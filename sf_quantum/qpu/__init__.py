@@ -110,6 +110,9 @@ class Qpu(ABC):
     kinds: ClassVar[tuple[Kind, ...]] = ()
     #: whether :meth:`find` can look up a job by its tag
     finds: ClassVar[bool] = False
+    #: whether a job may have fewer reads than it asks for, as the vendor documents; such a
+    #: result is an error otherwise
+    fewer_reads: ClassVar[bool] = False
     #: whether jobs end with their lease, of which only a submission tells that it has ended
     sessions: ClassVar[bool] = False
 

@@ -32,11 +32,13 @@ from sf_quantum.qpu.jobs import (
 from sf_quantum.qpu.sfq import SfqQpu
 from sf_quantum.samplers import unknown
 from sf_quantum.service.config import ORIGINALS, File, OwnDevice, load, make_device
+from sf_quantum.service.device import vendor_answers
 from sf_quantum.service.device.emulator.device import DeviceSettings, EmulatedDevice
 from sf_quantum.service.device.emulator.technologies import TECHNOLOGIES, Technology
 from sf_quantum.service.device.limits import ComputeLimits
 from sf_quantum.service.device.qpu import QpuSettings
 from sf_quantum.service.domain.jobs import Size
+from sf_quantum.text import shortened
 from sf_quantum.validation import dotted, validated
 
 logger = logging.getLogger(__name__)
@@ -238,8 +240,8 @@ def _served(url: str, token_file: Path | None) -> Original:
             limits = validated(ComputeLimits, content, _key)
         except InputError as error:
             raise QpuError(f"{client.service.name}: bounds: {error}") from error
-    name = client.service.text(told, "name")
-    return Original(name, client.describe(), limits)
+    name = shortened(client.service.text(told, "name"))
+    return Original(name, vendor_answers.description(client.describe()), limits)
 
 
 def _configured(path: Path) -> Original:
@@ -249,7 +251,8 @@ def _configured(path: Path) -> Original:
     try:
         if isinstance(settings, QpuSettings):
             client = settings.client()
-            return Original(settings.name, client.describe(), client=type(client))
+            told = vendor_answers.description(client.describe())
+            return Original(settings.name, told, client=type(client))
         device = make_device(settings)
     except InputError as error:
         raise InputError(f"{path}: device: {error}") from error

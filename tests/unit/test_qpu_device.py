@@ -62,7 +62,12 @@ STATUS = QpuStatus("acme", "annealer", True, qubits=8, calibration="c1")
 DESCRIPTION = Description(
     "annealer", 8, ("problem",), shots=100, calibration={"id": "c1"}
 )
-COMPLETED = Outcome(Result('{"x": 1}'), qpu_seconds=2.0)
+SAMPLES = SampleSet.from_samples_bqm(  # type: ignore[no-untyped-call]
+    [{"a": 1, "b": 0, "c": 1}] * 5,
+    BinaryQuadraticModel.from_serializable(example_bqm()),
+).to_serializable()
+SAMPLES.pop("info")
+COMPLETED = Outcome(Result(json.dumps(SAMPLES)), qpu_seconds=0.5)
 ENTRY_POINTS = """[sf_quantum.qpus]
 acme = tests.unit.test_qpu_device:Acme
 acme-sampler = tests.unit.test_qpu_device:AcmeSampler
@@ -242,7 +247,7 @@ class ForEver(Sampler):
         while num_reads == 99:
             time.sleep(60)
         samples: SampleSet = SampleSet.from_samples_bqm(  # type: ignore[no-untyped-call]
-            dict.fromkeys(bqm.variables, 0), bqm
+            dict.fromkeys(bqm.variables, 0), bqm, num_occurrences=[num_reads]
         )
         samples.info.update(
             timing={"qpu_seconds": 0.25}, variable=os.environ[f"one_{TOKEN}"]
@@ -426,7 +431,7 @@ async def test_a_job_that_ends_while_the_service_is_down_is_booked_at_the_price(
     acme.raises["status"] = [QpuError("HTTP status 500")]
     async with running_queue(tmp_path, make(refresh_seconds=3600)) as queue:
         done = await over(queue, job)
-    assert (done.state, done.qpu_seconds, done.cost) == ("Completed", 2.0, 6.0)
+    assert (done.state, done.qpu_seconds, done.cost) == ("Completed", 0.5, 1.5)
 
 
 # whether it takes work
@@ -555,7 +560,7 @@ def test_a_lease_is_held_while_there_is_work(
         acme.jobs[job] = "Completed"
         assert device.poll(job, TASK).state == "Completed"
         assert acme.lease == "lease-1"
-        assert device.result(job, TASK).qpu_seconds == 2.0
+        assert device.result(job, TASK).qpu_seconds == 0.5
     device.refresh()
     assert acme.lease is None
     device.submit(TASK)
@@ -637,7 +642,8 @@ def test_a_lease_is_on_disk_before_it_is_used_and_readable_by_nobody_else(
 
     def submit(_: Acme, task: Task) -> str:
         kept.extend(
-            (file.read_text(), file.stat().st_mode) for file in folder.iterdir()
+            (file.read_text(), file.stat().st_mode)
+            for file in folder.glob("vendor-lease-*")
         )
         raise QpuError("the service is killed")
 
@@ -653,7 +659,7 @@ def test_a_lease_is_on_disk_before_it_is_used_and_readable_by_nobody_else(
     assert "lease-1" not in caplog.text
     device.close()
     assert acme.lease is None
-    (file,) = folder.iterdir()
+    (file,) = folder.glob("vendor-lease-*")
     assert json.loads(file.read_text()) == {"held": None, "unwanted": []}
 
 
@@ -720,7 +726,7 @@ def test_a_file_that_cannot_be_read_is_no_obstacle(
     device, other = make(), make(name="other")
     device.keep_in(folder)
     device.submit(TASK)
-    (file,) = folder.iterdir()
+    (file,) = folder.glob("vendor-lease-*")
     file.write_text(text)
     after = make()
     after.keep_in(folder)
@@ -938,14 +944,14 @@ def test_the_vendor_is_asked_when_a_job_should_end(
 
 
 def test_the_pace_of_jobs_is_learnt(device: QpuDevice, acme: Vendor) -> None:
-    acme.description = replace(acme.description, timing=Timing(2.0))
+    acme.description = replace(acme.description, timing=Timing(0.25))
     acme.told = replace(acme.told, calibration="c2")
     device.refresh()
-    acme.outcome = Outcome(Result(), qpu_seconds=2.0, seconds=6.0)
+    acme.outcome = Outcome(COMPLETED.result, qpu_seconds=0.25, seconds=0.75)
     device.result(device.submit(TASK), TASK)
     device.submit(TASK)
     (job,) = device._jobs.values()
-    assert job.expected_seconds == pytest.approx(6.0)
+    assert job.expected_seconds == pytest.approx(0.75)
 
 
 def test_a_job_that_the_vendor_has_forgotten_is_unknown(
@@ -1103,23 +1109,23 @@ def test_the_cost_is_learnt_from_what_was_billed(
     device = make(expected_seconds=7)
     device.refresh()
     assert device.cost({}) == Cost(7.0, 7.0)
-    for billed in (2.0, 3.0):
-        acme.outcome = Outcome(Result(), qpu_seconds=billed)
+    for billed in (0.5, 0.75):
+        acme.outcome = Outcome(COMPLETED.result, qpu_seconds=billed)
         device.result(device.submit(TASK), TASK)
-    assert device.cost({}).qpu_seconds == pytest.approx(2.2)
-    assert device.cost({}).spread == pytest.approx(0.4)
+    assert device.cost({}).qpu_seconds == pytest.approx(0.55)
+    assert device.cost({}).spread == pytest.approx(0.1)
     # one that failed or was cancelled says nothing of the others
     acme.outcome = Outcome(failure="it burnt", qpu_seconds=1000.0)
     device.result(device.submit(TASK), TASK)
     # where nothing is billed, the time that it was seen to run counts
-    acme.outcome = Outcome(Result())
+    acme.outcome = Outcome(COMPLETED.result)
     job = device.submit(TASK)
     device.result(job, TASK)
-    assert device.cost({}).qpu_seconds == pytest.approx(2.2)
+    assert device.cost({}).qpu_seconds == pytest.approx(0.55)
     job = device.submit(TASK)
     device.poll(job, TASK)
     device.result(job, TASK)
-    assert device.cost({}).qpu_seconds < 2.2
+    assert device.cost({}).qpu_seconds < 0.55
 
 
 def test_the_time_of_a_job_whose_start_was_not_seen_is_not_learnt(
@@ -1129,19 +1135,19 @@ def test_the_time_of_a_job_whose_start_was_not_seen_is_not_learnt(
     former.refresh()
     device.refresh()
     first, second, third = (former.submit(TASK) for _ in range(3))
-    acme.outcome = Outcome(Result())
+    acme.outcome = Outcome(COMPLETED.result)
     device.poll(first, TASK)
     device.result(first, TASK)
     assert device.cost({}) == Cost(7.0, 7.0)
     # unless the vendor tells it
     for job in (second, third):
-        acme.outcome = Outcome(Result(), qpu_seconds=2.0, seconds=6.0)
+        acme.outcome = Outcome(COMPLETED.result, qpu_seconds=0.5, seconds=0.75)
         device.result(job, TASK)
-    assert device.cost({}) == Cost(2.0, 0.0)
+    assert device.cost({}) == Cost(0.5, 0.0)
     # how long it takes for its cost is not known: neither is what it was to cost
     device.submit(TASK)
     (own,) = device._jobs.values()
-    assert own.expected_seconds == 2.0
+    assert own.expected_seconds == 0.5
 
 
 # a kind without jobs

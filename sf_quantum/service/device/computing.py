@@ -33,7 +33,7 @@ from sf_quantum.files import JSON, listing, mapping
 from sf_quantum.qpu.jobs import JobParameters
 from sf_quantum.samplers import problem
 from sf_quantum.samplers.neal import SEEDS, SWEEPS, NealSampler
-from sf_quantum.service.device import merging
+from sf_quantum.service.device import merging, verification
 from sf_quantum.service.device.emulator import aer, annealing, optics, pulses
 from sf_quantum.service.device.emulator.computation import NOISE
 from sf_quantum.service.device.emulator.noise import Noise
@@ -187,6 +187,21 @@ def merge(payload: str, *, by_circuit: bool) -> Answer:
     return merging.merge(json.loads(payload), by_circuit=by_circuit)
 
 
+def verify(
+    payload: str, *, kind: Kind, characters: int, shots: int, fewer: bool
+) -> Answer:
+    """Check a result of a vendor; see :func:`.verification.verified`.
+
+    :param payload: of the job, of so many characters, and then the text of the result
+    """
+    job, text = payload[:characters], payload[characters:]
+    try:
+        told = verification.verified(kind, job, text, shots, fewer=fewer)
+    except verification.WrongResult as error:
+        return {"info": {"wrong": str(error)}}
+    return {**told.content, "info": {"difference": told.difference}}
+
+
 CALLS: Mapping[str, Callable[..., Answer]] = {
     "run": run,
     "solve": solve,
@@ -195,6 +210,7 @@ CALLS: Mapping[str, Callable[..., Answer]] = {
     "size": size,
     "optics": check_optics,
     "merge": merge,
+    "verify": verify,
 }
 
 

@@ -50,11 +50,16 @@ from sf_quantum.qpu.jobs import (
     UnknownJob,
 )
 from sf_quantum.samplers.problem import FieldError
-from sf_quantum.service.device import problems
+from sf_quantum.service.device import problems, processes, vendor_answers
 from sf_quantum.service.device.circuits import texts as circuit_texts
 from sf_quantum.service.device.emulator import photonic
 from sf_quantum.service.device.protocol import Cost, Device, DeviceStatus, Recovery
 from sf_quantum.service.device.sampling import Samplings
+from sf_quantum.service.device.vendor_answers import (
+    Passed,
+    VendorAnswers,
+    bounded_errors,
+)
 from sf_quantum.service.device.vendor_lease import Held, VendorLease
 from sf_quantum.service.domain.jobs import Size
 from sf_quantum.service.domain.settings import NotNegative, Positive
@@ -251,6 +256,7 @@ class _Job:
     :param ours: whether this service has submitted it, and has seen when it started
     :param due: when the vendor is asked about it again
     :param seen: when the service last asked for it, or will after a pause
+    :param waited_until: when it was last known not to have run yet
     """
 
     cost_seconds: float
@@ -259,6 +265,7 @@ class _Job:
     ours: bool = False
     due: float = -math.inf
     seen: float = field(default_factory=time.monotonic)
+    waited_until: float = field(default_factory=time.monotonic)
     running_since: float | None = None
     cancelled: bool = False
     woken: threading.Event = field(default_factory=threading.Event)
@@ -269,6 +276,12 @@ class _Job:
         began = self.running_since
         ran = 0.0 if began is None else time.monotonic() - began
         return self.expected_seconds - ran
+
+    @property
+    def ran(self) -> float:
+        """Seconds since it was seen to run or, if it was not, to wait."""
+        began = self.running_since
+        return time.monotonic() - (self.waited_until if began is None else began)
 
     @property
     def left(self) -> float:
@@ -297,6 +310,7 @@ class QpuDevice(Device):
             idle_seconds=settings.idle_seconds,
         )
         self._kind = type(self._lease.driver)
+        self._answers = VendorAnswers(self.name, fewer_reads=self._kind.fewer_reads)
         self._samplings = None if self._kind.kinds else Samplings(self._wake)
         self._description = Description("unknown", 0, self._kind.kinds or ("problem",))
         self._described = -math.inf
@@ -326,6 +340,7 @@ class QpuDevice(Device):
     def keep_in(self, folder: Path) -> None:
         # a token is of use at this vendor only
         self._lease.keep_in(folder / f"vendor-lease-{self.identity[:16]}.json")
+        self._answers.keep_in(folder, self.identity)
 
     # how it is
 
@@ -378,16 +393,8 @@ class QpuDevice(Device):
             return
         began = time.monotonic()
         try:
-            if self._access.why:
-                self._lease.read_credentials()
-            self._status = status = self._lease.driver.status()
-            self._describe(status)
-            self._answered()
-            self._lease.maintain(self._busy)
-            if self._access.why:  # is it accepted again?
-                self._lease.take()
-                self._lease.done()
-                self._access.why = ""
+            with bounded_errors():
+                self._refresh()
         except NotAccepted as error:
             self._vendor.noted(error)  # too many requests
         except NoLease:
@@ -397,6 +404,21 @@ class QpuDevice(Device):
         except InputError as error:
             self._refused(error)
 
+    def _refresh(self) -> None:
+        if self._access.why:
+            self._lease.read_credentials()
+        self._status = status = self._read_status()
+        self._describe(status)
+        self._answered()
+        self._lease.maintain(self._busy)
+        if self._access.why:  # is it accepted again?
+            self._lease.take()
+            self._lease.done()
+            self._access.why = ""
+
+    def _read_status(self) -> QpuStatus:
+        return vendor_answers.status(self._lease.driver.status())
+
     def _describe(self, status: QpuStatus) -> None:
         age = time.monotonic() - self._described
         renewed = status.calibration != self._calibration
@@ -404,7 +426,8 @@ class QpuDevice(Device):
         if not due or self._descriptions.left:
             return
         try:
-            self._description = self._lease.driver.describe()
+            told = self._lease.driver.describe()
+            self._description = vendor_answers.description(told)
         except NotAccepted as error:
             self._descriptions.noted(error)
             if error.retry_seconds is not None:  # it asks for a pause of all requests
@@ -493,10 +516,7 @@ class QpuDevice(Device):
         mean, variance = self._billed
         return Cost(mean, math.sqrt(variance))
 
-    def _learn(self, job: _Job, outcome: Outcome) -> None:
-        elapsed = outcome.seconds
-        if elapsed is None and job.ours and job.running_since is not None:
-            elapsed = time.monotonic() - job.running_since
+    def _learn(self, job: _Job, outcome: Outcome, elapsed: float | None) -> None:
         seconds = elapsed if outcome.qpu_seconds is None else outcome.qpu_seconds
         if outcome.result is None or seconds is None:
             return
@@ -550,6 +570,7 @@ class QpuDevice(Device):
                 raise NotAccepted(trouble.why, left)
         job = self._new_job(self.cost(task.parameters).qpu_seconds)
         samplings = self._samplings
+        self._answers.jobs.begin(task.tag)
 
         def submitted(held: Held) -> str:
             job.lease, job.ours = held.token, True
@@ -557,18 +578,24 @@ class QpuDevice(Device):
                 return samplings.submit(task, held.variables)
             return held.jobs.submit(task)
 
-        job_id = self._ask(submitted)
+        job_id = self._answers.job_id(self._ask(submitted), task.tag)
         with self._lock:
             self._jobs[job_id] = job
+        processes.start()  # in which its result is checked
         return job_id
 
     def find(self, tag: str) -> str | None:
-        return self._look_up(lambda jobs: jobs.find(tag)) if self._kind.finds else None
+        if not self._kind.finds:
+            return None
+        job_id = self._look_up(lambda jobs: jobs.find(tag))
+        return None if job_id is None else self._answers.job_id(job_id, tag)
 
     def others(self, tag: str, job_id: str) -> Sequence[str]:
         if not self._kind.finds:
             return ()
-        return self._look_up(lambda jobs: jobs.others(tag, job_id))
+        found = self._look_up(lambda jobs: jobs.others(tag, job_id))
+        # what belongs to another submission must not be cancelled
+        return [one for one in found if not self._answers.jobs.is_other(one, tag)]
 
     def _look_up(self, call: Callable[[Qpu], T]) -> T:
         try:
@@ -589,9 +616,12 @@ class QpuDevice(Device):
         if vendor is not None and vendor.left and not woken:
             raise QpuError(vendor.why)
         job.due = time.monotonic() + pause
-        progress = self._about(job_id, lambda jobs: self._priced(jobs).poll(job_id))
+        told = self._about(job_id, lambda jobs: self._priced(jobs).poll(job_id))
+        progress = vendor_answers.progress(told)
         if progress.state == "Running" and job.running_since is None:
             job.running_since = time.monotonic()
+        if progress.state == "Queued":
+            job.waited_until = time.monotonic()
         job.due = time.monotonic() + self._pause(job, progress)
         return progress
 
@@ -620,6 +650,10 @@ class QpuDevice(Device):
         outcome = self._about(
             job_id, lambda jobs: self._priced(jobs).result(job_id, task)
         )
+        # read now: the check of a large result takes a while
+        ran, at_vendor = job.ran, self._answers.jobs.seconds_since(task.tag)
+        passed = Passed(at_vendor, ran if job.ours else at_vendor or 0.0)
+        outcome = self._answers.outcome(outcome, job_id, task, passed)
         if self._samplings is not None and outcome.result is None:
             # its client was killed or has failed, and may have left a job there
             self._lease.abandon()
@@ -627,7 +661,11 @@ class QpuDevice(Device):
         if stopped and not job.cancelled:
             outcome = self._cancelled_there(job, outcome)
         self._forget(job_id)
-        self._learn(job, outcome)
+        elapsed, seen = outcome.seconds, job.running_since is not None
+        if elapsed is None and job.ours and (seen or outcome.result is not None):
+            outcome = replace(outcome, seconds=ran)
+            elapsed = ran if seen else None
+        self._learn(job, outcome, elapsed)
         return outcome
 
     def _cancelled_there(self, job: _Job, outcome: Outcome) -> Outcome:
@@ -724,7 +762,7 @@ class QpuDevice(Device):
         A job of an earlier service may be over before the first status is known.
         """
         if self._status is None and self._settings.cost_per_second is None:
-            self._status = self._lease.driver.status()
+            self._status = self._read_status()
         return jobs
 
     def _ask(self, call: Callable[[Held], T]) -> T:
@@ -738,7 +776,8 @@ class QpuDevice(Device):
     def _leased(self) -> Iterator[Held]:
         """Use the lease. If there is none, a request was not made."""
         try:
-            held = self._lease.take()
+            with bounded_errors():
+                held = self._lease.take()
         except NoLease as error:
             raise NotAccepted(str(error)) from error
         except InputError as error:
@@ -754,7 +793,8 @@ class QpuDevice(Device):
 
     def _answer(self, call: Callable[[Held], T], held: Held) -> T:
         try:
-            answer = call(held)
+            with bounded_errors():
+                answer = call(held)
         except AuthenticationError as error:
             self._refused(error)
             raise NotAccepted(str(error)) from error

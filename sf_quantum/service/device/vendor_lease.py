@@ -28,7 +28,9 @@ from sf_quantum.text import described
 
 logger = logging.getLogger(__name__)
 # between two renewals, whatever the vendor says
-RENEWAL_SECONDS = 1.0
+RENEWAL_SECONDS, MAX_RENEWAL_SECONDS = 1.0, 3600.0
+# characters of a lease's token, which may be a signed one
+MAX_TOKEN = 8192
 # for the jobs of the former service to be asked about, before its lease is idle
 FORMER_SECONDS = 10.0
 
@@ -155,7 +157,7 @@ class VendorLease:
                 wait_seconds=self._wait_seconds,
                 key=self._key,
             )
-            held = _held(driver, token)
+            held = _held(driver, _checked(token))
             with self._lock:
                 self._held = held
                 self._renewal = 0.0
@@ -288,8 +290,28 @@ class VendorLease:
             pause = self.driver.renew(held.token)
         finally:
             with self._lock:
-                seconds = math.inf if pause is None else max(pause, RENEWAL_SECONDS)
-                self._renewal = time.monotonic() + seconds
+                self._renewal = time.monotonic() + _pause(pause)
+
+
+def _pause(told: float | None) -> float:
+    """Return the seconds until a lease is renewed, whatever its vendor tells."""
+    if told is None:
+        return math.inf
+    if not told >= RENEWAL_SECONDS:  # also if it is not a number
+        return RENEWAL_SECONDS
+    return min(told, MAX_RENEWAL_SECONDS)
+
+
+def _checked(token: str) -> str:
+    """Check the token of a lease, which becomes a variable of the environment.
+
+    :raises QpuError: if it is not of printable characters
+    """
+    if not isinstance(token, str) or not token.isprintable():
+        raise QpuError("the vendor's lease has a token that is not a printable text")
+    if not 1 <= len(token) <= MAX_TOKEN:
+        raise QpuError(f"the vendor's lease has a token of {len(token)} characters")
+    return token
 
 
 def _held(driver: Qpu, token: str) -> Held:

@@ -13,6 +13,8 @@ from datetime import UTC, datetime
 from sf_quantum.files import JSON
 from sf_quantum.text import escaped
 
+# of a message, in which others, such as a QPU's vendor, may have a part
+MAX_CHARACTERS = 4000
 # what needs no quotes in a line of text
 _WORD = re.compile(r"[\w.@:/{}+-]+", re.ASCII)
 
@@ -25,7 +27,7 @@ class JsonFormatter(logging.Formatter):
             "time": _time(record),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": record.getMessage(),
+            "message": record.getMessage()[:MAX_CHARACTERS],
         }
         content |= _fields(record)
         if record.exc_info:
@@ -41,7 +43,7 @@ class TextFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         line = f"{_time(record)} {record.levelname} {record.name}: "
-        line += escaped(record.getMessage())
+        line += escaped(record.getMessage()[:MAX_CHARACTERS])
         for name, value in _fields(record).items():
             line += f" {name}={_value(value)}"
         if record.exc_info:

@@ -1,0 +1,68 @@
+"""What a vendor wrote, bounded in size, with texts that can be printed."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from sf_quantum.files import JSON
+from sf_quantum.text import shortened
+
+# of texts within a content; a few, such as a calibration's note, have a paragraph
+MAX_TEXT = 2000
+MAX_DEPTH = 16
+
+
+class TooLarge(ValueError):
+    """A content has more than is kept, or is nested too deeply."""
+
+
+@dataclass
+class _Budget:
+    characters: int
+
+    def take(self, characters: int) -> None:
+        self.characters -= characters
+        if self.characters < 0:
+            raise TooLarge("too large")
+
+
+def plain(content: JSON, max_characters: int) -> JSON:
+    """Copy a content: texts are printable, and numbers finite; others are ``None``.
+
+    What is no JSON, in a client that is not typed, is ``None`` too.
+
+    :param max_characters: of its JSON text, about
+    :raises TooLarge: if it has more, or is nested too deeply
+    """
+    return _plain(content, _Budget(max_characters), 0)
+
+
+def _plain(content: JSON, budget: _Budget, depth: int) -> JSON:
+    if depth > MAX_DEPTH:
+        raise TooLarge("nested too deeply")
+    if isinstance(content, str):
+        return _text(content, budget)
+    if isinstance(content, dict):
+        return {
+            _text(str(key), budget): _plain(value, budget, depth + 1)
+            for key, value in content.items()
+        }
+    if isinstance(content, list | tuple):
+        budget.take(2)
+        return [_plain(value, budget, depth + 1) for value in content]
+    budget.take(8)
+    if isinstance(content, bool) or content is None:
+        return content
+    if isinstance(content, int):  # longer ones are not read, or written, by everyone
+        return content if content.bit_length() <= 1023 else None
+    if isinstance(content, float):
+        return content if math.isfinite(content) else None
+    return None
+
+
+def _text(text: str, budget: _Budget) -> str:
+    if len(text) > MAX_TEXT or not text.isprintable():
+        text = shortened(text, MAX_TEXT)
+    budget.take(len(text) + 4)
+    return text

@@ -1,0 +1,375 @@
+"""What a vendor answers, checked before it counts.
+
+Whatever a vendor says of itself or of a job comes here before the service uses, stores,
+bills, logs or lists it: results (:mod:`.verification`), times, job ids
+(:mod:`.vendor_jobs`), states, descriptions and messages. What is wrong in an answer is
+logged and kept (:mod:`.evidence`).
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import get_args
+
+from sf_quantum.errors import InputError, QpuError, QuantumError
+from sf_quantum.files import JSON, mapping
+from sf_quantum.qpu import QpuStatus
+from sf_quantum.qpu.jobs import (
+    Description,
+    Kind,
+    Outcome,
+    Progress,
+    Result,
+    State,
+    Task,
+    Timing,
+    Topology,
+    count,
+    number,
+)
+from sf_quantum.service.device import processes
+from sf_quantum.service.device.evidence import Evidence
+from sf_quantum.service.device.foreign import TooLarge, plain
+from sf_quantum.service.device.limits import ComputeLimits
+from sf_quantum.service.device.vendor_jobs import VendorJobs, WrongId
+from sf_quantum.text import MAX_CHARACTERS, shortened
+
+# of the check of a result: one of 20 MB takes seconds, and a tenth of the memory
+LIMITS = ComputeLimits(memory_gib=8.0, cpu_seconds=300)
+# of the same check, whose process may have been killed where memory is short
+CHECKS = 2
+# A vendor may round up to whole seconds, and its clock may be a little faster.
+SPARE_SECONDS, SPARE_SHARE = 1.0, 0.01
+# characters of a result's info, of a calibration, of a device's properties and of its specs
+MAX_INFO, MAX_CALIBRATION = 2**20, 2**18
+MAX_SOLVER, MAX_SPECS = 2**22, 2**24
+# in what a vendor says of itself
+MAX_WAIT_SECONDS = 366 * 86400.0
+MAX_COUNT = 10**7
+DAY_SECONDS = 86400.0
+
+
+@dataclass(frozen=True)
+class Passed:
+    """How long a job was at its vendor, by the service's own clock.
+
+    :param at_vendor: seconds since it was first sent; ``None`` if that is unknown
+    :param on_qpu: seconds that it seems to have run for, which are booked instead of more
+        than ``at_vendor``
+    """
+
+    at_vendor: float | None
+    on_qpu: float = 0.0
+
+
+class VendorAnswers:
+    """Checks the answers of one vendor; safe in threads.
+
+    :param name: name of the QPU, in log lines
+    :param fewer_reads: whether the vendor's jobs may have fewer reads than were asked for
+    """
+
+    def __init__(self, name: str, *, fewer_reads: bool = False) -> None:
+        self.jobs = VendorJobs()
+        self._evidence = Evidence(name)
+        self._fewer_reads = fewer_reads
+
+    def keep_in(self, folder: Path, identity: str) -> None:
+        """Keep evidence and the ids of jobs beside the service's state.
+
+        :param identity: tells this vendor from others
+        """
+        self._evidence.keep_in(folder)
+        self.jobs.keep_in(folder / f"vendor-jobs-{identity[:16]}.txt")
+
+    def job_id(self, told: JSON, tag: str) -> str:
+        """Take the id that a vendor has given to a submission.
+
+        :raises InputError: if it is not an id, or that of another submission
+        """
+        try:
+            return self.jobs.claim(told, tag)
+        except WrongId as error:
+            self._evidence.keep(tag, str(error), str(told))
+            raise
+
+    def outcome(
+        self, told: Outcome, job_id: str, task: Task, passed: Passed
+    ) -> Outcome:
+        """Check how a job ended; blocks for as long as a result is read.
+
+        :returns: the same, but with a failure instead of a result that is not one of the
+            job, times that can have passed, and bounded texts
+        """
+        outcome = replace(
+            told,
+            failure=_optional(told.failure),
+            note=shortened(told.note),
+            lost=_optional(told.lost),
+            calibration=_calibration(told.calibration),
+        )
+        if told.result is not None:
+            outcome = self._checked(outcome, told.result, job_id, task)
+        elif told.failure is not None and not outcome.failure:
+            outcome = replace(outcome, failure="no reason given")
+        return self._timed(outcome, job_id, task, passed)
+
+    def _checked(
+        self, outcome: Outcome, told: Result, job_id: str, task: Task
+    ) -> Outcome:
+        result, wrong = self._verified(told, task)
+        if wrong is None:
+            return replace(outcome, result=result, failure=None)
+        more: dict[str, JSON] = {
+            "job": job_id,
+            "kind": task.kind,
+            "shots": task.shots,
+            "qpu_seconds": _shown(outcome.qpu_seconds),
+            "seconds": _shown(outcome.seconds),
+        }
+        self._evidence.keep(task.tag, wrong, told.text, more)
+        failure = f"the QPU's result is not one of this job: it {wrong}"
+        return replace(outcome, result=None, failure=shortened(failure))
+
+    def _verified(self, told: Result, task: Task) -> tuple[Result | None, str | None]:
+        """Check a result in a process of its own.
+
+        :returns: the result, or what is wrong with it
+        """
+        text = told.text
+        if not text.isascii():  # what cannot be encoded is no JSON either
+            text = text.encode(errors="replace").decode()
+        arguments: dict[str, JSON] = {
+            "kind": task.kind,
+            "characters": len(task.payload),
+            "shots": task.shots,
+            "fewer": self._fewer_reads,
+        }
+        for attempt in range(CHECKS):
+            try:
+                answer = processes.ask(
+                    "verify", arguments, task.payload + text, lambda: False, LIMITS
+                )
+            except InputError as error:
+                if attempt + 1 == CHECKS:
+                    return None, f"cannot be checked: {error}"
+                continue
+            except OSError as error:  # no process can be started now
+                raise QpuError(f"a result cannot be checked now: {error}") from error
+            break
+        if answer is None:  # it is never given up
+            return None, "cannot be checked"
+        if (wrong := answer.info.get("wrong")) is not None:
+            return None, str(wrong)
+        info = _info(told.info)
+        if difference := answer.info.get("difference"):
+            info["energies_recomputed"] = {"largest_difference": difference}
+        return Result(answer.text, info), None
+
+    def _timed(
+        self, outcome: Outcome, job_id: str, task: Task, passed: Passed
+    ) -> Outcome:
+        """Replace times that are longer than what has passed with the service's own."""
+        billed = number(_json(outcome.qpu_seconds))
+        ran = number(_json(outcome.seconds))
+        outcome = replace(outcome, qpu_seconds=billed, seconds=ran)
+        if (most := passed.at_vendor) is None:
+            return outcome
+        longest, own = most * (1 + SPARE_SHARE) + SPARE_SECONDS, passed.on_qpu
+        told: dict[str, JSON] = {}
+        if billed is not None and billed > longest:
+            told["qpu_seconds"] = billed
+            outcome = replace(outcome, qpu_seconds=own)
+        if ran is not None and ran > longest:
+            told["seconds"] = ran
+            outcome = replace(outcome, seconds=own)
+        if not told:
+            return outcome
+        words = ", ".join(f"{name} {value:g}" for name, value in told.items())
+        note = f"the vendor tells {words}, of a job that it had for {most:.3g} s"
+        self._evidence.keep(task.tag, note, "", {"job": job_id, **told})
+        if outcome.failure is not None:
+            return replace(outcome, failure=_joined(outcome.failure, note))
+        if (result := outcome.result) is None:
+            return replace(outcome, note=_joined(outcome.note, note))
+        info = {key: value for key, value in result.info.items() if key != "timing"}
+        info["vendor_times"] = told
+        return replace(outcome, result=replace(result, info=info))
+
+
+@contextmanager
+def bounded_errors() -> Iterator[None]:
+    """Have errors that are raised within be of one line, of bounded length."""
+    try:
+        yield
+    except QuantumError as error:
+        error.args = (shortened(str(error)) or type(error).__name__,)
+        raise
+
+
+def progress(told: Progress) -> Progress:
+    """Check how a job is going.
+
+    :raises QpuError: if its state is not one of a job
+    """
+    if told.state not in get_args(State):
+        state = shortened(str(told.state), 40)
+        raise QpuError(f"the vendor tells of an unknown state, {state!r}")
+    return Progress(told.state, _size(told.position), _wait(told.eta_seconds))
+
+
+def status(told: QpuStatus) -> QpuStatus:
+    """Have numbers be those of a QPU, and texts of one line."""
+    return replace(
+        told,
+        name=shortened(str(told.name)),
+        technology=shortened(str(told.technology)),
+        online=told.online is True,
+        reason=shortened(str(told.reason or "")),
+        trouble=shortened(str(told.trouble or "")),
+        qubits=_size(told.qubits) or 0,
+        vqpus=_size(told.vqpus) or 0,
+        leases=_size(told.leases) or 0,
+        queue_length=_size(told.queue_length) or 0,
+        calibration=_optional(told.calibration),
+        eta_seconds=_wait(told.eta_seconds),
+        position=_size(told.position),
+        cost_per_second=number(_json(told.cost_per_second)),
+        maintenance_seconds=_wait(told.maintenance_seconds),
+    )
+
+
+def description(told: Description) -> Description:
+    """Check how a QPU is described.
+
+    What is optional, and wrong, is left out.
+
+    :raises QpuError: if its graph or its specifications are wrong, by which jobs are checked
+    """
+    if told.topology is not None:
+        _check_topology(told.topology)
+    if told.specs is not None:
+        _check_specs(told.specs)
+    out = frozenset(one for one in told.out_of_service if _size(one) is not None)
+    return replace(
+        told,
+        technology=shortened(str(told.technology)),
+        qubits=_size(told.qubits) or 0,
+        kinds=tuple(kind for kind in told.kinds if kind in get_args(Kind)),
+        out_of_service=out,
+        shots=count(told.shots) or None,
+        timing=_timing(told.timing),
+        calibration=_calibration(told.calibration),
+        native_gates=tuple(shortened(str(one)) for one in told.native_gates[:1000]),
+        solver=None if told.solver is None else _solver(told.solver),
+    )
+
+
+def _check_topology(told: Topology) -> None:
+    if (labels := _size(told.labels)) is None or len(told.couplers) > MAX_COUNT:
+        raise QpuError("the QPU's graph has an impossible size")
+    before = (-1, -1)
+    for pair in told.couplers:
+        one, other = pair
+        if not (_size(one) is not None and _size(other) is not None):
+            raise QpuError("the QPU's graph has a coupler that is not of two qubits")
+        if not (before < pair and one < other < labels):
+            detail = f"({one}, {other}) of {labels} qubits, after {before}"
+            raise QpuError(f"the QPU's graph has a coupler that cannot be: {detail}")
+        before = pair
+
+
+def _check_specs(told: str) -> None:
+    if len(told) > MAX_SPECS:
+        raise QpuError(f"the QPU's specs have more than {MAX_SPECS:,} characters")
+    try:
+        if isinstance(json.loads(told, parse_constant=_no_number), dict):
+            return
+    except (ValueError, RecursionError) as error:
+        raise QpuError("the QPU's specs are not JSON") from error
+    raise QpuError("the QPU's specs are not a JSON object")
+
+
+def _no_number(word: str) -> JSON:
+    raise ValueError(word)
+
+
+def _timing(told: Timing | None) -> Timing | None:
+    if told is None:
+        return None
+    seconds = [
+        _wait(told.setup_seconds),
+        _wait(told.shot_seconds),
+        _wait(told.readout_seconds),
+    ]
+    known = [one for one in seconds if one is not None]
+    return Timing(*known) if len(known) == len(seconds) else None
+
+
+def _calibration(told: Mapping[str, JSON] | None) -> dict[str, JSON] | None:
+    """Keep what can be told of a calibration; a time in the future is none."""
+    if not isinstance(told, dict):
+        return None
+    try:
+        known = mapping(plain(told, MAX_CALIBRATION))
+    except TooLarge:
+        known = mapping(plain({"id": str(told.get("id"))[:MAX_CHARACTERS]}, 1000))
+    if "id" in known:
+        known["id"] = shortened(str(known["id"]))
+    if "time" in known and not _has_been(str(known["time"])):
+        del known["time"]
+    return known
+
+
+def _has_been(told: str) -> bool:
+    try:
+        moment = datetime.fromisoformat(told).timestamp()
+    except (ValueError, OverflowError):
+        return False
+    return 0 <= moment <= time.time() + DAY_SECONDS
+
+
+def _info(told: Mapping[str, JSON]) -> dict[str, JSON]:
+    try:
+        return mapping(plain({**told}, MAX_INFO))
+    except TooLarge:
+        return {"left_out": f"more than {MAX_INFO:,} characters of info"}
+
+
+def _solver(told: Mapping[str, JSON]) -> dict[str, JSON]:
+    try:
+        return mapping(plain({**told}, MAX_SOLVER))
+    except TooLarge as error:
+        raise QpuError("the properties of the QPU's solver are too large") from error
+
+
+def _size(told: int | None) -> int | None:
+    known = count(_json(told))
+    return known if known is None or known <= MAX_COUNT else None
+
+
+def _wait(told: float | None) -> float | None:
+    known = number(_json(told))
+    return known if known is None or known <= MAX_WAIT_SECONDS else None
+
+
+def _optional(told: str | None) -> str | None:
+    return None if told is None else shortened(str(told))
+
+
+def _joined(*texts: str) -> str:
+    return shortened("; ".join(filter(None, texts)), 2 * MAX_CHARACTERS)
+
+
+def _json(told: float | None) -> JSON:
+    return told
+
+
+def _shown(told: float | None) -> JSON:
+    return None if told is None else repr(told)[:40]

@@ -1,0 +1,153 @@
+"""Which submission each of a vendor's job ids belongs to, and when it was made.
+
+A vendor that gives one id to two submissions would give the second one the result of the
+first. So ids are remembered, also by the next service, in a file beside its state.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import threading
+import time
+from collections import OrderedDict
+from dataclasses import dataclass
+from pathlib import Path
+
+from sf_quantum.errors import InputError
+from sf_quantum.files import JSON, replacing
+
+logger = logging.getLogger(__name__)
+#: submissions that are remembered, the latest ones
+MAX_SUBMISSIONS = 10_000
+#: characters of an id
+MAX_ID = 255
+
+
+class WrongId(InputError):
+    """A vendor's id of a job is not an id, or belongs to another submission."""
+
+
+@dataclass(frozen=True)
+class _Begun:
+    """When a submission was first sent, in seconds since the epoch and, if that was in this
+    process, by the monotonic clock."""
+
+    epoch: float
+    monotonic: float | None = None
+
+
+class VendorJobs:
+    """The submissions to a vendor, and its ids for them; safe in threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._begun: OrderedDict[str, _Begun] = OrderedDict()
+        # tags, by a hash of the id
+        self._tags: OrderedDict[str, str] = OrderedDict()
+        self._file: Path | None = None
+        # lines since the file was last rewritten
+        self._appended = 0
+
+    def keep_in(self, file: Path) -> None:
+        """Keep submissions in a file, and read those of former services from it."""
+        with self._lock:
+            self._file = file
+            try:
+                text = file.read_text(errors="replace") if file.exists() else ""
+                for line in text.splitlines():
+                    self._read(line.split(" "))
+                self._rewrite(file)
+            except (InputError, OSError) as error:
+                logger.warning("%s: submissions are not remembered: %s", file, error)
+
+    def _rewrite(self, file: Path) -> None:
+        with replacing(file, private=True) as whole:
+            whole.write("".join(self._lines()).encode())
+        self._appended = 0
+
+    def _read(self, words: list[str]) -> None:
+        match words:  # a line that a crash has cut short is none of these
+            case ["sent", tag, seconds, "."]:
+                try:
+                    self._begun[tag] = _Begun(float(seconds))
+                except ValueError:
+                    return
+            case ["id", digest, tag, "."]:
+                self._tags[digest] = tag
+        self._forget()
+
+    def _lines(self) -> list[str]:
+        sent = [f"sent {tag} {one.epoch:.3f} .\n" for tag, one in self._begun.items()]
+        return [*sent, *(f"id {key} {tag} .\n" for key, tag in self._tags.items())]
+
+    def _forget(self) -> None:
+        for known in (self._begun, self._tags):
+            while len(known) > MAX_SUBMISSIONS:
+                known.popitem(last=False)
+
+    def _append(self, line: str) -> None:
+        self._forget()
+        if self._file is None:
+            return
+        try:
+            with self._file.open("a") as file:
+                file.write(line)
+            self._appended += 1
+            if self._appended > 4 * MAX_SUBMISSIONS:
+                self._rewrite(self._file)
+        except (InputError, OSError) as error:
+            logger.warning("%s: a submission is not kept: %s", self._file, error)
+
+    def begin(self, tag: str) -> None:
+        """Note that a submission is about to be sent, perhaps again."""
+        with self._lock:
+            if tag not in self._begun:
+                begun = _Begun(time.time(), time.monotonic())
+                self._begun[tag] = begun
+                self._append(f"sent {tag} {begun.epoch:.3f} .\n")
+
+    def seconds_since(self, tag: str) -> float | None:
+        """Return the seconds since a submission was first sent; ``None`` if unknown."""
+        with self._lock:
+            begun = self._begun.get(tag)
+        if begun is None:
+            return None
+        if begun.monotonic is not None:
+            return time.monotonic() - begun.monotonic
+        # of a former service; the clock may have been set back meanwhile
+        seconds = time.time() - begun.epoch
+        return seconds if seconds >= 0 else None
+
+    def claim(self, job_id: JSON, tag: str) -> str:
+        """Note the id that a vendor has given to a submission.
+
+        :raises WrongId: if it is not an id, or belongs to another submission
+        """
+        if not isinstance(job_id, str) or not job_id.isprintable():
+            raise WrongId("the vendor's id of the job is not a printable text")
+        if not 1 <= len(job_id) <= MAX_ID:
+            detail = f"{len(job_id)} characters, 1 to {MAX_ID} are expected"
+            raise WrongId(f"the vendor's id of the job has {detail}")
+        digest = _digest(job_id)
+        with self._lock:
+            known = self._tags.get(digest)
+            if known is None:
+                self._tags[digest] = tag
+                self._append(f"id {digest} {tag} .\n")
+        if known not in (None, tag):
+            detail = (
+                "which is that of an earlier submission: its result would be that one's"
+            )
+            raise WrongId(f"the vendor gave the job the id {job_id}, {detail}")
+        return job_id
+
+    def is_other(self, job_id: JSON, tag: str) -> bool:
+        """Whether an id belongs to another submission than that of a tag."""
+        with self._lock:
+            known = self._tags.get(_digest(str(job_id)))
+        return known not in (None, tag)
+
+
+def _digest(job_id: str) -> str:
+    return hashlib.sha256(job_id.encode(errors="backslashreplace")).hexdigest()[:32]

@@ -1,0 +1,358 @@
+"""Whether a result is one of its job: of its kind, variables, reads and types of numbers.
+
+A result may be large, and is anybody's text: this runs in a process of its own
+(:mod:`.computing`), for :mod:`.vendor_answers`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+from sf_quantum.files import JSON, listing, mapping
+from sf_quantum.qpu import solver_parameters
+from sf_quantum.qpu.jobs import Kind, count
+from sf_quantum.service.device.foreign import TooLarge, plain
+from sf_quantum.service.domain.photonic import PhotonicExperiment
+
+if TYPE_CHECKING:
+    from dimod import BinaryQuadraticModel, SampleSet
+
+Content: TypeAlias = dict[str, JSON]
+# of arrays; others, such as texts of any length, are no samples
+_INTEGERS = tuple(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))
+_NUMBERS = (*_INTEGERS, "bool", "float32", "float64")
+# vectors of a sample set beside its energies and occurrences
+MAX_VECTORS = 20
+# characters of what a vendor adds to a sample set of a list
+MAX_INFO = 10_000
+# of sample sets: vectors that each one has, and other arguments of SampleSet.from_samples()
+_OWN = (
+    *("sample", "energy", "num_occurrences", "info", "samples_like", "vartype"),
+    *("aggregate_samples", "sort_labels"),
+)
+_VECTOR = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
+# of OpenQASM: comments; classical registers; what else has bits that a result may have
+_COMMENT = re.compile(r"//[^\n]*|/\*.*?(?:\*/|\Z)", re.DOTALL)
+_BITS = re.compile(
+    r"(?:^|[;{}])\s*(?:bit\s*\[\s*(\d{1,6})\s*\]\s*\w+|bit\s+(\w+)"
+    r"|creg\s+\w+\s*\[\s*(\d{1,6})\s*\])\s*(?==|;)"
+)
+_OTHER_BITS = re.compile(r"\b(?:bit|creg|output|int|uint)\b")
+_STATE = re.compile(r"\|\d{1,3}(?:,\d{1,3})*>")
+
+
+class WrongResult(ValueError):
+    """A result that is not one of its job; the text says what it is instead."""
+
+
+@dataclass(frozen=True)
+class Verified:
+    """A result that is one of its job.
+
+    :param content: of its JSON, in the same form for every vendor
+    :param difference: largest one of the energies that came with the samples and of those
+        of the problem, which they have now
+    """
+
+    content: Content
+    difference: float = 0.0
+
+
+def verified(
+    kind: Kind, payload: str, text: str, shots: int, *, fewer: bool = False
+) -> Verified:
+    """Check a result.
+
+    :param payload: of the job, which was checked when it was submitted
+    :param text: of the result, without ``info``
+    :param fewer: whether there may be fewer reads than shots
+    :raises WrongResult: if it is not one of the job
+    """
+    told, job = _parsed(text), json.loads(payload)
+    if kind == "problem":
+        return _samples(told, job, shots, fewer)
+    if kind == "photonic":
+        experiment = PhotonicExperiment.model_validate(job)
+        # those that do not meet the conditions of the experiment are left out
+        check, fewer = _modes(experiment), True
+        return Verified({"counter": _counter(told.get("counter"), check, shots, fewer)})
+    if kind == "sequence":
+        atoms = len(listing(mapping(json.loads(job)).get("register")))
+        check = _width(atoms or None)
+        return Verified({"counter": _counter(told.get("counter"), check, shots, fewer)})
+    return Verified(_circuits(told, job, shots, fewer))
+
+
+def _parsed(text: str) -> Content:
+    def no_number(word: str) -> JSON:
+        raise WrongResult(f"has {word}, which is not JSON")
+
+    try:
+        told = json.loads(text, parse_constant=no_number)
+    except WrongResult:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise WrongResult("is not JSON") from error
+    if not isinstance(told, dict):
+        raise WrongResult("is not a JSON object")
+    return told
+
+
+# counts
+
+
+def _circuits(told: Content, job: JSON, shots: int, fewer: bool) -> Content:
+    if isinstance(job, str):
+        check = _width(_bits(job))
+        return {"counter": _counter(told.get("counter"), check, shots, fewer)}
+    if isinstance(job, dict):
+        widths = [_bits(str(job["program"]))] * len(listing(job["values"]))
+    else:
+        widths = [_bits(str(text)) for text in listing(job)]
+    counters = told.get("counters")
+    if not isinstance(counters, list):
+        raise WrongResult("has no list of counts")
+    if len(counters) != len(widths):
+        detail = (
+            f"has the counts of {len(counters)} circuits, the job has {len(widths)}"
+        )
+        raise WrongResult(detail)
+    return {
+        "counters": [
+            _counter(one, _width(width), shots, fewer, f" of circuit {number}")
+            for number, (one, width) in enumerate(zip(counters, widths, strict=True))
+        ]
+    }
+
+
+def _counter(
+    told: JSON,
+    check: Callable[[Sequence[str]], None],
+    shots: int,
+    fewer: bool,
+    where: str = "",
+) -> Content:
+    """Check counts; what was never read is left out."""
+    if not isinstance(told, dict):
+        raise WrongResult(f"has no counts{where}")
+    counter: Content = {}
+    total = 0
+    for word, reads in told.items():
+        if (number := count(reads)) is None:
+            raise WrongResult(f"has counts{where} that are not whole numbers")
+        if number:
+            counter[word] = number
+            total += number
+    try:
+        check([*counter])
+    except WrongResult as error:
+        raise WrongResult(f"has counts{where} {error}") from error
+    _check_reads(total, shots, fewer, where)
+    return counter
+
+
+def _check_reads(total: int, shots: int, fewer: bool, where: str = "") -> None:
+    if total > shots or (total < shots and not fewer):
+        most = "up to " if fewer else ""
+        raise WrongResult(f"has {total} reads{where}, {most}{shots} were to be made")
+
+
+def _width(bits: int | None) -> Callable[[Sequence[str]], None]:
+    """Make a check of bit strings.
+
+    :param bits: of each; ``None`` if it is unknown, and as many in each as in the first
+    """
+
+    def check(words: Sequence[str]) -> None:
+        if any(word.strip("01") for word in words):
+            raise WrongResult("of what is not bits")
+        widths = {len(word) for word in words}
+        if bits is not None and not widths <= {bits}:
+            other = next(iter(widths - {bits}))
+            raise WrongResult(f"of {other} bits, the job has {bits}")
+        if len(widths) > 1:
+            raise WrongResult("of bit strings of different lengths")
+
+    return check
+
+
+def _bits(text: str) -> int | None:
+    """Count the classical bits of a circuit, if they can be told without a parser."""
+    plain = _COMMENT.sub(" ", text)
+    # a declaration ends where the next one may begin
+    found = _BITS.findall(plain)
+    if len(_OTHER_BITS.findall(plain)) != len(found):
+        return None
+    return sum(int(new or old) if new or old else 1 for new, _, old in found) or None
+
+
+def _modes(told: PhotonicExperiment) -> Callable[[Sequence[str]], None]:
+    heralded = told.heralded
+    modes = told.modes - len(heralded)
+    needed = told.needed - sum(heralded.values())
+
+    def check(words: Sequence[str]) -> None:
+        for word in words:
+            if not _STATE.fullmatch(word):
+                raise WrongResult("of what is not a state of photons")
+            photons = [*map(int, word[1:-1].split(","))]
+            if len(photons) != modes:
+                raise WrongResult(f"of {len(photons)} modes, the job has {modes}")
+            if sum(photons) < needed:
+                detail = f"of {sum(photons)} photons, at least {needed} are detected"
+                raise WrongResult(detail)
+
+    return check
+
+
+# samples
+
+
+def _samples(told: Content, job: JSON, shots: int, fewer: bool) -> Verified:
+    if not isinstance(job, list):
+        return _sample_set(told, mapping(job), shots, fewer)
+    sets = told.get("sample_sets")
+    if not isinstance(sets, list):
+        raise WrongResult("has no list of sample sets")
+    if len(sets) != len(job):
+        raise WrongResult(f"has {len(sets)} sample sets, the job has {len(job)} BQMs")
+    read = []
+    for number, (one, bqm) in enumerate(zip(sets, job, strict=True)):
+        try:
+            read.append(_sample_set(mapping(one), mapping(bqm), shots, fewer))
+        except WrongResult as error:
+            raise WrongResult(f"of BQM {number} {error}") from error
+    infos = (_info(mapping(one).get("info")) for one in sets)
+    listed: list[JSON] = [
+        {**each.content, "info": info} for each, info in zip(read, infos, strict=True)
+    ]
+    largest = max(each.difference for each in read)
+    return Verified({"sample_sets": listed}, largest)
+
+
+def _info(told: JSON) -> JSON:
+    try:
+        return plain(mapping(told), MAX_INFO)
+    except TooLarge:
+        return {}
+
+
+def _sample_set(told: Content, job: Content, shots: int, fewer: bool) -> Verified:
+    import numpy as np
+    from dimod import BinaryQuadraticModel, SampleSet
+
+    from sf_quantum.samplers.energies import difference
+
+    bqm = BinaryQuadraticModel.from_serializable(job)
+    read = _read(told, bqm, shots)
+    if {*read.variables} != {*bqm.variables}:
+        raise WrongResult("has other variables than the problem")
+    record = read.record
+    order = [read.variables.index(variable) for variable in bqm.variables]
+    values = record.sample[:, order]
+    low = 0 if bqm.vartype.name == "BINARY" else -1
+    if not ((values == low) | (values == 1)).all():
+        raise WrongResult(f"has values other than {low} and 1")
+    occurrences = [*map(int, record.num_occurrences)]
+    if (record.num_occurrences != occurrences).any() or min(occurrences) < 1:
+        raise WrongResult("has numbers of occurrences that are not 1 or more")
+    # In Python's numbers, whose sum cannot overflow. With D-Wave's parameter max_answers,
+    # an annealer makes all reads, and does not return the others.
+    _check_reads(
+        sum(occurrences), shots, fewer or "max_answers" in solver_parameters.given(job)
+    )
+    if not np.isfinite(record.energy).all():
+        raise WrongResult("has energies that are not finite")
+    samples = values.astype(np.int8), [*bqm.variables]
+    energies = np.asarray(bqm.energies(samples), dtype=np.float64)
+    if not np.isfinite(energies).all():
+        raise WrongResult("has samples whose energies are too large for a number")
+    checked = SampleSet.from_samples(  # type: ignore[no-untyped-call]
+        samples,
+        bqm.vartype,
+        energy=energies,
+        num_occurrences=np.asarray(occurrences, dtype=np.int64),
+        sort_labels=False,
+        **_further(read),
+    )
+    content: Content = checked.to_serializable()
+    del content["info"]
+    return Verified(content, difference(bqm, record.energy, energies))
+
+
+def _read(told: Content, bqm: BinaryQuadraticModel, shots: int) -> SampleSet:
+    """Read a sample set whose arrays have the sizes that it says."""
+    from dimod import SampleSet
+
+    if told.get("type") != "SampleSet":
+        raise WrongResult("is not a sample set")
+    if told.get("variable_type") != bqm.vartype.name:
+        raise WrongResult(f"has variables that are not {bqm.vartype.name}")
+    if (number := told.get("num_variables")) != len(bqm.variables):
+        what = number if count(number) is not None else "no number of"
+        detail = f"has {what} variables, the problem has {len(bqm.variables)}"
+        raise WrongResult(detail)
+    data, vectors = mapping(told.get("sample_data")), mapping(told.get("vectors"))
+    _check_array(data, shots, 2)
+    for name in ("energy", "num_occurrences"):
+        _check_array(mapping(vectors.get(name)), shots, 1)
+    if told.get("sample_type") not in _NUMBERS:
+        raise WrongResult("has samples that are not numbers")
+    own = {name: vectors[name] for name in ("energy", "num_occurrences")}
+    own |= dict(_numbers(vectors, shots))
+    try:
+        read: SampleSet = SampleSet.from_serializable(  # type: ignore[no-untyped-call]
+            {**told, "info": {}, "vectors": own}
+        )
+    except (
+        ArithmeticError,
+        AttributeError,
+        LookupError,
+        RecursionError,
+        TypeError,
+        ValueError,
+    ) as error:
+        raise WrongResult("is a malformed sample set") from error
+    if not len(read):
+        raise WrongResult("has no samples")
+    return read
+
+
+def _check_array(told: Content, shots: int, axes: int) -> None:
+    shape = told.get("shape")
+    sizes = listing(shape)
+    wrong = told.get("data_type") not in _NUMBERS or told.get("use_bytes") is not False
+    if wrong or not isinstance(shape, list) or len(sizes) != axes:
+        raise WrongResult("is a malformed sample set")
+    if None in map(count, sizes) or not 1 <= int(str(sizes[0])) <= shots:
+        raise WrongResult(f"has {sizes[0]!r:.20} samples of {shots} reads")
+
+
+def _numbers(vectors: Content, shots: int) -> list[tuple[str, JSON]]:
+    """Pick further vectors of numbers, such as fractions of broken chains."""
+    found: list[tuple[str, JSON]] = []
+    for name, told in vectors.items():
+        if name in _OWN or not _VECTOR.fullmatch(name) or len(found) == MAX_VECTORS:
+            continue
+        array = mapping(told)
+        try:
+            _check_array(array, shots, 1)
+        except WrongResult:
+            continue
+        found.append((name, array))
+    return found
+
+
+def _further(read: SampleSet) -> dict[str, JSON]:
+    import numpy as np
+
+    names = {*read.record.dtype.names} - {"sample", "energy", "num_occurrences"}
+    return {
+        name: read.record[name]
+        for name in names
+        if np.isfinite(read.record[name]).all()
+    }
