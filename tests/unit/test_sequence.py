@@ -194,15 +194,18 @@ def test_the_device_is_pulsers_and_no_larger_than_ours() -> None:
 def test_what_a_sequence_costs_is_bounded_and_estimated() -> None:
     device = EmulatedDevice(technology="neutral-atom")
     size = device.check("sequence", TEXT, {"num_reads": 10})
-    # 400 ns of two atoms
-    assert size == Size(2, evolution=400 * (2**2 + 64), qubits=2)
-    assert compute_seconds(size, {"num_reads": 10}) == pytest.approx(0.0514, abs=1e-4)
+    # 400 ns of two atoms, which turn by 13 rad at most
+    assert size == Size(2, evolution=(400 + 3 * 13) * (2**2 + 64), qubits=2)
+    assert compute_seconds(size, {"num_reads": 10}) == pytest.approx(0.0515, abs=1e-4)
     narrow = ComputeLimits(evolution=size.evolution)
     narrow.check(size, {"num_reads": 10})
     with pytest.raises(FieldError) as caught:
-        narrow.check(Size(3, evolution=evolution(3, 400)), {"num_reads": 10})
+        narrow.check(
+            Size(3, evolution=evolution(3, 400, radians=13)), {"num_reads": 10}
+        )
     assert str(caught.value) == (
-        "sequence: its duration times its amplitudes are 28,800; at most 27,200 per job"
+        "sequence: its duration and interactions times its amplitudes are 31,608; "
+        "at most 29,852 per job"
     )
 
 

@@ -7,6 +7,8 @@ import secrets
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
+from operator import index
 from typing import TypeAlias
 
 from pulser import Sequence as PulserSequence
@@ -22,11 +24,13 @@ from pulser.backend.remote import (
 from pulser.backend.results import Results
 from pulser.devices import Device
 from pulser.devices._device_datacls import BaseDevice
+from pulser.exceptions.base import PulserError
 from pulser.json.abstract_repr.deserializer import deserialize_device
 
 from sf_quantum.errors import InputError
 from sf_quantum.qpu.jobs import Outcome, Task
 from sf_quantum.qpu.running import JobSide, not_taken
+from sf_quantum.text import described
 from sf_quantum.threads import in_thread
 
 Pulses: TypeAlias = PulserSequence[BaseDevice]
@@ -62,7 +66,7 @@ class _Job:
             raise RemoteResultsError(outcome.failure)
         return Results.from_final_bitstrings(
             tuple(map(str, self.sequence.register.qubit_ids)),
-            self.sequence.get_duration(),
+            int(self.sequence.get_duration()),
             json.loads(outcome.result.text)["counter"],
         )
 
@@ -101,27 +105,28 @@ class Connection(RemoteConnection):
         batch_id: str | None = None,
         **given: list[JobParams] | None,
     ) -> RemoteResults:
-        """See Pulser: submit a job for each of ``job_params``."""
+        """See Pulser: submit a job for each of ``job_params``.
+
+        All sequences are built first, so that either all jobs are submitted or none.
+
+        :raises InputError: if Pulser cannot serialize a sequence, or ``runs`` is wrong
+        """
         if open or batch_id is not None:
             raise NotImplementedError("open batches are not supported")
         measured = self._add_measurement_to_sequence(sequence)
         batch = f"sfq-{secrets.token_hex(8)}"
-        self._batches[batch] = {
-            f"{batch}-{number}": self._started(f"{batch}-{number}", measured, job)
+        tasks = [
+            _task(f"{batch}-{number}", measured, job)
             for number, job in enumerate(given.get("job_params") or [{}])
+        ]
+        self._batches[batch] = {
+            task.tag: _Job(built, in_thread(partial(self._qpu.run_job, task)))
+            for built, task in tasks
         }
         results = RemoteResults(batch, self)
         if wait:
             self._fetch_result(batch, None)
         return results
-
-    def _started(self, tag: str, sequence: Pulses, given: JobParams) -> _Job:
-        built = sequence
-        if sequence.is_parametrized() or sequence.is_register_mappable():
-            built = sequence.build(**given.get("variables", {}))
-        payload = json.dumps(built.to_abstract_repr())
-        task = Task(tag, "sequence", payload, {"num_reads": given.get("runs", 1)})
-        return _Job(built, in_thread(lambda: self._qpu.run_job(task)))
 
     def _fetch_result(
         self, batch_id: str, job_ids: list[str] | None
@@ -151,3 +156,24 @@ class Connection(RemoteConnection):
 
     def supports_open_batch(self) -> bool:
         return False
+
+
+def _task(tag: str, sequence: Pulses, given: JobParams) -> tuple[Pulses, Task]:
+    """Build a job's sequence, and its task.
+
+    :raises InputError: see :meth:`Connection.submit`
+    """
+    if sequence.is_parametrized() or sequence.is_register_mappable():
+        sequence = sequence.build(**given.get("variables", {}))
+    try:
+        # also of NumPy's integers
+        runs = index(given.get("runs", 1))
+    except TypeError as error:
+        raise InputError(f"runs: expected an integer, not {given['runs']!r}") from error
+    try:
+        payload = json.dumps(sequence.to_abstract_repr())
+    except (PulserError, TypeError, ValueError) as error:
+        # Pulser 1.9 cannot if a target was a variable
+        detail = f"sequence: Pulser cannot serialize it: {described(error)}"
+        raise InputError(detail) from error
+    return sequence, Task(tag, "sequence", payload, {"num_reads": runs})

@@ -24,9 +24,10 @@ class ComputeLimits(Section):
     :param values: shots times variables, atoms or classical bits of all circuits
     :param updates: reads times sweeps times interactions of a problem, where a variable
         counts as 50 interactions
-    :param evolution: nanoseconds of a sequence times its amplitudes, 2 to the power of its
-        atoms, and 64; above 14 atoms, times 18,000 and 0.4 times the cube of
-        ``bond_dimension`` for each atom
+    :param evolution: nanoseconds of a sequence, and 3 per radian by which it may turn a
+        state, times its amplitudes (2 or 3 to the power of its atoms) and 64; above 14
+        atoms, nanoseconds times 18,000 and 0.4 times the cube of ``bond_dimension`` for
+        each atom
     :param circuits: of a job
     :param gate_shots: shots times gates, measurements and resets of all circuits
     :param bond_dimension: largest of the matrix-product states by which circuits of many
@@ -62,7 +63,9 @@ class ComputeLimits(Section):
             detail = f"{detail}; at most {self.gate_shots:,} per job"
             raise FieldError("parameters.num_reads", detail)
         if (evolution := evolution_of(size, self.bond_dimension)) > self.evolution:
-            detail = f"its duration times its amplitudes are {evolution:,}"
+            detail = (
+                f"its duration and interactions times its amplitudes are {evolution:,}"
+            )
             raise FieldError(
                 "sequence", f"{detail}; at most {self.evolution:,} per job"
             )

@@ -153,7 +153,8 @@ class Size:
     :param values: variables or classical bits, which each shot reads
     :param updates: of each sweep over a BQM: its interactions, and 50 per variable
     :param amplitudes: that the gates of circuits change, in total
-    :param evolution: of a sequence: its amplitudes, and 64, times its nanoseconds
+    :param evolution: of a sequence: its amplitudes, and 64, times its nanoseconds, and 3
+        per radian by which it may turn a state
     :param sites: of a sequence of many atoms: these, times its nanoseconds
     :param circuits: of a job; each has all shots
     :param problems: of a list of BQMs, each of which has all shots; 0 without a list

@@ -71,8 +71,8 @@ class BoundsAnswer(Strict):
         "variable counts as 50 interactions."
     )
     evolution: int = Field(
-        description="Nanoseconds of a sequence times its amplitudes (2 to the power of its "
-        "atoms) and 64."
+        description="Nanoseconds of a sequence, and 3 per radian by which it may turn a "
+        "state, times its amplitudes (2 or 3 to the power of its atoms) and 64."
     )
     characters: int = Field(description="Characters of all circuits of a job.")
     statements: int = Field(description="Statements of all circuits of a job.")

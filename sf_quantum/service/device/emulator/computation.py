@@ -31,6 +31,9 @@ ATOM_SHOT_SECONDS = 20e-9
 SEQUENCE_SECONDS = 0.05
 # a nanosecond of a sequence takes as long as that of so many more amplitudes
 STEP_AMPLITUDES = 64
+# The integrator needs more steps where interactions are strong: 1.4 to 10 per radian
+# (2 to 14 atoms that are 1.5 to 8 um apart).
+RADIAN_STEPS = 3
 
 
 def compute_seconds(
@@ -50,9 +53,16 @@ def compute_seconds(
     return updates_of(size, parameters) * UPDATE_SECONDS
 
 
-def evolution(atoms: int, nanoseconds: int) -> int:
-    """Return the cost of a sequence, for :class:`Size`."""
-    return nanoseconds * ((1 << atoms) + STEP_AMPLITUDES)
+def evolution(
+    atoms: int, nanoseconds: int, *, radians: int = 0, levels: int = 2
+) -> int:
+    """Return the cost of a sequence, for :class:`Size`.
+
+    :param radians: by which it turns a state at most
+    :param levels: of an atom
+    """
+    steps = nanoseconds + RADIAN_STEPS * radians
+    return int(steps * (levels**atoms + STEP_AMPLITUDES))
 
 
 @dataclass(frozen=True)

@@ -58,7 +58,8 @@ class SequenceSimulator(SeparateRunner):
         atoms, nanoseconds = found["atoms"], found["nanoseconds"]
         if atoms > ATOMS["qutip"]:
             return Size(atoms, sites=atoms * nanoseconds, qubits=atoms)
-        evolved = evolution(atoms, nanoseconds)
+        radians, levels = found["radians"], found["levels"]
+        evolved = evolution(atoms, nanoseconds, radians=radians, levels=levels)
         return Size(atoms, evolution=evolved, qubits=atoms)
 
     def run(self, computation: Computation, interrupted: Callable[[], bool]) -> Result:
