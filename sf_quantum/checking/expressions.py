@@ -6,6 +6,9 @@ import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
+from cwl_utils.errors import SubstitutionError
+from cwl_utils.expression import scanner
+
 from sf_quantum.checking.document import Document, FileProblem, suggestion
 from sf_quantum.files import JSON, KeyPath, mapping
 
@@ -20,11 +23,15 @@ RUNTIME = ("outdir", "tmpdir", "cores", "ram", "outdirSize", "tmpdirSize", "exit
 ROOTS = ("inputs", "self", "runtime", "null")
 # members of every object of JavaScript
 MEMBERS = ("hasOwnProperty", "toString", "propertyIsEnumerable", "constructor")
-START = re.compile(r"(?<!\\)\$[({]")
 # a parameter reference (CWL v1.2, CommandLineTool, section 3.4)
 SEGMENT = r"\.\w+|\['(?:[^'\\]|\\.)*'\]|\[\"(?:[^\"\\]|\\.)*\"\]|\[\d+\]"
 REFERENCE = re.compile(rf"\$\((\w+)((?:{SEGMENT})*)\)")
-MENTION = re.compile(r"\b(inputs|runtime)(?:\.(\w+)|\[(['\"])([^'\"]+)\3\])")
+# A use of an input, or else a comment or a string of JavaScript, in which none is used.
+MENTION = re.compile(
+    r"\b(inputs|runtime)(?:\.(\w+)|\[(['\"])([^'\"]+)\3\])"
+    r"|//[^\n]*|/\*.*?\*/|'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|`(?:[^`\\]|\\.)*`",
+    re.DOTALL,
+)
 
 
 @dataclass(frozen=True)
@@ -48,25 +55,33 @@ class Scope:
                 yield from self.check(item, (*where, key))
         for index, item in enumerate(value if isinstance(value, list) else []):
             yield from self.check(item, (*where, index))
-        if isinstance(value, str) and (start := START.search(value)):
-            yield from self._text(value[start.start() :], where)
+        if isinstance(value, str) and "$" in value:
+            yield from self._text(value, where)
 
     def _text(self, text: str, where: KeyPath) -> Iterator[FileProblem]:
-        starts = [match.start() for match in START.finditer(text)]
-        found = [REFERENCE.match(text, start) for start in starts]
-        if text.count("(") > text.count(")"):
-            what, right = f"{text[:40]!r} has no end", "add the closing parenthesis"
+        try:
+            found = [*expressions(text)]
+        except SubstitutionError:
+            start = text[text.index("$") :]
+            what = f"{start[:40]!r} has no end"
+            right = "add the closing parenthesis or brace"
             yield self.document.problem(where, what, right)
-        elif not self.javascript and None in found:
+            return
+        for expression in found:
+            yield from self._expression(expression, where)
+
+    def _expression(self, text: str, where: KeyPath) -> Iterator[FileProblem]:
+        reference = REFERENCE.fullmatch(text)
+        if not self.javascript and reference is None:
             what = f"{text[:40]!r} is JavaScript"
             right = f"add {JAVASCRIPT}: {{}} to the requirements"
             yield self.document.problem(where, what, right)
-        for match in found if not self.javascript else ():
-            if match and match[1] not in ROOTS:
-                what = f"{match[0]} starts with none of {', '.join(ROOTS[:3])}"
-                right = suggestion(match[1], ROOTS[:3])
-                yield self.document.problem(where, what, right)
-        for root, plain, _, quoted in dict.fromkeys(MENTION.findall(text)):
+        elif not self.javascript and reference and reference[1] not in ROOTS:
+            what = f"{text} starts with none of {', '.join(ROOTS[:3])}"
+            right = suggestion(reference[1], ROOTS[:3])
+            yield self.document.problem(where, what, right)
+        mentions = (match.groups() for match in MENTION.finditer(text) if match[1])
+        for root, plain, _, quoted in dict.fromkeys(mentions):
             name = plain or quoted
             known = RUNTIME if root == "runtime" else self.inputs
             if known is not None and name not in (*known, *MEMBERS):
@@ -74,3 +89,14 @@ class Scope:
                 if root == "runtime":
                     what = f"there is no runtime.{name}"
                 yield self.document.problem(where, what, suggestion(name, known))
+
+
+def expressions(text: str) -> Iterator[str]:
+    """Find the expressions in a text, as the engines do.
+
+    :raises SubstitutionError: if one has no end
+    """
+    while (span := scanner(text)) is not None:
+        if text[span[0]] == "$":  # or it is an escape
+            yield text[slice(*span)]
+        text = text[span[1] :]

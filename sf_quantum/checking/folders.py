@@ -1,7 +1,7 @@
 """Folders in which StreamFlow cannot run steps.
 
-It changes to a job's folder without quoting its path, so that steps in a folder with a space
-end with no message at all (StreamFlow 0.2.0rc3).
+It changes to a job's folder without quoting its path. A shell takes a space or a quote in
+it for its own, and steps there end with no message at all (StreamFlow 0.2.0rc3).
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from sf_quantum.checking.deployments import Binding, Deployments
 from sf_quantum.checking.document import FileProblem
 from sf_quantum.files import KeyPath
 
-RIGHT = "write a path without spaces"
+# Characters that a shell does not take as they are; in a path from "/", it takes others.
+SPECIAL = re.compile(r"[\s\"$&'();<>\\`|]")
+RIGHT = "write a path without spaces, and without any of \"$&'();<>\\`|"
 
 
 def check(
@@ -39,13 +41,17 @@ def check(
             if isinstance(folder, str):
                 is_local = deployments.is_local(name)
                 path = str(Path(folder).absolute()) if is_local else folder
-                if re.search(r"\s", path) and path not in seen:
+                if (found := SPECIAL.search(path)) and path not in seen:
                     seen.add(path)
-                    what = f"steps cannot run in {path!r}, which has a space"
+                    what = f"steps cannot run in {path!r}, which has {_name(found[0])}"
                     yield deployments.document.problem(place, what, RIGHT)
             elif deployments.get(name).get("type") == "local":
                 in_temporary = True
-    if in_temporary and re.search(r"\s", temporary):
-        what = f"local steps cannot run in {temporary!r}, which has a space"
-        right = "set TMPDIR to a path without spaces, or add workdir"
+    if in_temporary and (found := SPECIAL.search(temporary)):
+        what = f"local steps cannot run in {temporary!r}, which has {_name(found[0])}"
+        right = f"set TMPDIR to such a path, or add workdir: {RIGHT}"
         yield deployments.document.problem(workflow, what, right)
+
+
+def _name(character: str) -> str:
+    return "a space" if character.isspace() else character

@@ -49,6 +49,12 @@ VALUES = {
     "loadListing": ("no_listing", "shallow_listing", "deep_listing"),
     "outputMethod": ("last", "all"),
 }
+# What cwl-utils raises besides, for documents that it did not foresee; StreamFlow catches
+# none of these, so that its run ends with them.
+CRASHES = (
+    *(ArithmeticError, AssertionError, AttributeError, LookupError, RecursionError),
+    *(TypeError, ValueError),
+)
 CWLTOOL = "http://commonwl.org/cwltool#"
 EXTENSIONS = ("CUDARequirement", "Loop", "MPIRequirement", "Secrets", "ShmSize")
 VERSIONS: dict[str, ModuleType] = {
@@ -125,6 +131,8 @@ class Parser:
                 self._vague += vague
         except OSError:  # a part of it is elsewhere
             return
+        except CRASHES as error:
+            self.problems += _crash(document, error)
 
 
 def _parsed(document: Document, version: str) -> list[object]:
@@ -162,6 +170,20 @@ def _sorted(
     return kept, [_problem(document, leaf, entry) for leaf in leaves[-1:]]
 
 
+def _crash(document: Document, error: Exception) -> Iterator[FileProblem]:
+    """What is wrong with a document on which cwl-utils, and so StreamFlow, fails."""
+    ids = [
+        where
+        for where, value in nested(document.content, ())
+        if where[-1:] == ("id",) and not isinstance(value, str)
+    ]
+    for where in ids:
+        yield document.problem(where, "the id is not text", "write a name")
+    if not ids:
+        text = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        yield _rejected(document, (), text)
+
+
 def _links(document: Document, process: object, version: str) -> Iterator[FileProblem]:
     """Check a workflow, and those inside it, as StreamFlow does when it starts."""
     if not isinstance(process, Workflow):
@@ -185,6 +207,8 @@ def _links(document: Document, process: object, version: str) -> Iterator[FilePr
             yield _rejected(document, (), text)
     except OSError:  # a step runs what is elsewhere
         return
+    except CRASHES as error:
+        yield from _crash(document, error)
     finally:
         logger.setLevel(level)
 

@@ -272,7 +272,8 @@ class _Workflow:
                 wanted = types.array(sink) if name in step.scatter else sink
                 yield from self._link(source, body, wanted, below)
                 if step.run:
-                    yield from self._format(source, target, step.run, below)
+                    for text in listing(source):
+                        yield from self._format(str(text), target, step.run, below)
             elif "default" in mapping(body) and name not in step.scatter:
                 default = mapping(body)["default"]
                 fault = types.fault(default, sink, (*where, "default"))
@@ -280,11 +281,11 @@ class _Workflow:
                     yield self.document.problem(fault.where, fault.what, fault.right)
 
     def _format(
-        self, source: JSON, target: Entry, run: Position, where: KeyPath
+        self, source: str, target: Entry, run: Position, where: KeyPath
     ) -> Iterator[FileProblem]:
         """Check the format of a file that a step makes, where both are named."""
         wanted, document = mapping(target.body).get("format"), run.document
-        step, _, out = self._reference(str(source)).rpartition("/")
+        step, _, out = self._reference(source).rpartition("/")
         if not isinstance(wanted, str) or wanted.startswith("$") or not step:
             return
         maker = self.steps[step]

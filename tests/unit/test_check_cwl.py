@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from sf_quantum.checking import check_file
+from sf_quantum.checking.expressions import JAVASCRIPT
 from sf_quantum.cli import options
 from tests.checked_files import edited, found
 
@@ -91,6 +93,7 @@ outputs:
   table: stdout
   size: {type: int, outputBinding: {outputEval: $(inputs.count)}}
 """
+SEVERAL = "{points: {source: [points, loop/table]}, count: limit}"
 JOB = """\
 points: {class: File, path: points.csv, format: "http://edamontology.org/format_3752"}
 folder: {class: Directory, path: data}
@@ -244,3 +247,55 @@ def test_a_missing_scatter_is_said_once_for_the_steps_behind() -> None:
     assert found() == [
         "main.cwl:24: steps.first.in.count: lengths is int[]; int is expected"
     ]
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        '$(inputs.name.replace("(", "_"))',
+        "$(inputs.name.split(')')[0])",
+        "${ // before: return inputs.old;\n return inputs.name; }",
+        "${ /* inputs.old */ return inputs.name + 'inputs.old'; }",
+        '${ return "\\"inputs.old"; }',
+        r"\$(inputs.old) $(inputs.name)",
+        "$5, and $(inputs.count) of $(inputs['name'])",
+    ],
+)
+def test_javascript_is_read_as_the_engines_do(expression: str) -> None:
+    edited("tool.cwl", "arguments: [", f"arguments: [{json.dumps(expression)}, ")
+    edited("tool.cwl", "inputs:", f"requirements: {{{JAVASCRIPT}: {{}}}}\ninputs:")
+    assert found() == []
+
+
+@pytest.mark.parametrize("expression", ["$(inputs.name", "${ return {}; "])
+def test_an_expression_without_an_end_is_reported(expression: str) -> None:
+    edited("tool.cwl", "arguments: [", f"arguments: [{json.dumps(expression)}, ")
+    edited("tool.cwl", "inputs:", f"requirements: {{{JAVASCRIPT}: {{}}}}\ninputs:")
+    assert found() == [
+        f"tool.cwl:4: arguments[0]: {expression!r} has no end; "
+        "add the closing parenthesis or brace"
+    ]
+
+
+def test_each_of_several_sources_has_the_format_of_its_input() -> None:
+    edited("tool.cwl", "points: {type: File,", "points: {type: 'File[]', format: x:y,")
+    edited("main.cwl", "{points: points, count: limit}", SEVERAL)
+    edited(
+        "main.cwl", "  ScatterF", "  MultipleInputFeatureRequirement: {}\n  ScatterF"
+    )
+    assert found()[0] == (
+        "main.cwl:24: steps.first.in.points.source: table of step loop has no format; "
+        "x:y is expected: add format: to the output"
+    )
+
+
+@pytest.mark.parametrize("name", ["[table]", "{a: b}", "1"])
+def test_an_id_that_is_not_text_is_one_line(name: str) -> None:
+    edited(
+        "main.cwl",
+        "    out: [table, size]\n  loop",
+        f"    out: [{{id: {name}}}]\n  loop",
+    )
+    lines = found()
+    assert lines
+    assert all("main.cwl" in line and "unexpected" not in line for line in lines)

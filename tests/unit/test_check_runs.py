@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 
 import pytest
+from streamflow.core.utils import create_command
 
-from sf_quantum.checking import check_file
+from sf_quantum.checking import check_file, folders
+from sf_quantum.checking.folders import RIGHT
 from sf_quantum.cli import main, options
 from tests.checked_files import edited, found
 
@@ -91,8 +94,8 @@ CASES = {
     "queue over a QPU": ('{time: "10"}}}, wraps: host', '{time: "10"}}}, wraps: qpu', "16: deployments.cluster.wraps: jobs of cluster never get the QPU of qpu, which it wraps; wrap what qpu wraps, and bind steps to qpu itself"),
     "QPU over itself": ("{qubits: 9}, wraps: host", "{qubits: 9}, wraps: qpu", "15: deployments.qpu.wraps: the deployment wraps itself (qpu -> qpu); wrap another deployment"),
     "topology of another technology": ("{qubits: 9}", "{qubits: 9, topology: square}", "15: deployments.qpu.config.topology: a device of technology annealer has pegasus or zephyr, not square; write one that it has, or remove topology"),
-    "folder with a space": ("workdir: work", "workdir: /my work", "10: workflows.main.bindings[1].target.workdir: steps cannot run in '/my work', which has a space; write a path without spaces"),
-    "folder of a deployment": ("{qubits: 9},", "{qubits: 9}, workdir: /my work,", "15: deployments.qpu.workdir: steps cannot run in '/my work', which has a space; write a path without spaces"),
+    "folder with a space": ("workdir: work", "workdir: /my work", "10: workflows.main.bindings[1].target.workdir: steps cannot run in '/my work', which has a space; " + RIGHT),
+    "folder of a deployment": ("{qubits: 9},", "{qubits: 9}, workdir: /my work,", "15: deployments.qpu.workdir: steps cannot run in '/my work', which has a space; " + RIGHT),
     "Slurm's time": ('"10"', '"ten"', "16: deployments.cluster.config.services.s.time: 'ten' is not a value of Slurm's option time; write minutes, HH:MM:SS or DAYS-HH:MM:SS"),
     "Slurm's nodes": ('time: "10"', 'nodes: "one"', "16: deployments.cluster.config.services.s.nodes: 'one' is not a value of Slurm's option nodes; write a number, or a range such as 1-3"),
     "section": ("deployments:", "deployment:", "11: deployment: unknown key; did you mean deployments?"),
@@ -194,11 +197,26 @@ def test_a_problem_that_is_larger_than_a_qpu_that_is_not_deployed() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    "character",
+    [*(chr(code) for code in range(32, 127) if chr(code) != "/"), "\t", "é"],
+)
+def test_a_folder_is_refused_iff_its_command_fails(
+    character: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / f"a{character}b"
+    folder.mkdir()
+    command = create_command("local", ["pwd"], workdir=str(folder))
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True)
+    works = done.stdout == f"{folder}\n"
+    assert works is (folders.SPECIAL.search(str(folder)) is None)
+
+
 def test_a_temporary_folder_with_a_space(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", "/my tmp")
     assert found() == [
         "sf.yml:3: workflows.main: local steps cannot run in '/my tmp', which has a space;"
-        " set TMPDIR to a path without spaces, or add workdir"
+        f" set TMPDIR to such a path, or add workdir: {RIGHT}"
     ]
 
 
