@@ -142,8 +142,8 @@ class Cluster:
 
     def _template(self, file: Path, where: KeyPath) -> Iterator[FileProblem]:
         """Check that a template for slurmrestd has no options in it."""
-        with suppress(OSError, UnicodeDecodeError):
-            if scripts.directives(file.read_text()):
+        with suppress(OSError):
+            if scripts.directives(file.read_text(errors="replace")):
                 yield self.document.problem((*where, "file"), *rest.DIRECTIVES)
 
     def _qpus(self) -> Iterator[FileProblem]:
@@ -170,7 +170,11 @@ def _partitions() -> list[str]:
     command = ["sinfo", "--noheader", "--all", "--format=%R"]
     try:
         sinfo = subprocess.run(
-            command, capture_output=True, text=True, timeout=TIMEOUT_SECONDS
+            command,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=TIMEOUT_SECONDS,
         )
     except (OSError, subprocess.TimeoutExpired):
         return []

@@ -20,6 +20,8 @@ _VARIABLES = "PATH LD_LIBRARY_PATH HOME USER LOGNAME SLURM_CONF".split()
 _TIMEOUT_SECONDS = 120.0
 # between two checks of a further allocation whether its owner still runs
 PAUSE_SECONDS = 5
+# A generic resource of a node: its name, its type with a colon, and its number.
+_GRES = re.compile(r"(?:gres[:/])?([A-Za-z_][\w.-]*)(:[A-Za-z_][\w.-]*)?(?:[:=](\d+))?")
 _MEGABYTES = {"K": 1 / 1024, "M": 1, "G": 1024, "T": 1024**2}
 
 _HOLD = """\
@@ -168,12 +170,18 @@ def _like(owner: Job) -> list[str]:
 
 
 def _gres(requested: str) -> str:
-    """Return what else a node has to have, of ``gres:gpu:2,gres:qpu:1``.
+    """Return what else a node has to have, as ``--gres`` takes it.
 
     A QPU is not the node's: the job that asked for it has its lease.
+
+    :param requested: ``TresPerNode``, such as ``gres:gpu:2,gres:qpu:1`` until Slurm 23.02,
+        and ``gres/gpu:a100:2`` or ``gres/gpu:a100=2`` since
     """
-    names = [item.removeprefix("gres:") for item in requested.split(",") if item]
-    return ",".join(name for name in names if name.partition(":")[0] != "qpu")
+    matches = [_GRES.fullmatch(item) for item in requested.split(",")]
+    found = [match.groups("") for match in matches if match]
+    return ",".join(
+        f"{name}{type_}:{count or 1}" for name, type_, count in found if name != "qpu"
+    )
 
 
 def lower(id_: str, nodes: int) -> None:
@@ -202,6 +210,7 @@ def run(*words: str, script: str = "", folder: str | None = None) -> str:
             input=script,
             capture_output=True,
             text=True,
+            errors="replace",  # a job's name may be in any encoding
             timeout=_TIMEOUT_SECONDS,
         )
     except OSError as error:

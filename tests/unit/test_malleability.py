@@ -118,6 +118,20 @@ def test_further_nodes_are_like_those_of_the_job(commands: Commands) -> None:
     assert "--exclusive" not in commands.run[-1]
 
 
+def test_output_of_slurm_may_be_in_any_encoding() -> None:
+    assert slurm.run("printf", r"JobName=f\374r") == "JobName=f\ufffdr"
+
+
+@pytest.mark.parametrize("prefix", ["", "gres:", "gres/"])
+@pytest.mark.parametrize("sign", [":", "="])
+@pytest.mark.parametrize("name", ["gpu", "gpu:a100", "shard"])
+def test_a_gres_is_read_in_all_spellings(prefix: str, sign: str, name: str) -> None:
+    given = (
+        f"{prefix}qpu{sign}1,{prefix}{name}{sign}2,license/matlab=1,{prefix}craynetwork"
+    )
+    assert slurm._gres(given) == f"{name}:2,craynetwork:1"
+
+
 def test_what_cannot_be_given_back_is_refused_before_anything_changes(
     commands: Commands, tmp_path: Path
 ) -> None:

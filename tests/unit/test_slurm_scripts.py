@@ -256,7 +256,8 @@ def test_signals_reach_the_command(tmp_path: Path) -> None:
 
 
 def test_directives() -> None:
-    body = "#!/bin/sh\n#SBATCH -o out -J name\n\n# so\necho\n#SBATCH --array=1\n"
+    comments = " \t\n# so\n   # indented\n\t#SBATCH --array=2\n"
+    body = f"#!/bin/sh\n{comments}#SBATCH -o out -J name\necho\n#SBATCH --array=1\n"
     assert scripts.directives(body) == ["#SBATCH -o out -J name"]
     assert scripts.has_option(body, "-o", "--output")
     assert scripts.has_option(body, "-J", "--job-name")

@@ -409,10 +409,12 @@ def _run(
 
 
 def directives(script: str) -> list[str]:
-    """The ``#SBATCH`` lines of a job script, before its first command (sbatch(1))."""
-    head = takewhile(
-        lambda line: not line.strip() or line.startswith("#"), script.splitlines()
-    )
+    """Return the ``#SBATCH`` lines of a job script, before its first command.
+
+    ``sbatch`` passes over blank lines and comments, indented ones too; ``#SBATCH`` itself
+    begins a line (Slurm, ``_opt_batch_script`` in ``src/sbatch/opt.c``).
+    """
+    head = takewhile(lambda line: line.lstrip()[:1] in ("", "#"), script.splitlines())
     return [line for line in head if line.startswith("#SBATCH")]
 
 
