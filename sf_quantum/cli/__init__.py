@@ -107,8 +107,9 @@ def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
         if name == called:
             module = importlib.import_module(f"sf_quantum.cli.{name}")
             module.configure(sub)
-            sub.set_defaults(run=module.run, parser=sub, debug=False)
-            _add_debug(sub)
+            sub.set_defaults(run=module.run, parser=sub)
+    _add_debug(parser)
+    parser.set_defaults(debug=False)
     return parser
 
 
@@ -122,7 +123,7 @@ def options(command: str) -> dict[str, argparse.Action] | None:
 
 
 def _add_debug(parser: argparse.ArgumentParser) -> None:
-    """Add ``--debug``, also to the subcommands of a command."""
+    """Add ``--debug``, also to commands and their subcommands."""
     help_ = "show a traceback on errors"
     parser.add_argument(
         "--debug", action="store_true", default=argparse.SUPPRESS, help=help_

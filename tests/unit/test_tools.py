@@ -327,7 +327,8 @@ class TestCluster:
             main([str(a) for a in cluster("kmeans", "--debug", points="no.csv")])
 
     @pytest.mark.parametrize(
-        "words", ["jobs list --debug", "jobs --debug list", "jobs list"]
+        "words",
+        ["jobs list --debug", "jobs --debug list", "--debug jobs list", "jobs list"],
     )
     def test_a_traceback_of_a_subcommand(self, words: str) -> None:
         from sf_quantum.errors import InputError
