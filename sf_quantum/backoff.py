@@ -62,6 +62,8 @@ VENDOR = Backoff(0.2, 30.0)
 STATUS = Backoff(0.5, 10.0)
 #: a vendor that refuses the service's credentials, and may lock its account
 ACCESS = Backoff(1.0, 60.0, jitter=0.0)
+#: jobs that were given up, which may run on at their vendor
+GIVEN_UP = Backoff(10.0, 3600.0)
 #: the service's background tasks, after an error that nobody expected
 TASK = Backoff(1.0, 60.0, jitter=0.0)
 #: the service's own database, on a disk that is full or slow

@@ -199,7 +199,8 @@ class AcmeQpu(Qpu):
     def result(self, job_id: str, task: Task) -> Outcome:
         told, result = self._api.get(Job, f"/jobs/{job_id}"), None
         if told.phase == "Completed":
-            spins = self._api.get(list[list[int]], f"/jobs/{job_id}/spins")
+            path = f"/jobs/{job_id}/spins"
+            spins = self._api.get(list[list[int]], path, result_of=task)
             timing: JSON = {"qpu_seconds": told.billed}
             info: dict[str, JSON] = {"sampler": "acme", "qpu": self.name}
             info |= {"calibration": told.calibration, "timing": timing}

@@ -15,6 +15,7 @@ from pathlib import Path
 from sf_quantum.cli.arguments import checked, sentence
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON, parse_json
+from sf_quantum.net.transport import RESULT_BYTES
 from sf_quantum.qpu.selection import QpuSelection
 from sf_quantum.qpu.service_client import REQUEST_SECONDS, ServiceClient
 from sf_quantum.qpu.sfq import SfqQpu
@@ -122,7 +123,9 @@ def request(
     :param wait_seconds: added to the usual timeout
     """
     timeout = REQUEST_SECONDS + wait_seconds
-    response = client.send(method, path, body, timeout_seconds=timeout)
+    response = client.send(
+        method, path, body, timeout_seconds=timeout, most_bytes=RESULT_BYTES
+    )
     content: JSON = parse_json(response.body)
     return content
 

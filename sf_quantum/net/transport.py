@@ -25,12 +25,16 @@ from urllib.parse import urlsplit
 
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
+from sf_quantum.net import answers
 
 # sun_path of <sys/un.h> has 108 bytes, including the final zero
 SOCKET_PATH_BYTES = 107
-# the largest answer that is read; the largest result of our own service, 100,000 reads of
-# 5,000 variables, has about 180 MB
-ANSWER_BYTES = 256 * 1024 * 1024
+# The largest result that is read. The largest of our own service, 100,000 reads of 5,000
+# variables, has about 180 MB.
+RESULT_BYTES = 256 * 1024 * 1024
+# The largest other answer of a QPU's service: the graph of the largest has about 3 MB. What
+# is parsed takes up to some 25 times its size.
+ANSWER_BYTES = 8 * 1024 * 1024
 # a service that asks for more is asked again after a day
 MOST_RETRY_SECONDS = 86400.0
 # OpenSSL's reasons, by version, when a plain answer comes instead of a handshake
@@ -71,6 +75,10 @@ class Response:
         return {}
 
 
+class _TlsConnection(answers.Timed, http.client.HTTPSConnection):
+    """A connection with TLS."""
+
+
 class Client:
     """A client of one service, which threads may share: each request has a connection.
 
@@ -79,7 +87,8 @@ class Client:
     :param url: ``unix:/path.sock``, ``http://127.0.0.1:port`` or ``https://...``
     :param headers: sent with every request
     :param credential: called for each request; returns further headers
-    :param most_bytes: of an answer; by default 256 MiB
+    :param most_bytes: of an answer, unless a request allows others; by default
+        ``RESULT_BYTES``
     :raises InputError: if the URL has another form, or plain HTTP would go to another
         machine, or a header is not printable ASCII
     """
@@ -97,7 +106,7 @@ class Client:
         self.url = url
         self._headers = {**headers, **self._end}
         self._credential = credential
-        self._most_bytes = ANSWER_BYTES if most_bytes is None else most_bytes
+        self._most_bytes = RESULT_BYTES if most_bytes is None else most_bytes
         _check(headers)
         self._socket = _socket_path(url)
         self._base = _base("http://localhost" if self._socket else url)
@@ -109,12 +118,15 @@ class Client:
         body: Mapping[str, JSON] | bytes | None = None,
         *,
         timeout_seconds: float = 10.0,
+        most_bytes: int | None = None,
     ) -> Response:
         """Send one request and return its response, whatever the status.
 
         :param body: JSON
-        :raises Unreachable: if the connection fails, or no answer comes in time, or one
-            that is too large
+        :param timeout_seconds: for the request to be sent, then for the whole answer
+        :param most_bytes: of the answer, if fewer than those of the client
+        :raises Unreachable: if the connection fails, or the answer is not there in time, is
+            too large, or redirects elsewhere
         :raises Unsendable: if the service speaks no TLS, or its certificate cannot be
             verified, or a header is not printable ASCII, or the credential cannot be read
         """
@@ -122,7 +134,7 @@ class Client:
         if isinstance(body, Mapping):
             body = json.dumps(body, allow_nan=False).encode()
         status, told, answer = self.exchange(
-            method, path, body, headers, timeout_seconds
+            method, path, body, headers, timeout_seconds, most_bytes=most_bytes
         )
         wait = retry_seconds(told["Retry-After"], told["Date"])
         return Response(status, answer, wait)
@@ -134,6 +146,8 @@ class Client:
         body: bytes | None,
         headers: Mapping[str, str],
         timeout_seconds: float,
+        *,
+        most_bytes: int | None = None,
     ) -> tuple[int, Message, bytes]:
         """Send one request, with the client's own headers too; see :meth:`request`.
 
@@ -144,6 +158,7 @@ class Client:
         except InputError as error:
             raise Unsendable(str(error)) from error
         _check(headers)
+        most = min(most_bytes or self._most_bytes, self._most_bytes)
         host, prefix = self._base[1], self._base[3]
         connection = self._connection(timeout_seconds)
         sent, reusable = False, False
@@ -153,8 +168,9 @@ class Client:
             sent = True
             connection.request(method, prefix + path, body, headers)
             with connection.getresponse() as response:
-                answer = _body(response, self._most_bytes)
+                answer = answers.body(response, most)
                 reusable = not response.will_close
+                _check_place(response)
                 return response.status, response.headers, answer
         except TimeoutError as error:
             text = f"no answer within {timeout_seconds:g} s"
@@ -179,7 +195,7 @@ class Client:
 
     def _connection(self, timeout_seconds: float) -> http.client.HTTPConnection:
         tls, host, port, _ = self._base
-        kind = http.client.HTTPSConnection if tls else http.client.HTTPConnection
+        kind = _TlsConnection if tls else answers.Timed
         return kind(host, port, timeout=timeout_seconds)
 
     def _connect(self, connection: http.client.HTTPConnection) -> None:
@@ -249,16 +265,11 @@ def _open(idle: socket.socket) -> bool:
     return not select.select([idle], [], [], 0)[0]
 
 
-def _body(response: http.client.HTTPResponse, most_bytes: int) -> bytes:
-    # without a limit, a read notices that the connection ended early; with one, it does not
-    if (length := response.length) is None:
-        body = response.read(most_bytes + 1)
-        length = len(body)
-    elif length <= most_bytes:
-        body = response.read()
-    if length <= most_bytes:
-        return body
-    raise Unreachable(f"the answer has more than {most_bytes:,} bytes")
+def _check_place(response: http.client.HTTPResponse) -> None:
+    if response.status in answers.REDIRECTS:
+        # nobody is at work on a request that is to be sent again, elsewhere
+        sent = response.status not in answers.UNDONE_REDIRECTS
+        raise Unreachable(answers.elsewhere(response.headers["Location"]), sent=sent)
 
 
 def retry_seconds(retry_after: str | None, date: str | None) -> float | None:

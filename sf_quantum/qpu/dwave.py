@@ -18,8 +18,9 @@ from dimod.core.sampler import Sampler
 
 from sf_quantum import backoff
 from sf_quantum.errors import InputError, QpuError, QuantumError
-from sf_quantum.files import JSON, parse_json
-from sf_quantum.net.transport import ANSWER_BYTES, retry_seconds
+from sf_quantum.files import JSON, mapping, parse_json
+from sf_quantum.net.answers import UNDONE_REDIRECTS
+from sf_quantum.net.transport import ANSWER_BYTES, RESULT_BYTES, retry_seconds
 from sf_quantum.qpu import (
     TOKEN,
     AuthenticationError,
@@ -97,6 +98,9 @@ OF_THE_GRAPH = ("topology", "num_qubits", "qubits", "couplers")
 # what of a solver changes often
 DYNAMIC = "none,+identity,+status"
 REQUEST_SECONDS = 30.0
+PATIENT_SECONDS = 60.0
+# of the list of all solvers, each with its graph
+SOLVERS_BYTES = 4 * ANSWER_BYTES
 # as long as SAPI keeps a request for the end of a problem
 POLL_SECONDS = 30
 # several times those of the largest QPU
@@ -171,7 +175,10 @@ class DWaveQpu(Qpu):
         with self.errors(), self.well_formed():
             from dwave.cloud.api import Solvers
 
+            from sf_quantum.net import sessions
+
             with Solvers(**self._once()) as solvers:
+                sessions.guard(solvers.session, ANSWER_BYTES, REQUEST_SECONDS)
                 # without the graph, which may have a megabyte
                 told = solvers.get_solver(solver.name, filter=DYNAMIC)
             version = told.identity.version
@@ -350,7 +357,7 @@ class DWaveQpu(Qpu):
         with the same seed. If it is another one, since the working graph has changed or
         the search takes too long, the job has failed.
         """
-        with self._asking() as problems:
+        with self._asking(task.result_bytes) as problems:
             problem = problems.get_problem(job_id)
         status = problem.status.value
         if status == "CANCELLED":
@@ -412,7 +419,8 @@ class DWaveQpu(Qpu):
 
     def wait(self, job_id: str) -> ProblemStatusMaybeWithAnswer:
         """Wait for the end of a problem."""
-        with self._problems(patient=True) as problems, self.well_formed():
+        asking = self._problems(patient=True, most_bytes=RESULT_BYTES)
+        with asking as problems, self.well_formed():
             for pause in backoff.REQUEST.pauses():
                 problem = problems.get_problem(job_id, timeout=POLL_SECONDS)
                 if problem.status.value not in LIVE:
@@ -450,9 +458,10 @@ class DWaveQpu(Qpu):
             raise QpuError(text) from error
 
     @contextmanager
-    def _asking(self) -> Iterator[Problems]:
+    def _asking(self, most_bytes: int = ANSWER_BYTES) -> Iterator[Problems]:
         """Send one request about a problem."""
-        with self._problems() as problems, self.well_formed():
+        asking = self._problems(most_bytes=most_bytes)
+        with asking as problems, self.well_formed():
             from dwave.cloud.api.exceptions import ResourceNotFoundError
 
             try:
@@ -467,9 +476,15 @@ class DWaveQpu(Qpu):
             from dwave.cloud import Client
             from dwave.cloud.exceptions import SolverNotFoundError
 
+            from sf_quantum.net import sessions
+
             options = client_options(self.connection)
             once = {"request_timeout": REQUEST_SECONDS, "http_retry_total": 0}
+            named = "name" in mapping(options.get("solver"))
+            most = ANSWER_BYTES if named else SOLVERS_BYTES
             with Client.from_config(**options, **once) as client:
+                asking = client.solvers_session.session
+                sessions.guard(asking, most, REQUEST_SECONDS)
                 try:
                     solver = client.get_solver(refresh=True)
                 except SolverNotFoundError:  # it may be offline
@@ -483,19 +498,22 @@ class DWaveQpu(Qpu):
         return {**known, "timeout": REQUEST_SECONDS, "retry": {"total": 0}}
 
     @contextmanager
-    def _problems(self, *, patient: bool = False) -> Iterator[Problems]:
+    def _problems(
+        self, *, patient: bool = False, most_bytes: int = ANSWER_BYTES
+    ) -> Iterator[Problems]:
         """Send requests.
 
         :param patient: wait longer, and repeat requests that change nothing
+        :param most_bytes: of an answer
         """
         with self.errors():
             from dwave.cloud.api import Problems
 
-            options = self._once()
-            if patient:  # as the client does by default
-                del options["retry"], options["timeout"]
-            with Problems(**options) as problems:
-                problems.session.hooks["response"].insert(0, _check_length)
+            from sf_quantum.net import sessions
+
+            with Problems(**self._once()) as problems:
+                seconds = PATIENT_SECONDS if patient else REQUEST_SECONDS
+                sessions.guard(problems.session, most_bytes, seconds, repeated=patient)
                 yield problems
 
 
@@ -653,6 +671,8 @@ def _refused(error: RequestException) -> bool:
 
     code = getattr(error, "error_code", None)
     refused = code in NOT_ACCEPTED
+    if code is None and error.response is not None:
+        refused = error.response.status_code in UNDONE_REDIRECTS
     if code in ALSO_OF_PROXIES:
         refused = _is_of_sapi(error.response)
     unsent = is_caused_by(error, (NewConnectionError, ConnectTimeoutError))
@@ -667,16 +687,6 @@ def _is_of_sapi(answer: Answer | None) -> bool:
         return "error_code" in answer.json()
     except (ValueError, TypeError):
         return False
-
-
-def _check_length(answer: Answer, **_: JSON) -> None:
-    """Refuse an answer that is too large, before it is read."""
-    from requests import RequestException
-
-    length = answer.headers.get("Content-Length", "0")
-    if length.isdecimal() and int(length) > ANSWER_BYTES:
-        answer.close()
-        raise RequestException(f"the answer has more than {ANSWER_BYTES:,} bytes")
 
 
 def _timing(solver: StructuredSolver) -> Timing | None:

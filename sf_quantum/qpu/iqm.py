@@ -199,7 +199,8 @@ class IqmServer(Gates):
         elif state == "Completed":
             path = f"/jobs/{quote(job_id)}/artifacts/measurement_counts"
             several = number_of(json.loads(task.payload))
-            counters = self._counters(self._api.send("GET", path).body, several or 1)
+            answer = self._api.send("GET", path, result_of=task)
+            counters = self._counters(answer.body, several or 1)
             text = {"counters": counters} if several else {"counter": counters[0]}
             info: dict[str, JSON] = {
                 "qpu": self.name,

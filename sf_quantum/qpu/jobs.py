@@ -15,6 +15,7 @@ from typing import Literal, TypeAlias
 
 from sf_quantum.errors import QpuError
 from sf_quantum.files import JSON, listing, mapping, parse_json
+from sf_quantum.net.transport import ANSWER_BYTES, RESULT_BYTES
 
 # QRMI's words
 State: TypeAlias = Literal["Queued", "Running", "Completed", "Failed", "Cancelled"]
@@ -24,6 +25,8 @@ Kind: TypeAlias = Literal["problem", "sequence", "circuit", "photonic"]
 JobParameters: TypeAlias = Mapping[str, int | None]
 #: states of a job that has ended
 OVER: tuple[State, ...] = ("Completed", "Failed", "Cancelled")
+# of a shot in a result, beside its values: energy, number, text around them
+SHOT_BYTES = 1024
 # what is more is neither seconds, nor a count, nor a price
 MOST = 1e12
 
@@ -131,6 +134,17 @@ class Task:
     @property
     def shots(self) -> int:
         return self.parameters.get("num_reads") or 1
+
+    @property
+    def result_bytes(self) -> int:
+        """Largest size of its result, as JSON text: more is not read of an answer.
+
+        A shot names each variable, atom or mode of the payload at most once.
+        """
+        if self.kind == "circuit":  # which may have more bits than letters, and values
+            return RESULT_BYTES
+        each = len(self.payload) + SHOT_BYTES
+        return min(ANSWER_BYTES + self.shots * each, RESULT_BYTES)
 
 
 @dataclass(frozen=True)

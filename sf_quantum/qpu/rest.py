@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import TypeVar
 
 from pydantic import TypeAdapter, ValidationError
@@ -11,10 +12,12 @@ from pydantic_core import from_json, to_json
 
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
-from sf_quantum.net.transport import Client, Response, Unreachable
+from sf_quantum.net.transport import ANSWER_BYTES, Client, Response, Unreachable
 from sf_quantum.qpu import AuthenticationError
-from sf_quantum.qpu.jobs import LeaseLost, NotAccepted, UnknownJob
+from sf_quantum.qpu.jobs import LeaseLost, NotAccepted, Task, UnknownJob
 
+# of a result, which may be large
+RESULT_SECONDS = 90.0
 T = TypeVar("T")
 
 
@@ -47,12 +50,12 @@ class RestApi:
         self._reason = reason
         self._code = code
 
-    def get(self, expected: type[T], path: str) -> T:
+    def get(self, expected: type[T], path: str, *, result_of: Task | None = None) -> T:
         """Get an answer of a type that pydantic can check; see :meth:`send`.
 
         :raises QpuError: also if the answer is of another type
         """
-        return self.checked(expected, self.send("GET", path))
+        return self.checked(expected, self.send("GET", path, result_of=result_of))
 
     def checked(self, expected: type[T], response: Response) -> T:
         """Parse an answer of a type that pydantic can check.
@@ -79,10 +82,15 @@ class RestApi:
         body: Mapping[str, JSON] | None = None,
         *,
         expected: Collection[int] = (),
+        result_of: Task | None = None,
     ) -> Response:
         """Send one request, once.
 
+        An answer may have 8 MiB and take ten seconds; the result of a job may be as large as
+        its shots allow, and take longer.
+
         :param expected: the statuses of refusals that the caller handles
+        :param result_of: the task whose result is asked for
         :raises NotAccepted: if it has certainly had no effect, and may succeed later
         :raises LeaseLost: if what it was to use has ended (410)
         :raises UnknownJob: if what the path names is not there (404)
@@ -91,7 +99,15 @@ class RestApi:
         :raises QpuError: if there is no answer, or the service is in trouble
         """
         try:
-            response = self._client.request(method, path, body)
+            if result_of is None:
+                request = partial(self._client.request, most_bytes=ANSWER_BYTES)
+            else:
+                request = partial(
+                    self._client.request,
+                    timeout_seconds=RESULT_SECONDS,
+                    most_bytes=result_of.result_bytes,
+                )
+            response = request(method, path, body)
         except Unreachable as error:
             kind = QpuError if error.sent else NotAccepted
             raise kind(f"{self._name} does not answer: {error}") from error

@@ -11,7 +11,13 @@ from sf_quantum import backoff
 from sf_quantum.backoff import Deadline
 from sf_quantum.errors import InputError, QpuError, QuantumError
 from sf_quantum.files import JSON
-from sf_quantum.net.transport import Client, KeptClient, Response, Unreachable
+from sf_quantum.net.transport import (
+    ANSWER_BYTES,
+    Client,
+    KeptClient,
+    Response,
+    Unreachable,
+)
 from sf_quantum.qpu import AuthenticationError, read_token
 from sf_quantum.qpu.jobs import LeaseLost
 
@@ -103,10 +109,12 @@ class ServiceClient:
         timeout_seconds: float = REQUEST_SECONDS,
         retry: bool = False,
         expected: Collection[int] = (),
+        most_bytes: int = ANSWER_BYTES,
     ) -> Response:
         """Send a request, once or, if it is idempotent, until it is answered.
 
         :param expected: the statuses of refusals that the caller handles
+        :param most_bytes: of the answer
         :raises Unreachable: if there is no answer in time
         :raises AuthenticationError: if the user is not accepted, or may not do this
         :raises LeaseLost: if the lease has ended
@@ -119,7 +127,11 @@ class ServiceClient:
             failure = None
             try:
                 response = self._client.request(
-                    method, path, body, timeout_seconds=timeout_seconds
+                    method,
+                    path,
+                    body,
+                    timeout_seconds=timeout_seconds,
+                    most_bytes=most_bytes,
                 )
                 if response.status not in BUSY:
                     break

@@ -16,7 +16,13 @@ from urllib.parse import quote
 
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON, listing, mapping
-from sf_quantum.net.transport import Response, Unreachable, Unsendable
+from sf_quantum.net.transport import (
+    ANSWER_BYTES,
+    RESULT_BYTES,
+    Response,
+    Unreachable,
+    Unsendable,
+)
 from sf_quantum.qpu import (
     OVER,
     TOKEN,
@@ -69,6 +75,8 @@ UNSURE_SECONDS = 180.0
 NOT_ACCEPTED = (408, 425, 429, 503)
 # what the results of our service end with, after whole JSON values
 INFO = ', "info": '
+# where it may begin, from the end of a result: each is parsed
+INFO_TRIES = 100
 KINDS: tuple[Kind, ...] = get_args(Kind)
 STATES: Mapping[str, State] = {state: state for state in get_args(State)}
 # the keys of a lease's options in a deployment's configuration, and in a request
@@ -357,8 +365,8 @@ class SfqQpu(Qpu):
             note = str(followed.get("note") or "no reason given")
             about = "" if note == "cancelled" else f": {note}"
             raise QpuError(f"{self.service.name}: the job {how}{about}")
-        result = f"/v1/jobs/{followed['id']}/result"
-        samples = self.service.send("GET", result, retry=True).json()
+        result = self._send_job("GET", str(followed["id"]), "/result", retry=True)
+        samples = result.json()
         if "seed" not in given:
             self._solved[key] += 1
             if found and isinstance(info := samples.get("info"), dict):
@@ -463,7 +471,7 @@ class SfqQpu(Qpu):
         return Progress(state, count(position), number(eta))
 
     def result(self, job_id: str, task: Task) -> Outcome:
-        return self._outcome(job_id, self._job("GET", job_id)[0])
+        return self._outcome(job_id, self._job("GET", job_id)[0], task.result_bytes)
 
     def run_job(self, task: Task) -> Outcome:
         """See :meth:`Qpu.run_job`; a small job takes one request.
@@ -505,7 +513,7 @@ class SfqQpu(Qpu):
         first, over, state = 0, False, ""
         while not over:
             part = f"/{what}s?first={first}&wait={POLL_SECONDS:g}"
-            response = self._send_job("GET", job_id, part, LARGE_SECONDS, retry=True)
+            response = self._send_job("GET", job_id, part, retry=True)
             try:
                 *lines, last = map(json.loads, response.body.splitlines())
                 found = [read(line[what]) for line in lines]
@@ -525,14 +533,16 @@ class SfqQpu(Qpu):
             outcome = named(self._outcome(job_id, self._job("GET", job_id)[0]), job_id)
             raise QpuError(f"{self.service.name}: {outcome.failure}")
 
-    def _outcome(self, job_id: str, job: Mapping[str, JSON]) -> Outcome:
+    def _outcome(
+        self, job_id: str, job: Mapping[str, JSON], most_bytes: int = RESULT_BYTES
+    ) -> Outcome:
         if (state := job.get("state")) not in OVER:
             raise QpuError(f"{self.service.name}: job {job_id} is {state}")
         result, failure, note = None, None, str(job.get("note") or "")
         if state == "Completed":
             small = job.get("result")
             known = _small_result(small) if isinstance(small, dict) else None
-            result = known or self._result(job_id)
+            result = known or self._result(job_id, most_bytes)
         elif state == "Failed":
             failure = note or "no reason given"
         calibration = job.get("calibration")
@@ -560,27 +570,33 @@ class SfqQpu(Qpu):
         method: str,
         job_id: str,
         part: str = "",
-        seconds: float = REQUEST_SECONDS,
         *,
         retry: bool = False,
+        most_bytes: int = RESULT_BYTES,
     ) -> Response:
-        path = f"/v1/jobs/{quote(job_id, safe='')}{part}"
-        send = self.service.send
-        response = send(
-            method, path, timeout_seconds=seconds, retry=retry, expected=(404,)
+        """:param part: of the job, which may be large"""
+        response = self.service.send(
+            method,
+            f"/v1/jobs/{quote(job_id, safe='')}{part}",
+            timeout_seconds=LARGE_SECONDS if part else REQUEST_SECONDS,
+            retry=retry,
+            expected=(404,),
+            most_bytes=most_bytes if part else ANSWER_BYTES,
         )
         if response.status == 404:
             raise UnknownJob(f"{self.service.name}: {refusal(response)}")
         return response
 
-    def _result(self, job_id: str) -> Result:
+    def _result(self, job_id: str, most_bytes: int) -> Result:
         """Fetch a result; its ``info`` is separated without parsing the rest."""
-        response = self._send_job("GET", job_id, "/result", LARGE_SECONDS)
+        response = self._send_job("GET", job_id, "/result", most_bytes=most_bytes)
         text = response.body.decode(errors="replace").strip()
         # within a string of JSON, the quotes of INFO would have backslashes; within
         # another object, more than one bracket would follow
-        end = len(text)
-        while text.startswith('{"') and (end := text.rfind(INFO, 0, end)) > 0:
+        end, begins = len(text), text.startswith('{"')
+        for _ in range(INFO_TRIES if begins else 0):
+            if (end := text.rfind(INFO, 0, end)) < 0:
+                break
             with suppress(ValueError, RecursionError):
                 info = json.loads(text[end + len(INFO) : -1])
                 if text.endswith("}") and isinstance(info, dict):

@@ -13,8 +13,8 @@ import pytest
 from sf_quantum.errors import InputError
 from sf_quantum.net import transport
 from sf_quantum.net.transport import (
-    ANSWER_BYTES,
     MOST_RETRY_SECONDS,
+    RESULT_BYTES,
     Client,
     KeptClient,
     Response,
@@ -95,7 +95,7 @@ def test_an_answer_as_large_as_the_limit_is_read() -> None:
     for headers in (OK + b"\r\n", OK + b"Content-Length: 1000\r\n\r\n"):
         with answering(headers, b"x" * 1000) as url:
             assert len(asked(url).body) == 1000
-    assert ANSWER_BYTES >= 180e6
+    assert RESULT_BYTES >= 180e6
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from sf_quantum.backoff import Backoff
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
 from sf_quantum.net import transport
-from sf_quantum.qpu import AuthenticationError, NoLease, Qpu, running
+from sf_quantum.qpu import AuthenticationError, NoLease, Qpu, jobs, running
 from sf_quantum.qpu.jobs import (
     OVER,
     LeaseLost,
@@ -184,7 +184,12 @@ def test_a_request_that_takes_effect_late(
     request = transport.Client.request
 
     def impatient(
-        self: transport.Client, method: str, path: str, body: dict[str, JSON]
+        self: transport.Client,
+        method: str,
+        path: str,
+        body: dict[str, JSON],
+        *,
+        most_bytes: int,
     ) -> transport.Response:
         return request(self, method, path, body, timeout_seconds=0.1)
 
@@ -430,7 +435,7 @@ def test_news_that_do_not_arrive(job: Qpu, vendor: Vendor, kind: str) -> None:
 def test_a_result_that_is_too_large(
     driver: Qpu, lease: str, vendor: Vendor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transport, "ANSWER_BYTES", 2**20)
+    monkeypatch.setattr(jobs, "RESULT_BYTES", 2**20)
     job = under(driver, lease)
     number = job.submit(TASK)
     over(job, number)

@@ -219,7 +219,7 @@ def test_a_result_that_cannot_be_read_is_told(
     kind: str,
     more: dict[str, JSON],
 ) -> None:
-    monkeypatch.setattr("sf_quantum.net.transport.ANSWER_BYTES", 2**20)
+    monkeypatch.setattr("sf_quantum.qpu.jobs.RESULT_BYTES", 2**20)
     with run() as service:
         lease = service.acquire()
         vendor.fault(kind, "/jobs/1/spins", times=10_000, **more)  # type: ignore[arg-type]

@@ -307,6 +307,19 @@ class Device(ABC):
         return None
 
     @property
+    def give_up_seconds(self) -> float:
+        """After which a job is given up that is to end, or that alone is not answered for."""
+        return 60.0
+
+    def answered_since(self, moment: float) -> bool:
+        """Whether it has answered any request since a moment of the monotonic clock."""
+        return True
+
+    def abandon(self, job_id: str) -> None:
+        """Forget a job that is given up; does not block."""
+        return
+
+    @property
     def late_seconds(self) -> float:
         """For how long a submission that was not answered may still arrive."""
         return 10.0

@@ -87,6 +87,8 @@ _NAMES = re.compile(
 FAILURES = 2
 # no chance, but a vendor that hangs
 SILENCE_SECONDS = 3.0
+# beside two pauses between questions for it: as long as one request may take
+STALE_SECONDS = 30.0
 # a job that nobody asks about does not keep the lease
 FORGOTTEN_SECONDS = 600.0
 # the longest Retry-After that is believed
@@ -142,6 +144,8 @@ class QpuSettings(Section):
         is not repeated before
     :param longest_seconds: time that a job, or a slice of one, may run for, after which it is
         cancelled and has failed; ``None``: for ever
+    :param give_up_seconds: time after which a job is given up that is to end, or about
+        which alone the vendor answers no requests; it may run on at the vendor
     :param ahead: jobs that wait in the vendor's queue while one runs
     """
 
@@ -163,7 +167,13 @@ class QpuSettings(Section):
     expected_seconds: Positive = 10.0
     late_seconds: Pause = 10.0
     longest_seconds: Positive | None = None
+    give_up_seconds: Pause = 60.0
     ahead: Annotated[int, Field(ge=0, le=100)] = 1
+
+    @property
+    def stale_seconds(self) -> float:
+        """Age of a status that says no more whether the QPU is online."""
+        return STALE_SECONDS + 2 * self.refresh_seconds
 
     def client(self) -> Qpu:
         """Make the driver's side of the QPU, with its credentials as they are now.
@@ -317,6 +327,8 @@ class QpuDevice(Device):
         self._descriptions = Trouble(backoff.STATUS)
         self._calibration: str | None = None
         self._status: QpuStatus | None = None
+        # when its status was known, and when it answered any request
+        self._known = self._heard = -math.inf
         # requests for its status that have failed in a row, and since when
         self._failures = 0
         self._silence = ""
@@ -383,6 +395,10 @@ class QpuDevice(Device):
             return "its vendor has not been asked yet"
         if not told.online:
             return told.reason or "its vendor gives no reason"
+        age = time.monotonic() - self._known
+        if age > self._settings.stale_seconds:
+            why = self._vendor.why or "it has not answered since"
+            return f"its status is {age:.0f} s old: {why}"
         if unknown:  # no QPU is online that is not described
             return self._descriptions.why or "its vendor has not described it yet"
         return None
@@ -408,6 +424,7 @@ class QpuDevice(Device):
         if self._access.why:
             self._lease.read_credentials()
         self._status = status = self._read_status()
+        self._known = self._heard = time.monotonic()
         self._describe(status)
         self._answered()
         self._lease.maintain(self._busy)
@@ -560,6 +577,16 @@ class QpuDevice(Device):
         return self._settings.longest_seconds
 
     @property
+    def give_up_seconds(self) -> float:
+        return self._settings.give_up_seconds
+
+    def answered_since(self, moment: float) -> bool:
+        return self._heard >= moment
+
+    def abandon(self, job_id: str) -> None:
+        self._forget(job_id)
+
+    @property
     def late_seconds(self) -> float:
         return self._settings.late_seconds
 
@@ -614,7 +641,7 @@ class QpuDevice(Device):
         woken = wait > 0 and job.woken.wait(wait)
         job.woken.clear()
         if vendor is not None and vendor.left and not woken:
-            raise QpuError(vendor.why)
+            raise NotAccepted(vendor.why)  # it was not asked
         job.due = time.monotonic() + pause
         told = self._about(job_id, lambda jobs: self._priced(jobs).poll(job_id))
         progress = vendor_answers.progress(told)
@@ -763,6 +790,7 @@ class QpuDevice(Device):
         """
         if self._status is None and self._settings.cost_per_second is None:
             self._status = self._read_status()
+            self._known = time.monotonic()
         return jobs
 
     def _ask(self, call: Callable[[Held], T]) -> T:
@@ -816,4 +844,5 @@ class QpuDevice(Device):
             raise
         self._access.over()
         self._vendor.over()
+        self._heard = time.monotonic()
         return answer

@@ -14,6 +14,7 @@ NOT_FOUND_AGAIN = (
     "it may have run, and cannot be found again on the device: submit it as a new job, "
     "as repeatable where it may run twice"
 )
+MAY_RUN_ON = "it is given up, and may run on at the vendor"
 VANISHED = "it may have run, and has left no result: submit it as a new job"
 
 

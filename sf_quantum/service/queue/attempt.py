@@ -37,6 +37,7 @@ from sf_quantum.service.queue.device_job import (
     Control,
     Detached,
     DeviceJob,
+    GivenUp,
     Interrupt,
     runs_again,
     written,
@@ -59,13 +60,16 @@ class Ended:
     :param outcome: of the job, with the times of its last slice
     :param used: QPU seconds, and seconds on the device, of all its slices
     :param spent: QPU seconds of this attempt
-    :param surplus: what became of submissions that arrived late; for the job's note
+    :param surplus: what became of submissions that arrived late, or that the job may run
+        on; for its note
+    :param given_up: what may run on, if the job was given up
     """
 
     outcome: Outcome
     used: tuple[float, float]
     spent: float
     surplus: str = ""
+    given_up: GivenUp | None = None
 
     @property
     def last(self) -> tuple[float, float]:
@@ -173,6 +177,11 @@ class Attempt:
             # beside the thread of run(), which may be waiting for the device
             in_thread(on_device.cancel_if_asked)
 
+    def leave(self) -> None:
+        """Leave to the next service what the device has, even if it is to end."""
+        self._control.leave = True
+        self._control.wake.set()
+
     def run(self) -> Ended:
         """Run the job until it is over or interrupted.
 
@@ -194,7 +203,8 @@ class Attempt:
         if outcome.result is not None:
             outcome = self._whole(outcome, shots)
         self._add(outcome)
-        return Ended(outcome, self._used, spent, self._surplus)
+        given_up = self._on_device.given_up if self._on_device else None
+        return Ended(outcome, self._used, spent, self._surplus, given_up)
 
     def _read_payload(self) -> None:
         """Read the payload; the slices of several circuits or BQMs are of whole ones.
@@ -345,7 +355,9 @@ class Attempt:
         told, billed = _amount(outcome.seconds), _amount(outcome.qpu_seconds)
         if billed is None:
             billed = self._job.model_seconds * shots / self._all
-            if outcome.result is None:
+            # what is given up may run to its end
+            runs_on = self._on_device is not None and self._on_device.given_up
+            if outcome.result is None and not runs_on:
                 billed = min(billed, seconds)
         return replace(
             outcome, seconds=seconds if told is None else told, qpu_seconds=billed

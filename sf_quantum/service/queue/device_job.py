@@ -29,8 +29,9 @@ from sf_quantum.qpu import AuthenticationError
 from sf_quantum.qpu.jobs import OVER, NotAccepted, Outcome, Progress, Task, UnknownJob
 from sf_quantum.service.device.protocol import Device
 from sf_quantum.service.domain.jobs import Job, Recovery
-from sf_quantum.service.domain.reasons import NOT_FOUND_AGAIN, VANISHED
+from sf_quantum.service.domain.reasons import MAY_RUN_ON, NOT_FOUND_AGAIN, VANISHED
 from sf_quantum.service.store.store import Store
+from sf_quantum.text import one_line
 
 logger = logging.getLogger(__name__)
 # of the result of a job that is over, if the device answers other requests
@@ -42,6 +43,11 @@ SURPLUS_TRIES = 4
 SUBMISSION_SECONDS = 60.0
 # of a failed write
 WRITE_TRIES = 4
+# letters of the reason why a job is given up
+MOST_WHY = 300
+# of the time after which it is, for answers to other requests, and between attempts
+RECENT = 0.25
+UNREAD = "its result cannot be read"
 T = TypeVar("T")
 
 
@@ -84,9 +90,29 @@ class Control:
     """What is asked of an attempt from other threads."""
 
     interrupt: Interrupt | None = None
+    #: the service stops: what the device has is left to the next one, even if it is to end
+    leave: bool = False
     #: on disk before the device is told, if the job is to be queued again
     note: str | None = None
     wake: threading.Event = field(default_factory=threading.Event)
+
+
+@dataclass(frozen=True)
+class GivenUp:
+    """A job that may still run on the device, and is followed no longer.
+
+    :param device_job: its id on the device, if that is known
+    :param tag: of its submission
+    :param why: in one sentence
+    """
+
+    device_job: str | None
+    tag: str
+    why: str
+
+
+class _Hopeless(Exception):
+    """A job is given up, for the reason given."""
 
 
 class DeviceJob:
@@ -135,10 +161,19 @@ class DeviceJob:
         self._submitted_at: float | None = None
         self._began = began
         self._overdue = False
+        #: set when it is followed no longer
+        self.given_up: GivenUp | None = None
+        # since when it is to end, and since when all requests about it have failed
+        self._to_end_since: float | None = None
+        self._failing_since: float | None = None
 
     @property
     def _asked(self) -> Interrupt | None:
         return self._control.interrupt
+
+    @property
+    def _is_to_end(self) -> bool:
+        return self._asked is Interrupt.CANCEL or self._overdue
 
     def run(self) -> Outcome | None:
         """Run it until it is over.
@@ -147,17 +182,67 @@ class DeviceJob:
         :raises InputError: if it is refused, or cannot be found again
         :raises Detached: if it was left to the next service
         """
-        if self.id is None:
-            self.id = self._submitted()
-        if self.id is None:
-            return None
-        self._submitted_there()
         try:
-            outcome = self._followed(self.id)
-        except UnknownJob as error:
-            outcome = self._vanished(error)
-        self._cancel_surplus(self.id)
+            job_id = self.id = self.id or self._submitted()
+            if job_id is None:
+                return None
+            self._submitted_there()
+            outcome = self._followed_to_end(job_id)
+        except _Hopeless as error:
+            return self._abandoned(str(error))
+        self._cancel_surplus(job_id)
         return outcome if outcome.result is not None else self._explained(outcome)
+
+    # a job that nothing can be done about
+
+    def _check_hope(self, error: QpuError | InputError | None) -> None:
+        """Give a job up that the device neither ends nor tells about, after a while.
+
+        If it is to end, that is so whatever the device answers; else only if the device
+        answers other requests meanwhile. One that does not answer at all is waited for.
+
+        :param error: why the latest request about it has failed; ``None`` if it has not
+        :raises _Hopeless: if it is given up
+        """
+        now, seconds = time.monotonic(), self._device.give_up_seconds
+        if error is None:
+            self._failing_since = None
+        elif self._failing_since is None and not isinstance(error, NotAccepted):
+            self._failing_since = now
+        if self._is_to_end:
+            self._to_end_since = self._to_end_since or now
+            if now - self._to_end_since >= seconds:
+                why = error or f"the vendor says that it is {self.progress.state}"
+                raise _Hopeless(f"{seconds:g} s after it was to end: {why}")
+        since = self._failing_since
+        recently = now - seconds * RECENT
+        if (
+            since is not None
+            and now - since >= seconds
+            and self._device.answered_since(recently)
+        ):
+            raise _Hopeless(f"for {seconds:g} s, only requests about it fail: {error}")
+
+    def _abandoned(self, why: str) -> Outcome:
+        """Return the end of a job that is given up.
+
+        It is not run again, since it may run on, unless it is repeatable.
+        """
+        why = one_line(why)[:MOST_WHY]
+        device, job_id, note = self._device, self.id, self._control.note
+        self.given_up = GivenUp(job_id, self._task.tag, why)
+        self.surplus = f"{MAY_RUN_ON}: {why}"
+        logger.warning("job %s: %s", self._job.id, self.surplus)
+        if job_id is not None:
+            with suppress(QpuError, InputError):
+                if not self._is_to_end:
+                    device.cancel(job_id)
+            device.abandon(job_id)
+        if self._asked is Interrupt.CANCEL:
+            again = note is None or self._job.repeatable
+            return Outcome(failure=None if again else note)
+        ran = f"it ran for more than {device.longest_seconds or 0.0:g} s"
+        return Outcome(failure=ran if self._overdue else "its fate is unknown")
 
     # submission
 
@@ -174,19 +259,25 @@ class DeviceJob:
                     return None
                 return self._kept(self._device.submit(self._task))
             except NotAccepted as error:
+                trouble: QpuError | AuthenticationError = error
                 self._note(error)
                 self._not_sent(unsure)
                 pause = max(pause, min(error.retry_seconds or 0.0, SUBMISSION_SECONDS))
             except AuthenticationError as error:
                 # the site's credentials, no mistake of the job
+                trouble = error
                 self._note(error)
                 self._not_sent(unsure)
             except QpuError as error:
                 unsure = self._may_have_run(error)
                 text = "job %s: it is not known whether it was submitted: %s"
                 logger.warning(text, self._job.id, error)
+                trouble = error
+            if unsure:
+                self._check_hope(trouble)
+                pause = min(pause, self._device.give_up_seconds * RECENT)
             self._pause(pause)
-            if self._asked is Interrupt.DETACH and unsure:
+            if self._leaves and unsure:
                 raise Detached
         return None
 
@@ -210,7 +301,7 @@ class DeviceJob:
             if job_id is not None or not deadline.left:
                 return job_id
             self._pause(min(pause, deadline.left))
-            if self._asked is Interrupt.DETACH:
+            if self._leaves:
                 raise Detached
         return None
 
@@ -239,11 +330,18 @@ class DeviceJob:
 
     # the job on the device
 
+    def _followed_to_end(self, job_id: str) -> Outcome:
+        try:
+            return self._followed(job_id)
+        except UnknownJob as error:
+            return self._vanished(error)
+
     def _followed(self, job_id: str) -> Outcome:
         device, task = self._device, self._task
         self._submitted_at = time.monotonic()
         pauses = backoff.VENDOR.pauses()
         while self.progress.state not in OVER:
+            trouble: QpuError | AuthenticationError | None = None
             try:
                 self.cancel_if_asked()
                 self.progress = device.poll(job_id, task)
@@ -251,14 +349,17 @@ class DeviceJob:
             except UnknownJob:
                 raise
             except (QpuError, AuthenticationError) as error:
+                trouble = error
                 self._note(error)
-                self._pause(next(pauses))
+                self._pause(min(next(pauses), device.give_up_seconds * RECENT))
             if self.progress.state == "Running":
                 self._began = self._began or time.monotonic()
                 self._running()
                 self._check_duration()
-            if self._asked is Interrupt.DETACH:
+            if self._leaves:
                 raise Detached
+            if self.progress.state not in OVER:
+                self._check_hope(trouble)
         return self._read(job_id, pauses)
 
     def _explained(self, outcome: Outcome) -> Outcome:
@@ -322,17 +423,23 @@ class DeviceJob:
             except UnknownJob:
                 raise
             except AuthenticationError as error:
-                trouble: Exception = error
+                trouble: QpuError | AuthenticationError = error
             except QpuError as error:
                 trouble = error
-            if self._asked is Interrupt.DETACH:
+            if self._leaves:
                 raise Detached
             self._note(trouble)
-            self._pause(next(pauses))
+            try:
+                self._check_hope(trouble)
+            except _Hopeless as error:  # it has ended, which is all that is known
+                return Outcome(
+                    failure=None if self._is_to_end else f"{UNREAD}: {error}"
+                )
+            self._pause(min(next(pauses), self._device.give_up_seconds * RECENT))
             # a vendor that does not answer at all is waited for
             failed += self._is_answered(job_id)
             if failed == RESULT_TRIES:
-                return Outcome(failure=f"its result cannot be read: {trouble}")
+                return Outcome(failure=f"{UNREAD}: {trouble}")
 
     def _is_answered(self, job_id: str) -> bool:
         with suppress(QpuError, AuthenticationError):
@@ -352,8 +459,8 @@ class DeviceJob:
     def cancel_if_asked(self) -> None:
         """Cancel the job on the device, if that was asked for and it is there."""
         with self._cancelling:
-            job_id, asked = self.id, self._asked is Interrupt.CANCEL or self._overdue
-            if job_id is None or self._cancelled or not asked:
+            job_id = self.id
+            if job_id is None or self._cancelled or not self._is_to_end:
                 return
             self._note_interruption()
             # the device may forget the job before it has answered
@@ -373,6 +480,10 @@ class DeviceJob:
         except sqlite3.OperationalError as error:
             # only a crash in the next moments would make it matter
             self._note(error)
+
+    @property
+    def _leaves(self) -> bool:
+        return self._control.leave or self._asked is Interrupt.DETACH
 
     def _pause(self, seconds: float) -> None:
         if self._control.wake.wait(seconds):

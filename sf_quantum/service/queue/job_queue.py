@@ -36,6 +36,7 @@ from sf_quantum.service.domain.reasons import CANCELLED, Cause, Interruption
 from sf_quantum.service.domain.settings import ServiceSettings
 from sf_quantum.service.queue import entitlements
 from sf_quantum.service.queue.events import log_recovered
+from sf_quantum.service.queue.given_up import Search
 from sf_quantum.service.queue.leases import STOPPING, Leases
 from sf_quantum.service.queue.live_jobs import WRITE_SECONDS, LiveJob, LiveJobs
 from sf_quantum.service.queue.long_work import LongWork
@@ -98,6 +99,8 @@ class JobQueue:
         self.lists = LongWork("lists")
         self.bodies = LongWork("bodies")
         self._order = _Order()
+        #: the search for jobs that may run on at the vendor
+        self.given_up = Search(store, lambda: self.device)
         # set when the device has been asked how it is
         self._asked = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -135,6 +138,7 @@ class JobQueue:
             run("device", self._follow_device)
         else:
             self._asked.set()
+        run("given up", self.given_up.run)
         run("operation", self._record_operation)
         run("slurm", self.leases.follow_slurm)
         if (seconds := self.settings.retention_seconds) is not None:
@@ -635,18 +639,26 @@ class JobQueue:
 
     async def _follow_device(self) -> None:
         """Follow what the vendor says of the device."""
-        availability = self.availability
         while (seconds := self.device.refresh_seconds) is not None:
-            await asyncio.wrap_future(in_thread(self.device.refresh))
-            reason = self._device_reason()
-            self._asked.set()
-            if reason != availability.device_reason:
-                availability.device_reason = reason
-                logger.info("%s: %s", self.device.name, reason or "online again")
-                self.observations.enter(self.jobs.device_state)
-                self.leases.availability_changed()
-                self.jobs.look()
+            asked = asyncio.wrap_future(in_thread(self.device.refresh))
+            while not asked.done():  # what is known grows old meanwhile
+                await asyncio.wait([asked], timeout=seconds)
+                if asked.done() or self._asked.is_set():
+                    self._note_device()
+            asked.result()
             await asyncio.sleep(seconds)
+
+    def _note_device(self) -> None:
+        self._asked.set()
+        availability, reason = self.availability, self._device_reason()
+        # with its figures, a reason is another one each time
+        if bool(reason) != bool(availability.device_reason):
+            logger.info("%s: %s", self.device.name, reason or "online again")
+            self.observations.enter(self.jobs.device_state)
+        if reason != availability.device_reason:
+            availability.device_reason = reason
+            self.leases.availability_changed()
+            self.jobs.look()
 
     async def _record_operation(self) -> None:
         while True:

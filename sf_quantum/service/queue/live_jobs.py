@@ -81,7 +81,13 @@ from sf_quantum.service.domain.reasons import (
 from sf_quantum.service.domain.settings import ServiceSettings
 from sf_quantum.service.queue.attempt import Attempt, Ended
 from sf_quantum.service.queue.availability import Availability
-from sf_quantum.service.queue.device_job import Detached, Interrupt, runs_again, written
+from sf_quantum.service.queue.device_job import (
+    Detached,
+    GivenUp,
+    Interrupt,
+    runs_again,
+    written,
+)
 from sf_quantum.service.queue.entitlements import JobCounts
 from sf_quantum.service.queue.events import log_done, log_interrupted, log_job
 from sf_quantum.service.queue.observations import DeviceState, Observations
@@ -89,6 +95,7 @@ from sf_quantum.service.scheduling.eta import Estimator
 from sf_quantum.service.scheduling.pending import PendingJobs
 from sf_quantum.service.scheduling.policies import make
 from sf_quantum.service.scheduling.work import PendingJob
+from sf_quantum.service.store import given_up
 from sf_quantum.service.store.store import Store
 from sf_quantum.threads import in_thread
 
@@ -230,6 +237,8 @@ class LiveJobs:
         self.on_device: list[LiveJob] = []
         #: whether the service is stopping; no job starts then
         self.stopping = False
+        # when the worker ends in any case, by the monotonic clock
+        self._ends_by = math.inf
         #: whether no pending job could start when the worker last looked
         self.none_may_start = False
         #: held while a job runs; the device is replaced under it
@@ -394,6 +403,11 @@ class LiveJobs:
             if live.attempt is not None:
                 how = self._how(live.attempt, interruption)
                 live.attempt.interrupt(how, interruption)
+        elif (
+            live.attempt is not None
+            and self._how(live.attempt, interruption) is Interrupt.DETACH
+        ):
+            live.attempt.leave()  # its cancellation is on disk
 
     def interrupt_lease(self, lease_id: str, end: LeaseEnd) -> list[LiveJob]:
         """Interrupt the pending and running jobs of a lease, which takes no more jobs.
@@ -487,6 +501,7 @@ class LiveJobs:
     def stop(self, drain_seconds: float) -> None:
         """Start no more jobs, and interrupt the running one after a while."""
         self.stopping = True
+        self._ends_by = time.monotonic() + drain_seconds + LET_GO_SECONDS
         self.changed.set()
         stopped = Interruption(Cause.SERVICE_STOP)
         if drain_seconds <= 0:
@@ -540,13 +555,30 @@ class LiveJobs:
                     continue
                 self.observations.enter(self.device_state)
                 await self.changed.wait()
-            await asyncio.gather(*attempts)
+            await self._let_end(attempts)
         finally:
             for one in attempts:
                 one.cancel()
             self.finished.set()
             for live in self._jobs.values():  # none will run any more
                 live.wake()
+
+    async def _let_end(self, attempts: set[asyncio.Task[None]]) -> None:
+        """Wait for the attempts under way when the service stops, but not for long.
+
+        Of one that waits for its vendor, all that the next service needs is on disk.
+        """
+        while attempts:
+            left = max(0.0, self._ends_by - time.monotonic())
+            ended, attempts = await asyncio.wait(attempts, timeout=left)
+            for one in ended:
+                one.result()
+            if not ended:
+                text = "%d jobs on the device are left to the next service as they are"
+                logger.warning(text, len(attempts))
+                for one in attempts:
+                    one.cancel()
+                return
 
     async def _take(self) -> LiveJob | None:
         """Take the next job for the device, unless it has enough."""
@@ -659,6 +691,8 @@ class LiveJobs:
             # it was over before it was seen running
             await self._write_running(live, outcome.seconds or 0.0)
         self.observations.qpu_seconds[job.job_class] += ended.spent
+        if ended.given_up is not None:
+            await _written(self._given_up(job, ended, ended.given_up))
         settled = await _written(lambda: self._settle(live, job, ended, result))
         if not settled.final and live.interruption is not None:
             if live.interruption.cancels:
@@ -677,6 +711,22 @@ class LiveJobs:
         lost = 0.0 if settled.final else ended.last[0]
         live.entry.seconds = self._seconds_left(settled)
         self._end_attempt(live, settled, ended.spent - lost)
+
+    def _given_up(
+        self, job: Job, ended: Ended, lost: GivenUp
+    ) -> Callable[[], Future[None]]:
+        entry = given_up.Entry(
+            0,
+            job.number,
+            self.device.identity,
+            lost.device_job,
+            lost.tag,
+            lost.why,
+            self.store.clock(),
+            ended.last[0],
+            self.device.price,
+        )
+        return lambda: given_up.record(self.store, job, entry)
 
     def _unless_lost(self, live: LiveJob, ended: Ended) -> Ended:
         """Have a job run again that its vendor has ended, but not for ever."""

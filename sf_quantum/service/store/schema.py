@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-VERSION = 17
+VERSION = 18
 _LEASES_AND_JOBS = """
 CREATE TABLE leases (
     id TEXT PRIMARY KEY,
@@ -272,6 +272,24 @@ CREATE TRIGGER job_moves_or_ends AFTER UPDATE OF lease, ended ON jobs
         WHERE id = NEW.lease AND NEW.ended IS NOT NULL AND max_qpu_seconds IS NOT NULL;
     END;
 """
+# added by version 18
+_GIVEN_UP = """
+-- jobs that are followed no longer, and may run on at their vendor
+CREATE TABLE given_up (
+    number INTEGER PRIMARY KEY AUTOINCREMENT,
+    job INTEGER NOT NULL,
+    device TEXT NOT NULL,
+    device_job TEXT,
+    tag TEXT NOT NULL UNIQUE,
+    why TEXT NOT NULL,
+    since REAL NOT NULL,
+    booked REAL NOT NULL,
+    price REAL,
+    -- what became of it, if that is known
+    ended TEXT
+);
+CREATE INDEX given_up_open ON given_up (number) WHERE ended IS NULL;
+"""
 _ADDED_UP = """
 UPDATE leases SET
     spent_seconds = (SELECT total(qpu_seconds) FROM jobs WHERE ended IS NOT NULL
@@ -298,6 +316,7 @@ SCHEMA = (
     + _WAITING
     + _BOUNDS
     + _TAKEN
+    + _GIVEN_UP
 )
 # by version, the SQL that upgrades a file to the next version
 UPGRADES = {
@@ -321,4 +340,5 @@ UPGRADES = {
     14: _WAITING,
     15: _BOUNDS,
     16: _TAKEN + _ADDED_UP,
+    17: _GIVEN_UP,
 }

@@ -1,0 +1,151 @@
+"""Answers of services that may be slow, endless or too large: bounded in time and size.
+
+The time limit of a socket holds for each call of it, so an answer that drips in would never
+end. :class:`WholeAnswer` makes it the time limit of the whole answer, for all clients that
+are built on :mod:`http.client`, as urllib3 is.
+"""
+
+from __future__ import annotations
+
+import http.client
+import io
+import socket
+import time
+
+# of status lines and headers, of all answers "100 Continue" together
+HEAD_BYTES = 256 * 1024
+# read at once
+PART_BYTES = 64 * 1024
+#: statuses of answers that send the client elsewhere
+REDIRECTS = (300, 301, 302, 303, 307, 308)
+# of these, the ones that certainly have had no effect (RFC 9110, 15.4.8 and 15.4.9)
+UNDONE_REDIRECTS = (307, 308)
+
+
+class TooLarge(OSError):
+    """An answer has more bytes than it may have."""
+
+
+class _Reader(io.RawIOBase):
+    """Reads a socket until a moment, which its time limit sets."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        seconds = sock.gettimeout()
+        self._sock = sock
+        self._until = None if seconds is None else time.monotonic() + seconds
+        # the file keeps a connection open that is closed before its answer is read
+        self._file = sock.makefile("rb", 0)
+        #: bytes that may still be read
+        self.left: int | None = HEAD_BYTES
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: memoryview) -> int | None:  # type: ignore[override]
+        if self._until is not None:
+            if (seconds := self._until - time.monotonic()) <= 0:
+                raise TimeoutError("timed out")
+            self._sock.settimeout(seconds)
+        if self.left is None:
+            return self._file.readinto(buffer)
+        if self.left <= 0:
+            raise TooLarge(f"its headers have more than {HEAD_BYTES:,} bytes")
+        read = self._file.readinto(buffer[: self.left])
+        self.left -= read or 0
+        return read
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
+class _Socket:
+    """A socket for a response, which only makes a file of it."""
+
+    def __init__(self, reader: _Reader) -> None:
+        self._reader = reader
+
+    def makefile(self, _: str) -> io.BufferedReader:
+        return io.BufferedReader(self._reader)
+
+
+class WholeAnswer(http.client.HTTPResponse):
+    """A response whose socket's time limit holds for all of it, and whose head is bounded."""
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        debuglevel: int = 0,
+        method: str | None = None,
+        url: str | None = None,
+    ) -> None:
+        self._reader = _Reader(sock)
+        sock_ = _Socket(self._reader)
+        super().__init__(sock_, debuglevel, method, url)  # type: ignore[arg-type]
+
+    def begin(self) -> None:
+        super().begin()
+        self._reader.left = None
+
+
+class Timed(http.client.HTTPConnection):
+    """A connection whose time limit holds for a whole request, then for a whole answer.
+
+    It comes before the kind of connection among the bases of a class.
+    """
+
+    response_class = WholeAnswer
+
+    # with typeshed's type, a union of all that can be sent
+    def send(self, data) -> None:  # type: ignore[no-untyped-def]
+        """Send a part of a request; TLS alone would have the time limit for each record."""
+        if self.sock is None:
+            self.connect()
+        if not isinstance(data, bytes | bytearray):
+            super().send(data)
+            return
+        seconds = self.sock.gettimeout()
+        until = None if seconds is None else time.monotonic() + seconds
+        left = memoryview(data)
+        while left:
+            if until is not None:
+                if (rest := until - time.monotonic()) <= 0:
+                    raise TimeoutError("timed out")
+                self.sock.settimeout(rest)
+            left = left[self.sock.send(left) :]
+        self.sock.settimeout(seconds)
+
+
+def body(response: http.client.HTTPResponse, most_bytes: int) -> bytes:
+    """Read the body of a response, in parts of which none is large.
+
+    :raises TooLarge: if it has more bytes, before more is read
+    :raises http.client.HTTPException: if the connection ends before it does
+    """
+    if (response.length or 0) > most_bytes:
+        raise too_large(most_bytes)
+    read = bytearray()
+    while part := response.read(min(PART_BYTES, most_bytes + 1 - len(read))):
+        read += part
+        if len(read) > most_bytes:
+            raise too_large(most_bytes)
+    if response.length:  # which counts down what is still to come
+        raise http.client.IncompleteRead(b"", response.length)
+    return bytes(read)
+
+
+def too_large(most_bytes: int) -> TooLarge:
+    """Make the error of an answer with more bytes than this."""
+    return TooLarge(f"the answer has more than {most_bytes:,} bytes")
+
+
+def elsewhere(location: str | None) -> str:
+    """Say that an answer sends the client elsewhere, in one line.
+
+    No client of ours goes there: a header with a credential would go along, whatever it is
+    called.
+    """
+    # without a query, which may have a credential
+    place = (location or "").partition("?")[0]
+    shown = "".join(c for c in place if c.isprintable())[:200] or "nowhere"
+    return f"it redirects to {shown}, and no redirect is followed: correct the URL"

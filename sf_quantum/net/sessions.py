@@ -1,0 +1,112 @@
+"""Sessions of ``requests`` for SDKs of vendors: bounded answers, and no redirects.
+
+``requests`` takes a redirect to wherever it leads, with all headers but ``Authorization``,
+reads answers to their end, however large they are and grow, and has a time limit for each
+part that comes.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+
+from requests import PreparedRequest, RequestException, Response, Session
+from requests.adapters import HTTPAdapter
+from urllib3 import HTTPConnectionPool, HTTPSConnectionPool, ProxyManager, Retry
+from urllib3.connection import HTTPConnection, HTTPSConnection
+from urllib3.exceptions import HTTPError
+
+from sf_quantum.net import answers
+
+# of a connection, with pauses of 20 s in all, and of an answer that does not come
+RETRIES, READ_RETRIES = 10, 2
+
+
+class _Connection(answers.Timed, HTTPConnection):
+    """A connection without TLS."""
+
+
+class _TlsConnection(answers.Timed, HTTPSConnection):
+    """A connection with TLS."""
+
+
+class _Pool(HTTPConnectionPool):
+    ConnectionCls = _Connection
+
+
+class _TlsPool(HTTPSConnectionPool):
+    ConnectionCls = _TlsConnection
+
+
+_POOLS = {"http": _Pool, "https": _TlsPool}
+
+
+class _Adapter(HTTPAdapter):
+    """Sends requests within a time, and reads answers up to a size."""
+
+    def __init__(self, seconds: float, retries: Retry, most_bytes: int) -> None:
+        self._seconds = seconds
+        self._most_bytes = most_bytes
+        super().__init__(max_retries=retries)
+        self.poolmanager.pool_classes_by_scheme = _POOLS
+
+    def proxy_manager_for(self, proxy: str, **options: str) -> ProxyManager:
+        manager: ProxyManager = super().proxy_manager_for(proxy, **options)
+        manager.pool_classes_by_scheme = _POOLS
+        return manager
+
+    def send(
+        self,
+        request: PreparedRequest,
+        stream: bool = False,
+        timeout: float | tuple[float, float] | tuple[float, None] | None = None,
+        verify: bool | str = True,
+        cert: bytes | str | tuple[bytes | str, bytes | str] | None = None,
+        proxies: Mapping[str, str] | None = None,
+    ) -> Response:
+        """Send a request, and read its answer, compressed or not, up to the largest size.
+
+        :raises RequestException: if it is larger, late or a redirect
+        """
+        answer = super().send(request, True, self._seconds, verify, cert, proxies)
+        try:
+            if answer.status_code in answers.REDIRECTS:
+                why = answers.elsewhere(answer.headers.get("Location"))
+                answer.close()
+                answer.raw = io.BytesIO()
+                raise RequestException(why, request=request, response=answer)
+            # what is read, in place of what is still to come
+            answer.raw = io.BytesIO(self._read(answer))
+        except RequestException:
+            answer.close()
+            raise
+        return answer
+
+    def _read(self, answer: Response) -> bytes:
+        most, read = self._most_bytes, bytearray()
+        length = answer.headers.get("Content-Length", "0")
+        if length.isdecimal() and int(length[:20]) > most:
+            raise RequestException(str(answers.too_large(most)))
+        try:
+            for part in answer.raw.stream(answers.PART_BYTES, decode_content=True):
+                read += part
+                if len(read) > most:
+                    raise answers.too_large(most)
+        except (HTTPError, answers.TooLarge) as error:
+            raise RequestException(str(error)) from error
+        return bytes(read)
+
+
+def guard(
+    session: Session, most_bytes: int, seconds: float, *, repeated: bool = False
+) -> None:
+    """Have a session follow no redirect, and bound all answers.
+
+    :param most_bytes: of an answer, also after it is decompressed
+    :param seconds: for a request to be sent, then for the whole answer
+    :param repeated: repeat requests that change nothing
+    """
+    retries = Retry(RETRIES, read=READ_RETRIES, backoff_factor=0.01)
+    for scheme in ("http://", "https://"):
+        adapter = _Adapter(seconds, retries if repeated else Retry(0), most_bytes)
+        session.mount(scheme, adapter)

@@ -1,0 +1,99 @@
+"""Looks for jobs that were given up: whether they still run at the vendor, and what they cost.
+
+Each is asked about less and less often. One that still runs is cancelled again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import Callable, Iterator
+
+from sf_quantum import backoff
+from sf_quantum.errors import InputError, QpuError
+from sf_quantum.qpu.jobs import OVER, Task, UnknownJob
+from sf_quantum.service.device.protocol import Device
+from sf_quantum.service.domain.jobs import Recovery
+from sf_quantum.service.store import given_up
+from sf_quantum.service.store.given_up import Entry
+from sf_quantum.service.store.store import Store
+from sf_quantum.threads import in_thread
+
+logger = logging.getLogger(__name__)
+# after which it is looked for no longer
+LOOKED_FOR_SECONDS = 86400.0
+
+
+class Search:
+    """The search for the jobs of a store at one device.
+
+    :param device: returns it
+    """
+
+    def __init__(self, store: Store, device: Callable[[], Device]) -> None:
+        self._store = store
+        self._device = device
+        self._pauses: dict[int, Iterator[float]] = {}
+        self._due: dict[int, float] = {}
+
+    async def run(self) -> None:
+        """Look for them, for ever."""
+        while True:
+            device = self._device()
+            for entry in given_up.entries(self._store, device.identity):
+                if self._due.get(entry.number, 0.0) <= time.monotonic():
+                    await self._look(device, entry)
+            await asyncio.sleep(backoff.GIVEN_UP.first_seconds)
+
+    async def _look(self, device: Device, entry: Entry) -> None:
+        found = await asyncio.wrap_future(in_thread(lambda: self._found(device, entry)))
+        if found is not None:
+            ended, billed = found
+            await given_up.settle(self._store, entry, ended, billed)
+            text = "job %s, which was given up: %s"
+            logger.warning(text, entry.job, ended)
+            return
+        pauses = self._pauses.setdefault(entry.number, backoff.GIVEN_UP.pauses())
+        self._due[entry.number] = time.monotonic() + next(pauses)
+
+    def _found(self, device: Device, entry: Entry) -> tuple[str, float | None] | None:
+        """Return what became of a job, and what it cost; ``None`` if that is not known yet."""
+        if self._store.clock() - entry.since > LOOKED_FOR_SECONDS:
+            return f"nothing is known of it after {LOOKED_FOR_SECONDS:,.0f} s", None
+        try:
+            job_id = entry.device_job
+            if job_id is None:
+                if device.recovery is not Recovery.BY_TAG:
+                    return "the vendor finds no job by its tag", None
+                job_id = device.find(entry.tag)
+            if job_id is None:
+                return "the vendor has no such job", None
+            return self._of(device, job_id, entry)
+        except UnknownJob as error:
+            return f"the vendor knows it no more: {error}", None
+        except (QpuError, InputError) as error:
+            logger.info("job %s, which was given up: %s", entry.job, error)
+            return None
+
+    def _of(
+        self, device: Device, job_id: str, entry: Entry
+    ) -> tuple[str, float | None] | None:
+        job = self._store.job(entry.job)
+        if job is None:
+            return "it is deleted here", None
+        payload = self._store.payload(entry.job) or json.dumps(None)
+        task = Task(entry.tag, job.kind, payload, job.parameters, entry.job)
+        state = device.poll(job_id, task).state
+        if state not in OVER:
+            device.cancel(job_id)
+            device.abandon(job_id)
+            return None
+        billed: float | None = None
+        try:
+            billed = device.result(job_id, task).qpu_seconds
+        except (QpuError, InputError) as error:
+            logger.info("job %s, which was given up: %s", entry.job, error)
+        device.abandon(job_id)
+        return f"{state} at the vendor", billed

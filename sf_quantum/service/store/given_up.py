@@ -1,0 +1,98 @@
+"""Jobs that were given up and may run on at their vendor, on disk until that is known."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from concurrent.futures import Future
+from dataclasses import dataclass
+
+from sf_quantum.files import JSON
+from sf_quantum.service.domain.jobs import Job
+from sf_quantum.service.store import audit
+from sf_quantum.service.store.store import Store
+
+# the user of the service's own entries in the audit
+SERVICE = "service"
+_COLUMNS = "number, job, device, device_job, tag, why, since, booked, price"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A job that may run on.
+
+    :param job: its number in the queue
+    :param device: identity of its device
+    :param device_job: its id there, if that is known
+    :param tag: of its submission
+    :param why: it was given up
+    :param since: when, by the store's clock
+    :param booked: QPU seconds, as long as the vendor does not tell what it bills
+    :param price: of one of them, if there is one
+    """
+
+    number: int
+    job: int
+    device: str
+    device_job: str | None
+    tag: str
+    why: str
+    since: float
+    booked: float
+    price: float | None
+
+
+def record(store: Store, job: Job, entry: Entry) -> Future[None]:
+    """Note that a job is given up, for the operators too; once for each tag."""
+    about = {"job": job.id, "user": job.user, "device_job": entry.device_job}
+    audited = audit.AuditEntry(SERVICE, "give up", about, outcome=entry.why)
+
+    def change(db: sqlite3.Connection) -> None:
+        added = db.execute(
+            f"INSERT OR IGNORE INTO given_up ({_COLUMNS[8:]}) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            (
+                *(entry.job, entry.device, entry.device_job, entry.tag, entry.why),
+                *(entry.since, entry.booked, entry.price),
+            ),
+        )
+        if added.rowcount:
+            audit.record(db, audited)
+
+    return store.change(change)
+
+
+def entries(store: Store, device: str) -> list[Entry]:
+    """List the jobs that may run on at a device, the oldest first."""
+    query = f"SELECT {_COLUMNS} FROM given_up WHERE ended IS NULL AND device = ?"
+    return [Entry(*row) for row in store.read(f"{query} ORDER BY number", device)]
+
+
+async def settle(
+    store: Store, entry: Entry, ended: str, billed: float | None = None
+) -> None:
+    """Note what became of a job; the vendor's QPU time is booked instead of the expected.
+
+    :param ended: in one sentence
+    :param billed: QPU seconds, if the vendor tells them
+    """
+    more = 0.0 if billed is None else billed - entry.booked
+    old: dict[str, JSON] = {"qpu_seconds": entry.booked}
+    new: dict[str, JSON] = {"qpu_seconds": entry.booked + more}
+
+    def change(db: sqlite3.Connection) -> None:
+        query = "UPDATE given_up SET ended = ? WHERE number = ? AND ended IS NULL"
+        if not db.execute(query, (ended, entry.number)).rowcount:
+            return
+        db.execute(
+            "UPDATE jobs SET qpu_seconds = max(0, qpu_seconds + ?), "
+            "cost = max(0, cost + ?) WHERE number = ? AND ended IS NOT NULL",
+            (more, more * (entry.price or 0.0), entry.job),
+        )
+        named = db.execute("SELECT id, user FROM jobs WHERE number = ?", (entry.job,))
+        job, user = named.fetchone() or (None, None)
+        about = {"job": job, "user": user, "device_job": entry.device_job}
+        action = "find given up"
+        audit.record(db, audit.AuditEntry(SERVICE, action, about, old, new, ended))
+
+    await asyncio.wrap_future(store.change(change))
