@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import gzip
 import http.client
+import re
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Literal, Self, TypeAlias, cast, get_args
@@ -58,16 +59,19 @@ class Fault:
     """What befalls the requests that it matches.
 
     :param path: a part of the path
+    :param about: an id in the path, such as that of a job
     :param times: of how many requests; ``None``: all, until it is healed
     """
 
     kind: Kind
     method: str = ""
     path: str = ""
+    about: str = ""
     times: int | None = None
 
     def befalls(self, method: str, path: str) -> bool:
-        return self.method in ("", method) and self.path in path
+        named = not self.about or self.about in re.findall(r"[\w-]+", path)
+        return self.method in ("", method) and self.path in path and named
 
 
 @cache
@@ -191,16 +195,26 @@ class TroubledProxy(_Listening):
         super().__exit__()
 
     def fault(
-        self, kind: Kind, path: str = "", *, method: str = "", times: int | None = None
+        self,
+        kind: Kind,
+        path: str = "",
+        *,
+        method: str = "",
+        about: str = "",
+        times: int | None = None,
     ) -> None:
         """Have a fault befall requests from now on."""
         with self._lock:
-            self._known.faults.append(Fault(kind, method, path, times))
+            self._known.faults.append(Fault(kind, method, path, about, times))
 
-    def heal(self) -> None:
-        """End all faults, also of requests under way."""
+    def heal(self, *, all_but_some: bool = False) -> None:
+        """End all faults, also of requests under way.
+
+        :param all_but_some: those of single ids stay, for the next requests
+        """
         with self._lock:
-            healed, self._known = self._known.healed, _Known()
+            healed, kept = self._known.healed, self._known.faults
+            self._known = _Known([one for one in kept if all_but_some and one.about])
         healed.set()
 
     def take(self, request: _Handler, body: bytes) -> None:
@@ -215,8 +229,7 @@ class TroubledProxy(_Listening):
             if fault is not None and fault.times is not None:
                 known.faults.remove(fault)
                 if fault.times > 1:
-                    left = fault.times - 1
-                    known.faults.insert(0, Fault(fault.kind, fault.method, path, left))
+                    known.faults.insert(0, replace(fault, times=fault.times - 1))
         if fault is None:
             status, headers, answer = self._passed(request, body)
             return request.answer(status, answer, **headers)

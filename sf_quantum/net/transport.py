@@ -89,6 +89,7 @@ class Client:
     :param credential: called for each request; returns further headers
     :param most_bytes: of an answer, unless a request allows others; by default
         ``RESULT_BYTES``
+    :param plain: allow plain HTTP to another machine, as a vendor's own client would
     :raises InputError: if the URL has another form, or plain HTTP would go to another
         machine, or a header is not printable ASCII
     """
@@ -102,6 +103,7 @@ class Client:
         credential: Callable[[], Mapping[str, str]] = dict,
         *,
         most_bytes: int | None = None,
+        plain: bool = False,
     ) -> None:
         self.url = url
         self._headers = {**headers, **self._end}
@@ -109,7 +111,7 @@ class Client:
         self._most_bytes = RESULT_BYTES if most_bytes is None else most_bytes
         _check(headers)
         self._socket = _socket_path(url)
-        self._base = _base("http://localhost" if self._socket else url)
+        self._base = _base("http://localhost" if self._socket else url, plain)
 
     def request(
         self,
@@ -309,7 +311,7 @@ def _socket_path(url: str) -> str | None:
     return path
 
 
-def _base(url: str) -> tuple[bool, str, int, str]:
+def _base(url: str, plain: bool) -> tuple[bool, str, int, str]:
     # whether by TLS, host, port, and what precedes every path
     parts = urlsplit(url)
     try:
@@ -320,7 +322,7 @@ def _base(url: str) -> tuple[bool, str, int, str]:
         raise InputError(
             f"{url}: expected unix:/path.sock, http://127.0.0.1:PORT or https://HOST"
         )
-    if parts.scheme == "http" and not is_loopback(parts.hostname):
+    if parts.scheme == "http" and not (plain or is_loopback(parts.hostname)):
         raise InputError(f"{url}: http is for this machine only; use https")
     tls = parts.scheme == "https"
     port = port or (443 if tls else 80)

@@ -74,6 +74,7 @@ class IqmServer(Gates):
     solving = ("qiskit", "scipy")
     extra = "iqm"
     kinds: ClassVar[tuple[Kind, ...]] = ("circuit",)
+    url_variable = "QRMI_IQM_ISA_ENDPOINT"
 
     @cached_property
     def _api(self) -> RestApi:

@@ -15,6 +15,7 @@ import os
 import re
 import threading
 import time
+import weakref
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
     from qiskit.providers import BackendV2
     from qrmi import Payload, QuantumResource, ResourceStatus, TaskStatus
 
+    from sf_quantum.net.relay import Relay
     from sf_quantum.samplers.qaoa import CircuitRunner, Doubles
     from sf_quantum.samplers.states import Bits
 
@@ -117,12 +119,16 @@ class QrmiQpu(Qpu):
     #: packages that a QUBO needs to run there, and the extra that installs them
     solving: ClassVar[tuple[str, ...]] = ()
     extra: ClassVar[str] = "qrmi"
+    #: variable with the URL of a service that QRMI's client asks over HTTP
+    url_variable: ClassVar[str | None] = None
 
     def __init__(self, resource: Resource) -> None:
         super().__init__(resource.name)
         self._resource = resource
         self._requests = threading.BoundedSemaphore(MOST_OVERDUE)
         self._who = f"QPU {self.name!r} ({self.type})"
+        self._relay: Relay | None = None
+        self._making = threading.Lock()
 
     @classmethod
     def problem(cls) -> str | None:
@@ -244,12 +250,30 @@ class QrmiQpu(Qpu):
         settings = {**_NO_RETRIES, **_job(), **self._resource.environment}
         if token is not None:
             settings[TOKEN] = token
+        if (variable := self.url_variable) and (url := settings.get(variable)):
+            settings[variable] = self._relayed(url)
         # ResourceType.PasqalLocal is the type pasqal-local
         kinds = {name.lower(): name for name in dir(qrmi.ResourceType)}
         kind = getattr(qrmi.ResourceType, kinds[self.type.replace("-", "")])
         with errors(self._who):
             # not through the environment of the process, which all instances share
             return qrmi.QuantumResource.from_config(self.name, kind, settings)
+
+    def _relayed(self, url: str) -> str:
+        """Return a URL by which the client's answers are bounded; see :mod:`.relay`.
+
+        QRMI's client follows redirects, with its MUNGE credential, and takes answers of
+        any size.
+        """
+        from sf_quantum.net import relay
+
+        if not relay.usable():
+            return url
+        with self._making:
+            if self._relay is None:
+                self._relay = relay.Relay(url)
+                weakref.finalize(self, self._relay.close)
+            return self._relay.url
 
 
 class _Pasqal(QrmiQpu):
@@ -418,6 +442,7 @@ class PasqalLocal(_Pasqal):
 
     type = "pasqal-local"
     sessions = True
+    url_variable = "QRMI_WARDEN_URL"
 
 
 class PasqalCloud(_Pasqal):

@@ -455,6 +455,7 @@ class QpuDevice(Device):
         self._calibration = status.calibration
 
     def _answered(self) -> None:
+        self._known = self._heard = time.monotonic()
         if self._silence:
             logger.warning("QPU %s answers again", self.name)
         self._failures, self._silence = 0, ""
@@ -581,7 +582,8 @@ class QpuDevice(Device):
         return self._settings.give_up_seconds
 
     def answered_since(self, moment: float) -> bool:
-        return self._heard >= moment
+        """See :meth:`Device.answered_since`, but for the pause between two requests."""
+        return self._heard >= moment - self._settings.refresh_seconds
 
     def abandon(self, job_id: str) -> None:
         self._forget(job_id)

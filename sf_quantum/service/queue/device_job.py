@@ -205,22 +205,20 @@ class DeviceJob:
         :raises _Hopeless: if it is given up
         """
         now, seconds = time.monotonic(), self._device.give_up_seconds
-        if error is None:
-            self._failing_since = None
-        elif self._failing_since is None and not isinstance(error, NotAccepted):
-            self._failing_since = now
         if self._is_to_end:
             self._to_end_since = self._to_end_since or now
             if now - self._to_end_since >= seconds:
                 why = error or f"the vendor says that it is {self.progress.state}"
                 raise _Hopeless(f"{seconds:g} s after it was to end: {why}")
-        since = self._failing_since
-        recently = now - seconds * RECENT
-        if (
-            since is not None
-            and now - since >= seconds
-            and self._device.answered_since(recently)
-        ):
+        if isinstance(error, NotAccepted):  # it was not asked
+            return
+        if error is None:
+            self._failing_since = None
+            return
+        if not self._device.answered_since(now - seconds * RECENT):
+            self._failing_since = now
+        self._failing_since = self._failing_since or now
+        if now - self._failing_since >= seconds:
             raise _Hopeless(f"for {seconds:g} s, only requests about it fail: {error}")
 
     def _abandoned(self, why: str) -> Outcome:

@@ -105,6 +105,8 @@ Fitting: TypeAlias = tuple[tuple[Kind, ...], int, int | None, frozenset[int]]
 logger = logging.getLogger(__name__)
 # for the device to interrupt a job
 LET_GO_SECONDS = 5.0
+# for all jobs on the device to be interrupted, or left, when the service stops
+STOP_SECONDS = 8.0
 # jobs that end with their lease, before other requests have their turn
 DONE_AT_ONCE = 50
 # for a write, before the disk is read again
@@ -501,7 +503,7 @@ class LiveJobs:
     def stop(self, drain_seconds: float) -> None:
         """Start no more jobs, and interrupt the running one after a while."""
         self.stopping = True
-        self._ends_by = time.monotonic() + drain_seconds + LET_GO_SECONDS
+        self._ends_by = time.monotonic() + drain_seconds + STOP_SECONDS
         self.changed.set()
         stopped = Interruption(Cause.SERVICE_STOP)
         if drain_seconds <= 0:
