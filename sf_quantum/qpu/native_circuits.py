@@ -8,6 +8,7 @@ OpenQASM is for Qiskit's parsers, which take half a millisecond for each stateme
 from __future__ import annotations
 
 import ast
+import cmath
 import math
 import operator
 import re
@@ -36,10 +37,21 @@ _OPERATORS: Mapping[type[ast.operator], Callable[[float, float], float]] = {
     ast.Mult: operator.mul,
     ast.Div: operator.truediv,
 }
+# the angles of U by those of gates that definitions of r may have, up to a global phase
+_EULER: Mapping[str, Callable[..., tuple[float, float, float]]] = {
+    **dict.fromkeys(("U", "u", "u3"), lambda theta, phi, lam: (theta, phi, lam)),
+    **dict.fromkeys(("rz", "p", "u1"), lambda lam: (0.0, 0.0, lam)),
+    "rx": lambda theta: (theta, -math.pi / 2, math.pi / 2),
+    "ry": lambda theta: (theta, 0.0, 0.0),
+}
+# with which a definition is compared with the QPU's gate
+_SAMPLES = ((0.7, 1.9), (2.1, -0.4))
 # of a job: of a text with parameters, for each of its values
 MOST_CHARACTERS = 4_000_000
 # of all operations of a job: a barrier may be on a whole register
 MOST_OPERANDS = 1_000_000
+#: what some editors begin a file with
+BYTE_ORDER_MARK = "\ufeff"
 # characters of an angle
 MOST_ANGLE = 200
 # Each takes time linear in the text: a circuit is any user's, and `re` stops all threads.
@@ -47,6 +59,8 @@ _COMMENT = re.compile(r"//[^\n]*|/\*.*?(?:\*/|\Z)", re.DOTALL)
 _END = re.compile(r"([;{}])")
 # the others match statements whose blanks are single spaces
 _DEFINITION = re.compile(r"gate (\w+)")
+_ROTATION = re.compile(r"gate (\w+) ?\( ?(\w+) ?, ?(\w+) ?\) ?\w+")
+_OLD = re.compile(r"\s*OPENQASM 2")
 _HEADER = re.compile(r'OPENQASM [23](?:\.\d+)?|include ?"[^"]*"')
 _REGISTER = re.compile(r"(qubit|bit)(?: ?\[ ?(\d{1,6}) ?\] ?| )(\w+)")
 _PARAMETER = re.compile(r"input (?:float|angle)(?: ?\[ ?\d{1,6} ?\] ?| )(\w+)")
@@ -97,6 +111,7 @@ def read(content: JSON) -> list[NativeCircuit]:
     for text, given in zip(texts, values, strict=True):
         if not isinstance(text, str):
             raise FieldError("circuit", "expected text")
+        text = text.removeprefix(BYTE_ORDER_MARK)
         characters += max(1, len(text))
         if characters > MOST_CHARACTERS:
             raise FieldError("circuit", f"more than {MOST_CHARACTERS} characters")
@@ -127,17 +142,22 @@ def _statements(text: str) -> Iterator[tuple[int, str]]:
     """Yield statements and their lines; definitions of ``r`` and ``prx`` are left out."""
     # ends of lines stay, so that lines are what they are
     parts = _END.split(_COMMENT.sub(_blank, text))
-    line, defined = 1, False
+    line = 1
+    # a definition's line, and its statements so far
+    definition: tuple[int, list[str]] | None = None
     for part, end in zip(parts[::2], [*parts[1::2], ""], strict=True):
         told = part.lstrip()
         begin = line + part.count("\n", 0, len(part) - len(told))
         line += part.count("\n")
         statement = " ".join(told.split())
-        if not end and (statement or defined):
+        if not end and (statement or definition):
             detail = f"line {begin}: the last statement has no end"
             raise FieldError("circuit", detail)
-        if defined:
-            defined = end != "}"
+        if definition:
+            definition[1].append(statement)
+            if end == "}":
+                _check_definition(*definition)
+                definition = None
         elif end == ";":
             yield begin, statement
         elif end:
@@ -145,7 +165,67 @@ def _statements(text: str) -> Iterator[tuple[int, str]]:
             name = match[1] if match else statement.partition(" ")[0] or end
             if end == "}" or not match or name not in ("r", "prx"):
                 raise _not_native(begin, name)
-            defined = True
+            definition = begin, [statement]
+
+
+def _check_definition(line: int, statements: Sequence[str]) -> None:
+    """Refuse a definition of ``r`` or ``prx`` that is not the QPU's gate."""
+    head, *body = statements
+    match = _ROTATION.fullmatch(head)
+    if match is None or not all(
+        _is_rotation(body, match[2], match[3], angle, phase)
+        for angle, phase in _SAMPLES
+    ):
+        name = head.removeprefix("gate ").partition("(")[0].strip()
+        detail = f"gate {name[:40]} is not defined as that of the QPU"
+        raise FieldError("circuit", f"line {line}: {detail}")
+
+
+def _is_rotation(
+    body: Sequence[str], first: str, second: str, angle: float, phase: float
+) -> bool:
+    """Tell whether statements are a phased x-rotation, up to a global phase."""
+    values, made = {first: angle, second: phase}, (1 + 0j, 0j, 0j, 1 + 0j)
+    for statement in filter(None, body):
+        match = _GATE.fullmatch(statement)
+        if match is None or (gate := _EULER.get(match[1])) is None:
+            return False
+        try:
+            given = [
+                _value(ast.parse(one.strip(), mode="eval").body, values)
+                for one in (match[2] or "").split(",")
+            ]
+            theta, phi, lam = gate(*given)
+        except (SyntaxError, TypeError, ValueError, ArithmeticError):
+            return False
+        made = _product(_unitary(theta, phi, lam), made)
+    wanted = _unitary(angle, phase - math.pi / 2, math.pi / 2 - phase)
+    # of two unitary matrices, 2 if they differ in a phase only
+    overlap = abs(sum(a.conjugate() * b for a, b in zip(wanted, made, strict=True)))
+    return math.isclose(overlap, 2, abs_tol=1e-9)
+
+
+Matrix: TypeAlias = tuple[complex, complex, complex, complex]
+
+
+def _unitary(theta: float, phi: float, lam: float) -> Matrix:
+    """Return OpenQASM's U, row by row."""
+    cosine, sine = math.cos(theta / 2), math.sin(theta / 2)
+    return (
+        cosine + 0j,
+        -cmath.rect(sine, lam),
+        cmath.rect(sine, phi),
+        cmath.rect(cosine, phi + lam),
+    )
+
+
+def _product(a: Matrix, b: Matrix) -> Matrix:
+    return (
+        a[0] * b[0] + a[1] * b[2],
+        a[0] * b[1] + a[1] * b[3],
+        a[2] * b[0] + a[3] * b[2],
+        a[2] * b[1] + a[3] * b[3],
+    )
 
 
 class _Reader:
@@ -163,8 +243,11 @@ class _Reader:
         # whether of qubits; its first number; its size
         self._registers: dict[str, tuple[bool, int, int]] = {}
         self._measured: set[int] = set()
+        # whether the text is OpenQASM 2, in which 1/2 is no whole number
+        self._old = False
 
     def whole(self, text: str) -> NativeCircuit:
+        self._old = _OLD.match(_COMMENT.sub(" ", text)) is not None
         for line, statement in _statements(text):
             try:
                 self._read(statement, line)
@@ -243,7 +326,10 @@ class _Reader:
         if len(text) > MOST_ANGLE:
             raise ValueError("an angle is too long")
         try:
-            value = _value(ast.parse(text.strip(), mode="eval").body, self._values)
+            tree = ast.parse(text.strip(), mode="eval").body
+            if not self._old:
+                _check_division(tree)
+            value = _value(tree, self._values)
         except (SyntaxError, RecursionError, MemoryError) as error:
             detail = f"cannot read the angle {text.strip()[:40]!r}"
             raise ValueError(detail) from error
@@ -308,6 +394,31 @@ def _value(node: ast.expr, values: Mapping[str, float]) -> float:
         case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
             return _OPERATORS[type(op)](_value(left, values), _value(right, values))
     raise ValueError("an angle is no number")
+
+
+def _check_division(tree: ast.expr) -> None:
+    """Refuse a division of integers that leaves a rest, which OpenQASM 3 leaves out."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.BinOp(left=left, op=ast.Div(), right=right):
+                if not (_is_integer(left) and _is_integer(right)):
+                    continue
+                below = _value(right, {})
+                if below and _value(left, {}) % below:
+                    raise ValueError(
+                        "it divides integers: divide by a float, as in 1/2.0"
+                    )
+
+
+def _is_integer(node: ast.expr) -> bool:
+    match node:
+        case ast.Constant(value=int()):
+            return True
+        case ast.UnaryOp(operand=operand):
+            return _is_integer(operand)
+        case ast.BinOp(left=left, right=right):
+            return _is_integer(left) and _is_integer(right)
+    return False
 
 
 def _blank(match: re.Match[str]) -> str:

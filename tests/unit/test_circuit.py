@@ -206,7 +206,7 @@ def refusal(text: str, device: Architecture | None = None) -> str:
         ("qubit q; gate g a { x a;", "line 3: unexpected '<EOF>'"),
         ("qubit q; x q", "line 3: unexpected '<EOF>'"),
         ('include "/etc/passwd";', "line 3: "),
-        ("qubit[3.5] q;", "line 3: expected a number as the size"),
+        ("qubit[3.5] q;", "line 3: expected a positive whole number"),
         ("x $2000000;", r"there is no qubit \$2000000"),
     ],
 )

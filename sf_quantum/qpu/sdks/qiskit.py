@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 
-from qiskit import QuantumCircuit, qasm3
-from qiskit.circuit import IfElseOp, Measure, Parameter, Reset
+from qiskit import ClassicalRegister, QuantumCircuit, qasm3
+from qiskit.circuit import Clbit, IfElseOp, Measure, Parameter, Reset
 from qiskit.circuit.library import (
     CZGate,
     RGate,
@@ -37,6 +37,7 @@ from sf_quantum.qpu.jobs import (
 from sf_quantum.qpu.passes import Combine, Passes, whole
 from sf_quantum.qpu.running import JobSide, not_taken
 from sf_quantum.samplers import unknown
+from sf_quantum.text import described
 from sf_quantum.threads import in_thread
 
 SHOTS = 1024
@@ -149,12 +150,14 @@ class QpuJob(JobV1):
         self._memory = memory
         self._cancelled = False
         self._sent = len(circuits)
-        alike = None if passes.names else program(circuits)
+        sent = [_in_order(circuit) for circuit in circuits]
+        self._places = [places for _, places in sent]
+        alike = None if passes.names else program([circuit for circuit, _ in sent])
         if alike is not None:
             self._combine: list[Combine] = [next for _ in circuits]
             payload = json.dumps(alike)
         else:
-            expanded = [passes.expanded(_openqasm(circuit)) for circuit in circuits]
+            expanded = [passes.expanded(_openqasm(circuit)) for circuit, _ in sent]
             self._combine = [combine for _, combine in expanded]
             texts = [text for made, _ in expanded for text in made]
             self._sent = len(texts)
@@ -186,16 +189,27 @@ class QpuJob(JobV1):
             job_id=self.job_id(),
             success=True,
             results=[
-                self._experiment(circuit, whole(combine(found)), shots)
-                for circuit, combine in zip(self._circuits, self._combine, strict=True)
+                self._experiment(circuit, places, whole(combine(found)), shots)
+                for circuit, places, combine in zip(
+                    self._circuits, self._places, self._combine, strict=True
+                )
             ],
             info={**outcome.result.info, "mitigation": self._passes.names},
         )
 
     def _experiment(
-        self, circuit: QuantumCircuit, counter: Mapping[str, int], shots: int | None
+        self,
+        circuit: QuantumCircuit,
+        places: Sequence[int],
+        counter: Mapping[str, int],
+        shots: int | None,
     ) -> ExperimentResult:
-        counts = {hex(int(bits or "0", 2)): n for bits, n in counter.items()}
+        if any(len(word) != len(places) for word in counter):
+            raise QpuError(f"QPU {self._qpu.name!r}: its counts are of other bits")
+        counts = {
+            hex(int("".join([word[place] for place in places]), 2)): n
+            for word, n in counter.items()
+        }
         more = {}
         if self._memory:
             more["memory"] = [*Counter(counts).elements()]
@@ -329,6 +343,43 @@ def _structure(circuit: QuantumCircuit) -> tuple[_Structure, list[float]] | None
     placed = circuit.layout is not None
     size = circuit.num_qubits, circuit.num_clbits
     return _Structure(steps, registers, size, placed), angles
+
+
+def _in_order(circuit: QuantumCircuit) -> tuple[QuantumCircuit, Sequence[int]]:
+    """Return a circuit whose bits are in the order of its registers.
+
+    OpenQASM declares bits by registers; those of a circuit may be in any order, in no
+    register or in several, and its counts are in its own order.
+
+    :returns: also the places of the circuit's bits in a word of counts, the last bit first
+    :raises InputError: for conditions in a circuit whose registers share bits
+    """
+    bits = order = circuit.clbits
+    registered = [bit for register in circuit.cregs for bit in register]
+    qubits = [qubit for register in circuit.qregs for qubit in register]
+    if registered != bits or qubits != circuit.qubits:
+        written = QuantumCircuit(circuit.num_qubits, name=circuit.name)
+        if not any(hasattr(one.operation, "blocks") for one in circuit.data):
+            written.add_register(ClassicalRegister(len(bits), "c"))
+        elif len({*registered}) < len(registered):
+            shared = "its registers share bits, which OpenQASM cannot test"
+            raise InputError(f"circuit {circuit.name!r}: {shared}")
+        else:
+            loose = [bit for bit in bits if bit not in {*registered}]
+            order = [*loose, *registered]
+            written.add_bits([Clbit() for _ in loose])
+            for register in circuit.cregs:
+                written.add_register(ClassicalRegister(len(register), register.name))
+        actual = dict(zip(order, written.clbits, strict=True))
+        try:
+            written.compose(
+                circuit, written.qubits, [actual[bit] for bit in bits], inplace=True
+            )
+        except QiskitError as error:
+            raise InputError(f"circuit {circuit.name!r}: {described(error)}") from error
+        circuit = written
+    places = {bit: len(bits) - 1 - n for n, bit in enumerate(order)}
+    return circuit, [places[bit] for bit in reversed(bits)]
 
 
 def _openqasm(circuit: QuantumCircuit) -> str:

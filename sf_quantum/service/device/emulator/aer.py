@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import resource
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -28,7 +28,6 @@ from sf_quantum.text import described
 
 if TYPE_CHECKING:
     from qiskit import QuantumCircuit
-    from qiskit.circuit import Parameter
     from qiskit_aer import AerSimulator
     from qiskit_aer.noise import NoiseModel
 
@@ -43,6 +42,8 @@ ERROR_WORK = 3
 # a gate on matrix-product states of little entanglement takes as long as that on so many
 # qubits
 BOND_WORK = 17
+# gates and measurements of the circuits that Aer gets at once
+MOST_STEPS = 100_000
 # without those of IBM's and IQM's QPUs that only shift the phase of what follows (McKay et
 # al., "Efficient Z gates for quantum computing", arXiv:1612.00858)
 ONE_QUBIT = frozenset("h r rx ry sx sxdg u u2 u3 x y".split())
@@ -141,31 +142,50 @@ def _counters(
     simulator: AerSimulator, groups: Sequence[Group], shots: int, seed: int
 ) -> Iterator[tuple[int, dict[str, JSON]]]:
     """Yield the counts of circuits, each with its number in the job."""
+    numbered = (
+        one
+        for group in groups
+        for one in zip(group.numbers, group.bound(), strict=True)
+    )
+    for part in _parts(numbered):
+        counts = _counts(simulator, [circuit for _, circuit in part], shots, seed)
+        yield from zip((number for number, _ in part), counts, strict=True)
+        # as if all circuits were one part
+        seed = (seed + len(part)) % SEEDS
+
+
+def _parts(
+    circuits: Iterable[tuple[int, QuantumCircuit]],
+) -> Iterator[list[tuple[int, QuantumCircuit]]]:
+    """Yield circuits in parts of a bounded size: Aer copies each of them."""
+    part: list[tuple[int, QuantumCircuit]] = []
+    steps = 0
+    for one in circuits:
+        part.append(one)
+        steps += 1 + len(one[1].data)
+        if steps > MOST_STEPS:
+            yield part
+            part, steps = [], 0
+    if part:
+        yield part
+
+
+def _counts(
+    simulator: AerSimulator, circuits: list[QuantumCircuit], shots: int, seed: int
+) -> Iterator[dict[str, JSON]]:
     from qiskit_aer.aererror import AerError
 
-    circuits: list[QuantumCircuit] = []
-    binds: list[dict[Parameter, list[float]]] = []
-    for group in groups:
-        # without parameters, they are the same circuit
-        times = 1 if group.values else len(group.numbers)
-        circuits += [group.circuit] * times
-        binds += [{one: [*column] for one, column in group.values.items()}] * times
-    given = binds if any(binds) else None
     try:
-        job = simulator.run(
-            circuits, parameter_binds=given, shots=shots, seed_simulator=seed
-        )
-        result = job.result()
+        result = simulator.run(circuits, shots=shots, seed_simulator=seed).result()
     except AerError as error:
         raise InputError(described(error)) from error
     if not result.success:
         failed = (one.status for one in result.results if not one.success)
         raise InputError(f"Aer: {next(failed, result.status)}"[:300])
-    numbers = ((group.circuit, n) for group in groups for n in group.numbers)
-    for place, (circuit, number) in enumerate(numbers):
+    for place, circuit in enumerate(circuits):
         width, told = circuit.num_clbits, result.data(place)["counts"]
         found = sorted((int(word, 16), int(count)) for word, count in told.items())
-        yield number, {f"{word:0{width}b}": count for word, count in found}
+        yield {f"{word:0{width}b}": count for word, count in found}
 
 
 @lru_cache(maxsize=100)

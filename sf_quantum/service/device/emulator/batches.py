@@ -1,34 +1,39 @@
 """The circuits of a job: texts that differ in angles alone, and values of parameters.
 
-What such circuits have in common is read and checked once, and Aer gets their angles
-beside it: to read a text takes 3 ms, to simulate a small circuit less than one.
+What such circuits have in common is read and checked once: to read a text takes 3 ms, to
+give a small circuit its angles and to simulate it less than one.
 """
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
+from itertools import repeat
 from typing import TYPE_CHECKING
 
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON, listing, mapping
 from sf_quantum.service.device.emulator.circuit import Architecture
-from sf_quantum.service.device.emulator.openqasm import check_angles, flat
+from sf_quantum.service.device.emulator.openqasm import (
+    BYTE_ORDER_MARK,
+    check_angles,
+    flat,
+)
 from sf_quantum.service.device.emulator.templates import HOLE, template_of
 from sf_quantum.text import described
 
 if TYPE_CHECKING:
     from qiskit import QuantumCircuit
-    from qiskit.circuit import CircuitInstruction, Parameter, ParameterExpression
+    from qiskit.circuit import Parameter, ParameterExpression
 
 
 @dataclass(frozen=True)
 class Group:
     """Circuits of a job that differ in angles alone.
 
-    :param circuit: without gates of its own, and with angles that are numbers or parameters
+    :param circuit: without gates of its own, and with angles that are numbers or
+        expressions of parameters
     :param values: of each parameter, one for each circuit; finite
     :param numbers: of the circuits, in the job
     """
@@ -36,6 +41,22 @@ class Group:
     circuit: QuantumCircuit
     values: Mapping[Parameter, Sequence[float]]
     numbers: Sequence[int]
+
+    def bound(self) -> Iterator[QuantumCircuit]:
+        """Yield the circuits with numbers as angles, in their order.
+
+        Qiskit binds the parameters. Aer must not: if it gets parameters and their values
+        (``parameter_binds``), versions 0.17 and 0.18 lose controlled gates.
+
+        :raises ArithmeticError: if an expression has no value
+        :raises ValueError: likewise
+        :raises TypeError: likewise
+        """
+        if not self.values:
+            yield from repeat(self.circuit, len(self.numbers))
+        for angles in zip(*self.values.values(), strict=True):
+            values = dict(zip(self.values, angles, strict=True))
+            yield self.circuit.assign_parameters(values)
 
 
 @dataclass(frozen=True)
@@ -61,14 +82,15 @@ def batch(content: JSON, architecture: Architecture | None = None) -> Batch:
     if isinstance(content, list):
         return Batch([*_of_texts([*map(str, content)], architecture, "circuit")])
     program, sets = mapping(content)["program"], mapping(content)["values"]
-    whole = flat(str(program), architecture)
-    return Batch([*_bound(whole, [*map(mapping, listing(sets))])])
+    whole = flat(str(program).removeprefix(BYTE_ORDER_MARK), architecture)
+    return Batch([_with_sets(whole, [*map(mapping, listing(sets))])])
 
 
 def _of_texts(
     given: Sequence[str], architecture: Architecture | None, what: str = ""
 ) -> Iterator[Group]:
     alike: dict[tuple[str, int], list[tuple[int, Sequence[float]]]] = {}
+    given = [text.removeprefix(BYTE_ORDER_MARK) for text in given]
     for number, text in enumerate(given):
         template, angles = template_of(text)
         alike.setdefault((template, len(angles)), []).append((number, angles))
@@ -91,9 +113,8 @@ def _with_values(
     names = {one.name: one for one in template.parameters}
     if missing := names.keys() - columns.keys():
         raise InputError(f"parameter {min(missing)} has no value: bind the parameters")
-    return _plain(
-        template, {one: columns[name] for name, one in names.items()}, numbers
-    )
+    values = {one: columns[name] for name, one in names.items()}
+    return _checked(Group(template, values, numbers))
 
 
 def _alone(
@@ -110,25 +131,16 @@ def _alone(
     return Group(circuit, {}, [number])
 
 
-def _bound(
-    program: QuantumCircuit, sets: Sequence[Mapping[str, JSON]]
-) -> Iterator[Group]:
+def _with_sets(program: QuantumCircuit, sets: Sequence[Mapping[str, JSON]]) -> Group:
     """Give values to the parameters of a program."""
-    names = {parameter.name for parameter in program.parameters}
-    columns: dict[str, list[float]] = {name: [] for name in names}
+    parameters = {parameter.name: parameter for parameter in program.parameters}
+    columns: dict[Parameter, list[float]] = {one: [] for one in parameters.values()}
     for number, values in enumerate(sets):
-        if why := _unfit(values, names):
+        if why := _unfit(values, parameters.keys()):
             raise InputError(f"values[{number}]: {why}")
         for name, value in values.items():
-            columns[name].append(float(str(value)))
-    if names and any(hasattr(one.operation, "blocks") for one in program.data):
-        # Aer takes no parameters within conditionals
-        for number in range(len(sets)):
-            one = {name: column[number] for name, column in columns.items()}
-            yield Group(_assigned(program, one, number), {}, [number])
-        return
-    of_each = {one: columns[one.name] for one in program.parameters}
-    yield _plain(program, of_each, range(len(sets)))
+            columns[parameters[name]].append(float(str(value)))
+    return _checked(Group(program, columns, range(len(sets))))
 
 
 def _unfit(values: Mapping[str, JSON], names: Set[str]) -> str:
@@ -145,79 +157,37 @@ def _unfit(values: Mapping[str, JSON], names: Set[str]) -> str:
     return ""
 
 
-def _assigned(
-    program: QuantumCircuit, values: Mapping[str, float], number: int
-) -> QuantumCircuit:
-    try:
-        circuit = program.assign_parameters({**values})
-        _check_all(circuit)
-    except InputError as error:
-        raise InputError(f"values[{number}]: {error}") from error
-    except (ArithmeticError, ValueError, TypeError) as error:
-        told = f"values[{number}]: its parameters: {described(error)}"
-        raise InputError(told) from error
-    return circuit
+def _checked(group: Group) -> Group:
+    """Refuse angles that are not finite, or have no value, once the parameters are bound."""
+    from qiskit.circuit import Parameter
+
+    if all(isinstance(angle, Parameter) for angle in _free(group.circuit)):
+        return group  # the values themselves are finite
+    circuits = group.bound()
+    for number in range(len(group.numbers)):
+        try:
+            _check_all(next(circuits))
+        except InputError as error:
+            raise InputError(f"values[{number}]: {error}") from error
+        except (ArithmeticError, ValueError, TypeError) as error:
+            told = f"values[{number}]: its parameters: {described(error)}"
+            raise InputError(told) from error
+    return group
 
 
 def _check_all(circuit: QuantumCircuit) -> None:
     for one in circuit.data:
-        if blocks := getattr(one.operation, "blocks", ()):
-            for block in blocks:
+        if one.params:
+            for block in (blocks := getattr(one.operation, "blocks", ())):
                 _check_all(block)
-        else:
-            check_angles(one.operation)
+            if not blocks:
+                check_angles(one.operation)
 
 
-def _plain(
-    circuit: QuantumCircuit,
-    values: Mapping[Parameter, Sequence[float]],
-    numbers: Sequence[int],
-) -> Group:
-    """Replace expressions by parameters of their values."""
-    from qiskit.circuit import Parameter
-
-    if not values or all(
-        isinstance(angle, Parameter) for one in circuit.data for angle in _free(one)
-    ):
-        return Group(circuit, values, numbers)
-    plain = circuit.copy_empty_like()
-    plain.global_phase = 0  # it may be an expression, and has no effect
-    made: dict[ParameterExpression, Parameter] = {}
-    columns: dict[Parameter, Sequence[float]] = {}
-    for one in circuit.data:
-        for angle in _free(one):
-            if angle not in made:
-                own = Parameter(f"{HOLE}of_{len(made)}")
-                made[angle] = own
-                columns[own] = _evaluated(one.operation.name, angle, values)
-        if any(_free(one)):
-            operation = one.operation.to_mutable()
-            operation.params = [
-                made[angle] if getattr(angle, "parameters", None) else angle
-                for angle in operation.params
-            ]
-            one = one.replace(operation=operation)
-        plain.append(one, copy=False)
-    return Group(plain, columns, numbers)
-
-
-def _free(one: CircuitInstruction) -> Iterator[ParameterExpression]:
-    return (angle for angle in one.params if getattr(angle, "parameters", None))
-
-
-def _evaluated(
-    gate: str,
-    angle: ParameterExpression,
-    values: Mapping[Parameter, Sequence[float]],
-) -> Sequence[float]:
-    names = [*angle.parameters]
-    found: list[float] = []
-    for number, given in enumerate(zip(*(values[one] for one in names), strict=True)):
-        where = f"values[{number}]: "
-        try:
-            found.append(float(angle.bind(dict(zip(names, given, strict=True)))))
-        except (ArithmeticError, ValueError, TypeError) as error:
-            raise InputError(f"{where}its parameters: {described(error)}") from error
-        if not math.isfinite(found[-1]):
-            raise InputError(f"{where}gate {gate}: {found[-1]} is not an angle")
-    return found
+def _free(circuit: QuantumCircuit) -> Iterator[ParameterExpression | QuantumCircuit]:
+    """Yield the angles that have parameters, and blocks that have some."""
+    everything = (
+        circuit.global_phase,
+        *(one for each in circuit.data for one in each.params),
+    )
+    return (one for one in everything if getattr(one, "parameters", None))

@@ -11,21 +11,24 @@ import math
 import re
 import warnings
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from sf_quantum.errors import InputError
 from sf_quantum.service.device.emulator.circuit import (
-    MAX_BITS,
     MAX_QUBITS,
     MAX_STEPS,
     Architecture,
+)
+from sf_quantum.service.device.emulator.programs import (
+    check_size,
+    prepare,
+    too_many_steps,
 )
 from sf_quantum.service.device.emulator.templates import HOLE
 from sf_quantum.text import one_line
 
 if TYPE_CHECKING:
-    from openqasm3.ast import Identifier, Program, QASMNode, QuantumGateDefinition
     from qiskit import QuantumCircuit
     from qiskit.circuit import Clbit, Operation, Qubit
 
@@ -48,8 +51,11 @@ _COMMENT = re.compile(r"//[^\n]*|/\*.*?(?:\*/|\Z)", re.DOTALL)
 _VERSION = re.compile(r"\s*OPENQASM\s+(\d+)")
 _REGISTER = re.compile(r"\b(qreg|creg)\s+\w+\s*\[\s*(\d+)\s*\]")
 _PHYSICAL = re.compile(r"\$(\d+)")
-# how the parsers tell where an error is
+# how the parsers tell where an error is, and that a character begins no word
 _WHERE = re.compile(r"(?:<input>:|L)?(\d+)[,:]C?\d+: *(.*)")
+_TOKEN = re.compile(r"L(\d+):C\d+: token recognition error at: '(.)", re.DOTALL)
+#: what some editors begin a file with
+BYTE_ORDER_MARK = "\ufeff"
 
 
 def check_angles(gate: Operation) -> None:
@@ -95,7 +101,7 @@ def _flat(
     most = architecture.qubits if architecture else MAX_QUBITS
     _check_numbers(bare, most)
     circuit = _read(text.rstrip(), _version(bare), holes)
-    _check_size(circuit.num_qubits, circuit.num_clbits, most)
+    check_size(circuit.num_qubits, circuit.num_clbits, most)
     flattening = _Flattening(architecture)
     made = flattening.flat(circuit)
     if not measures(made):
@@ -148,17 +154,10 @@ def _check_numbers(text: str, most: int) -> None:
     total = {"qreg": 0, "creg": 0}
     for kind, size in _REGISTER.findall(text):
         total[kind] += int(size[:9])
-    _check_size(total["qreg"], total["creg"], most)
+    check_size(total["qreg"], total["creg"], most)
     for number in _PHYSICAL.findall(text):
         if int(number[:9]) >= most:
             raise InputError(f"there is no qubit ${number[:9]}")
-
-
-def _check_size(qubits: int, bits: int, most: int = MAX_QUBITS) -> None:
-    if qubits > most:
-        raise InputError(f"{qubits} qubits do not fit on {most} qubits")
-    if bits > MAX_BITS:
-        raise InputError(f"{bits:,} bits; at most {MAX_BITS:,} per circuit")
 
 
 def _read(text: str, version: int, holes: int = 0) -> QuantumCircuit:
@@ -189,7 +188,7 @@ def _read3(text: str, holes: int) -> QuantumCircuit:
 
     # as qiskit.qasm3.loads() does
     program = openqasm3.parse(text)
-    _check_program(program)
+    prepare(program)
     program.statements[:0] = [
         ast.IODeclaration(
             ast.IOKeyword.input, ast.FloatType(), ast.Identifier(f"{HOLE}{n}")
@@ -201,7 +200,10 @@ def _read3(text: str, holes: int) -> QuantumCircuit:
 
 def _told(error: BaseException) -> str:
     """Tell what a parser says, with the line if that is known."""
-    message = one_line(str(getattr(error, "message", error)))
+    whole = str(getattr(error, "message", error))
+    if match := _TOKEN.match(whole):
+        return f"line {match[1]}: unexpected {match[2]!r}"
+    message = one_line(whole)
     if match := _WHERE.fullmatch(message):
         return f"line {match[1]}: {match[2][:200].removesuffix('.')}"
     cause = error.__cause__
@@ -215,99 +217,6 @@ def _told(error: BaseException) -> str:
         line, trace = span.start_line if span else line, trace.tb_next
     where = f"line {line}: " if line else ""
     return f"{where}{message[:200] or type(error).__name__}"
-
-
-def _check_program(program: Program) -> None:
-    """Refuse a program for which the converter would make too many objects."""
-    from openqasm3 import ast
-
-    sizes: dict[str, int] = {}
-    gates: dict[str, int] = {}
-    declared = {ast.QubitDeclaration: 0, ast.ClassicalDeclaration: 0}
-    steps = 0
-    for statement in _statements(program.statements):
-        if isinstance(statement, ast.QubitDeclaration | ast.ClassicalDeclaration):
-            size = _declared(statement)
-            declared[type(statement)] += size
-            total, bits = declared.values()
-            _check_size(total, bits)
-            if isinstance(statement, ast.QubitDeclaration):
-                sizes[statement.qubit.name] = size
-        elif isinstance(statement, ast.QuantumGateDefinition):
-            _order_angles(statement)
-            # the converter copies definitions with all that is in them
-            inner = [gates.get(_called(one), 1) for one in statement.body]
-            gates[statement.name.name] = min(1 + sum(inner), MAX_STEPS + 1)
-        elif operands := _operands(statement):
-            width = max(sizes.get(_whole(operand), 1) for operand in operands)
-            steps += width * gates.get(_called(statement), 1)
-        if steps > MAX_STEPS:
-            raise InputError(_too_many_steps())
-
-
-def _statements(statements: Sequence[QASMNode]) -> Iterator[QASMNode]:
-    """Yield statements, and those within them."""
-    for statement in statements:
-        yield statement
-        for block in ("if_block", "else_block", "block"):
-            yield from _statements(getattr(statement, block, ()))
-
-
-def _declared(statement: QASMNode) -> int:
-    told = getattr(statement, "size", None) or getattr(
-        getattr(statement, "type", None), "size", None
-    )
-    if told is None:
-        return 1
-    if not isinstance(size := getattr(told, "value", None), int):
-        line = statement.span.start_line if statement.span else 0
-        raise InputError(f"line {line}: expected a number as the size of a register")
-    return size
-
-
-def _operands(statement: QASMNode) -> list[QASMNode]:
-    measure = getattr(statement, "measure", None)
-    told = getattr(measure, "qubit", None) or getattr(statement, "qubits", None)
-    return told if isinstance(told, list) else [told] if told else []
-
-
-def _order_angles(definition: QuantumGateDefinition) -> None:
-    """Rename a gate's angles so that their names are in order.
-
-    The converter (qiskit-qasm3-import 0.6.0) gives values to angles in the order of their
-    names, whatever the order in which the gate has them.
-    """
-    names = {one.name: f"angle{n:06}" for n, one in enumerate(definition.arguments)}
-    for statement in (*definition.arguments, *definition.body):
-        for identifier in _angle_names(statement):
-            identifier.name = names.get(identifier.name, identifier.name)
-
-
-def _angle_names(node: QASMNode) -> Iterator[Identifier]:
-    from openqasm3 import ast
-
-    if isinstance(node, ast.Identifier):
-        yield node
-        return
-    for key, value in vars(node).items():
-        if key == "qubits" or (key == "name" and isinstance(node, ast.QuantumGate)):
-            continue
-        for one in value if isinstance(value, list) else [value]:
-            if isinstance(one, ast.QASMNode):
-                yield from _angle_names(one)
-
-
-def _called(statement: QASMNode) -> str:
-    return _whole(getattr(statement, "name", statement))
-
-
-def _whole(operand: QASMNode) -> str:
-    name = getattr(operand, "name", "")
-    return name if isinstance(name, str) else ""
-
-
-def _too_many_steps() -> str:
-    return f"more than {MAX_STEPS:,} gates and measurements"
 
 
 # from a circuit to one of the gates that a device and Aer have
@@ -363,8 +272,11 @@ class _Flattening:
             self._branch(flat, operation, qubits, bits, numbers)
         elif name == "for_loop":
             self._unroll(flat, operation, qubits, bits, place)
+        elif name == "box":
+            (body,) = operation.blocks
+            self._inline(flat, body, qubits, bits, place)
         elif hasattr(operation, "blocks"):
-            raise InputError(f"{name}: only if, else and for are supported")
+            raise InputError(f"{name}: only if, else, for and box are supported")
         elif (gate := self._native(operation, numbers)) is not None:
             check_angles(gate)
             flat.append(gate, qubits, bits, copy=False)
@@ -374,7 +286,7 @@ class _Flattening:
     def _count(self, steps: int) -> None:
         self.steps += steps
         if self.steps > MAX_STEPS:
-            raise InputError(_too_many_steps())
+            raise InputError(too_many_steps(MAX_STEPS))
 
     def _native(self, gate: Operation, numbers: Sequence[int]) -> Operation | None:
         """Return a gate as the device and Aer have it; ``None`` if it is to be replaced."""
@@ -426,10 +338,16 @@ class _Flattening:
         bits: Sequence[Clbit],
         numbers: Sequence[int],
     ) -> None:
+        from qiskit.circuit import Clbit
+
         if self._gates:
             raise InputError(
                 f"if on {_where(numbers)}: this device has no conditionals"
             )
+        register, value = operation.condition
+        # Aer would look at the lowest bits of the number only.
+        if not isinstance(register, Clbit) and not 0 <= value < 1 << len(register):
+            raise InputError(f"if: {value} does not fit in {len(register)} bits")
         blocks = [self.flat(block, numbers) for block in operation.blocks]
         flat.append(operation.replace_blocks(blocks), qubits, bits, copy=False)
 
@@ -447,12 +365,22 @@ class _Flattening:
             once = body
             if variable is not None and variable in body.parameters:
                 once = body.assign_parameters({variable: value})
-            actual = dict(zip(once.qubits, qubits, strict=True))
-            actual_bits = dict(zip(once.clbits, bits, strict=True))
-            for one in once.data:
-                inner = [actual[qubit] for qubit in one.qubits]
-                inner_bits = [actual_bits[bit] for bit in one.clbits]
-                self._add(flat, one.operation, inner, inner_bits, place)
+            self._inline(flat, once, qubits, bits, place)
+
+    def _inline(
+        self,
+        flat: QuantumCircuit,
+        body: QuantumCircuit,
+        qubits: Sequence[Qubit],
+        bits: Sequence[Clbit],
+        place: Mapping[Qubit, int],
+    ) -> None:
+        actual = dict(zip(body.qubits, qubits, strict=True))
+        actual_bits = dict(zip(body.clbits, bits, strict=True))
+        for one in body.data:
+            inner = [actual[qubit] for qubit in one.qubits]
+            inner_bits = [actual_bits[bit] for bit in one.clbits]
+            self._add(flat, one.operation, inner, inner_bits, place)
 
 
 def _where(numbers: Sequence[int]) -> str:

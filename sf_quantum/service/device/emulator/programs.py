@@ -1,0 +1,465 @@
+"""Programs in OpenQASM 3, between their parser and Qiskit's converter.
+
+The converter (qiskit-qasm3-import 0.6.0) makes objects for whatever a program says, and
+takes some of it for something else, without a word. So a program is bounded before it is
+converted, and what the converter would get wrong is written in another way or refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, TypeAlias
+
+from sf_quantum.errors import InputError
+from sf_quantum.service.device.emulator.circuit import MAX_BITS, MAX_QUBITS, MAX_STEPS
+
+if TYPE_CHECKING:
+    from openqasm3.ast import (
+        BinaryExpression,
+        ConstantDeclaration,
+        Expression,
+        Identifier,
+        IndexElement,
+        Program,
+        QASMNode,
+        QuantumGate,
+        QuantumGateDefinition,
+        RangeDefinition,
+    )
+
+# The value of an attribute of a node.
+Value: TypeAlias = "QASMNode | list[Value] | str | int | float | None"
+# Gates whose phase is another one in Qiskit than in stdgates.inc, which multiplies these by
+# exp(-i (phi + lambda) / 2).
+_OTHER_PHASE = frozenset(("u2", "u3"))
+_ARITHMETIC = {
+    "+": int.__add__,
+    "-": int.__sub__,
+    "*": int.__mul__,
+    "/": int.__floordiv__,
+}
+
+
+def prepare(program: Program) -> None:
+    """Bound a program, and write it as the converter understands it.
+
+    :raises InputError: naming the line, if it is too large, or the converter would take it
+        for something else
+    """
+    from openqasm3 import ast
+
+    _replace_constants(program)
+    registers = _Registers()
+    definitions = _Definitions()
+    steps = 0
+    for statement in _statements(program.statements):
+        registers.visit(statement)
+        if isinstance(statement, ast.QuantumGateDefinition):
+            definitions.add(statement)
+        elif operands := _operands(statement):
+            width = max(registers.qubits(operand) for operand in operands)
+            steps += width * definitions.steps(statement)
+        if steps > MAX_STEPS:
+            raise InputError(too_many_steps(MAX_STEPS))
+    integers = {
+        one.identifier.name
+        for one in _statements(program.statements)
+        if isinstance(one, ast.ForInLoop)
+    }
+    for node in _nodes(program):
+        if isinstance(node, ast.BinaryExpression):
+            _check_division(node, integers)
+            registers.compare_bits(node)
+        elif isinstance(node, ast.QuantumGate):
+            definitions.check_phase(node)
+
+
+def check_size(qubits: int, bits: int, most: int = MAX_QUBITS) -> None:
+    """Refuse a circuit that is larger than a device, or than any may be.
+
+    :raises InputError: with the number and the bound
+    """
+    if qubits > most:
+        raise InputError(f"{qubits} qubits do not fit on {most} qubits")
+    if bits > MAX_BITS:
+        raise InputError(f"{bits:,} bits; at most {MAX_BITS:,} per circuit")
+
+
+def too_many_steps(most: int) -> str:
+    """Return the reason for which a circuit is too long."""
+    return f"more than {most:,} gates and measurements"
+
+
+def _replace_constants(program: Program) -> None:
+    """Write the values of constants in their places: the converter knows none.
+
+    :raises InputError: naming the line of a constant whose name is that of something else
+        too, or whose value is not of its type
+    """
+    from openqasm3 import ast
+
+    values: dict[str, Expression] = {}
+    kept: list[ast.Statement | ast.Pragma] = []
+    for statement in program.statements:
+        if values:
+            if used := values.keys() & _declared(statement):
+                why = f"{min(used)} is a constant: use another name"
+                raise _refusal(statement, why)
+            _replace(statement, values)
+        if isinstance(statement, ast.ConstantDeclaration):
+            values[statement.identifier.name] = _constant(statement)
+        else:
+            kept.append(statement)
+    program.statements = kept
+
+
+def _replace(node: QASMNode, values: Mapping[str, Expression]) -> None:
+    """Replace identifiers within a node."""
+    for name, value in vars(node).items():
+        setattr(node, name, _replaced(value, values))
+
+
+def _replaced(value: Value, values: Mapping[str, Expression]) -> Value:
+    from openqasm3 import ast
+
+    if isinstance(value, list):
+        return [_replaced(one, values) for one in value]
+    if isinstance(value, ast.Identifier):
+        return values.get(value.name, value)
+    if isinstance(value, ast.QASMNode):
+        _replace(value, values)
+    return value
+
+
+def _declared(statement: QASMNode) -> set[str]:
+    """Return the names that a statement declares, and the statements within it."""
+    from openqasm3 import ast
+
+    names: set[str] = set()
+    for one in (statement, *_nodes(statement)):
+        match one:
+            case ast.QubitDeclaration():
+                names.add(one.qubit.name)
+            case ast.QuantumGateDefinition():
+                names.update(each.name for each in (*one.arguments, *one.qubits))
+                names.add(one.name.name)
+            case ast.AliasStatement():
+                names.add(one.target.name)
+            case ast.Statement():
+                names.add(getattr(getattr(one, "identifier", None), "name", ""))
+    return names
+
+
+def _constant(statement: ConstantDeclaration) -> Expression:
+    from openqasm3 import ast
+
+    value, whole = statement.init_expression, _integer(statement.init_expression)
+    made: Expression = value
+    if isinstance(statement.type, ast.IntType | ast.UintType):
+        if whole is None:
+            raise _refusal(statement, "expected a whole number as the constant")
+        made = ast.IntegerLiteral(whole)
+    elif isinstance(statement.type, ast.FloatType | ast.AngleType):
+        if whole is not None:
+            made = ast.FloatLiteral(float(whole))
+    elif not isinstance(value, ast.BooleanLiteral):
+        raise _refusal(statement, "constants are int, uint, float, angle or bool")
+    made.span = value.span
+    return made
+
+
+class _Registers:
+    """The registers and aliases of a program, and their sizes."""
+
+    def __init__(self) -> None:
+        # None is a single qubit or bit.
+        self._sizes: dict[str, int | None] = {}
+        self._total = {"qubit": 0, "bit": 0}
+
+    def visit(self, statement: QASMNode) -> None:
+        """Note what a statement declares, and list the indices of its slices."""
+        from openqasm3 import ast
+
+        match statement:
+            case ast.QubitDeclaration():
+                self._declare("qubit", statement.qubit.name, statement)
+            case ast.ClassicalDeclaration():
+                self._declare("bit", statement.identifier.name, statement)
+        for node in _nodes(statement, within=False):
+            if isinstance(node, ast.IndexedIdentifier | ast.IndexExpression):
+                self._list_indices(node)
+        if isinstance(statement, ast.AliasStatement):
+            self._sizes[statement.target.name] = self._size(statement.value)
+
+    def qubits(self, operand: QASMNode) -> int:
+        """Return the number of qubits of an operand; 1 if it is not known."""
+        return self._size(operand) or 1
+
+    def compare_bits(self, node: BinaryExpression) -> None:
+        """Compare a bit with false or true, where it is compared with 0 or 1."""
+        from openqasm3 import ast
+
+        if node.op.name not in ("==", "!="):
+            return
+        for bit, number, side in (
+            (node.lhs, node.rhs, "rhs"),
+            (node.rhs, node.lhs, "lhs"),
+        ):
+            if isinstance(number, ast.IntegerLiteral) and self._is_bit(bit):
+                if number.value not in (0, 1):
+                    raise _refusal(node, f"a bit is 0 or 1, and never {number.value}")
+                value = ast.BooleanLiteral(bool(number.value))
+                value.span = number.span
+                setattr(node, side, value)
+
+    def _is_bit(self, node: Expression) -> bool:
+        from openqasm3 import ast
+
+        name = getattr(node, "name", None) or getattr(node, "collection", None)
+        known = isinstance(node, ast.IndexExpression) or name in self._sizes
+        return known and self._size(node) is None
+
+    def _declare(self, kind: str, name: str, statement: QASMNode) -> None:
+        size = getattr(statement, "size", None) or getattr(
+            getattr(statement, "type", None), "size", None
+        )
+        width = None
+        if size is not None:
+            width = _integer(size)
+            if width is None or width < 1:
+                expected = "expected a positive whole number as the size of a register"
+                raise _refusal(statement, expected)
+        self._sizes[name] = width
+        self._total[kind] += 1 if width is None else width
+        check_size(self._total["qubit"], self._total["bit"])
+
+    def _size(self, node: QASMNode) -> int | None:
+        from openqasm3 import ast
+
+        match node:
+            case ast.Identifier():
+                return self._sizes.get(node.name)
+            case ast.Concatenation():
+                return (self._size(node.lhs) or 0) + (self._size(node.rhs) or 0)
+            case ast.IndexedIdentifier():
+                size = self._sizes.get(node.name.name)
+                for index in node.indices:
+                    size = _indexed(index)
+                return size
+            case ast.IndexExpression():
+                return _indexed(node.index)
+        return None
+
+    def _list_indices(self, node: QASMNode) -> None:
+        """Replace slices with their indices: Python's, which Qiskit uses, have other ends."""
+        from openqasm3 import ast
+
+        if isinstance(node, ast.IndexExpression):
+            size = self._size(node.collection)
+            node.index = _listed(node.index, size, node)
+        elif isinstance(node, ast.IndexedIdentifier):
+            size = self._sizes.get(node.name.name)
+            for place, index in enumerate(node.indices):
+                node.indices[place] = _listed(index, size, node)
+                size = _indexed(node.indices[place])
+
+
+def _indexed(index: IndexElement) -> int | None:
+    """Return how many bits an index selects; ``None`` for one."""
+    return None if isinstance(index, list) else len(getattr(index, "values", ()))
+
+
+def _listed(index: IndexElement, size: int | None, node: QASMNode) -> IndexElement:
+    from openqasm3 import ast
+
+    if not isinstance(index, list) or not isinstance(index[0], ast.RangeDefinition):
+        return index
+    if size is None:
+        raise _refusal(node, "only registers have slices")
+    return ast.DiscreteSet(
+        [ast.IntegerLiteral(number) for number in _slice(index[0], size, node)]
+    )
+
+
+def _slice(told: RangeDefinition, size: int, node: QASMNode) -> range:
+    """Return the indices of a slice, whose end is one of them."""
+    step = 1 if told.step is None else _integer(told.step)
+    ends = (0, size - 1) if step is None or step > 0 else (size - 1, 0)
+    start, end = (
+        default if one is None else _integer(one)
+        for one, default in zip((told.start, told.end), ends, strict=True)
+    )
+    if start is None or end is None or not step:
+        raise _refusal(node, "the ends and the step of a slice are whole numbers")
+    # Negative ones are counted from the register's end.
+    first, last = (one + size if one < 0 else one for one in (start, end))
+    if not (0 <= first < size and 0 <= last < size):
+        raise _refusal(node, f"slice {start}:{end} of a register of {size}")
+    return range(first, last + (1 if step > 0 else -1), step)
+
+
+class _Definitions:
+    """The gates that a program defines."""
+
+    def __init__(self) -> None:
+        self._steps: dict[str, int] = {}
+        self._phases = {*_OTHER_PHASE}
+
+    def add(self, definition: QuantumGateDefinition) -> None:
+        """Note a definition; the converter copies it with all that is in it."""
+        from openqasm3 import ast
+
+        _order_angles(definition)
+        inner = [self._steps.get(_called(one), 1) for one in definition.body]
+        name = definition.name.name
+        self._steps[name] = min(1 + sum(inner), MAX_STEPS + 1)
+        used = {
+            one.name.name
+            for one in _statements(definition.body)
+            if isinstance(one, ast.QuantumGate)
+        }
+        if self._phases.isdisjoint(used):
+            self._phases.discard(name)
+        else:
+            self._phases.add(name)
+
+    def steps(self, statement: QASMNode) -> int:
+        """Return how many steps the gate of a statement has."""
+        return self._steps.get(_called(statement), 1)
+
+    def check_phase(self, gate: QuantumGate) -> None:
+        """Refuse modifiers that make a phase seen of which there are two definitions."""
+        if gate.name.name not in self._phases:
+            return
+        for modifier in gate.modifiers:
+            argument = getattr(modifier, "argument", None)
+            whole = modifier.modifier.name == "pow" and _integer(argument) is not None
+            if modifier.modifier.name != "inv" and not whole:
+                raise _refusal(
+                    gate,
+                    f"{modifier.modifier.name} @ {gate.name.name}: OpenQASM and Qiskit "
+                    "differ in the phase of u2 and u3: use U",
+                )
+
+
+def _check_division(node: BinaryExpression, integers: set[str]) -> None:
+    """Refuse a division of integers that leaves a rest, which OpenQASM 3 leaves out."""
+    if node.op.name != "/" or not all(
+        _is_integer(one, integers) for one in (node.lhs, node.rhs)
+    ):
+        return
+    above, below = _integer(node.lhs), _integer(node.rhs)
+    if below == 0 or (above is not None and below and above % below == 0):
+        return
+    shown = "a division" if above is None or below is None else f"{above}/{below}"
+    detail = "has no fraction in OpenQASM 3: divide by a float, as in 1/2.0"
+    raise _refusal(node, f"{shown} of integers {detail}")
+
+
+def _is_integer(node: Expression, integers: set[str]) -> bool:
+    from openqasm3 import ast
+
+    match node:
+        case ast.IntegerLiteral():
+            return True
+        case ast.Identifier():
+            return node.name in integers
+        case ast.UnaryExpression():
+            return _is_integer(node.expression, integers)
+        case ast.BinaryExpression():
+            return _is_integer(node.lhs, integers) and _is_integer(node.rhs, integers)
+    return False
+
+
+def _integer(node: Expression | None) -> int | None:
+    """Return the value of an expression of whole numbers; ``None`` if it is another."""
+    from openqasm3 import ast
+
+    match node:
+        case ast.IntegerLiteral():
+            return int(node.value)
+        case ast.UnaryExpression() if node.op.name == "-":
+            value = _integer(node.expression)
+            return None if value is None else -value
+        case ast.BinaryExpression() if node.op.name in _ARITHMETIC:
+            left, right = _integer(node.lhs), _integer(node.rhs)
+            if left is None or right is None or (node.op.name == "/" and not right):
+                return None
+            return _ARITHMETIC[node.op.name](left, right)
+    return None
+
+
+def _statements(statements: Sequence[QASMNode]) -> Iterator[QASMNode]:
+    """Yield statements, and those within them but for the gates of a definition."""
+    from openqasm3 import ast
+
+    for statement in statements:
+        yield statement
+        for block in ("if_block", "else_block", "block"):
+            yield from _statements(getattr(statement, block, ()))
+        if isinstance(statement, ast.Box):
+            yield from _statements(statement.body)
+
+
+def _nodes(node: QASMNode, *, within: bool = True) -> Iterator[QASMNode]:
+    """Yield what a node consists of.
+
+    :param within: also what the statements within it consist of
+    """
+    from openqasm3 import ast
+
+    pending = [*vars(node).values()]
+    while pending:
+        one = pending.pop()
+        if isinstance(one, list | tuple):
+            pending += one
+        elif isinstance(one, ast.QASMNode) and (
+            within or not isinstance(one, ast.Statement)
+        ):
+            yield one
+            pending += vars(one).values()
+
+
+def _refusal(node: QASMNode, why: str) -> InputError:
+    return InputError(f"line {node.span.start_line}: {why}" if node.span else why)
+
+
+def _operands(statement: QASMNode) -> list[QASMNode]:
+    measure = getattr(statement, "measure", None)
+    told = getattr(measure, "qubit", None) or getattr(statement, "qubits", None)
+    return told if isinstance(told, list) else [told] if told else []
+
+
+def _order_angles(definition: QuantumGateDefinition) -> None:
+    """Rename a gate's angles so that their names are in order.
+
+    The converter (qiskit-qasm3-import 0.6.0) gives values to angles in the order of their
+    names, whatever the order in which the gate has them.
+    """
+    names = {one.name: f"angle{n:06}" for n, one in enumerate(definition.arguments)}
+    for statement in (*definition.arguments, *definition.body):
+        for identifier in _angle_names(statement):
+            identifier.name = names.get(identifier.name, identifier.name)
+
+
+def _angle_names(node: QASMNode) -> Iterator[Identifier]:
+    from openqasm3 import ast
+
+    if isinstance(node, ast.Identifier):
+        yield node
+        return
+    for key, value in vars(node).items():
+        if key == "qubits" or (key == "name" and isinstance(node, ast.QuantumGate)):
+            continue
+        for one in value if isinstance(value, list) else [value]:
+            if isinstance(one, ast.QASMNode):
+                yield from _angle_names(one)
+
+
+def _called(statement: QASMNode) -> str:
+    return _whole(getattr(statement, "name", statement))
+
+
+def _whole(operand: QASMNode) -> str:
+    name = getattr(operand, "name", "")
+    return name if isinstance(name, str) else ""
