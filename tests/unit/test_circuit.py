@@ -20,7 +20,7 @@ from sf_quantum.files import JSON
 from sf_quantum.qpu.jobs import Task
 from sf_quantum.qpu.sfq import SfqQpu
 from sf_quantum.samplers.problem import FieldError
-from sf_quantum.service.device.emulator import openqasm
+from sf_quantum.service.device.emulator import aer, openqasm
 from sf_quantum.service.device.emulator.aer import simulate, size
 from sf_quantum.service.device.emulator.batches import batch
 from sf_quantum.service.device.emulator.circuit import (
@@ -56,6 +56,42 @@ def counters(content: JSON, shots: int, seed: int = 1) -> list[dict[str, int]]:
     read = [TypeAdapter(dict[str, int]).validate_python(each) for each in found]
     assert all(sum(each.values()) == shots for each in read)
     return read
+
+
+@pytest.mark.parametrize("head", [HEAD, 'OPENQASM 2.0;\ninclude "qelib1.inc";\n'])
+def test_a_byte_order_mark_begins_a_text(head: str) -> None:
+    body = "qreg q[1]; creg c[1]; rx(pi) q[0]; measure q -> c;"
+    text = f"\N{ZERO WIDTH NO-BREAK SPACE}{head}{body}"
+    assert counts(text, 10) == {"1": 10}
+    assert counters([text, text], 10) == [{"1": 10}] * 2
+    assert counters({"program": text, "values": [{}]}, 10) == [{"1": 10}]
+
+
+def test_controlled_phases_of_a_program_are_computed() -> None:
+    """Aer loses them if it gets their angles beside the circuit."""
+    body = "qubit[2] q; bit[2] c; x q[0]; h q[1]; cp(ANGLE) q[0], q[1]; h q[1]; c = measure q;"
+    texts = [HEAD + body.replace("ANGLE", angle) for angle in ("pi", "0.0", "2*pi")]
+    assert counters([*texts], 10) == [{"11": 10}, {"01": 10}, {"01": 10}]
+    free = f"{HEAD}input float a; {body.replace('ANGLE', 'a/2')}"
+    values: list[JSON] = [{"a": 2 * math.pi}, {"a": 0}]
+    program: JSON = {"program": free, "values": values}
+    assert counters(program, 10) == [{"11": 10}, {"01": 10}]
+
+
+def test_long_batches_are_given_to_aer_in_parts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    texts: list[JSON] = [
+        f"{HEAD}qubit q; bit c; rx({n}*pi) q; c = measure q;" for n in range(7)
+    ]
+    texts += [f"{HEAD}qubit q; bit c; h q; c = measure q;"] * 3
+    whole = counters(texts, 1000)
+    monkeypatch.setattr(aer, "MOST_STEPS", 5)
+    parts = counters(texts, 1000)
+    assert parts == counters(texts, 1000)
+    # each circuit has a seed of its own
+    assert len({str(one) for one in parts[7:]}) == 3
+    assert whole[:7] == parts[:7] == [{f"{n % 2}": 1000} for n in range(7)]
 
 
 def test_a_pair_is_read_alike() -> None:
@@ -95,6 +131,21 @@ def test_a_pair_is_read_alike() -> None:
             "1",
         ),
         ("qubit q; bit c; rx(pi) q; c = measure q;", "1"),
+        # constants, and what is made of them
+        ("qubit[1+1] q; bit[2*2-2] c; x q[4/2-1]; c = measure q;", "10"),
+        (
+            "const uint[8] n = 3; const float a = 2; const int last = n - 1; "
+            "qubit[n] q; bit[n] c; rx(pi/a*2) q[last]; c[0:last] = measure q[0:n-1];",
+            "100",
+        ),
+        # slices whose ends are counted from the end, and which go back
+        ("qubit[4] q; bit[4] c; x q[1:-1]; c = measure q;", "1110"),
+        ("qubit[4] q; bit[4] c; x q[3:-1:0]; c = measure q;", "1111"),
+        ("qubit[4] q; bit[4] c; x q[0]; c[3:-1:0] = measure q[:];", "1000"),
+        (
+            "qubit[4] q; bit[4] c; let a = q[2:] ++ q[{1}]; x a[-1]; c = measure q;",
+            "0010",
+        ),
         ("qubit q; bit c; ry(-(2*pi)/2 + 0.0) q; c = measure q;", "1"),
         ("qubit q; bit c; U(π, 0, pi) q; c = measure q;", "1"),
         ("qubit q; bit c; sx q; sx q; barrier q; c = measure q;", "1"),
@@ -161,6 +212,22 @@ def test_openqasm_2_too(body: str, word: str) -> None:
             "110",
         ),
         ("qubit q; bit c; for int i in [0:2] { x q; } c = measure q;", "1"),
+        ("qubit q; bit c; for uint i in [3:-1:1] { x q; } c = measure q;", "1"),
+        # a bit is compared with a number, and the bits of another register stay
+        (
+            "qubit[2] q; bit[2] c; x q[0]; c = measure q; "
+            "if (c[0] == 1) { x q[1]; } if (0 == c[0]) { x q[0]; } c = measure q;",
+            "11",
+        ),
+        (
+            "qubit[2] q; bit[70] c; x q[0]; c[69] = measure q[0]; "
+            "if (c == 590295810358705651712) { x q[1]; } c[0] = measure q[1];",
+            "1" + "0" * 68 + "1",
+        ),
+        (
+            "qubit[2] q; bit c; x q[1]; box { c = measure q[0]; c = measure q[1]; }",
+            "1",
+        ),
         ("qubit q; bit c; for int i in {1, 2} { rx(i*pi/3) q; } c = measure q;", "1"),
     ],
 )
@@ -208,6 +275,40 @@ def refusal(text: str, device: Architecture | None = None) -> str:
         ('include "/etc/passwd";', "line 3: "),
         ("qubit[3.5] q;", "line 3: expected a positive whole number"),
         ("x $2000000;", r"there is no qubit \$2000000"),
+        # what Qiskit would compute as something else
+        ("qubit q; rx(3/4) q;", "line 3: 3/4 of integers has no fraction"),
+        ("qubit q; rx(-(1+2)/2) q;", "line 3: -3/2 of integers"),
+        ("qubit q; pow(1/2) @ x q;", "line 3: 1/2 of integers"),
+        (
+            "qubit q; for int i in [1:3] { rx(i/2) q; }",
+            "line 3: a division of integers",
+        ),
+        (
+            "qubit[2] q; ctrl @ u3(1, 2, 3) q[0], q[1];",
+            "line 3: ctrl @ u3: OpenQASM and",
+        ),
+        (
+            "gate g(a) q { u2(a, 0) q; } gate f q { g(1) q; } qubit q; pow(0.5) @ f q;",
+            "line 3: pow @ f: OpenQASM and",
+        ),
+        ("qubit q; pow(0.5) @ rx(4) q;", "line 3: pow @ rx: a root of rx, which has"),
+        ("qubit q; pow(0.5) @ pow(3) @ s q;", "line 3: pow @ s: a root of a power"),
+        ("qubit q; pow(0.5) @ gphase(4);", "line 3: pow @ gphase: a root of"),
+        (
+            "gate g(a) x, y, z { ctrl @ cu(a, 0, 0, a) x, y, z; }",
+            "line 3: ctrl @ cu in a definition: write p",
+        ),
+        ("qubit[4] q; x q[0:4];", "line 3: slice 0:4 of a register of 4"),
+        ("qubit[4] q; x q[0:0:3];", "line 3: the ends and the step of a slice"),
+        ("qubit q; x q[0:0];", "line 3: only registers have slices"),
+        ("qubit q; bit[2] c; if (c == 5) { x q; }", "if: 5 does not fit in 2 bits"),
+        ("qubit q; bit[2] c; if (c[0] == 2) { x q; }", "line 3: a bit is 0 or 1"),
+        ("const int n = 2.5;", "line 3: expected a whole number as the constant"),
+        ("const bit[2] n = 1;", "line 3: constants are int, uint, float, angle"),
+        ("const int n = 2; gate g(n) q { rx(n) q; }", "line 3: n is a constant: use"),
+        ("qubit[2-2] q;", "line 3: expected a positive whole number as the size"),
+        ("qubit\N{NO-BREAK SPACE}q;", r"line 3: unexpected '\\xa0'"),
+        ("\N{ZERO WIDTH NO-BREAK SPACE}qubit q;", r"line 3: unexpected '\\ufeff'"),
     ],
 )
 def test_what_is_refused(body: str, words: str) -> None:
@@ -225,6 +326,15 @@ def test_what_is_refused(body: str, words: str) -> None:
         ("OPENQASM 2.0; qreg q[1]; nope q[0];", "line 1: 'nope' is not defined"),
         ('OPENQASM 2.0; include "/etc/passwd"; qreg q[1];', "line 1: unable to find"),
         ("OPENQASM 2.0; opaque g a; qreg q[1]; g q[0];", "gate g has no definition"),
+        (
+            "OPENQASM 2.0; qreg q[1]; creg c[2]; gate x a { U(pi,0,pi) a; } "
+            "if (c==5) x q[0]; measure q[0] -> c[0];",
+            "if: 5 does not fit in 2 bits",
+        ),
+        (
+            'OPENQASM 2.0; include "qelib1.inc"; qreg q[1]; creg c[1]; u0(0.5) q[0];',
+            "the number of single-qubit delay lengths must be an integer",
+        ),
         ("OPENQASM 2.0; qreg q[999999999];", "999999999 qubits do not fit on 10000"),
         ("OPENQASM 2.0; qreg q[1]; creg c[999999999];", "999,999,999 bits; at most"),
     ],

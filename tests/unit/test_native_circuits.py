@@ -44,6 +44,23 @@ def test_rotations_and_their_names() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    "definition",
+    [
+        "gate r(p0, p1) a { U(p0, -pi/2 + p1, pi/2 - p1) a; }",
+        "gate r(a, b) q { rz(-b) q; rx(a) q; rz(b) q; }",
+        "gate prx(t, p) q { u3(t, p - pi/2, pi/2 - p) q; }",
+    ],
+)
+def test_gates_may_be_defined_as_they_are(definition: str) -> None:
+    name = definition[5:].partition("(")[0]
+    head = "\N{ZERO WIDTH NO-BREAK SPACE}OPENQASM 3.0; "
+    text = f"{head}{definition} qubit q; bit c; {name}(6/2, 1) q; c = measure q;"
+    assert read(text)[0].operations[0] == Operation("prx", (0,), (3.0, 1.0))
+    old = "OPENQASM 2.0; qreg q[1]; creg c[1]; rx(3/4) q[0]; measure q -> c;"
+    assert read(old)[0].operations[0] == Operation("prx", (0,), (0.75, 0.0))
+
+
 def test_registers_follow_each_other() -> None:
     old = "OPENQASM 2.0; qreg a[1]; qreg b[2]; creg c[3]; x b[1];"
     (circuit,) = read(
@@ -93,6 +110,13 @@ def test_what_qiskit_writes_is_read() -> None:
         ("qubit q; rx(1, 2) q;", "rx has too many angles"),
         ("qubit q; rx(1e400) q;", "an angle is not finite"),
         ("qubit q; rx(1/0) q;", "division by zero"),
+        ("qubit q; rx(3/4) q;", "it divides integers: divide by a float"),
+        (
+            "gate r(a, b) q { rz(b) q; rx(a) q; rz(-b) q; }",
+            "gate r is not defined as that of the QPU",
+        ),
+        ("gate prx(a, b) q { h q; }", "gate prx is not defined as that of the QPU"),
+        ("gate r(a) q { rx(a) q; }", "gate r is not defined as that of the QPU"),
         ("qubit q; rx('1') q;", "an angle is no number"),
         ("qubit q; rx(True) q;", "an angle is no number"),
         ("qubit q; rx(1 2) q;", "cannot read the angle '1 2'"),

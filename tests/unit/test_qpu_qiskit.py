@@ -103,6 +103,35 @@ def test_the_bits_of_several_registers_are_in_qiskits_order(
     assert result.get_counts() == {"10 1": 10}
 
 
+def test_bits_are_in_the_order_of_the_circuit(backend: QpuBackend) -> None:
+    """Whether registers share them, have them in another order, or lack some."""
+    for names in (((0, 2), (1, 3)), ((1, 3), (0, 1)), ((2, 3),), ()):
+        bits = [Clbit() for _ in range(3)]
+        circuit = QuantumCircuit(QuantumRegister(3, "c"))
+        circuit.add_bits(bits)
+        for name, (first, end) in zip("ab", names, strict=False):
+            circuit.add_register(ClassicalRegister(bits=bits[first:end], name=name))
+        circuit.x(0)
+        circuit.measure([0, 1, 2], bits)
+        counts = backend.run([circuit, circuit], shots=5).result(SECONDS).results
+        assert [one.data.counts for one in counts] == [{"0x1": 5}] * 2
+    bits = [Clbit() for _ in range(4)]
+    circuit = QuantumCircuit(QuantumRegister(2))
+    circuit.add_bits(bits)
+    circuit.add_register(ClassicalRegister(bits=bits[2:], name="b"))
+    circuit.add_register(ClassicalRegister(bits=bits[1:2], name="a"))
+    circuit.x(0)
+    circuit.measure(0, 2)
+    with circuit.if_test((circuit.cregs[0], 1)):
+        circuit.x(1)
+    circuit.measure(1, 0)
+    (one,) = backend.run(circuit, shots=5).result(SECONDS).results
+    assert one.data.counts == {hex(0b0101): 5}
+    circuit.add_register(ClassicalRegister(bits=bits[:2], name="shared"))
+    with pytest.raises(InputError, match="its registers share bits, so that its cond"):
+        backend.run(circuit, shots=5)
+
+
 def test_the_primitives_of_qiskit_run_on_it(backend: QpuBackend) -> None:
     circuit = transpile(bell(), backend)
     sampled = BackendSamplerV2(backend=backend).run([circuit] * 2, shots=50).result()

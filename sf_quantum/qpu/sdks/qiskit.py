@@ -362,8 +362,10 @@ def _in_order(circuit: QuantumCircuit) -> tuple[QuantumCircuit, Sequence[int]]:
         if not any(hasattr(one.operation, "blocks") for one in circuit.data):
             written.add_register(ClassicalRegister(len(bits), "c"))
         elif len({*registered}) < len(registered):
-            shared = "its registers share bits, which OpenQASM cannot test"
-            raise InputError(f"circuit {circuit.name!r}: {shared}")
+            raise InputError(
+                f"circuit {circuit.name!r}: its registers share bits, so that its "
+                "conditions cannot be written in OpenQASM: use others"
+            )
         else:
             loose = [bit for bit in bits if bit not in {*registered}]
             order = [*loose, *registered]

@@ -150,7 +150,7 @@ def _counters(
     for part in _parts(numbered):
         counts = _counts(simulator, [circuit for _, circuit in part], shots, seed)
         yield from zip((number for number, _ in part), counts, strict=True)
-        # as if all circuits were one part
+        # Aer derives the seed of each circuit of a part from the part's.
         seed = (seed + len(part)) % SEEDS
 
 

@@ -11,7 +11,8 @@ import math
 import re
 import warnings
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from sf_quantum.errors import InputError
@@ -103,7 +104,9 @@ def _flat(
     circuit = _read(text.rstrip(), _version(bare), holes)
     check_size(circuit.num_qubits, circuit.num_clbits, most)
     flattening = _Flattening(architecture)
-    made = flattening.flat(circuit)
+    # Qiskit makes the definition of a gate when it is asked for it.
+    with _refusals():
+        made = flattening.flat(circuit)
     if not measures(made):
         raise InputError("the circuit measures nothing")
     return made, flattening.steps
@@ -161,10 +164,16 @@ def _check_numbers(text: str, most: int) -> None:
 
 
 def _read(text: str, version: int, holes: int = 0) -> QuantumCircuit:
+    with _refusals(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return _read2(text) if version == 2 else _read3(text, holes)
+
+
+@contextmanager
+def _refusals() -> Iterator[None]:
+    """Turn errors of Qiskit and its parsers into refusals, in one line."""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return _read2(text) if version == 2 else _read3(text, holes)
+        yield
     except (InputError, MemoryError):
         raise
     except RecursionError:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         QASMNode,
         QuantumGate,
         QuantumGateDefinition,
+        QuantumPhase,
         RangeDefinition,
     )
 
@@ -32,6 +33,7 @@ Value: TypeAlias = "QASMNode | list[Value] | str | int | float | None"
 # Gates whose phase is another one in Qiskit than in stdgates.inc, which multiplies these by
 # exp(-i (phi + lambda) / 2).
 _OTHER_PHASE = frozenset(("u2", "u3"))
+_CONTROLS = ("ctrl", "negctrl")
 _ARITHMETIC = {
     "+": int.__add__,
     "-": int.__sub__,
@@ -72,6 +74,14 @@ def prepare(program: Program) -> None:
             registers.compare_bits(node)
         elif isinstance(node, ast.QuantumGate):
             definitions.check_phase(node)
+            definitions.check_power(node)
+            # A control commutes with inv and pow, and Qiskit's inverse of ctrl @ cu is not
+            # its inverse.
+            node.modifiers.sort(key=lambda one: one.modifier.name not in _CONTROLS)
+        elif isinstance(node, ast.QuantumPhase):
+            _check_power(node, "gphase", has_angles=True)
+        elif isinstance(node, ast.QuantumGateDefinition):
+            _check_controlled(node)
 
 
 def check_size(qubits: int, bits: int, most: int = MAX_QUBITS) -> None:
@@ -309,7 +319,7 @@ class _Definitions:
         """Note a definition; the converter copies it with all that is in it."""
         from openqasm3 import ast
 
-        _order_angles(definition)
+        _order_angles(definition, len(self._steps))
         inner = [self._steps.get(_called(one), 1) for one in definition.body]
         name = definition.name.name
         self._steps[name] = min(1 + sum(inner), MAX_STEPS + 1)
@@ -327,6 +337,12 @@ class _Definitions:
         """Return how many steps the gate of a statement has."""
         return self._steps.get(_called(statement), 1)
 
+    def check_power(self, gate: QuantumGate) -> None:
+        """Refuse a root of a gate of the library with angles, or of a power."""
+        name = gate.name.name
+        has_angles = bool(gate.arguments) and name not in self._steps
+        _check_power(gate, name, has_angles=has_angles)
+
     def check_phase(self, gate: QuantumGate) -> None:
         """Refuse modifiers that make a phase seen of which there are two definitions."""
         if gate.name.name not in self._phases:
@@ -340,6 +356,34 @@ class _Definitions:
                     f"{modifier.modifier.name} @ {gate.name.name}: OpenQASM and Qiskit "
                     "differ in the phase of u2 and u3: use U",
                 )
+
+
+def _check_power(
+    gate: QuantumGate | QuantumPhase, name: str, *, has_angles: bool
+) -> None:
+    """Refuse a root that Qiskit takes of an angle, and not of the gate.
+
+    The root of rx(4) is not rx(2): it is the principal one, whose eigenvalues have half the
+    phases between -pi and pi.
+    """
+    powers = [one for one in gate.modifiers if one.modifier.name == "pow"]
+    for place, one in enumerate(powers):
+        if _integer(one.argument) is None and (has_angles or powers[place + 1 :]):
+            of = "of a power" if powers[place + 1 :] else f"of {name}, which has angles"
+            detail = "only whole powers are supported"
+            raise _refusal(gate, f"pow @ {name}: a root {of}: {detail}")
+
+
+def _check_controlled(definition: QuantumGateDefinition) -> None:
+    """Refuse ctrl @ cu in a definition, whose inverse Qiskit would get wrong."""
+    from openqasm3 import ast
+
+    for one in _statements(definition.body):
+        if isinstance(one, ast.QuantumGate) and one.name.name == "cu":
+            for modifier in one.modifiers:
+                if modifier.modifier.name in _CONTROLS:
+                    detail = "write p and ctrl @ ctrl @ U"
+                    raise _refusal(one, f"ctrl @ cu in a definition: {detail}")
 
 
 def _check_division(node: BinaryExpression, integers: set[str]) -> None:
@@ -430,13 +474,18 @@ def _operands(statement: QASMNode) -> list[QASMNode]:
     return told if isinstance(told, list) else [told] if told else []
 
 
-def _order_angles(definition: QuantumGateDefinition) -> None:
-    """Rename a gate's angles so that their names are in order.
+def _order_angles(definition: QuantumGateDefinition, number: int) -> None:
+    """Rename a gate's angles so that their names are in order, and no other gate's.
 
     The converter (qiskit-qasm3-import 0.6.0) gives values to angles in the order of their
-    names, whatever the order in which the gate has them.
+    names, whatever the order in which the gate has them, and refuses some values with
+    angles of another gate that have the same names.
+
+    :param number: of the definition
     """
-    names = {one.name: f"angle{n:06}" for n, one in enumerate(definition.arguments)}
+    names = {
+        one.name: f"angle{number}_{n:06}" for n, one in enumerate(definition.arguments)
+    }
     for statement in (*definition.arguments, *definition.body):
         for identifier in _angle_names(statement):
             identifier.name = names.get(identifier.name, identifier.name)

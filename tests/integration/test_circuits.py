@@ -1,0 +1,151 @@
+"""Circuits compute what they say: on every path, against matrices and state vectors.
+
+A benchmark runs more of them, also with the SDKs that the tests' environment lacks.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+
+import pytest
+from qiskit import QuantumCircuit, qasm2, qasm3
+
+from sf_quantum import qpu
+from sf_quantum.files import JSON
+from sf_quantum.qpu.iqm import IqmServer
+from sf_quantum.qpu.sfq import SfqQpu
+from sf_quantum.service.device.emulator.batches import batch
+from sf_quantum.service.device.emulator.device import EmulatedDevice
+from tests.circuit_paths import Paths, differences, iqm_api
+from tests.circuits import (
+    LEAST_P,
+    Case,
+    defined_gates,
+    modified_gates,
+    named_gates,
+    p_value,
+    probabilities,
+    qiskit_gates,
+    random_circuits,
+)
+from tests.service import RunningService, running_service
+
+WRITTEN = [
+    *named_gates(3, 1, 5),
+    *named_gates(2, 1, 6),
+    *modified_gates(1, 4),
+    *islice(defined_gates(1), 4),
+]
+GATES = [*qiskit_gates(1, 5)]
+RANDOM = [*islice(random_circuits(1), 20)]
+EXACT = 1e-9
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[RunningService]:
+    device = EmulatedDevice(
+        technology="superconducting", qubits=6, time_scale=0.0, noise=0.0
+    )
+    with running_service(device) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def paths(service: RunningService) -> Paths:
+    return Paths(SfqQpu("q", service.url, lease=service.acquire()))
+
+
+@pytest.fixture(scope="module")
+def lattice() -> Iterator[RunningService]:
+    device = EmulatedDevice(
+        technology="superconducting", qubits=5, time_scale=0.0, noise=0.0
+    )
+    with running_service(device, tcp=True) as running:
+        yield running
+
+
+def distance(text: str, circuit: QuantumCircuit) -> float:
+    """Return how far what is simulated for a text is from a circuit, at most."""
+    (group,) = batch(text).groups
+    (read,) = group.bound()
+    found, wanted = probabilities(read), probabilities(circuit)
+    words = found.keys() | wanted.keys()
+    return max(abs(found.get(word, 0) - wanted.get(word, 0)) for word in words)
+
+
+@pytest.mark.parametrize("case", WRITTEN, ids=lambda case: case.name)
+def test_texts_mean_what_their_matrices_are(case: Case) -> None:
+    (text,) = case.texts
+    assert distance(text, case.circuit) < EXACT
+
+
+@pytest.mark.parametrize("case", GATES, ids=lambda case: case.name)
+def test_gates_of_qiskit_are_what_qiskit_says(case: Case) -> None:
+    for dumps in (qasm3.dumps, qasm2.dumps):
+        assert distance(dumps(case.circuit), case.circuit) < EXACT
+
+
+@pytest.mark.parametrize("name", [*Paths.named(Paths.__new__(Paths))])
+def test_counts_fit_on_each_path(paths: Paths, name: str) -> None:
+    on_backend = name.startswith(("backend", "pass"))
+    written = [case for case in RANDOM if on_backend or has_bits_in_order(case.circuit)]
+    assert len(written) == (len(RANDOM) if on_backend else 8)
+    found = [*differences([*GATES, *written], paths.named()[name])]
+    assert all("its registers share bits" in why for _, why in found)
+    assert [case for case, _ in found] == [
+        case for case in written if has_shared_conditions(case.circuit)
+    ]
+
+
+def has_bits_in_order(circuit: QuantumCircuit) -> bool:
+    """Tell whether a circuit's bits are in the order in which Qiskit writes them."""
+    return bool([bit for one in circuit.cregs for bit in one] == circuit.clbits)
+
+
+def has_shared_conditions(circuit: QuantumCircuit) -> bool:
+    """Tell whether a circuit has conditions, and registers that share bits."""
+    bits = [bit for one in circuit.cregs for bit in one]
+    return len({*bits}) < len(bits) and "if_else" in circuit.count_ops()
+
+
+def test_texts_run_by_themselves(paths: Paths) -> None:
+    for case in WRITTEN[::3]:
+        found = paths.sent(case.texts[0])
+        assert p_value(found[0], probabilities(case.circuit)) > LEAST_P
+
+
+def test_counts_fit_on_a_lattice(lattice: RunningService) -> None:
+    cases = [*islice(random_circuits(2, conditionals=False), 5)]
+    lease = lattice.acquire()
+    path = Paths(SfqQpu("q", lattice.url, lease=lease)).transpiled
+    assert not [*differences(cases, path)]
+    lattice.ask("DELETE", f"/v1/leases/{lease}")
+
+
+def test_counts_fit_over_the_api_of_iqm(lattice: RunningService) -> None:
+    pytest.importorskip("iqm.qiskit_iqm", reason="install iqm-client[qiskit]")
+    # Qiskit on IQM takes no bits without a register
+    made = random_circuits(3, conditionals=False)
+    cases = [*islice((one for one in made if has_bits_in_order(one.circuit)), 5)]
+    assert not [*differences(cases, iqm_api(lattice.url))]
+
+
+def test_counts_fit_on_an_iqm_server(lattice: RunningService, tmp_path: Path) -> None:
+    environment: JSON = {
+        "QRMI_IQM_ISA_ENDPOINT": lattice.url,
+        "QRMI_IQM_ISA_TOKEN": "secret",
+    }
+    entry: JSON = {
+        "name": "emulator",
+        "type": "iqm-server",
+        "environment": environment,
+    }
+    file = tmp_path / "qrmi_config.json"
+    file.write_text(json.dumps({"resources": [entry]}))
+    client = qpu.load("iqm-server").from_config("emulator", {"qrmiConfig": str(file)})
+    assert isinstance(client, IqmServer)
+    cases = [*islice(random_circuits(4, conditionals=False), 5)]
+    assert not [*differences(cases, Paths(client).transpiled)]
