@@ -77,7 +77,8 @@ VENDORS = {
     "service/device/emulator/batches.py",
     "qiskit_aer": "samplers/qaoa.py service/device/emulator/aer.py",
     **dict.fromkeys(
-        ("qiskit_qasm3_import", "openqasm3"), "service/device/emulator/openqasm.py"
+        ("qiskit_qasm3_import", "openqasm3"),
+        "service/device/emulator/openqasm.py service/device/emulator/programs.py",
     ),
     "highspy": "samplers/exact.py",
     **dict.fromkeys(("braket", "ibm", "iqm", "pasqal_cloud"), "nowhere"),
