@@ -470,7 +470,7 @@ def _elapsed(row: sqlite3.Row) -> float:
 def _sampled(job: Submission, seed: int) -> list[list[int]]:
     # they take a second to import, and not every process samples
     from dimod import BinaryQuadraticModel
-    from neal import SimulatedAnnealingSampler
+    from dwave.samplers import SimulatedAnnealingSampler
 
     bqm = BinaryQuadraticModel("SPIN")
     for number, bias in enumerate(job.h):

@@ -28,7 +28,7 @@ from typing import cast
 
 import pytest
 from dimod import BinaryQuadraticModel
-from neal import SimulatedAnnealingSampler
+from dwave.samplers import SimulatedAnnealingSampler
 
 from sf_quantum import qpu
 from sf_quantum.errors import InputError, QpuError
@@ -147,7 +147,9 @@ class Stand(ThreadingHTTPServer):
             raise Refused(422, f"{len(bqm.variables)} spins on 62 qubits")
         if not 1 <= cast("int", sent["shots"]) <= SHOTS:
             raise Refused(422, f"{sent['shots']} shots")
-        found = SimulatedAnnealingSampler().sample(bqm, num_reads=sent["shots"])
+        found = SimulatedAnnealingSampler().sample(
+            bqm, num_reads=int(str(sent["shots"]))
+        )
         order = [found.variables.index(number) for number in range(len(bqm.variables))]
         self.spins.append(found.record.sample[:, order].tolist())
         self.sent.append(sent)

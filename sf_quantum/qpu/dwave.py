@@ -709,7 +709,7 @@ def _timing(solver: StructuredSolver) -> Timing | None:
 def _fabric(kind: str, shape: tuple[int, ...]) -> frozenset[int]:
     """List the qubits of a graph without defects, if it is known."""
     try:
-        from dwave import graphs
+        import dwave.graphs as graphs
     except ImportError:  # before dwave-system 1.36
         return frozenset()
     known = ("chimera", "pegasus", "zephyr")

@@ -1,18 +1,47 @@
-"""The proven optimum: an integer program solved by HiGHS (https://highs.dev)."""
+"""The proven optimum: an integer program solved by HiGHS (https://highs.dev).
+
+HiGHS computes with doubles, so what it claims holds up to its tolerances. Each claim is
+therefore weakened by a margin, and all energies are compared in whole numbers:
+
+- The solution of a program may violate its bounds, rows and integrality by ``_TOLERANCE``,
+  and so may the dual solution that bounds the objective. An objective is off by no more
+  than ``_TOLERANCE`` times the sum of all coefficients, the *margin*. Below HiGHS's bound
+  minus the margin there is no state that is not listed yet. Since energies are multiples of
+  a unit, that is rounded up to one.
+- States are listed, lowest first, each cut off by a row that the next solution has to
+  satisfy, until the bound for the others exceeds the lowest energy of those listed: then
+  these include all optima. Until the bound has reached that energy, nothing is proven.
+- Large penalties next to small costs would have a margin in which costs vanish. If all
+  biases are close to multiples of a large number, the energy is that number times a first
+  level, plus a rest that is too small to outweigh a single step of it. Then any number
+  above the range of the rest may take the place of the large one: the order of all states
+  remains the same. The same holds for rests that are but the rounding of decimal weights.
+"""
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import partial
-from itertools import combinations
+from itertools import chain, combinations, islice, product
 from typing import ClassVar
 
 import numpy as np
 from dimod import BinaryQuadraticModel, SampleSet
-from highspy import Highs, HighsModelStatus, HighsVarType, SolutionStatus, kHighsInf
+from highspy import (
+    Highs,
+    HighsModelStatus,
+    HighsSolution,
+    HighsVarType,
+    SolutionStatus,
+    kHighsInf,
+)
 
 from sf_quantum.files import JSON
+from sf_quantum.samplers.neal import NealSampler
 from sf_quantum.samplers.parameters import (
     CheckedSampler,
     check,
@@ -20,30 +49,48 @@ from sf_quantum.samplers.parameters import (
     seeded,
 )
 from sf_quantum.samplers.reduction import Quadratic, exclusions
-from sf_quantum.samplers.states import as_binary, quadratic, sample_set
+from sf_quantum.samplers.states import (
+    ENUMERATED,
+    all_energies,
+    bits_of,
+    energies,
+    model,
+    quadratic,
+    sample_set,
+)
 
 READS = 1000
 TIME_LIMIT = 30.0
-# HiGHS proves an optimum up to 1e-6. With the greatest gain scaled to this, that is
-# 1e-9 of it, the difference that counts as a tie.
-_SCALE = 1000.0
+#: values of ``info["incomplete"]``
+FEWER = "there are more optima than num_reads"
+OUT_OF_TIME = "time_limit was too short"
+CLOSE = "energies are too close for HiGHS's tolerances"
+# HiGHS's tolerances for bounds, rows, integrality and reduced costs
+_TOLERANCE = 1e-9
+# The largest gain is scaled to at least half of this, by a power of two.
+_SCALE_BITS = 10
+# Reads of the annealing before the first program; and if that is not solved within a share
+# of the time, of a second one, which takes at most another share.
+_SHORT, _LONG = 10, 1000
+_FIRST, _SECOND = 0.1, 0.5
 
 
 class ExactSampler(CheckedSampler):
     """All optima, with a proof that no state has a lower energy.
 
-    Pairs of variables that exclude each other become rows "at most one of these", one
-    row for each clique, which makes independent sets of hundreds of candidates easy.
-    Every other interaction gets an auxiliary variable for its product. Each optimum
-    found is cut off by a further row, until the best remaining state is worse.
+    Problems of up to 16 variables are enumerated. In larger ones, pairs of variables that
+    exclude each other become rows "at most one of these", one row for each clique, which
+    makes independent sets of hundreds of candidates easy. Every other interaction gets an
+    auxiliary variable for its product. The search starts from the best state of a short
+    simulated annealing, and never returns a worse one.
     """
 
     checks: ClassVar[dict[str, Callable[[str, JSON], None]]] = {
         "num_reads": partial(check, least=1),
         "time_limit": partial(check_number, above=0),
     }
-    #: samples are distinct states, not reads
-    more: ClassVar[dict[str, JSON]] = {"distinct": True}
+    #: samples are distinct states, not reads; biases may be fractions
+    more: ClassVar[dict[str, JSON]] = {"distinct": True, "fractions": True}
 
     def sample(
         self,
@@ -56,120 +103,399 @@ class ExactSampler(CheckedSampler):
         """List the optima, each once.
 
         ``info`` reports whether the energy is ``proven`` to be the lowest, a lower
-        ``bound`` of all energies, and whether the list of optima is ``complete``. If
-        the time does not suffice, the result is the best state found, unproven.
+        ``bound`` of all energies, the ``gap`` between them, whether the list of optima is
+        ``complete``, and if not, why it is ``incomplete``. If nothing can be proven in
+        time, the result is the best state found.
 
         :param num_reads: maximum number of optima
-        :param seed: HiGHS's random seed, which decides which optima are found first
+        :param seed: seed of the annealing and of HiGHS, which decides which optima are
+            found first
         :param time_limit: seconds for the whole problem
         :raises InputError: if a parameter is out of range
         """
         self.check_parameters(num_reads=num_reads, time_limit=time_limit)
         seed = seeded(seed)
-        binary = as_binary(bqm)
-        search = _Search(quadratic(binary), seed, time.monotonic() + time_limit)
-        search.run(num_reads)
-        samples = sample_set(np.array(search.states, np.int8), bqm)
+        problem = quadratic(bqm)
+        if len(problem.linear) <= ENUMERATED:
+            found = _enumerated(problem, num_reads)
+        else:
+            found = _Search(problem, seed, time_limit).run(num_reads)
+        samples = sample_set(np.array(found.states, np.int8), bqm, problem)
+        gap = (found.energy - found.bound) * problem.unit
+        below = _rounded(found.bound * problem.unit + problem.offset, -math.inf)
         samples.info.update(
             sampler="exact",
             seed=seed,
             reads=num_reads,
             time_limit=time_limit,
-            proven=search.proven,
-            complete=search.complete,
-            bound=search.bound + float(binary.offset),
+            proven=not gap,
+            complete=found.incomplete is None,
+            incomplete=found.incomplete,
+            bound=below if gap else problem.value(found.bound),
+            gap=_rounded(gap, math.inf),
         )
         return samples
 
 
-class _Search:
-    """An integer program from which optima are cut off one by one.
+def _rounded(number: Fraction, towards: float) -> float:
+    """Round to a double, in a direction if it is not one."""
+    try:
+        rounded = float(number)
+    except OverflowError:
+        return towards
+    if number == rounded or (number < rounded) == (towards > 0):
+        return rounded
+    return math.nextafter(rounded, towards)
 
-    :param until: deadline on the monotonic clock
+
+@dataclass(frozen=True)
+class _Found:
+    """States of the lowest energy found.
+
+    :param energy: theirs, in the problem's unit
+    :param bound: of the energies of all states
+    :param incomplete: why optima may be missing
     """
 
-    def __init__(self, problem: Quadratic, seed: int, until: float) -> None:
-        self.states: list[list[int]] = []
-        self.proven = self.complete = False
-        self.bound = sum(min(a, 0.0) for a in problem.linear) + sum(
-            min(b, 0.0) / 2 for row in problem.pairs for b in row.values()
-        )
-        self._problem = problem
-        self._until = until
-        self._tie = problem.tie
-        self._scale = _SCALE / (problem.deepest or 1.0)
-        self._highs = _program(problem, self._scale)
-        self._highs.setOptionValue("random_seed", seed)
+    states: list[list[int]]
+    energy: int
+    bound: int
+    incomplete: str | None
 
-    def run(self, most: int) -> None:
+
+def _enumerated(problem: Quadratic, most: int) -> _Found:
+    all_of_them = all_energies(problem)
+    lowest = all_of_them.min()
+    (numbers,) = np.nonzero(all_of_them == lowest)
+    size = len(problem.linear)
+    states = [[number >> i & 1 for i in range(size)] for number in numbers.tolist()]
+    incomplete = FEWER if len(states) > most else None
+    return _Found(states[:most], int(lowest), int(lowest), incomplete)
+
+
+class _Search:
+    """Programs from which the states of lowest energy are listed one by one.
+
+    Of variables that can take each other's place, only the first is in the programs. The
+    others come in when the optima are expanded.
+
+    :param whole: the problem
+    :param seconds: time limit
+    """
+
+    def __init__(self, whole: Quadratic, seed: int, seconds: float) -> None:
+        self._size = len(whole.linear)
+        self._twins = _twins(whole)
+        self._problem = problem = whole.part([*self._twins])
+        self._seed = seed
+        self._seconds = seconds
+        self._until = time.monotonic() + seconds
+        self._best: tuple[int, list[int]] = 0, [0] * len(problem.linear)
+        self._annealed = False
+        self._anneal(_SHORT, seconds * _FIRST)
+        self._program = _Program(problem, seed)
+
+    def run(self, most: int) -> _Found:
         """Find optima until there are no more, ``most`` are found, or time is up."""
-        lowest = 0.0
+        order = self._program.order
+        bound = order.bound(_least(order.problem))
+        listed: dict[tuple[int, ...], int] = {}
+        reason: str | None = OUT_OF_TIME
         final = True
         while final:
-            state, final = self._solve()
-            if state is None:
+            state, floor, final = self._solve()
+            if state is None and final:
+                bound = self._best[0] + 1  # all states are listed
+            elif floor is not None:
+                bound = max(bound, order.bound(floor))
+            reason = self._reason(bound, listed, most, final=final)
+            if state is None or reason != CLOSE or (*state,) in listed:
                 break
-            energy = self._problem.energy(state)
-            if not self.states:
-                lowest, self.proven = energy, final
-                dual_bound = float(self._highs.getInfo().mip_dual_bound) / self._scale
-                self.bound = energy if final else max(self.bound, dual_bound)
-            elif energy > lowest + self._tie:
-                break
-            elif len(self.states) == most:
-                return
-            self.states.append(state)
-            # at least one bit differs: sum_{x=0} x_i + sum_{x=1} (1 - x_i) >= 1
-            signs = {i: 1.0 - 2.0 * value for i, value in enumerate(state)}
-            _add_row(self._highs, 1.0 - sum(state), kHighsInf, signs)
-        self.complete = final
-        # out of time before any state was found: the zero state is always feasible
-        self.states = self.states or [[0] * len(self._problem.linear)]
+            listed[*state,] = self._problem.energy(state)
+            self._program.cut(state)
+        energy = self._best[0]
+        optima = [[*state] for state, each in listed.items() if each == energy]
+        if sum(map(self._count, optima)) > most:
+            reason = FEWER
+        every = chain(*map(self._expanded, optima or [self._best[1]]))
+        states = [*islice(every, most)]
+        return _Found(states, energy, min(bound, energy), reason)
 
-    def _solve(self) -> tuple[list[int] | None, bool]:
-        """Return the best remaining state, and whether the time sufficed."""
+    def _reason(
+        self,
+        bound: int,
+        listed: Mapping[tuple[int, ...], int],
+        most: int,
+        *,
+        final: bool,
+    ) -> str | None:
+        """Return why optima may be missing.
+
+        :param bound: of the energies of states that are not listed
+        """
+        lowest = self._best[0]
+        if bound > lowest:
+            return None
+        if not final:
+            return OUT_OF_TIME
+        optima = sum(self._count(s) for s, each in listed.items() if each == lowest)
+        return FEWER if bound == lowest and optima > most else CLOSE
+
+    def _count(self, state: Sequence[int]) -> int:
+        """Count the states that a state stands for."""
+        sizes = map(len, self._twins.values())
+        return math.prod(n for n, bit in zip(sizes, state, strict=True) if bit)
+
+    def _expanded(self, state: Sequence[int]) -> Iterator[list[int]]:
+        """Yield these states."""
+        classes = self._twins.values()
+        chosen = [c for c, bit in zip(classes, state, strict=True) if bit]
+        for ones in map(set, product(*chosen)):
+            yield [int(i in ones) for i in range(self._size)]
+
+    def _solve(self) -> tuple[list[int] | None, int | None, bool]:
+        """Solve the program.
+
+        :returns: the best state, a lower bound of the objective, and whether the time
+            sufficed
+        """
         left = self._until - time.monotonic()
-        if left <= 0:
-            return None, False
+        limit = left if self._annealed else min(left, self._seconds * _FIRST)
+        state, floor, final = self._program.solve(limit, self._best[1])
+        if not final and not self._annealed:
+            self._annealed = True
+            self._note(state)
+            self._anneal(_LONG, self._seconds * _SECOND)
+            left = self._until - time.monotonic()
+            again, higher, final = self._program.solve(left, self._best[1])
+            state = again or state
+            floors = [each for each in (floor, higher) if each is not None]
+            floor = max(floors, default=None)
+        self._note(state)
+        return state, floor, final
+
+    def _note(self, state: list[int] | None) -> None:
+        if state is not None:
+            self._best = min(self._best, (self._problem.energy(state), state))
+
+    def _anneal(self, reads: int, seconds: float) -> None:
+        """Look for a better state with simulated annealing."""
+        until = time.monotonic() + seconds
+        labels = [*range(len(self._problem.linear))]
+        bqm = model(self._problem, labels)
+        annealer = NealSampler(lambda: time.monotonic() > until)
+        samples = annealer.sample(bqm, num_reads=reads, seed=self._seed)
+        rows = bits_of(samples, [*labels])
+        exact = energies(self._problem, rows)
+        lowest = min(exact)
+        best = [*map(int, rows[exact.index(lowest)])]
+        self._best = min(self._best, (lowest, best))
+
+
+def _twins(problem: Quadratic) -> dict[int, list[int]]:
+    """Group variables of which an optimum has one at most, whichever it is.
+
+    Twins exclude each other and have the same biases, also with all others, as equal
+    clusters of several clusterings do. The energy of a state does not change if a twin
+    takes the place of another.
+
+    :returns: all twins of each first one
+    """
+    first = [*range(len(problem.linear))]
+    for i, j in exclusions(problem):
+        if first[j] == j and problem.linear[i] == problem.linear[j]:
+            rows = [
+                {k: b for k, b in problem.pairs[one].items() if b and k != other}
+                for one, other in ((i, j), (j, i))
+            ]
+            if rows[0] == rows[1]:
+                first[j] = first[i]
+    twins: dict[int, list[int]] = {}
+    for i, representative in enumerate(first):
+        twins.setdefault(representative, []).append(i)
+    return twins
+
+
+def _least(problem: Quadratic) -> int:
+    """Add up all gains, a lower bound of all energies."""
+    gains = sum(min(a, 0) for a in problem.linear)
+    return gains + sum(min(b, 0) for _, _, b in problem.interactions)
+
+
+def _total(problem: Quadratic) -> int:
+    """Add up the absolute values of all biases, which no two energies differ by more."""
+    linear = sum(map(abs, problem.linear))
+    return linear + sum(abs(b) for _, _, b in problem.interactions)
+
+
+@dataclass(frozen=True)
+class _Order:
+    """A problem with smaller biases that orders all states as another one does.
+
+    :param problem: the problem with smaller biases
+    :param bound: from a lower bound of its energies, one of the other's
+    """
+
+    problem: Quadratic
+    bound: Callable[[int], int]
+
+
+def _ordered(problem: Quadratic) -> _Order:
+    """Reduce penalties to what the order of states needs."""
+    biases = [*problem.linear, *(b for _, _, b in problem.interactions)]
+    step = _step(sorted({abs(b) for b in biases if b}, reverse=True), len(biases))
+
+    def changed(of: Callable[[int], int]) -> Quadratic:
+        pairs = [{j: of(b) for j, b in row.items()} for row in problem.pairs]
+        return replace(problem, linear=[of(a) for a in problem.linear], pairs=pairs)
+
+    rest = changed(lambda bias: bias - step * _nearest(bias, step))
+    if not _total(rest) or _total(rest) >= step:
+        return _Order(problem, lambda bound: bound)
+    low = _ordered(rest)
+    # the rests of two states differ by less
+    weight = _total(low.problem) + 1
+    upper = changed(lambda bias: weight * _nearest(bias, step))
+    linear = [a + b for a, b in zip(upper.linear, low.problem.linear, strict=True)]
+    pairs = [
+        {j: bias + below[j] for j, bias in row.items()}
+        for row, below in zip(upper.pairs, low.problem.pairs, strict=True)
+    ]
+    highest = _total(low.problem) + _least(low.problem)
+
+    def bound(lowest: int) -> int:
+        # of the states at or above it, the first level is at least this
+        first = -((highest - lowest) // weight)
+        remaining = min(low.bound(lowest - weight * first), step + _least(rest))
+        return step * first + remaining
+
+    return _Order(replace(problem, linear=linear, pairs=pairs), bound)
+
+
+def _step(sizes: list[int], count: int) -> int:
+    """Find a large number of which all large biases are nearly multiples.
+
+    :param sizes: absolute values, in descending order
+    :param count: number of biases; a remainder is small if so many do not add up to a step
+    """
+    if not sizes:
+        return 1
+    step = sizes[0]
+    for size in sizes:
+        if size * count < step:
+            break
+        high, low = step, size
+        while low and abs(high - low * _nearest(high, low)) * count >= low:
+            high, low = low, abs(high - low * _nearest(high, low))
+        step = low or high
+    # costs are in some of the biases: the closest whole divisor of any has the smallest rest
+    near = {size // _nearest(size, step) for size in sizes if 2 * size > step}
+    return min(near, key=lambda n: sum(abs(s - n * _nearest(s, n)) for s in sizes))
+
+
+def _nearest(number: int, step: int) -> int:
+    """Divide, and round to the nearest whole number."""
+    return (2 * number + step) // (2 * step)
+
+
+class _Program:
+    """An integer program over the states in which no excluded pair is chosen.
+
+    :ivar order: the problem without the penalties of these pairs
+    """
+
+    def __init__(self, problem: Quadratic, seed: int) -> None:
+        apart = {*exclusions(problem)}
+        count = len(problem.linear)
+        pairs = [each for each in problem.interactions if each[:2] not in apart]
+        rows: list[dict[int, int]] = [{} for _ in problem.linear]
+        for i, j, bias in pairs:
+            rows[i][j] = rows[j][i] = bias
+        self.order = _ordered(replace(problem, pairs=rows))
+        self._products = [(i, j) for i, j, _ in pairs]
+        self._highs = _highs(seed)
+        size = count + len(pairs)
+        self._columns = np.arange(size, dtype=np.int32)
+        self._highs.addVars(size, np.zeros(size), np.ones(size))
+        whole = np.full(count, HighsVarType.kInteger)
+        self._highs.changeColsIntegrality(count, self._columns[:count], whole)
+        for clique in _cliques(count, apart):
+            _add_row(self._highs, -kHighsInf, 1.0, dict.fromkeys(clique, 1.0))
+        self._minimize()
+
+    def _minimize(self) -> None:
+        """Set the objective."""
+        objective = self.order.problem
+        products = [objective.pairs[i][j] for i, j in self._products]
+        biases = [*objective.linear, *products]
+        # without the penalties, energies may be multiples of a larger unit
+        self._step = math.gcd(*biases) or 1
+        gains = -sum(b for b in biases if b < 0)
+        # penalties above the sum of all gains are reduced, which improves the conditioning;
+        # without gains, any penalties have the same optima
+        biases = [min(b, 2 * gains or self._step) for b in biases]
+        deepest = max((-b for b in biases), default=1)
+        self._scale = Fraction(2) ** (_SCALE_BITS - max(deepest, 1).bit_length())
+        costs = np.array([float(b * self._scale) for b in biases])
+        self._margin = Fraction(_TOLERANCE * (1 + float(np.abs(costs).sum())))
+        self._highs.changeColsCost(len(costs), self._columns, costs)
+        for y, ((i, j), bias) in enumerate(
+            zip(self._products, products, strict=True), len(objective.linear)
+        ):
+            if bias > 0:
+                _add_row(self._highs, -kHighsInf, 1.0, {i: 1.0, j: 1.0, y: -1.0})
+            else:
+                _add_row(self._highs, -kHighsInf, 0.0, {y: 1.0, i: -1.0})
+                _add_row(self._highs, -kHighsInf, 0.0, {y: 1.0, j: -1.0})
+
+    def cut(self, state: list[int]) -> None:
+        """Exclude a state: at least one bit differs from it."""
+        # sum_{x=0} x_i + sum_{x=1} (1 - x_i) >= 1
+        signs = {i: 1.0 - 2.0 * value for i, value in enumerate(state)}
+        _add_row(self._highs, 1.0 - sum(state), kHighsInf, signs)
+
+    def solve(
+        self, seconds: float, start: list[int]
+    ) -> tuple[list[int] | None, int | None, bool]:
+        """Find the best state.
+
+        :param start: where to start from, if it is not excluded
+        :returns: the state, a lower bound of the objective, and whether the time
+            sufficed
+        """
+        if seconds <= 0:
+            return None, None, False
+        highs = self._highs
         # HiGHS counts the time of all its runs
-        self._highs.setOptionValue("time_limit", self._highs.getRunTime() + left)
-        self._highs.run()
-        status = self._highs.getModelStatus()
-        final = status != HighsModelStatus.kTimeLimit
-        solution = self._highs.getInfo().primal_solution_status
-        feasible = solution == SolutionStatus.kSolutionStatusFeasible
-        if status == HighsModelStatus.kInfeasible or not feasible:
-            return None, final
-        values = self._highs.getSolution().col_value[: len(self._problem.linear)]
-        return [round(value) for value in values], final
+        highs.setOptionValue("time_limit", highs.getRunTime() + seconds)
+        solution = HighsSolution()
+        products = [start[i] * start[j] for i, j in self._products]
+        solution.col_value = [*map(float, (*start, *products))]
+        highs.setSolution(solution)
+        highs.run()
+        status, info = highs.getModelStatus(), highs.getInfo()
+        final = status == HighsModelStatus.kOptimal
+        if status == HighsModelStatus.kInfeasible:
+            return None, None, True
+        floor = None
+        if math.isfinite(bound := float(info.mip_dual_bound)):
+            steps = (Fraction(bound) - self._margin) / self._scale / self._step
+            floor = math.ceil(steps) * self._step
+        if info.primal_solution_status != SolutionStatus.kSolutionStatusFeasible:
+            return None, floor, False
+        values = highs.getSolution().col_value[: len(start)]
+        return [round(value) for value in values], floor, final
 
 
-def _program(problem: Quadratic, scale: float) -> Highs:
+def _highs(seed: int) -> Highs:
     highs = Highs()  # type: ignore[no-untyped-call]
     highs.silent()
-    highs.setOptionValue("mip_rel_gap", 0.0)
+    for name in ("mip_rel_gap", "mip_abs_gap"):
+        highs.setOptionValue(name, 0.0)
+    for kind in ("mip", "primal", "dual"):
+        highs.setOptionValue(f"{kind}_feasibility_tolerance", _TOLERANCE)
     highs.setOptionValue("threads", 1)
-    count = len(problem.linear)
-    apart = {*exclusions(problem)}
-    products = [each for each in problem.interactions if each[:2] not in apart]
-    biases = np.array([*problem.linear, *(bias for _, _, bias in products)])
-    # penalties above the sum of all gains are reduced, which improves the conditioning
-    gains = -float(biases[biases < 0].sum())
-    biases = np.minimum(biases, 2 * gains) if gains else np.sign(biases)
-    size = len(biases)
-    highs.addVars(size, np.zeros(size), np.ones(size))
-    columns = np.arange(size, dtype=np.int32)
-    highs.changeColsCost(size, columns, biases * scale)
-    whole = np.full(count, HighsVarType.kInteger)
-    highs.changeColsIntegrality(count, columns[:count], whole)
-    for clique in _cliques(count, apart):
-        _add_row(highs, -kHighsInf, 1.0, dict.fromkeys(clique, 1.0))
-    for y, (i, j, bias) in enumerate(products, count):
-        if bias > 0:
-            _add_row(highs, -kHighsInf, 1.0, {i: 1.0, j: 1.0, y: -1.0})
-        else:
-            _add_row(highs, -kHighsInf, 0.0, {y: 1.0, i: -1.0})
-            _add_row(highs, -kHighsInf, 0.0, {y: 1.0, j: -1.0})
+    highs.setOptionValue("random_seed", seed)
     return highs
 
 

@@ -1,4 +1,4 @@
-"""Simulated annealing by dwave-neal, with the interface that all our samplers share."""
+"""Simulated annealing by dwave-samplers, with the interface that all our samplers share."""
 
 from __future__ import annotations
 
@@ -7,11 +7,18 @@ from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 from dimod import BinaryQuadraticModel, SampleSet
-from neal import SimulatedAnnealingSampler, default_beta_range
+from dwave.samplers.sa.sampler import SimulatedAnnealingSampler, default_beta_range
 
 from sf_quantum.files import JSON
 from sf_quantum.samplers.parameters import SEEDS as SEEDS
 from sf_quantum.samplers.parameters import CheckedSampler, check, seeded
+from sf_quantum.samplers.states import (
+    bits_of,
+    energies,
+    quadratic,
+    sums_are_exact,
+    values,
+)
 
 if TYPE_CHECKING:
     from numpy import float64, int8
@@ -69,6 +76,10 @@ class NealSampler(CheckedSampler):
             seed=seed,
             interrupt_function=self._interrupted,
         )
+        if not sums_are_exact(bqm):
+            problem = quadratic(bqm)
+            rows = bits_of(samples, [*bqm.variables])
+            samples.record.energy[:] = values(problem, energies(problem, rows))
         # neal's own info holds wall-clock times, which differ from run to run
         samples.info.clear()
         samples.info.update(

@@ -23,7 +23,7 @@ from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
 from sf_quantum.samplers.parameters import CheckedSampler, check, seeded
 from sf_quantum.samplers.reduction import exclusions
-from sf_quantum.samplers.states import Bits, as_binary, quadratic, sample_set
+from sf_quantum.samplers.states import Bits, quadratic, sample_set
 
 if TYPE_CHECKING:
     from pulser import Sequence
@@ -196,7 +196,7 @@ class _OverlapGraph:
     @classmethod
     def of(cls, bqm: BinaryQuadraticModel) -> _OverlapGraph:
         labels = [*bqm.variables]
-        problem = quadratic(as_binary(bqm))
+        problem = quadratic(bqm)
         excluded = {*exclusions(problem)}
         for i, j, _ in problem.interactions:
             if (i, j) not in excluded:
@@ -207,7 +207,7 @@ class _OverlapGraph:
                 )
         atoms = [i for i, bias in enumerate(problem.linear) if bias < 0]
         place = {i: number for number, i in enumerate(atoms)}
-        heaviest = max((-problem.linear[i] for i in atoms), default=1.0)
+        heaviest = max((-problem.linear[i] for i in atoms), default=1)
         weights = [-problem.linear[i] / heaviest for i in atoms]
         inside = (pair for pair in sorted(excluded) if {*pair} <= place.keys())
         edges = [(place[i], place[j]) for i, j in inside]

@@ -27,12 +27,24 @@ from sf_quantum.samplers.reduction import (
     focused,
     reduce,
 )
-from sf_quantum.samplers.states import Bits, as_binary, bits_of, quadratic, sample_set
+from sf_quantum.samplers.states import (
+    ENUMERATED,
+    Bits,
+    all_energies,
+    bits_of,
+    energies,
+    is_exact,
+    model,
+    quadratic,
+    sample_set,
+    values,
+)
 
 # time limit of a part when the total has run out: easy parts are still solved
 LEAST_SECONDS = 0.01
-# variables of a part that is solved by enumeration: 65,536 states take 5 ms
-ENUMERATED = 16
+# why optima may be missing
+FEWER = "there are more optima than num_reads"
+ROUNDED = "the sampler solved a part whose biases were rounded to doubles"
 # a reduction, and its parts as they are sent: each by itself, or all as one
 _Attempt: TypeAlias = tuple[Reduction, list[list[int]]]
 
@@ -44,10 +56,15 @@ class Presolve(ComposedSampler):
     :mod:`~sf_quantum.samplers.reduction`. Parts without a common interaction are
     sampled one after the other. Their reads are combined by energy, the best with the
     best and ties in random order, so that a good read of one part is not lost to a bad
-    read of another. Variables that do not change the energy are drawn at random. If the
-    child's property ``distinct`` is true, its samples are distinct states instead of
-    reads: all combinations are formed, and ``info`` has ``proven``, ``complete`` and
-    ``bound`` as :class:`exact <.exact.ExactSampler>` has.
+    read of another. Variables that do not change the energy are drawn at random. All
+    energies are computed exactly, and those of the samples are the closest doubles.
+
+    If the child's property ``distinct`` is true, its samples are distinct states instead
+    of reads: all combinations are formed, and ``info`` has ``proven``, ``complete``,
+    ``incomplete``, ``bound`` and ``gap`` as :class:`exact <.exact.ExactSampler>` has. If
+    its property ``fractions`` is also true, parts with biases that doubles would round
+    are passed on as models of dimod's type ``object`` with fractions. Otherwise, they
+    are rounded, and what is proven of them counts as unproven.
 
     :param child: the sampler of the parts
     """
@@ -92,8 +109,7 @@ class Presolve(ComposedSampler):
         check = getattr(self._child, "check_parameters", None)
         if callable(check):  # the child itself may never be called
             check(**parameters)
-        binary = as_binary(bqm)
-        problem = quadratic(binary)
+        problem = quadratic(bqm)
         reduction = reduce(problem)
         reduced, answers = self._sampled(bqm, problem, reduction, seed, parameters)
         if [len(part) for part in reduced.parts] == [len(problem.linear)]:
@@ -102,13 +118,21 @@ class Presolve(ComposedSampler):
             combine = _combined_states if self._distinct else _combined_reads
             reads = parameters.get("num_reads", self._child.properties.get("num_reads"))
             reads = reads if isinstance(reads, int) else 1
-            labels = [*binary.variables]
             # a single answer may hold all parts
             per_part = answers if len(answers) > 1 else answers * len(reduced.parts)
-            samples = sample_set(combine(reduced, labels, per_part, reads, seed), bqm)
-        proven = all(answer.info.get("proven") is True for answer in answers)
+            rows = combine(reduced, [*bqm.variables], per_part, reads, seed)
+            samples = sample_set(rows, bqm, problem)
+        rows = bits_of(samples, [*bqm.variables])
+        exact = energies(problem, rows)
+        # a sampler or QPU adds doubles, and those of large penalties hide small costs
+        samples.record.energy[:] = values(problem, exact)
+        # what others than solvers say of proofs does not count
+        proven = self._distinct and all(
+            answer.info.get("proven") is True for answer in answers
+        )
         info = self._info(samples, reduced, answers, seed)
-        info |= verdict(binary, problem, reduction, samples, proven=proven)
+        reads_of = samples.record.num_occurrences
+        info |= verdict(problem, reduction, rows, exact, reads_of, proven=proven)
         samples.info.clear()
         samples.info.update(info)
         return samples
@@ -197,13 +221,29 @@ class Presolve(ComposedSampler):
                 own["time_limit"] = max(begin + limit - time.monotonic(), LEAST_SECONDS)
             # a part that is the whole problem is passed on unchanged
             whole = len(part) == len(labels)
-            answer = self._child.sample(
-                bqm if whole else _model(left, part, labels), **own
+            answer = (
+                self._child.sample(bqm, **own)
+                if whole
+                else self._of_part(left.part(part), [labels[i] for i in part], own)
             )
             if "time_limit" in answer.info:
                 answer.info["time_limit"] = limit
             answers.append(answer)
         return answers
+
+    def _of_part(
+        self,
+        part: Quadratic,
+        labels: list[Hashable],
+        parameters: Mapping[str, JSON],
+    ) -> SampleSet:
+        fractions = self._child.properties.get("fractions") is True
+        answer: SampleSet = self._child.sample(
+            model(part, labels, exact=fractions), **parameters
+        )
+        if answer.info.get("proven") is True and not fractions and not is_exact(part):
+            answer.info.update(proven=False, complete=False, incomplete=ROUNDED)
+        return answer
 
 
 class LeasedPresolve(Presolve):
@@ -273,13 +313,12 @@ def _combined_reads(
     random = np.random.default_rng([seed or 0, len(answers)])
     drawn = random.integers(0, 2, (reads, len(reduction.free)), np.int8)
     rows[:, reduction.free] = drawn
-    tie = reduction.left.tie or 1.0
     for part, answer in zip(reduction.parts, answers, strict=True):
-        model = _model(reduction.left, part, labels)
-        own = [*model.variables]
         each = np.repeat(np.arange(len(answer)), answer.record.num_occurrences)
-        states = bits_of(answer, own)[each]
-        levels = np.round(model.energies((states, own)) / tie)
+        states = bits_of(answer, [labels[i] for i in part])
+        exact = energies(reduction.left.part(part), states)
+        rank = {energy: place for place, energy in enumerate(sorted({*exact}))}
+        states, levels = states[each], np.array([rank[e] for e in exact])[each]
         order = np.lexsort((random.random(len(levels)), levels))
         # a part with fewer reads than another reuses some
         rows[:, part] = states[order[np.arange(reads) * len(order) // reads]]
@@ -287,16 +326,19 @@ def _combined_reads(
 
 
 def verdict(
-    binary: BinaryQuadraticModel,
     problem: Quadratic,
     reduction: Reduction,
-    samples: SampleSet,
+    rows: Bits,
+    exact: list[int],
+    occurrences: NDArray[np.int64],
     *,
     proven: bool,
 ) -> dict[str, JSON]:
     """Assess samples.
 
-    :param problem: the same problem as ``binary``, indexed by position
+    :param rows: the samples, as bits
+    :param exact: the energy of each, in the problem's unit
+    :param occurrences: the reads of each
     :param proven: whether the sampler proves that its best sample is an optimum
     :returns: ``energy``, the lowest; ``feasible_share``, the share of reads without a
         pair of variables that exclude each other (``None`` if there is no such pair);
@@ -304,23 +346,23 @@ def verdict(
         proves the optimum, the presolve finds it, or all parts have at most 16
         variables and are enumerated
     """
-    record = samples.record
-    reads = int(record.num_occurrences.sum())
-    lowest = float(record.energy.min()) if reads else None
-    quality: dict[str, JSON] = {"energy": lowest, "feasible_share": None}
+    reads = int(occurrences.sum())
+    lowest = min(exact, default=None)
+    energy = None if lowest is None else problem.value(lowest)
+    quality: dict[str, JSON] = {"energy": energy, "feasible_share": None}
     pairs = exclusions(problem)
     if pairs and reads:
-        feasible = _feasible(bits_of(samples, [*binary.variables]), pairs)
-        quality["feasible_share"] = int(record.num_occurrences[feasible].sum()) / reads
+        feasible = _feasible(rows, pairs)
+        quality["feasible_share"] = int(occurrences[feasible].sum()) / reads
     if proven and lowest is not None:
         optimum = lowest
     elif all(len(part) <= ENUMERATED for part in reduction.parts):
-        optimum = _optimum(binary, reduction)
+        optimum = _optimum(problem, reduction)
     else:
         return quality | {"optimum": None, "optimal_share": None}
-    optimal = record.energy <= optimum + problem.tie
-    share = int(record.num_occurrences[optimal].sum()) / reads if reads else None
-    return quality | {"optimum": optimum, "optimal_share": share}
+    optimal = np.array([energy == optimum for energy in exact], bool)
+    share = int(occurrences[optimal].sum()) / reads if reads else None
+    return quality | {"optimum": problem.value(optimum), "optimal_share": share}
 
 
 def _feasible(rows: Bits, pairs: list[tuple[int, int]]) -> NDArray[np.bool_]:
@@ -331,36 +373,13 @@ def _feasible(rows: Bits, pairs: list[tuple[int, int]]) -> NDArray[np.bool_]:
     return np.asarray(~both.any(axis=1))
 
 
-def _optimum(binary: BinaryQuadraticModel, reduction: Reduction) -> float:
+def _optimum(problem: Quadratic, reduction: Reduction) -> int:
     """Enumerate all states of each part, and return the lowest energy of the whole."""
-    left = reduction.left
-    values = {**reduction.fixed, **dict.fromkeys(reduction.free, 0)}
+    bits = {**reduction.fixed, **dict.fromkeys(reduction.free, 0)}
     for part in reduction.parts:
-        energies = np.zeros(1)
-        for count, i in enumerate(part):
-            # the energy that x_i = 1 adds to each state of the variables so far
-            added = np.full(1, left.linear[i])
-            for j in part[:count]:
-                added = np.concatenate([added, added + left.pairs[i].get(j, 0.0)])
-            energies = np.concatenate([energies, energies + added])
-        best = int(energies.argmin())
-        values |= {i: best >> number & 1 for number, i in enumerate(part)}
-    state = {label: values[i] for i, label in enumerate(binary.variables)}
-    return float(binary.energy(state))
-
-
-def _model(
-    left: Quadratic, part: list[int], labels: list[Hashable]
-) -> BinaryQuadraticModel:
-    model = BinaryQuadraticModel("BINARY")
-    model.add_linear_from((labels[i], left.linear[i]) for i in part)
-    model.add_quadratic_from(
-        (labels[i], labels[j], bias)
-        for i in part
-        for j, bias in left.pairs[i].items()
-        if i < j
-    )
-    return model
+        best = int(all_energies(reduction.left.part(part)).argmin())
+        bits |= {i: best >> number & 1 for number, i in enumerate(part)}
+    return problem.energy([bits[i] for i in range(len(bits))])
 
 
 def _common(infos: list[dict[str, JSON]]) -> dict[str, JSON]:
@@ -379,12 +398,18 @@ def _proof(
 ) -> dict[str, JSON]:
     """Combine the proofs of the parts into one for the whole problem."""
     states = math.prod(len(answer) for answer in answers) << len(reduction.free)
-    unproven = sum(
-        float(answer.record.energy.min()) - answer.info["bound"] for answer in answers
+    best = float(samples.record.energy.min())
+    gap = sum(float(answer.info["gap"]) for answer in answers)
+    reasons = [answer.info.get("incomplete") for answer in answers]
+    if len(samples) < states:
+        reasons.append(FEWER)
+    complete = len(samples) == states and all(
+        answer.info["complete"] for answer in answers
     )
     return {
         "proven": all(answer.info["proven"] for answer in answers),
-        "complete": len(samples) == states
-        and all(answer.info["complete"] for answer in answers),
-        "bound": float(samples.record.energy.min()) - unproven,
+        "complete": complete,
+        "incomplete": None if complete else next(filter(None, reasons), None),
+        "bound": math.nextafter(best - gap, -math.inf) if gap else best,
+        "gap": gap,
     }

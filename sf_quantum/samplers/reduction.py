@@ -27,18 +27,20 @@ state is not an optimum. Three rules follow, each with a strict inequality:
 
 The rules apply again after a variable has been fixed, since the remaining optima are those
 of the whole problem without that variable.
+
+All of this is computed in whole numbers. A double is a rational number, so the energies of
+a problem are multiples of a unit, and two energies are equal or they are not: no tolerance
+decides what is a tie, however large a penalty is.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import chain
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from math import copysign, gcd, inf, lcm
 
-# Relative to the biases that make up low energies: energies that differ by less are a tie,
-# since sums that are equal on paper may differ by rounding.
-_TIE = 1e-9
 # Total steps of rule 3, about half a second: enough for 500 candidates of clusterings. On
 # larger problems only the other rules continue.
 EFFORT = 2_000_000
@@ -46,52 +48,84 @@ EFFORT = 2_000_000
 
 @dataclass(frozen=True)
 class Quadratic:
-    """A quadratic function of bits, indexed by position.
+    """A quadratic function of bits in whole numbers, indexed by position.
 
     :param linear: a
     :param pairs: b, stored twice: for each variable, by the other variable
+    :param unit: what 1 stands for
+    :param offset: the constant term, which :meth:`energy` does not include
     """
 
-    linear: list[float]
-    pairs: list[dict[int, float]]
+    linear: list[int]
+    pairs: list[dict[int, int]]
+    unit: Fraction = Fraction(1)
+    offset: Fraction = Fraction(0)
 
     @classmethod
     def of(
-        cls, linear: Iterable[float], pairs: Iterable[tuple[int, int, float]]
+        cls,
+        linear: Sequence[float | Fraction],
+        pairs: Sequence[tuple[int, int, float | Fraction]],
+        offset: float | Fraction = 0,
     ) -> Quadratic:
-        """Build from biases; those of a repeated pair are added."""
-        made = cls([*linear], [])
-        made.pairs.extend({} for _ in made.linear)
-        for i, j, bias in pairs:
-            made.pairs[i][j] = made.pairs[j][i] = made.pairs[i].get(j, 0.0) + bias
-        return made
+        """Build from biases, none of which is rounded; those of a repeated pair are added."""
+        ratios = [bias.as_integer_ratio() for bias in linear]
+        ratios += [bias.as_integer_ratio() for _, _, bias in pairs]
+        whole = lcm(*{denominator for _, denominator in ratios})
+        biases = [number * (whole // denominator) for number, denominator in ratios]
+        made = cls(biases[: len(linear)], [{} for _ in linear], Fraction(1, whole))
+        for (i, j, _), bias in zip(pairs, biases[len(linear) :], strict=True):
+            made.pairs[i][j] = made.pairs[j][i] = made.pairs[i].get(j, 0) + bias
+        constant = Fraction(*offset.as_integer_ratio())
+        return replace(made, offset=constant)._in_largest_unit()
 
     @property
-    def interactions(self) -> Iterator[tuple[int, int, float]]:
+    def of_spins(self) -> Quadratic:
+        """The function of bits x that this one is of spins 2x - 1."""
+        sums = [sum(row.values()) for row in self.pairs]
+        linear = [2 * (h - row) for h, row in zip(self.linear, sums, strict=True)]
+        pairs = [{j: 4 * b for j, b in row.items()} for row in self.pairs]
+        # each pair is in two rows
+        constant = self.unit * (sum(sums) // 2 - sum(self.linear))
+        bits = Quadratic(linear, pairs, self.unit, self.offset + constant)
+        return bits._in_largest_unit()
+
+    def _in_largest_unit(self) -> Quadratic:
+        step = gcd(*self.linear, *(b for row in self.pairs for b in row.values()))
+        if step <= 1:
+            return self
+        linear = [a // step for a in self.linear]
+        pairs = [{j: b // step for j, b in row.items()} for row in self.pairs]
+        return Quadratic(linear, pairs, self.unit * step, self.offset)
+
+    def part(self, variables: Sequence[int]) -> Quadratic:
+        """Keep some variables, numbered in their order, without the constant term."""
+        place = {i: number for number, i in enumerate(variables)}
+        pairs = [
+            {place[j]: b for j, b in self.pairs[i].items() if j in place}
+            for i in variables
+        ]
+        return Quadratic([self.linear[i] for i in variables], pairs, self.unit)
+
+    @property
+    def interactions(self) -> Iterator[tuple[int, int, int]]:
         """Each pair with a bias other than 0 once: smaller index, larger index, b."""
         for i, row in enumerate(self.pairs):
             yield from ((i, j, bias) for j, bias in row.items() if i < j and bias)
 
-    @property
-    def deepest(self) -> float:
-        """The largest absolute value of a negative bias.
-
-        It is the scale of low energies: a state below the all-zero state gains more than it
-        pays, so penalties that outweigh every gain do not contribute.
-        """
-        biases = chain(self.linear, *(row.values() for row in self.pairs))
-        return max(-min(biases, default=0.0), 0.0)
-
-    @property
-    def tie(self) -> float:
-        """The difference below which two low energies are a tie."""
-        return _TIE * self.deepest
-
-    def energy(self, bits: Sequence[int]) -> float:
-        """Evaluate the function."""
+    def energy(self, bits: Sequence[int]) -> int:
+        """Evaluate the function in its unit, without the constant term."""
         ones = [i for i, bit in enumerate(bits) if bit]
-        pairs = sum(self.pairs[i].get(j, 0.0) for i in ones for j in ones if i < j)
+        pairs = sum(self.pairs[i].get(j, 0) for i in ones for j in ones if i < j)
         return sum(self.linear[i] for i in ones) + pairs
+
+    def value(self, energy: int) -> float:
+        """Round an energy, with the constant term, to the closest double."""
+        whole = energy * self.unit + self.offset
+        try:
+            return float(whole)
+        except OverflowError:
+            return copysign(inf, whole)
 
 
 @dataclass(frozen=True)
@@ -163,18 +197,17 @@ class _Reducer:
 
     def __init__(self, problem: Quadratic) -> None:
         pairs = [{k: b for k, b in row.items() if b} for row in problem.pairs]
-        self.left = Quadratic([*problem.linear], pairs)
+        self.left = replace(problem, linear=[*problem.linear], pairs=pairs)
         self.fixed: dict[int, int] = {}
-        self.tie = self.left.tie
         self.gain = [sum(-b for b in row.values() if b < 0) for row in pairs]
         self.effort = EFFORT
 
     def value(self, i: int) -> int | None:
         linear = self.left.linear[i]
-        if linear - self.gain[i] > self.tie:
+        if linear > self.gain[i]:
             return 0
         losses = sum(b for b in self.left.pairs[i].values() if b > 0)
-        if linear + losses < -self.tie:
+        if linear + losses < 0:
             return 1
         return 0 if self._outdone(i) else None
 
@@ -183,7 +216,7 @@ class _Reducer:
         for k, bias in self.left.pairs[i].items():
             del self.left.pairs[k][i]
             self.left.linear[k] += value * bias
-            self.gain[k] -= max(-bias, 0.0)
+            self.gain[k] -= max(-bias, 0)
         self.left.pairs[i] = {}
 
     def _outdone(self, j: int) -> bool:
@@ -194,12 +227,12 @@ class _Reducer:
             return False
         excluded = {i for i in row if self.exclude(i, j)}
         gains = {i: self._gain(i, excluded | {j}) for i in excluded}
-        cost = -self.left.linear[j] + self.gain[j] + self.tie
+        cost = -self.left.linear[j] + self.gain[j]
         chosen: list[int] = []
         for i in sorted(gains, key=lambda i: (-gains[i], i)):
             if gains[i] <= 0:
                 break
-            if all(self.left.pairs[i].get(k, 0.0) <= 0 for k in chosen):
+            if all(self.left.pairs[i].get(k, 0) <= 0 for k in chosen):
                 chosen.append(i)
         return sum(gains[i] for i in chosen) > cost
 
@@ -208,9 +241,9 @@ class _Reducer:
         bias = self.left.pairs[i][j]
         if bias <= 0:
             return False
-        return any(self.left.linear[k] + bias - self.gain[k] > self.tie for k in (i, j))
+        return any(self.left.linear[k] + bias > self.gain[k] for k in (i, j))
 
-    def _gain(self, i: int, without: set[int]) -> float:
+    def _gain(self, i: int, without: set[int]) -> int:
         row = self.left.pairs[i].items()
         return -self.left.linear[i] - sum(
             b for k, b in row if b > 0 and k not in without

@@ -63,8 +63,8 @@ PURE = (
 )
 # by the files that may import them; dimod is the field's common format, nobody's own
 VENDORS = {
-    "neal": "samplers/neal.py",
-    **dict.fromkeys(("dwave", "minorminer"), "qpu/dwave.py qpu/embedding.py"),
+    "dwave": "qpu/dwave.py qpu/embedding.py samplers/neal.py",
+    "minorminer": "qpu/dwave.py qpu/embedding.py",
     "qrmi": "qpu/qrmi.py",
     **dict.fromkeys(
         ("pulser", "pulser_simulation"),

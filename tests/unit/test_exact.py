@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import random
+from itertools import combinations, product
 
 import pytest
-from dimod import BinaryQuadraticModel, ExactSolver
+from dimod import BinaryQuadraticModel, ExactSolver, SampleSet
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from sf_quantum.errors import InputError
+from sf_quantum.samplers import exact
 from sf_quantum.samplers.exact import ExactSampler
+from sf_quantum.samplers.neal import NealSampler
 from sf_quantum.samplers.presolve import Presolve
+from sf_quantum.samplers.reduction import Quadratic
+from sf_quantum.samplers.states import all_energies
+from tests.benchmarks.published import pardalos_rodgers
 
 
 def mixed(seed: int, size: int) -> BinaryQuadraticModel:
@@ -52,7 +60,7 @@ def test_no_more_optima_than_asked_for() -> None:
 def test_small_biases_are_solved_as_large_ones_are() -> None:
     bqm = mixed(3, 9)
     tiny = mixed(3, 9)
-    tiny.scale(1e-9)  # type: ignore[no-untyped-call]
+    tiny.scale(2.0**-30)  # type: ignore[no-untyped-call]
     first, again = (ExactSampler().sample(model, seed=1) for model in (bqm, tiny))
     assert {tuple(row) for row in first.record.sample.tolist()} == {
         tuple(row) for row in again.record.sample.tolist()
@@ -89,6 +97,79 @@ def test_out_of_time_it_says_so() -> None:
     assert samples.info["proven"] is samples.info["complete"] is False
     assert samples.info["bound"] < samples.first.energy
     assert samples.first.energy == model.energy(samples.first.sample)
+
+
+def test_it_returns_nothing_worse_than_its_annealing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    annealed: list[float] = []
+
+    class Noted(NealSampler):
+        def sample(
+            self,
+            bqm: BinaryQuadraticModel,
+            *,
+            num_reads: int = 10,
+            seed: int | None = None,
+            num_sweeps: int = 100,
+        ) -> SampleSet:
+            found = super().sample(
+                bqm, num_reads=num_reads, seed=seed, num_sweeps=num_sweeps
+            )
+            annealed.append(found.first.energy)
+            return found
+
+    monkeypatch.setattr(exact, "NealSampler", Noted)
+    model = pardalos_rodgers(100, 1.0, 100, 50, seed=1)
+    samples = ExactSampler().sample(model, seed=1, time_limit=1.0)
+    assert len(annealed) == 2  # a short one, and one after the first tenth of the time
+    assert samples.first.energy <= min(annealed)
+    assert samples.info["incomplete"] == exact.OUT_OF_TIME
+    gap = samples.first.energy - samples.info["bound"]
+    assert gap > 0
+    assert samples.info["gap"] == pytest.approx(gap)
+
+
+WEIGHTS = st.sampled_from(
+    [0, 1, 2, 3, 9, 10**4, 10**4 - 3, 10**9, 10**9 + 7, -(10**12)]
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(WEIGHTS, min_size=1, max_size=6), st.lists(WEIGHTS, max_size=15))
+def test_smaller_penalties_keep_the_order_of_all_states(
+    linear: list[int], others: list[int]
+) -> None:
+    pairs = zip(combinations(range(len(linear)), 2), others, strict=False)
+    problem = Quadratic.of(linear, [(i, j, bias) for (i, j), bias in pairs])
+    order = exact._ordered(problem)
+    before = all_energies(problem).tolist()
+    after = all_energies(order.problem).tolist()
+    ranks = [sorted({*energies}).index for energies in (before, after)]
+    assert [*map(ranks[0], before)] == [*map(ranks[1], after)]
+    for bound in {*after, *(energy + 1 for energy in after), min(after) - 5}:
+        at_least = [b for a, b in zip(after, before, strict=True) if a >= bound]
+        assert not at_least or order.bound(bound) <= min(at_least)
+    # a bound that is reached is not weakened
+    assert order.bound(min(after)) == min(before)
+
+
+def test_equal_candidates_are_expanded() -> None:
+    """Three times the same two clusterings, of two and of three clusters."""
+    model = BinaryQuadraticModel("BINARY")
+    candidates = [*product(range(5), "abcde")]
+    for candidate in candidates:
+        model.add_linear(candidate, -3.0 if candidate[1] in "ab" else -2.0)
+    for one, other in combinations(candidates, 2):
+        if one[1] == other[1] or (one[1] in "ab") != (other[1] in "ab"):
+            model.add_quadratic(one, other, 6.5)
+    samples = ExactSampler().sample(model, seed=1)
+    assert len(model.variables) == 25
+    assert {*samples.record.energy.tolist()} == {-6.0}
+    assert len({tuple(row) for row in samples.record.sample.tolist()}) == 5**2 + 5**3
+    assert samples.info["complete"] is True
+    fewer = ExactSampler().sample(model, seed=1, num_reads=40)
+    assert (len(fewer), fewer.info["incomplete"]) == (40, exact.FEWER)
 
 
 @pytest.mark.parametrize("wrong", [0, -1.0, float("inf"), True, "1"])
