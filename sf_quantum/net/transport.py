@@ -24,7 +24,7 @@ from typing import ClassVar
 from urllib.parse import urlsplit
 
 from sf_quantum.errors import InputError, QpuError
-from sf_quantum.files import JSON
+from sf_quantum.files import JSON, mapping, parse_json
 from sf_quantum.net import answers
 
 # sun_path of <sys/un.h> has 108 bytes, including the final zero
@@ -69,9 +69,8 @@ class Response:
 
     def json(self) -> dict[str, JSON]:
         """Parse the body as a JSON object; any other body yields an empty object."""
-        with suppress(ValueError, RecursionError):
-            if isinstance(content := json.loads(self.body), dict):
-                return content
+        with suppress(ValueError):
+            return mapping(parse_json(self.body))
         return {}
 
 

@@ -16,7 +16,7 @@ from urllib.parse import quote
 from pydantic import BaseModel, JsonValue
 
 from sf_quantum.errors import InputError, QpuError
-from sf_quantum.files import JSON, mapping
+from sf_quantum.files import JSON, mapping, parse_json
 from sf_quantum.net.transport import Client, Response
 from sf_quantum.qpu import OVER, AuthenticationError
 from sf_quantum.qpu.jobs import (
@@ -120,7 +120,6 @@ class IqmServer(Gates):
         except (
             AttributeError,
             KeyError,
-            RecursionError,
             TypeError,
             ValueError,
         ) as error:
@@ -167,7 +166,7 @@ class IqmServer(Gates):
 
     def submit(self, task: Task) -> str:
         """See :meth:`Qpu.submit`; the vendor keeps the tag, but finds no job by it."""
-        circuits = read(json.loads(task.payload))
+        circuits = read(parse_json(task.payload))
         job: dict[str, JSON] = {
             "circuits": [
                 _circuit(str(index), circuit) for index, circuit in enumerate(circuits)
@@ -199,7 +198,7 @@ class IqmServer(Gates):
             failure = _messages(told.get("errors")) or "no reason given"
         elif state == "Completed":
             path = f"/jobs/{quote(job_id)}/artifacts/measurement_counts"
-            several = number_of(json.loads(task.payload))
+            several = number_of(parse_json(task.payload))
             answer = self._api.send("GET", path, result_of=task)
             counters = self._counters(answer.body, several or 1)
             text = {"counters": counters} if several else {"counter": counters[0]}
@@ -237,7 +236,7 @@ class IqmServer(Gates):
     def _counters(self, body: bytes, circuits: int) -> list[dict[str, int]]:
         """Read the counts of each circuit, with the last bit first as in Qiskit."""
         try:
-            told = [_counter(mapping(one)) for one in _lists(json.loads(body))]
+            told = [_counter(mapping(one)) for one in _lists(parse_json(body))]
             if len(told) != circuits:
                 raise ValueError("not of all circuits")
             return told
@@ -245,7 +244,6 @@ class IqmServer(Gates):
             ArithmeticError,
             AttributeError,
             LookupError,
-            RecursionError,
             TypeError,
             ValueError,
         ) as error:
@@ -319,7 +317,7 @@ def _number(qubit: str) -> int:
 
 
 def _first(answer: Response) -> Mapping[str, JSON]:
-    listed = json.loads(answer.body) if answer.status == 200 else []
+    listed = parse_json(answer.body) if answer.status == 200 else []
     return mapping(listed[0] if isinstance(listed, list) and listed else listed)
 
 

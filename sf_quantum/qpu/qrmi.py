@@ -24,7 +24,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar, Self, TypeVar, get_args
 
 from sf_quantum.errors import InputError, QpuError, QuantumError
-from sf_quantum.files import JSON
+from sf_quantum.files import JSON, listing, mapping, parse_json
 from sf_quantum.qpu import (
     OVER,
     TOKEN,
@@ -49,6 +49,7 @@ from sf_quantum.qpu.jobs import (
     Task,
     UnknownJob,
     count,
+    counter,
     number,
 )
 from sf_quantum.qpu.passes import Passes
@@ -296,9 +297,9 @@ class _Pasqal(QrmiQpu):
         with errors(self._who):
             target = self._ask(lambda client: client.target().value)
         try:
-            (device,) = json.loads(target)
-            return str(device["specs"])
-        except (ValueError, KeyError, TypeError) as error:
+            (device,) = listing(parse_json(target))
+            return str(mapping(device)["specs"])
+        except (ValueError, KeyError) as error:
             raise QpuError(f"QPU {self.name!r}: its target is no device") from error
 
     def run(
@@ -315,20 +316,9 @@ class _Pasqal(QrmiQpu):
     def _read(self, result: str) -> tuple[dict[str, int], dict[str, JSON]]:
         """Read counts of bit strings, and ``info`` if there is any, as from our service."""
         try:
-            content = json.loads(result)
-            counter, info = content["counter"], content.get("info")
-            counts = {str(bits): int(reads) for bits, reads in counter.items()}
-            if not {*"".join(counts)} <= {"0", "1"}:
-                raise ValueError("not bits")
-            if None in map(count, counts.values()):
-                raise ValueError("not counts")
-        except (
-            ArithmeticError,
-            AttributeError,
-            LookupError,
-            TypeError,
-            ValueError,
-        ) as error:
+            content = mapping(parse_json(result))
+            counts, info = counter(content.get("counter")), content.get("info")
+        except ValueError as error:
             message = f"{self._who}: its answer has no counts of bit strings"
             raise QpuError(message) from error
         return counts, info if isinstance(info, dict) else {}
@@ -337,11 +327,13 @@ class _Pasqal(QrmiQpu):
         """See :meth:`Qpu.describe`; read from the device's specs."""
         specs = self.specs()
         try:
-            device = json.loads(specs)
-            qubits, shots = device.get("max_atom_num"), device.get("max_runs")
-        except (ValueError, AttributeError) as error:
+            device = parse_json(specs)
+            if not isinstance(device, dict):
+                raise ValueError("not a device")
+        except ValueError as error:
             message = f"{self._who}: its specs are not those of a Pulser device"
             raise QpuError(message) from error
+        qubits, shots = device.get("max_atom_num"), device.get("max_runs")
         return Description(
             self.technology,
             count(qubits) or 0,
@@ -356,7 +348,7 @@ class _Pasqal(QrmiQpu):
         QRMI does not tell a connection that is refused from one that is cut during a
         request. So whether the QPU is online is asked first.
         """
-        sequence = json.loads(task.payload)
+        sequence = parse_json(task.payload)
         if not isinstance(sequence, str):
             raise InputError("sequence: expected text")
         try:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Self, TypeVar, get_args
 from urllib.parse import quote
 
 from sf_quantum.errors import InputError, QpuError
-from sf_quantum.files import JSON, listing, mapping
+from sf_quantum.files import JSON, listing, mapping, parse_json
 from sf_quantum.net.transport import (
     ANSWER_BYTES,
     RESULT_BYTES,
@@ -455,9 +455,9 @@ class SfqQpu(Qpu):
         path = f"/v1/jobs?key={quote(tag, safe='')}"
         answer = self.service.send("GET", path)
         try:
-            jobs = json.loads(answer.body)
-            found = {job["idempotency_key"]: str(job["id"]) for job in jobs}
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            jobs = map(mapping, listing(parse_json(answer.body)))
+            found = {str(job["idempotency_key"]): str(job["id"]) for job in jobs}
+        except (ValueError, KeyError) as error:
             message = f"{self.service.name}: its answer is no list of jobs"
             raise QpuError(message) from error
         if found and tag not in found:
@@ -597,8 +597,8 @@ class SfqQpu(Qpu):
         for _ in range(INFO_TRIES if begins else 0):
             if (end := text.rfind(INFO, 0, end)) < 0:
                 break
-            with suppress(ValueError, RecursionError):
-                info = json.loads(text[end + len(INFO) : -1])
+            with suppress(ValueError):
+                info = parse_json(text[end + len(INFO) : -1])
                 if text.endswith("}") and isinstance(info, dict):
                     return Result(f"{text[:end]}}}", info)
         raise QpuError(f"{self.service.name}: the result of job {job_id} is malformed")

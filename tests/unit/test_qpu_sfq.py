@@ -915,7 +915,7 @@ def test_info_is_told_from_what_looks_like_it(scripted: Serve) -> None:
         ((200, []), None),
         ((200, [JOB]), "j"),
         ((200, [{**JOB, "idempotency_key": "other"}]), QpuError),
-        ((200, {}), None),
+        ((200, {}), QpuError),
         ((200, [1]), QpuError),
         ((200, "<html>"), QpuError),
         ((500, []), QpuError),
