@@ -107,7 +107,8 @@ def read_json(path: str | Path, kind: str) -> dict[str, JSON]:
     :raises InputError: if the file is missing, empty or not a JSON object
     """
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        # some editors begin a file with a mark of the byte order
+        text = Path(path).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise cannot_read(path, kind, error) from error
     try:

@@ -168,7 +168,7 @@ def _waveform(random: Random, duration: int, low: float, high: float) -> Wavefor
         return CompositeWaveform(ConstantWaveform(half, first), falling)
     if shape == 4:
         return CustomWaveform(np.linspace(first, last, int(duration)))
-    area = 0.4 * high * int(duration) / 1000
+    area = 0.3 * high * int(duration) / 1000
     if shape == 5:
         return BlackmanWaveform(duration, area)
     return KaiserWaveform(duration, area, beta=random.uniform(5.0, 14.0))

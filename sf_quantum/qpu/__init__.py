@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from dimod.core.sampler import Sampler
 
     from sf_quantum.qpu.sdks.pennylane import Device
-    from sf_quantum.qpu.sdks.perceval import RemoteComputer
+    from sf_quantum.qpu.sdks.perceval import RemoteComputer, RemoteProcessor
     from sf_quantum.qpu.sdks.pulser import Backend, Pulses
     from sf_quantum.qpu.sdks.qiskit import QpuBackend
 
@@ -291,6 +291,17 @@ class Qpu(ABC):
         except ImportError as error:
             raise InputError(NO_PERCEVAL) from error
         return perceval.computer(self)
+
+    def photonic_processor(self) -> RemoteProcessor:
+        """Make a remote processor of Perceval, on the job's side, for its ``Sampler``.
+
+        :raises InputError: if the QPU takes no photons, or Perceval is not installed
+        """
+        try:
+            from sf_quantum.qpu.sdks import perceval
+        except ImportError as error:
+            raise InputError(NO_PERCEVAL) from error
+        return perceval.processor(self)
 
     def device(self, wires: int) -> Device:
         """Make a device of PennyLane, on the job's side; it runs on :meth:`backend`.

@@ -190,6 +190,12 @@ def test_json_survives_its_file(
     assert read_json(path, "test") == content
 
 
+def test_json_may_begin_with_a_mark_of_the_byte_order(tmp_path: Path) -> None:
+    path = tmp_path / "of-an-editor.json"
+    path.write_text('{"a": "\ufeffb"}', encoding="utf-8-sig")
+    assert read_json(path, "test") == {"a": "\ufeffb"}
+
+
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_json_has_no_nan(tmp_path: Path, value: float) -> None:
     path = tmp_path / "a.json"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -32,6 +34,7 @@ from tests.pulse_sequences import (
 )
 from tests.sequence_paths import by_backend, by_text, by_warden
 from tests.service import RunningService, running_service
+from tests.tutorial_sequences import RUN, made, parametrized, too_many_atoms
 
 SHOTS = 20_000
 DEVICE = EmulatedDevice(technology="neutral-atom", qubits=14, time_scale=0.0, seed=1)
@@ -73,10 +76,28 @@ def test_warden_gives_what_pulser_gives(
 def test_pulsers_backend_gives_what_pulser_gives(
     service: RunningService, lease: str, kind: str
 ) -> None:
-    made = random_sequence([*KINDS].index(kind) + 2 * len(KINDS))
-    expected = probabilities(made.sequence)
-    for counts in by_backend(service, lease, made, 2000):
+    one = random_sequence([*KINDS].index(kind) + 2 * len(KINDS))
+    expected = probabilities(one.sequence)
+    for counts in by_backend(service, lease, one, 2000):
         assert p_value(counts, expected) > LEAST
+
+
+@pytest.mark.parametrize("tutorial", RUN)
+def test_a_tutorials_sequence_gives_what_pulser_gives(
+    service: RunningService, lease: str, tutorial: str
+) -> None:
+    sequence = made(RUN[tutorial])
+    counts = by_text(service, lease, sequence, 5000)
+    assert p_value(counts, probabilities(sequence)) > LEAST
+    page = Path(__file__).parents[2] / "docs/reference/emulator.md"
+    assert f"| {tutorial} |" in page.read_text()
+
+
+def test_a_tutorials_sequence_that_does_not_run_says_why() -> None:
+    assert refusal(made(too_many_atoms)) == "16 atoms do not fit on 14 qubits"
+    # Pulser's own, before there is a text to submit
+    with pytest.raises(TypeError, match="len"):
+        made(partial(parametrized, target=True)).to_abstract_repr()
 
 
 def checked(sequence: Pulses | str) -> Size:

@@ -7,9 +7,18 @@ import secrets
 from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
+from operator import index
+from typing import ClassVar, TypeAlias
 
 from numpy.random import default_rng
-from perceval import BasicState, BSCount, DetectionType, Experiment
+from perceval import (
+    BasicState,
+    BSCount,
+    BSDistribution,
+    BSSamples,
+    DetectionType,
+    Experiment,
+)
 from perceval.runtime import (
     Command,
     CommandFactory,
@@ -20,7 +29,8 @@ from perceval.runtime import (
     RunningStatus,
 )
 from perceval.runtime import RemoteComputer as RemoteComputer
-from perceval.serialization import serialize
+from perceval.runtime.legacy import RemoteProcessor as RemoteProcessor
+from perceval.serialization import deserialize, serialize
 from perceval.utils import NoiseModel
 from perceval.utils.noise_model import noise_to_perf_dict, perf_dict_to_noise
 
@@ -31,6 +41,9 @@ from sf_quantum.qpu.jobs import Description, Outcome, Task, number
 from sf_quantum.qpu.running import JobSide, not_taken
 from sf_quantum.threads import in_thread
 
+Results: TypeAlias = BSCount | BSSamples | BSDistribution
+NO_ITERATIONS = "iterations are not supported: run them one after the other"
+
 
 def computer(qpu: JobSide) -> RemoteComputer:
     """Make a remote computer of Perceval.
@@ -40,6 +53,16 @@ def computer(qpu: JobSide) -> RemoteComputer:
     :raises QpuError: if it does not answer
     """
     return RemoteComputer(Connection(qpu))
+
+
+def processor(qpu: JobSide) -> RemoteProcessor:
+    """Make a remote processor of Perceval, for its ``Sampler`` and its like.
+
+    :param qpu: the job's side of a kind that takes experiments with photons
+    :raises InputError: if it takes none
+    :raises QpuError: if it does not answer
+    """
+    return RemoteProcessor(rpc_handler=Cloud(Connection(qpu)))
 
 
 class Connection(CommunicationLayer):
@@ -54,7 +77,9 @@ class Connection(CommunicationLayer):
         described = qpu.describe()
         if "photonic" not in described.kinds or described.specs is None:
             raise not_taken(qpu, described, "photons")
-        self._specs = PlatformSpecs(mapping(json.loads(described.specs)))
+        #: with the names of Perceval's specifications
+        self.description = mapping(json.loads(described.specs))
+        self._specs = PlatformSpecs(self.description)
         self._specs["type"] = "physical"
         self._specs.commands = self.get_commands()
         self._jobs: dict[str, _Job] = {}
@@ -69,7 +94,11 @@ class Connection(CommunicationLayer):
         return self._specs
 
     def get_commands(self) -> list[Command]:
-        return [CommandFactory.sample_count]
+        return [
+            CommandFactory.sample_count,
+            CommandFactory.samples,
+            CommandFactory.probs,
+        ]
 
     def get_performances(self) -> dict[str, float]:
         told = performances(self._qpu.describe())
@@ -99,15 +128,30 @@ class Connection(CommunicationLayer):
             raise InputError("parameters: the QPU has none")
         computation = payload["computation"]
         if not isinstance(computation, Computation):
-            raise InputError(
-                "iterations are not supported: run them one after the other"
-            )
+            raise InputError(NO_ITERATIONS)
         told = computation.parameters
-        content = json.dumps(experiment(computation.experiment))
+        return self.submit(
+            computation.command.name,
+            computation.experiment,
+            shots=told["max_shots"],
+            samples=told.get("max_samples"),
+        )
+
+    def submit(
+        self, command: str, told: Experiment, *, shots: int, samples: int | None
+    ) -> str:
+        """Submit a job; returns at once.
+
+        :param command: one of :meth:`get_commands`
+        :param samples: of which the results are made, at most
+        :returns: the job's id
+        :raises InputError: if the QPU cannot run it
+        """
+        content = json.dumps(experiment(told))
         tag = f"sfq-{secrets.token_hex(8)}"
-        task = Task(tag, "photonic", content, {"num_reads": told["max_shots"]})
+        task = Task(tag, "photonic", content, {"num_reads": index(shots)})
         outcome = in_thread(lambda: self._qpu.run_job(task))
-        self._jobs[tag] = _Job(outcome, told["max_samples"])
+        self._jobs[tag] = _Job(outcome, command, samples)
         return tag
 
     def get_job_status(self, remote_id: str, _: int = 0) -> ExecutionStatus:
@@ -120,8 +164,8 @@ class Connection(CommunicationLayer):
             status.stop_run(ended, failure)
         return status
 
-    def get_results(self, remote_id: str) -> dict[str, BSCount | float]:
-        """Wait for the counts.
+    def get_results(self, remote_id: str) -> dict[str, Results]:
+        """Wait for the results, in the form of the job's command.
 
         :raises QuantumError: if the QPU refuses the job, fails or does not answer
         """
@@ -129,8 +173,7 @@ class Connection(CommunicationLayer):
         outcome = job.outcome.result()
         if outcome.result is None:
             raise QpuError(f"QPU {self.name!r}: {outcome.failure}")
-        counter = json.loads(outcome.result.text)["counter"]
-        return {"results": job.samples(counter)}
+        return {"results": job.results(json.loads(outcome.result.text)["counter"])}
 
     def cancel(self, remote_id: str) -> None:
         """Cancel the job on the QPU.
@@ -140,19 +183,97 @@ class Connection(CommunicationLayer):
         running.cancel(self._qpu, remote_id, self._jobs[remote_id].outcome)
 
 
+class Cloud:
+    """The calls of a cloud that Perceval's ``RemoteProcessor`` makes, on a job's QPU.
+
+    A job is as Perceval describes it there: a serialized experiment and a command.
+    """
+
+    url = ""
+    proxies: ClassVar[Mapping[str, str]] = {}
+    headers: ClassVar[Mapping[str, str]] = {}
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self.name = connection.name
+
+    def fetch_platform_details(self) -> dict[str, JSON]:
+        names: list[JSON] = [one.name for one in self._connection.get_commands()]
+        specs = {**self._connection.description, "available_commands": names}
+        return {
+            "specs": specs,
+            "type": "physical",
+            "status": self._connection.get_remote_status(),
+            "perfs": {**self._connection.get_performances()},
+        }
+
+    def create_job(self, told: Mapping[str, Mapping[str, JSON]]) -> str:
+        """Submit a job; returns at once.
+
+        :raises InputError: if the QPU cannot run it
+        """
+        payload = told["payload"]
+        if payload.get("iterator"):
+            raise InputError(NO_ITERATIONS)
+        if payload.get("parameters") or payload.get("mitigations"):
+            raise InputError("the QPU has no parameters, and knows no mitigations")
+        shots, samples = payload.get("max_shots"), payload.get("max_samples")
+        if not isinstance(shots, int) or not isinstance(samples, int | None):
+            raise InputError("max_shots_per_call and max_samples: expected integers")
+        return self._connection.submit(
+            str(payload["command"]),
+            deserialize(payload["experiment"]),
+            shots=shots,
+            samples=samples,
+        )
+
+    def get_job_status(self, job_id: str) -> dict[str, JSON]:
+        status = self._connection.get_job_status(job_id)
+        return {
+            "status": RunningStatus.to_server_response(status.status),
+            "status_message": status.message,
+            "progress": status.progress,
+            "progress_message": "",
+            "creation_datetime": 0.0,
+            "start_time": 0.0,
+            "duration": 0,
+        }
+
+    def get_job_results(self, job_id: str) -> dict[str, str]:
+        """See :meth:`Connection.get_results`."""
+        results = self._connection.get_results(job_id)
+        return {"results": json.dumps(serialize(results))}
+
+    def cancel_job(self, job_id: str) -> None:
+        """See :meth:`Connection.cancel`."""
+        self._connection.cancel(job_id)
+
+    def rerun_job(self, job_id: str) -> str:
+        raise InputError(f"job {job_id} cannot be run again: submit it again")
+
+
 @dataclass(frozen=True)
 class _Job:
     outcome: Future[Outcome]
-    most_samples: int
+    command: str
+    most_samples: int | None
 
-    def samples(self, counter: Mapping[str, int]) -> BSCount:
-        """Return the counts, of at most so many samples, drawn from all."""
-        states, counts = [*counter], [*counter.values()]
-        if sum(counts) > self.most_samples:
-            drawn = default_rng().multivariate_hypergeometric(counts, self.most_samples)
+    def results(self, counter: Mapping[str, int]) -> Results:
+        """Return the results in the form of the command, of at most so many samples."""
+        states, counts = [*map(BasicState, counter)], [*counter.values()]
+        total = sum(counts)
+        if self.most_samples is not None and total > self.most_samples:
+            total = self.most_samples
+            drawn = default_rng().multivariate_hypergeometric(counts, total)
             counts = [int(count) for count in drawn]
-        told = zip(states, counts, strict=True)
-        return BSCount({BasicState(state): count for state, count in told if count})
+        counted = {state: n for state, n in zip(states, counts, strict=True) if n}
+        if self.command == "probs":
+            return BSDistribution({state: n / total for state, n in counted.items()})
+        if self.command == "samples":
+            # a job tells no order, and its shots are independent
+            each = [state for state, n in counted.items() for _ in range(n)]
+            return BSSamples([each[n] for n in default_rng().permutation(total)])
+        return BSCount(counted)
 
 
 def experiment(told: Experiment) -> dict[str, JSON]:
