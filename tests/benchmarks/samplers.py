@@ -43,6 +43,9 @@ from tests.integration.services import QpuService
 POINTS = 5000
 RANGES = Ranges(clusters=(2, 10))
 SEEDS = (1, 2, 3)
+# Relative to the energy: selections of the same total size differ by the rounding of their
+# weights, and all count as optimal here.
+ROUNDING = 1e-9
 
 
 def main() -> None:
@@ -132,7 +135,7 @@ def cell(sampler: Presolve, bqm: BinaryQuadraticModel, optimum: float) -> str:
             return "-"
         seconds.append(time.perf_counter() - begin)
         times = answer.record.num_occurrences
-        optimal = times[answer.record.energy <= optimum].sum()
+        optimal = times[answer.record.energy <= optimum * (1 - ROUNDING)].sum()
         shares.append(float(optimal / times.sum()))
     return f"{100 * np.mean(shares):.3g} %, {statistics.median(seconds):.2g} s"
 
