@@ -4,11 +4,11 @@
 
 For each kind of client, a real service or stand-in of its vendor, and in front of it a proxy
 that redirects to a stranger, floods, drips, refuses, is silent, and so on (``tests/trouble.py``).
-Each sequence has a service of its own, a process with a new state folder, and four users.
-It draws what befalls which requests and when, whose job is submitted in between, whether
-the job of the fourth user, whose requests only may be disturbed, is cancelled, or loses its
-lease, and whether the service is killed and started again. Then all but that job's
-requests are answered again, and:
+A sequence has four users, each with a lease and a job; every ten sequences, the service, a
+process, is stopped, and the next one started. It draws what befalls which requests and when,
+whose job is submitted in between, whether the job of the fourth user is cancelled or loses
+its lease, whether all requests about it are disturbed for good, and whether the service is
+killed and started again. Then all other requests are answered again, and:
 
 - the jobs of the three others are over in time, and the fourth's is, once it is cancelled
 - no request has reached the stranger
@@ -30,7 +30,6 @@ import os
 import random
 import re
 import select
-import shutil
 import signal
 import sqlite3
 import subprocess
@@ -283,16 +282,14 @@ class Bench:
 
 
 class Sequence:
-    """One random sequence."""
+    """One random sequence.
 
-    def __init__(self, bench: Bench, seed: str) -> None:
-        self.bench, self.draws = bench, random.Random(seed)
-        folder = bench.folder / "front"
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir()
-        config: dict[str, JSON] = {"device": bench.device, "vqpus": 4}
-        (folder / "service.yml").write_text(json.dumps(config))
-        self.front = Front(bench.forker, folder)
+    :param number: tells its jobs from those of others
+    """
+
+    def __init__(self, bench: Bench, front: Front, number: int, seed: int) -> None:
+        self.bench, self.front, self.number = bench, front, number
+        self.draws = random.Random(f"{seed}/{bench.kind}/{number}")
         self.leases: dict[str, str] = {}
         self.jobs: dict[str, str] = {}
         self.left = [*USERS, VICTIM]
@@ -300,7 +297,7 @@ class Sequence:
         if self.draws.random() < 0.5:  # often the first, which the others wait for
             self.left.sort(key=lambda user: user == VICTIM)
         self.done: list[str] = []
-        self._steps: Sequence_ = (
+        self._steps: Steps = (
             *(self.trouble, self.trouble, self.trouble, self.heal),
             *(self.submit, self.submit, self.submit),
             *(self.trouble_victim, self.trouble_victim, self.trouble_victim),
@@ -311,21 +308,23 @@ class Sequence:
         """Run it, and check it."""
         front = self.front
         try:
-            front.start()
             for user in self.left:
                 lease = front.answered(user, "POST", "/v1/leases", {"job": "trouble"})
                 self.leases[user] = str(lease["id"])
+            self.submit()
             for _ in range(self.draws.randint(5, 10)):
                 self.draws.choice(self._steps)()
-                time.sleep(self.draws.uniform(0, 0.2))
+                time.sleep(self.draws.uniform(0, 0.5))
             while self.left:
                 self.submit()
             self.settle()
-            self.stop()
         finally:
             self.bench.proxy.heal()
-            if front.pid:
-                front.end(signal.SIGKILL)
+        for user, lease_id in self.leases.items():
+            path, ended = f"/v1/leases/{lease_id}", (200, 204, 404, 503)
+            front.answered(user, "DELETE", path, statuses=ended)
+        front.measure()
+        self.bench.worst("peak_megabytes", front.peak / MEGABYTE)
         heard = len(self.bench.stranger.heard)
         assert not heard, f"{heard} requests have reached the stranger"
         assert front.peak < MOST_BYTES, f"{front.peak / MEGABYTE:.0f} MB"
@@ -337,8 +336,8 @@ class Sequence:
 
     def trouble(self) -> None:
         kind = self.draws.choice(KINDS)
-        method = self.draws.choice(["", "", "GET", "POST", "DELETE"])
-        times = self.draws.choice([None, 1, 2, 5])
+        method = self.draws.choice(["", "", "", "GET", "POST"])
+        times = self.draws.choice([None, None, 2, 5])
         self.note(kind, method, str(times))
         self.bench.proxy.fault(kind, method=method, times=times)
         self.bench.faults[kind] += 1
@@ -359,12 +358,12 @@ class Sequence:
     def device_job(self) -> str | None:
         """Find the id of the job at the vendor."""
         file = self.front.folder / "state/service.sqlite"
-        query = "SELECT device_job FROM jobs WHERE user = ? AND device_job IS NOT NULL"
+        query = "SELECT device_job FROM jobs WHERE id = ? AND device_job IS NOT NULL"
         with (
             suppress(sqlite3.Error),
             closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True)) as db,
         ):
-            found = db.execute(query, (VICTIM,)).fetchone()
+            found = db.execute(query, (self.jobs[VICTIM],)).fetchone()
             return None if found is None else str(found[0])
         return None
 
@@ -376,7 +375,7 @@ class Sequence:
         if not self.left:
             return
         user = self.left.pop()
-        body = {**self.bench.payload, "idempotency_key": user}
+        body = {**self.bench.payload, "idempotency_key": str(self.number)}
         job = self.front.answered(user, "POST", "/v1/jobs", body, self.leases[user])
         self.jobs[user] = str(job["id"])
         self.note("submit of", user)
@@ -395,7 +394,7 @@ class Sequence:
             self.front.answered(VICTIM, "DELETE", path, statuses=(200, 204, 404, 503))
 
     def kill(self) -> None:
-        if self.draws.random() < 0.6:  # starts take long
+        if self.draws.random() < 0.85:  # starts take long
             return
         self.note("kill")
         self.bench.count("kills")
@@ -421,7 +420,7 @@ class Sequence:
 
     def over(self, user: str) -> str:
         def state() -> str | None:
-            path = f"/v1/jobs/{self.jobs[user]}"
+            path = f"/v1/jobs/{self.jobs[user]}?wait=5"
             job = self.front.answered(user, "GET", path)
             if job["state"] == "Failed":
                 note = re.sub(r"[\da-f-]{8,}|\d+", "#", str(job["note"]))
@@ -430,19 +429,23 @@ class Sequence:
 
         return until(state, f"the job of {user} is over", END_SECONDS)
 
-    def stop(self) -> None:
-        """Stop the service, often amid a fault."""
-        if self.draws.random() < 0.7:
-            self.trouble()
-            time.sleep(self.draws.uniform(0, 0.3))
-        status, seconds = self.front.end(signal.SIGTERM)
-        self.bench.worst("stop_seconds", seconds)
-        self.bench.worst("peak_megabytes", self.front.peak / MEGABYTE)
-        assert seconds < REST_SECONDS, f"SIGTERM: {seconds:.1f} s"
-        assert status == 0, f"SIGTERM: status {status}"
+
+Steps: TypeAlias = tuple[Callable[[], None], ...]
 
 
-Sequence_: TypeAlias = tuple[Callable[[], None], ...]
+def stop(bench: Bench, front: Front, draws: random.Random) -> None:
+    """Stop a service, often amid a fault."""
+    done = "no fault"
+    if draws.random() < 0.7:
+        bench.proxy.fault(done := draws.choice(KINDS))
+        time.sleep(draws.uniform(0, 1))
+    status, seconds = front.end(signal.SIGTERM)
+    bench.proxy.heal()
+    bench.count("stops")
+    bench.worst("stop_seconds", seconds)
+    bench.worst("peak_megabytes", front.peak / MEGABYTE)
+    assert seconds < REST_SECONDS, f"SIGTERM: {seconds:.1f} s, {done}"
+    assert status == 0, f"SIGTERM: status {status}, {done}"
 
 
 @contextmanager
@@ -458,7 +461,7 @@ def vendor(kind: str, folder: Path, socket: Path | None) -> Iterator[str]:
     if socket is not None:
         auth = ["--auth", "munge", "--munge-socket", str(socket)]
     config: dict[str, JSON] = {
-        "leases": {"idle_seconds": 5},
+        "leases": {"idle_seconds": 60},
         "limits": {"requests_per_second": 1000},
     }
     (folder / "vendor.yml").write_text(json.dumps(config))
@@ -513,7 +516,7 @@ def configured(kind: str, folder: Path, url: str) -> dict[str, JSON]:
     return {
         **{"type": "qpu", "qpu": kind, "name": NAME, "config": config},
         **{"refresh_seconds": 0.2, "poll_seconds": 0.1, "late_seconds": 0.3},
-        **{"give_up_seconds": 3.0, "idle_seconds": 5.0},
+        **{"give_up_seconds": 2.0, "idle_seconds": 5.0},
     }
 
 
@@ -548,15 +551,16 @@ def warm_up(
             headers["X-SFQ-Lease"] = lease
         return Client(url, headers).request(method, path, body, timeout_seconds=300)
 
-    lease = str(ask("POST", "/v1/leases", {"job": "warm up"}, "").json()["id"])
     job = {**body, "idempotency_key": "first"}
 
     # on a machine that does much else, its check may take too long
-    def submitted() -> bool:
-        return ask("POST", "/v1/jobs?wait=60", job, lease).status in (200, 201)
+    def ran() -> bool:
+        lease = str(ask("POST", "/v1/leases", {"job": "warm up"}, "").json()["id"])
+        told = ask("POST", "/v1/jobs?wait=60", job, lease).json()
+        ask("DELETE", f"/v1/leases/{lease}", {}, "")
+        return told.get("state") == "Completed"
 
-    until(submitted, "the vendor has run a job", 600.0)
-    ask("DELETE", f"/v1/leases/{lease}", {}, "")
+    until(ran, "the vendor has run a job", 900.0)
 
 
 def give_tokens(folder: Path) -> None:
@@ -626,35 +630,66 @@ def bench(kind: str, folder: Path) -> Iterator[Bench]:
         yield Bench(kind, forker, proxy, stranger, device, body, folder)
 
 
-def run(kind: str, sequences: int, seed: int, seconds: float) -> Bench:
+def run(kind: str, sequences: int, seed: int, seconds: float, each: int) -> Bench:
     """Run sequences, also after one that has failed.
 
     :param seconds: after which no other one is begun
+    :param each: number of sequences after which a service is stopped and the next started
     """
-    begin = time.monotonic()
+    begin, draws = time.monotonic(), random.Random(seed)
     # a short path: a socket's has at most 107 bytes
     with (
         tempfile.TemporaryDirectory(prefix="sfq-") as folder,
         bench(kind, Path(folder)) as known,
     ):
-        for number in range(sequences):
-            if time.monotonic() > begin + seconds:
-                break
-            sequence = Sequence(known, f"{seed}/{kind}/{number}")
-            known.count("sequences")
-            try:
-                sequence.run()
-            except (AssertionError, TimeoutError) as error:
-                known.failures.append(f"{number}: {error}: {'; '.join(sequence.done)}")
-                log = sequence.front.folder / "log"
-                shown = log.read_text()[-3000:] if log.exists() else ""
-                print(
-                    f"{kind} {known.failures[-1]}\n{shown}", file=sys.stderr, flush=True
-                )
+        own = Path(folder) / "front"
+        own.mkdir()
+        config: dict[str, JSON] = {"device": known.device, "vqpus": 4}
+        (own / "service.yml").write_text(json.dumps(config))
+        front = Front(known.forker, own)
+        try:
+            for number in range(sequences):
+                if time.monotonic() > begin + seconds:
+                    break
+                if not front.pid:
+                    front.start()
+                _checked(known, Sequence(known, front, number, seed))
+                if (number + 1) % each == 0:
+                    _stopped(known, front, draws)
+            if front.pid:
+                _stopped(known, front, draws)
+        finally:
+            if front.pid:
+                front.end(signal.SIGKILL)
         known.figures["befallen"] = sum(known.proxy.befell.values())
+        known.figures["kinds_of_faults"] = sum(
+            1 for times in known.proxy.befell.values() if times
+        )
         known.figures["stranger_heard"] = len(known.stranger.heard)
     known.figures["seconds"] = round(time.monotonic() - begin, 1)
     return known
+
+
+def _checked(known: Bench, sequence: Sequence) -> None:
+    known.count("sequences")
+    try:
+        sequence.run()
+    except (AssertionError, TimeoutError) as error:
+        _failed(known, sequence.front, f"{sequence.number}: {error}: {sequence.done}")
+        sequence.front.end(signal.SIGKILL)
+
+
+def _stopped(known: Bench, front: Front, draws: random.Random) -> None:
+    try:
+        stop(known, front, draws)
+    except AssertionError as error:
+        _failed(known, front, str(error))
+
+
+def _failed(known: Bench, front: Front, text: str) -> None:
+    known.failures.append(text)
+    shown = (front.folder / "log").read_text()[-5000:]
+    print(f"{known.kind} {text}\n{shown}", file=sys.stderr, flush=True)
 
 
 def main() -> None:
@@ -664,9 +699,10 @@ def main() -> None:
     parser.add_argument("--sequences", type=int, default=500)
     parser.add_argument("--seconds", type=float, default=1e9)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--each", type=int, default=10)
     args = parser.parse_args()
     for kind in args.kind or VENDORS:
-        known = run(kind, args.sequences, args.seed, args.seconds)
+        known = run(kind, args.sequences, args.seed, args.seconds, args.each)
         figures = {name: round(value, 1) for name, value in known.figures.items()}
         figures |= {"failures": len(known.failures)}
         about = {"others": known.states, "victims": known.victims, "notes": known.notes}
