@@ -69,17 +69,17 @@ class _Adapter(HTTPAdapter):
         :raises RequestException: if it is larger, late or a redirect
         """
         answer = super().send(request, True, self._seconds, verify, cert, proxies)
+        read = None
         try:
             if answer.status_code in answers.REDIRECTS:
                 why = answers.elsewhere(answer.headers.get("Location"))
-                answer.close()
-                answer.raw = io.BytesIO()
                 raise RequestException(why, request=request, response=answer)
+            read = self._read(answer)
+        finally:
+            if read is None:
+                answer.close()
             # what is read, in place of what is still to come
-            answer.raw = io.BytesIO(self._read(answer))
-        except RequestException:
-            answer.close()
-            raise
+            answer.raw = io.BytesIO(read or b"")
         return answer
 
     def _read(self, answer: Response) -> bytes:
