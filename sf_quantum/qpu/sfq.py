@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 import time
 from collections import Counter
@@ -67,6 +68,8 @@ POLL_SECONDS = 30.0
 CANCEL_SECONDS = 2.0
 # of a job or a result with tens of megabytes, which the service takes its time to read
 LARGE_SECONDS = 90.0
+# a job that is expected to run for longer is worth a warning
+LONG_SECONDS = 600.0
 # a lease that expires is renewed after a third of its time
 RENEWALS = 3
 # the most that is believed if it depends on the clocks of two machines
@@ -98,6 +101,8 @@ SLURM_OPTIONS = {
     "SLURM_JOB_PARTITION": "partition",
     "SLURM_JOB_ACCOUNT": "account",
 }
+
+logger = logging.getLogger(__name__)
 
 
 class SfqQpu(Qpu):
@@ -441,7 +446,9 @@ class SfqQpu(Qpu):
         if response.status in NOT_ACCEPTED:
             message = f"{self.service.name} takes no job now: {refusal(response)}"
             raise NotAccepted(message, response.retry_seconds)
-        return self.service.text(response.json(), "id")
+        job = response.json()
+        self._log_expected(job)
+        return self.service.text(job, "id")
 
     def _body(self, task: Task) -> bytes:
         given = {key: v for key, v in task.parameters.items() if v is not None}
@@ -618,7 +625,17 @@ class SfqQpu(Qpu):
             number += 1
             job["idempotency_key"] = f"{key}-{number}"
 
+    def _log_expected(self, job: Mapping[str, JSON]) -> None:
+        """Log how long a job is expected to run; a warning, if that is long."""
+        seconds = number(job.get("expected_run_seconds"))
+        if seconds is None:
+            return
+        level = logging.WARNING if seconds >= LONG_SECONDS else logging.INFO
+        message = "%s: job %.80s is expected to run for %.2f s"
+        logger.log(level, message, self.service.name, job.get("id"), seconds)
+
     def _follow(self, job: dict[str, JSON]) -> dict[str, JSON]:
+        self._log_expected(job)
         service = self.service
         path = f"/v1/jobs/{service.text(job, 'id')}?wait={POLL_SECONDS:g}"
         timeout = POLL_SECONDS + REQUEST_SECONDS

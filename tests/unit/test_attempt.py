@@ -1191,7 +1191,7 @@ def test_slices_of_a_batch_have_fewer_shots() -> None:
     batch, parameters = Size(circuits=400), {"num_reads": 1000}
     whole = device.cost(parameters, batch).qpu_seconds
     assert slice_parts(device, parameters, 60.0) == 1000
-    shots = slice_parts(device, parameters, 60.0, whole)
+    shots = slice_parts(device, parameters, 60.0, Cost(whole))
     assert 59.0 < device.cost({"num_reads": shots}, batch).qpu_seconds <= 60.0
 
 

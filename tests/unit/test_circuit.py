@@ -44,7 +44,7 @@ BELL = f"{HEAD}bit[2] c; qubit[2] q;\nh q[0];\ncx q[0], q[1];\nc = measure q;\n"
 def counts(text: str, shots: int = 2000, seed: int = 1) -> dict[str, int]:
     device = Architecture(10)
     told = ARCHITECTURE.dump_python(device, mode="json")
-    assert size(text, told, noisy=False)["circuits"] == 1
+    assert size(text, told, noisy=False, bond_dimension=64)["circuits"] == 1
     (found,) = counters(text, shots, seed)
     return found
 
@@ -636,12 +636,12 @@ def test_a_circuit_is_read_once_for_its_check_and_its_run(
     told, read = ARCHITECTURE.dump_python(Architecture(3), mode="json"), reads(
         monkeypatch
     )
-    size(text, told, noisy=True)
+    size(text, told, noisy=True, bond_dimension=64)
     simulate(text, {"num_reads": 1}, None, 64, architecture=told)
     assert len(read) == 1
     # also several circuits, of which few are kept
     texts = [f"{BELL} // {secrets.token_hex()}" for _ in range(100)]
-    size([*texts], told, noisy=True)
+    size([*texts], told, noisy=True, bond_dimension=64)
     simulate([*texts], {"num_reads": 1}, None, 64, architecture=told)
     assert len(read) == 101
     monkeypatch.setattr(openqasm, "MOST_WEIGHT", 0)

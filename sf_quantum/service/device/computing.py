@@ -171,9 +171,9 @@ def solve(
     return client.solve(json.loads(payload), given)
 
 
-def size(payload: str, architecture: JSON, noisy: bool) -> Answer:
+def size(payload: str, architecture: JSON, noisy: bool, bond_dimension: int) -> Answer:
     """Check circuits, and return the fields of their size."""
-    return aer.size(json.loads(payload), architecture, noisy)
+    return aer.size(json.loads(payload), architecture, noisy, bond_dimension)
 
 
 def check_optics(payload: str) -> Answer:

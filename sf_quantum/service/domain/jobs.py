@@ -370,3 +370,9 @@ class Forecast:
     expected_seconds: float
     expected_run_seconds: float
     reason: str = ""
+
+    @property
+    def words(self) -> str:
+        """The run time, for clients that show messages only."""
+        seconds = self.expected_run_seconds
+        return f"expected to run for {seconds:,.{0 if seconds >= 10 else 2}f} s"

@@ -146,6 +146,8 @@ class UserLimits(Section):
 
     :param jobs: maximum number of pending and running jobs of all classes; ``None`` sets
         no limit
+    :param run_seconds: maximum expected time of a job from its start to its end: at the
+        device, and to compute it, if the device is emulated; ``None`` sets no limit
     :param leases: maximum number of leases that are held or waited for
     :param pending_mib: maximum size of the payloads of pending and running jobs, in MiB;
         ``None`` sets no limit
@@ -163,6 +165,7 @@ class UserLimits(Section):
     """
 
     jobs: Count | None = 10_000
+    run_seconds: Positive | None = None
     leases: Count = 100
     pending_mib: Positive | None = 512
     kept_mib: Positive | None = 1024

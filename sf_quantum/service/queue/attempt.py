@@ -14,6 +14,7 @@ import math
 import random
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -31,7 +32,7 @@ from sf_quantum.samplers.neal import SEEDS
 from sf_quantum.samplers.problem import FieldError
 from sf_quantum.service.device.merging import merged
 from sf_quantum.service.device.protocol import Cost, Device, calibrated_values
-from sf_quantum.service.domain.jobs import Job, Kind
+from sf_quantum.service.domain.jobs import Job, Kind, Size
 from sf_quantum.service.domain.reasons import Interruption
 from sf_quantum.service.queue.device_job import (
     Control,
@@ -115,6 +116,7 @@ class Attempt:
         self._all = job.shots
         self._left = job.shots - job.shots_done
         self._batch: Batch | None = None
+        self._size: Size | None = None
         self._part = job.slices
         # of the slices that are over, those of former attempts as well
         self._used = job.qpu_seconds, job.seconds
@@ -152,7 +154,14 @@ class Attempt:
         # the parameters do not count those of a batch
         cost = self._device.cost(self._job.parameters).qpu_seconds
         whole = Cost(max(cost, self._job.model_seconds))
-        return self._device.elapsed_seconds(whole) <= most
+        elapsed = self._device.elapsed_seconds(whole)
+        return elapsed <= most and not self._computes_long
+
+    @property
+    def _computes_long(self) -> bool:
+        """Whether the emulation of the device takes longer than a slice."""
+        most = self._slice_seconds
+        return most is not None and self._job.compute_seconds > most
 
     @property
     def _sliced(self) -> bool:
@@ -216,6 +225,11 @@ class Attempt:
             return
         self._payload = self._store.payload(job.number)
         if (batch := Batch.of(job.kind, self._payload)) is None:
+            if job.kind == "circuit" and self._computes_long:
+                with suppress(FieldError):
+                    content = json.loads(self._payload)
+                    self._size = self._device.check(job.kind, content, job.parameters)
+                self._shots = self._first_shots()
             return
         slices = self._store.slices(job.number) if job.slices else []
         done = [count(one.info.get(batch.what)) for one in slices]
@@ -243,8 +257,16 @@ class Attempt:
         if self._batch is not None and job.kind == "problem":
             most = self._most_problems(parts)
         else:
+            # that of a sequence does not depend on its shots
+            by_parts = self._size is not None or self._batch is not None
+            computed = job.compute_seconds if by_parts else 0.0
             most = slice_parts(
-                self._device, job.parameters, self._slice_seconds, whole, parts
+                self._device,
+                job.parameters,
+                self._slice_seconds,
+                Cost(whole, compute_seconds=computed),
+                parts,
+                self._size,
             )
         left = self._left // each
         return each * math.ceil(left / math.ceil(left / most))
@@ -457,13 +479,15 @@ def slice_parts(
     device: Device,
     parameters: JobParameters,
     slice_seconds: float | None,
-    model_seconds: float = 0.0,
+    cost: Cost | None = None,
     parts: int | None = None,
+    size: Size | None = None,
 ) -> int:
     """Return how many parts a slice of a job may have; all of them if it has no slices.
 
-    :param model_seconds: that the whole job takes, if that is more than its parameters tell
+    :param cost: of the whole job, if that is more than its parameters and size tell
     :param parts: that take equally long; by default its shots
+    :param size: of its payload, if the time of its computation depends on its shots
     """
     shots = parameters.get("num_reads") or 1
     parts = parts or shots
@@ -471,9 +495,10 @@ def slice_parts(
         return parts
 
     def seconds(number: int) -> float:
-        return device.elapsed_seconds(device.cost({**parameters, "num_reads": number}))
+        part = device.cost({**parameters, "num_reads": number}, size)
+        return device.elapsed_seconds(part)
 
-    told = device.elapsed_seconds(Cost(model_seconds))
+    told = device.elapsed_seconds(cost or Cost(0.0))
     setup, whole = seconds(1), max(told, seconds(shots))
     if whole <= slice_seconds or setup > MOST_SETUP * slice_seconds:
         return parts

@@ -116,6 +116,14 @@ def check_sizes(lease: Lease, kind: Kind, shots: int, size: Size) -> None:
         raise Refused(422, detail, kind)
 
 
+def check_run_seconds(most: float, expected: float) -> None:
+    """Refuse a job that is expected to run for too long with 422."""
+    if expected > most:
+        expects = f"the job is expected to run for {expected:,.{0 if expected >= 10 else 2}f} s"
+        detail = f"{expects}; at most {most:g} s are allowed (limits.run_seconds)"
+        raise Refused(422, detail, "parameters.num_reads")
+
+
 def check_budget(most: float, taken: float, seconds: float) -> None:
     """Refuse a job for which its lease has too few QPU seconds left with 422.
 

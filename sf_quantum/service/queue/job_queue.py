@@ -233,6 +233,7 @@ class JobQueue:
         if known is None:
             shots = submission.parameters.get("num_reads") or 1
             payload_bytes = len(submission.payload)
+            self._check_run_seconds(submission.kind, cost)
             self._check_budget(lease, cost.qpu_seconds)
             self.jobs.counts.check(lease, shots, cost.qpu_seconds, payload_bytes)
         elif not self.find(who, known.number).final:
@@ -245,6 +246,14 @@ class JobQueue:
         shots = submission.parameters.get("num_reads") or 1
         entitlements.check_sizes(lease, submission.kind, shots, size)
         return size
+
+    def _check_run_seconds(self, kind: Kind, cost: Cost) -> None:
+        most = self.settings.limits.run_seconds
+        if most is not None:
+            expected = self.jobs.estimator.seconds(
+                kind, self.device.elapsed_seconds(cost)
+            )
+            entitlements.check_run_seconds(most, expected)
 
     def _check_budget(self, lease: Lease, seconds: float) -> None:
         if lease.max_qpu_seconds is not None:

@@ -119,7 +119,11 @@ class Estimator:
 
     def run_seconds(self, job: PendingJob) -> float:
         """Estimate the time from a job's start until the next can start."""
-        return self._pace.job_seconds(job.kind, job.seconds)
+        return self.seconds(job.kind, job.seconds)
+
+    def seconds(self, kind: Kind, modelled: float) -> float:
+        """Estimate the run time of a job from what the device's model says."""
+        return self._pace.job_seconds(kind, modelled)
 
     def submitted(self, job: PendingJob) -> None:
         seconds = self.run_seconds(job)

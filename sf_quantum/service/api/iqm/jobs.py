@@ -12,7 +12,7 @@ from sf_quantum.files import JSON
 from sf_quantum.service.api.iqm import architecture, circuits, measurements
 from sf_quantum.service.api.iqm.errors import Coded
 from sf_quantum.service.domain.errors import Refused
-from sf_quantum.service.domain.jobs import Identity, Job, State
+from sf_quantum.service.domain.jobs import Forecast, Identity, Job, State
 from sf_quantum.service.queue.job_queue import JobQueue
 from sf_quantum.service.store import retention
 
@@ -74,7 +74,7 @@ class Jobs:
             },
             "queue_position": forecast.position if waiting and forecast else None,
             "runtime_ms": round(job.qpu_seconds * 1000) if job.final else None,
-            "messages": _messages(job),
+            "messages": _messages(job, forecast),
             "errors": _errors(job),
             "timeline": _timeline(job),
             "artifacts": [{"type": name} for name in ARTIFACTS] if completed else [],
@@ -146,11 +146,13 @@ def uuid(job: Job) -> str:
     return str(UUID(job.id))
 
 
-def _messages(job: Job) -> list[JSON]:
+def _messages(job: Job, forecast: Forecast | None) -> list[JSON]:
     told = (job.metadata or {}).get("messages")
     listed = [*told] if isinstance(told, list) else []
     if job.note and job.state != "Failed":
         listed.append(job.note)
+    if forecast is not None:
+        listed.append(forecast.words)
     return [{"source": SERVER, "message": str(message)} for message in listed]
 
 

@@ -17,7 +17,7 @@ from sf_quantum.service.api.sapi import parameters, qp_format, solver
 from sf_quantum.service.device.emulator.annealing import ANNEALING
 from sf_quantum.service.device.emulator.runners import problem_size
 from sf_quantum.service.domain.errors import Refused
-from sf_quantum.service.domain.jobs import Identity, Job, Submission, Written
+from sf_quantum.service.domain.jobs import Forecast, Identity, Job, Submission, Written
 from sf_quantum.service.domain.reasons import QPU_OFFLINE
 from sf_quantum.service.queue.job_queue import JobQueue
 
@@ -181,13 +181,17 @@ class Problems:
             **({"answer": shown["answer"]} if "answer" in shown else {}),
         }
 
-    def messages(self, job: Job) -> list[JSON]:
-        """List why a problem failed, was cancelled or started again."""
-        if not job.note:
-            return []
-        when = _time(job.ended or job.started or job.submitted)
-        severity = "ERROR" if job.state == "Failed" else "INFO"
-        return [{"timestamp": when, "message": job.note, "severity": severity}]
+    def messages(self, job: Job, forecast: Forecast | None = None) -> list[JSON]:
+        """List how long a problem is expected to run, or why it failed or started again."""
+        told: list[JSON] = []
+        if forecast is not None:
+            when, words = _time(job.submitted), forecast.words
+            told.append({"timestamp": when, "message": words, "severity": "INFO"})
+        if job.note:
+            when = _time(job.ended or job.started or job.submitted)
+            severity = "ERROR" if job.state == "Failed" else "INFO"
+            told.append({"timestamp": when, "message": job.note, "severity": severity})
+        return told
 
     def _content(self, number: int) -> dict[str, JSON]:
         content = json.loads(self._queue.store.payload(number))

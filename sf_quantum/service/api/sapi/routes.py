@@ -226,9 +226,12 @@ def answer(request: Request, who: Who, known: Known, name: str) -> Response:
 
 
 @router.get("/problems/{name}/messages")
-def messages(request: Request, who: Who, known: Known, name: str) -> Response:
-    """List why a problem failed, was cancelled or started again."""
-    return _reply(request, known.messages(known.find(who, name)))
+async def messages(
+    request: Request, queue: Queue, who: Who, known: Known, name: str
+) -> Response:
+    """List how long a problem is expected to run, or why it failed or started again."""
+    job = known.find(who, name)
+    return _reply(request, known.messages(job, queue.forecast(job)))
 
 
 @router.get("/problems/{name}/info")

@@ -96,6 +96,9 @@ class LimitsAnswer(Strict):
     """What each user may have; null: no limit."""
 
     jobs: int | None = Field(description="Jobs that are not over.")
+    run_seconds: float | None = Field(
+        description="Expected time of a job from its start to its end."
+    )
     leases: int = Field(description="Leases that are held or waited for.")
     body_mib: float = Field(description="The body of a submission, in MiB.")
     pending_mib: float | None = Field(

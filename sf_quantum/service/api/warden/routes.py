@@ -378,6 +378,8 @@ async def logs(number: JobNumber, queue: Queue, who: Who) -> Logs:
     """Show when the job was queued, started and ended, and why it failed."""
     job = queue.find(who, number)
     lines = [(job.submitted, f"queued as job {job.number}, class {job.job_class}")]
+    if (forecast := queue.forecast(job)) is not None:
+        lines.append((job.submitted, forecast.words))
     if job.started is not None:
         lines.append((job.started, f"started, attempt {job.attempt}"))
     if job.ended is not None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import resource
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -28,6 +29,7 @@ from sf_quantum.text import described
 
 if TYPE_CHECKING:
     from qiskit import QuantumCircuit
+    from qiskit.circuit import Qubit
     from qiskit_aer import AerSimulator
     from qiskit_aer.noise import NoiseModel
 
@@ -37,11 +39,12 @@ AMPLITUDE_BYTES = 16
 # with more qubits, a circuit with errors is simulated shot by shot
 MOST_DENSITY_QUBITS = 10
 EXACT, DENSITY, BONDS = "statevector", "density_matrix", "matrix_product_state"
-# how often an amplitude is changed by a gate and its error
-ERROR_WORK = 3
-# a gate on matrix-product states of little entanglement takes as long as that on so many
-# qubits
-BOND_WORK = 17
+# how often an amplitude is changed: by a gate and its error, by a measurement or a reset
+# between gates or in a shot of its own, and by the sampling of all shots
+ERROR_WORK, MEASURE_WORK, SAMPLING_WORK = 2, 10, 50
+# amplitudes that could be changed while a shot is begun (0.1 ms), while a gate on
+# matrix-product states is prepared (10 us), and per cube of their bond dimension
+SHOT_AMPLITUDES, BOND_AMPLITUDES, BOND_CUBE_AMPLITUDES = 50_000, 5000, 12
 # gates and measurements of the circuits that Aer gets at once
 MOST_STEPS = 100_000
 # without those of IBM's and IQM's QPUs that only shift the phase of what follows (McKay et
@@ -51,7 +54,9 @@ TWO_QUBITS = frozenset("cp cx cy cz ecr rxx ryy rzx rzz swap".split())
 NOISY = ONE_QUBIT | TWO_QUBITS
 
 
-def size(payload: JSON, architecture: JSON, noisy: bool) -> dict[str, JSON]:
+def size(
+    payload: JSON, architecture: JSON, noisy: bool, bond_dimension: int
+) -> dict[str, JSON]:
     """Refuse circuits that a device cannot run.
 
     :param noisy: whether the device has errors
@@ -62,19 +67,20 @@ def size(payload: JSON, architecture: JSON, noisy: bool) -> dict[str, JSON]:
     shots = amplitudes = gates = bits = qubits = 0
     for group in groups:
         circuit, circuits = group.circuit, len(group.numbers)
-        gates += (count := circuits * len(circuit.data))
+        gates += circuits * len(circuit.data)
         bits += circuits * circuit.num_clbits
-        used, method = _used(circuit), _method(circuit, noisy)
-        qubits = max(qubits, used)
-        work = count * ERROR_WORK if noisy else count
-        if method == DENSITY:
-            amplitudes += work << 2 * used
-            continue
-        work <<= used if method == EXACT else BOND_WORK
-        if _sampled(circuit) and not noisy:
-            amplitudes += work
+        qubits = max(qubits, used := _used(circuit))
+        method = _method(circuit, noisy)
+        once = method == DENSITY or (_sampled(circuit) and not noisy)
+        if method == BONDS:
+            work = _bond_work(circuit, bond_dimension)
         else:
-            shots += work
+            amplitudes_of = 2 * used if method == DENSITY else used
+            work = _work(circuit, noisy=noisy, once=once) << amplitudes_of
+        if once:
+            amplitudes += circuits * work
+        else:
+            shots += circuits * (work + SHOT_AMPLITUDES)
     return {
         "values": bits,
         "qubits": qubits,
@@ -83,6 +89,36 @@ def size(payload: JSON, architecture: JSON, noisy: bool) -> dict[str, JSON]:
         "amplitudes": amplitudes,
         "shot_amplitudes": shots,
     }
+
+
+def _work(circuit: QuantumCircuit, *, noisy: bool, once: bool) -> int:
+    """Estimate how often each amplitude is changed.
+
+    :param once: whether one run of the circuit suffices for all shots
+    """
+    counts = Counter(one.operation.name for one in circuit.data)
+    with_errors = sum(counts[name] for name in NOISY) if noisy else 0
+    work = len(circuit.data) + with_errors * (ERROR_WORK - 1)
+    if once:
+        return work + SAMPLING_WORK
+    return work + (counts["measure"] + counts["reset"]) * (MEASURE_WORK - 1)
+
+
+def _bond_work(circuit: QuantumCircuit, bond_dimension: int) -> int:
+    """Estimate the work on matrix-product states, in amplitudes that are changed.
+
+    Every other gate of two qubits that a qubit has had doubles the bonds, at most; gates
+    that entangle less take less.
+    """
+    had: Counter[Qubit] = Counter()
+    work, most = 0, (bond_dimension - 1).bit_length()
+    for one in circuit.data:
+        bonds = 0
+        if len(one.qubits) > 1:
+            had.update(one.qubits)
+            bonds = min(-(-min(had[qubit] for qubit in one.qubits) // 2), most)
+        work += BOND_AMPLITUDES + (BOND_CUBE_AMPLITUDES << 3 * bonds)
+    return work
 
 
 def simulate(

@@ -99,6 +99,7 @@ class CircuitSimulator(SeparateRunner):
         architecture = self.architecture or Architecture(qubits)
         told = ARCHITECTURE.dump_python(architecture, mode="json")
         arguments: dict[str, JSON] = {"architecture": told, "noisy": self.noisy}
+        arguments["bond_dimension"] = self.limits.bond_dimension
         seconds = LEAST_SECONDS + long // CHARACTERS_PER_SECOND
         seconds = min(seconds, CHECK_SECONDS, self.limits.cpu_seconds)
         limits = self.limits.model_copy(update={"cpu_seconds": seconds})
