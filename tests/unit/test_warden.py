@@ -229,12 +229,43 @@ def test_wrong_sessions_name_the_field(
     assert refused(start().ask("POST", "/sessions", body), 422)["field"] == field
 
 
+def test_a_session_left_behind_is_found_by_the_next_run(start: Start) -> None:
+    # QRMI's example ends without releasing its session
+    warden = start()
+    first = warden.session()
+    warden.submit(first)
+    warden.finish(first)
+    # as long as a vQPU is free, each request is a session of its own
+    second = warden.session()
+    assert second != first
+    assert warden.session() in (first, second)
+    words = "Not enough QPU slots available."
+    bobs: dict[str, JSON] = {**SESSION, "user_id": BOB}
+    refused(warden.ask("POST", "/sessions", bobs, user=BOB), 409, words)
+    other: dict[str, JSON] = {**SESSION, "slurm_job_id": "13"}
+    refused(warden.ask("POST", "/sessions", other), 409, words)
+    # neither is one whose job is not over
+    for session in (first, second):
+        warden.submit(session, LONG)
+    refused(warden.ask("POST", "/sessions", SESSION), 409, words)
+
+
+def test_leases_of_our_own_clients_are_not_taken_over(start: Start) -> None:
+    warden = start()
+    for key in ("a", "b"):
+        body: dict[str, JSON] = {"user": ADA, "slurm_job_id": "12", "key": key}
+        assert warden.ask("POST", "/v1/leases", body).status == 201
+    words = "Not enough QPU slots available."
+    refused(warden.ask("POST", "/sessions", SESSION), 409, words)
+
+
 def test_slots_run_out(start: Start) -> None:
     warden = start()
     words = "Not enough QPU slots available."
     refused(warden.ask("POST", "/sessions", {**SESSION, "qpu_slots": 3}), 409, words)
     first, _ = warden.session(), warden.session(BOB)
-    refused(warden.ask("POST", "/sessions", SESSION), 409, words)
+    other: dict[str, JSON] = {**SESSION, "slurm_job_id": "13"}
+    refused(warden.ask("POST", "/sessions", other), 409, words)
     assert warden.ask("GET", "/qpu-slots").json()["qpu_slots_available"] == 0
     warden.ask("DELETE", f"/sessions/{first}")
     warden.session()

@@ -12,7 +12,7 @@ import pwd
 from collections import deque
 from collections.abc import Mapping
 from datetime import datetime
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Annotated, Literal, TypeAlias
 
 from fastapi import APIRouter, Header, Path, Request, Response
@@ -282,6 +282,8 @@ async def create_session(body: CreateSession, queue: Queue, who: Who) -> Session
 
     In warden only root and admins may acquire sessions; the configuration of this
     service may allow it to users. The session's class is that of the job's partition.
+    If no vQPU is free, a session of the same user and Slurm job without unfinished jobs,
+    which an earlier program has not released, is the answer.
     """
     if body.qpu_slots > queue.leases.vqpus:
         raise Refused(409, NO_SLOTS, "qpu_slots")
@@ -298,9 +300,27 @@ async def create_session(body: CreateSession, queue: Queue, who: Who) -> Session
     except Refused as error:
         if error.status != 409:
             raise
-        raise Refused(409, NO_SLOTS, headers=error.headers) from error
+        if (left := await _left_behind(queue, request)) is None:
+            raise Refused(409, NO_SLOTS, headers=error.headers) from error
+        lease = left
     idle_expires = queue.leases.idle_expires_at(lease)
     return await asyncio.to_thread(_session, lease, idle_expires)
+
+
+async def _left_behind(queue: JobQueue, request: LeaseRequest) -> Lease | None:
+    """Find a session that an earlier program of a Slurm job has not released.
+
+    Leases of other dialects are not among them: they have a key or a purpose.
+    """
+    for lease in queue.leases.held:
+        same = lease.user, lease.slurm_job_id
+        if same != (request.user, request.slurm_job_id) or lease.key or lease.job:
+            continue
+        find = partial(queue.store.jobs, lease=lease.id, live=True, limit=1)
+        if not await asyncio.to_thread(find) and lease in queue.leases.held:
+            queue.leases.touch(lease.id)
+            return lease
+    return None
 
 
 @router.delete("/sessions/{session_id}", summary="Release a session")
