@@ -100,6 +100,42 @@ def lowest(bqm: BinaryQuadraticModel) -> float:
     return min(float(bqm.energy(dict(enumerate(state)))) for state in states)
 
 
+def test_a_second_look_at_the_solver_sends_no_request_for_it(
+    start: Start, tmp_path: Path
+) -> None:
+    ocean = start(*SMALL, "--topology", "zephyr", "--log", "info")
+
+    def requests() -> list[str]:
+        lines = (tmp_path / "0" / "log").read_text().splitlines()
+        found = [line for line in lines if "route=/sapi/v2/solvers/remote" in line]
+        return [line.split("status=")[1][:3] for line in found]
+
+    for _ in range(2):
+        with ocean.client() as client:
+            (solver,) = client.get_solvers()
+            # only Zephyr has these
+            assert solver.properties["topology"]["type"] == "zephyr"
+            assert solver.graph_id == topology.working("zephyr", 100, frozenset()).id
+    # what it is and how busy it is; then how busy it is, which has not changed
+    until(lambda: len(requests()) == 3, "the log")
+    assert requests() == ["200", "200", "304"]
+
+
+def test_cliques_are_embedded_in_zephyr(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    system = pytest.importorskip("dwave.system")
+    ocean = start(*SMALL, "--topology", "zephyr")
+    for name, value in (("ENDPOINT", ocean.endpoint), ("TOKEN", ocean.token)):
+        monkeypatch.setenv(f"DWAVE_API_{name}", value)
+    with system.DWaveCliqueSampler(solver={"topology__type": "zephyr"}) as sampler:
+        bqm = clique(size := sampler.largest_clique_size)
+        assert size >= 8
+        samples = sampler.sample(clique(8), num_reads=50)
+        assert samples.first.energy == pytest.approx(lowest(clique(8)))
+        assert len(sampler.sample(bqm, num_reads=1).variables) == size
+
+
 def test_solvers(ocean: Ocean) -> None:
     graph = topology.working("pegasus", 100, frozenset())
     with ocean.client() as client:

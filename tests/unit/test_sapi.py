@@ -290,16 +290,20 @@ def test_only_problems_of_sapi_are_told(service: RunningService) -> None:
         service.ask("DELETE", f"/v1/leases/{lease}")
 
 
-def cached(**headers: str) -> Response:
+def cached(solver: dict[str, JSON] | None = None, /, **headers: str) -> Response:
     raw = [(name.replace("_", "-").encode(), v.encode()) for name, v in headers.items()]
-    return routes._cached(Request({"type": "http", "headers": raw}), [{"a": 1}])
+    solvers = [{"a": 1} if solver is None else solver]
+    request = Request({"type": "http", "headers": raw})
+    return routes._cached(request, [*solvers], solvers)
 
 
 def test_the_media_type_is_what_was_asked_for() -> None:
     media = "application/vnd.dwave.sapi.solver-definition-list+json"
     answer = cached(accept=f'{media}; version="3.0.0"')
     assert answer.headers["content-type"] == f"{media}; version=3.0.0"
-    assert answer.headers["cache-control"] == "no-cache"
+    assert answer.headers["cache-control"] == "private, max-age=30"
+    changes = cached({"identity": {}, "avg_load": 0.0})
+    assert changes.headers["cache-control"] == "private, no-cache"
     assert cached(if_none_match=answer.headers["etag"]).status_code == 304
     answer = cached(accept="text/html", if_none_match="older")
     assert answer.status_code == 200

@@ -11,7 +11,7 @@ import asyncio
 import json
 import re
 import zlib
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Annotated, Protocol, TypeVar
@@ -39,6 +39,8 @@ from sf_quantum.service.queue.job_queue import JobQueue
 
 PREFIX = "/sapi/v2"
 PROBLEMS_AT_ONCE = 1000
+# for which the client need not ask again what the solver is
+FIXED_SECONDS = 30
 # of a body; problems hold their data in strings, so that sound ones have few values
 VALUES = 200_000
 # of a body that is decompressed at once; other threads run in between
@@ -75,11 +77,11 @@ def refused(error: Refused) -> Response:
 @router.get("/solvers/remote")
 def solvers(request: Request, queue: Queue, _: Who, filter: str = "all") -> Response:
     """List the solver, or none if the device is not an annealer."""
-    found: list[JSON] = []
+    found: list[dict[str, JSON]] = []
     solver.check_known(queue.device)
     if queue.device.graph is not None:
         found.append(solver.filtered(solver.configuration(queue), filter))
-    return _cached(request, found)
+    return _cached(request, [*found], found)
 
 
 @router.get("/solvers/remote/{name}/")
@@ -90,7 +92,7 @@ def show_solver(
     """Show the solver."""
     solver.check(queue.device, solver.SolverName(name=name))
     content = solver.filtered(solver.configuration(queue), filter)
-    return _cached(request, content)
+    return _cached(request, content, [content])
 
 
 @router.post("/problems/")
@@ -260,13 +262,21 @@ def _reply(request: Request, content: JSON) -> Response:
     return Response(json.dumps(content), media_type=_media_type(request))
 
 
-def _cached(request: Request, content: JSON) -> Response:
-    """Make the client revalidate its cache, which does not distinguish services."""
+def _cached(
+    request: Request, content: JSON, solvers: Sequence[Mapping[str, JSON]]
+) -> Response:
+    """Let the client cache what hardly changes, and revalidate the rest.
+
+    D-Wave's client asks for both in requests of their own. A problem for an earlier graph
+    is refused.
+    """
+    fixed = solvers and not any(solver.CHANGING & one.keys() for one in solvers)
+    age = f"max-age={FIXED_SECONDS}" if fixed else "no-cache"
     return conditional(
         request.headers.get("if-none-match"),
         json.dumps(content).encode(),
         _media_type(request),
-        {"Cache-Control": "no-cache"},
+        {"Cache-Control": f"private, {age}"},
     )
 
 

@@ -41,6 +41,8 @@ STATUSES: Mapping[State, Status] = {
     "Cancelled": "CANCELLED",
 }
 VARTYPES: Mapping[ProblemType, str] = {"ising": "SPIN", "qubo": "BINARY"}
+# what is not the same from one moment to the next
+CHANGING = frozenset(("status", "avg_load"))
 LABEL = 1024
 # the most problems that D-Wave's client sends in one request, and of each, the bytes of
 # what is not its biases
