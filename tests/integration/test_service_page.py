@@ -403,10 +403,74 @@ def test_nothing_sticks_out_on_a_phone_and_a_closed_qpu_says_why(
     message = "Cooling: " + "x" * 300
     site.ask("operator", "POST", "/v1/device/close", {"message": message})
     browser.until(lambda: browser.text("#status") == "Closed", "the status")
-    assert browser.text("#reason") == f"The QPU is closed: {message}"
+    assert (
+        browser.text("#reason") == f"The QPU is closed: {message} (closed by operator)"
+    )
     assert browser.text("#line .when:not(th)") == "\u2013"
     assert browser.too_wide() == []
     assert browser.run("return document.documentElement.scrollWidth") == PHONE
+
+
+def test_a_closed_qpu_is_marked_once_its_service_is_gone(
+    site: Site, browser: Browser
+) -> None:
+    site.ask("operator", "POST", "/v1/device/close", {"message": "helium is low"})
+    starts = 4102444800.0
+    site.ask("operator", "POST", "/v1/device/maintenance", {"starts": starts})
+    browser.open(site.url, site.tokens["ada"], PHONE)
+    words = "The QPU is closed: helium is low (closed by operator)"
+    browser.until(lambda: browser.text("#reason") == words, "the reason")
+    planned = "Maintenance planned from 1 Jan 2100 00:00 until the QPU is opened"
+    assert browser.text("#maintenance") == planned
+    site.service.kill()
+    browser.until(lambda: browser.link == "gone", "the page to notice")
+    mark = f" \u00b7 as of {browser.text('#word')[6:14]}"
+    assert browser.text("#reason") == words + mark
+    assert browser.text("#maintenance") == planned + mark
+    assert browser.too_wide() == []
+    # the operator and the message are kept, as the status is
+    site.service.start()
+    browser.until(lambda: browser.link == "live", "the service to be found again")
+    assert browser.text("#reason") == words
+    assert browser.text("#maintenance") == planned
+    # who has no token sees no operator
+    browser.open(site.url)
+    assert browser.text("#reason") == "The QPU is closed: helium is low"
+
+
+def test_a_lease_has_its_slurm_job_use_and_end(site: Site, browser: Browser) -> None:
+    asked: dict[str, JSON] = {"class": "test", "job": "a loop", "slurm_job_id": "4711"}
+    lease = str(site.ask("ada", "POST", "/v1/leases", asked)["id"])
+    job = site.submit("ada", lease, None, 30)
+    browser.open(site.url, site.tokens["ada"])
+    # 120 s of set-up, and 30 of shots
+    row = "#leases tbody tr"
+    browser.until(lambda: "on the QPU" in browser.text(row), "the job's end")
+    assert site.ask("ada", "GET", f"/v1/jobs/{job}")["state"] == "Completed"
+    lines = re.split(r"\s*[\n\t]\s*", browser.text(row))
+    purpose, more, end = lines[0], lines[1], lines[-1]
+    assert purpose == "a loop"
+    assert more == "test \u00b7 ada \u00b7 Slurm job 4711 \u00b7 3 min on the QPU"
+    assert re.fullmatch("ends .*[0-9]{2}:[0-9]{2}", end)
+
+
+FRAMES = """
+return new Promise((shown) =>
+  requestAnimationFrame(() => requestAnimationFrame(() => shown(true))));
+"""
+
+
+def test_charts_without_a_width_draw_nothing_wrong(
+    site: Site, browser: Browser
+) -> None:
+    browser.open(site.url, site.tokens["ada"])
+    browser.until(lambda: browser.run(SCALE, "#minutes"), "the chart")
+    for width in ("0", "40px", "300px"):
+        browser.run("document.querySelector('main').style.width = arguments[0]", width)
+        browser.run(FRAMES)
+    browser.run("document.querySelector('main').hidden = true")
+    browser.run(FRAMES)
+    assert browser.complaints() == []
 
 
 # a service that accepts the request and says no more

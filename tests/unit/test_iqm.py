@@ -591,7 +591,7 @@ def test_a_set_of_calibrations_that_was_replaced(service: RunningService) -> Non
     path = "calibration-sets/emulator/default/dynamic-quantum-architecture"
     known = ask(service, "GET", path).json()["calibration_set_id"]
     now = submit(service, {**FLIPPED, "calibration_set_id": known})
-    assert now["messages"] == []
+    assert all("expected to run" in one["message"] for one in now["messages"])
     assert now["compilation"]["calibration_set_id"] == known
     service.ask("POST", "/v1/admin/operations/recalibrate", {"parameters": {}})
     renewed = ask(service, "GET", path).json()["calibration_set_id"]

@@ -292,7 +292,7 @@ def test_only_problems_of_sapi_are_told(service: RunningService) -> None:
 
 def cached(solver: dict[str, JSON] | None = None, /, **headers: str) -> Response:
     raw = [(name.replace("_", "-").encode(), v.encode()) for name, v in headers.items()]
-    solvers = [{"a": 1} if solver is None else solver]
+    solvers: list[dict[str, JSON]] = [{"a": 1} if solver is None else solver]
     request = Request({"type": "http", "headers": raw})
     return routes._cached(request, [*solvers], solvers)
 

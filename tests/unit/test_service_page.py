@@ -301,6 +301,11 @@ def test_announced_maintenance_and_the_message_of_a_closed_qpu_are_told() -> Non
         assert (device["status"], device["reason"]) == (
             *("closed", "the QPU is closed: a leak"),
         )
+        assert device["closed_by"] == "local"
+        service.ask("POST", "/v1/device/open", {})
+        device = _told(service)["device"]
+        assert isinstance(device, dict)
+        assert device["closed_by"] is None
 
 
 @pytest.mark.none_ahead

@@ -74,6 +74,7 @@ class Availability:
         status, message = store.availability() or ("open", "")
         self._status = cast("Status", status)
         self._message = message
+        self._user = _last_user(store)
         rows = store.report(
             "SELECT id, starts, ends, message FROM windows "
             "WHERE ends IS NULL OR ends > ? ORDER BY starts",
@@ -104,6 +105,11 @@ class Availability:
         """The operator's message, of the status or of the window."""
         window = self.window
         return window.message if window and self._status == "open" else self._message
+
+    @property
+    def user(self) -> str | None:
+        """The operator who drained or closed the QPU."""
+        return None if self._status == "open" else self._user
 
     @property
     def windows(self) -> list[MaintenanceWindow]:
@@ -229,7 +235,7 @@ class Availability:
                 audit.record(db, entry)
 
             await asyncio.wrap_future(self._store.change(change))
-            self._status, self._message = status, message
+            self._status, self._message, self._user = status, message, user
             self._set_windows([one for one in self._windows if one not in ended])
 
     async def announce(
@@ -272,6 +278,14 @@ class Availability:
         self._windows = sorted(windows, key=lambda one: one.starts)
         self._changed.set()
         self._changed = asyncio.Event()
+
+
+def _last_user(store: Store) -> str | None:
+    names = ", ".join(f"'{action}'" for action in _ACTIONS.values())
+    rows = store.report(
+        f"SELECT user FROM audit WHERE action IN ({names}) ORDER BY number DESC LIMIT 1"
+    )
+    return rows[0]["user"] if rows else None
 
 
 def _clock_offset() -> float:

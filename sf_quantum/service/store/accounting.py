@@ -219,6 +219,17 @@ def lease_seconds(store: Store, lease_id: str) -> tuple[float, float]:
     return float(spent), float(modelled)
 
 
+def used_by_leases(store: Store, leases: Sequence[str]) -> dict[str, float]:
+    """Sum up the QPU seconds of the jobs of leases, which are not so old as to be deleted."""
+    marks = ", ".join("?" * len(leases))
+    rows = store.report(
+        f"SELECT lease, total(qpu_seconds) AS used FROM jobs WHERE lease IN ({marks}) "
+        "GROUP BY lease",
+        *leases,
+    )
+    return {row["lease"]: row["used"] for row in rows}
+
+
 def _paged(
     store: Store, select: str, rows: Filter, page: Page, *, order: str, group: str = ""
 ) -> tuple[int, list[sqlite3.Row]]:

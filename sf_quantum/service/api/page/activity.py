@@ -21,10 +21,12 @@ from sf_quantum.service.domain.jobs import (
     Job,
     JobClass,
     Kind,
+    Lease,
     State,
 )
 from sf_quantum.service.queue.job_queue import JobQueue
 from sf_quantum.service.queue.leases import visible
+from sf_quantum.service.store.accounting import used_by_leases
 from sf_quantum.service.store.operation import Operation
 from sf_quantum.service.store.utilisation import Minute, UtilisationHistory
 
@@ -99,7 +101,10 @@ class ShownLease(Strict):
     job: str | None
     slurm_job_id: str | None
     opened: float
-    expires: float | None
+    ends: float | None = Field(
+        description="When it ends at the latest, or unless it is used; null: never."
+    )
+    qpu_seconds: float = Field(description="Of its jobs that are over.")
 
 
 class LeasesShown(Strict):
@@ -132,6 +137,10 @@ class DeviceShown(Strict):
     reason: str = Field(description="Why it is not online; empty if it is.")
     trouble: str = Field(
         description="What hinders it although it is online, if anything."
+    )
+    closed_by: str | None = Field(
+        description="The operator who has drained or closed it; null if none has, and for "
+        "viewers who see counts only."
     )
     in_maintenance: bool = Field(
         description="Whether it is not online because of a maintenance window."
@@ -303,6 +312,7 @@ class Activity:
                 status=qpu_status(queue),
                 reason=qpu_reason(queue),
                 trouble=queue.device.status.trouble,
+                closed_by=None,
                 in_maintenance=availability.in_maintenance,
                 maintenance=next((w for w in windows if w.starts > now.wall), None),
                 windows=windows,
@@ -311,7 +321,7 @@ class Activity:
             running=_other(running[0][0]) if running else None,
             line=[],
             ended=[],
-            leases=self._leases(None),
+            leases=self._leases(None, {}),
             utilisation=_utilisation(now.by_wall(now.steady // 60 * 60), minutes),
             calibration=calibration,
         )
@@ -340,7 +350,10 @@ class Activity:
             return await asyncio.to_thread(_dump, snapshot.counts)
         own, ended = await asyncio.to_thread(self._read_for, who, snapshot)
         forecasts = await self._queue.forecasts(own)
-        leases = self._leases(who)
+        held = [lease.id for lease in self._visible(who)]
+        used = await asyncio.to_thread(used_by_leases, self._queue.store, held)
+        leases = self._leases(who, used)
+        by = {"closed_by": self._queue.availability.user}
         running_numbers = {job.number for job, _ in snapshot.running}
 
         def make() -> bytes:
@@ -356,6 +369,7 @@ class Activity:
             seen = {
                 "viewer": who.user,
                 "sees": "all" if who.admin else "own",
+                "device": snapshot.counts.device.model_copy(update=by),
                 "running": running[0] if running else None,
                 "line": _pending(rows, snapshot, farther),
                 "ended": [
@@ -377,18 +391,37 @@ class Activity:
         numbers = [] if user is None else snapshot.own.get(user, [])
         return store.jobs_by_number(numbers), store.last_ended(ENDED, user)
 
-    def _leases(self, who: Identity | None) -> LeasesShown:
+    def _visible(self, who: Identity | None) -> list[Lease]:
         held = self._queue.leases.held
         shown = [lease for lease in held if who is not None and visible(who, lease)]
+        return shown[:LEASES]
+
+    def _leases(self, who: Identity | None, used: Mapping[str, float]) -> LeasesShown:
+        """:param used: by lease, the QPU seconds of its jobs that are over"""
+        leases = self._queue.leases
         return LeasesShown(
-            vqpus=self._queue.leases.vqpus,
-            held=len(held),
-            waiting=self._queue.leases.waiting,
+            vqpus=leases.vqpus,
+            held=len(leases.held),
+            waiting=leases.waiting,
             shown=[
-                ShownLease.model_validate(lease, from_attributes=True)
-                for lease in shown[:LEASES]
+                ShownLease(
+                    user=lease.user,
+                    **{"class": lease.job_class},
+                    job=lease.job,
+                    slurm_job_id=lease.slurm_job_id,
+                    opened=lease.opened,
+                    ends=self._end(lease),
+                    qpu_seconds=round(used.get(lease.id, 0.0), 1),
+                )
+                for lease in self._visible(who)
             ],
         )
+
+    def _end(self, lease: Lease) -> float | None:
+        """Return when a lease ends unless it is used; to the minute, so that it stays."""
+        ends = [lease.expires, self._queue.leases.idle_expires_at(lease)]
+        known = [end for end in ends if end is not None]
+        return min(known) // 60 * 60 if known else None
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,8 @@
 
 const LEFT = 52, RIGHT = 8, TOP = 8, BOTTOM = 20;
 const TEXT = 12;
+// of a chart: its margins and something between them
+export const LEAST_WIDTH = LEFT + RIGHT + TEXT;
 const LABEL = 64;
 const STEPS = [1, 5, 15, 30, 60, 300, 900, 1800, 3600, 10800, 21600, 43200, 86400, 172800, 604800];
 

@@ -1,7 +1,7 @@
 // Requests the activity every other second and shows it. What users wrote goes into text
 // nodes only.
 
-import {chart, draw, zone} from "./charts.js";
+import {LEAST_WIDTH, chart, draw, zone} from "./charts.js";
 
 const EVERY_MS = 2000;
 const SLOWEST_MS = 15000;
@@ -142,15 +142,25 @@ function showDevice(device) {
   write("kind", `${device.technology} · ${plural(device.qubits, "qubit")}${lacks}`);
   $("status").dataset.status = status;
   write("status", STATUS[status] ?? status);
-  notice("reason", device.in_maintenance ? "" : sentence(device.reason || device.trouble));
+  showReason(device);
   show("maintenance", [device.windows, status], () => showWindows(device.windows));
 }
+
+// also of a service that does not answer, whose last words are marked as such
+function showReason(device) {
+  const reason = device.in_maintenance ? "" : sentence(device.reason || device.trouble);
+  const by = device.closed_by ? ` (${STATUS[statusOf(device)].toLowerCase()} by ${device.closed_by})` : "";
+  notice("reason", reason && [reason + by, asOf()].filter(Boolean).join(" · "));
+}
+
+const asOf = () => (isLive() || !state.told ? "" : `as of ${seconds(now())}`);
 
 function showWindows(windows) {
   $("maintenance").hidden = !windows.length;
   $("maintenance").replaceChildren(...windows.map(({starts, ends, message}) => {
     const words = `${starts <= now() ? "In maintenance" : "Maintenance planned"} ${range(starts, ends)}`;
-    return make("li", {}, words, ...(message ? [": ", foreign(message)] : []));
+    const mark = asOf() ? [` · ${asOf()}`] : [];
+    return make("li", {}, words, ...(message ? [": ", foreign(message)] : []), ...mark);
   }));
 }
 
@@ -267,9 +277,11 @@ function showLeases(leases) {
   $("leases").tBodies[0].replaceChildren(...leases.shown.map((lease) => {
     const [name, run] = purpose(lease.job || lease.user);
     const more = [lease.class, lease.job && lease.user, lease.slurm_job_id && `Slurm job ${lease.slurm_job_id}`, run];
+    if (lease.qpu_seconds) more.push(`${span(lease.qpu_seconds)} on the QPU`);
     return make("tr", {},
       make("td", {}, foreign(name), make("small", {}, more.filter(Boolean).join(" · "))),
-      make("td", {class: "when"}, clock(lease.opened)));
+      make("td", {class: "when"}, clock(lease.opened),
+        make("small", {}, lease.ends === null ? "no end" : `ends ${clock(lease.ends)}`)));
   }));
 }
 
@@ -327,6 +339,8 @@ function showQueue(told) {
 
 function showCharts(told) {
   const width = $("minutes").clientWidth;
+  // nothing is drawn where nothing is seen, such as in a window of no width
+  if (width < LEAST_WIDTH) return;
   show("use", [told.utilisation, width], () => showUse(told.utilisation));
   show("calibration", [told.calibration, width], () => showCalibration(told.calibration));
 }
@@ -365,14 +379,18 @@ function tick() {
 
 function link(name, words) {
   document.body.dataset.link = name;
-  const asOf = isLive() || !state.told ? "" : `as of ${seconds(now())}`;
-  write("word", isLive() ? "Live" : `${sentence(asOf ? `${asOf}, ${words}` : words)}.`);
+  const mark = asOf();
+  write("word", isLive() ? "Live" : `${sentence(mark ? `${mark}, ${words}` : words)}.`);
   for (const heading of document.querySelectorAll("h2")) {
     heading.querySelector("small")?.remove();
-    if (asOf) heading.append(make("small", {}, ` ${asOf}`));
+    if (mark) heading.append(make("small", {}, ` ${mark}`));
   }
   if (isLive()) showDevice(state.told.device);
   else {
+    if (mark) {
+      showReason(state.told.device);
+      show("maintenance", [state.told.device.windows, mark], () => showWindows(state.told.device.windows));
+    }
     const word = name === "refused" ? "Refused" : "No answer";
     $("status").dataset.status = "offline";
     write("status", word);
