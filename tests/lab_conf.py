@@ -129,7 +129,7 @@ def _write_cluster(
         config = lab_site.ROOT / options.qrmi_config
         state = run / "private" / f"{layout.prefix}qpu"
         state.parent.mkdir(exist_ok=True)
-        lab_site.write_plugins(folder, state, config)
+        lab_site.write_plugins(folder, lab, state, config)
     (folder / "slurm.conf").write_text(
         "\n".join(_lines(lab, run, user, ports, options, layout)) + "\n"
     )

@@ -22,6 +22,7 @@ SCHEDULING = "bb_array_stage_cnt=1"
 BILLING = 'TRESBillingWeights="CPU=1.0,GRES/qpu=100"'
 # beside slurm.conf
 SPANK = "qpu.so"
+CAN_START = "qpu-can-start"
 _PACKAGES = "mariadb-server-core slurmdbd slurmrestd lua-posix gcc libslurm-dev"
 _SQL = Path("/usr/share/mysql")
 # what the server itself needs: neither its users nor the names of time zones
@@ -83,24 +84,30 @@ def write(folder: Path, run: Path, port: int, user: str) -> None:
         f"LogFile={folder}/slurmdbd.log\n"
     )
     build_spank(PLUGINS / "qpu.c", folder / SPANK)
+    _build(PLUGINS / "qpu_can_start.c", folder / CAN_START, "-lslurm")
 
 
-def write_plugins(folder: Path, state: Path, qrmi_config: Path) -> None:
+def write_plugins(folder: Path, lab: Path, state: Path, qrmi_config: Path) -> None:
     """Write the plugins beside ``slurm.conf``.
 
+    :param lab: the folder of what all clusters have
     :param state: where they keep what they know of jobs
     :param qrmi_config: the QPUs
     """
     for plugin in PLUGINS.glob("*.lua"):
         shutil.copy(plugin, folder)
     shutil.copy(PLUGINS / "burst_buffer.conf", folder)
-    (folder / "qpu.lua").write_text(_settings(state, qrmi_config))
+    (folder / "qpu.lua").write_text(_settings(lab, state, qrmi_config))
 
 
 def build_spank(source: Path, to: Path) -> None:
     """Build a SPANK plugin."""
-    flags = ("-Wall", "-Wextra", "-Werror", "-shared", "-fPIC")
-    subprocess.run(["gcc", *flags, "-o", to, source], check=True, timeout=120)
+    _build(source, to, "-shared", "-fPIC")
+
+
+def _build(source: Path, to: Path, *flags: str) -> None:
+    words = ["gcc", "-Wall", "-Wextra", "-Werror", "-o", str(to), str(source), *flags]
+    subprocess.run(words, check=True, timeout=120)
 
 
 def lines(run: Path, port: int) -> list[str]:
@@ -164,7 +171,7 @@ def qpus(qrmi_config: Path) -> list[str]:
     return [one["name"] for one in json.loads(qrmi_config.read_text())["resources"]]
 
 
-def _settings(state: Path, qrmi_config: Path) -> str:
+def _settings(lab: Path, state: Path, qrmi_config: Path) -> str:
     """The file ``qpu.lua``, with the figures of the site's example for every QPU."""
     first, *_ = names = qpus(qrmi_config)
     kinds = [f"{name}:" for name in names] if len(names) > 1 else [""]
@@ -176,6 +183,7 @@ def _settings(state: Path, qrmi_config: Path) -> str:
         "sfq": Path(sys.executable).parent / "sfq",
         "qrmi_config": qrmi_config,
         "state": state,
+        "can_start": lab / CAN_START,
         "default": first,
     }
     words = [f'{key} = "{value}"' for key, value in values.items()]

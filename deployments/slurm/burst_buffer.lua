@@ -2,13 +2,16 @@
 -- gives the lease back however it ends. job_submit.lua adds the directive.
 --
 -- slurmctld itself calls slurm_bb_job_process, slurm_bb_pools and slurm_bb_paths, and waits
--- for them: they read small files and start no process. The others run in processes of
--- slurmscriptd, which may take as long as they need, and end with their job.
+-- for them: they read small files, and wait for no process. The others run in processes of
+-- slurmscriptd, which may take as long as they need, and end with their job. slurmctld calls
+-- slurm_bb_pools every ten seconds, which also starts `sfq slurm watch` if that has ended.
 
 local settings = dofile(debug.getinfo(1, "S").source:match("^@(.*/)") .. "qpu.lua")
 local BOUNDS = {"seconds", "shots", "qubits"}
 -- after which a lease is looked at again before its job starts
-local FRESH_SECONDS = 60
+local FRESH_SECONDS = 10
+-- of sfq that says itself why it has failed
+local SAID = {["1"] = true, ["2"] = true, ["75"] = true}
 
 local function read(path)
 	local file = io.open(path)
@@ -57,6 +60,9 @@ local function sfq(action, job, request)
 		table.insert(words, "--qpu " .. request.name)
 	end
 	if action == "acquire" then
+		if settings.can_start then
+			table.insert(words, "--can-start " .. settings.can_start)
+		end
 		for _, rule in ipairs(settings.classes or {}) do
 			for _, what in ipairs({"qos", "partition", "priority"}) do
 				if rule[what] then
@@ -85,6 +91,14 @@ local function sfq(action, job, request)
 		return slurm.SUCCESS
 	end
 	slurm.log_error("qpu: %s of job %s: %s", action, job, said or output)
+	if action == "acquire" and not SAID[status] then
+		-- Slurm will hold the job, and `sfq slurm watch` release it.
+		local mark = io.open(settings.state .. "/" .. job .. ".held", "w")
+		if mark then
+			mark:write("cannot 0 ", request.name, ": the process that asked was killed\n")
+			mark:close()
+		end
+	end
 	return slurm.ERROR, (said or ""):match("[^\n]*$")
 end
 
@@ -111,11 +125,35 @@ function slurm_bb_job_process(script, uid, gid)
 	return slurm.SUCCESS
 end
 
+-- The process that gives back what jobs leave, unless it runs. It goes on without slurmctld.
+local function start_watch()
+	local id = (read(settings.state .. "/watch") or ""):match("^(%d+)")
+	if id and (read("/proc/" .. id .. "/cmdline") or ""):find("%zwatch%z") then
+		return
+	end
+	local words = {"setsid --fork", settings.sfq, "slurm watch --state", settings.state}
+	for name, qpu in pairs(settings.qpus) do
+		local share = qpu.share or math.max(1, math.floor(qpu.asking / 2))
+		table.insert(words, string.format("--asking %s=%d:%d", name, qpu.asking, share))
+	end
+	table.insert(words, "--hold-seconds " .. (settings.hold_seconds or 30))
+	if settings.can_start then
+		table.insert(words, "--can-start " .. settings.can_start)
+	end
+	table.insert(words, "--qrmi-config " .. settings.qrmi_config)
+	table.insert(words, settings.options or "")
+	os.execute(table.concat(words, " ") .. " </dev/null >/dev/null 2>&1 &")
+end
+
 function slurm_bb_pools()
+	start_watch()
+	local left = read(settings.state .. "/places") or ""
 	local pools = {}
 	for name, qpu in pairs(settings.qpus) do
+		-- those of jobs that are gone, which Slurm does not free
+		local more = tonumber(("\n" .. left):match("\n" .. name .. " (%d+)")) or 0
 		table.insert(pools, string.format(
-			'{"id": "%s", "quantity": %d, "granularity": 1}', name, qpu.asking))
+			'{"id": "%s", "quantity": %d, "granularity": 1}', name, qpu.asking + more))
 	end
 	return slurm.SUCCESS, '{"pools": [' .. table.concat(pools, ", ") .. "]}"
 end
@@ -176,12 +214,13 @@ function slurm_bb_pre_run(job, script, uid, gid)
 	return sfq("confirm", job, declared(script))
 end
 
--- Give back what slurm_bb_data_in has acquired, unless that is done.
+-- Give back what slurm_bb_data_in has acquired, unless that is done. If it cannot be done now,
+-- `sfq slurm watch` does it later: after a failure, Slurm would never start the job again.
 local function release(job, script)
-	if not read(settings.state .. "/" .. job) then
-		return slurm.SUCCESS
+	if read(settings.state .. "/" .. job) then
+		sfq("release", job, declared(script))
 	end
-	return sfq("release", job, declared(script))
+	return slurm.SUCCESS
 end
 
 function slurm_bb_post_run(job, script, uid, gid)

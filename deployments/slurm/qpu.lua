@@ -6,6 +6,10 @@ return {
 	qrmi_config = "/etc/slurm/qrmi_config.json",
 	-- of SlurmUser alone: the environment of the jobs, with their leases
 	state = "/var/spool/slurmctld/qpu",
+	-- qpu_can_start.c: whether Slurm could start a job, before it asks for a lease
+	can_start = "/opt/sfq/bin/qpu-can-start",
+	-- A lease whose job has no nodes after this time goes to the next job.
+	hold_seconds = 30,
 	-- more options of sfq, such as "--token-file /etc/slurm/qpu.token" of an admin
 	options = "",
 	-- The class of a job in the QPU's service: the first line that fits. The service's own
@@ -20,6 +24,7 @@ return {
 	qpus = {
 		-- asking: jobs of Slurm that have a lease or ask for one, a process each on the
 		-- controller's host; the others wait in the order of Slurm's priorities.
+		-- share: of one user, while jobs of others wait; half of them if it is not given.
 		-- gres: what a job with --qpu=NAME gets if it asks for no gres/qpu; of several
 		-- QPUs "qpu:NAME:1", and nothing where the QPU is no gres.
 		-- Jobs that declare more than these are refused: qubits, shots, seconds.

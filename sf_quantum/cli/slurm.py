@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import os
 import re
 import signal
-import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, wait
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -18,22 +20,45 @@ from pathlib import Path
 from typing import Self
 
 from sf_quantum import qpu
-from sf_quantum.cli import service
+from sf_quantum.cli import service, slurm_watch
 from sf_quantum.cli.arguments import checked, seconds, sentence
 from sf_quantum.cli.lease import CLASSES, add_bounds
+from sf_quantum.cli.slurm_state import (
+    STAGING,
+    Asks,
+    Entry,
+    Folder,
+    Held,
+    Why,
+    cannot_start,
+    comment,
+    is_asking,
+    queue,
+    slurm,
+)
 from sf_quantum.errors import InputError, QpuError, QuantumError
 from sf_quantum.files import parse_json
-from sf_quantum.qpu import RESOURCES, TOKEN, Qpu, listed
+from sf_quantum.qpu import Qpu
 from sf_quantum.qpu.jobs import number
-from sf_quantum.qpu.leases import AcquireOptions, acquire
+from sf_quantum.qpu.leases import AcquireOptions, WaitCancelled, acquire
 from sf_quantum.qpu.opening import bounds
 from sf_quantum.qpu.sfq import SfqQpu
 from sf_quantum.threads import in_thread
 
-# between two reports on a job's wait, the first of which comes soon
-REPORT_SECONDS = 15.0
+# between two reports on a job's wait, and looks at whether Slurm could start it; the first
+# one comes soon
+REPORT_SECONDS = 10.0
 FIRST_REPORT_SECONDS = 1.0
-SLURM_SECONDS = 60.0
+TICK_SECONDS = 0.3
+# for which a job waits until those ahead of it in Slurm's queue have asked
+ORDER_SECONDS = 10.0
+ORDER_POLL_SECONDS = 0.2
+# for which it believes Slurm's list of those
+AHEAD_SECONDS = 2.0
+# A job that had no nodes with its lease is last for this long, times its leases without the
+# first. While it does not ask for longer than a minute, the service forgets its position.
+STAND_BACK_SECONDS = 60.0
+STAND_BACK_MOST = 480.0
 # a line for each task of an array, which the id of its last task also means
 _COLUMNS = "%A|%i|%F|%K|%u|%U|%P|%a|%q|%Q"
 # of a job that Slurm passes over
@@ -95,9 +120,47 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="the class of the lease: qos:NAME=CLASS, partition:NAME=CLASS, or "
         "priority:N=CLASS from the priority N on; the first rule that fits the job counts",
     )
+    _add_can_start(acquiring)
+    acquiring.add_argument(
+        "--again",
+        action="store_true",
+        help="for a job that had a lease and no nodes, which Slurm holds meanwhile",
+    )
     confirming = "check that a job can start: it has its lease, and the QPU is online"
     _add(actions, "confirm", confirming, _confirm)
     _add(actions, "release", "give a job's lease back, if it has one", _release)
+    watching = _add(
+        actions,
+        "watch",
+        "give back what jobs leave or cannot use, until slurmctld's host stops it",
+        slurm_watch.run,
+        job=False,
+    )
+    _add_can_start(watching)
+    watching.add_argument(
+        "--hold-seconds",
+        type=seconds,
+        default=30.0,
+        metavar="S",
+        help="after which the lease of a job without nodes goes to the next one "
+        "(default %(default)g)",
+    )
+    watching.add_argument(
+        "--asking",
+        type=checked(slurm_watch.Places.parse, "such as qpu=8:4"),
+        action="append",
+        default=[],
+        metavar="QPU=N:SHARE",
+        help="the places of a QPU, and how many a user may have while others wait",
+    )
+
+
+def _add_can_start(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--can-start",
+        metavar="PROGRAM",
+        help="qpu-can-start; without it, every job is believed to be able to start",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -113,10 +176,13 @@ def _add(
     name: str,
     help_: str,
     action: Callable[[argparse.Namespace], None],
+    *,
+    job: bool = True,
 ) -> argparse.ArgumentParser:
     added = actions.add_parser(name, help=help_, description=sentence(help_))
     service.add_selection(added)
-    added.add_argument("job", type=int, metavar="JOB", help="the id of the job")
+    if job:
+        added.add_argument("job", type=int, metavar="JOB", help="the id of the job")
     added.add_argument(
         "--state",
         required=True,
@@ -139,9 +205,14 @@ def _acquire(args: argparse.Namespace) -> None:
         "SLURM_JOB_PARTITION": partition,
         "SLURM_JOB_ACCOUNT": account,
     }
-    client = _client(args, user=user)
-    # of a job that asks, whose release has something to do if this process is killed
-    _write(_file(args), {})
+    client, folder = _client(args, user=user), Folder(args.state)
+    folder.make()
+    # of an earlier controller
+    folder.end_asking(args.job)
+    asking = _Asking(args, client, folder, id_, threading.Event())
+    # that a user's share is used up is told so
+    signal.signal(signal.SIGUSR1, lambda *_: asking.recalled.set())
+    asking.begin()
     while task.isdecimal() and _is_behind(array, int(task)):
         time.sleep(TASKS_SECONDS)
     hints = bounds(vars(args))
@@ -158,27 +229,225 @@ def _acquire(args: argparse.Namespace) -> None:
         # with the same id, and a federation's each have a sibling of it
         key=f"slurm-{cluster}-{args.job}",
     )
-    began = time.monotonic()
-    waiting, pause = in_thread(lambda: acquire(client, request)), FIRST_REPORT_SECONDS
-    reported = ""
-    while True:
-        try:
-            token = waiting.result(pause)
-            break
-        except TimeoutError:
-            if (report := _report(client)) != reported:
-                _comment(id_, reported := report)
-            pause = REPORT_SECONDS
+    token = asking.ask(request)
     # without the credentials of the site
     (own,) = replace(service.selection(args), own=None).qpus({})
-    variables = {**qpu.environment([(own, token)]), **job}
-    _write(_file(args), variables, time.monotonic() - began)
-    if reported:
-        _comment(id_, "")
+    asking.end({**qpu.environment([(own, token)]), **job})
+
+
+class _Asking:
+    """The wait of one job for its lease.
+
+    :param id_: Slurm's name of the job
+    :param recalled: set if the job's place is needed for another user
+    """
+
+    def __init__(
+        self,
+        args: argparse.Namespace,
+        client: Qpu,
+        folder: Folder,
+        id_: str,
+        recalled: threading.Event,
+    ) -> None:
+        self.recalled = recalled
+        self._args = args
+        self._client = client
+        self._folder = folder
+        self._id = id_
+        self._began = time.time()
+        self._reported = ""
+        self._asks = Asks.LATER
+        # jobs that are ahead in Slurm's queue, and when Slurm was asked
+        self._ahead: list[int] = []
+        self._listed = -math.inf
+
+    def begin(self) -> None:
+        """Write that the job asks, and give back a lease that it could not use."""
+        earlier = self._folder.entry(self._args.job)
+        if self._args.again and earlier is not None and earlier.token is not None:
+            self._client.give_way(earlier.token)
+        if not self._args.again:
+            words = json.dumps(sys.argv[1:])
+            self._folder.replace(f"{self._args.job}.command", words)
+        # its release has something to do if this process is killed
+        self._write(Asks.LATER)
+
+    def ask(self, request: AcquireOptions) -> str:
+        """Wait for the lease, while Slurm could start the job.
+
+        :raises QpuError: if it could not; it is marked as held then
+        """
+        self._check()
+        if self._args.again:
+            self._stand_back()
+        while True:
+            if not self._args.again:
+                self._wait_for_turn()
+            if (token := self._ask(request)) is not None:
+                return token
+
+    def _ask(self, request: AcquireOptions) -> str | None:
+        """Ask until there is a lease, or the QPU takes no requests but others are ahead."""
+        stop, changed = threading.Event(), threading.Event()
+        waiting = in_thread(
+            lambda: acquire(self._client, request, stop, lambda _: changed.set())
+        )
+        looked, pause = time.monotonic(), FIRST_REPORT_SECONDS
+        try:
+            while not _is_done(waiting):
+                self._heed()
+                if not changed.is_set() and time.monotonic() - looked < pause:
+                    continue
+                changed.clear()
+                self._write(self._look())
+                looked, pause = time.monotonic(), REPORT_SECONDS
+                if self._asks is Asks.CLOSED and self._is_behind_others():
+                    stop.set()
+            token = waiting.result()
+            # nodes may have gone, or been reserved, while it waited
+            self._check()
+        except WaitCancelled:
+            return None
+        except _StepsBack:
+            stop.set()
+            with suppress(QuantumError):
+                self._client.give_way(waiting.result())
+            raise
+        return token
+
+    def _look(self) -> Asks:
+        """Report on the wait, and check that Slurm could still start the job."""
+        text, closed = _report(self._client)
+        self._report(text)
+        self._check()
+        return Asks.CLOSED if closed else Asks.ASKED
+
+    def end(self, variables: Mapping[str, str]) -> None:
+        """Write the job's environment, and let Slurm start the job."""
+        now = time.time()
+        waited = now - self._began
+        entry = Entry(variables, self._client.name, now, waited, asks=Asks.ASKED)
+        self._folder.write(self._args.job, entry)
+        if self._args.again:
+            slurm("scontrol", "release", self._id)
+            (self._folder.path / f"{self._args.job}.held").unlink(missing_ok=True)
+        self._report("")
+
+    def _write(self, asks: Asks) -> None:
+        job, entry = self._args.job, self._folder.entry(self._args.job)
+        self._asks = asks
+        if entry is None or entry.pid != os.getpid() or entry.asks is not asks:
+            own = (self._began, 0.0, os.getpid(), asks)
+            self._folder.write(job, Entry({}, self._client.name, *own))
+
+    def _report(self, text: str) -> None:
+        if text != self._reported:
+            comment(self._id, text)
+            self._reported = text
+
+    def _heed(self) -> None:
+        if self.recalled.is_set():
+            self._step_back(
+                Why.SHARE, "others wait, and its user has more than a share"
+            )
+
+    def _check(self) -> None:
+        """Check that Slurm could start the job."""
+        try:
+            reasons = cannot_start(self._args.can_start, [self._args.job])
+        except QpuError:  # the controller is away
+            return
+        if (why := reasons.get(self._args.job)) is not None:
+            self._step_back(Why.CANNOT, f"Slurm cannot start it: {why}")
+
+    def _step_back(self, why: Why, text: str) -> None:
+        job, text = self._args.job, f"{self._client.name}: {text}"
+        before = self._folder.held(job)
+        losses = 0 if before is None else before.losses
+        self._folder.hold(job, Held(why, losses, text))
+        self._report(text)
+        if self._args.again:
+            # Slurm's place is still the job's, which has to be given back some day
+            self._folder.write(job, Entry({}, self._client.name, time.time()))
+        else:
+            self._folder.remove(job)
+        raise _StepsBack(text)
+
+    def _stand_back(self) -> None:
+        """After a lease without nodes, let others go first, for longer every time."""
+        held = self._folder.held(self._args.job)
+        times = 0 if held is None else held.losses - 1
+        until = time.monotonic() + min(times * STAND_BACK_SECONDS, STAND_BACK_MOST)
+        while time.monotonic() < until and self._others_ask():
+            time.sleep(TASKS_SECONDS)
+            self._check()
+
+    def _others_ask(self) -> bool:
+        for job in self._folder.jobs() - self._folder.jobs(".held"):
+            entry = self._folder.entry(job)
+            if entry is not None and entry.qpu == self._client.name and entry.pid:
+                return True
+        return False
+
+    def _wait_for_turn(self) -> None:
+        """Let the jobs that are ahead in Slurm's queue ask first.
+
+        Their processes may have started later, or have taken longer to start. While the QPU
+        takes no requests, only the first one asks, since it has no queue then.
+        """
+        began = looked = time.monotonic()
+        self._write(Asks.NOT_YET)
+        while self._is_behind_others(time.monotonic() - began < ORDER_SECONDS):
+            time.sleep(ORDER_POLL_SECONDS)
+            self._heed()
+            if time.monotonic() - looked >= REPORT_SECONDS or not self._reported:
+                self._look()
+                looked = time.monotonic()
+
+    def _is_behind_others(self, patient: bool = False) -> bool:
+        """Whether others ask in vain that are ahead of this job.
+
+        :param patient: also those that have not asked yet, but will do so soon
+        """
+        for job in self._jobs_ahead(AHEAD_SECONDS if patient else REPORT_SECONDS):
+            entry = self._folder.entry(job)
+            if entry is None:
+                blocks = patient
+            else:
+                waits = entry.asks in (Asks.NOT_YET, Asks.CLOSED)
+                blocks = waits and is_asking(entry.pid, job)
+            if blocks:
+                return True
+        return False
+
+    def _jobs_ahead(self, seconds: float) -> list[int]:
+        """List the jobs with a place that are ahead.
+
+        :param seconds: how old the list may be
+        """
+        if time.monotonic() - self._listed < seconds:
+            return self._ahead
+        with suppress(QpuError):  # the controller may be away
+            jobs = queue()
+            if (own := jobs.get(self._args.job)) is None:
+                return []
+            # those that wait for a place may wait for this job's
+            self._ahead = [
+                job.id
+                for job in jobs.values()
+                if (job.pool, job.buffer) == (own.pool, STAGING) and job.rank < own.rank
+            ]
+            self._listed = time.monotonic()
+        return self._ahead
+
+
+class _StepsBack(QpuError):
+    """The job asks for no lease now; it is marked as held."""
 
 
 def _about(job: int) -> list[str]:
-    told = _slurm("squeue", "-h", "-j", str(job), "-o", _COLUMNS)
+    told = slurm("squeue", "-h", "-j", str(job), "-o", _COLUMNS)
     for line in told.splitlines():
         number, *columns = line.split("|")
         if number == str(job) and len(columns) == _COLUMNS.count("|"):
@@ -204,7 +473,7 @@ def _class(
 
 
 def _cluster() -> str:
-    told = _slurm("scontrol", "show", "config")
+    told = slurm("scontrol", "show", "config")
     found = re.search(r"^ClusterName *= *(\S+)", told, re.MULTILINE)
     return found[1] if found else ""
 
@@ -215,7 +484,7 @@ def _is_behind(array: str, task: int) -> bool:
     Slurm would not start this one before, even if it had the lease that the other waits for.
     """
     try:
-        told = _slurm(
+        told = slurm(
             "squeue", "-h", "-r", "-t", "PENDING", "-j", array, "-o", "%K|%Q|%r"
         )
     except QpuError:  # the controller is away
@@ -228,40 +497,43 @@ def _is_behind(array: str, task: int) -> bool:
     return False
 
 
-def _report(client: Qpu) -> str:
-    """Say why a job waits."""
+def _report(client: Qpu) -> tuple[str, bool]:
+    """Say why a job waits, and whether the QPU takes no requests for leases."""
     try:
         status = client.status()
     except QuantumError:
-        return f"{client.name}: does not answer"
+        return f"{client.name}: does not answer", True
     if not status.online:
-        return f"{client.name}: {status.reason or 'offline'}"
-    jobs = status.position if status.position is not None else status.queue_length
-    about = ""
-    if (eta := status.eta_seconds) is not None:
-        about = f", about {eta / 60:.0f} min" if eta >= 90 else f", about {eta:.0f} s"
-    return (
-        f"{client.name}: {status.leases} of {status.vqpus} leases are held, {jobs} jobs "
-        f"ahead{about}"
-    )
+        return f"{client.name}: {status.reason or 'offline'}", True
+    # how long their holders will need them, nobody knows
+    return f"{client.name}: {status.leases} of {status.vqpus} leases are held", False
+
+
+def _is_done(future: Future[str]) -> bool:
+    """Whether a request has been answered, for which it waits a moment."""
+    wait([future], TICK_SECONDS)
+    return future.done()
 
 
 def _confirm(args: argparse.Namespace) -> None:
-    client, (token, _) = _client(args), _lease(args)
-    if token is None:
+    client, entry = _client(args), Folder(args.state).entry(args.job)
+    if entry is None or entry.token is None:
         raise QpuError(f"job {args.job} has no lease")
-    client.renew(token)
+    client.renew(entry.token)
     if not (status := client.status()).online:
         raise QpuError(f"QPU {client.name!r} is not online: {status.reason}")
 
 
 def _release(args: argparse.Namespace) -> None:
-    client, (token, waited) = _client(args), _lease(args)
-    if token is not None:
-        client.release(token)
+    client, folder = _client(args), Folder(args.state)
+    if folder.path.is_dir():
+        folder.end_asking(args.job)
+    entry = folder.entry(args.job)
+    if entry is not None and entry.token is not None:
+        client.release(entry.token)
         # Slurm's accounting has the job, whatever becomes of this
         with suppress(QuantumError):
-            _account(args.job, client, token, waited)
+            _account(args.job, client, entry.token, f"{entry.waited:.3f}")
     elif isinstance(client, SfqQpu):
         # Slurm has ended its request, which may have been granted meanwhile
         answer = client.service.send("GET", "/v1/leases", retry=True)
@@ -269,7 +541,7 @@ def _release(args: argparse.Namespace) -> None:
         for lease in service.objects(parse_json(answer.body)):
             if (lease.get("slurm_job_id"), lease.get("slurm_cluster")) == own:
                 client.release(str(lease["id"]))
-    _file(args).unlink(missing_ok=True)
+    folder.remove(args.job)
 
 
 def _client(args: argparse.Namespace, **options: str) -> Qpu:
@@ -277,21 +549,6 @@ def _client(args: argparse.Namespace, **options: str) -> Qpu:
     if len(qpus) > 1:
         raise InputError(f"--qpu: name one of {', '.join(qpu.name for qpu in qpus)}")
     return qpus[0]
-
-
-def _file(args: argparse.Namespace) -> Path:
-    return Path(args.state, str(args.job))
-
-
-def _lease(args: argparse.Namespace) -> tuple[str | None, str]:
-    """Read the lease of a job, and how many seconds it waited for that."""
-    try:
-        first, *lines = _file(args).read_text(encoding="utf-8").splitlines()
-    except FileNotFoundError:
-        return None, "0"
-    variables = dict(line.split("=", 1) for line in lines)
-    (name,) = listed(variables, RESOURCES) or ["none"]
-    return variables.get(f"{name}_{TOKEN}"), first.split()[-1]
 
 
 def _account(job: int, client: Qpu, token: str, waited: str) -> None:
@@ -329,41 +586,4 @@ def _account(job: int, client: Qpu, token: str, waited: str) -> None:
     # sacctmgr would change quotation marks, as those of JSON
     comment = " ".join(f"{key}={value}" for key, value in figures.items())
     modify = ("sacctmgr", "--immediate", "modify", "job", "where", f"jobid={job}")
-    _slurm(*modify, "set", f"admincomment={comment}")
-
-
-def _write(path: Path, variables: dict[str, str], waited: float = 0.0) -> None:
-    """Write a job's environment, for nobody else to read.
-
-    Before it, when the job had its lease, and how long it waited for it.
-    """
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    lines = [f"# {time.time():.0f} {waited:.3f}"]
-    lines += [f"{key}={' '.join(value.split())}" for key, value in variables.items()]
-    part = path.with_suffix(".part")
-    part.unlink(missing_ok=True)
-    part.touch(0o600)
-    part.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    part.rename(path)
-
-
-def _comment(job: str, text: str) -> None:
-    # nothing of the wait depends on it
-    with suppress(QpuError):
-        _slurm("scontrol", "update", f"JobId={job}", f"AdminComment={text}")
-
-
-def _slurm(*command: str) -> str:
-    try:
-        done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=SLURM_SECONDS,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise QpuError(f"{command[0]}: {error}") from error
-    if done.returncode != 0:
-        raise QpuError(f"{command[0]}: {done.stderr.strip()}")
-    return done.stdout.strip()
+    slurm(*modify, "set", f"admincomment={comment}")

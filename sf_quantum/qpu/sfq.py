@@ -254,6 +254,10 @@ class SfqQpu(Qpu):
     def release(self, token: str) -> None:
         self.service.send("DELETE", _lease(token), retry=True, expected=(404,))
 
+    def give_way(self, token: str) -> None:
+        path = f"{_lease(token)}?keep_place=true"
+        self.service.send("DELETE", path, retry=True, expected=(404,))
+
     def jobs(self, token: str) -> list[dict[str, JSON]] | None:
         lease = self.service.send("GET", _lease(token), retry=True).json()
         jobs, opened = lease.get("jobs"), lease.get("opened")

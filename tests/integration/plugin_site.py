@@ -34,7 +34,7 @@ SLURM = FixedIdentity(Identity("slurm", admin=True))
 # one for each test, since they share the lab
 QPUS = (
     "first waits closed cancelled killed again lost array together srun large account "
-    "option workflow share"
+    "option workflow share impossible nodes reserved crowded killing"
 ).split()
 
 
@@ -123,6 +123,21 @@ class Site:
         """What Slurm says of a job."""
         return self.lab.output("scontrol", "show", "job", str(job))
 
+    @property
+    def state(self) -> Path:
+        """What the plugins keep of jobs."""
+        return (self.lab.folder / "run").resolve() / "private" / "qpu"
+
+    def asks(self, job: int) -> psutil.Process | None:
+        """The process that asks for a job's lease, if it runs."""
+        for process in psutil.process_iter(["cmdline"]):
+            words = process.info["cmdline"] or []
+            # not the shell that has started it
+            own = str(job) in words and str(self.state) in words
+            if own and "acquire" in words and Path(words[0]).name != "sh":
+                return process
+        return None
+
     def pipes(self, qpu: str) -> list[Counter[str]]:
         """How often the processes of Slurm that wait for a lease have each pipe."""
         found = []
@@ -171,7 +186,9 @@ def plugin_site(base: Path) -> Iterator[Site]:
     # that of pytest is for one user alone
     mark = hashlib.sha256(str(base).encode()).hexdigest()[:8]
     sockets = Path(tempfile.gettempdir(), f"sfq-{mark}")
-    options = Options(nodes=1, cpus=16, qpus=4, site=True, qrmi_config=str(config))
+    options = Options(
+        nodes=1, qnodes=2, cpus=16, qpus=4, site=True, qrmi_config=str(config)
+    )
     resources: list[JSON] = [
         {
             "name": name,

@@ -5,7 +5,9 @@ from __future__ import annotations
 import getpass
 import re
 import sys
+import time
 
+import psutil
 import pytest
 
 from sf_quantum.files import JSON, listing
@@ -24,7 +26,7 @@ def test_a_job_waits_for_its_lease_and_has_it_with_its_nodes(site: Site) -> None
     with site.serving("waits") as service:
         other = service.acquire()
         job = site.submit("waits", "env", f"--qos={lab_site.QOS}")
-        site.until(job, "AdminComment=waits: 1 of 1 leases are held, 0 jobs ahead")
+        site.until(job, "AdminComment=waits: 1 of 1 leases are held *\n")
         site.until(job, "JobState=PENDING Reason=BurstBufferStageIn")
         assert "RunTime=00:00:00" in site.shown(job)
         service.ask("DELETE", f"/v1/leases/{other}")
@@ -241,19 +243,23 @@ def test_a_job_whose_lease_is_lost_before_it_starts_waits_for_another(
 ) -> None:
     with site.serving("lost", vqpus=2) as service:
         end = site.folder / "end"
-        # has all gres of the QPU
+        # has all gres of the QPU on its node
         site.submit(
-            "lost", f"until [ -e {end} ]; do sleep 0.1; done", "--gres=qpu:lost:4"
+            *("lost", f"until [ -e {end} ]; do sleep 0.1; done"),
+            *("--gres=qpu:lost:4", "--nodelist=q1"),
         )
         site.lab.wait_for(lambda: len(leases(service)) == 1, "a lease", SECONDS)
-        job = site.submit("lost", "env | grep TOKEN")
+        job = site.submit("lost", "env | grep TOKEN", "--nodelist=q1")
         site.until(job, "BurstBufferState=staged-in")
         service.ask("DELETE", f"/v1/leases/{leases(service)[-1].id}")
-        # as if that was long ago
-        file = site.lab.folder / "run" / "private" / "qpu" / str(job)
-        file.write_text(re.sub("^# [0-9]+", "# 0", file.read_text()))
+        # as if that was a while ago
+        file = site.state / str(job)
+        was = f"# {time.time() - 11:.0f}"
+        file.write_text(re.sub("^# [0-9]+", was, file.read_text()))
         end.touch()
-        site.start_again(job)
+        # it is queued again when it is to start, or has lost its lease before
+        site.until(job, "JobState=(COMPLETED|PENDING [^$]*BurstBufferState=complete)")
+        site.lab.run("scontrol", "update", f"JobId={job}", "StartTime=now")
         output = site.output(job)
         assert len(leases(service)) == 3
         assert leases(service)[-1].id in output
@@ -283,7 +289,115 @@ def test_jobs_that_ask_together_start_one_after_the_other(site: Site) -> None:
         service.ask("POST", "/v1/device/open", {})
         for job in jobs:
             site.output(job)
-        assert len(leases(service)) == 4
+        # in the order of Slurm's queue
+        assert [lease.slurm_job_id for lease in leases(service)] == [*map(str, jobs)]
+
+
+def test_what_cannot_start_has_no_lease_and_no_place(site: Site) -> None:
+    with site.serving("impossible") as service:
+        wrong = ("--mem=900G", "--exclude=q[1-2]", "--gres=qpu:impossible:9")
+        # more than there are places
+        jobs = [site.submit("impossible", "true", word) for word in 3 * wrong]
+        site.output(site.submit("impossible", "true"))
+        assert len(leases(service)) == 1
+        for job in jobs:
+            site.until(job, "AdminComment=impossible: Slurm cannot start it: Requested")
+        first, *others = map(str, jobs)
+        site.lab.output("scontrol", "update", f"JobId={first}", "MinMemoryNode=100")
+        site.output(jobs[0])
+        assert len(leases(service)) == 2
+        site.lab.output("scancel", *others)
+
+
+def test_a_lease_without_nodes_goes_to_the_next_job(site: Site) -> None:
+    with site.serving("nodes") as service:
+        end = site.folder / "nodes"
+        # has no lease, but all of the node
+        other = site.lab.submit(
+            *(f"--uid={USER}", f"--chdir={site.folder}", "--output=/dev/null"),
+            *("--partition=quantum", "--nodelist=q1", "--cpus-per-task=16", "--time=9"),
+            *("--wrap", f"until [ -e {end} ]; do sleep 0.1; done"),
+        )
+        site.until(other, "JobState=RUNNING")
+        first = site.submit("nodes", "env | grep TOKEN", "--nodelist=q1")
+        site.lab.wait_for(lambda: len(leases(service)) == 1, "a lease", SECONDS)
+        second = site.submit("nodes", "true", "--nodelist=q2")
+        site.output(second)
+        end.touch()
+        output = site.output(first)
+        assert leases(service)[-1].id in output
+        order = [lease.slurm_job_id for lease in leases(service)]
+        assert order[0] == order[-1] == str(first)
+        assert str(second) in order
+
+
+def test_an_outsider_does_not_take_the_lease_of_a_reservation(site: Site) -> None:
+    with site.serving("reserved") as service:
+        owner = "games"
+        account = lab_site.ACCOUNTS[1]
+        site.lab.run("sacctmgr", "-i", "add", "user", owner, f"account={account}")
+        create = ("scontrol", "create", "reservation", "reservationname=beam")
+        where = (f"accounts={account}", "nodes=q2", "flags=ignore_jobs")
+        about = (*where, "starttime=now", "duration=60")
+        site.lab.output(*create, *about)
+        try:
+            outsider = site.submit("reserved", "true", "--nodelist=q2")
+            told = "reservation beam holds its nodes until"
+            site.until(
+                outsider, f"AdminComment=reserved: Slurm cannot start it: {told}"
+            )
+            options = ("--output=/dev/null", "--reservation=beam")
+            own = site.lab.submit(
+                *(f"--uid={owner}", f"--account={account}", f"--chdir={site.folder}"),
+                *(*asking("reserved"), "--nodelist=q2", *options, "--wrap", "true"),
+            )
+            site.until(own, "JobState=COMPLETED")
+            (lease,) = leases(service)
+            assert lease.user == owner
+        finally:
+            site.lab.output("scontrol", "delete", "reservation=beam")
+        site.output(outsider)
+        assert len(leases(service)) == 2
+
+
+def test_one_user_leaves_places_to_others(site: Site) -> None:
+    with site.serving("crowded") as service:
+        account = f"account={lab_site.ACCOUNTS[0]}"
+        site.lab.run("sacctmgr", "-i", "add", "user", "games", account)
+        service.ask("POST", "/v1/device/close", {"message": "new laser"})
+        jobs = [site.submit("crowded", "true") for _ in range(8)]
+        for job in jobs:
+            site.until(job, "AdminComment=crowded: .*new laser")
+        words = ("--uid=games", f"--chdir={site.folder}", "--output=/dev/null")
+        other = site.lab.submit(*words, *asking("crowded"), "--wrap", "true")
+        site.until(other, "AdminComment=crowded: .*new laser")
+        # the last in Slurm's order
+        site.until(jobs[-1], "AdminComment=crowded: others wait, and its user has more")
+        service.ask("POST", "/v1/device/open", {})
+        for job in jobs:
+            site.output(job)
+        assert len(leases(service)) == 9
+
+
+def test_what_is_killed_is_swept(site: Site) -> None:
+    with site.serving("killing", vqpus=2) as service:
+        lease = service.acquire()
+        service.ask("POST", "/v1/device/close", {"message": "new laser"})
+        job = site.submit("killing", "true")
+        site.until(job, "AdminComment=killing: .*new laser")
+        first = site.asks(job)
+        assert first is not None
+        first.kill()
+        psutil.Process(int((site.state / "watch").read_text())).kill()
+        # as of a job whose end nobody has seen
+        left = site.state / "99999999"
+        token = "killing_QRMI_JOB_ACQUISITION_TOKEN"
+        left.write_text(f"# 1 0 0 killing asked\n{token}={lease}\n")
+        site.lab.wait_for(lambda: not left.exists(), "a sweep", SECONDS)
+        site.lab.wait_for(lambda: site.asks(job) not in (None, first), "more", SECONDS)
+        service.ask("POST", "/v1/device/open", {})
+        site.output(job)
+        assert [one.slurm_job_id for one in leases(service)] == [None, str(job)]
 
 
 def test_a_step_without_a_script_waits_as_well(site: Site) -> None:

@@ -240,6 +240,26 @@ async def test_a_key_is_one_lease_and_keeps_its_place(queue: JobQueue) -> None:
     assert (await acquire(queue, key="k")).id != first.id
 
 
+async def test_an_admin_has_the_place_of_a_released_lease_kept(
+    queue: JobQueue,
+) -> None:
+    first = await acquire(queue, key="first")
+    second = asyncio.create_task(acquire(queue, 60, key="second"))
+    await until(lambda: queue.leases.waiting == 1)
+    third = asyncio.create_task(acquire(queue, 60, key="third"))
+    await until(lambda: queue.leases.waiting == 2)
+    with pytest.raises(Refused, match="only an admin"):
+        await queue.leases.release(ANN, first.id, keep_place=True)
+    assert held(queue, first)
+    await queue.leases.release(ADMIN, first.id, keep_place=True)
+    lease = await second
+    again = asyncio.create_task(acquire(queue, 60, key="first"))
+    await until(lambda: queue.leases.waiting == 2)
+    await queue.leases.release(ANN, lease.id)
+    await queue.leases.release(ANN, (await again).id)
+    assert (await third).key == "third"
+
+
 async def test_one_who_went_away_gets_nothing(queue: JobQueue) -> None:
     first = await acquire(queue)
     gone = asyncio.Event()

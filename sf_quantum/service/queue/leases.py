@@ -139,6 +139,7 @@ class LiveLease:
     :param timer: of its next check
     :param closing: the task that ends it
     :param gone_answers: of Slurm, in a row, that its job is gone
+    :param place: position of its request, and how many later ones were granted before it
     """
 
     lease: Lease
@@ -154,6 +155,7 @@ class LiveLease:
     end: LeaseEnd | None = None
     closing: asyncio.Task[Lease] | None = None
     gone_answers: int = 0
+    place: tuple[int, int] | None = None
 
     @property
     def active(self) -> bool:
@@ -379,14 +381,24 @@ class Leases:
         self.find(who, lease_id)
         return self.active(who, lease_id)
 
-    async def release(self, who: Identity, lease_id: str) -> Lease:
+    async def release(
+        self, who: Identity, lease_id: str, *, keep_place: bool = False
+    ) -> Lease:
         """End a lease and cancel its jobs; releasing it again changes nothing.
 
         The release of another user's lease is recorded in the audit.
 
-        :raises Refused: 404, or 503 while the end cannot be written, which is retried
+        :param keep_place: whether a request with the lease's key, within
+            :data:`POSITION_SECONDS`, gets the position of the lease's own request
+        :raises Refused: 403 for a place that only an admin may have kept, 404, or 503 while
+            the end cannot be written, which is retried
         """
         lease, record = self.find(who, lease_id), None
+        if keep_place:
+            # a user could be ahead of all others with one lease after another
+            if not who.admin:
+                raise Refused(403, "only an admin may have a place kept", "keep_place")
+            self._keep_place(lease)
         if who.user != lease.user:
             about: dict[str, JSON] = {"lease": lease.id, "of": lease.user}
             old, new = {"held": True}, {"held": False}
@@ -398,6 +410,12 @@ class Leases:
         except TimeoutError as error:
             detail = "the lease is being released, but that is not on disk yet"
             raise Refused(503, detail, headers={"Retry-After": "1"}) from error
+
+    def _keep_place(self, lease: Lease) -> None:
+        live = self._leases.get(lease.id)
+        if live is not None and live.place is not None and lease.key is not None:
+            until = time.monotonic() + POSITION_SECONDS
+            self._positions[lease.user, lease.key] = *live.place, until
 
     def touch(self, lease_id: str) -> None:
         """Mark a lease as used."""
@@ -551,6 +569,7 @@ class Leases:
                 known.granting = asyncio.create_task(self._write_grant(known))
                 continue
             live = self._add(self._new_lease(chosen), _W, _G)
+            live.place = chosen.position, chosen.passed
             chosen.granted.set_result(live)
             for same in [*self._waiting]:
                 keys = {(one.user, one.request.key) for one in (chosen, same)}

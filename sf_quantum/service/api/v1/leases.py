@@ -224,14 +224,29 @@ async def renew(lease_id: str, queue: Queue, who: Who) -> LeaseAnswer:
     "/{lease_id}",
     summary="Release a lease and cancel its jobs",
     response_model=LeaseAnswer,
-    responses={404: _NO_LEASE},
+    responses={
+        403: refusal("Only an admin may have a place kept."),
+        404: _NO_LEASE,
+    },
 )
-async def release(lease_id: str, queue: Queue, who: Who) -> Response:
+async def release(
+    lease_id: str,
+    queue: Queue,
+    who: Who,
+    keep_place: Annotated[
+        bool,
+        Query(
+            description="Whether a request with the lease's key, within a minute, is "
+            "ahead of those that came after the lease's own request; for admins."
+        ),
+    ] = False,
+) -> Response:
     """Release the lease and cancel its unfinished jobs, including a running one.
 
     Releasing it again changes nothing.
     """
-    return await _with_jobs(queue, who, await queue.leases.release(who, lease_id))
+    lease = await queue.leases.release(who, lease_id, keep_place=keep_place)
+    return await _with_jobs(queue, who, lease)
 
 
 def _answer(queue: JobQueue, lease: Lease) -> LeaseAnswer:

@@ -1,0 +1,325 @@
+"""What ``sfq slurm`` keeps of a site's jobs, and what Slurm reports about them.
+
+The folder has a file for each job that asks for a lease or has one (``4711``: its environment),
+the command that acquires it (``4711.command``), and a mark if the job is held in Slurm until it
+can start (``4711.held``). Beside them: ``places``, those in ``asking`` that Slurm does not free,
+and ``watch``, the process id of ``sfq slurm watch``.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from typing import Self
+
+from sf_quantum.errors import QpuError
+from sf_quantum.files import parse_json
+from sf_quantum.qpu import TOKEN
+
+SLURM_SECONDS = 60.0
+# after SIGTERM
+END_SECONDS = 2.0
+# states of burst buffers
+STAGING, STAGED, PRE_RUN = "staging-in", "staged-in", "pre-run"
+_COLUMNS = (
+    "JobID:.12|,JobArrayID:.80|,State:.20|,Reason:.60|,UserID:.12|,PriorityLong:.24|,"
+    "BurstBufferState:.24|,BatchFlag:.4|,Requeue:.4|,BurstBuffer:.200"
+)
+_POOL = re.compile(r"PoolName\[\d+\]=(\w+) .*UsedSpace=(\d+)")
+_BUFFER = re.compile(r"JobID=(\d+) .*?Pool=(\w+) .*?UserID=[^(]*\((\d+)\)")
+
+
+class Asks(Enum):
+    """How far the request of a job is.
+
+    It is not its turn in its array, it waits for those ahead of it in Slurm's queue, the
+    QPU has it, or the QPU takes no requests of anybody.
+    """
+
+    LATER = "later"
+    NOT_YET = "waits"
+    ASKED = "asked"
+    CLOSED = "closed"
+
+
+class Why(Enum):
+    """Why a job is held in Slurm.
+
+    Slurm cannot start it, it has had a lease without nodes, its user has more than a share
+    of the places, or a controller that died has forgotten that it was to ask.
+    """
+
+    CANNOT = "cannot"
+    NODES = "nodes"
+    SHARE = "share"
+    FORGOTTEN = "forgotten"
+
+
+@dataclass(frozen=True)
+class Held:
+    """A job that waits for more than a lease.
+
+    :param losses: how often it had a lease without nodes
+    :param text: the reason, for the user
+    """
+
+    why: Why
+    losses: int = 0
+    text: str = ""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A job that asks for a lease, or has one.
+
+    :param written: when it was acquired, or the job began to ask, in epoch seconds
+    :param waited: seconds from then to the lease
+    :param pid: the process that asks
+    """
+
+    variables: Mapping[str, str] = field(default_factory=dict)
+    qpu: str = ""
+    written: float = 0.0
+    waited: float = 0.0
+    pid: int = 0
+    asks: Asks = Asks.LATER
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read a file; a malformed one is that of a job without a lease."""
+        first, *lines = text.splitlines() or [""]
+        variables = dict(line.split("=", 1) for line in lines if "=" in line)
+        match first.split():
+            case ["#", written, waited, pid, qpu, asks]:
+                with suppress(ValueError):
+                    numbers = float(written), float(waited), int(pid)
+                    return cls(variables, qpu, *numbers, Asks(asks))
+        return cls(variables)
+
+    def __str__(self) -> str:
+        first = f"# {self.written:.0f} {self.waited:.3f} {self.pid} {self.qpu or '-'}"
+        lines = [f"{first} {self.asks.value}"]
+        lines += [f"{k}={' '.join(v.split())}" for k, v in self.variables.items()]
+        return "\n".join(lines) + "\n"
+
+    @property
+    def token(self) -> str | None:
+        """The lease."""
+        tokens = (v for k, v in self.variables.items() if k.endswith(f"_{TOKEN}"))
+        return next(tokens, None)
+
+
+class Folder:
+    """What is kept of jobs, for nobody else to read."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def make(self) -> None:
+        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def jobs(self, suffix: str = "") -> set[int]:
+        """The jobs that have a file of a kind."""
+        names = (path.name for path in self.path.iterdir())
+        found = (re.fullmatch(rf"(\d+){re.escape(suffix)}", name) for name in names)
+        return {int(match[1]) for match in found if match}
+
+    def entry(self, job: int) -> Entry | None:
+        text = self._read(str(job))
+        return None if text is None else Entry.parse(text)
+
+    def write(self, job: int, entry: Entry) -> None:
+        self.replace(str(job), str(entry))
+
+    def command(self, job: int) -> list[str] | None:
+        """The arguments of ``sfq`` that acquire a job's lease."""
+        with suppress(ValueError):
+            words = parse_json(self._read(f"{job}.command") or "")
+            if isinstance(words, list):
+                return [str(word) for word in words]
+        return None
+
+    def held(self, job: int) -> Held | None:
+        text = self._read(f"{job}.held")
+        if text is None:
+            return None
+        match text.strip().split(" ", 2):
+            case [why, losses, *rest] if losses.isdecimal():
+                with suppress(ValueError):
+                    return Held(Why(why), int(losses), "".join(rest))
+        return Held(Why.CANNOT)
+
+    def hold(self, job: int, held: Held) -> None:
+        self.replace(f"{job}.held", f"{held.why.value} {held.losses} {held.text}\n")
+
+    def remove(self, job: int) -> None:
+        """Forget a job that neither asks for a lease nor has one."""
+        for name in (f"{job}", f"{job}.command"):
+            (self.path / name).unlink(missing_ok=True)
+
+    def end_asking(self, job: int) -> None:
+        """End the process that asks for a job's lease, if one is left."""
+        entry = self.entry(job)
+        if entry is None or not is_asking(entry.pid, job):
+            return
+        with suppress(ProcessLookupError):
+            os.kill(entry.pid, signal.SIGTERM)
+        deadline = time.monotonic() + END_SECONDS
+        while is_asking(entry.pid, job) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        if is_asking(entry.pid, job):
+            with suppress(ProcessLookupError):
+                os.kill(entry.pid, signal.SIGKILL)
+
+    def replace(self, name: str, text: str) -> None:
+        """Write a file, which others read whole or not at all."""
+        part = self.path / f"{name}.{os.getpid()}.part"
+        part.touch(0o600)
+        part.write_text(text, encoding="utf-8")
+        part.rename(self.path / name)
+
+    def sweep_parts(self) -> None:
+        """Remove what processes have left that were killed while they wrote."""
+        for part in self.path.glob("*.part"):
+            if not Path("/proc", part.name.split(".")[-2]).exists():
+                part.unlink(missing_ok=True)
+
+    def _read(self, name: str) -> str | None:
+        try:
+            return (self.path / name).read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return None
+
+
+def is_asking(pid: int, job: int) -> bool:
+    """Whether a process is another one that acquires a job's lease."""
+    if pid in (0, os.getpid()):
+        return False
+    try:
+        words = Path("/proc", str(pid), "cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return False
+    return b"acquire" in words and str(job).encode() in words
+
+
+@dataclass(frozen=True)
+class QueuedJob:
+    """A job in Slurm's queue.
+
+    :param name: Slurm's name of it, also for a task of an array
+    :param buffer: the state of its burst buffer, such as ``staged-in``
+    :param requeues: whether Slurm may queue it again; ``None`` for one without a script,
+        which cannot be
+    :param pool: the QPU that it asks for
+    """
+
+    id: int
+    name: str
+    state: str
+    reason: str
+    uid: int
+    priority: int
+    buffer: str
+    requeues: bool | None
+    pool: str
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """The order in which Slurm considers jobs, the first one first."""
+        return -self.priority, self.id
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """A place in ``asking``, as Slurm knows it."""
+
+    job: int
+    pool: str
+    uid: int
+
+
+def queue() -> dict[int, QueuedJob]:
+    """List the jobs that wait or run."""
+    jobs = {}
+    for line in slurm("squeue", "-a", "-h", "-O", _COLUMNS).splitlines():
+        id_, name, state, reason, uid, priority, buffer, *flags, directive = _columns(
+            line
+        )
+        if not (id_.isdecimal() and uid.isdecimal() and priority.isdecimal()):
+            continue
+        pool = re.search(r"pool=(\w+)", directive)
+        jobs[int(id_)] = QueuedJob(
+            *(int(id_), name, state, reason, int(uid), int(priority), buffer),
+            (flags[1] == "1") if flags[0] == "1" else None,
+            pool[1] if pool else "",
+        )
+    return jobs
+
+
+def _columns(line: str) -> list[str]:
+    columns = [column.strip() for column in line.split("|", 9)]
+    return columns + [""] * (10 - len(columns))
+
+
+def buffers() -> tuple[list[Buffer], dict[str, int]]:
+    """List the places in ``asking`` that are taken, and count them as Slurm does, by QPU.
+
+    Slurm 22.05 may count places of which it knows no job.
+    """
+    told = slurm("scontrol", "show", "burst")
+    known = [
+        Buffer(int(job), pool, int(uid)) for job, pool, uid in _BUFFER.findall(told)
+    ]
+    return known, {pool: int(used) for pool, used in _POOL.findall(told)}
+
+
+def cannot_start(program: str | None, jobs: Iterable[int]) -> dict[int, str]:
+    """Find the jobs that Slurm could not start if nothing ran, and why.
+
+    :param program: ``qpu-can-start``; ``None`` where the site has not built it
+    :returns: by job; a job about which nothing is known is not in it
+    """
+    words = [str(job) for job in jobs]
+    if program is None or not words:
+        return {}
+    reasons = {}
+    for line in slurm(program, *words).splitlines():
+        match line.split(" ", 2):
+            case [job, "no", why] if job.isdecimal():
+                reasons[int(job)] = why
+    return reasons
+
+
+def comment(job: str, text: str) -> None:
+    """Write what a job waits for to its record."""
+    # nothing of the wait depends on it
+    with suppress(QpuError):
+        slurm("scontrol", "update", f"JobId={job}", f"AdminComment={text}")
+
+
+def slurm(*command: str) -> str:
+    """Run a command of Slurm.
+
+    :raises QpuError: if it fails
+    """
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=SLURM_SECONDS,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise QpuError(f"{command[0]}: {error}") from error
+    if done.returncode != 0:
+        raise QpuError(f"{command[0]}: {done.stderr.strip()}")
+    return done.stdout.strip()
