@@ -12,6 +12,7 @@ import cmath
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from random import Random
 
 import numpy as np
@@ -97,11 +98,29 @@ def _run(
                     inner += made
                 branches = inner
             case _:
-                matrix = Operator(operation).data
+                matrix = _matrix(operation)
                 branches = [
                     (word, _applied(matrix, state, places)) for word, state in branches
                 ]
     return branches
+
+
+def _matrix(operation: Operation) -> Matrix:
+    if isinstance(operation, Gate) and operation.name in _standard_gates():
+        return _standard_matrix(operation.name, tuple(map(float, operation.params)))
+    return np.asarray(Operator(operation).data, np.complex128)
+
+
+@lru_cache(maxsize=1)
+def _standard_gates() -> dict[str, Gate]:
+    gates: dict[str, Gate] = get_standard_gate_name_mapping()
+    return gates
+
+
+@lru_cache(maxsize=10_000)
+def _standard_matrix(name: str, angles: tuple[float, ...]) -> Matrix:
+    gate = _standard_gates()[name].base_class(*angles)
+    return np.asarray(Operator(gate).data, np.complex128)
 
 
 def _bodies(
