@@ -16,10 +16,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Self, TypeAlias
 
+import numpy as np
 from dimod import SPIN, BinaryQuadraticModel, SampleSet
 
 from sf_quantum.errors import InputError
 from sf_quantum.qpu.jobs import number
+from sf_quantum.samplers.energies import difference
 from sf_quantum.samplers.parameters import SEEDS
 from sf_quantum.text import one_line
 
@@ -122,7 +124,7 @@ class Embedded:
         """
         if problem.answer is None:
             raise ValueError("no answer")
-        samples = self._decoded(problem.answer)
+        samples, largest = self._decoded(problem.answer)
         # in JSON's types, not in those of NumPy and of the client
         summary = {
             "reads": int(samples.record.num_occurrences.sum()),
@@ -135,6 +137,8 @@ class Embedded:
             "sampler": "dwave",
             "seed": self.seed,
         }
+        if largest:
+            summary["energies_recomputed"] = {"largest_difference": largest}
         if self.chains is not None:
             samples = self._unembedded(samples)
             weights = samples.record.num_occurrences
@@ -150,7 +154,8 @@ class Embedded:
         samples.info.update(summary)
         return samples
 
-    def _decoded(self, answer: ProblemAnswer) -> SampleSet:
+    def _decoded(self, answer: ProblemAnswer) -> tuple[SampleSet, float]:
+        """Read samples of the qubits, and how far the answer's energies are from theirs."""
         from dwave.cloud.coders import decode_qp_numpy
 
         # an array of this width is made of it
@@ -168,7 +173,13 @@ class Embedded:
             self.target,
             num_occurrences=decoded["num_occurrences"],
         )
-        return read
+        energies = np.asarray(decoded["energies"], dtype=np.float64)
+        if (
+            energies.shape != read.record.energy.shape
+            or not np.isfinite(energies).all()
+        ):
+            raise ValueError("its energies are not a number for each sample")
+        return read, difference(self.target, energies, read.record.energy)
 
     def _unembedded(self, samples: SampleSet) -> SampleSet:
         from dwave.embedding import unembed_sampleset

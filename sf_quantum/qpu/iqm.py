@@ -8,7 +8,7 @@ and does not tell the time that is billed, a position in the queue or a calibrat
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar
 from urllib.parse import quote
@@ -28,6 +28,7 @@ from sf_quantum.qpu.jobs import (
     State,
     Task,
     Topology,
+    WrongAnswer,
     count,
     number,
 )
@@ -51,8 +52,6 @@ STATES: Mapping[str, State] = {
     "failed": "Failed",
     "cancelled": "Cancelled",
 }
-# of a circuit, in answers
-MOST_BITS = 100_000
 # the code with which a job that is over cannot be cancelled
 OVER_ALREADY = "illegal_job_status"
 # what a set of calibrations tells, by our names: begin and end of its name, and the factor
@@ -198,9 +197,10 @@ class IqmServer(Gates):
             failure = _messages(told.get("errors")) or "no reason given"
         elif state == "Completed":
             path = f"/jobs/{quote(job_id)}/artifacts/measurement_counts"
-            several = number_of(parse_json(task.payload))
+            content = parse_json(task.payload)
+            several = number_of(content)
             answer = self._api.send("GET", path, result_of=task)
-            counters = self._counters(answer.body, several or 1)
+            counters = self._counters(answer.body, read(content))
             text = {"counters": counters} if several else {"counter": counters[0]}
             info: dict[str, JSON] = {
                 "qpu": self.name,
@@ -233,13 +233,14 @@ class IqmServer(Gates):
             raise QpuError(f"{self._who}: unknown state {str(word)[:40]!r}")
         return state
 
-    def _counters(self, body: bytes, circuits: int) -> list[dict[str, int]]:
+    def _counters(
+        self, body: bytes, circuits: Sequence[NativeCircuit]
+    ) -> list[dict[str, int]]:
         """Read the counts of each circuit, with the last bit first as in Qiskit."""
         try:
-            told = [_counter(mapping(one)) for one in _lists(parse_json(body))]
-            if len(told) != circuits:
-                raise ValueError("not of all circuits")
-            return told
+            told = _lists(parse_json(body))
+            pairs = zip(told, circuits, strict=True)
+            return [_counter(mapping(one), circuit) for one, circuit in pairs]
         except (
             ArithmeticError,
             AttributeError,
@@ -248,7 +249,7 @@ class IqmServer(Gates):
             ValueError,
         ) as error:
             message = f"{self._who}: its answer has no counts of bit strings"
-            raise QpuError(message) from error
+            raise WrongAnswer(message, body.decode(errors="replace")) from error
 
 
 class _Submitted(BaseModel):
@@ -267,11 +268,13 @@ def _circuit(name: str, circuit: NativeCircuit) -> dict[str, JSON]:
     return {"name": f"circuit_{name}", "instructions": instructions}
 
 
-def _counter(told: Mapping[str, JSON]) -> dict[str, int]:
+def _counter(told: Mapping[str, JSON], circuit: NativeCircuit) -> dict[str, int]:
     keys = [key.split("_") for key in _texts(told["measurement_keys"])]
-    bits = int(keys[0][1])
+    bits = circuit.bits
     places = [bits - 1 - int(bit) for _, _, bit in keys]
-    if not 0 <= min(places) <= max(places) < bits <= MOST_BITS:
+    measured = {one.bit for one in circuit.operations if one.name == "measure"}
+    known = sorted(bits - 1 - bit for bit in measured)
+    if {int(own) for _, own, _ in keys} != {bits} or sorted(places) != known:
         raise ValueError("not of this circuit")
     counter: dict[str, int] = {}
     for word, reads in mapping(told["counts"]).items():

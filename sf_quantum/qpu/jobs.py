@@ -109,6 +109,17 @@ class UnknownJob(QpuError):
         self.lease_lost = lease_lost
 
 
+class WrongAnswer(QpuError):
+    """The vendor answers what cannot be read.
+
+    :param answer: what it has sent, for the operator of a service
+    """
+
+    def __init__(self, message: str, answer: str) -> None:
+        super().__init__(message)
+        self.answer = answer
+
+
 @dataclass(frozen=True)
 class Task:
     """One attempt at a job, or at a slice of its shots.

@@ -48,6 +48,7 @@ from sf_quantum.qpu.jobs import (
     State,
     Task,
     UnknownJob,
+    WrongAnswer,
     count,
     counter,
     number,
@@ -317,11 +318,11 @@ class _Pasqal(QrmiQpu):
         """Read counts of bit strings, and ``info`` if there is any, as from our service."""
         try:
             content = mapping(parse_json(result))
-            counts, info = counter(content.get("counter")), content.get("info")
+            counts = counter(content.get("counter"))
         except ValueError as error:
             message = f"{self._who}: its answer has no counts of bit strings"
-            raise QpuError(message) from error
-        return counts, info if isinstance(info, dict) else {}
+            raise WrongAnswer(message, result) from error
+        return counts, mapping(content.get("info"))
 
     def describe(self) -> Description:
         """See :meth:`Qpu.describe`; read from the device's specs."""
@@ -372,7 +373,7 @@ class _Pasqal(QrmiQpu):
         with self._errors():
             word = _state(self._ask(lambda client: client.task_status(job_id)))
         if (state := STATES.get(word)) is None:
-            raise QpuError(f"{self._who}: unknown state {word!r}")
+            raise QpuError(f"{self._who}: unknown state {word[:40]!r}")
         return Progress(state)
 
     def result(self, job_id: str, task: Task) -> Outcome:

@@ -14,7 +14,8 @@ from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
 from sf_quantum.net.transport import ANSWER_BYTES, Client, Response, Unreachable
 from sf_quantum.qpu import AuthenticationError
-from sf_quantum.qpu.jobs import LeaseLost, NotAccepted, Task, UnknownJob
+from sf_quantum.qpu.jobs import LeaseLost, NotAccepted, Task, UnknownJob, WrongAnswer
+from sf_quantum.text import shortened
 
 # of a result, which may be large
 RESULT_SECONDS = 90.0
@@ -73,7 +74,7 @@ class RestApi:
             first = error.errors(include_url=False, include_input=False)[0]
             where = ".".join(map(str, first["loc"])) or "it"
             text = f"{self._name}: malformed answer: {where}: {first['msg']}"
-            raise QpuError(text) from error
+            raise WrongAnswer(text, body.decode(errors="replace")) from error
 
     def send(
         self,
@@ -118,7 +119,7 @@ class RestApi:
     def reason(self, response: Response) -> str:
         """Write a message with the vendor's own reason for a refusal."""
         told = response.json().get(self._reason) or f"HTTP status {response.status}"
-        return f"{self._name}: {told}"
+        return f"{self._name}: {shortened(str(told))}"
 
     def _refusal(self, response: Response) -> QpuError | InputError:
         status, text = response.status, self.reason(response)

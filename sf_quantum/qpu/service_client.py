@@ -20,6 +20,7 @@ from sf_quantum.net.transport import (
 )
 from sf_quantum.qpu import AuthenticationError, read_token
 from sf_quantum.qpu.jobs import LeaseLost
+from sf_quantum.text import shortened
 
 LEASE_HEADER = "X-SFQ-Lease"
 # a service that is being restarted is back in less
@@ -181,4 +182,4 @@ def refusal(response: Response) -> str:
     content = response.json()
     detail = content.get("detail") or f"HTTP status {response.status}"
     field = content.get("field")
-    return f"{field}: {detail}" if field else str(detail)
+    return shortened(f"{field}: {detail}" if field else str(detail))

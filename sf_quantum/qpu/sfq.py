@@ -48,6 +48,7 @@ from sf_quantum.qpu.jobs import (
     Timing,
     Topology,
     UnknownJob,
+    WrongAnswer,
     count,
     counter,
     number,
@@ -612,7 +613,8 @@ class SfqQpu(Qpu):
                 info = parse_json(text[end + len(INFO) : -1])
                 if text.endswith("}") and isinstance(info, dict):
                     return Result(f"{text[:end]}}}", info)
-        raise QpuError(f"{self.service.name}: the result of job {job_id} is malformed")
+        message = f"{self.service.name}: the result of job {job_id} is malformed"
+        raise WrongAnswer(message, text)
 
     def _submit(self, job: dict[str, JSON]) -> tuple[bool, dict[str, JSON]]:
         """Submit a job, under a new key if an earlier attempt failed or was cancelled.

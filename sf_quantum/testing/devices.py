@@ -36,7 +36,7 @@ from typing import TypeVar, cast, get_args
 import pytest
 from dimod import SampleSet
 
-from sf_quantum.errors import InputError
+from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
 from sf_quantum.qpu.jobs import Kind, NotAccepted, Outcome, State, Task, UnknownJob
 from sf_quantum.samplers.neutral_atom import NeutralAtomSampler
@@ -44,7 +44,7 @@ from sf_quantum.samplers.problem import FieldError, document
 from sf_quantum.service import device as devices
 from sf_quantum.service.device.protocol import Device, Recovery
 from sf_quantum.service.domain.jobs import Size
-from sf_quantum.testing.qpus import PHOTONIC, problem, sequence
+from sf_quantum.testing.qpus import PHOTONIC, Lie, problem, sequence
 
 T = TypeVar("T")
 #: shots of each job: enough for any working device to find the optimum of two variables
@@ -55,6 +55,14 @@ SECONDS = 150.0
 MOST_POLLS = 200
 #: seconds that a poll waits for, from which on a cancellation has to end it
 WORTH_ENDING = 0.5
+#: lies about a result, which has failed then
+RESULTS: tuple[Lie, ...] = (
+    *("kind", "variables", "more reads", "fewer reads", "not finite", "not JSON"),
+)
+#: characters of a text that a vendor wrote, with what the device adds to it
+MOST_CHARACTERS = 1000
+#: seconds that a vendor may bill beside those that have passed
+SPARE_SECONDS = 2.0
 #: how often a measurement is made of which one is to succeed
 TRIES = 5
 #: flips one qubit of two, by a gate that is native to some: every error-free shot is 01,
@@ -372,6 +380,100 @@ class DeviceContract:
             assert over(again, job_id, task) == "Completed"
             assert_completed(again.result(job_id, task), task)
 
+    # what its vendor answers is checked before it counts
+
+    @pytest.fixture
+    def make_lying(self) -> Callable[[Lie], Device | None]:
+        """Return what makes a device whose vendor tells a lie.
+
+        Override it with a stand-in that lies; ``None`` if it has no words for a lie. A
+        device that controls its hardware itself has no vendor.
+        """
+        pytest.skip("make_lying() is not overridden: no vendor lies")
+
+    @pytest.mark.parametrize("lie", RESULTS)
+    def test_a_result_that_is_not_one_of_its_job_is_none(
+        self, make_lying: Callable[[Lie], Device | None], lie: Lie
+    ) -> None:
+        with lying(make_lying, lie) as device:
+            for task in self.tasks(device):
+                outcome = outcome_of(device, task)
+                told = f"a result with a lie about {lie!r} is taken for one of its job"
+                assert outcome is None or outcome.result is None, told
+                if outcome is not None:
+                    assert_plain(outcome.failure)
+
+    def test_energies_are_those_of_the_samples(
+        self, make_lying: Callable[[Lie], Device | None]
+    ) -> None:
+        with lying(make_lying, "energies") as device:
+            for task in self.tasks(device):
+                if task.kind != "problem":
+                    continue
+                outcome = outcome_of(device, task)
+                assert outcome is not None
+                assert outcome.result is not None
+                assert_completed(outcome, task)
+                told = "info['energies_recomputed'] tells of other energies"
+                assert "energies_recomputed" in outcome.result.info, told
+
+    def test_one_id_for_two_jobs_fails_the_second(
+        self, make_lying: Callable[[Lie], Device | None]
+    ) -> None:
+        with lying(make_lying, "one id") as device:
+            task, *_ = self.tasks(device)
+            job_id = submitted(device, task)
+            with pytest.raises(InputError) as refused:
+                submitted(device, replace(task, tag=new_tag()))
+            assert_plain(str(refused.value))
+            assert over(device, job_id, task) == "Completed"
+            assert_completed(device.result(job_id, task), task)
+
+    def test_no_more_time_counts_than_has_passed(
+        self, make_lying: Callable[[Lie], Device | None]
+    ) -> None:
+        with lying(make_lying, "times") as device:
+            for task in self.tasks(device):
+                began = time.monotonic()
+                outcome = outcome_of(device, task)
+                assert outcome is not None
+                most = 1.02 * (time.monotonic() - began) + SPARE_SECONDS
+                for seconds in (outcome.qpu_seconds, outcome.seconds):
+                    assert seconds is None or 0 <= seconds <= most
+                assert_completed(outcome, task)
+
+    def test_texts_are_short_and_printable(
+        self, make_lying: Callable[[Lie], Device | None]
+    ) -> None:
+        with lying(make_lying, "texts") as device:
+            for task in self.tasks(device):
+                outcome = outcome_of(device, task)
+                assert outcome is not None
+                assert outcome.result is None
+                assert_plain(outcome.failure)
+
+    def test_it_has_no_numbers_that_cannot_be(
+        self, make_lying: Callable[[Lie], Device | None]
+    ) -> None:
+        if (made := make_lying("status")) is None:
+            pytest.skip("the vendor has no words for a lie about itself")
+        with closing(made) as device:
+            for _ in range(3):
+                device.refresh()
+            status, told = device.status, device.description
+            assert 0 <= status.eta_seconds < 1e12
+            assert 0 <= status.queue_length < 1e12
+            assert 0 <= told.qubits < 1e12
+            for text in (status.reason, status.trouble, told.technology):
+                assert len(text) <= MOST_CHARACTERS
+                assert text.isprintable()
+            assert told.timing is None or 0 <= told.timing.job_seconds(100) < math.inf
+            text = json.dumps(told.calibration, allow_nan=False, ensure_ascii=False)
+            assert text.isprintable()
+            assert device.calibration_age is None or device.calibration_age >= 0
+            assert device.price is None or 0 <= device.price < math.inf
+            assert 0 <= device.cost({"num_reads": 100}).qpu_seconds < math.inf
+
     def test_a_tag_that_was_never_used(self, device: Device) -> None:
         assert device.find(new_tag()) is None
 
@@ -492,6 +594,36 @@ def over(device: Device, job_id: str, task: Task) -> State:
 def checked(device: Device, task: Task) -> Size:
     """Check a job as the queue does when it is submitted."""
     return device.check(task.kind, json.loads(task.payload), task.parameters)
+
+
+@contextmanager
+def lying(make: Callable[[Lie], Device | None], lie: Lie) -> Iterator[Device]:
+    """Make a device whose vendor lies about its jobs, and close it in the end.
+
+    Ends the test if it has no words for this lie.
+    """
+    if (device := make(lie)) is None:
+        pytest.skip(f"the vendor has no words for a lie about {lie!r}")
+    with closing(device):
+        yield refreshed(device)
+
+
+def outcome_of(device: Device, task: Task) -> Outcome | None:
+    """Run a job; ``None`` if its result cannot be read."""
+    job_id = submitted(device, task)
+    over(device, job_id, task)
+    try:
+        return device.result(job_id, task)
+    except QpuError as error:
+        assert_plain(str(error))
+        return None
+
+
+def assert_plain(text: str | None) -> None:
+    """Check that a text says something, and that a log, a page or a terminal can have it."""
+    assert text, "no reason is told"
+    assert len(text) <= MOST_CHARACTERS, f"{len(text)} characters"
+    assert text.isprintable(), f"not printable: {text!a:.100}"
 
 
 def assert_completed(outcome: Outcome, task: Task) -> None:

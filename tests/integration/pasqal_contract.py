@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,9 @@ import pytest
 from sf_quantum import qpu
 from sf_quantum.files import JSON
 from sf_quantum.qpu import Qpu
-from sf_quantum.testing.qpus import JobContract
+from sf_quantum.testing.qpus import JobContract, Lie
+from tests import lying
+from tests.lying import Liars
 
 URL, SLOW_URL = "PASQAL_CONTRACT_URL", "PASQAL_CONTRACT_SLOW_URL"
 
@@ -47,3 +50,12 @@ class TestPasqalLocal(JobContract):
     @pytest.fixture
     def slow_driver(self, tmp_path: Path) -> Qpu:
         return driver_at(os.environ[SLOW_URL], tmp_path)
+
+    @pytest.fixture
+    def make_lying(self, tmp_path: Path) -> Iterator[Callable[[Lie], Qpu | None]]:
+        def make(lie: Lie) -> Qpu | None:
+            url = liars.url(lie)
+            return None if url is None else driver_at(url, tmp_path)
+
+        with Liars(lying.warden, os.environ[URL]) as liars:
+            yield make

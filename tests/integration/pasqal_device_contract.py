@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -18,8 +18,10 @@ from sf_quantum.net.transport import Client
 from sf_quantum.service.device.protocol import Device
 from sf_quantum.service.device.qpu import QpuDevice
 from sf_quantum.testing.devices import DeviceContract
-from sf_quantum.testing.qpus import sequence
+from sf_quantum.testing.qpus import Lie, sequence
+from tests import lying
 from tests.integration.services import QpuService
+from tests.lying import Liars
 from tests.service import running_service
 from tests.waiting import until
 
@@ -126,3 +128,12 @@ class TestPasqalLocal(DeviceContract):
     @pytest.fixture
     def make_lasting(self, tmp_path: Path) -> Callable[[], Device]:
         return device_at(os.environ[LASTING_URL], tmp_path, 1.0)
+
+    @pytest.fixture
+    def make_lying(self, tmp_path: Path) -> Iterator[Callable[[Lie], Device | None]]:
+        def make(lie: Lie) -> Device | None:
+            url = liars.url(lie)
+            return None if url is None else device_at(url, tmp_path, 0.1)()
+
+        with Liars(lying.warden, os.environ[URL]) as liars:
+            yield make

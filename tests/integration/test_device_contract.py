@@ -20,9 +20,12 @@ from sf_quantum.service.device.protocol import Device
 from sf_quantum.service.device.qpu import QpuDevice
 from sf_quantum.service.twin import Original, TwinDevice
 from sf_quantum.testing.devices import DeviceContract
+from sf_quantum.testing.qpus import Lie
+from tests import lying
 from tests.integration import pasqal_device_contract as pasqal
 from tests.integration.services import QpuService
 from tests.integration.test_qrmi_client import alone as alone
+from tests.lying import Liars
 from tests.service import UntilInterrupted, running_service
 from tests.vendor import VendorProcess
 
@@ -64,6 +67,11 @@ def device_at(url: str, poll_seconds: float) -> Callable[[], Device]:
     )
 
 
+def _at(url: str | None, make: Callable[[str], Device]) -> Device | None:
+    """Make a device whose vendor is at a URL, if it is anywhere."""
+    return None if url is None else make(url)
+
+
 class TestTwin(DeviceContract):
     """The twin of another service's device."""
 
@@ -100,6 +108,15 @@ class TestQpu(DeviceContract):
             yield device_at(vendor.url, 0.1)
 
     @pytest.fixture
+    def make_lying(self) -> Iterator[Callable[[Lie], Device | None]]:
+        device = EmulatedDevice(technology="superconducting", qubits=20, time_scale=0)
+        with (
+            running_service(device, tcp=True) as vendor,
+            Liars(lying.ours, vendor.url) as liars,
+        ):
+            yield lambda lie: _at(liars.url(lie), lambda url: device_at(url, 0.1)())
+
+    @pytest.fixture
     def make_lasting(self, tmp_path: Path) -> Iterator[Callable[[], Device]]:
         # apart from the tests, which look for threads of the device
         options = "--technology superconducting --time-scale 1e6 --socket"
@@ -123,15 +140,27 @@ class TestDWave(DeviceContract):
         vendor = QpuService(folder, "--qubits", "100", "--time-scale", time_scale)
         token_file = vendor.with_tokens("ada")
         vendor.start()
-        url = f"{vendor.url}/sapi/v2"
-        yield lambda: QpuDevice.from_config(
-            {
-                "qpu": "dwave",
-                "config": {"url": url, "tokenFile": token_file},
-                "poll_seconds": poll_seconds,
-            }
-        )
+        yield lambda: self.device_of(vendor.url, token_file, poll_seconds)
         vendor.kill()
+
+    def device_of(self, url: str, token_file: str, poll_seconds: float) -> Device:
+        config: JSON = {"url": f"{url}/sapi/v2", "tokenFile": token_file}
+        return QpuDevice.from_config(
+            {"qpu": "dwave", "config": config, "poll_seconds": poll_seconds}
+        )
+
+    @pytest.fixture
+    def make_lying(self, tmp_path: Path) -> Iterator[Callable[[Lie], Device | None]]:
+        token = tmp_path / "token"
+        token.write_text("any")
+        device = EmulatedDevice(qubits=40, time_scale=0)
+        with (
+            running_service(device, tcp=True) as vendor,
+            Liars(lying.sapi, vendor.url) as liars,
+        ):
+            yield lambda lie: _at(
+                liars.url(lie), lambda url: self.device_of(url, str(token), 0.1)
+            )
 
     @pytest.fixture
     def make(self, tmp_path: Path) -> Iterator[Callable[[], Device]]:
@@ -171,6 +200,17 @@ class TestIqm(DeviceContract):
             yield self.gates(tmp_path, vendor.url, 0.1)
 
     @pytest.fixture
+    def make_lying(self, tmp_path: Path) -> Iterator[Callable[[Lie], Device | None]]:
+        device = EmulatedDevice(technology="superconducting", qubits=5, time_scale=0)
+        with (
+            running_service(device, tcp=True) as vendor,
+            Liars(lying.iqm, vendor.url) as liars,
+        ):
+            yield lambda lie: _at(
+                liars.url(lie), lambda url: self.gates(tmp_path, url, 0.1)()
+            )
+
+    @pytest.fixture
     def make_lasting(self, tmp_path: Path) -> Iterator[Callable[[], Device]]:
         options = "--technology superconducting --qubits 5 --time-scale 1e6"
         vendor = QpuService(tmp_path / "v", *options.split())
@@ -200,12 +240,21 @@ class TestAcme(DeviceContract):
         vendor.set(setup=1e12)
         return self.device_of(vendor, 1.0)
 
+    @pytest.fixture
+    def make_lying(
+        self, vendor: VendorProcess
+    ) -> Iterator[Callable[[Lie], Device | None]]:
+        with Liars(lying.acme, vendor.url) as liars:
+            yield lambda lie: _at(
+                liars.url(lie), lambda url: self.device_of(vendor, 0.1, url)()
+            )
+
     def device_of(
-        self, vendor: VendorProcess, poll_seconds: float
+        self, vendor: VendorProcess, poll_seconds: float, url: str = ""
     ) -> Callable[[], Device]:
         keys: dict[str, JSON] = {
             "qpu": "acme",
-            "config": vendor.config,
+            "config": {**vendor.config, "url": url or vendor.url},
             "poll_seconds": poll_seconds,
         }
         return lambda: QpuDevice.from_config(keys)

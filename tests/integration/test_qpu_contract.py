@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,10 +16,12 @@ from sf_quantum import qpu
 from sf_quantum.files import JSON
 from sf_quantum.qpu import Qpu
 from sf_quantum.service.device.emulator.device import EmulatedDevice
-from sf_quantum.testing.qpus import JobContract, QpuContract
+from sf_quantum.testing.qpus import JobContract, Lie, QpuContract
+from tests import lying
 from tests.integration import pasqal_contract
 from tests.integration.services import QpuService
 from tests.integration.test_qrmi_client import alone as alone
+from tests.lying import Liars
 from tests.service import running_service
 
 
@@ -49,11 +51,29 @@ class TestJobsOfSfq(JobContract):
         with _sfq(SLOW) as driver:
             yield driver
 
+    @pytest.fixture
+    def make_lying(self) -> Iterator[Callable[[Lie], Qpu | None]]:
+        device = EmulatedDevice(time_scale=0)
+        with (
+            running_service(device, tcp=True) as vendor,
+            Liars(lying.ours, vendor.url) as liars,
+        ):
+            yield lambda lie: _at(liars.url(lie), sfq_at)
+
+
+def _at(url: str | None, make: Callable[[str], Qpu]) -> Qpu | None:
+    """Make a client of the vendor at a URL, if it is anywhere."""
+    return None if url is None else make(url)
+
+
+def sfq_at(url: str) -> Qpu:
+    return qpu.load("sfq").from_config("one", {"url": url})
+
 
 @contextmanager
 def _sfq(time_scale: float) -> Iterator[Qpu]:
     with running_service(EmulatedDevice(time_scale=time_scale)) as service:
-        yield qpu.load("sfq").from_config("one", {"url": service.url})
+        yield sfq_at(service.url)
 
 
 class TestJobsOfDWave(JobContract):
@@ -73,19 +93,33 @@ class TestJobsOfDWave(JobContract):
         with _dwave(tmp_path, SLOW) as driver:
             yield driver
 
+    @pytest.fixture
+    def make_lying(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> Iterator[Callable[[Lie], Qpu | None]]:
+        pytest.importorskip("dwave.system", reason="the extra dwave is not installed")
+        monkeypatch.setenv("DWAVE_CACHE_HOME", str(tmp_path / "cache"))
+        device = EmulatedDevice(qubits=40, time_scale=0)
+        with (
+            running_service(device, tcp=True) as vendor,
+            Liars(lying.sapi, vendor.url) as liars,
+        ):
+            yield lambda lie: _at(liars.url(lie), lambda url: dwave_at(url, tmp_path))
+
 
 @contextmanager
 def _dwave(folder: Path, time_scale: float) -> Iterator[Qpu]:
     pytest.importorskip("dwave.system", reason="the extra dwave is not installed")
-    token = folder / "token"
-    token.write_text("any")
     device = EmulatedDevice(qubits=40, time_scale=time_scale)
     with running_service(device, tcp=True) as service:
-        config: dict[str, JSON] = {
-            "url": f"{service.url}/sapi/v2",
-            "tokenFile": str(token),
-        }
-        yield qpu.load("dwave").from_config("one", config)
+        yield dwave_at(service.url, folder)
+
+
+def dwave_at(url: str, folder: Path) -> Qpu:
+    token = folder / "token"
+    token.write_text("any")
+    config: dict[str, JSON] = {"url": f"{url}/sapi/v2", "tokenFile": str(token)}
+    return qpu.load("dwave").from_config("one", config)
 
 
 class TestJobsOfIqm(JobContract):
@@ -101,6 +135,18 @@ class TestJobsOfIqm(JobContract):
         with _iqm(tmp_path, SLOW) as driver:
             yield driver
 
+    @pytest.fixture
+    def make_lying(self, tmp_path: Path) -> Iterator[Callable[[Lie], Qpu | None]]:
+        pytest.importorskip("qrmi", reason="the package qrmi is not installed")
+        device = EmulatedDevice(
+            technology="superconducting", qubits=5, time_scale=0, name="one"
+        )
+        with (
+            running_service(device, tcp=True) as vendor,
+            Liars(lying.iqm, vendor.url) as liars,
+        ):
+            yield lambda lie: _at(liars.url(lie), lambda url: iqm_at(url, tmp_path))
+
 
 @contextmanager
 def _iqm(folder: Path, time_scale: float) -> Iterator[Qpu]:
@@ -109,14 +155,15 @@ def _iqm(folder: Path, time_scale: float) -> Iterator[Qpu]:
         technology="superconducting", qubits=5, time_scale=time_scale, name="one"
     )
     with running_service(device, tcp=True) as service:
-        environment: JSON = {
-            "QRMI_IQM_ISA_ENDPOINT": service.url,
-            "QRMI_IQM_ISA_TOKEN": "any",
-        }
-        entry: JSON = {"name": "one", "type": "iqm-server", "environment": environment}
-        file = folder / f"qrmi_config-{time_scale}.json"
-        file.write_text(json.dumps({"resources": [entry]}))
-        yield qpu.load("iqm-server").from_config("one", {"qrmiConfig": str(file)})
+        yield iqm_at(service.url, folder)
+
+
+def iqm_at(url: str, folder: Path) -> Qpu:
+    environment: JSON = {"QRMI_IQM_ISA_ENDPOINT": url, "QRMI_IQM_ISA_TOKEN": "any"}
+    entry: JSON = {"name": "one", "type": "iqm-server", "environment": environment}
+    file = folder / f"qrmi_config-{url.rpartition(':')[2]}.json"
+    file.write_text(json.dumps({"resources": [entry]}))
+    return qpu.load("iqm-server").from_config("one", {"qrmiConfig": str(file)})
 
 
 def test_jobs_of_pasqal_local(alone: list[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import socket
 import time
 from collections.abc import Callable
@@ -15,9 +16,10 @@ from sf_quantum.errors import QpuError
 from sf_quantum.qpu.jobs import Outcome, Progress, Task
 from sf_quantum.service.device.emulator import device as emulated
 from sf_quantum.service.device.emulator.device import EmulatedDevice
-from sf_quantum.service.device.protocol import Device
+from sf_quantum.service.device.protocol import Device, DeviceStatus
 from sf_quantum.testing import devices
 from sf_quantum.testing.devices import DeviceContract, closing
+from sf_quantum.testing.qpus import Lie
 
 D = TypeVar("D", bound=EmulatedDevice)
 CONTRACT = DeviceContract()
@@ -83,6 +85,62 @@ class Doubting(EmulatedDevice):
         except OSError as error:
             raise QpuError(str(error)) from error
         return super().submit(task)
+
+
+class Gullible(EmulatedDevice):
+    """Believes whatever its vendor says."""
+
+    lie: str = ""
+
+    def submit(self, task: Task) -> str:
+        job_id = super().submit(task)
+        if self.lie == "one id":
+            self.runs["the same"] = self.runs[job_id]
+            return "the same"
+        return job_id
+
+    def result(self, job_id: str, task: Task) -> Outcome:
+        outcome = super().result(job_id, task)
+        assert outcome.result is not None
+        told = json.loads(outcome.result.text)
+        match self.lie:
+            case "energies":
+                told["vectors"]["energy"]["data"][0] = -1000
+            case "times":
+                return replace(outcome, qpu_seconds=1e9)
+            case "texts":
+                return Outcome(failure="\x1b[2J")
+            case _:
+                told["variable_labels"] = ["somebody", "else"]
+        return replace(outcome, result=replace(outcome.result, text=json.dumps(told)))
+
+    @property
+    def status(self) -> DeviceStatus:
+        return DeviceStatus(eta_seconds=math.nan)
+
+
+@pytest.mark.parametrize(
+    ("lie", "test"),
+    [
+        ("energies", CONTRACT.test_energies_are_those_of_the_samples),
+        ("one id", CONTRACT.test_one_id_for_two_jobs_fails_the_second),
+        ("times", CONTRACT.test_no_more_time_counts_than_has_passed),
+        ("texts", CONTRACT.test_texts_are_short_and_printable),
+        ("status", CONTRACT.test_it_has_no_numbers_that_cannot_be),
+    ],
+)
+def test_a_device_that_believes_a_lie_is_found(
+    lie: Lie, test: Callable[[Callable[[Lie], Device | None]], None]
+) -> None:
+    with pytest.raises((AssertionError, pytest.fail.Exception)):
+        test(lambda told: Gullible(time_scale=0, lie=told))
+
+
+def test_a_device_that_believes_a_result_is_found() -> None:
+    with pytest.raises(AssertionError, match="'variables' is taken for one of its job"):
+        CONTRACT.test_a_result_that_is_not_one_of_its_job_is_none(
+            lambda told: Gullible(time_scale=0, lie=told), "variables"
+        )
 
 
 @pytest.fixture(autouse=True)

@@ -34,7 +34,7 @@ from sf_quantum.service.device.vendor_answers import Passed, VendorAnswers
 from sf_quantum.service.device.vendor_jobs import VendorJobs
 from sf_quantum.service.device.verification import WrongResult, verified
 from sf_quantum.text import shortened
-from tests.lies import Honest, circuit, honest, lies, problems, samples
+from tests.results import Honest, circuit, honest, lies, problems, samples
 from tests.service import example_bqm
 
 Content = dict[str, JSON]

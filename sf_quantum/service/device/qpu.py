@@ -48,6 +48,7 @@ from sf_quantum.qpu.jobs import (
     Progress,
     Task,
     UnknownJob,
+    WrongAnswer,
 )
 from sf_quantum.samplers.problem import FieldError
 from sf_quantum.service.device import problems, processes, vendor_answers
@@ -676,9 +677,13 @@ class QpuDevice(Device):
 
     def result(self, job_id: str, task: Task) -> Outcome:
         job = self._job(job_id)
-        outcome = self._about(
-            job_id, lambda jobs: self._priced(jobs).result(job_id, task)
-        )
+        try:
+            outcome = self._about(
+                job_id, lambda jobs: self._priced(jobs).result(job_id, task)
+            )
+        except WrongAnswer as error:
+            self._answers.unread(error, job_id, task)
+            raise
         # read now: the check of a large result takes a while
         ran, at_vendor = job.ran, self._answers.jobs.seconds_since(task.tag)
         passed = Passed(at_vendor, ran if job.ours else at_vendor or 0.0)

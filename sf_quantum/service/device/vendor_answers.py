@@ -30,6 +30,7 @@ from sf_quantum.qpu.jobs import (
     Task,
     Timing,
     Topology,
+    WrongAnswer,
     count,
     number,
 )
@@ -38,7 +39,7 @@ from sf_quantum.service.device.evidence import Evidence
 from sf_quantum.service.device.foreign import TooLarge, plain
 from sf_quantum.service.device.limits import ComputeLimits
 from sf_quantum.service.device.vendor_jobs import VendorJobs, WrongId
-from sf_quantum.text import MAX_CHARACTERS, shortened
+from sf_quantum.text import MAX_CHARACTERS, described, shortened
 
 # of the check of a result: one of 20 MB takes seconds, and a tenth of the memory
 LIMITS = ComputeLimits(memory_gib=8.0, cpu_seconds=300)
@@ -98,6 +99,10 @@ class VendorAnswers:
         except WrongId as error:
             self._evidence.keep(tag, str(error), str(told))
             raise
+
+    def unread(self, error: WrongAnswer, job_id: str, task: Task) -> None:
+        """Keep an answer that was to be a result, and cannot be read by the client."""
+        self._evidence.keep(task.tag, str(error), error.answer, {"job": job_id})
 
     def outcome(
         self, told: Outcome, job_id: str, task: Task, passed: Passed
@@ -205,12 +210,25 @@ class VendorAnswers:
 
 @contextmanager
 def bounded_errors() -> Iterator[None]:
-    """Have errors that are raised within be of one line, of bounded length."""
+    """Have errors that a client raises be ours, of one line of bounded length.
+
+    A client that trips over an answer has not been answered.
+    """
     try:
         yield
     except QuantumError as error:
         error.args = (shortened(str(error)) or type(error).__name__,)
         raise
+    except (
+        ArithmeticError,
+        AttributeError,
+        LookupError,
+        RecursionError,
+        TypeError,
+        ValueError,
+    ) as error:
+        detail = f"{type(error).__name__}: {described(error)}"
+        raise QpuError(f"a malformed answer: {detail}") from error
 
 
 def progress(told: Progress) -> Progress:
