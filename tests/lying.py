@@ -13,7 +13,7 @@ import random
 import struct
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -43,20 +43,31 @@ class _Handler(BaseHTTPRequestHandler):
             return
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         own = {k: v for k, v in self.headers.items() if k.lower() not in HOP}
-        connection = HTTPConnection(self.server.upstream, timeout=60)
-        connection.request(self.command, self.path, body, own)
-        answer = connection.getresponse()
-        content = self.server.changed(self.command, self.path, answer.read())
-        self.send_response_only(answer.status)
-        for name, value in answer.getheaders():
+        # who has asked, or who is asked, may be gone at any time
+        with suppress(OSError):
+            self.answer(*self.ask(body, own))
+        self.close_connection = True
+
+    def ask(
+        self, body: bytes, headers: dict[str, str]
+    ) -> tuple[int, list[tuple[str, str]], bytes]:
+        """Pass the request on."""
+        with closing(HTTPConnection(self.server.upstream, timeout=60)) as connection:
+            connection.request(self.command, self.path, body, headers)
+            answer = connection.getresponse()
+            return answer.status, answer.getheaders(), answer.read()
+
+    def answer(self, status: int, headers: list[tuple[str, str]], body: bytes) -> None:
+        """Pass the answer back, or a lie in its place."""
+        content = self.server.changed(self.command, self.path, body)
+        self.send_response_only(status)
+        for name, value in headers:
             if name.lower() not in HOP:
                 self.send_header(name, value)
         self.send_header("Content-Length", str(len(content)))
         self.send_header("Connection", "close")
         self.end_headers()
         self.wfile.write(content)
-        connection.close()
-        self.close_connection = True
 
     def log_message(self, *_: str) -> None:
         """Say nothing."""
@@ -88,9 +99,6 @@ class Lying(ThreadingHTTPServer):
             return body
         told = self.change(method, path, content)
         return told if isinstance(told, bytes) else json.dumps(told).encode()
-
-    def handle_error(self, *_: object) -> None:
-        """Say nothing of clients that have gone."""
 
 
 @contextmanager

@@ -82,6 +82,7 @@ class Vendor:
     :param lease: that is held, if any
     :param jobs: their states by id
     :param under: each job that was asked about, with the lease
+    :param state: of a new job
     """
 
     told: QpuStatus = STATUS
@@ -96,6 +97,7 @@ class Vendor:
     jobs: dict[str, State] = field(default_factory=dict)
     under: list[tuple[str, str]] = field(default_factory=list)
     outcome: Outcome = COMPLETED
+    state: State = "Running"
 
     def called(self, method: str, password: str | None = None) -> None:
         self.calls[method] += 1
@@ -202,7 +204,7 @@ class Acme(AcmeLeases):
     def submit(self, task: Task) -> str:
         vendor = self.asked("submit", task.tag)
         job_id = f"job-{len(vendor.jobs)}"
-        vendor.jobs[job_id] = "Running"
+        vendor.jobs[job_id] = vendor.state
         return job_id
 
     def find(self, tag: str) -> str | None:
@@ -1148,6 +1150,116 @@ def test_the_time_of_a_job_whose_start_was_not_seen_is_not_learnt(
     device.submit(TASK)
     (own,) = device._jobs.values()
     assert own.expected_seconds == 0.5
+
+
+# what the vendor answers is checked before it counts
+
+
+def test_a_result_that_is_not_json_is_a_failed_job_over_http(
+    make: Callable[..., QpuDevice], acme: Vendor, tmp_path: Path
+) -> None:
+    acme.state = "Completed"
+    acme.outcome = Outcome(Result('{"x": <<<not json>>>}'), qpu_seconds=1e9)
+    job: dict[str, JSON] = {"problem": example_bqm(), "idempotency_key": "a"}
+    job["parameters"] = {"num_reads": 5}
+    with running_service(make(), state=tmp_path / "service.sqlite") as service:
+        until(lambda: service.queue.device.status.online, "it is online")
+        lease = service.acquire()
+        told = service.ask("POST", "/v1/jobs?wait=60", job, lease=lease)
+        assert told.status in (200, 201), told
+        id_ = service.until(lease, "Failed")
+        failed = service.ask("GET", f"/v1/jobs/{id_}").json()
+        result = service.ask("GET", f"/v1/jobs/{id_}/result")
+    reason = "the QPU's result is not one of this job: it is not JSON"
+    assert str(failed["note"]).startswith(
+        f"{reason}; the vendor tells qpu_seconds 1e+09"
+    )
+    assert float(str(failed["qpu_seconds"])) < 1000
+    assert result.status == 409
+    (file,) = (tmp_path / "vendor-evidence").iterdir()
+    assert "it had for" in file.read_text()
+
+
+def test_one_id_for_two_jobs_fails_the_second(
+    make: Callable[..., QpuDevice],
+    acme: Vendor,
+    monkeypatch: pytest.MonkeyPatch,
+    folder: Path,
+) -> None:
+    def submit(self: Acme, task: Task) -> str:
+        self.asked("submit", task.tag).jobs["job-0"] = "Running"
+        return "job-0"
+
+    monkeypatch.setattr(Acme, "submit", submit)
+    monkeypatch.setattr(Acme, "find", lambda *_: "job-0")
+    monkeypatch.setattr(Acme, "others", lambda *_: ["job-0", "job-1"])
+    device, after = make(), make()
+    device.keep_in(folder)
+    other = replace(TASK, tag="b-1")
+    assert device.submit(TASK) == device.submit(TASK) == "job-0"
+    after.keep_in(folder)
+    for one in (device, after):
+        with pytest.raises(InputError, match="that of an earlier submission"):
+            one.submit(other)
+        with pytest.raises(InputError, match="that of an earlier submission"):
+            one.find("b-1")
+        assert one.find("a-1") == "job-0"
+        # what is another submission's is not cancelled as surplus of this one
+        assert one.others("b-1", "job-2") == ["job-1"]
+        assert one.poll("job-0", TASK).state == "Running"
+
+
+WRONG = "\x1b[2J" + "x" * 10**6
+
+
+@pytest.mark.parametrize(
+    "error", [KeyError(WRONG), ValueError(WRONG), RecursionError(), QpuError(WRONG)]
+)
+def test_an_error_of_a_client_is_a_malformed_answer(
+    device: QpuDevice, acme: Vendor, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fails(*_: str | Task) -> None:
+        raise error
+
+    job = device.submit(TASK)
+    calls: list[Callable[[], Progress | Outcome | str | None]] = [
+        lambda: device.poll(job, TASK),
+        lambda: device.result(job, TASK),
+        lambda: device.cancel(job),
+        lambda: device.find("a-1"),
+        lambda: submitted(device),
+    ]
+    with monkeypatch.context() as patch:
+        for method in ("submit", "poll", "result", "cancel", "find"):
+            patch.setattr(Acme, method, fails)
+        for call in calls:
+            until(lambda: device._vendor.left == 0, "it is asked again")
+            with pytest.raises(QpuError) as caught:
+                call()
+            assert len(str(caught.value)) < 1000
+            assert str(caught.value).isprintable()
+        patch.setattr(Acme, "status", fails)
+        device.refresh()
+        assert device.status.trouble.isprintable()
+    until(lambda: refreshed(device).online, "it is online")
+
+
+@pytest.mark.parametrize("token", ["", "a\nb", "x" * 10_000])
+def test_a_token_that_is_none_is_no_lease(
+    device: QpuDevice, monkeypatch: pytest.MonkeyPatch, token: str
+) -> None:
+    monkeypatch.setattr(Acme, "acquire_waiting", lambda *_, **__: token)
+    with pytest.raises(NotAccepted, match="a token"):
+        device.submit(TASK)
+
+
+@pytest.mark.parametrize("told", [math.nan, math.inf, -math.inf, -1.0, 0.0, 1e300])
+def test_a_lease_is_renewed_now_and_then_whatever_is_told(
+    told: float,
+) -> None:
+    seconds = vendor_lease._pause(told)
+    assert vendor_lease.RENEWAL_SECONDS <= seconds <= vendor_lease.MAX_RENEWAL_SECONDS
+    assert vendor_lease._pause(None) == math.inf
 
 
 # a kind without jobs
