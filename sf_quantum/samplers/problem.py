@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-import sys
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
 from sf_quantum.errors import InputError
@@ -12,6 +12,14 @@ from sf_quantum.files import JSON, mapping
 
 if TYPE_CHECKING:
     from dimod.core.sampler import Sampler
+
+# Larger biases and their sums would overflow in a sampler.
+MAX_BIAS = 1e100
+# Numbers that are labels have to fit into 64 bits, as dimod needs it.
+MAX_NUMBER = 2**63
+# Different labels with the same hash: a label is compared with each of these. Only lists
+# can have more, if they are made for that.
+MAX_SAME_HASH = 64
 
 
 #: what is wrong with a whole number beyond 2**53, followed by the closest double
@@ -73,9 +81,9 @@ def check(bqm: JSON, field: str = "bqm") -> dict[str, JSON]:
 
     :param field: the name of the BQM in errors
     :returns: the same BQM
-    :raises FieldError: if it is not a BQM, has no variables, or has a bias that is not
-        a finite number, or a whole number that a double rounds
-        or that does not fit into 64 bits
+    :raises FieldError: if it is not a BQM, has no variables, has a label that dimod cannot
+        read, or a bias that is not a finite number, or larger than :data:`MAX_BIAS`, or a
+        whole number that a double rounds or that does not fit into 64 bits
     """
     if not isinstance(bqm, dict) or bqm.get("type") != "BinaryQuadraticModel":
         raise FieldError(
@@ -89,12 +97,8 @@ def check(bqm: JSON, field: str = "bqm") -> dict[str, JSON]:
     if not isinstance(schema, str) or not schema.startswith("3."):
         raise FieldError(f"{field}.version", "expected bqm_schema 3.x")
     _check_finite([bqm.get("offset")], f"{field}.offset", single=True)
-    names = f"{field}.variable_labels"
-    labels = [_label(label, names) for label in _list(bqm, field, "variable_labels")]
-    if not labels:
-        raise FieldError(names, "the problem has no variables")
-    if len({*labels}) < len(labels):
-        raise FieldError(names, "two variables have the same label")
+    labels = _list(bqm, field, "variable_labels")
+    _check_labels(labels, f"{field}.variable_labels")
     linear = _list(bqm, field, "linear_biases", len(labels))
     _check_finite(linear, f"{field}.linear_biases")
     quadratic = _list(bqm, field, "quadratic_biases")
@@ -150,11 +154,32 @@ def given(sampler: Sampler, parameters: Mapping[str, JSON]) -> dict[str, JSON]:
     return own
 
 
-def _label(label: JSON, field: str) -> str | int | float | tuple[str, ...]:
-    if isinstance(label, str | int | float):
+def _check_labels(labels: list[JSON], field: str) -> None:
+    if not labels:
+        raise FieldError(field, "the problem has no variables")
+    # what dimod makes of them
+    read = [_label(label, field) for label in labels]
+    same = Counter(map(hash, read)).most_common(1)[0][1]
+    if same > MAX_SAME_HASH:
+        detail = f"{same} labels have the same hash; at most {MAX_SAME_HASH}"
+        raise FieldError(field, detail)
+    if len({*read}) < len(read):
+        raise FieldError(field, "two variables have the same label")
+
+
+def _label(label: JSON, field: str) -> Hashable:
+    if isinstance(label, str):
         return label
+    if isinstance(label, int | float):
+        if -MAX_NUMBER <= label < MAX_NUMBER:  # not NaN either
+            return label
+        detail = f"{label!r:.40} does not fit into 64 bits: use it as text"
+        raise FieldError(field, detail)
     if isinstance(label, list):
-        return tuple(repr(_label(part, field)) for part in label)
+        if any(isinstance(part, list) for part in label):
+            detail = "a label is a list within a list; dimod reads one level"
+            raise FieldError(field, detail)
+        return tuple(_label(part, field) for part in label)
     raise FieldError(field, "a label is neither a string nor a number")
 
 
@@ -172,15 +197,19 @@ def _list(
 
 def _check_finite(values: list[JSON], field: str, *, single: bool = False) -> None:
     # the common case, checked for every submission: no loop in Python
-    floats = {*map(type, values)} == {float}
-    if floats and all(map(math.isfinite, cast("list[float]", values))):
-        return
+    if {*map(type, values)} == {float}:
+        numbers = cast("list[float]", values)
+        # NaN is in no order
+        if all(map(math.isfinite, numbers)) and _within(max(numbers), min(numbers)):
+            return
     for index, value in enumerate(values):
+        where = field if single else f"{field}[{index}]"
         number = isinstance(value, int | float) and not isinstance(value, bool)
-        # an int may be too large for a float
-        if not number or not abs(cast(float, value)) <= sys.float_info.max:
-            where = field if single else f"{field}[{index}]"
+        if not number or not abs(cast(float, value)) < math.inf:
             raise FieldError(where, f"expected a finite number, not {value!r:.40}")
+        if not _within(cast(float, value)):
+            detail = f"{value!r:.40} is too large: at most {MAX_BIAS:g}"
+            raise FieldError(where, detail)
     _check_kept(values, field, single=single)
 
 
@@ -195,6 +224,10 @@ def _check_kept(values: list[JSON], field: str, *, single: bool) -> None:
         if not -(2**63) <= value < 2**63:
             detail = f"{value} does not fit into 64 bits: write {rounded!r}"
             raise FieldError(where, detail)
+
+
+def _within(*values: float) -> bool:
+    return all(abs(value) <= MAX_BIAS for value in values)
 
 
 def _check_indices(values: list[JSON], labels: int, field: str) -> None:

@@ -30,6 +30,7 @@ from sf_quantum.service.api.warden import routes as warden
 from sf_quantum.service.device.protocol import Device
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.settings import ServiceSettings
+from sf_quantum.service.http.answers import Answers
 from sf_quantum.service.http.auth import LOCAL_USER, Authenticate
 from sf_quantum.service.http.limits import Guard, Limits
 from sf_quantum.service.queue.job_queue import JobQueue
@@ -107,7 +108,12 @@ def build(
     for kind in (Refused, RequestValidationError, HTTPException, sqlite3.Error):
         app.add_exception_handler(kind, _answer)
     guard = app.state.guard = Guard(
-        app, authenticate, limits or Limits(), names, _refusal
+        app,
+        authenticate,
+        limits or Limits(),
+        names,
+        _refusal,
+        Answers(store.path.parent),
     )
     guard.batch_bytes = lambda: solver.batch_bytes(device)
     app.state.metrics = metrics.registered(queue, telemetry, guard.traffic)

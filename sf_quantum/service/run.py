@@ -79,7 +79,7 @@ def serve(
                 _unix_listener(config.listen.socket.absolute(), config.auth)
             )
         if isinstance(device, EmulatedDevice):
-            processes.start()  # its imports take half a second
+            processes.start(device.warm_kinds)  # their imports take seconds
         service = build(
             store,
             device,

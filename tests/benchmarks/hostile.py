@@ -2,19 +2,22 @@
 
     python -m tests.benchmarks.hostile [--users 20] [--waiting 10000] [--seconds 20]
         [--clients 60] [--connections 1000] [--policy fair-share] [--attacks lists,headers]
+        [--reads 100000]
 
 ``sfq serve`` runs as a process of its own, on loopback TCP, with a token for each user,
 its state on disk and the default limits. One user, the attacker, has many waiting jobs.
 Ordinary users each hold a lease and a connection, and submit ten jobs per second. A row
 per attack, each in a process of its own, has the median and the 99th
 percentile of their latencies, the jobs that they were told are on disk but which are
-not, and the service's memory:
+not, and the largest memory of the service meanwhile:
 
 - ``nothing``: for comparison
 - ``lists``: many parallel ``GET /v1/jobs?limit=1000``
 - ``headers``: many connections that send half a header, and again when they are closed
 - ``unread``: connections that request lists, as many as may be sent ahead of the
   answers, and do not read them
+- ``results``: connections that request a result of 20 MB (READS) each, and do not
+  read it
 - ``deflated``: parallel SAPI problems that decompress to 64 MiB
 - ``values``: parallel jobs whose JSON has a million values
 - ``together``: ``lists``, ``headers`` and ``unread`` (with two thirds of the clients) at
@@ -43,10 +46,14 @@ from urllib.parse import urlsplit
 
 import psutil
 
+from sf_quantum.files import JSON
+from sf_quantum.samplers.problem import document
 from sf_quantum.service.http.connections import PIPELINED
 from tests.benchmarks.submission import problem, site, started
 
 PERIOD_SECONDS = 0.1
+# of a job with a large result
+RESULT_VARIABLES = 500
 TITLES = "attack|jobs|p50 ms|p99 ms|lost|refused|memory MB"
 PATH = "/v1/jobs?limit=1000"
 
@@ -56,6 +63,7 @@ class Attacker:
     """One user, from as many threads as it likes.
 
     :param until: the end of the attack, by the monotonic clock
+    :param job: the id of one with a large result
     """
 
     address: tuple[str, int]
@@ -64,6 +72,7 @@ class Attacker:
     until: float
     clients: int
     connections: int
+    job: str = ""
 
     @property
     def goes_on(self) -> bool:
@@ -83,6 +92,11 @@ class Attacker:
         head = f"GET {PATH} HTTP/1.1\r\nHost: {self.address[0]}\r\n"
         whole = f"{head}Authorization: Bearer {self.token}\r\n\r\n".encode()
         self._hold(whole * PIPELINED, self.clients)
+
+    def results(self) -> None:
+        head = f"GET /v1/jobs/{self.job}/result HTTP/1.1\r\nHost: {self.address[0]}\r\n"
+        whole = f"{head}Authorization: Bearer {self.token}\r\n\r\n".encode()
+        self._hold(whole, self.clients)
 
     def deflated(self) -> None:
         body = zlib.compress(b"[" + b"[]," * (64 * 2**20 // 3))
@@ -183,11 +197,29 @@ def in_threads(calls: Sequence[Callable[[], None]]) -> None:
         thread.join()
 
 
+def large_result(user: User, reads: int) -> str:
+    """Run a job with 200 bytes of result for each read, and return its id."""
+    labels: list[JSON] = [*range(RESULT_VARIABLES)]
+    bqm = document(labels, [0.5] * len(labels), [], [], "SPIN")
+    parameters: JSON = {"num_reads": reads, "num_sweeps": 1}
+    body = {"problem": bqm, "idempotency_key": "large", "parameters": parameters}
+    _, content = user.ask("POST", "/v1/jobs", json.dumps(body).encode())
+    job = json.loads(content)["id"]
+    while True:
+        _, content = user.ask("GET", f"/v1/jobs/{job}?wait=30")
+        told = json.loads(content)
+        if told["state"] == "Completed":
+            return str(job)
+        if told["ended"] is not None:
+            raise RuntimeError(f"the job is {told['state']}: {told['note']}")
+
+
 ATTACKS: Mapping[str, Callable[[Attacker], None]] = {
     "nothing": Attacker.nothing,
     "lists": Attacker.lists,
     "headers": Attacker.headers,
     "unread": Attacker.unread,
+    "results": Attacker.results,
     "deflated": Attacker.deflated,
     "values": Attacker.values,
     "together": Attacker.together,
@@ -207,8 +239,16 @@ def row(
     # a copy of this process: importing it again would take a core for a second
     fork = multiprocessing.get_context("fork")
     child = fork.Process(target=ATTACKS[attack], args=(attacker,))
+    peak = [service.memory_info().rss]
+
+    def watch() -> None:
+        while child.is_alive():
+            peak.append(service.memory_info().rss)
+            time.sleep(PERIOD_SECONDS)
+
     child.start()
-    in_threads([partial(user.work, attack, attacker.until) for user in users])
+    work = [partial(user.work, attack, attacker.until) for user in users]
+    in_threads([*work, watch])
     child.join()
     latencies = [seconds for user in users for seconds in user.latencies]
     refused = sum(user.refused for user in users)
@@ -225,7 +265,7 @@ def row(
         f"{1e3 * quantiles(latencies, n=100)[98]:.1f}",
         str(max(0, len(latencies) - stored)),
         str(refused),
-        f"{service.memory_info().rss / 1e6:,.1f}",
+        f"{max(peak) / 1e6:,.1f}",
     ]
 
 
@@ -238,6 +278,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--clients", type=int, default=60)
     parser.add_argument("--connections", type=int, default=1000)
     parser.add_argument("--attacks", default=",".join(ATTACKS))
+    parser.add_argument("--reads", type=int, default=100_000)
     parser.add_argument("--policy", default="classes")
     args = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
@@ -255,6 +296,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             stack.enter_context(closing(user)).lease()
         attacker = User(address, token)
         stack.enter_context(closing(attacker)).lease()
+        job = large_result(attacker, args.reads) if "results" in args.attacks else ""
         for number in range(args.waiting):
             attacker.submit(f"waiting {number}")
         print(TITLES, flush=True)
@@ -262,7 +304,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             until = time.monotonic() + args.seconds
             lease = attacker.headers["X-SFQ-Lease"]
             enemy = Attacker(
-                address, token, lease, until, args.clients, args.connections
+                address, token, lease, until, args.clients, args.connections, job
             )
             file = folder / "state" / "service.sqlite"
             print("|".join(row(attack, enemy, users, file, service)), flush=True)

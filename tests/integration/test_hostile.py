@@ -9,6 +9,7 @@ from tests.benchmarks import hostile
 
 def test_no_attack_loses_jobs(capsys: pytest.CaptureFixture[str]) -> None:
     sizes = "--users 2 --waiting 20 --seconds 0.5 --clients 3 --connections 20"
+    sizes += " --reads 1000"
     hostile.main(sizes.split())
     titles, *rows = capsys.readouterr().out.splitlines()
     cells = [dict(zip(titles.split("|"), r.split("|"), strict=True)) for r in rows]

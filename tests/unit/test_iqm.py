@@ -272,7 +272,7 @@ REFUSED: list[tuple[dict[str, JSON], str]] = [
     ({**FLIPPED, "heralding_mode": "zeros"}, "heralding_mode: "),
     ({**FLIPPED, "active_reset_cycles": 1}, "active_reset_cycles: "),
     ({**FLIPPED, "qubit_mapping": [1]}, "qubit_mapping: "),
-    ({**FLIPPED, "dd_strategy": {"x": "y" * 70_000}}, "the options exceed 65536 bytes"),
+    ({**FLIPPED, "dd_strategy": {"x": "y" * 70_000}}, "the options exceed 16384 bytes"),
 ]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import socket
 import sqlite3
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -321,16 +322,39 @@ def test_a_large_body_is_read_for_those_who_may_only(
     assert refused.json() == {"detail": "the body is not JSON", "field": None}
 
 
+@pytest.mark.parametrize(
+    ("end", "status", "words"),
+    [
+        # its own limit of CPU time, which the same body would exceed again
+        ("kill -XCPU $$", 422, "reading the body takes more than 60 s of CPU time"),
+        # what the kernel does if memory is short, and what a busy machine does
+        ("kill -KILL $$", 503, "this machine is too busy to read the body now"),
+        ("exec sleep 60", 503, "this machine is too busy to read the body now"),
+    ],
+)
 def test_a_large_body_that_takes_too_long(
-    service: RunningService, job: MakeJob, monkeypatch: pytest.MonkeyPatch
+    service: RunningService,
+    job: MakeJob,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    end: str,
+    status: int,
+    words: str,
 ) -> None:
+    program = tmp_path / "python"
+    program.write_text(f"#!/bin/sh\n{end}\n")
+    program.chmod(0o700)
+    lease = service.acquire()
     monkeypatch.setattr(large_bodies, "LARGE_BYTES", 0)
     monkeypatch.setattr(large_bodies, "PROCESS_BYTES", 0)
-    monkeypatch.setattr(large_bodies, "SECONDS", 0.001)
-    lease = service.acquire()
-    refused = service.ask("POST", "/v1/jobs", job("a"), lease=lease)
-    assert refused.status == 503
-    assert "could not be read" in str(refused.json()["detail"])
+    if "sleep" in end:
+        monkeypatch.setattr(large_bodies, "PATIENCE_SECONDS", 0.1)
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "executable", str(program))
+        refused = service.ask("POST", "/v1/jobs", job("a"), lease=lease)
+    assert refused.status == status
+    assert words in str(refused.json()["detail"])
+    assert (refused.retry_seconds is not None) == (status == 503)
 
 
 # two qubits are no annealer's

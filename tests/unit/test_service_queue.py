@@ -797,9 +797,9 @@ async def test_a_cancellation_that_ends_before_the_submission_returns_is_final(
     add_job, cancel_waiting = store.add_job, store.cancel_waiting
 
     def add(
-        lease: Lease, job: Submission, seconds: float, compute: float
+        lease: Lease, job: Submission, seconds: float, compute: float, *, known: bool
     ) -> Future[tuple[Job, bool]]:
-        on_disk.append(add_job(lease, job, seconds, compute).result())
+        on_disk.append(add_job(lease, job, seconds, compute, known=known).result())
         return added
 
     def cancel(number: int, note: str) -> Future[Job]:
@@ -830,9 +830,9 @@ async def test_cancelled_twice_while_its_new_lease_ends(
     add_job, close_lease = store.add_job, store.close_lease
 
     def add(
-        lease: Lease, job: Submission, seconds: float, compute: float
+        lease: Lease, job: Submission, seconds: float, compute: float, *, known: bool
     ) -> Future[tuple[Job, bool]]:
-        on_disk.append(add_job(lease, job, seconds, compute).result())
+        on_disk.append(add_job(lease, job, seconds, compute, known=known).result())
         return added
 
     def cancel(number: int, note: str) -> Future[Job]:

@@ -8,8 +8,8 @@ import sqlite3
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -636,3 +636,32 @@ def test_only_what_waits_starts(store: Store) -> None:
     cancelled = store.cancel_waiting(job.number, "cancelled").result()
     assert store.start(job.number).result() == cancelled
     assert store.job(job.number) == cancelled
+
+
+def test_changes_of_a_deleted_job_are_refused(store: Store) -> None:
+    """Every change that reads its job back may find that another request deleted it."""
+    lease = _lease(store)
+    job, _ = store.add_job(lease, _ask("a"), 1.0).result()
+    store.finish(job.number, "Completed", note=None, used=(1.0, 1.0)).result()
+    delete(store, job.number).result()
+    number = job.number
+    changes: list[Callable[[], Future[Job]]] = [
+        lambda: store.send(number, "device"),
+        lambda: store.not_sent(number),
+        lambda: store.submitted(number, "id"),
+        lambda: store.slice_begins(number, 1),
+        lambda: store.start(number),
+        lambda: store.note_cancellation(number, "note"),
+        lambda: store.note_interruption(number, 1, "note"),
+        lambda: store.cancel_waiting(number, "note"),
+        lambda: store.put_back(number, "note", (1.0, 1.0)),
+        lambda: store.finish(number, "Failed", note="note", used=(1.0, 1.0)),
+    ]
+    for change in changes:
+        with pytest.raises(Refused, match="no such job"):
+            change().result()
+    with pytest.raises(Refused, match="no such job"):
+        store.payload(number)
+    assert store.result(number) is None
+    with pytest.raises(Refused, match="just deleted: submit it again"):
+        store.add_job(lease, _ask("a"), 0.0, known=True).result()

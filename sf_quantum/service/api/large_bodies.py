@@ -13,10 +13,12 @@ import asyncio
 import json
 import os
 import resource
+import signal
 import subprocess
 import sys
 import tempfile
 import threading
+import time
 from abc import abstractmethod
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import asdict
@@ -37,7 +39,7 @@ from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import Job, Kind, Size, Submission, Written
 from sf_quantum.service.http.auth import get_sender
 from sf_quantum.service.http.limits import SMALL_BYTES, check_connected, check_text
-from sf_quantum.service.queue.job_queue import JobQueue
+from sf_quantum.service.queue.job_queue import BUSY_SECONDS, JobQueue
 from sf_quantum.threads import in_thread
 
 Dialect: TypeAlias = Literal["v1", "warden", "iqm"]
@@ -45,8 +47,14 @@ Dialect: TypeAlias = Literal["v1", "warden", "iqm"]
 LARGE_BYTES = SMALL_BYTES
 # a smaller body is parsed in some 50 ms, less than the start of a process takes
 PROCESS_BYTES = 1024 * 1024
-SECONDS = 60
-# each takes a core, and ten times its body in memory
+# CPU time of a process that reads a body; one of 64 MiB takes a tenth of it
+CPU_SECONDS = 60
+# Longest wait for such a process, with that for its turn.
+PATIENCE_SECONDS = 120.0
+# Address space of such a process, and that for each byte of its body: sound bodies take
+# ten bytes, and the smallest JSON values fifty.
+MEMORY_BYTES, BYTES_PER_BYTE = 2**30, 100
+# each takes a core
 _reading = threading.BoundedSemaphore(2)
 
 
@@ -124,8 +132,14 @@ def read(
     :raises Refused: as the queue does for a small body
     """
     if len(body) > PROCESS_BYTES:
-        with _reading:
-            return _read_in_process(body, dialect, qubits, payloads, more or {})
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        if not _reading.acquire(timeout=PATIENCE_SECONDS):
+            raise _busy()
+        try:
+            left = deadline - time.monotonic()
+            return _read_in_process(body, dialect, qubits, payloads, more or {}, left)
+        finally:
+            _reading.release()
     return _submission(*_read(body, dialect, qubits, payloads, more or {}))
 
 
@@ -135,6 +149,7 @@ def _read_in_process(
     qubits: int,
     payloads: Sequence[Kind],
     more: Mapping[str, JSON],
+    seconds: float,
 ) -> Submission:
     command = [sys.executable, "-m", __name__]
     with tempfile.TemporaryFile() as stdin, tempfile.TemporaryFile() as out:
@@ -149,24 +164,39 @@ def _read_in_process(
                 stdin=stdin,
                 stdout=out,
                 stderr=subprocess.DEVNULL,
-                timeout=SECONDS,
+                timeout=seconds,
                 check=False,
             ).returncode
-        except subprocess.TimeoutExpired:
-            status = None
+        except subprocess.TimeoutExpired as error:
+            raise _busy() from error
+        if status == -signal.SIGXCPU:
+            detail = f"reading the body takes more than {CPU_SECONDS} s of CPU time"
+            raise Refused(422, detail)
         if status != 0:
-            raise Refused(503, f"the body could not be read within {SECONDS} s")
+            raise _busy()
         out.seek(0)
         return _submission(out.readline().decode(), out.read().decode())
+
+
+def _busy() -> Refused:
+    detail = "this machine is too busy to read the body now: send it again later"
+    return Refused(503, detail, headers={"Retry-After": f"{BUSY_SECONDS}"})
 
 
 def main() -> None:
     """Read one submission."""
     os.nice(10)  # the service and its device go first
     # so that it ends even if the service has died
-    resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS + 1))
-    given = json.loads(sys.stdin.buffer.readline())
-    answer, payload = _read(sys.stdin.buffer.read(), **given)
+    resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS + 1))
+    given, body = json.loads(sys.stdin.buffer.readline()), sys.stdin.buffer.read()
+    memory = MEMORY_BYTES + BYTES_PER_BYTE * len(body)
+    resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+    try:
+        answer, payload = _read(body, **given)
+    except MemoryError:
+        detail = f"reading the body takes more than {memory >> 20:,} MiB of memory"
+        refused = {"status": 422, "detail": detail, "field": None}
+        answer, payload = json.dumps({"refused": refused}), ""
     sys.stdout.buffer.write(answer.encode() + b"\n")
     sys.stdout.buffer.write(payload.encode())
 

@@ -9,6 +9,7 @@ result. Its standard output is a pipe to be read, whose other end the service ho
 from __future__ import annotations
 
 import fcntl
+import importlib.util
 import json
 import math
 import os
@@ -44,6 +45,12 @@ from sf_quantum.service.domain.photonic import PhotonicExperiment
 Answer: TypeAlias = dict[str, JSON]
 # a process that has been larger ends after its job, since its memory is rarely returned
 KEPT_BYTES = 1 << 30
+# Packages that take seconds to import, by the kind of the jobs that need them.
+PACKAGES: Mapping[Kind, Sequence[str]] = {
+    "circuit": ("qiskit", "qiskit_aer", "qiskit_qasm3_import"),
+    "photonic": ("perceval",),
+    "sequence": ("pulser", "pulser_simulation"),
+}
 
 
 def main() -> None:
@@ -171,6 +178,15 @@ def solve(
     return client.solve(json.loads(payload), given)
 
 
+def warm(_: str, kinds: Sequence[Kind]) -> Answer:
+    """Import the packages of some kinds of jobs, as far as they are installed."""
+    packages = [PACKAGES[kind] for kind in kinds if kind in PACKAGES]
+    for name in (name for names in packages for name in names):
+        if importlib.util.find_spec(name) is not None:
+            importlib.import_module(name)
+    return {}
+
+
 def size(payload: str, architecture: JSON, noisy: bool, bond_dimension: int) -> Answer:
     """Check circuits, and return the fields of their size."""
     return aer.size(json.loads(payload), architecture, noisy, bond_dimension)
@@ -211,6 +227,7 @@ CALLS: Mapping[str, Callable[..., Answer]] = {
     "optics": check_optics,
     "merge": merge,
     "verify": verify,
+    "warm": warm,
 }
 
 

@@ -14,15 +14,17 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from multiprocessing import Pipe
 
-from sf_quantum.errors import InputError
+from sf_quantum.errors import InputError, QuantumError
 from sf_quantum.files import JSON
 from sf_quantum.qpu.jobs import Result
 from sf_quantum.service.device.limits import ComputeLimits
+from sf_quantum.service.domain.jobs import Kind
 
 MODULE = "sf_quantum.service.device.computing"
 POLL_SECONDS = 0.02
@@ -30,6 +32,62 @@ POLL_SECONDS = 0.02
 MOST_IDLE = 2
 # a payload is checked, and computed when its turn comes
 KNOWN = 100
+# Checks of payloads at the same time; each needs a process.
+MAX_CHECKS = 2
+# Longest wait for the end of a check, with that for its turn. It is no limit of the
+# payload, which is CPU time: a machine that is busy refuses nothing for good.
+PATIENCE_SECONDS = 120.0
+_checks = threading.BoundedSemaphore(MAX_CHECKS)
+
+
+class Busy(QuantumError):
+    """This machine is too busy to check a payload now."""
+
+    exit_code = 75
+
+
+class Ended(InputError):
+    """The process ended before its answer.
+
+    :param status: of the process; negative: the signal that ended it
+    """
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+def check(
+    call: str,
+    arguments: Mapping[str, JSON],
+    payload: str,
+    limits: ComputeLimits,
+    patience_seconds: float | None = None,
+) -> Result:
+    """Check a payload with a function of :mod:`.computing` in a process; blocks.
+
+    :param limits: also of the CPU time of the check
+    :raises InputError: if the payload is refused, or takes more than the limits
+    :raises Busy: if there is no answer within the patience, or the kernel needs the memory
+    """
+    patience = PATIENCE_SECONDS if patience_seconds is None else patience_seconds
+    deadline = time.monotonic() + patience
+    busy = "this machine is too busy to check the job now: submit it again later"
+    if not _checks.acquire(timeout=patience):
+        raise Busy(busy)
+    try:
+        answer = ask(
+            call, arguments, payload, lambda: time.monotonic() > deadline, limits
+        )
+    except Ended as error:
+        if error.status == -signal.SIGKILL:
+            raise Busy(busy) from error
+        raise
+    finally:
+        _checks.release()
+    if answer is None:
+        raise Busy(busy)
+    return answer
 
 
 def ask(
@@ -58,7 +116,8 @@ def ask(
         reusable = not told["last"]
         process.known.append(about)
     except EOFError:
-        raise InputError(_why_it_ended(process.status, limits)) from None
+        status = process.status
+        raise Ended(_why_it_ended(status, limits), status) from None
     finally:
         (processes.put_back if reusable else processes.replace)(process)
     if error := told.get("error"):
@@ -66,10 +125,17 @@ def ask(
     return Result(text.decode(), told["info"])
 
 
-def start() -> None:
-    """Start a process for the first job, unless one is idle; returns at once."""
+def start(kinds: Sequence[Kind] = ()) -> None:
+    """Start the processes for the first jobs, unless some are idle; returns at once.
+
+    :param kinds: of jobs whose packages each process imports when it starts, before
+        requests come; the checks of their payloads need a process of their own
+    """
     processes = _processes()
-    processes.put_back(processes.take(None))
+    processes.kinds = tuple(kinds)
+    taken = [processes.take(None) for _ in range(MOST_IDLE if kinds else 1)]
+    for process in taken:
+        processes.put_back(process)
 
 
 def _why_it_ended(status: int, limits: ComputeLimits) -> str:
@@ -81,9 +147,12 @@ def _why_it_ended(status: int, limits: ComputeLimits) -> str:
 
 
 class _Process:
-    """A process that answers one request at a time."""
+    """A process that answers one request at a time.
 
-    def __init__(self) -> None:
+    :param kinds: of jobs whose packages it imports first
+    """
+
+    def __init__(self, kinds: Sequence[Kind] = ()) -> None:
         #: hashes of the payloads that it has read last, and may remember
         self.known: deque[int] = deque(maxlen=KNOWN)
         self._connection, its = Pipe()
@@ -99,6 +168,10 @@ class _Process:
         )
         its.close()
         os.close(lifeline)
+        self._warming = bool(kinds)
+        if kinds:
+            head = {"call": "warm", "arguments": {"kinds": [*kinds]}, "limits": {}}
+            self._connection.send_bytes(f"{json.dumps(head)}\nnull".encode())
 
     @property
     def alive(self) -> bool:
@@ -114,13 +187,20 @@ class _Process:
         :raises EOFError: if the process ends before its answer
         """
         try:
-            self._connection.send_bytes(request)
-            while not self._connection.poll(POLL_SECONDS):
-                if give_up():
+            if self._warming:
+                if self._receive(give_up) is None:
                     return None
-            return self._connection.recv_bytes()
+                self._warming = False
+            self._connection.send_bytes(request)
+            return self._receive(give_up)
         except ConnectionError as error:
             raise EOFError from error
+
+    def _receive(self, give_up: Callable[[], bool]) -> bytes | None:
+        while not self._connection.poll(POLL_SECONDS):
+            if give_up():
+                return None
+        return self._connection.recv_bytes()
 
     def end(self) -> None:
         self._popen.kill()
@@ -135,6 +215,8 @@ class _Processes:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._idle: list[_Process] = []
+        #: see :func:`start`
+        self.kinds: Sequence[Kind] = ()
         atexit.register(self.end)
 
     def take(self, about: int | None) -> _Process:
@@ -146,7 +228,7 @@ class _Processes:
                 if process.alive:
                     return process
                 process.end()
-        return _Process()
+        return _Process(self.kinds)
 
     def put_back(self, process: _Process) -> None:
         with self._lock:
@@ -159,7 +241,7 @@ class _Processes:
         """End a process, and start another for the next job unless one is idle."""
         process.end()
         if not self._idle:
-            self.put_back(_Process())
+            self.put_back(_Process(self.kinds))
 
     def end(self) -> None:
         with self._lock:

@@ -238,6 +238,7 @@ class Device(ABC):
 
         :returns: the size of its payload
         :raises FieldError: naming the field of the request
+        :raises Busy: if this machine is too busy to check it now
         """
         self.check_parameters(kind, parameters)
         if kind != "problem":

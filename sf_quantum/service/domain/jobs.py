@@ -31,7 +31,7 @@ CLASSES: tuple[JobClass, ...] = ("production", "quality", "test", "development")
 RANKS: Mapping[JobClass, int] = {name: rank for rank, name in enumerate(CLASSES)}
 
 # RUN:/step/tag or /step/tag, as the connectors write it; RUN is the name of a journal
-_PURPOSE = re.compile(r"(?:([0-9][^:]*Z-[0-9][^:]*):)?(/.*)", re.DOTALL)
+_RUN = re.compile(r"[0-9].*Z-[0-9].*", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -249,10 +249,11 @@ class Purpose:
     @classmethod
     @lru_cache(1024)
     def parse(cls, text: str) -> Self:
-        match = _PURPOSE.fullmatch(text)
-        if match is None:
-            return cls(None, text)
-        run, job = match.groups()
+        run, colon, job = text.partition(":")
+        if not (colon and job.startswith("/") and _RUN.fullmatch(run)):
+            if not text.startswith("/"):
+                return cls(None, text)
+            return cls(None, text.rstrip("0123456789.").rstrip("/"))
         return cls(run, job.rstrip("0123456789.").rstrip("/"))
 
 

@@ -4,11 +4,29 @@ from __future__ import annotations
 
 from typing import Annotated, Self, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    JsonValue,
+    model_validator,
+)
 
 #: of the text of a circuit: one of 24 modes and 552 components has 9,000
 MAX_CHARACTERS = 2**20
+MAX_KEYS = 500
 Detected: TypeAlias = Annotated[int, Field(strict=True, ge=0, le=1)]
+
+
+def _few(content: JsonValue) -> JsonValue:
+    """Refuse more keys than there may be modes: each wrong one is an error of 1 kB."""
+    if isinstance(content, dict) and len(content) > MAX_KEYS:
+        raise ValueError(f"more than {MAX_KEYS} keys")
+    return content
+
+
+_Herald: TypeAlias = Annotated[str, Field(pattern=r"^(0|[1-9][0-9]{0,3})$")]
 
 
 class PhotonicExperiment(BaseModel):
@@ -37,12 +55,10 @@ class PhotonicExperiment(BaseModel):
         description="How many modes without a herald have to detect a photon; by default, "
         "as many as there are photons.",
     )
-    heralds: dict[Annotated[str, Field(pattern=r"^(0|[1-9][0-9]{0,3})$")], Detected] = (
-        Field(
-            default_factory=dict,
-            description="What some modes have to detect, by mode: a photon (1) or none (0). "
-            "The result has the other modes.",
-        )
+    heralds: Annotated[dict[_Herald, Detected], BeforeValidator(_few)] = Field(
+        default_factory=dict,
+        description="What some modes have to detect, by mode: a photon (1) or none (0). "
+        "The result has the other modes.",
     )
     postselect: str | None = Field(
         default=None,
@@ -51,6 +67,11 @@ class PhotonicExperiment(BaseModel):
         description="A condition on the modes, those of heralds too, as text of Perceval's "
         "`PostSelect`.",
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _check_number(cls, content: JsonValue) -> JsonValue:
+        return _few(content)
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -20,6 +20,8 @@ from uvicorn.protocols.http.httptools_impl import (
 )
 from uvicorn.server import ServerState
 
+from sf_quantum.service.http.answers import PART_BYTES
+
 # of those that wait, before other requests have their turn
 ACCEPTED_AT_ONCE = 2
 # with those whose clients have gone; they would fill the queue of the kernel, which then
@@ -185,6 +187,12 @@ class Connection(HttpToolsProtocol):
         self._unanswered.popleft()
         self._waiting_since, self._header_bytes = self.loop.time(), 0
         super().on_response_complete()
+
+    def resume_writing(self) -> None:
+        # a part of the answer was read, and the next one follows
+        if self._answer_until is not None:
+            self._answer_until += PART_BYTES / ANSWER_BYTES
+        super().resume_writing()
 
     def check(self) -> None:
         """End the connection if its client takes too long, or look again later."""

@@ -24,6 +24,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import Identity
 from sf_quantum.service.http import bodies
+from sf_quantum.service.http.answers import Answers, Whole
 from sf_quantum.service.http.auth import (
     MUNGE_HEADER,
     Authenticate,
@@ -102,14 +103,17 @@ class Guard:
         limits: Limits,
         names: Collection[str] | None = None,
         refuse: Callable[[Request, Refused], Response] | None = None,
+        answers: Answers | None = None,
     ) -> None:
         """Make the middleware.
 
         :param names: host names for which it answers; ``None``: any
         :param refuse: writes a refusal as the dialect of its request does
+        :param answers: stores large answers until they are read
         """
         self._refuse = refuse or _refusal
         self._app = app
+        self._answers = answers or Answers()
         self._names = names
         self.configure(authenticate, limits)
         self.traffic = Traffic()
@@ -206,6 +210,7 @@ class Guard:
     def _admit(self, request: Request, sender: str) -> None:
         if self.draining and request.method == "POST":
             raise _STOPPED
+        self._answers.check(sender)
         wait = self._buckets.take(sender) if self._buckets else 0.0
         if wait:
             # with the connection, the requests end that were sent ahead of the answer
@@ -243,7 +248,16 @@ class Guard:
             compressed &= request.scope["path"].startswith(COMPRESSED_PATHS)
             if len(body) <= SMALL_BYTES and not compressed:
                 check_text(body)
-            await self._app(request.scope, _replay(body, request.receive), send)
+            whole = Whole(send)
+            receive = _replay(body, request.receive)
+            del body
+            try:
+                await self._app(request.scope, receive, whole.take)
+            finally:
+                # the large bodies of the next requests need not wait for a slow client
+                turn.end()
+                if whole.complete:  # also the answer that tells of an error of ours
+                    await self._answers.send(name, whole, send)
         finally:
             turn.end()
             self._under_way[name] -= 1
@@ -310,6 +324,7 @@ class _Turn:
 
     def end(self) -> None:
         if self.begun:
+            self.begun = False
             self._semaphore.release()
 
 

@@ -10,13 +10,14 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeAlias, TypeVar
 
 from sf_quantum.files import JSON
 from sf_quantum.samplers.problem import FieldError
 from sf_quantum.service.device.drift import DriftWatch
+from sf_quantum.service.device.processes import Busy
 from sf_quantum.service.device.protocol import Cost, Device
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import (
@@ -49,13 +50,15 @@ from sf_quantum.service.scheduling.work import PendingJob, Work
 from sf_quantum.service.store import audit, operation
 from sf_quantum.service.store.accounting import lease_seconds, recent_use
 from sf_quantum.service.store.retention import purge_regularly, trim_regularly
-from sf_quantum.service.store.store import Store
+from sf_quantum.service.store.store import NO_JOB, Store
 from sf_quantum.threads import in_thread
 
 T = TypeVar("T")
 # a job with its forecast, None once it is over
 Listed: TypeAlias = tuple[Job, Forecast | None]
 STOP_SECONDS = 3.0
+# After which a submission is tried again that this machine was too busy to check.
+BUSY_SECONDS = 10
 # for a device to tell how it is, before the first request is answered
 ASKED_SECONDS = 5.0
 # whose results are handed out one by one
@@ -238,7 +241,8 @@ class JobQueue:
             self.jobs.counts.check(lease, shots, cost.qpu_seconds, payload_bytes)
         elif not self.find(who, known.number).final:
             self._check_budget(lease, known.model_seconds)
-        return await self.jobs.submit(lease, submission, cost)
+        known_before = known is not None
+        return await self.jobs.submit(lease, submission, cost, known=known_before)
 
     async def _check_size(self, lease: Lease, submission: Submission) -> Size:
         """Refuse a job that cannot run, or is larger than those of its lease may be."""
@@ -282,7 +286,7 @@ class JobQueue:
         """Find a job by its id or number; an unknown or another user's is refused with 404."""
         job = self.store.job(job_id)
         if job is None or not (who.admin or who.user == job.user):
-            raise Refused(404, "no such job")
+            raise Refused(404, NO_JOB)
         return job
 
     def list_jobs(
@@ -403,15 +407,22 @@ class JobQueue:
             await self.jobs.wait(job.number, seconds)
         return self.find(who, job_id)
 
-    async def result(self, who: Identity, job_id: str | int) -> bytes:
-        """Read a job's result, JSON text; refuse with 409 if the job has none."""
+    async def result(self, who: Identity, job_id: str | int) -> StoredResult:
+        """Find a job's result; refuse with 409 if the job has none."""
         job = self.find(who, job_id)
         self.leases.touch(job.lease)
-        result = await asyncio.to_thread(self._read_result, job.number)
-        if result is None:
+        size = await asyncio.to_thread(self.store.result_bytes, job.number)
+        if size is None:
             why = f": {job.note}" if job.note else ""
             raise Refused(409, f"the job is {job.state} and has no result{why}")
-        return result
+        return StoredResult(self.store, job.number, size)
+
+    async def show(self, who: Identity, job: Job, make: Callable[[], T]) -> T:
+        """Make an answer with a job's content in another thread, a large one in its turn."""
+        if job.bytes <= RESULT_CHARACTERS:
+            return await asyncio.to_thread(make)
+        async with self.lists.turn(who.user):
+            return await self.lists.run(make)
 
     async def results(
         self,
@@ -454,10 +465,6 @@ class JobQueue:
             with suppress(TimeoutError):
                 async with asyncio.timeout(left):
                     await change.wait()
-
-    def _read_result(self, number: int) -> bytes | None:
-        result = self.store.result(number)
-        return None if result is None else result.encode()
 
     async def cancel(self, who: Identity, job_id: str | int) -> Job:
         """Cancel a job, and wait until the device has interrupted it."""
@@ -609,6 +616,9 @@ class JobQueue:
                 return await asyncio.wrap_future(in_thread(check))
         except FieldError as error:
             raise Refused(422, error.detail, error.field) from error
+        except Busy as error:
+            retry = {"Retry-After": f"{BUSY_SECONDS}"}
+            raise Refused(503, str(error), headers=retry) from error
 
     def _check_calibration(self, within: float) -> None:
         age = self.device.calibration_age
@@ -686,6 +696,22 @@ class JobQueue:
         self.supervisor.stop()
         self.leases.stop()
         self.jobs.stop(drain_seconds)
+
+
+@dataclass(frozen=True)
+class StoredResult:
+    """A result on disk, JSON text.
+
+    :param size: its bytes
+    """
+
+    store: Store
+    number: int
+    size: int
+
+    def part(self, first: int, most: int) -> bytes:
+        """Read some bytes from one on; nothing if it has been deleted; blocks."""
+        return self.store.result_part(self.number, first, most)
 
 
 class _Order:

@@ -284,18 +284,21 @@ class LiveJobs:
             await asyncio.sleep(0)
 
     async def submit(
-        self, lease: Lease, submission: Submission, cost: Cost
+        self, lease: Lease, submission: Submission, cost: Cost, *, known: bool = False
     ) -> tuple[Job, bool]:
         """Add a job; it is on disk when this returns.
 
         The write is queued before the first ``await``, so that the end of the lease is
         written after it.
 
+        :param known: see :meth:`.Store.add_job`
         :returns: the job, and whether it is new; an unfinished job with the same key is
             moved to this lease
         """
         seconds = cost.qpu_seconds, cost.compute_seconds
-        adding = asyncio.wrap_future(self.store.add_job(lease, submission, *seconds))
+        adding = asyncio.wrap_future(
+            self.store.add_job(lease, submission, *seconds, known=known)
+        )
         self._adding[lease.id] = adding
         fits = _fitting(self.device.description)
         counted = lease.user, lease.job_class, len(submission.payload)

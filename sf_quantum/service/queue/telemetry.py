@@ -176,7 +176,10 @@ class QualityJobs:
     async def _record(self, job: Job, optimum: float) -> None:
         if self._describe_device() != self._device:
             return  # it may have run with either settings
-        sample_set = json.loads(self._queue.store.result(job.number) or "null")
+        text = self._queue.store.result(job.number)
+        if text is None:  # it has been deleted meanwhile
+            return
+        sample_set = json.loads(text)
         hits, reads = quality_problem.hits(sample_set, optimum)
         device = self._queue.device
         calibration = str((device.description.calibration or {}).get("id"))

@@ -5,8 +5,9 @@ from __future__ import annotations
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from pathlib import Path
 from queue import SimpleQueue
 from typing import TypeAlias, TypeVar
@@ -56,6 +57,7 @@ class Database:
             _prepare(self._writer, path, version, schema, upgrades or {})
             self._requests = _Reader(path, {})
             self._large = _Reader(path, {})
+            self._parts = _Reader(path, {})
             self._reports = _Reader(path, functions or {})
         except sqlite3.Error as error:
             raise InputError(f"{path}: cannot store the state: {error}") from error
@@ -71,6 +73,7 @@ class Database:
         self._thread.join()
         self._requests.close()
         self._large.close()
+        self._parts.close()
         self._reports.close()
         self._writer.close()
 
@@ -115,6 +118,16 @@ class Database:
     def read_large(self, query: str, *values: str | float | None) -> list[sqlite3.Row]:
         """Read a list or a large value, without blocking :meth:`read`."""
         return self._large.read(query, values)
+
+    def size(self, table: str, column: str, number: int) -> int | None:
+        """Return the bytes of a value; ``None`` if there is none."""
+        return self._parts.size(table, column, number)
+
+    def part(
+        self, table: str, column: str, number: int, first: int, most: int
+    ) -> bytes:
+        """Read some bytes of a value from one on; none if there is no value any more."""
+        return self._parts.part(table, column, number, first, most)
 
     def report(self, query: str, *values: str | float | None) -> list[sqlite3.Row]:
         """Run a long query, without blocking :meth:`read`."""
@@ -161,9 +174,39 @@ class _Reader:
         with self._lock:
             return self._db.execute(query, values).fetchall()
 
+    def size(self, table: str, column: str, number: int) -> int | None:
+        with self._lock, _opened(self._db, table, column, number) as blob:
+            return None if blob is None else len(blob)
+
+    def part(
+        self, table: str, column: str, number: int, first: int, most: int
+    ) -> bytes:
+        with self._lock, _opened(self._db, table, column, number) as blob:
+            if blob is None:
+                return b""
+            blob.seek(min(first, len(blob)))
+            return blob.read(most)
+
     def close(self) -> None:
         with self._lock:
             self._db.close()
+
+
+@contextmanager
+def _opened(
+    db: sqlite3.Connection, table: str, column: str, number: int
+) -> Iterator[sqlite3.Blob | None]:
+    """Open a value, only for as long as a part is read: an open one keeps the log growing."""
+    try:
+        blob = db.blobopen(table, column, number, readonly=True)
+    except sqlite3.OperationalError as error:
+        # no such row, or NULL; anything else is not expected
+        if "no such rowid" in str(error) or "of type null" in str(error):
+            yield None
+            return
+        raise
+    with blob:
+        yield blob
 
 
 def _connect(path: Path) -> sqlite3.Connection:

@@ -42,6 +42,8 @@ _LABELS = (
     "FROM jobs JOIN leases ON leases.id = jobs.lease "
     "WHERE jobs.number IN (SELECT value FROM json_each(?))"
 )
+# said of a job that does not exist, or no longer
+NO_JOB = "no such job"
 # by which requests with the same key differ
 _ASKED = "digest, repeatable"
 LIVE = "state IN ('Queued', 'Running')"
@@ -189,6 +191,8 @@ class Store(Database):
         job: Submission,
         model_seconds: float,
         compute_seconds: float = 0.0,
+        *,
+        known: bool = False,
     ) -> Future[tuple[Job, bool]]:
         """Add a job, unless its user has used the key before.
 
@@ -198,8 +202,10 @@ class Store(Database):
 
         :param model_seconds: modelled QPU time
         :param compute_seconds: estimated CPU time
+        :param known: whether the job existed a moment ago, and so was not checked again
         :returns: the job, and whether it is new
-        :raises Refused: 409 if the key belongs to a job that differs
+        :raises Refused: 409 if the key belongs to a job that differs, 503 if a job that
+            was known has been deleted meanwhile
         """
         row = {
             "id": secrets.token_hex(16),
@@ -227,6 +233,9 @@ class Store(Database):
             user_and_key = (lease.user, job.key)
             found = db.execute(f"SELECT {_ASKED} FROM jobs {same}", user_and_key)
             if (existing := found.fetchone()) is None:
+                if known:
+                    detail = "the job with this key was just deleted: submit it again"
+                    raise Refused(503, detail, headers={"Retry-After": "1"})
                 number = _insert(db, "jobs", row)
                 _insert(db, "contents", {"number": number, "payload": payload})
                 return _select_job(db, "WHERE number = ?", number), True
@@ -306,14 +315,27 @@ class Store(Database):
         return self._jobs(f"WHERE user = ? AND {latest}", user, limit)
 
     def payload(self, number: int) -> str:
-        """Read a job's payload, JSON text."""
+        """Read a job's payload, JSON text.
+
+        :raises Refused: 404 if the job has been deleted
+        """
         rows = self.read_large("SELECT payload FROM contents WHERE number = ?", number)
-        return str(rows[0][0]) if rows else "null"
+        if not rows:
+            raise Refused(404, NO_JOB)
+        return str(rows[0][0])
 
     def result(self, number: int) -> str | None:
         """Read a job's result, JSON text; ``None`` if it has none."""
         rows = self.read_large("SELECT result FROM contents WHERE number = ?", number)
         return cast("str | None", rows[0][0]) if rows else None
+
+    def result_bytes(self, number: int) -> int | None:
+        """Return the size of a job's result; ``None`` if it has none."""
+        return self.size("contents", "result", number)
+
+    def result_part(self, number: int, first: int, most: int) -> bytes:
+        """Read a part of a job's result; nothing if it has been deleted."""
+        return self.part("contents", "result", number, first, most)
 
     def send(self, number: int, device: str) -> Future[Job]:
         """Note that a device may have a job from now on, unless the job is over.
@@ -574,4 +596,8 @@ def _insert(
 
 
 def _select_job(db: sqlite3.Connection, where: str, *values: str | int) -> Job:
-    return _job(db.execute(_JOB + where, values).fetchone())
+    """:raises Refused: 404 if it has been deleted meanwhile"""
+    row = db.execute(_JOB + where, values).fetchone()
+    if row is None:
+        raise Refused(404, NO_JOB)
+    return _job(row)

@@ -39,7 +39,9 @@ from sf_quantum.service.domain.jobs import Submission
 #: the bounds of a job, which clients can ask for
 CIRCUITS, INSTRUCTIONS, SHOTS, EXECUTIONS = 200, 10_000, 100_000, 1_000_000
 # of a job without its circuits, which is read with every list of jobs
-OPTIONS_BYTES = 64 * 1024
+OPTIONS_BYTES = 16 * 1024
+# of a mapping of their names
+MAX_QUBITS = 10_000
 # characters of a name, and qubits, in a message
 SHOWN, SHOWN_QUBITS = 100, 5
 # prx as iqm-client defines it, up to a global phase
@@ -64,6 +66,8 @@ Name: TypeAlias = Annotated[str, Field(min_length=1, max_length=1000)]
 
 def _pairs(mapping: JsonValue) -> JsonValue:
     """Accept a mapping of qubits also as IQM's list of pairs."""
+    if isinstance(mapping, dict | list) and len(mapping) > MAX_QUBITS:
+        raise ValueError(f"more than {MAX_QUBITS} qubits")
     if not isinstance(mapping, list):
         return mapping
     known: dict[str, JsonValue] = {}
@@ -87,7 +91,7 @@ class Instruction(BaseModel):
     """An operation on qubits; earlier clients name these ``qubits``."""
 
     name: Name
-    locus: list[Name] = Field(
+    locus: Annotated[list[Name], Field(fail_fast=True)] = Field(
         min_length=1, validation_alias=AliasChoices("locus", "qubits")
     )
     args: Annotated[dict[str, JsonValue], AfterValidator(_radians)] = Field(
@@ -100,7 +104,9 @@ class Circuit(BaseModel):
     """A circuit."""
 
     name: Name
-    instructions: list[Instruction] = Field(min_length=1, max_length=INSTRUCTIONS)
+    instructions: Annotated[list[Instruction], Field(fail_fast=True)] = Field(
+        min_length=1, max_length=INSTRUCTIONS
+    )
     metadata: dict[str, JsonValue] | None = None
 
 
@@ -115,9 +121,9 @@ class CircuitJob(BaseModel):
 
     model_config = ConfigDict(extra="ignore")
 
-    circuits: list[Annotated[Circuit, BeforeValidator(_not_qir)]] = Field(
-        min_length=1, max_length=CIRCUITS
-    )
+    circuits: Annotated[
+        list[Annotated[Circuit, BeforeValidator(_not_qir)]], Field(fail_fast=True)
+    ] = Field(min_length=1, max_length=CIRCUITS)
     shots: int = Field(default=1, ge=1, le=SHOTS, strict=True)
     calibration_set_id: UUID | None = None
     qubit_mapping: Annotated[dict[str, Name] | None, BeforeValidator(_pairs)] = None
@@ -139,6 +145,9 @@ class CircuitJob(BaseModel):
         :param about: further metadata
         :raises Refused: 400 if a circuit does not fit on the QPU
         """
+        if (names := self.qubit_mapping) and len({*names.values()}) < len(names):
+            # each instruction would be shown with the longest name of its qubit
+            raise Refused(400, "two names have the same qubit", "qubit_mapping")
         if len(self.circuits) * self.shots > EXECUTIONS:
             detail = f"circuits times shots exceed {EXECUTIONS}"
             raise Refused(400, detail, "shots")

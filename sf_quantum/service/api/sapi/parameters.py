@@ -93,6 +93,9 @@ def _kept(value: JSON) -> JSON:
 Number = Annotated[float, BeforeValidator(_kept), AfterValidator(_finite)]
 Wait = Annotated[float, Field(ge=THERMALIZATION[0], le=THERMALIZATION[1])]
 Flag = Annotated[bool, Field(strict=True)]
+# the first wrong value is the only error: pydantic would list them all, 200 bytes each
+Numbers = Annotated[list[Number], Field(fail_fast=True)]
+Points = Annotated[list[Numbers], Field(fail_fast=True)]
 
 
 class ProblemParameters(BaseModel):
@@ -105,14 +108,14 @@ class ProblemParameters(BaseModel):
     annealing_time: Number | None = None
     answer_mode: Literal["histogram", "raw"] = "histogram"
     max_answers: int | None = Field(default=None, ge=1, strict=True)
-    anneal_offsets: list[Number] | None = None
-    anneal_schedule: list[list[Number]] | None = None
+    anneal_offsets: Numbers | None = None
+    anneal_schedule: Points | None = None
     auto_scale: Flag | None = None
     fast_anneal: Flag = False
-    flux_biases: list[Number] | None = None
+    flux_biases: Numbers | None = None
     flux_drift_compensation: Flag = True
-    h_gain_schedule: list[list[Number]] | None = None
-    initial_state: list[int] | None = None
+    h_gain_schedule: Points | None = None
+    initial_state: Annotated[list[int], Field(fail_fast=True)] | None = None
     programming_thermalization: Wait = PROGRAMMING_THERMALIZATION
     readout_thermalization: Wait = 0.0
     reduce_intersample_correlation: Flag = False

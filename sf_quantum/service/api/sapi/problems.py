@@ -23,6 +23,7 @@ from sf_quantum.service.queue.job_queue import JobQueue
 
 # prefix by which the client recognises an offline solver
 OFFLINE = "Solver is offline: "
+NO_PROBLEM = "no such problem"
 
 
 class Problems:
@@ -90,7 +91,7 @@ class Problems:
         """Find a problem; jobs of other dialects are refused with 404."""
         job = self._queue.find(who, problem_id)
         if job.dialect != "sapi":
-            raise Refused(404, "no such problem")
+            raise Refused(404, NO_PROBLEM)
         return job
 
     def all(self, who: Identity, label: str | None = None) -> list[Job]:
@@ -149,9 +150,10 @@ class Problems:
         """Describe a problem, with its answer if it is completed."""
         status = self.status(job)
         completed = job.state == "Completed"
-        result = self._queue.store.result(job.number) if completed else None
-        if result is None:
+        if not completed:
             return status
+        if (result := self._queue.store.result(job.number)) is None:
+            raise Refused(404, NO_PROBLEM)  # it has been deleted meanwhile
         device, options = self._queue.device, _options(job)
         graph = solver.graph(device)
         if (offset := options.offset) is None:

@@ -18,7 +18,7 @@ from typing import Annotated, Protocol, TypeVar
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import JSONResponse
-from pydantic import TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from sf_quantum.files import JSON
 from sf_quantum.service.api.common import (
@@ -56,6 +56,9 @@ async def _problems(request: Request) -> Problems:
 Known = Annotated[Problems, Depends(_problems)]
 Wait = Annotated[float, Query(ge=0, allow_inf_nan=False, alias="timeout")]
 _T = TypeVar("_T")
+_NAMES: TypeAdapter[list[str]] = TypeAdapter(
+    Annotated[list[str], Field(fail_fast=True)]
+)
 
 
 class _Run(Protocol):
@@ -186,7 +189,7 @@ async def problems(
 async def cancel_several(request: Request, who: Who, known: Known) -> Response:
     """Cancel problems, each of which may be refused on its own."""
     try:
-        names = TypeAdapter(list[str]).validate_json(await request.body())
+        names = _NAMES.validate_json(await request.body())
     except ValidationError as error:
         raise Refused(400, "expected a list of problem ids") from error
     if len(names) > PROBLEMS_AT_ONCE:
@@ -204,11 +207,16 @@ async def cancel_several(request: Request, who: Who, known: Known) -> Response:
 @router.get("/problems/{name}/")
 @router.get("/problems/{name}")
 async def problem(
-    request: Request, who: Who, known: Known, name: str, wait: Wait = 0.0
+    request: Request,
+    queue: Queue,
+    who: Who,
+    known: Known,
+    name: str,
+    wait: Wait = 0.0,
 ) -> Response:
     """Show a problem, with its answer once it is completed."""
     (job,) = await known.wait_for_any(who, [name], min(wait, LONGEST_WAIT_SECONDS))
-    return await asyncio.to_thread(lambda: _reply(request, known.show(job)))
+    return await queue.show(who, job, lambda: _reply(request, known.show(job)))
 
 
 @router.delete("/problems/{name}/")
@@ -219,12 +227,18 @@ async def cancel(request: Request, who: Who, known: Known, name: str) -> Respons
 
 
 @router.get("/problems/{name}/answer")
-def answer(request: Request, who: Who, known: Known, name: str) -> Response:
+async def answer(
+    request: Request, queue: Queue, who: Who, known: Known, name: str
+) -> Response:
     """Show the answer alone."""
     job = known.find(who, name)
     if job.state != "Completed":
         raise Refused(404, f"problem {name} is {solver.STATUSES[job.state]}: no answer")
-    return _reply(request, {"answer": known.show(job)["answer"]})
+
+    def shown() -> Response:
+        return _reply(request, {"answer": known.show(job)["answer"]})
+
+    return await queue.show(who, job, shown)
 
 
 @router.get("/problems/{name}/messages")
@@ -237,9 +251,12 @@ async def messages(
 
 
 @router.get("/problems/{name}/info")
-def info(request: Request, who: Who, known: Known, name: str) -> Response:
+async def info(
+    request: Request, queue: Queue, who: Who, known: Known, name: str
+) -> Response:
     """Show a problem completely, so that it could be submitted again."""
-    return _reply(request, known.info(known.find(who, name)))
+    job = known.find(who, name)
+    return await queue.show(who, job, lambda: _reply(request, known.info(job)))
 
 
 def _code(error: Refused) -> int:

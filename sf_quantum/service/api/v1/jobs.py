@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Sequence
 from dataclasses import fields
@@ -32,8 +33,10 @@ from sf_quantum.service.domain.jobs import (
     Kind,
     State,
 )
+from sf_quantum.service.http.answers import PartsResponse
 from sf_quantum.service.queue.entitlements import LEASE_HEADER
 from sf_quantum.service.queue.job_queue import JobQueue, Listed
+from sf_quantum.service.store.store import NO_JOB
 
 # of a result that comes with the job
 INLINE_CHARACTERS = 65_536
@@ -154,7 +157,10 @@ _NO_JOB = refusal("No such job.")
         409: refusal("The key belongs to another job."),
         422: refusal("A field is wrong, or the job exceeds a limit of its class."),
         429: refusal("The user has too many jobs, or sends too many requests."),
-        503: refusal("The QPU is closed or draining, or the service is being stopped."),
+        503: refusal(
+            "The QPU is closed or draining, the service is being stopped, or this machine "
+            "is too busy to check the job."
+        ),
     },
 )
 async def submit(
@@ -255,7 +261,8 @@ async def job(
 )
 async def result(job_id: str, queue: Queue, who: Who) -> Response:
     """Fetch the result; its `info` has sampler, QPU, calibration, timing and seed."""
-    return Response(await queue.result(who, job_id), media_type="application/json")
+    found = await queue.result(who, job_id)
+    return PartsResponse(found.size, found.part, "application/json")
 
 
 @router.get(
@@ -351,8 +358,11 @@ async def submitted(
         job = await queue.wait(who, job.id, seconds)
     answer = SubmittedAnswer(**answer_for(queue, job).model_dump())
     if seconds > 0 and job.state == "Completed":
-        text = await queue.result(who, job.id)
-        if len(text) <= INLINE_CHARACTERS:
+        found = await queue.result(who, job.id)
+        if found.size <= INLINE_CHARACTERS:
+            text = await asyncio.to_thread(found.part, 0, found.size)
+            if not text:
+                raise Refused(404, NO_JOB)
             answer.result = json.loads(text)
     return answer
 

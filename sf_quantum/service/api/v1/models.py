@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated, TypeAlias, get_args
+import math
+from typing import Annotated, TypeAlias, cast, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    JsonValue,
+    field_validator,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
 from sf_quantum.samplers.neal import READS, SEEDS, SWEEPS
@@ -16,10 +25,33 @@ Name: TypeAlias = Annotated[str, Field(min_length=1, max_length=200)]
 Seconds: TypeAlias = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
+# Of an object with fields. Each unknown key is an error of 1 kB, and a body may have many.
+MAX_KEYS = 100
+
+
 class Strict(BaseModel):
     """Refuses unknown keys."""
 
     model_config = ConfigDict(extra="forbid", populate_by_name=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _check_number(cls, content: JsonValue) -> JsonValue:
+        if isinstance(content, dict) and len(content) > MAX_KEYS:
+            raise PydanticCustomError("keys", f"more than {MAX_KEYS} keys")
+        return content
+
+
+def _finite(values: JsonValue) -> JsonValue:
+    """Refuse the first value that is not a number: pydantic would list them all."""
+    for value in values.values() if isinstance(values, dict) else ():
+        try:
+            finite = math.isfinite(float(cast("str", value)))
+        except (TypeError, ValueError, OverflowError):
+            finite = False
+        if not finite:
+            raise PydanticCustomError("finite_number", "expected finite numbers")
+    return values
 
 
 class Parameters(Strict):
@@ -42,9 +74,15 @@ class CircuitProgram(Strict):
     """A circuit with parameters: it runs once for each set of values."""
 
     program: str = Field(description="OpenQASM 3, with `input float` parameters.")
-    values: list[dict[str, Annotated[float, Field(allow_inf_nan=False)]]] = Field(
-        min_length=1, description="Of the parameters, by name."
-    )
+    values: Annotated[
+        list[
+            Annotated[
+                dict[str, Annotated[float, Field(allow_inf_nan=False)]],
+                BeforeValidator(_finite),
+            ]
+        ],
+        Field(fail_fast=True),
+    ] = Field(min_length=1, description="Of the parameters, by name.")
 
 
 class JobBody(Strict):
@@ -59,7 +97,9 @@ class JobBody(Strict):
     sequence: str | None = Field(
         default=None, description="Pulser abstract representation."
     )
-    circuit: str | list[str] | CircuitProgram | None = Field(
+    circuit: (
+        str | Annotated[list[str], Field(fail_fast=True)] | CircuitProgram | None
+    ) = Field(
         default=None,
         description="OpenQASM 3 or 2, a list of such texts, or a program with values of "
         "its parameters. Each circuit has all shots.",

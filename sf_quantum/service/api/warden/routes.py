@@ -374,7 +374,7 @@ async def job(number: JobNumber, queue: Queue, who: Who) -> Response:
     def shown() -> str:
         return _job(found, queue.store.result(found.number)).model_dump_json()
 
-    content = await asyncio.to_thread(shown)
+    content = await queue.show(who, found, shown)
     return Response(content, media_type="application/json")
 
 

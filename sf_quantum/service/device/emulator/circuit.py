@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import threading
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Self
@@ -19,10 +17,10 @@ from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
 from sf_quantum.qpu.jobs import Description
 from sf_quantum.samplers.problem import FieldError
+from sf_quantum.service.device import processes
 from sf_quantum.service.device.circuits import texts
 from sf_quantum.service.device.emulator.computation import Computation, SeparateRunner
 from sf_quantum.service.device.limits import ComputeLimits
-from sf_quantum.service.device.processes import ask
 from sf_quantum.service.domain.jobs import Kind, Size
 
 #: of all texts of a job
@@ -32,15 +30,13 @@ MAX_STATEMENTS = 100_000
 MAX_BITS = MAX_QUBITS = 10_000
 #: gates, measurements and resets of a circuit, with each use of its own gates
 MAX_STEPS = 100_000
-# a usual text takes a fourth of this CPU time
+# CPU time of a check; a usual text takes a fourth of it
 LEAST_SECONDS, CHARACTERS_PER_SECOND, CHECK_SECONDS = 10, 20_000, 60
 PACKAGES = {
     "qiskit": "qiskit",
     "qiskit_aer": "qiskit-aer",
     "qiskit_qasm3_import": "qiskit-qasm3-import",
 }
-# limits the number of processes, since each check needs one
-_checks = threading.BoundedSemaphore(2)
 
 
 @dataclass(frozen=True)
@@ -103,16 +99,10 @@ class CircuitSimulator(SeparateRunner):
         seconds = LEAST_SECONDS + long // CHARACTERS_PER_SECOND
         seconds = min(seconds, CHECK_SECONDS, self.limits.cpu_seconds)
         limits = self.limits.model_copy(update={"cpu_seconds": seconds})
-        with _checks:
-            deadline = time.monotonic() + CHECK_SECONDS
-            late, payload = lambda: time.monotonic() > deadline, json.dumps(content)
-            try:
-                answer = ask("size", arguments, payload, late, limits)
-            except InputError as error:
-                raise FieldError("circuit", str(error)) from error
-        if answer is None:
-            detail = f"reading it takes more than {CHECK_SECONDS} s"
-            raise FieldError("circuit", detail)
+        try:
+            answer = processes.check("size", arguments, json.dumps(content), limits)
+        except InputError as error:
+            raise FieldError("circuit", str(error)) from error
         return Size(**json.loads(answer.text))
 
     def arguments(self, computation: Computation) -> dict[str, JSON]:

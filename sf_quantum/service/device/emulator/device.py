@@ -281,6 +281,13 @@ class EmulatedDevice(DeviceSettings, Device):
         return tuple(kind for kind in self.runners if kind not in other)
 
     @property
+    def warm_kinds(self) -> Sequence[Kind]:
+        """The kind of jobs that its technology is made for, if their packages are large."""
+        own: Mapping[str, Kind] = {GATES: "circuit", "neutral-atom": "sequence"}
+        kind = own.get(self.technology, "photonic")
+        return [kind] if kind in self.payloads else []
+
+    @property
     def description(self) -> Description:
         """See :attr:`Device.description`."""
         return Description(

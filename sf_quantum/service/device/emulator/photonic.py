@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import threading
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -16,21 +15,19 @@ from pydantic import ValidationError
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
 from sf_quantum.samplers.problem import FieldError
+from sf_quantum.service.device import processes
 from sf_quantum.service.device.emulator.computation import Computation, SeparateRunner
 from sf_quantum.service.device.limits import ComputeLimits
-from sf_quantum.service.device.processes import ask
 from sf_quantum.service.domain.jobs import Kind, Size
 from sf_quantum.service.domain.photonic import PhotonicExperiment
 
 #: as of Quandela's Belenos
 MOST_MODES, MOST_PHOTONS = 24, 12
-# of a circuit with the most components
+# CPU time of the check of a circuit with the most components
 CHECK_SECONDS = 30
 # Sampling n photons (Clifford and Clifford 2017) takes as long as changing so many amplitudes
 # per 2^n, and as many more
 AMPLITUDES, LEAST_AMPLITUDES = 3, 1000
-# limits the number of processes, since each check needs one
-_checks = threading.BoundedSemaphore(2)
 
 
 @dataclass(frozen=True)
@@ -52,14 +49,13 @@ class PhotonicSimulator(SeparateRunner):
             raise FieldError("photonic.input_state", detail)
         if problem := lack():
             raise FieldError("photonic", problem)
-        # of CPU time, since a busy machine is no fault of the experiment
+        # of CPU time: a busy machine is not a fault of the experiment
         seconds = min(CHECK_SECONDS, self.limits.cpu_seconds)
         limits = self.limits.model_copy(update={"cpu_seconds": seconds})
-        with _checks:
-            try:
-                ask("optics", {}, json.dumps(content), lambda: False, limits)
-            except InputError as error:
-                raise FieldError("photonic", str(error)) from error
+        try:
+            processes.check("optics", {}, json.dumps(content), limits)
+        except InputError as error:
+            raise FieldError("photonic", str(error)) from error
         return size(told)
 
     def arguments(self, computation: Computation) -> dict[str, JSON]:

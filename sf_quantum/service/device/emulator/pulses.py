@@ -33,6 +33,8 @@ EXACT = ATOMS["qutip"]
 EXACT_OF_THREE = 9
 # QuTiP takes this many points of a sequence at least.
 SHORTEST = 4
+# Pulser samples each nanosecond; more would fill the memory.
+LONGEST = 1_000_000
 STEP = 10
 # Steps of the integrator between two readings. QuTiP's own limit fails sequences with
 # strong interactions; the limit on CPU time bounds these.
@@ -204,6 +206,7 @@ def _parse(text: str) -> Sequence[BaseDevice]:
     from pulser import Sequence
     from pulser.exceptions.base import PulserError
 
+    _check_numbers(text)
     try:
         return Sequence.from_abstract_repr(text)
     except ValidationError as error:
@@ -217,6 +220,27 @@ def _parse(text: str) -> Sequence[BaseDevice]:
     except Exception as error:
         detail = f"Pulser cannot parse the sequence ({type(error).__name__})"
         raise InputError(detail) from error
+
+
+def _check_numbers(text: str) -> None:
+    """Refuse JSON whose numbers are not finite, which Python reads and Pulser believes."""
+    try:
+        json.loads(text, parse_constant=_refuse, parse_float=_finite)
+    except json.JSONDecodeError:
+        return  # Pulser says what is wrong
+    except (RecursionError, ValueError) as error:
+        detail = "nested too deeply, or a number is too long"
+        raise InputError(f"not JSON: {detail}") from error
+
+
+def _refuse(constant: str) -> float:
+    raise InputError(f"{constant} is not a number of JSON")
+
+
+def _finite(text: str) -> float:
+    if not math.isfinite(number := float(text)):
+        raise InputError(f"{text:.40} is too large")
+    return number
 
 
 @contextmanager
@@ -259,8 +283,10 @@ def _check(sequence: Sequence[BaseDevice], qubits: int) -> None:
         raise InputError(f"{detail} can be simulated")
     if (nanoseconds := sequence.get_duration()) == 0:
         raise InputError("the sequence has no pulse")
-    if nanoseconds < SHORTEST:
-        detail = f"the sequence takes {nanoseconds} ns; at least {SHORTEST}"
+    if not SHORTEST <= nanoseconds <= LONGEST:
+        least = nanoseconds < SHORTEST
+        detail = f"at least {SHORTEST}" if least else f"at most {LONGEST:,}"
+        detail = f"the sequence takes {nanoseconds} ns; {detail}"
         raise InputError(f"{detail} can be simulated")
 
 

@@ -14,6 +14,7 @@ from sf_quantum.files import JSON
 from sf_quantum.qpu.jobs import Result
 from sf_quantum.samplers.neutral_atom import ATOMS
 from sf_quantum.samplers.problem import FieldError
+from sf_quantum.service.device import processes
 from sf_quantum.service.device.emulator.computation import (
     Computation,
     SeparateRunner,
@@ -23,13 +24,13 @@ from sf_quantum.service.device.limits import ComputeLimits
 from sf_quantum.service.device.processes import ask
 from sf_quantum.service.domain.jobs import Kind, Size
 
+# CPU time of a check; one of many pulses takes a second
 CHECK_SECONDS = 30
+MAX_CHARACTERS = 4 * 2**20
 MISSING = (
     "this service cannot run sequences: pulser-simulation is not installed "
     "(pip install 'sf-quantum[pulser]')"
 )
-# limits the number of processes, since each check needs one
-_checks = threading.BoundedSemaphore(2)
 _specs_lock = threading.Lock()
 
 
@@ -44,17 +45,15 @@ class SequenceSimulator(SeparateRunner):
             raise FieldError("sequence", "expected text")
         if not available():
             raise FieldError("sequence", MISSING)
-        # of CPU time, since a busy machine is no fault of the sequence
-        limits = ComputeLimits(cpu_seconds=CHECK_SECONDS)
-        with _checks:
-            payload = json.dumps(content)
-            try:
-                answer = ask(
-                    "check", {"qubits": qubits}, payload, lambda: False, limits
-                )
-            except InputError as error:
-                raise FieldError("sequence", str(error)) from error
-        found = json.loads((answer or Result()).text)
+        if len(content) > MAX_CHARACTERS:
+            detail = f"{len(content):,} characters; at most {MAX_CHARACTERS:,}"
+            raise FieldError("sequence", detail)
+        payload, limits = json.dumps(content), ComputeLimits(cpu_seconds=CHECK_SECONDS)
+        try:
+            answer = processes.check("check", {"qubits": qubits}, payload, limits)
+        except InputError as error:
+            raise FieldError("sequence", str(error)) from error
+        found = json.loads(answer.text)
         atoms, nanoseconds = found["atoms"], found["nanoseconds"]
         if atoms > ATOMS["qutip"]:
             return Size(atoms, sites=atoms * nanoseconds, qubits=atoms)

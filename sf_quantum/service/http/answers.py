@@ -1,0 +1,169 @@
+"""Answers on their way to their clients: a few bytes of each in memory, the rest on disk.
+
+A client may read slowly, or not at all. A part of an answer is sent once the connection
+has taken the part before it. Answers that are made in memory wait in files without names,
+which end with this process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import tempfile
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import ExitStack, asynccontextmanager
+from pathlib import Path
+from typing import IO
+
+from starlette.responses import Response
+from starlette.types import Message, Receive, Scope, Send
+
+from sf_quantum.service.domain.errors import Refused
+
+# Bytes of an answer that are sent at once; a smaller answer stays in memory.
+PART_BYTES = 128 * 1024
+# Bytes of answers that are stored for a user, and for all, until they are read. A single
+# answer may have more.
+USER_BYTES, ALL_BYTES = 128 * 2**20, 1024 * 2**20
+RETRY_SECONDS = 5
+logger = logging.getLogger(__name__)
+
+
+class PartsResponse(Response):
+    """An answer whose parts are read when the client takes them.
+
+    :param size: its bytes
+    :param read: reads so many bytes from an offset on, in another thread
+    """
+
+    def __init__(
+        self, size: int, read: Callable[[int, int], bytes], media_type: str
+    ) -> None:
+        super().__init__(media_type=media_type)
+        self.headers["Content-Length"] = str(size)
+        self._size = size
+        self._read = read
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it."""
+        head = {"status": self.status_code, "headers": self.raw_headers}
+        await send({"type": "http.response.start", **head})
+        await send_parts(self._size, self._read, send)
+
+
+async def send_parts(size: int, read: Callable[[int, int], bytes], send: Send) -> None:
+    """Send the body of an answer, each part after the client has taken the last."""
+    sent = 0
+    while sent < size or not size:
+        part = await asyncio.to_thread(read, sent, min(PART_BYTES, size - sent))
+        sent += len(part)
+        more = sent < size
+        if (
+            more and not part
+        ):  # deleted meanwhile: the connection ends before the answer
+            logger.warning("an answer was deleted while it was sent")
+            return
+        await send({"type": "http.response.body", "body": part, "more_body": more})
+        if not more:
+            return
+
+
+class Answers:
+    """The answers that are stored until they are read.
+
+    :param folder: of their files; ``None``: the system's for temporary files
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self._folder = folder
+        self._of_user = Counter[str]()
+
+    def check(self, user: str, more: int = 0) -> None:
+        """Refuse an answer to a user who has not read enough of the others.
+
+        :param more: its bytes
+        :raises Refused: 429 if the user's are too many, 503 if those of all are
+        """
+        mine, all_ = self._of_user[user], self._of_user.total()
+        retry = {"Retry-After": f"{RETRY_SECONDS}", "Connection": "close"}
+        if mine and mine + more > USER_BYTES:
+            detail = f"{mine >> 20} MiB of answers are not read yet: read them first"
+            raise Refused(429, detail, headers=retry)
+        if all_ and all_ + more > ALL_BYTES:
+            detail = "too many answers are not read by their clients yet"
+            raise Refused(503, detail, headers=retry)
+
+    async def send(self, user: str, whole: Whole, send: Send) -> None:
+        """Send an answer that is complete, and free its memory first if it is large.
+
+        :raises Refused: see :meth:`check`; 503 if it cannot be stored
+        """
+        size = len(whole.body)
+        if size <= PART_BYTES:
+            await send(whole.start)
+            await send({"type": "http.response.body", "body": whole.body})
+            return
+        self.check(user, size)
+        async with self._stored(user, whole) as file:
+            await send(whole.start)
+            await send_parts(
+                size, lambda at, most: os.pread(file.fileno(), most, at), send
+            )
+
+    @asynccontextmanager
+    async def _stored(self, user: str, whole: Whole) -> AsyncIterator[IO[bytes]]:
+        size = len(whole.body)
+        self._of_user[user] += size
+        try:
+            with await asyncio.to_thread(self._write, whole) as file:
+                yield file
+        finally:
+            self._of_user[user] -= size
+            if not self._of_user[user]:
+                del self._of_user[user]
+
+    def _write(self, whole: Whole) -> IO[bytes]:
+        try:
+            with ExitStack() as stack:
+                file = stack.enter_context(tempfile.TemporaryFile(dir=self._folder))
+                file.write(whole.body)
+                file.flush()
+                stack.pop_all()  # it stays open
+        except OSError as error:
+            detail = f"the answer cannot be stored: {error.strerror or error}"
+            retry = {"Retry-After": f"{RETRY_SECONDS}"}
+            raise Refused(503, detail, headers=retry) from error
+        whole.body = b""
+        return file
+
+
+class Whole:
+    """Keeps an answer that comes in one piece, until its route has ended; sends others.
+
+    Until then, the route refers to the body, which so could not be freed.
+    """
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self._streams = False
+        self.start: Message = {}
+        self.body = b""
+
+    @property
+    def complete(self) -> bool:
+        """Whether there is an answer to be sent."""
+        return bool(self.start) and not self._streams
+
+    async def take(self, message: Message) -> None:
+        """Take what the route sends."""
+        if message["type"] == "http.response.start":
+            self.start = message
+        elif self._streams or message.get("more_body"):
+            if not self._streams:
+                self._streams = True
+                await self._send(self.start)
+            await self._send(message)
+        else:
+            self.body = message.get("body", b"")
