@@ -302,6 +302,8 @@ class Watch:
     def _is_forgotten(self, job: QueuedJob, taken: bool, entry: Entry | None) -> bool:
         if job.id in self._children or (entry and is_asking(entry.pid, job.id)):
             return False
+        if job.reason == "JobHeldUser":
+            return False
         if job.buffer == STAGING:
             return not taken
         return job.buffer in (STAGED, PRE_RUN) and entry is None
@@ -313,6 +315,8 @@ class Watch:
             slurm("scontrol", "requeue", name)
             # not only after two minutes
             slurm("scontrol", "update", f"JobId={name}", "StartTime=now", *flags)
+            # what failed before it was forgotten may have held it
+            slurm("scontrol", "release", name)
         except QpuError as error:
             logger.info("job %d: %s", job_id, error)
             # the next look tries it again
