@@ -9,6 +9,8 @@ set, NIPS 2012; as a QUBO: R. Rocco et al., QCE 2025, eq. 1).
 from __future__ import annotations
 
 import hashlib
+import math
+import sys
 from dataclasses import dataclass
 
 import numpy as np
@@ -104,12 +106,25 @@ def identity(clusterings: list[Clustering]) -> str:
 def weights(candidates: list[Candidate], kind: str) -> Doubles:
     """Return the candidates' weights; the greatest is 1, unless all are 0 or less.
 
+    Weights by size are multiples of a unit, so that selections of the same number of
+    points have the same energy in floating point, too; the greatest is then 1 but for
+    the rounding of the unit, below 1e-9 up to 4 million points in all candidates.
+
     :param kind: one of :data:`WEIGHTS`
     """
     size = np.array([c.size for c in candidates], float)
-    raw = size if kind == "size" else size * [c.silhouette for c in candidates]
+    if kind == "size":
+        return size * _unit(float(size.max(initial=1)), int(size.sum()))
+    raw = size * [c.silhouette for c in candidates]
     greatest = float(raw.max(initial=0))
     return raw / (greatest if greatest > 0 else float(size.max(initial=1)))
+
+
+def _unit(greatest: float, most: int) -> float:
+    """Return 1 / greatest in so few bits that its multiples up to ``most`` are exact."""
+    mantissa, exponent = math.frexp(1 / greatest)
+    bits = sys.float_info.mant_dig - most.bit_length()
+    return math.ldexp(round(math.ldexp(mantissa, bits)), exponent - bits)
 
 
 def penalties(weight: Doubles, pairs: NDArray[np.bool_], kind: str) -> Doubles:

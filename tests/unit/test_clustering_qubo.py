@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import combinations
+from itertools import combinations, compress, islice, product
 
 import numpy as np
 import pytest
@@ -17,6 +17,7 @@ from sf_quantum.clustering.qubo import (
     Overlaps,
     overlaps,
     qubo,
+    weights,
 )
 from sf_quantum.clustering.result import Cluster, Clustering
 from sf_quantum.errors import InputError
@@ -194,6 +195,21 @@ def test_with_weights_by_size_a_whole_clustering_is_as_good_as_can_be(
     energy, _ = optimum(qubo(found, "size", "tight"))
     n = len(found.atoms)
     assert energy == pytest.approx(-n / max(c.size for c in found.candidates))
+
+
+@quick
+@given(several)
+def test_selections_of_as_many_points_tie_exactly(
+    clusterings: list[Clustering],
+) -> None:
+    found = overlaps(clusterings)
+    sizes = [c.size for c in found.candidates]
+    weight = weights(found.candidates, "size")
+    by_points: dict[int, set[float]] = {}
+    for selection in islice(product((0, 1), repeat=len(sizes)), 4096):
+        points = sum(compress(sizes, selection))
+        by_points.setdefault(points, set()).add(sum(compress(weight, selection)))
+    assert all(len(totals) == 1 for totals in by_points.values())
 
 
 def test_a_clustering_of_noise_alone_has_no_candidate() -> None:
