@@ -463,14 +463,16 @@ def test_its_size_and_cost() -> None:
         12,
         0,
     )
-    assert told.amplitudes == 3 * 4 * 2**2
+    # with the sampling of all shots
+    assert told.amplitudes == 3 * (4 + 50) * 2**2
     once = device.cost({"num_reads": 300}).qpu_seconds
     assert device.cost({"num_reads": 100}, told).qpu_seconds == once
     task = Task("t", "circuit", json.dumps([BELL] * 3), {"num_reads": 100})
     assert device.run(task, threading.Event()).qpu_seconds == once
     middle = f"{HEAD}qubit[2] q; bit c; c = measure q[0]; x q[0]; c = measure q[0];"
     told = device.check("circuit", middle, {"num_reads": 1})
-    assert (told.amplitudes, told.shot_amplitudes) == (0, 3 * 2)
+    # a measurement between gates counts for ten of them, and a shot takes its time
+    assert (told.amplitudes, told.shot_amplitudes) == (0, 21 * 2 + 50_000)
     few = device.model_copy(update={"compute": ComputeLimits(gate_shots=1000)})
     with pytest.raises(
         FieldError, match="251 shots of 4 gates are 1,004 gates; at most"
@@ -834,7 +836,8 @@ def test_a_device_tells_its_errors_and_has_none_without_noise() -> None:
     assert (ideal.errors, ideal.calibrated_values) == (Errors(), {})
     middle = f"{HEAD}qubit q; bit c; {'h q; ' * 10} c = measure q;"
     told, exact = (one.check("circuit", middle, {}) for one in (device, ideal))
-    assert (told.amplitudes, exact.amplitudes) == (3 * 11 * 4, 11 * 2)
+    # with the errors of the ten gates, and the sampling of all shots
+    assert (told.amplitudes, exact.amplitudes) == (71 * 4, 61 * 2)
 
 
 def test_many_qubits_by_matrix_product_states() -> None:

@@ -143,6 +143,7 @@ def test_health_device_and_openapi(service: RunningService) -> None:
         "bounds": device["bounds"],
         "limits": {
             "jobs": 10_000,
+            "run_seconds": None,
             "leases": 100,
             "body_mib": 8,
             "pending_mib": 512,
