@@ -28,6 +28,13 @@ from tests.waiting import until
 # wait for one another by spinning. They read it when NumPy is imported.
 os.environ |= {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 
+# A shell that runs the tests in the background, or nohup, has these ignored, and so would
+# have all commands that tests send them to.
+for _number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        default = signal.default_int_handler if _number == signal.SIGINT else None
+        signal.signal(_number, default or signal.SIG_DFL)
+
 # Generated inputs are the same in each run, and a machine that is busy fails none of them.
 hypothesis.settings.register_profile(
     "sfq",

@@ -125,6 +125,8 @@ class Embedded:
         if problem.answer is None:
             raise ValueError("no answer")
         samples, largest = self._decoded(problem.answer)
+        if not samples.record.num_occurrences.sum():
+            raise ValueError("an answer without reads")
         # in JSON's types, not in those of NumPy and of the client
         summary = {
             "reads": int(samples.record.num_occurrences.sum()),
