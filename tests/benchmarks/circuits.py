@@ -31,7 +31,7 @@ from sf_quantum.qpu.sfq import SfqQpu
 from sf_quantum.service.device.emulator.batches import batch
 from sf_quantum.service.device.emulator.device import EmulatedDevice
 from tests.circuit_families import families
-from tests.circuit_paths import SHOTS, Path, Paths, differences, iqm_api
+from tests.circuit_paths import SHOTS, Counts, Path, Paths, differences, iqm_api
 from tests.circuits import (
     Case,
     defined_gates,
@@ -187,12 +187,19 @@ def _paths() -> Iterator[dict[str, tuple[Path, Fitting]]]:
     """Start the services; yield the paths, and which circuits each one takes."""
     with running(10, "complete") as every, running(5, "square", tcp=True) as lattice:
         paths = Paths(SfqQpu("q", every.url, lease=every.acquire()))
-        native = Paths(SfqQpu("q", lattice.url, lease=lattice.acquire()))
+
+        def native(circuits: Sequence[QuantumCircuit]) -> list[Counts | str]:
+            # a lease from the start would have ended by now, since it was idle
+            lease = lattice.acquire()
+            found = Paths(SfqQpu("q", lattice.url, lease=lease)).transpiled(circuits)
+            lattice.ask("DELETE", f"/v1/leases/{lease}")
+            return found
+
         taken: dict[str, tuple[Path, Fitting]] = {
             name: (path, _any if name.startswith(("backend", "pass")) else _in_order)
             for name, path in paths.named().items()
         }
-        taken["backend.run after transpile, on a lattice"] = native.transpiled, _small
+        taken["backend.run after transpile, on a lattice"] = native, _small
         try:
             taken["IQM's API, by Qiskit on IQM"] = iqm_api(lattice.url), _native
         except ImportError:
