@@ -133,7 +133,8 @@ def test_the_leases_that_a_file_of_version_12_left_are_forgotten(
         added = re.findall(r"TABLE (\w+) ADD COLUMN (\w+)", later)
         for table, column in added:
             db.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
-        db.execute("DROP TABLE slices")
+        for table in re.findall(r"CREATE TABLE (\w+)", later):
+            db.execute(f"DROP TABLE {table}")
         db.execute("PRAGMA user_version = 12")
     db.close()
     store = Store(path)
