@@ -32,7 +32,8 @@ from tests.service import example_bqm
 VENDORS = ("/sapi/", "/api/v1/", "/circuits", "/calibration-sets")
 SEQUENCE = (Path(__file__).parent / "unit/data/sequence.json").read_text()
 CIRCUIT = (
-    'OPENQASM 3.0; include "stdgates.inc"; qubit[5] q; bit[1] c; '
+    'OPENQASM 3.0; include "stdgates.inc"; '
+    "gate r(a, b) q { U(a, b - pi / 2, pi / 2 - b) q; } qubit[5] q; bit[1] c; "
     "r(1.5, 0.25) q[0]; c[0] = measure q[0];"
 )
 #: by technology of the device: the kind of the service's own jobs

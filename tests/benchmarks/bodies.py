@@ -202,7 +202,8 @@ def measured(route: Route) -> Iterator[tuple[Meter, RunningService]]:
         first = dialects.body("/v1/jobs", route.technology, {})
         if isinstance(first, dict):
             lease = service.acquire()
-            service.ask("POST", "/v1/jobs", first, lease=lease)
+            answer = service.ask("POST", "/v1/jobs", first, lease=lease)
+            assert answer.status == 201, answer.json()
             until(lambda: bool(device.runs), "the first job is on the device")
         # as sfq serve does: a collection of a test's objects is not what a body costs
         gc.collect()

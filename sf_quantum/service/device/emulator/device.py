@@ -597,7 +597,9 @@ class EmulatedDevice(DeviceSettings, Device):
         summary = self.reading.summary
         result = self._compute(task, parameters, stop.is_set)
         wait = modelled * self.time_scale - (time.monotonic() - begin)
-        stopped = stop.wait(wait) if wait > 0 else stop.is_set()
+        stopped = (
+            stop.wait(min(wait, threading.TIMEOUT_MAX)) if wait > 0 else stop.is_set()
+        )
         seconds = time.monotonic() - begin
         if stopped:
             used = min(modelled, seconds / self.time_scale) if self.time_scale else 0.0
