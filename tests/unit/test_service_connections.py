@@ -210,7 +210,7 @@ def test_an_answer_that_nobody_waits_for_any_more(
 ) -> None:
     begun, finish = threading.Event(), threading.Event()
 
-    async def release(_: Leases, who: Identity, lease: str) -> None:
+    async def release(_: Leases, *_who: Identity | str, **_how: bool) -> None:
         begun.set()
         await asyncio.to_thread(finish.wait)
         raise Refused(404, "no such lease")
