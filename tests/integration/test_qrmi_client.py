@@ -59,7 +59,7 @@ def alone(munge_socket: Path) -> list[str]:
 class Stock:
     """The client, with the environment of a job that the SPANK plugin prepares."""
 
-    def __init__(self, alone: list[str], url: str, uid: int = 0) -> None:
+    def __init__(self, alone: list[str], url: str, uid: int, job: str) -> None:
         self.process = subprocess.Popen(
             [*alone, sys.executable, str(Path(__file__).parent / "qrmi_client.py")],
             stdin=subprocess.PIPE,
@@ -71,7 +71,7 @@ class Stock:
                 # a refusal is what it is
                 f"{NAME}_QRMI_PASQAL_RETRIES_DISABLED": "true",
                 "QRMI_JOB_UID": str(uid),
-                "QRMI_JOB_ID": "12",
+                "QRMI_JOB_ID": job,
             },
         )
 
@@ -110,8 +110,8 @@ class Service:
         self._alone = alone
         self._clients: list[Stock] = []
 
-    def stock(self, uid: int = 0) -> Stock:
-        self._clients.append(Stock(self._alone, self.url, uid))
+    def stock(self, uid: int = 0, job: str = "12") -> Stock:
+        self._clients.append(Stock(self._alone, self.url, uid, job))
         return self._clients[-1]
 
     def credential(self, uid: int) -> str:
@@ -278,7 +278,7 @@ def test_a_wrong_sequence_is_refused_with_its_reason(start: Start) -> None:
 @pytest.mark.devices("sfq", "dwave", "acme")
 def test_slots_and_the_door_as_the_stock_client_sees_them(start: Start) -> None:
     service = start()
-    first, second = service.stock(os.geteuid()), service.stock(os.geteuid())
+    first, second = (service.stock(os.geteuid(), job) for job in ("12", "13"))
     token = first("acquire")
     assert "Not enough QPU slots available." in second.error("acquire")
     first("release", token)

@@ -310,8 +310,11 @@ async def create_session(body: CreateSession, queue: Queue, who: Who) -> Session
 async def _left_behind(queue: JobQueue, request: LeaseRequest) -> Lease | None:
     """Find a session that an earlier program of a Slurm job has not released.
 
-    Leases of other dialects are not among them: they have a key or a purpose.
+    Leases of other dialects are not among them: they have a key or a purpose. Programs
+    outside of Slurm all name job 0, and may be at work side by side.
     """
+    if request.slurm_job_id in (None, "", "0"):
+        return None
     for lease in queue.leases.held:
         same = lease.user, lease.slurm_job_id
         if same != (request.user, request.slurm_job_id) or lease.key or lease.job:
