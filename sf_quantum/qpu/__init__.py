@@ -228,6 +228,9 @@ class Qpu(ABC):
         """
         self.release(token)
 
+    def close(self) -> None:  # noqa: B027 - most kinds have nothing to end
+        """End what this object itself runs, such as threads; the QPU is not concerned."""
+
     @abstractmethod
     def release(self, token: str) -> None:
         """Give a lease back and cancel the jobs it still has; a second time is harmless.

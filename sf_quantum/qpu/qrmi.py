@@ -130,6 +130,7 @@ class QrmiQpu(Qpu):
         self._requests = threading.BoundedSemaphore(MOST_OVERDUE)
         self._who = f"QPU {self.name!r} ({self.type})"
         self._relay: Relay | None = None
+        self._end_relay: Callable[[], None] = _nothing
         self._making = threading.Lock()
 
     @classmethod
@@ -261,6 +262,9 @@ class QrmiQpu(Qpu):
             # not through the environment of the process, which all instances share
             return qrmi.QuantumResource.from_config(self.name, kind, settings)
 
+    def close(self) -> None:
+        self._end_relay()
+
     def _relayed(self, url: str) -> str:
         """Return a URL by which the client's answers are bounded; see :mod:`.relay`.
 
@@ -274,7 +278,7 @@ class QrmiQpu(Qpu):
         with self._making:
             if self._relay is None:
                 self._relay = relay.Relay(url)
-                weakref.finalize(self, self._relay.close)
+                self._end_relay = weakref.finalize(self, self._relay.close)
             return self._relay.url
 
 
@@ -635,6 +639,10 @@ def _kind(error: RuntimeError) -> tuple[str, int]:
 def _state(status: TaskStatus | ResourceStatus) -> str:
     # the text of either ends with the state's name
     return str(status).rpartition(".")[2]
+
+
+def _nothing() -> None:
+    """End no relay, as long as there is none."""
 
 
 def _job() -> dict[str, str]:

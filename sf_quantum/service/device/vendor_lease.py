@@ -269,6 +269,8 @@ class VendorLease:
             except QuantumError as error:
                 text = "the lease of QPU %s was not given back: %s"
                 logger.warning(text, self.driver.name, error)
+            if not busy:
+                self.driver.close()
             self._save()
             with self._lock:
                 self._held = None
