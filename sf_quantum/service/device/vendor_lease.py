@@ -260,6 +260,7 @@ class VendorLease:
         """Give the lease back, unless jobs at the vendor depend on it."""
         with self._exchange:
             self._closed = True
+            held = self._held
             with self._lock:
                 if self._held is not None and not busy:
                     self._unwanted.append(self._held.token)
@@ -269,11 +270,12 @@ class VendorLease:
             except QuantumError as error:
                 text = "the lease of QPU %s was not given back: %s"
                 logger.warning(text, self.driver.name, error)
-            if not busy:
-                self.driver.close()
             self._save()
             with self._lock:
                 self._held = None
+            self.driver.close()
+            if held is not None:
+                held.jobs.close()
 
     def _give_back_unwanted(self) -> None:
         while self._unwanted:
