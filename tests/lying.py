@@ -325,7 +325,7 @@ def warden() -> Words:
         one = mapping(told)
         if "logs" in one:
             return {**one, "logs": ESCAPES}
-        return {**one, "status": "FAILED"} if one.get("status") == "DONE" else told
+        return {**one, "status": "ERROR"} if one.get("status") == "DONE" else told
 
     return Words(
         lambda method, path, told: bool(mapping(told).get("results")),

@@ -76,7 +76,10 @@ class Run:
         driver.wait(timeout=SECONDS)
         # over SSH a driver that was killed has 45 s to come back
         until(lambda: not self.jobs(), "the jobs to end")
-        until(lambda: not self._project.processes(), "the processes to end")
+        try:
+            until(lambda: not self._project.processes(), "the processes to end")
+        except TimeoutError:
+            pytest.fail("\n".join(map(str, self._project.commands(""))))
         until(lambda: not self._project.leftovers(), "the files to go")
 
 
