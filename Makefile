@@ -23,7 +23,7 @@ check: $(VENV)/installed
 	@$(BIN)/mypy
 	@$(BIN)/pytest -q tests/unit/test_architecture.py
 
-docs: $(VENV)/installed
+docs: $(VENV)/installed-docs
 	@$(BIN)/sphinx-build -W --keep-going --quiet --jobs auto docs docs/_build
 	@echo "docs/_build/index.html"
 
@@ -31,14 +31,14 @@ benchmark: $(VENV)/installed
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python tests/benchmarks/tools.py
 
 # LAB='--nodes 6 --qpus 10' has more of both, and --help says what else there is
-lab: $(VENV)/installed
+lab: $(VENV)/installed-run
 	@$(BIN)/python -m tests.lab start $(LAB)
 
-lab-stop: $(VENV)/installed
+lab-stop: $(VENV)/installed-run
 	@$(BIN)/python -m tests.lab stop $(LAB)
 
 clean:
-	rm -rf $(VENV) results docs/_build docs/reference/generated .streamflow deployments/.streamflow examples/*/.streamflow examples/*/points.csv
+	rm -rf $(VENV) results docs/_build .streamflow deployments/.streamflow examples/*/.streamflow examples/*/points.csv
 
 OFFLINE := no package index answers, or it lacks a package; 'Install it' in README.md tells how to \
   install from a folder of packages
@@ -65,6 +65,10 @@ $(VENV)/installed-run: pyproject.toml sf_quantum/clustering/_kernels.c sf_quantu
 	  $(PYTHON) -m venv $(VENV); }
 	@echo "installing sf_quantum and StreamFlow (under 400 MB, about a minute)"
 	$(call install,--no-compile --editable .)
+
+$(VENV)/installed-docs: $(VENV)/installed-run
+	@echo "installing Sphinx"
+	$(call install,--no-compile --editable '.[docs]')
 
 $(VENV)/installed: $(VENV)/installed-run
 	@echo "installing what the tests need (1.2 GB, about two minutes)"

@@ -8,7 +8,6 @@ from pathlib import Path
 DOCS = Path(__file__).resolve().parent
 sys.path.insert(0, str(DOCS.parent))
 
-from docs.generate import write_pages  # noqa: E402 - needs the path above
 from sf_quantum import __version__  # noqa: E402
 
 project = "sf_quantum"
@@ -19,7 +18,7 @@ version = release = __version__
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx_copybutton"]
 myst_enable_extensions = ["attrs_block", "colon_fence", "deflist"]
 myst_heading_anchors = 3
-exclude_patterns = ["_build", "reference/generated"]
+exclude_patterns = ["_build"]
 nitpicky = False
 
 html_theme = "furo"
@@ -32,5 +31,3 @@ copybutton_only_copy_prompt_lines = True
 autodoc_member_order = "bysource"
 autodoc_typehints = "description"
 autodoc_typehints_description_target = "documented"
-
-write_pages(DOCS / "reference" / "generated")

@@ -1,14 +1,20 @@
-"""Write the reference pages that follow from the code: commands, keys and HTTP paths."""
+"""Write what the reference's pages say of commands, keys and HTTP paths, from the code.
+
+``python -m docs.generate`` writes it into the pages, between two marks, so that a page is
+whole wherever it is read; a test fails where a page does not say what the code does.
+"""
 
 from __future__ import annotations
 
 import argparse
+import functools
 import importlib
 import inspect
 import json
 import re
 import subprocess
 import sys
+import textwrap
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from importlib.resources import files
@@ -32,6 +38,9 @@ from sf_quantum.service.config import Configuration
 from sf_quantum.validation import Section
 
 Schema: TypeAlias = dict[str, JSON]
+REFERENCE = Path(__file__).parent / "reference"
+BEGIN = "<!-- generated from the code by `python -m docs.generate` -->"
+END = "<!-- end of the generated part -->"
 METHODS = ("get", "post", "put", "patch", "delete")
 # the dialects of the OpenAPI document, by how their paths start; the last has the others
 DIALECTS = {
@@ -51,21 +60,30 @@ STREAMFLOW_TYPES = {
 }
 
 
-def write_pages(folder: Path) -> None:
-    """Write every generated page; a page that has not changed keeps its date."""
-    folder.mkdir(exist_ok=True)
-    pages = {
+def write_pages() -> None:
+    """Write the generated part of every page; a page that is true keeps its date."""
+    for path, text in pages():
+        if path.read_text(encoding="utf-8") != text:
+            path.write_text(text, encoding="utf-8")
+
+
+def pages() -> Iterator[tuple[Path, str]]:
+    """Each page with a generated part, and the text that it is to have."""
+    parts = {
         "commands.md": commands(),
         "streamflow.md": streamflow_keys(),
         "service.md": service_keys(),
         "plan.md": plan_keys(),
         "http.md": http_paths(openapi()),
     }
-    for name, lines in pages.items():
-        text = "\n".join(lines) + "\n"
-        path = folder / name
-        if not path.exists() or path.read_text(encoding="utf-8") != text:
-            path.write_text(text, encoding="utf-8")
+    for name, lines in parts.items():
+        path = REFERENCE / name
+        before, begin, rest = path.read_text(encoding="utf-8").partition(BEGIN)
+        _, end, after = rest.partition(END)
+        if not end:
+            raise ValueError(f"{path}: expected the lines {BEGIN!r} and {END!r}")
+        part = "\n".join(lines).rstrip()
+        yield path, f"{before}{begin}\n\n{part}\n\n{end}{after}"
 
 
 def commands() -> Iterator[str]:
@@ -80,10 +98,7 @@ def commands() -> Iterator[str]:
 def command(parser: argparse.ArgumentParser, summary: str, level: int) -> Iterator[str]:
     """Describe a command and the commands below it."""
     yield from (f"{'#' * level} `{parser.prog}`", "", f"{_sentence(summary)}", "")
-    indent = " " * len("usage: ")
-    usage = parser.format_usage().rstrip().replace(f"\n{indent}", "\n")
-    usage = usage.removeprefix("usage: ")
-    yield from ("```text", usage, "```", "")
+    yield from ("```text", usage(parser), "```", "")
     below: list[tuple[argparse.ArgumentParser, str]] = []
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
@@ -93,14 +108,25 @@ def command(parser: argparse.ArgumentParser, summary: str, level: int) -> Iterat
             ]
         elif not isinstance(action, argparse._HelpAction):
             yield from option(parser, action)
+    yield ""
     if parser.epilog:
         yield from (parser.epilog.replace("%(prog)s", parser.prog), "")
     for sub, text in below:
         yield from command(sub, text, level + 1)
 
 
+def usage(parser: argparse.ArgumentParser) -> str:
+    """Return a command's usage, which no terminal's width breaks into lines."""
+    # as wide as any usage, so that every Python's argparse leaves the lines to textwrap
+    parser.formatter_class = functools.partial(argparse.HelpFormatter, width=10**6)
+    text = parser.format_usage().removeprefix("usage: ").rstrip()
+    return textwrap.fill(
+        text, 98, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+    )
+
+
 def option(parser: argparse.ArgumentParser, action: argparse.Action) -> Iterator[str]:
-    """Describe an option or an argument as an entry of a definition list."""
+    """Describe an option or an argument as an entry of a list."""
     name = action.dest.upper() if action.option_strings else action.dest
     value = parser._get_formatter()._format_args(action, name)
     spelled = [f"{flag} {value}".rstrip() for flag in action.option_strings] or [value]
@@ -108,7 +134,7 @@ def option(parser: argparse.ArgumentParser, action: argparse.Action) -> Iterator
     help_ = parser._get_formatter()._expand_help(action) if action.help else ""
     if action.choices and not help_:
         help_ = f"one of {', '.join(map(str, action.choices))}"
-    yield from (names, f": {_sentence(help_) if help_ else '(no description)'}", "")
+    yield f"- {names}: {_sentence(help_) if help_ else '(no description)'}"
 
 
 def streamflow_keys() -> Iterator[str]:
@@ -468,3 +494,7 @@ def _mapping(value: JSON) -> Schema:
 
 def _listing(value: JSON) -> list[JSON]:
     return value if isinstance(value, list) else []
+
+
+if __name__ == "__main__":
+    write_pages()

@@ -55,7 +55,7 @@ PAGES = [
     *sorted(
         page
         for page in (ROOT / "docs").rglob("*.md")
-        if not {"_build", "generated"} & set(page.relative_to(ROOT).parts)
+        if "_build" not in page.relative_to(ROOT).parts
     ),
 ]
 COPIED = ("deployments", "examples", "workflows")

@@ -18,6 +18,7 @@ from docs.generate import (
     Schema,
     commands,
     key_table,
+    pages,
     read_schema,
     service_keys,
 )
@@ -53,6 +54,11 @@ def undescribed(schema: JSON, root: Schema, where: str = "") -> Iterator[str]:
                 yield f"{where}.{name}"
     for name, part in schema.items():
         yield from undescribed(part, root, f"{where}.{name}")
+
+
+def test_generated_pages_say_what_the_code_does() -> None:
+    late = [path.name for path, text in pages() if path.read_text("utf-8") != text]
+    assert not late, "python -m docs.generate writes them"
 
 
 @pytest.mark.parametrize("name", STREAMFLOW_TYPES)
