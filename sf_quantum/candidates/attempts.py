@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -212,6 +212,7 @@ class Attempt:
     :param reserved: the part of the budget reserved for it until then
     :param unconfirmed: its target, and its failure if the job does not complete
     :param failures: of all attempts, by target
+    :param quantum: the kind of its target; ``None`` before the decision, and after a failure
     """
 
     job: str
@@ -222,6 +223,7 @@ class Attempt:
     reserved: Spending = field(default_factory=Spending)
     unconfirmed: tuple[str, Exclusion] | None = None
     failures: dict[str, Exclusion] = field(default_factory=dict)
+    quantum: bool | None = None
 
     def end(self, unconfirmed: tuple[str, Exclusion] | None = None) -> None:
         self.targets, self.reserved = (), Spending()
@@ -243,6 +245,8 @@ class Attempts:
         # end on the monotonic clock, and the failure
         self._cooldowns: dict[str, tuple[float, str]] = {}
         self._reading: asyncio.Task[None] | None = None
+        # completed jobs of this run by step, on QPUs and on classical targets
+        self._completed: defaultdict[str, Counter[bool]] = defaultdict(Counter)
         #: from the journals
         self.history = History()
 
@@ -270,6 +274,7 @@ class Attempts:
             else:  # the job itself may cause it, so there is no cooldown
                 attempt.failures.setdefault(target, failure)
         attempt.end()
+        attempt.quantum = None
         attempt.number += 1
         return attempt
 
@@ -277,9 +282,10 @@ class Attempts:
         """Record that an attempt starts on its target, and reserve its budget."""
         target = decision.targets[0]
         attempt.targets = decision.targets
+        attempt.quantum = decision.quantum
         attempt.unconfirmed = (target, Exclusion(Obstacle.NO_RESULT))
         if decision.quantum:
-            times = self._times(attempt, target)
+            times, _ = self._times(attempt, target)
             seconds = times.qpu_seconds if times else 0.0
             cost = seconds * (self.cost(target) or 0.0)
             attempt.reserved = Spending(seconds, cost, unmeasured=times is None)
@@ -298,12 +304,35 @@ class Attempts:
 
     def complete(self, job: str) -> None:
         """Record that a job has completed, including its outputs."""
-        self._jobs.pop(job, None)
+        attempt = self._jobs.pop(job, None)
+        if attempt is not None and attempt.quantum is not None:
+            self._completed[attempt.step][attempt.quantum] += 1
+
+    def kinds(self, step: str) -> tuple[int, int]:
+        """The jobs of a step that run or have completed: on QPUs, and on classical targets."""
+        kinds = Counter(self._completed[step])
+        kinds.update(
+            attempt.quantum
+            for attempt in self._jobs.values()
+            if attempt.step == step and attempt.quantum is not None
+        )
+        return kinds[True], kinds[False]
+
+    def wait_out(self, job: str, target: str, seconds: float) -> None:
+        """Record that a job was not started in the time that it waits; no cooldown begins.
+
+        :param seconds: the longest wait
+        """
+        if (attempt := self._jobs.get(job)) is not None:
+            attempt.end()
+            attempt.quantum = None
+            attempt.failures[target] = Exclusion(Obstacle.WAITED, limit=seconds)
 
     def fail(self, job: str, target: str, error: str) -> None:
         """Record that an attempt has failed on a target, which begins a cooldown."""
         if (attempt := self._jobs.get(job)) is not None:
             attempt.end()
+            attempt.quantum = None
             attempt.failures[target] = Exclusion(Obstacle.FAILED, detail=error)
         self._cooldowns[target] = (time.monotonic() + self._cooldown, error)
 
@@ -332,8 +361,9 @@ class Attempts:
             return QuantumTarget(name, status, cooldown, failed, wait=None)
         if status.cost_per_second is not None:
             self._reported_costs[name] = status.cost_per_second
-        times = self._times(attempt, name)
+        times, measured = self._times(attempt, name)
         running = len(self.running_on(name))
+        wait, known = expected_wait(status, running, times, measured=measured)
         offline = Exclusion(Obstacle.OFFLINE, detail=status.reason)
         return QuantumTarget(
             name,
@@ -341,12 +371,13 @@ class Attempts:
             cooldown=cooldown,
             failed=failed,
             qubits=status.qubits,
-            wait=expected_wait(status, running, times),
+            wait=wait,
             seconds=times.total_seconds if times else None,
             qpu_seconds=times.qpu_seconds if times else None,
             cost=self.cost(name) or 0.0,
             maintenance=status.maintenance_seconds,
             load=(max(status.leases, running) + status.queue_length) / status.vqpus,
+            wait_known=known,
         )
 
     def classical_target(
@@ -407,40 +438,47 @@ class Attempts:
         except (OSError, ValueError) as error:
             logger.warning("the run's journal cannot be read: %s", error)
 
-    def _times(self, attempt: Attempt, target: str) -> JobTimes | None:
-        """The expected times of an attempt on a quantum target."""
+    def _times(self, attempt: Attempt, target: str) -> tuple[JobTimes | None, bool]:
+        """The expected times of an attempt on a quantum target, and if they were measured."""
         measured = self.history.times(attempt.step, target)
         expected = attempt.rules.expected_seconds
         if expected is None:
-            return measured
+            return measured, measured is not None
         if measured is None or not measured.qpu_seconds:
             other_seconds = measured.other_seconds if measured else 0.0
-            return JobTimes(expected, expected, other_seconds)
+            return JobTimes(expected, expected, other_seconds), False
         # an emulator may be slower or faster than what it charges
         elapsed = expected * measured.device_seconds / measured.qpu_seconds
-        return JobTimes(elapsed, expected, measured.other_seconds)
+        return JobTimes(elapsed, expected, measured.other_seconds), True
 
 
 def expected_wait(
-    status: QpuStatus, running: int, times: JobTimes | None
-) -> float | None:
-    """Seconds until a job submitted to a QPU now would start, if known.
+    status: QpuStatus, running: int, times: JobTimes | None, *, measured: bool = True
+) -> tuple[float | None, bool]:
+    """Seconds until a job submitted to a QPU now would start, if they can be estimated.
 
     :param running: the number of jobs that this run has sent to the QPU
     :param times: of a job on the QPU
+    :param measured: whether ``times`` are facts
+    :returns: the seconds, and whether they are known: they follow from the service's ETA and
+        from this run's own jobs, not from the leases or jobs of others
     """
-    queue = status.eta_seconds
+    queue, known = status.eta_seconds, True
     if queue is None and (status.queue_length == 0 or times is not None):
         queue = status.queue_length * (times.total_seconds if times else 0.0)
+        known = status.queue_length == 0
     if queue is not None:
         # jobs still on their way are not in the queue; the device runs one at a time
         device_seconds = times.device_seconds if times else 0.0
-        queue += max(0, running - status.queue_length) * device_seconds
+        on_their_way = max(0, running - status.queue_length) * device_seconds
+        queue += on_their_way
+        known = known and (measured or on_their_way == 0)
     taken = max(status.leases, running)
     if taken < status.vqpus:
-        return queue
+        return queue, known and queue is not None
     if times is None:
-        return None
+        return None, False
     # the end of a lease is unknown; the best estimate is the duration of our own jobs
     rounds = 1 + (taken - status.vqpus) // status.vqpus
-    return max(queue or 0.0, rounds * times.total_seconds)
+    known = known and measured and status.leases <= running
+    return max(queue or 0.0, rounds * times.total_seconds), known

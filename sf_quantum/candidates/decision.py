@@ -6,8 +6,9 @@ Everything is computed from plain values, without I/O and without StreamFlow.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from itertools import chain
 from pathlib import PurePosixPath
@@ -18,6 +19,7 @@ from sf_quantum.files import JSON
 
 Prefer: TypeAlias = Literal["quantum", "classical", "earliest"]
 WaitFrom: TypeAlias = Literal["journal", "plan"]
+Mixed: TypeAlias = Literal["refuse", "warn", "allow"]
 
 
 class Impossible(QuantumError):
@@ -46,6 +48,7 @@ class StepRules:
     :param run: the budget of all steps of the filter together
     :param step: the budget of this step
     :param hints: for the QPU service
+    :param mixed: whether jobs of the step may run on targets of both kinds in a run
     """
 
     prefer: Prefer = "quantum"
@@ -59,6 +62,7 @@ class StepRules:
     fallback: bool = True
     expected_seconds: float | None = None
     hints: Mapping[str, JSON] = field(default_factory=dict)
+    mixed: Mixed = "warn"
 
     @property
     def predicts(self) -> bool:
@@ -109,6 +113,7 @@ class FilterRules:
                 for key in ("expectedSeconds", "pattern")
                 if config.get(key) is not None
             },
+            mixed=cast("Mixed", config.get("mixed") or "warn"),
         )
 
 
@@ -157,9 +162,36 @@ class Obstacle(Enum):
     STILL_SILENT = "did not answer in time and is queried again in {value} s"
     UNREACHABLE = "could not be queried: {detail}"
     REFUSED = "refuses its user: {detail}"
-    UNKNOWN_WAIT = "has no known ETA, maxWait is {limit} s"
+    WAITED = "did not start this job within {limit} s (maxWait)"
+    MIXED = "is left out, since other jobs of this step ran on {detail} (mixed: refuse)"
     LONG_WAIT = "would start in {value} s, maxWait is {limit} s"
     MAINTENANCE = "goes into maintenance in {value} s"
+
+
+_BRIEF = {
+    Obstacle.TOO_LARGE: "problem too large",
+    Obstacle.ABOVE_MAX_VARIABLES: "more than maxVariables",
+    Obstacle.BELOW_MIN_VARIABLES: "less than minVariables",
+    Obstacle.BUDGET_EXCEEDED: "budget spent",
+    Obstacle.USAGE_UNREADABLE: "spending unknown",
+    Obstacle.USAGE_UNMEASURED: "usage not measured yet",
+    Obstacle.FAILED: "QPU failed",
+    Obstacle.OUTPUTS_MISSING: "outputs missing",
+    Obstacle.NO_RESULT: "no result",
+    Obstacle.COOLDOWN: "cooldown after a failure",
+    Obstacle.NOT_QUERIED: "cooldown after a failure",
+    Obstacle.OFFLINE: "QPU offline",
+    Obstacle.NO_ANSWER: "no answer of the QPU",
+    Obstacle.STILL_SILENT: "no answer of the QPU",
+    Obstacle.UNREACHABLE: "no answer of the QPU",
+    Obstacle.REFUSED: "user refused",
+    Obstacle.WAITED: "not started within maxWait",
+    Obstacle.MIXED: "as the others",
+    Obstacle.LONG_WAIT: "wait above maxWait",
+    Obstacle.MAINTENANCE: "maintenance",
+}
+# how our services begin the reason why they are not online
+_STATE = re.compile(r"the QPU is (\w+)")
 
 
 @dataclass(frozen=True)
@@ -177,6 +209,13 @@ class Exclusion:
     limit: float = 0.0
     budget: tuple[str, str] = ("", "")
     detail: str = ""
+
+    @property
+    def brief(self) -> str:
+        """The reason in a few words, the same for all jobs that it concerns."""
+        if self.cause is Obstacle.OFFLINE and (state := _STATE.match(self.detail)):
+            return f"QPU {state[1]}"
+        return _BRIEF[self.cause]
 
 
 @dataclass(frozen=True)
@@ -216,6 +255,8 @@ class QuantumTarget(TargetState):
     :param cost: of a second of QPU time
     :param maintenance: seconds until a maintenance window, if announced
     :param load: leases and queued jobs per vQPU
+    :param wait_known: whether ``wait`` follows from what the service or this run's own jobs
+        tell; else it is a guess, which excludes no target
     """
 
     qubits: int = 0
@@ -223,6 +264,20 @@ class QuantumTarget(TargetState):
     cost: float = 0.0
     maintenance: float | None = None
     load: float = 0.0
+    wait_known: bool = True
+
+    def within(self, max_wait: float | None) -> QuantumTarget:
+        """This target for a job that waits so long; that is its wait if it is unknown."""
+        if max_wait is None or (self.wait_known and self.wait is not None):
+            return self
+        wait = max_wait if self.wait is None else min(self.wait, max_wait)
+        return replace(self, wait=wait, wait_known=False)
+
+    @property
+    def known_end(self) -> float:
+        """The least number of seconds from now to the job's end, as far as is known."""
+        wait = self.wait if self.wait_known and self.wait is not None else 0.0
+        return wait + (self.seconds or 0.0)
 
 
 @dataclass(frozen=True)
@@ -256,6 +311,8 @@ class CandidateJob:
     :param spending_known: false if the journals could not be read
     :param run: spent by all steps of the filter in this run
     :param step: spent by the job's own step
+    :param others: jobs of its step in this run, on QPUs and on classical targets, of whose
+        kind this job has to be (``mixed: refuse``)
     """
 
     variables: int | None = None
@@ -264,6 +321,7 @@ class CandidateJob:
     spending_known: bool = True
     run: Spending = Spending()
     step: Spending = Spending()
+    others: tuple[int, int] = (0, 0)
 
     @property
     def is_last_attempt(self) -> bool:
@@ -313,6 +371,7 @@ class Decision:
     :param qpu: the best QPU, whether it was chosen or not
     :param classical: the classical targets in question, whether chosen or not
     :param exclusions: why targets were excluded, by their names
+    :param has_alternative: whether another target may ever run the job
     """
 
     basis: Basis
@@ -320,6 +379,7 @@ class Decision:
     qpu: QuantumTarget | None = None
     classical: tuple[ClassicalTarget, ...] = ()
     exclusions: Mapping[str, Exclusion] = field(default_factory=dict)
+    has_alternative: bool = True
 
     @property
     def quantum(self) -> bool:
@@ -344,10 +404,19 @@ def decide(
     :raises Impossible: if there is no classical target and no QPU can ever run the job
     """
     exclusions: dict[str, Exclusion] = {}
+    quantum = [target.within(rules.max_wait) for target in quantum]
     for target in quantum:
         reasons = chain(_permanent(rules, job, target), _passing(rules, job, target))
         if (exclusion := next(reasons, None)) is not None:
             exclusions[target.name] = exclusion
+    on_qpus, on_classical = job.others
+    if quantum and on_qpus:
+        mixed = Exclusion(Obstacle.MIXED, on_qpus, detail="QPUs")
+        exclusions |= {target.name: mixed for target in classical}
+        classical = []
+    elif classical and on_classical:
+        mixed = Exclusion(Obstacle.MIXED, on_classical, detail="classical targets")
+        exclusions = {target.name: mixed for target in quantum}
     exclusions |= {c.name: e for c in classical if (e := c.failed or c.cooldown)}
     qpu = min((q for q in quantum if q.name not in exclusions), key=_rank, default=None)
     if qpu is None and not classical:
@@ -357,7 +426,8 @@ def decide(
     basis = _basis(rules, job, qpu, choices) if quantum else Basis.NO_QUANTUM_TARGET
     if basis in (Basis.QPU_EARLIEST, Basis.CLASSICAL_EARLIEST):
         choices.sort(key=lambda target: target.end)
-    return Decision(basis, job, qpu, tuple(choices), exclusions)
+    several = len(quantum) + len(classical) > 1
+    return Decision(basis, job, qpu, tuple(choices), exclusions, several)
 
 
 def _basis(
@@ -397,7 +467,9 @@ def _least_bad(
     possible = [q for q in quantum if not any(_permanent(rules, job, q))]
     if not possible:
         reasons = [f"{name} {describe(e)}" for name, e in exclusions.items()]
-        raise Impossible("; ".join([*reasons, "the binding lists no classical target"]))
+        if not any(e.cause is Obstacle.MIXED for e in exclusions.values()):
+            reasons.append("the binding lists no classical target")
+        raise Impossible("; ".join(reasons))
     return min(
         possible,
         key=lambda q: (bool(q.offline), bool(q.failed), bool(q.cooldown), *_rank(q)),
@@ -442,12 +514,11 @@ def _passing(
             yield Exclusion(Obstacle.USAGE_UNREADABLE, budget=(scope, ""))
         if spending.unmeasured:
             yield Exclusion(Obstacle.USAGE_UNMEASURED, budget=(scope, ""))
-    if rules.max_wait is not None:
-        if target.wait is None:
-            yield Exclusion(Obstacle.UNKNOWN_WAIT, limit=rules.max_wait)
-        elif target.wait > rules.max_wait:
-            yield Exclusion(Obstacle.LONG_WAIT, target.wait, rules.max_wait)
-    if target.maintenance is not None and target.end > target.maintenance:
+    wait, limit = target.wait, rules.max_wait
+    # an unknown wait counts as maxWait, which the job waits
+    if target.wait_known and wait is not None and limit is not None and wait > limit:
+        yield Exclusion(Obstacle.LONG_WAIT, wait, limit)
+    if target.maintenance is not None and target.known_end > target.maintenance:
         yield Exclusion(Obstacle.MAINTENANCE, target.maintenance)
 
 
@@ -495,9 +566,26 @@ def explain(decision: Decision) -> str:
     return "; ".join([reason, *exclusions])
 
 
+def brief(decision: Decision) -> str:
+    """The reason of a decision against the preferred kind in a few words, else empty."""
+    if decision.basis is Basis.CLASSICAL_BUSY:
+        return "classical targets busy"
+    if decision.basis is Basis.NO_CLASSICAL_USABLE:
+        return "classical targets failed"
+    if decision.basis is Basis.LAST_ATTEMPT:
+        return "last attempt"
+    if decision.basis is not Basis.NO_QPU_USABLE:
+        return ""
+    names = {target.name for target in decision.classical}
+    reasons = [e.brief for name, e in decision.exclusions.items() if name not in names]
+    return ", ".join(dict.fromkeys(reasons))
+
+
 def _start(target: QuantumTarget) -> str:
     if target.wait is None:
         return f"the ETA on {target.name} is unknown"
+    if not target.wait_known:
+        return f"{target.name} has no known ETA and is waited for, {rounded(target.wait)} s at most"
     if target.wait == 0:
         return f"{target.name} is free"
     return f"{target.name} would start in {rounded(target.wait)} s"
@@ -507,6 +595,8 @@ def _end(target: TargetState) -> str:
     if math.isinf(target.end):
         return f"the end on {target.name} is unknown"
     text = f"{target.name} would end in {rounded(target.end)} s"
+    if isinstance(target, QuantumTarget) and not target.wait_known:
+        text += " if its unknown ETA is as estimated"
     return f"{text} or later (not measured yet)" if target.seconds is None else text
 
 

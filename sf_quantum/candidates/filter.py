@@ -27,8 +27,10 @@ from sf_quantum.candidates.decision import (
     Exclusion,
     FilterRules,
     Impossible,
+    Obstacle,
     QuantumTarget,
     StepRules,
+    brief,
     decide,
     describe,
     explain,
@@ -78,6 +80,7 @@ class CandidateFilter(BindingFilter):
         costs: MutableMapping[str, float] | None = None,
         cooldown: float = 60,
         timeout: float = 2,
+        mixed: str = "warn",
         steps: MutableMapping[str, MutableMapping[str, JSON]] | None = None,
     ) -> None:
         super().__init__(name)
@@ -92,6 +95,7 @@ class CandidateFilter(BindingFilter):
                 "onFailure": onFailure,
                 "expectedSeconds": expectedSeconds,
                 "pattern": pattern,
+                "mixed": mixed,
                 "budget": {**budget} if budget else None,
                 "steps": {step: {**own} for step, own in (steps or {}).items()},
             }
@@ -120,6 +124,7 @@ class CandidateFilter(BindingFilter):
         self._refuse_retry(attempt)
         by_name = {target_name(target): target for target in targets}
         replies, capacity, forecasts = await self._query(by_name, rules)
+        kinds = self._attempts.kinds(step)
         candidate = CandidateJob(
             variables=self._variables(job, rules),
             attempt=attempt.number,
@@ -127,6 +132,7 @@ class CandidateFilter(BindingFilter):
             spending_known=self._attempts.history.known,
             run=self._attempts.spending(),
             step=self._attempts.spending(step),
+            others=kinds if rules.mixed == "refuse" else (0, 0),
         )
         self._warn_of_unknown_spending(rules, replies)
         qpus = [
@@ -146,7 +152,9 @@ class CandidateFilter(BindingFilter):
             raise UnrecoverableWorkflowException(
                 f"No target can run job {job.name}: {error}"
             ) from error
-        self._send(attempt, decision, alternatives=len(by_name) > 1)
+        self._refuse_wait(attempt, decision)
+        self._warn_of_mixing(attempt, decision, kinds)
+        self._send(attempt, decision)
         states = [_journal_entry(qpu, replies.get(qpu.name)) for qpu in qpus]
         waits = {name: one.to_json() for name, one in forecasts.items() if one.asked}
         _report(attempt, decision, time.monotonic() - began, states, waits)
@@ -255,17 +263,36 @@ class CandidateFilter(BindingFilter):
             )
         return value
 
-    def _send(
-        self, attempt: Attempt, decision: Decision, *, alternatives: bool
+    def _refuse_wait(self, attempt: Attempt, decision: Decision) -> None:
+        """Let no job wait again for a QPU that did not start it, if no other may run it."""
+        qpu, on_qpus = decision.qpu, decision.job.others[0]
+        failed = qpu.failed if qpu is not None and decision.quantum else None
+        if on_qpus and failed is not None and failed.cause is Obstacle.WAITED:
+            raise UnrecoverableWorkflowException(
+                f"No target is left for job {attempt.job}: {explain(decision)}"
+            )
+
+    def _warn_of_mixing(
+        self, attempt: Attempt, decision: Decision, kinds: tuple[int, int]
     ) -> None:
+        """Warn once per step if its jobs run on targets of both kinds."""
+        if attempt.rules.mixed == "warn" and kinds[decision.quantum] > 0:
+            self._warn(
+                f"Filter {self.name}: jobs of step {attempt.step} run on QPUs and on "
+                "classical targets; mixed: refuse forbids it, mixed: allow keeps quiet"
+            )
+
+    def _send(self, attempt: Attempt, decision: Decision) -> None:
         """Record the target of an attempt, and pass its hints to the connector."""
         self._attempts.run(attempt, decision)
         hints.discard(attempt.job)
         if decision.quantum:
             retried = attempt.rules.fallback and not decision.job.is_last_attempt
-            elsewhere = alternatives and retried
-            # without an alternative the job waits without a limit
-            wait = attempt.rules.max_wait if elsewhere else None
+            elsewhere = decision.has_alternative and retried
+            # without an alternative the job waits without a limit, unless it may run
+            # nowhere else because of others
+            limited = elsewhere or decision.job.others[0] > 0
+            wait = attempt.rules.max_wait if limited else None
             hints.put(attempt.job, JobHints(attempt.rules.hints, wait, elsewhere))
         if (run := scheduler.current()) is not None:
             run.observe(attempt.job, self._ended, self._attempts.complete)
@@ -287,7 +314,10 @@ class CandidateFilter(BindingFilter):
             summary = f"Job {job} is not retried, because its input is invalid: {error}"
             traceback_filter().expect(logging.ERROR, job, summary)
             raise UnrecoverableWorkflowException(summary)
-        if status in (None, QpuError.exit_code):
+        given = hints.of(job)
+        if status is None and given.waited_out:
+            self._attempts.wait_out(job, target, given.wait_seconds or 0.0)
+        elif status in (None, QpuError.exit_code):
             self._attempts.fail(job, target, error)
         else:  # a success if CWL's successCodes include it
             self._attempts.exit(job, target, error)
@@ -326,6 +356,8 @@ def _report(
             quantum=decision.quantum,
             targets=list(decision.targets),
             reason=reason,
+            brief=brief(decision),
+            mixed=attempt.rules.mixed,
             seconds=seconds,
             asked=states,
             forecasts=forecasts,

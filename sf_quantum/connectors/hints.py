@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from sf_quantum.files import JSON
 
@@ -22,12 +22,14 @@ class JobHints:
     :param has_alternative: it can run on another location, so it leaves a QPU that goes
         offline instead of waiting for it
     :param since: when the wait began, on the monotonic clock
+    :param waited_out: set by the connector of a job that was not started in this time
     """
 
     lease_hints: Mapping[str, JSON] = field(default_factory=dict)
     wait_seconds: float | None = None
     has_alternative: bool = False
     since: float = field(default_factory=time.monotonic, compare=False)
+    waited_out: bool = False
 
     @property
     def seconds_left(self) -> float | None:
@@ -47,6 +49,11 @@ def put(job: str, hints: JobHints) -> None:
 
 def of(job: str) -> JobHints:
     return _hints.get(job, JobHints())
+
+
+def wait_out(job: str) -> None:
+    """Note that a job was not started in the time that it waits."""
+    _hints[job] = replace(of(job), waited_out=True)
 
 
 def discard(job: str) -> None:

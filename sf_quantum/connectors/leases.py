@@ -116,6 +116,11 @@ class LeasePool:
         self._expiring: set[asyncio.Task[None]] = set()
         self._warned: set[str] = set()
 
+    @property
+    def kept(self) -> int:
+        """How many leases are kept for the next jobs."""
+        return len(self._kept)
+
     async def status(self) -> QpuStatus:
         """Ask the QPU for its status, or raise :class:`QpuUnavailable`."""
         return await self._in_thread(self.qpu.status)

@@ -37,7 +37,7 @@ from sf_quantum.connectors.steps import quantum_steps
 from sf_quantum.connectors.wrapper import Invocation, LocationWrapper, Result
 from sf_quantum.errors import QpuError
 from sf_quantum.files import JSON
-from sf_quantum.qpu import AuthenticationError, Qpu, QpuStatus
+from sf_quantum.qpu import AuthenticationError, NoLease, Qpu, QpuStatus
 from sf_quantum.qpu.leases import AcquireOptions, LeaseProblem, QpuLoss, QpuWatch
 from sf_quantum.qpu.sdks import stock_clients
 from sf_quantum.qpu.sfq import SfqQpu
@@ -119,7 +119,10 @@ class QuantumConnector(LocationWrapper, ABC):
             return cls._undeployed_status(name, config, folder)
         if (error := access.exception()) is not None:
             raise QpuError(str(error)) from error
-        return access.result().qpu.status()
+        pool = access.result()
+        status = pool.qpu.status()
+        # a lease that is kept for the next job of this run is free for it
+        return replace(status, leases=max(0, status.leases - pool.kept))
 
     @classmethod
     @abstractmethod
@@ -193,6 +196,8 @@ class QuantumConnector(LocationWrapper, ABC):
             raise asyncio.CancelledError
         if job.loss is not None and (not succeeded or used is None):
             failure = LeaseRefused if _is_hopeless(job, job_hints) else LeaseFailure
+            if job.loss.problem is LeaseProblem.QUEUE_WAIT:
+                hints.wait_out(job.name)
             raise failure(
                 f"Job {job.name} lost its lease of QPU {self.qpu}: {job.loss}"
             )
@@ -227,7 +232,14 @@ class QuantumConnector(LocationWrapper, ABC):
             raise WorkflowExecutionException(f"QPU {self.qpu} is not deployed.")
         # cancelling one job must not stop the service that the others use
         pool = await asyncio.shield(self._access)
-        lease = await self._acquire(pool, name, job_hints)
+        try:
+            lease = await self._acquire(pool, name, job_hints)
+        except LeaseFailure as error:
+            # not if the QPU went offline meanwhile, or does not answer
+            late = job_hints.seconds_left == 0.0
+            if late and isinstance(error.__cause__, NoLease):
+                hints.wait_out(name)
+            raise
         job = _LeasedJob(
             name,
             get_inner_location(invocation.location),

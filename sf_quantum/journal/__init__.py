@@ -19,7 +19,9 @@ seconds) and ``event``::
     lease a job waits for a lease of a QPU, or no longer does: job, qpu, status (waiting,
           granted, given-up), reason (why it waits or waited), seconds (waited so far)
     decision  the target of an attempt of a quantum candidate: job, step, tag, attempt,
-          quantum, targets, reason, seconds (that the decision took), asked (the state of
+          quantum, targets, reason, brief (in a few words why it is not of the preferred
+          kind, else empty), mixed (what the filter says of jobs on both kinds: refuse, warn
+          or allow), seconds (that the decision took), asked (the state of
           each QPU), forecasts (the predicted wait for nodes of each classical target: seconds,
           or why there is none, and jobs in its queue)
     qpu   a QPU job of a step: job, qpu, technology, qpu_job, state, lease_seconds (waited

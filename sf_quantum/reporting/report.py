@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -41,7 +42,11 @@ class JobAttempt:
     Times are epoch seconds. Iterations and scatter indices count from 1, in tags from 0.
 
     :param asked: time at which the job began to wait for a location
+    :param target: deployment and service
     :param why: the targets chosen for a quantum candidate, and the reason
+    :param quantum: whether these are quantum; ``None`` for a job that is no candidate
+    :param brief: why these are not of the preferred kind, in a few words
+    :param mixed: what its filter says of jobs on both kinds: refuse, warn or allow
     :param waits: seconds that it waited with its location, by what it waited for
     :param exit_code: of a failed command
     :param error: the last lines of a failed attempt's errors
@@ -60,7 +65,11 @@ class JobAttempt:
     status: str = "waiting"
     output: str | None = None
     score: float | None = None
+    target: str = ""
     why: str = ""
+    quantum: bool | None = None
+    brief: str = ""
+    mixed: str = ""
     qpu_jobs: list[Event] = field(default_factory=list)
     waits: dict[str, float] = field(default_factory=dict)
     exit_code: int | None = None
@@ -135,6 +144,7 @@ class JobAttempt:
             return
         self.output = str(event["output"]) if event["output"] else self.output
         self.location = _location(event) or self.location
+        self.target = _target(event) or self.target
         if status == RUNNING:
             self.started = number(event["time"])
         elif status in ENDS:
@@ -187,6 +197,9 @@ class _AttemptLog:
             case "decision":
                 targets = " or ".join(map(str, listing(event["targets"])))
                 latest.why = f"{targets}: {event['reason']}"
+                latest.quantum = bool(event.get("quantum"))
+                latest.brief = str(event.get("brief") or "")
+                latest.mixed = str(event.get("mixed") or "")
                 return latest
         return None
 
@@ -263,7 +276,7 @@ def mark_lost(rows: list[JobAttempt]) -> None:
 def table(rows: list[JobAttempt]) -> str:
     """A table of the attempts of a run, and the totals."""
     text = align(cells(rows), right=NUMBERS)
-    return "\n".join([*text, "", *failures(rows), totals(rows)])
+    return "\n".join([*text, "", *failures(rows), *candidates(rows), totals(rows)])
 
 
 def cells(rows: list[JobAttempt]) -> list[tuple[str, ...]]:
@@ -287,6 +300,44 @@ def failures(rows: list[JobAttempt]) -> list[str]:
         for row in last.values()
         if row.status == "failed"
     ]
+
+
+def candidates(rows: list[JobAttempt]) -> list[str]:
+    """One line for each quantum candidate: how many of its jobs ran where, and why.
+
+    ``solve: 4 on qpu, 2 on host (QPU closed)``. It begins with ``warning:`` if its jobs ran
+    on targets of both kinds, unless the filter allows that.
+    """
+    last = {(row.step, row.tag): row for row in rows}
+    steps: dict[str, list[JobAttempt]] = {}
+    for row in last.values():
+        steps.setdefault(row.step, []).append(row)
+    return [
+        _candidate(step, jobs)
+        for step, jobs in steps.items()
+        if any(row.quantum is not None for row in jobs)
+    ]
+
+
+def _candidate(step: str, jobs: list[JobAttempt]) -> str:
+    done = [row for row in jobs if row.status == "completed"]
+    parts = []
+    for target in dict.fromkeys(row.target for row in done):
+        there = [row for row in done if row.target == target]
+        why = Counter(row.brief for row in there if row.brief)
+        if len(why) == 1 and why.total() == len(there):
+            reasons = f" ({next(iter(why))})"
+        else:
+            counted_reasons = [f"{number} {brief}" for brief, number in why.items()]
+            reasons = f" ({'; '.join(counted_reasons)})" if why else ""
+        parts.append(f"{len(there)} on {target}{reasons}")
+    others = Counter(row.status for row in jobs if row.status != "completed")
+    parts += [f"{number} {status}" for status, number in others.items()]
+    line = f"{step}: {', '.join(parts)}"
+    kinds = {row.quantum for row in done} - {None}
+    if len(kinds) > 1 and any(row.mixed == "warn" for row in done):
+        return f"warning: {line}; results of QPUs and of classical targets are mixed"
+    return line
 
 
 def totals(rows: list[JobAttempt]) -> str:
@@ -328,6 +379,7 @@ def progress(events: Iterable[Event]) -> Iterator[str]:
         if event["event"] == "end":
             for text in failures(attempts.all):
                 yield from text.splitlines()
+            yield from candidates(attempts.all)
             yield f"run {event['status']}: {totals(attempts.all)}"
             return
     yield f"the driver has ended: {totals(attempts.all)}"
@@ -411,6 +463,11 @@ def _location(event: Event) -> str:
     others = [str(n) for n in names if n not in ("__LOCAL__", event["deployment"])]
     parts = [event["deployment"], event["service"], ",".join(others)]
     return "/".join(str(part) for part in parts if part).replace("__LOCAL__", "local")
+
+
+def _target(event: Event) -> str:
+    parts = (event.get("deployment"), event.get("service"))
+    return "/".join(str(part) for part in parts if part)
 
 
 def _score(output: str | None) -> float | None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from sf_quantum.files import JSON
 from sf_quantum.journal import Event
+from sf_quantum.reporting import report
 
 if TYPE_CHECKING:
     from tests.integration.conftest import Project
@@ -60,6 +61,28 @@ def bind(project: Project, bound: dict[str, list[JSON]], **config: JSON) -> None
         "bindingFilters": {"candidate": {"type": "sfq.candidate", "config": config}},
         "failureManager": MANAGER,
     }
+
+
+def scatter(project: Project, jobs: int, script: str, **config: JSON) -> None:
+    """Make ``/solve`` a candidate that is scattered, on the targets qpu and cpu.
+
+    :param script: of each job, which gets its number and makes ``out``
+    :param config: of the filter
+    """
+    project.step("solve", script, "qpu", scatter=jobs)
+    # each job of the classical target has a place at once
+    names: list[JSON] = [f"n{number}" for number in range(jobs)]
+    project.deployment("cpu", "sfq.nodes", names=names, wraps="host")
+    project.deployment("host", "local")
+    ns: JSON = {"type": "int[]", "default": list(range(jobs))}
+    project.document = {"inputs": {"ns": ns}}
+    targets: list[JSON] = [{"deployment": name} for name in ("qpu", "cpu")]
+    bind(project, {"/solve": targets}, **config)
+
+
+def summaries(project: Project) -> list[str]:
+    """What the last run's end says of its candidates."""
+    return report.candidates(report.collect(project.events()))
 
 
 def decisions(project: Project) -> list[Event]:

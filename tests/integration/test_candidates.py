@@ -24,6 +24,8 @@ from tests.integration.candidates import (
     outcome,
     reasons,
     samples,
+    scatter,
+    summaries,
     where,
 )
 from tests.integration.services import QpuService
@@ -37,6 +39,7 @@ Serve = Callable[..., QpuService]
 # minutes on the device, so that a job is certainly there when something happens
 SLOW = ("--technology", "neutral-atom", "--time-scale", "1")
 FAST = ("--time-scale", "0")
+SOLVE = 'sfq solve --problem "$(dirname "$0")/problem.json" --output out --reads 5'
 
 
 @pytest.fixture
@@ -396,3 +399,125 @@ def test_hints_reach_the_service(project: Project, serve: Serve) -> None:
     (lease,) = leases
     assert isinstance(lease, dict)
     assert (lease["expected_seconds"], lease["pattern"]) == (0.25, "qc-heavy")
+
+
+def test_a_first_scatter_waits_for_the_qpu(project: Project, serve: Serve) -> None:
+    # nothing was measured, and no hint was given: the ETA of all but one is unknown
+    _rest(project, serve("--vqpus", "1", *FAST))
+    scatter(project, 6, SOLVE, maxWait=600)
+    assert project.run() == 0, project.log
+    assert summaries(project) == ["solve: 6 on qpu"]
+
+
+def test_a_lease_of_another_is_waited_for(
+    project: Project, serve: Serve, until: Until
+) -> None:
+    service = serve("--vqpus", "1", *FAST)
+    other = service.lease()
+    _rest(project, service)
+    candidate(project, rounds=1, maxWait=600)
+    driver = project.start()
+    until(lambda: _waits(project), "a job that waits for its lease")
+    service.release(other)
+    assert driver.wait(SECONDS) == 0
+    assert where(project) == ["qpu"]
+    said = "qpu has no known ETA and is waited for, 600 s at most"
+    assert reasons(project) == [said]
+
+
+def test_a_job_that_waited_in_vain_does_not_hold_up_others(
+    project: Project, serve: Serve
+) -> None:
+    service = serve("--vqpus", "1", *FAST)
+    service.lease()
+    _rest(project, service)
+    candidate(project, rounds=2, maxWait=0.5)
+    assert project.run() == 0, project.log
+    assert where(project) == ["cpu", "cpu"]
+    # the second round waits for the QPU as the first did: it has not failed
+    assert [d["targets"] for d in decisions(project)] == [["qpu"], ["cpu"]] * 2
+    said = "qpu did not start this job within 0.5 s (maxWait)"
+    assert reasons(project)[1::2] == [said] * 2
+    why = "loop/solve: 2 on cpu (not started within maxWait)"
+    assert summaries(project) == [why]
+
+
+def _waits(project: Project) -> bool:
+    return any(
+        event["event"] == "lease" and event["status"] == "waiting"
+        for event in project.events()
+    )
+
+
+def _open_a_gate(
+    project: Project,
+    serve: Serve,
+    until: Until,
+    action: tuple[str, str],
+    *,
+    mixed: str = "warn",
+    max_wait: float = 600.0,
+) -> int:
+    """Run two rounds, open or close the QPU before each, and tell how the run ended."""
+    service = serve(*FAST)
+    _rest(project, service)
+    candidate(project, mixed=mixed, maxWait=max_wait)
+    gates = project.folder / "gates"
+    gates.mkdir()
+    service.ask("POST", f"/v1/device/{action[0]}", {"message": "laser"})
+    driver = project.start()
+    until(lambda: where(project), "the first round")
+    service.ask("POST", f"/v1/device/{action[1]}", {"message": "laser"})
+    for number in range(2):
+        (gates / str(number)).touch()
+    return driver.wait(SECONDS)
+
+
+def test_jobs_of_both_kinds_are_warned_of(
+    project: Project, serve: Serve, until: Until
+) -> None:
+    assert _open_a_gate(project, serve, until, ("open", "close")) == 0
+    assert where(project) == ["qpu", "cpu"]
+    assert summaries(project) == [
+        "warning: loop/solve: 1 on qpu, 1 on cpu (QPU closed); results of QPUs and of "
+        "classical targets are mixed"
+    ]
+    said = "jobs of step /loop/solve run on QPUs and on classical targets"
+    assert project.log.count(said) == 1
+
+
+def test_mixed_allow_is_quiet(project: Project, serve: Serve, until: Until) -> None:
+    closing = ("open", "close")
+    assert _open_a_gate(project, serve, until, closing, mixed="allow") == 0
+    assert summaries(project) == ["loop/solve: 1 on qpu, 1 on cpu (QPU closed)"]
+    assert "run on QPUs and on classical targets" not in project.log
+
+
+def test_mixed_refuse_ends_a_run_whose_qpu_is_closed(
+    project: Project, serve: Serve, until: Until
+) -> None:
+    project.debug = False
+    closing = ("open", "close")
+    ended = _open_a_gate(project, serve, until, closing, mixed="refuse", max_wait=0.5)
+    assert ended != 0
+    assert where(project) == ["qpu"]
+    assert outcome(project) == "failed"
+    said = (
+        "No target is left for job /loop/solve/0.1: qpu did not start this job within "
+        "0.5 s (maxWait); cpu is left out, since other jobs of this step ran on QPUs "
+        "(mixed: refuse)"
+    )
+    failures = [e for e in project.events() if said in str(e.get("error"))]
+    assert failures[0]["job"] == "/loop/solve/0.1"
+    assert "Traceback" not in project.log
+
+
+def test_mixed_refuse_keeps_to_the_classical_target(
+    project: Project, serve: Serve, until: Until
+) -> None:
+    opening = ("close", "open")
+    assert _open_a_gate(project, serve, until, opening, mixed="refuse") == 0
+    assert where(project) == ["cpu", "cpu"]
+    assert summaries(project) == [
+        "loop/solve: 2 on cpu (1 QPU closed; 1 as the others)"
+    ]

@@ -301,7 +301,58 @@ def test_how_long_a_qpu_lets_one_wait(
         ONLINE, vqpus=2, leases=leases, queue_length=queue, eta_seconds=eta
     )
     times = None if seconds is None else JobTimes(4.0, 4.0, seconds - 4.0)
-    assert expected_wait(status, sent, times) == expected
+    assert expected_wait(status, sent, times)[0] == expected
+
+
+@pytest.mark.parametrize(
+    ("leases", "queue", "sent", "measured", "known"),
+    [
+        (0, 0, 0, False, True),
+        (1, 1, 1, False, True),
+        # all leases are of this run, whose jobs take a known time
+        (2, 0, 2, True, True),
+        (2, 0, 4, True, True),
+        (2, 0, 2, False, False),
+        # others have leases, which end nobody knows when
+        (2, 0, 1, True, False),
+        (2, 0, 0, True, False),
+    ],
+)
+def test_a_wait_for_the_leases_of_others_is_not_known(
+    leases: int, queue: int, sent: int, measured: bool, known: bool
+) -> None:
+    status = replace(
+        ONLINE, vqpus=2, leases=leases, queue_length=queue, eta_seconds=3.0
+    )
+    times = JobTimes(4.0, 4.0, 1.0)
+    assert expected_wait(status, sent, times, measured=measured)[1] is known
+    assert expected_wait(status, sent, None)[1] is (max(leases, sent) < 2)
+
+
+def test_a_job_that_waited_in_vain_starts_no_cooldown() -> None:
+    attempts = Attempts({}, cooldown=60)
+    attempts.run(attempts.begin("/s/0", "/s", StepRules()), TO_QPU)
+    attempts.wait_out("/s/0", "q", 30.0)
+    again = attempts.quantum_target(
+        attempts.begin("/s/0", "/s", StepRules()), "q", ONLINE
+    )
+    assert again.failed == Exclusion(Obstacle.WAITED, limit=30.0)
+    assert again.cooldown is None
+
+
+def test_the_kinds_of_a_step_are_those_of_its_jobs() -> None:
+    attempts = Attempts({}, cooldown=0)
+    assert attempts.kinds("/s") == (0, 0)
+    for number in range(3):
+        attempts.run(attempts.begin(f"/s/{number}", "/s", StepRules()), TO_QPU)
+    assert attempts.kinds("/s") == (3, 0)
+    attempts.exit("/s/0", "q")
+    attempts.complete("/s/0")
+    attempts.fail("/s/1", "q", "helium")
+    assert attempts.kinds("/s") == (2, 0)
+    attempts.run(attempts.begin("/s/1", "/s", StepRules()), TO_CPU)
+    assert attempts.kinds("/s") == (2, 1)
+    assert attempts.kinds("/t") == (0, 0)
 
 
 def test_expected_seconds_are_charged_and_an_emulator_may_take_less() -> None:

@@ -25,6 +25,7 @@ from sf_quantum.candidates.decision import (
     QuantumTarget,
     Spending,
     StepRules,
+    brief,
     decide,
     describe,
     explain,
@@ -217,11 +218,19 @@ CASES: list[tuple[QuantumTarget, StepRules, CandidateJob, Obstacle, str]] = [
         "q might exceed the step's budget: past usage cannot be read from the journal",
     ),
     (
-        QuantumTarget("q", wait=None),
+        QuantumTarget("q", failed=Exclusion(Obstacle.WAITED, limit=30)),
         StepRules(max_wait=30),
         ANY,
-        Obstacle.UNKNOWN_WAIT,
-        "q has no known ETA, maxWait is 30 s",
+        Obstacle.WAITED,
+        "q did not start this job within 30 s (maxWait)",
+    ),
+    (
+        QuantumTarget("q"),
+        StepRules(),
+        CandidateJob(others=(0, 3)),
+        Obstacle.MIXED,
+        "q is left out, since other jobs of this step ran on classical targets "
+        "(mixed: refuse)",
     ),
     (
         QuantumTarget("q", wait=30.4),
@@ -254,6 +263,87 @@ def test_what_excludes_a_qpu(
     assert (decision.basis, decision.targets) == (Basis.NO_QPU_USABLE, ("cpu",))
     assert decision.exclusions["q"].cause is cause
     assert explain(decision) == sentence
+
+
+@given(
+    wait=st.none() | st.floats(0, 1e6),
+    known=st.booleans(),
+    max_wait=st.none() | st.floats(0, 1e6),
+    seconds=st.none() | st.floats(0, 1e3),
+    prefer=st.sampled_from(PREFERENCES),
+)
+def test_only_a_known_wait_sends_a_job_away(
+    wait: float | None,
+    known: bool,
+    max_wait: float | None,
+    seconds: float | None,
+    prefer: Prefer,
+) -> None:
+    qpu = QuantumTarget("q", wait=wait, seconds=seconds, wait_known=known)
+    rules = StepRules(prefer=prefer, max_wait=max_wait)
+    decision = ask(qpu, ClassicalTarget("cpu", seconds=4.0), rules=rules)
+    fact = known and wait is not None and max_wait is not None and wait > max_wait
+    assert ("q" in decision.exclusions) == fact
+    if prefer == "quantum":
+        assert decision.quantum == (not fact)
+    if prefer == "earliest" and max_wait is not None and not fact:
+        counted = max_wait if wait is None else min(wait, max_wait)
+        assert decision.quantum == (counted + (seconds or 0.0) <= 4.0)
+    assert explain(decision)
+
+
+def test_an_unknown_wait_is_told() -> None:
+    qpu = QuantumTarget("q", wait=None)
+    rules = StepRules(max_wait=60)
+    said = "q has no known ETA and is waited for, 60 s at most"
+    assert reason(qpu, CPU, rules=rules) == said
+    assert reason(qpu, CPU) == "the ETA on q is unknown"
+
+
+@given(
+    others=st.tuples(st.integers(0, 3), st.integers(0, 3)),
+    offline=st.booleans(),
+    prefer=st.sampled_from(PREFERENCES),
+    attempt=st.integers(1, 3),
+)
+def test_a_job_keeps_to_the_kind_of_the_others(
+    others: tuple[int, int], offline: bool, prefer: Prefer, attempt: int
+) -> None:
+    qpu = QuantumTarget("q", offline=OFFLINE if offline else None)
+    job = CandidateJob(others=others, attempt=attempt, attempts_allowed=3)
+    decision = ask(qpu, CPU, rules=StepRules(prefer=prefer), job=job)
+    if others[0]:
+        assert decision.targets == ("q",)
+        assert decision.exclusions["cpu"].cause is Obstacle.MIXED
+    elif others[1]:
+        assert decision.targets == ("cpu",)
+        assert decision.exclusions["q"].cause is Obstacle.MIXED
+
+
+def test_a_job_that_does_not_fit_its_kind_is_impossible() -> None:
+    job = CandidateJob(20, others=(1, 0))
+    with pytest.raises(Impossible) as error:
+        ask(QuantumTarget("q", qubits=10), CPU, job=job)
+    assert str(error.value) == (
+        "q takes up to 10 variables, the problem has 20; cpu is left out, since other "
+        "jobs of this step ran on QPUs (mixed: refuse)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("qpu", "expected"),
+    [
+        (Exclusion(Obstacle.OFFLINE, detail="the QPU is closed: helium"), "QPU closed"),
+        (Exclusion(Obstacle.OFFLINE, detail="no helium"), "QPU offline"),
+        (Exclusion(Obstacle.NO_ANSWER, limit=2), "no answer of the QPU"),
+    ],
+)
+def test_the_reason_in_a_few_words(qpu: Exclusion, expected: str) -> None:
+    assert brief(ask(QuantumTarget("q", qpu), CPU)) == expected
+
+
+def test_each_cause_has_a_few_words() -> None:
+    assert all(Exclusion(cause).brief for cause in Obstacle)
 
 
 def test_every_cause_is_reached() -> None:

@@ -14,6 +14,7 @@ from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
 from sf_quantum.journal import Event
 from sf_quantum.reporting import pictures, report
+from sf_quantum.reporting.report import JobAttempt
 
 
 def event(
@@ -294,12 +295,55 @@ def test_why_a_candidate_went_there_stands_beside_it() -> None:
         "cpu or gpu: q is free",
         "cpu or gpu: q broke",
     ]
-    header, first, *_, second, _, _ = report.table(rows).splitlines()
+    header, first, *_, second, _, _, _ = report.table(rows).splitlines()
     assert header.endswith("status     why")
     assert first.endswith("completed")
     assert second.endswith("completed  cpu or gpu: q broke")
     assert "why" not in report.table(report.collect(a_run()))
     assert rows[1].to_json()["why"] == "cpu or gpu: q is free"
+
+
+def a_scatter(*jobs: tuple[str, str, str], mixed: str = "warn") -> list[JobAttempt]:
+    """The rows of a step's jobs.
+
+    :param jobs: each with its target, its status, and why it is not of the preferred kind
+    """
+    return [
+        JobAttempt(
+            *("solve", f"0.{number}", [], [number], 1, 0.0),
+            status=status,
+            target=target,
+            quantum=target == "qpu",
+            brief=brief,
+            mixed=mixed,
+        )
+        for number, (target, status, brief) in enumerate(jobs)
+    ]
+
+
+ON_QPU = ("qpu", "completed", "")
+CLOSED = ("host", "completed", "QPU closed")
+
+
+def test_one_line_counts_the_jobs_of_a_candidate() -> None:
+    many = [*[ON_QPU] * 4, *[CLOSED] * 2]
+    line = "solve: 4 on qpu, 2 on host (QPU closed)"
+    assert report.candidates(a_scatter(*many, mixed="allow")) == [line]
+    mixing = "; results of QPUs and of classical targets are mixed"
+    assert report.candidates(a_scatter(*many)) == [f"warning: {line}{mixing}"]
+    several = a_scatter(CLOSED, ("host", "completed", "budget spent"), CLOSED)
+    assert report.candidates(several) == [
+        "solve: 3 on host (2 QPU closed; 1 budget spent)"
+    ]
+    ends = a_scatter(ON_QPU, ("qpu", "failed", ""), ("host", "cancelled", ""))
+    assert report.candidates(ends) == ["solve: 1 on qpu, 1 failed, 1 cancelled"]
+    assert report.candidates(report.collect(a_run())) == []
+
+
+def test_the_line_stands_before_the_end_of_the_run() -> None:
+    *_, line, last = report.progress(a_candidates_run())
+    assert line.startswith("loop/b: 1 on ")
+    assert last.startswith("run completed: ")
 
 
 def test_a_decision_is_told_as_it_is_made() -> None:
