@@ -10,6 +10,7 @@ from sf_quantum.clustering import qubo
 from sf_quantum.clustering.result import read_clustering
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON, write_json
+from sf_quantum.samplers.problem import document
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -63,10 +64,18 @@ def run(args: argparse.Namespace) -> int:
                 asdict(candidate) | {"weight": float(w)}
                 for candidate, w in zip(overlap.candidates, weight, strict=True)
             ],
-            "bqm": model.to_serializable(),
+            "bqm": document(
+                [*range(len(overlap.candidates))],
+                model.linear.tolist(),
+                model.pairs.tolist(),
+                model.quadratic.tolist(),
+                "BINARY",
+            ),
         },
     )
     if args.outputs is not None:
         problem: JSON = {"class": "File", "path": args.output}
-        write_json(args.outputs, {"problem": problem, "variables": model.num_variables})
+        write_json(
+            args.outputs, {"problem": problem, "variables": len(overlap.candidates)}
+        )
     return 0

@@ -5,9 +5,6 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-import numpy as np
-from dimod import SampleSet
-
 from sf_quantum.cli.arguments import (
     add_clusterings,
     add_points,
@@ -18,10 +15,11 @@ from sf_quantum.cli.arguments import (
 )
 from sf_quantum.clustering import consensus
 from sf_quantum.clustering.points import read_points
-from sf_quantum.clustering.qubo import Overlaps, identity, overlaps
+from sf_quantum.clustering.qubo import identity, overlaps
 from sf_quantum.clustering.result import read_clustering
+from sf_quantum.clustering.samples import read_samples
 from sf_quantum.errors import InputError
-from sf_quantum.files import JSON, lack, read_json, replacing, write_json
+from sf_quantum.files import JSON, replacing, write_json
 
 DEFAULTS = consensus.Criteria()
 
@@ -66,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
     points, _, truth = read_points(args.points, args.label)
     clusterings = [read_clustering(path, len(points)) for path in args.clusterings]
     overlap = overlaps(clusterings)
-    samples = read_samples(args.samples, overlap)
+    samples = read_samples(args.samples, len(overlap.candidates))
     problem = samples.info.get("problem")
     if problem is not None and problem != identity(clusterings):
         raise InputError(
@@ -98,24 +96,3 @@ def run(args: argparse.Namespace) -> int:
         answer[Path(name).stem] = {"class": "File", "path": name}
     write_json(args.outdir / "cwl.output.json", answer)
     return 0
-
-
-def read_samples(path: str, overlap: Overlaps) -> SampleSet:
-    """Read samples, and check that they fit the problem."""
-    content = read_json(path, "samples")
-    try:
-        # dimod leaves this method untyped
-        samples: SampleSet = SampleSet.from_serializable(content)  # type: ignore[no-untyped-call]
-        variables = sorted(samples.variables)
-        if not np.isfinite(samples.record.energy).all():
-            raise ValueError("an energy is not a number")
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise InputError(
-            f"{path}: not a dimod SampleSet as sfq solve writes it ({lack(error)})"
-        ) from error
-    if variables != list(range(len(overlap.candidates))):
-        raise InputError(
-            f"{path}: samples of {len(variables)} variables, but the clusterings have "
-            f"{len(overlap.candidates)} clusters; give the clusterings of the problem"
-        )
-    return samples

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import cast
 
 import numpy as np
-from dimod import SampleSet
 from numpy.typing import NDArray
 
 from sf_quantum.clustering.methods import Doubles, Ints, canonical
 from sf_quantum.clustering.qubo import Overlaps
 from sf_quantum.clustering.result import Clustering
+from sf_quantum.clustering.samples import Samples
 from sf_quantum.clustering.silhouette import DistanceSums, Score
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON, lack, read_json
@@ -74,7 +74,7 @@ class Criteria:
 
 
 def best_consensus(
-    points: Doubles, overlap: Overlaps, samples: SampleSet, criteria: Criteria
+    points: Doubles, overlap: Overlaps, samples: Samples, criteria: Criteria
 ) -> tuple[Consensus, dict[str, JSON]]:
     """Score the consensus of every distinct feasible low-energy sample.
 
@@ -82,7 +82,7 @@ def best_consensus(
         score -1, if no sample is feasible), and the iteration's record
     """
     selections = feasible_selections(overlap, samples)
-    reads = int(samples.record.num_occurrences.sum()) if len(samples) else 0
+    reads = int(samples.reads.sum())
     lowest = selections[0].energy if selections else 0.0
     # an infinite window includes all samples even if the lowest energy is 0
     reach = criteria.window * max(abs(lowest), sys.float_info.min)
@@ -111,26 +111,28 @@ def best_consensus(
     }
 
 
-def feasible_selections(overlap: Overlaps, samples: SampleSet) -> list[Selection]:
+def feasible_selections(overlap: Overlaps, samples: Samples) -> list[Selection]:
     """Return the distinct selections without overlap, lowest energy first.
 
     Samples are the same selection if they partition the points alike, whichever of
     several equal clusters they choose.
     """
-    if not len(samples.variables) or not len(samples):
+    chosen = samples.chosen
+    if not chosen.size:
         return []
-    columns = np.argsort([int(variable) for variable in samples.variables])
-    chosen = samples.record.sample[:, columns] > 0
     covers = chosen.astype(np.int64) @ overlap.members.astype(np.int64)
     allowed = (covers.max(axis=1, initial=0) == 1) & chosen.any(axis=1)
     equal: dict[bytes, list[int]] = {}
-    order = np.argsort(samples.record.energy, kind="stable")
+    order = np.argsort(samples.energies, kind="stable")
     for row in order[allowed[order]]:
         key = canonical(atom_clusters(overlap, chosen[row])).tobytes()
         equal.setdefault(key, []).append(row)
-    energies, reads = samples.record.energy, samples.record.num_occurrences
     return [
-        Selection(chosen[rows[0]], float(energies[rows[0]]), int(reads[rows].sum()))
+        Selection(
+            chosen[rows[0]],
+            float(samples.energies[rows[0]]),
+            int(samples.reads[rows].sum()),
+        )
         for rows in equal.values()
     ]
 

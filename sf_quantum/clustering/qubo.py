@@ -12,9 +12,9 @@ import hashlib
 import math
 import sys
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
-from dimod import BINARY, BinaryQuadraticModel
 from numpy.typing import NDArray
 
 from sf_quantum.clustering.methods import Doubles, Ints
@@ -147,18 +147,21 @@ def penalties(weight: Doubles, pairs: NDArray[np.bool_], kind: str) -> Doubles:
     return np.where(pairs, 1.05 * np.where(lighter > 0, lighter, 0.05), 0.0)
 
 
-def qubo(
-    overlap: Overlaps, weights_kind: str, penalty_kind: str
-) -> BinaryQuadraticModel:
-    """Build eq. 1 of Rocco et al. (2025): minimise -sum w_i x_i + sum l_ij x_i x_j.
+class Qubo(NamedTuple):
+    """A quadratic function of n binary variables; variable i is candidate i."""
 
-    :returns: a binary model whose variable i is candidate i
-    """
+    #: n factors of the variables
+    linear: Doubles
+    #: shape (m, 2): the variables of each product
+    pairs: NDArray[np.int64]
+    #: m factors of the products
+    quadratic: Doubles
+
+
+def qubo(overlap: Overlaps, weights_kind: str, penalty_kind: str) -> Qubo:
+    """Build eq. 1 of Rocco et al. (2025): minimise -sum w_i x_i + sum l_ij x_i x_j."""
     weight = weights(overlap.candidates, weights_kind)
     pairs = overlap.pairs
     penalty = penalties(weight, pairs, penalty_kind)
     rows, columns = np.nonzero(np.triu(pairs))
-    # variables are in the order of the candidates
-    return BinaryQuadraticModel.from_numpy_vectors(
-        -weight, (rows, columns, penalty[rows, columns]), 0.0, BINARY
-    )
+    return Qubo(-weight, np.stack([rows, columns], axis=1), penalty[rows, columns])

@@ -25,9 +25,10 @@ from sklearn.preprocessing import StandardScaler
 from sf_quantum.clustering.consensus import Criteria, State, advance, best_consensus
 from sf_quantum.clustering.methods import METHODS, Ranges, apply, draw
 from sf_quantum.clustering.points import read_points
-from sf_quantum.clustering.qubo import PENALTIES, WEIGHTS, overlaps, qubo
+from sf_quantum.clustering.qubo import PENALTIES, WEIGHTS, overlaps
 from sf_quantum.clustering.result import Clustering, assess
 from sf_quantum.samplers.neal import NealSampler
+from tests import qubos
 
 
 class Set(NamedTuple):
@@ -94,7 +95,7 @@ def run(known: Set, seed: int) -> tuple[float, ...]:
         now = seed + len(state.iterations)
         clusterings = [_cluster(known, method, now) for method in METHODS]
         found = overlaps(clusterings)
-        model = qubo(found, WEIGHTS[0], PENALTIES[0])
+        model = qubos.model(found, WEIGHTS[0], PENALTIES[0])
         samples = NealSampler().sample(model, num_reads=1000, seed=now)
         consensus, record = best_consensus(known.points, found, samples, criteria)
         advance(state, consensus, record, clusterings, {}, now)

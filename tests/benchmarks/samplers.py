@@ -33,11 +33,12 @@ from sklearn.datasets import make_blobs
 
 from sf_quantum import qpu, samplers
 from sf_quantum.clustering.methods import METHODS, Doubles, Ranges, apply, draw
-from sf_quantum.clustering.qubo import PENALTIES, WEIGHTS, overlaps, qubo
+from sf_quantum.clustering.qubo import PENALTIES, WEIGHTS, overlaps
 from sf_quantum.clustering.result import Clustering, assess
 from sf_quantum.errors import InputError
 from sf_quantum.qpu.dwave import DWaveQpu
 from sf_quantum.samplers.presolve import LeasedPresolve, Presolve
+from tests import qubos
 from tests.integration.services import QpuService
 
 POINTS = 5000
@@ -109,7 +110,7 @@ def model(
             left = rest
         if left == 0:
             break
-    return qubo(overlaps(chosen), weights, penalty)
+    return qubos.model(overlaps(chosen), weights, penalty)
 
 
 def clusterings(points: Doubles) -> Iterator[Clustering]:

@@ -11,11 +11,12 @@ from dimod import BinaryQuadraticModel, SampleSet
 from sf_quantum import samplers
 from sf_quantum.cli import main
 from sf_quantum.clustering.methods import METHODS, Ranges, apply, draw
-from sf_quantum.clustering.qubo import overlaps, qubo
+from sf_quantum.clustering.qubo import overlaps
 from sf_quantum.clustering.result import Clustering, assess
 from sf_quantum.samplers.exact import ExactSampler
 from sf_quantum.samplers.presolve import Presolve
 from sf_quantum.testing import samplers as contract
+from tests import qubos
 
 
 def model(seed: int, weights: str, penalty: str) -> BinaryQuadraticModel:
@@ -30,7 +31,7 @@ def model(seed: int, weights: str, penalty: str) -> BinaryQuadraticModel:
         labels = apply(method, points, parameters)
         clusters, _ = assess(points, labels, len(points))
         found.append(Clustering(method, parameters, seed, True, clusters, labels))
-    return qubo(overlaps(found), weights, penalty)
+    return qubos.model(overlaps(found), weights, penalty)
 
 
 @pytest.mark.parametrize("name", samplers.names())

@@ -32,10 +32,12 @@ from sf_quantum.clustering.consensus import (
     summary,
 )
 from sf_quantum.clustering.methods import Doubles, Ints, canonical
-from sf_quantum.clustering.qubo import Overlaps, overlaps, qubo
+from sf_quantum.clustering.qubo import Overlaps, overlaps
 from sf_quantum.clustering.result import Cluster, Clustering
+from sf_quantum.clustering.samples import Samples
 from sf_quantum.clustering.silhouette import DistanceSums
 from sf_quantum.files import JSON, write_json
+from tests import qubos
 
 # dimod has no types for them
 from_bqm: Callable[..., SampleSet] = SampleSet.from_samples_bqm
@@ -70,19 +72,17 @@ def case(n: int, clusters: int, seed: int) -> tuple[Doubles, list[Clustering]]:
 cases = st.builds(case, st.integers(3, 40), st.integers(2, 4), st.integers(0, 10_000))
 
 
-def every_sample(found: Overlaps) -> SampleSet:
+def every_sample(found: Overlaps) -> Samples:
     """All selections of candidates with their energies, in a shuffled order."""
     count = len(found.candidates)
-    model = qubo(found, "size", "tight")
+    model = qubos.model(found, "size", "tight")
     rows = np.random.default_rng(0).permutation(2**count)
     samples = (rows[:, None] >> np.arange(count) & 1).astype(np.int8)
-    return from_bqm((samples, range(count)), model)
+    return qubos.samples_of(from_bqm((samples, range(count)), model))
 
 
-def samples_of(
-    rows: list[list[int]], energies: list[float], **more: object
-) -> SampleSet:
-    return from_samples(rows, "BINARY", energies, **more)
+def samples_of(rows: list[list[int]], energies: list[float], **more: object) -> Samples:
+    return qubos.samples_of(from_samples(rows, "BINARY", energies, **more))
 
 
 def partition(found: Overlaps, chosen: NDArray[np.bool_]) -> frozenset[frozenset[int]]:
@@ -113,7 +113,7 @@ class TestFeasibleSelections:
         found = overlaps(a_case[1])
         samples = every_sample(found)
         expected: dict[frozenset[frozenset[int]], int] = {}
-        for row in samples.record.sample.astype(bool):
+        for row in samples.chosen:
             clusters = partition(found, found.members.any(axis=1) & row)
             free = not any(a & b for a, b in combinations(clusters, 2))
             # two equal clusters of different methods overlap, too
@@ -141,20 +141,20 @@ class TestFeasibleSelections:
 
     def test_variables_in_another_order_are_the_same_candidates(self) -> None:
         found = overlaps([clustering([0, 0, 1, 2])])
-        samples = from_samples(([[0, 1, 0]], [2, 0, 1]), "BINARY", [-1.0])
-        (selection,) = feasible_selections(found, samples)
+        other = from_samples(([[0, 1, 0]], [2, 0, 1]), "BINARY", [-1.0])
+        (selection,) = feasible_selections(found, qubos.samples_of(other))
         assert selection.chosen.tolist() == [True, False, False]
 
     def test_spins_are_as_good_as_bits(self) -> None:
         found = overlaps([clustering([0, 0, 1])])
-        samples = from_samples([[1, -1]], "SPIN", [-1.0])
-        (selection,) = feasible_selections(found, samples)
+        spins = from_samples([[1, -1]], "SPIN", [-1.0])
+        (selection,) = feasible_selections(found, qubos.samples_of(spins))
         assert selection.chosen.tolist() == [True, False]
 
     def test_no_sample_no_selection(self) -> None:
         found = overlaps([clustering([0, 0, 1])])
         empty = from_samples(([], [0, 1]), "BINARY", [])
-        assert feasible_selections(found, empty) == []
+        assert feasible_selections(found, qubos.samples_of(empty)) == []
         assert feasible_selections(found, samples_of([[0, 0]], [0.0])) == []
 
 

@@ -16,11 +16,11 @@ from sf_quantum.clustering.qubo import (
     WEIGHTS,
     Overlaps,
     overlaps,
-    qubo,
     weights,
 )
 from sf_quantum.clustering.result import Cluster, Clustering
 from sf_quantum.errors import InputError
+from tests import qubos
 
 quick = settings(derandomize=True, deadline=None, max_examples=80)
 
@@ -151,7 +151,7 @@ def test_energy_is_eq_1(
             lighter = min(weight[i], weight[j])
             tight = 1.05 * (lighter if lighter > 0 else 0.05)
             expected += tight if penalty == "tight" else count
-    model = qubo(found, weights, penalty)
+    model = qubos.model(found, weights, penalty)
     assert set(model.variables) == set(range(count))
     assert model.energy(dict(enumerate(selection))) == pytest.approx(expected)
 
@@ -162,7 +162,7 @@ def test_the_papers_qubo_has_size_over_greatest_size_and_lambda_the_number(
     clusterings: list[Clustering],
 ) -> None:
     found = overlaps(clusterings)
-    model = qubo(found, "size", "candidates")
+    model = qubos.model(found, "size", "candidates")
     greatest = max(c.size for c in found.candidates)
     assert [model.get_linear(i) for i in range(len(found.candidates))] == pytest.approx(
         [-c.size / greatest for c in found.candidates]
@@ -179,7 +179,7 @@ def test_no_optimum_overlaps_and_both_penalties_have_the_same(
     found = overlaps(clusterings)
     energies = []
     for penalty in PENALTIES:
-        energy, best = optimum(qubo(found, weights, penalty))
+        energy, best = optimum(qubos.model(found, weights, penalty))
         energies.append(energy)
         for selection in best:
             assert not (found.pairs & np.outer(selection, selection).astype(bool)).any()
@@ -192,7 +192,7 @@ def test_with_weights_by_size_a_whole_clustering_is_as_good_as_can_be(
     clusterings: list[Clustering],
 ) -> None:
     found = overlaps(clusterings)
-    energy, _ = optimum(qubo(found, "size", "tight"))
+    energy, _ = optimum(qubos.model(found, "size", "tight"))
     n = len(found.atoms)
     assert energy == pytest.approx(-n / max(c.size for c in found.candidates))
 
@@ -215,7 +215,7 @@ def test_selections_of_as_many_points_tie_exactly(
 def test_a_clustering_of_noise_alone_has_no_candidate() -> None:
     found = overlaps([clustering([-1, -1, -1])])
     assert found.candidates == []
-    assert qubo(found, "quality", "tight").num_variables == 0
+    assert qubos.model(found, "quality", "tight").num_variables == 0
 
 
 def test_clusterings_of_different_points_are_refused() -> None:
