@@ -100,6 +100,17 @@ def parse_json(text: str | bytes) -> JSON:
     return cast("JSON", json.loads(text))
 
 
+def socket_in(url: str, folder: str | Path = "") -> str:
+    """Complete the URL of a socket whose path is relative; any other stays as it is.
+
+    :param folder: the folder that the path starts from, by default the current one
+    """
+    path = url.removeprefix("unix:")
+    if path == url or path.startswith("/"):
+        return url
+    return f"unix:{Path(folder).absolute() / path}"
+
+
 def read_json(path: str | Path, kind: str) -> dict[str, JSON]:
     """Read a JSON object.
 

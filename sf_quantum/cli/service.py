@@ -14,7 +14,7 @@ from pathlib import Path
 
 from sf_quantum.cli.arguments import checked, sentence
 from sf_quantum.errors import InputError
-from sf_quantum.files import JSON, parse_json
+from sf_quantum.files import JSON, parse_json, socket_in
 from sf_quantum.net.transport import RESULT_BYTES
 from sf_quantum.qpu.selection import QpuSelection
 from sf_quantum.qpu.service_client import REQUEST_SECONDS, ServiceClient
@@ -45,7 +45,7 @@ def add_selection(parser: argparse.ArgumentParser) -> None:
     )
     address.add_argument(
         "--url",
-        help="a QPU service: unix:/path.sock, http://127.0.0.1:PORT, https://...",
+        help="a QPU service: unix:PATH, http://127.0.0.1:PORT, https://...",
     )
     credential = parser.add_mutually_exclusive_group()
     credential.add_argument(
@@ -70,7 +70,7 @@ def selection(args: argparse.Namespace, **lease_options: str | None) -> QpuSelec
     token_file = args.token_file and str(Path(args.token_file).absolute())
     return QpuSelection(
         [name for names in args.qpu for name in names.split(",") if name],
-        args.url,
+        args.url and socket_in(args.url),
         {"tokenFile": token_file, "munge": args.munge, **lease_options},
         args.qrmi_config,
     )

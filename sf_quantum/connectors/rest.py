@@ -16,7 +16,7 @@ from sf_quantum.connectors import guardian
 from sf_quantum.connectors.leases import LeasePool, QpuUnavailable
 from sf_quantum.connectors.quantum import QuantumConnector, variable
 from sf_quantum.errors import InputError
-from sf_quantum.files import JSON
+from sf_quantum.files import JSON, socket_in
 from sf_quantum.qpu import AuthenticationError, Qpu, QpuStatus, selection
 
 # configuration keys that are not the client's
@@ -172,4 +172,6 @@ def _client_config(
     for key in (*FILES, *qpu.load(type_).files):
         if isinstance(path := own.get(key), str):
             own[key] = str((folder / Path(path).expanduser()).absolute())
+    if isinstance(url := own.get("url"), str):
+        own["url"] = socket_in(url, folder)
     return own

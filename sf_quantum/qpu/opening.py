@@ -16,7 +16,7 @@ from typing import TypedDict, Unpack, cast
 
 from sf_quantum import qpu
 from sf_quantum.errors import InputError, QpuError, QuantumError
-from sf_quantum.files import JSON
+from sf_quantum.files import JSON, socket_in
 from sf_quantum.qpu import RESOURCES, TOKEN, Qpu, listed, types_by_name
 from sf_quantum.qpu.leases import AcquireOptions, LeaseSet
 from sf_quantum.qpu.selection import SFQ, QpuSelection
@@ -83,7 +83,7 @@ def open_qpu(
     interpreter. (The lease of a process that is killed expires by itself.)
 
     :param name: of the QPU, in the environment or the site's file
-    :param url: of a QPU service: ``unix:/path.sock``, ``http://127.0.0.1:PORT``, ``https://...``
+    :param url: of a QPU service: ``unix:PATH``, ``http://127.0.0.1:PORT``, ``https://...``
     :param qrmi_config: a site's ``qrmi_config.json``
     :param token_file: with the bearer token that the service requires
     :param munge: ``True``, or munged's socket, to send MUNGE credentials
@@ -114,6 +114,7 @@ def open_qpu(
         "project": options.get("project"),
     }
     site = None if qrmi_config is None else str(qrmi_config)
+    url = url and socket_in(url)
     clients = QpuSelection([name] if name else [], url, own, site).qpus(os.environ)
     if len(clients) > 1:
         raise InputError(f"name one of the QPUs {', '.join(c.name for c in clients)}")

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from sf_quantum.errors import InputError
-from sf_quantum.files import JSON, read_json
+from sf_quantum.files import JSON, read_json, socket_in
 from sf_quantum.qpu import check_name
 from sf_quantum.samplers import unknown
 
@@ -43,7 +44,11 @@ def read(path: str, name: str, type_: str | None = None) -> Resource:
         raise InputError(f"{path}: {unknown('resource', name, [*known])}")
     where, entry = known[name]
     check_name(name, f"{where}.name:")
-    found = Resource(name, _text(entry, "type", where), _environment(entry, where))
+    environment = _environment(entry, where)
+    if (url := environment.get("SFQ_URL")) is not None:
+        # wherever the jobs run that get it
+        environment["SFQ_URL"] = socket_in(url, Path(path).parent)
+    found = Resource(name, _text(entry, "type", where), environment)
     if type_ not in (None, found.type):
         message = f"resource {name!r} is of type {found.type!r}, not {type_!r}"
         raise InputError(f"{path}: {message}")

@@ -60,13 +60,12 @@ def test_a_loop_is_resumed_without_a_decision_on_its_candidate(folder: Path) -> 
 
 
 def test_the_loop_runs_on_slurm_with_a_service(folder: Path, lab: Lab) -> None:
-    service = QpuService(folder / "service", "--time-scale", "0")
+    assert main(["init", "mine"]) == 0
+    # where the template's qrmi_config.json looks for it
+    socket = str(folder / "mine" / "qpu.sock")
+    service = QpuService(folder / "service", "--time-scale", "0", "--socket", socket)
     service.start()
     try:
-        assert main(["init", "mine"]) == 0
-        config = {"name": "qpu", "type": "sfq", "environment": {"SFQ_URL": service.url}}
-        file = folder / "mine" / "qrmi_config.json"
-        file.write_text(json.dumps({"resources": [config]}))
         rows = run(folder / "mine", "slurm.yml", **lab.environment)
     finally:
         service.end()

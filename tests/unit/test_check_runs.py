@@ -102,7 +102,7 @@ CASES = {
     "version": ("v1.0", "1.0", "1: version: unknown version 1.0; write version: v1.0"),
     "settings": ("settings: job.yml", "settings: {a: 1}", "5: workflows.main.config.settings: {'a': 1} has the wrong type; write text"),
     "key of a client": ("type: sfq.emulator, config: {qubits: 9}", "type: sfq.rest, config: {ulr: 'https://a'}", "15: deployments.qpu.config.ulr: unknown key; did you mean url?"),
-    "URL without a scheme": ("type: sfq.emulator, config: {qubits: 9}", "type: sfq.rest, config: {url: 127.0.0.1:8787}", "15: deployments.qpu.config.url: '127.0.0.1:8787' is not allowed; write a value such as https://qpu.site or http://127.0.0.1:8787 or unix:/run/sfq/qpu.sock"),
+    "URL without a scheme": ("type: sfq.emulator, config: {qubits: 9}", "type: sfq.rest, config: {url: 127.0.0.1:8787}", "15: deployments.qpu.config.url: '127.0.0.1:8787' is not allowed; write a value such as https://qpu.site or http://127.0.0.1:8787 or unix:qpu.sock"),
     "URL that a client refuses": ("type: sfq.emulator, config: {qubits: 9}", "type: sfq.rest, config: {url: 'http://example.org'}", "15: deployments.qpu.config.url: http://example.org: http is for this machine only; use https; see the keys of QPUs of type sfq"),
 }  # fmt: skip
 

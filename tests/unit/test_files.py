@@ -22,6 +22,7 @@ from sf_quantum.files import (
     parse_json,
     read_json,
     replacing,
+    socket_in,
     write_json,
 )
 
@@ -241,3 +242,23 @@ def test_what_is_written_is_json_on_one_line(tmp_path: Path) -> None:
     text = (tmp_path / "a.json").read_bytes()
     assert text == b'{"a": [1, 2.5, null, "\\u00fc"]}\n'
     assert json.loads(text) == {"a": [1, 2.5, None, "ü"]}
+
+
+@pytest.mark.parametrize(
+    ("url", "absolute"),
+    [
+        ("unix:qpu.sock", "unix:/site/qpu.sock"),
+        ("unix:run/qpu.sock", "unix:/site/run/qpu.sock"),
+        ("unix:/run/qpu.sock", "unix:/run/qpu.sock"),
+        ("https://qpu.site", "https://qpu.site"),
+    ],
+)
+def test_a_sockets_relative_path_starts_from_a_folder(url: str, absolute: str) -> None:
+    assert socket_in(url, "/site") == absolute
+
+
+def test_a_sockets_relative_path_starts_from_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert socket_in("unix:a.sock") == f"unix:{tmp_path}/a.sock"
