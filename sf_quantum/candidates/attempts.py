@@ -27,15 +27,18 @@ from sf_quantum.candidates.decision import (
     QuantumTarget,
     Spending,
     StepRules,
+    rounded,
 )
 from sf_quantum.errors import InputError
 from sf_quantum.files import mapping, parse_json
 from sf_quantum.journal import Event, Journal, number
-from sf_quantum.qpu import QpuStatus
+from sf_quantum.qpu import JobSize, QpuStatus
 
 #: the numbers of latest jobs of a step and of earlier runs that are considered
 LATEST_JOBS = 10
 LATEST_RUNS = 20
+#: a hint that differs by more from what the service says is remarked on
+HINT_FACTOR = 2.0
 
 logger = logging.getLogger(__name__)
 
@@ -213,6 +216,9 @@ class Attempt:
     :param unconfirmed: its target, and its failure if the job does not complete
     :param failures: of all attempts, by target
     :param quantum: the kind of its target; ``None`` before the decision, and after a failure
+    :param size: of its QPU job
+    :param estimates: QPU seconds and elapsed seconds of a job of this size, by target, as
+        the QPU's service tells
     """
 
     job: str
@@ -224,6 +230,8 @@ class Attempt:
     unconfirmed: tuple[str, Exclusion] | None = None
     failures: dict[str, Exclusion] = field(default_factory=dict)
     quantum: bool | None = None
+    size: JobSize = field(default_factory=JobSize)
+    estimates: dict[str, tuple[float, float]] = field(default_factory=dict)
 
     def end(self, unconfirmed: tuple[str, Exclusion] | None = None) -> None:
         self.targets, self.reserved = (), Spending()
@@ -245,6 +253,8 @@ class Attempts:
         # end on the monotonic clock, and the failure
         self._cooldowns: dict[str, tuple[float, str]] = {}
         self._reading: asyncio.Task[None] | None = None
+        # set, and replaced, when a job ends
+        self._end = asyncio.Event()
         # completed jobs of this run by step, on QPUs and on classical targets
         self._completed: defaultdict[str, Counter[bool]] = defaultdict(Counter)
         #: from the journals
@@ -286,9 +296,7 @@ class Attempts:
         attempt.unconfirmed = (target, Exclusion(Obstacle.NO_RESULT))
         if decision.quantum:
             times, _ = self._times(attempt, target)
-            seconds = times.qpu_seconds if times else 0.0
-            cost = seconds * (self.cost(target) or 0.0)
-            attempt.reserved = Spending(seconds, cost, unmeasured=times is None)
+            attempt.reserved = self._expected(times, target)
 
     def exit(self, job: str, target: str, error: str | None = None) -> None:
         """Record that a job's command has ended.
@@ -300,13 +308,28 @@ class Attempts:
         if error is not None:
             failure = Exclusion(Obstacle.FAILED, detail=error)
         if (attempt := self._jobs.get(job)) is not None:
+            unmeasured = attempt.reserved.unmeasured and error is None
             attempt.end((target, failure))
+            # its usage is known once it has completed
+            attempt.reserved = Spending(unmeasured=unmeasured)
+        self._has_ended()
+
+    async def ended(self, seconds: float) -> None:
+        """Wait for the end of any job, for some seconds at most."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._end.wait()
+
+    def _has_ended(self) -> None:
+        self._end.set()
+        self._end = asyncio.Event()
 
     def complete(self, job: str) -> None:
         """Record that a job has completed, including its outputs."""
         attempt = self._jobs.pop(job, None)
         if attempt is not None and attempt.quantum is not None:
             self._completed[attempt.step][attempt.quantum] += 1
+        self._has_ended()
 
     def kinds(self, step: str) -> tuple[int, int]:
         """The jobs of a step that run or have completed: on QPUs, and on classical targets."""
@@ -327,6 +350,7 @@ class Attempts:
             attempt.end()
             attempt.quantum = None
             attempt.failures[target] = Exclusion(Obstacle.WAITED, limit=seconds)
+        self._has_ended()
 
     def fail(self, job: str, target: str, error: str) -> None:
         """Record that an attempt has failed on a target, which begins a cooldown."""
@@ -335,6 +359,7 @@ class Attempts:
             attempt.quantum = None
             attempt.failures[target] = Exclusion(Obstacle.FAILED, detail=error)
         self._cooldowns[target] = (time.monotonic() + self._cooldown, error)
+        self._has_ended()
 
     def number(self, job: str) -> int:
         return self._jobs[job].number if job in self._jobs else 0
@@ -361,8 +386,13 @@ class Attempts:
             return QuantumTarget(name, status, cooldown, failed, wait=None)
         if status.cost_per_second is not None:
             self._reported_costs[name] = status.cost_per_second
+        if status.job_qpu_seconds is not None and status.job_run_seconds is not None:
+            jobs = attempt.rules.qpu_jobs
+            estimate = (status.job_qpu_seconds * jobs, status.job_run_seconds * jobs)
+            attempt.estimates[name] = estimate
         times, measured = self._times(attempt, name)
         running = len(self.running_on(name))
+        self._reserve(attempt.step, name, times)
         wait, known = expected_wait(status, running, times, measured=measured)
         offline = Exclusion(Obstacle.OFFLINE, detail=status.reason)
         return QuantumTarget(
@@ -438,18 +468,49 @@ class Attempts:
         except (OSError, ValueError) as error:
             logger.warning("the run's journal cannot be read: %s", error)
 
+    def remark(self, attempt: Attempt, target: str) -> str:
+        """Say that a hint is not used since the service says something else, if so."""
+        hint, estimate = attempt.rules.expected_seconds, attempt.estimates.get(target)
+        if hint is None or estimate is None:
+            return ""
+        least, most = sorted((hint, estimate[0]))
+        if most <= HINT_FACTOR * least:
+            return ""
+        return (
+            f"expectedSeconds: {hint:g} is not used, since {target} expects "
+            f"{rounded(estimate[0])} QPU seconds ({rounded(estimate[1])} s elapsed) for a "
+            f"job of {attempt.size.reads} reads"
+        )
+
+    def _reserve(self, step: str, target: str, times: JobTimes | None) -> None:
+        """Reserve what running jobs of a step use, once that is known."""
+        for attempt in self._jobs.values() if times is not None else ():
+            here = attempt.step == step and target in attempt.targets
+            if here and attempt.reserved.unmeasured:
+                attempt.reserved = self._expected(times, target)
+
+    def _expected(self, times: JobTimes | None, target: str) -> Spending:
+        if times is None:
+            return Spending(unmeasured=True)
+        cost = times.qpu_seconds * (self.cost(target) or 0.0)
+        return Spending(times.qpu_seconds, cost)
+
     def _times(self, attempt: Attempt, target: str) -> tuple[JobTimes | None, bool]:
-        """The expected times of an attempt on a quantum target, and if they were measured."""
+        """The expected times of an attempt on a quantum target, and if these are facts.
+
+        Those of earlier jobs are used; before the first, what the service says of a job of
+        this size; and if it does not tell, the hint, which is no fact.
+        """
         measured = self.history.times(attempt.step, target)
-        expected = attempt.rules.expected_seconds
-        if expected is None:
-            return measured, measured is not None
-        if measured is None or not measured.qpu_seconds:
-            other_seconds = measured.other_seconds if measured else 0.0
-            return JobTimes(expected, expected, other_seconds), False
-        # an emulator may be slower or faster than what it charges
-        elapsed = expected * measured.device_seconds / measured.qpu_seconds
-        return JobTimes(elapsed, expected, measured.other_seconds), True
+        if measured is not None and target not in self.history.unmetered:
+            return measured, True
+        other = measured.other_seconds if measured is not None else 0.0
+        if (estimate := attempt.estimates.get(target)) is not None:
+            charged, elapsed = estimate
+            return JobTimes(elapsed, charged, other), True
+        if (hint := attempt.rules.expected_seconds) is not None:
+            return JobTimes(hint, hint, other), False
+        return measured, measured is not None
 
 
 def expected_wait(

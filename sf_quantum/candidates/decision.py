@@ -48,6 +48,8 @@ class StepRules:
     :param run: the budget of all steps of the filter together
     :param step: the budget of this step
     :param hints: for the QPU service
+    :param reads: the input that gives the number of reads
+    :param qpu_jobs: QPU jobs that each job of the step submits
     :param mixed: whether jobs of the step may run on targets of both kinds in a run
     """
 
@@ -63,6 +65,8 @@ class StepRules:
     expected_seconds: float | None = None
     hints: Mapping[str, JSON] = field(default_factory=dict)
     mixed: Mixed = "warn"
+    reads: str | None = None
+    qpu_jobs: int = 1
 
     @property
     def predicts(self) -> bool:
@@ -96,7 +100,7 @@ class FilterRules:
                 limits = [b.items() for b in budgets if isinstance(b, dict)]
                 own |= {**entry, "budget": {k: v for b in limits for k, v in b}}
         config = {**self._config, **own}
-        variables = config.get("variables")
+        variables, reads = config.get("variables"), config.get("reads")
         return StepRules(
             prefer=cast("Prefer", config.get("prefer") or "quantum"),
             forecast=cast("WaitFrom", config.get("forecast") or "journal"),
@@ -114,6 +118,8 @@ class FilterRules:
                 if config.get(key) is not None
             },
             mixed=cast("Mixed", config.get("mixed") or "warn"),
+            reads=reads if isinstance(reads, str) else None,
+            qpu_jobs=_integer(config, "qpuJobs") or 1,
         )
 
 
@@ -527,6 +533,18 @@ def _budgets(
 ) -> Iterator[tuple[str, Budget, Spending]]:
     yield "run", rules.run, job.run
     yield "step", rules.step, job.step
+
+
+def awaits_usage(rules: StepRules, decision: Decision) -> bool:
+    """Whether a QPU is preferred and left out only until a running job's usage is known."""
+    return (
+        rules.prefer == "quantum"
+        and decision.basis is Basis.NO_QPU_USABLE
+        and any(
+            one.cause is Obstacle.USAGE_UNMEASURED
+            for one in decision.exclusions.values()
+        )
+    )
 
 
 def describe(exclusion: Exclusion) -> str:

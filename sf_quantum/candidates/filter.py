@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Mapping, MutableMapping, MutableSequence
 from dataclasses import asdict
@@ -30,6 +31,7 @@ from sf_quantum.candidates.decision import (
     Obstacle,
     QuantumTarget,
     StepRules,
+    awaits_usage,
     brief,
     decide,
     describe,
@@ -50,10 +52,14 @@ from sf_quantum.connectors.tracebacks import traceback_filter
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
 from sf_quantum.journal import scheduler
-from sf_quantum.qpu import QpuStatus
+from sf_quantum.qpu import DEFAULT_READS, JobSize, QpuStatus
 
 JOURNAL = "scheduling: {scheduler: {type: sfq.journal, config: {}}}"
 MANAGER = "failureManager: {type: default, config: {max_retries: 3}}"
+# the input of a step that gives its reads, unless the filter names another one
+READS = "reads"
+# between two looks at what running jobs use
+USAGE_SECONDS = 1.0
 # characters of a failed command's message
 LONGEST = 300
 
@@ -81,6 +87,8 @@ class CandidateFilter(BindingFilter):
         cooldown: float = 60,
         timeout: float = 2,
         mixed: str = "warn",
+        reads: str | None = None,
+        qpuJobs: int = 1,
         steps: MutableMapping[str, MutableMapping[str, JSON]] | None = None,
     ) -> None:
         super().__init__(name)
@@ -96,6 +104,8 @@ class CandidateFilter(BindingFilter):
                 "expectedSeconds": expectedSeconds,
                 "pattern": pattern,
                 "mixed": mixed,
+                "reads": reads,
+                "qpuJobs": qpuJobs,
                 "budget": {**budget} if budget else None,
                 "steps": {step: {**own} for step, own in (steps or {}).items()},
             }
@@ -105,6 +115,8 @@ class CandidateFilter(BindingFilter):
         self._forecasts = QueueForecasts()
         self._attempts = Attempts(costs or {}, cooldown)
         self._warned: set[str] = set()
+        # hints that the services contradict, by step
+        self._remarked: set[tuple[str, str]] = set()
 
     async def get_targets(
         self, job: Job, targets: MutableSequence[Target]
@@ -119,27 +131,52 @@ class CandidateFilter(BindingFilter):
         began = time.monotonic()
         step = get_job_step_name(job.name)
         rules = self._rules.of(step)
+        longest = math.inf if rules.max_wait is None else rules.max_wait
         self._check(rules)
         attempt = self._attempts.begin(job.name, step, rules)
         self._refuse_retry(attempt)
         by_name = {target_name(target): target for target in targets}
-        replies, capacity, forecasts = await self._query(by_name, rules)
+        attempt.size = self._size(job, rules)
+        while True:
+            decision, qpus, replies, forecasts = await self._decide(attempt, by_name)
+            # the wait for what other jobs use is part of maxWait
+            if not awaits_usage(rules, decision) or began + longest < time.monotonic():
+                break
+            await self._attempts.ended(USAGE_SECONDS)
         kinds = self._attempts.kinds(step)
+        self._refuse_wait(attempt, decision)
+        self._warn_of_mixing(attempt, decision, kinds)
+        self._send(attempt, decision, began)
+        states = [_journal_entry(qpu, replies.get(qpu.name)) for qpu in qpus]
+        waits = {name: one.to_json() for name, one in forecasts.items() if one.asked}
+        seconds = time.monotonic() - began
+        _report(attempt, decision, seconds, states, waits, self._remark(attempt, qpus))
+        return [by_name[name] for name in decision.targets]
+
+    async def _decide(
+        self, attempt: Attempt, targets: Mapping[str, Target]
+    ) -> tuple[
+        Decision, list[QuantumTarget], dict[str, StatusReply], dict[str, Forecast]
+    ]:
+        """Decide by the present state of the targets, and return that state too."""
+        rules = attempt.rules
+        replies, capacity, forecasts = await self._query(targets, attempt)
+        self._warn_of_unknown_spending(rules, replies)
+        qpus = [
+            self._attempts.quantum_target(attempt, name, replies.get(name))
+            for name in targets
+            if name not in capacity
+        ]
+        kinds = self._attempts.kinds(attempt.step)
         candidate = CandidateJob(
-            variables=self._variables(job, rules),
+            variables=attempt.size.variables,
             attempt=attempt.number,
             attempts_allowed=attempts_allowed(),
             spending_known=self._attempts.history.known,
             run=self._attempts.spending(),
-            step=self._attempts.spending(step),
+            step=self._attempts.spending(attempt.step),
             others=kinds if rules.mixed == "refuse" else (0, 0),
         )
-        self._warn_of_unknown_spending(rules, replies)
-        qpus = [
-            self._attempts.quantum_target(attempt, name, replies.get(name))
-            for name in by_name
-            if name not in capacity
-        ]
         classical = [
             self._attempts.classical_target(
                 attempt, name, capacity[name], forecasts[name].seconds
@@ -150,34 +187,29 @@ class CandidateFilter(BindingFilter):
             decision = decide(rules, candidate, qpus, classical)
         except Impossible as error:
             raise UnrecoverableWorkflowException(
-                f"No target can run job {job.name}: {error}"
+                f"No target can run job {attempt.job}: {error}"
             ) from error
-        self._refuse_wait(attempt, decision)
-        self._warn_of_mixing(attempt, decision, kinds)
-        self._send(attempt, decision)
-        states = [_journal_entry(qpu, replies.get(qpu.name)) for qpu in qpus]
-        waits = {name: one.to_json() for name, one in forecasts.items() if one.asked}
-        _report(attempt, decision, time.monotonic() - began, states, waits)
-        return [by_name[name] for name in decision.targets]
+        return decision, qpus, replies, forecasts
 
     async def _query(
-        self, targets: Mapping[str, Target], rules: StepRules
+        self, targets: Mapping[str, Target], attempt: Attempt
     ) -> tuple[dict[str, StatusReply], dict[str, Capacity], dict[str, Forecast]]:
         record = journal.current()
         folder = record.file.absolute().parent if record is not None else Path.cwd()
         sources = {
             name: source
             for name, target in targets.items()
-            if (source := status_source(target, folder)) is not None
+            if (source := status_source(target, folder, attempt.size)) is not None
         }
         classical = [targets[name] for name in targets if name not in sources]
         # QPUs in cooldown are queried only if there is no other target
         awake = {
             n: s for n, s in sources.items() if not self._attempts.cooldown_left(n)
         }
-        predicted = classical if rules.predicts and sources else []
+        predicted = classical if attempt.rules.predicts and sources else []
+        asked = awake if awake or classical else sources
         replies, capacity, forecasts, _ = await asyncio.gather(
-            self._poller.poll(awake if awake or classical else sources, self._timeout),
+            self._poller.poll(asked, self._timeout, attempt.size),
             capacities(classical, self._attempts.running_on, self._timeout),
             self._forecasts.predict(predicted, self._timeout),
             self._attempts.update(self._timeout),
@@ -245,23 +277,39 @@ class CandidateFilter(BindingFilter):
                     "so the budget does not include it"
                 )
 
-    def _variables(self, job: Job, rules: StepRules) -> int | None:
-        name = rules.variables
+    def _size(self, job: Job, rules: StepRules) -> JobSize:
+        """The size of a job's problem, and its reads, as its inputs give them."""
+        variables = self._input(job, "variables", rules.variables)
+        reads = self._input(job, "reads", rules.reads)
+        if rules.reads is None and READS in job.inputs:
+            value = job.inputs[READS].value
+            reads = value if type(value) is int else None
+        return JobSize(variables, DEFAULT_READS if reads is None else max(1, reads))
+
+    def _input(self, job: Job, key: str, name: str | None) -> int | None:
+        """The value of an input that the filter's configuration names."""
         if name is None:
             return None
         step = get_job_step_name(job.name)
         if name not in job.inputs:
             raise WorkflowDefinitionException(
-                f"Filter {self.name}: step {step} has no input {name}; variables must "
+                f"Filter {self.name}: step {step} has no input {name}; {key} must "
                 f"name an int input, one of: {', '.join(sorted(job.inputs))}"
             )
         value = job.inputs[name].value
         if value is not None and type(value) is not int:
             raise WorkflowDefinitionException(
                 f"Filter {self.name}: input {name} of step {step} is not an int; "
-                "variables must name an int input"
+                f"{key} must name an int input"
             )
         return value
+
+    def _remark(self, attempt: Attempt, qpus: list[QuantumTarget]) -> str:
+        """What is said once of hints that the services contradict."""
+        remarks = (self._attempts.remark(attempt, qpu.name) for qpu in qpus)
+        new = [r for r in remarks if r and (attempt.step, r) not in self._remarked]
+        self._remarked |= {(attempt.step, remark) for remark in new}
+        return "; ".join(new)
 
     def _refuse_wait(self, attempt: Attempt, decision: Decision) -> None:
         """Let no job wait again for a QPU that did not start it, if no other may run it."""
@@ -282,7 +330,7 @@ class CandidateFilter(BindingFilter):
                 "classical targets; mixed: refuse forbids it, mixed: allow keeps quiet"
             )
 
-    def _send(self, attempt: Attempt, decision: Decision) -> None:
+    def _send(self, attempt: Attempt, decision: Decision, began: float) -> None:
         """Record the target of an attempt, and pass its hints to the connector."""
         self._attempts.run(attempt, decision)
         hints.discard(attempt.job)
@@ -293,7 +341,8 @@ class CandidateFilter(BindingFilter):
             # nowhere else because of others
             limited = elsewhere or decision.job.others[0] > 0
             wait = attempt.rules.max_wait if limited else None
-            hints.put(attempt.job, JobHints(attempt.rules.hints, wait, elsewhere))
+            given = JobHints(attempt.rules.hints, wait, elsewhere, began)
+            hints.put(attempt.job, given)
         if (run := scheduler.current()) is not None:
             run.observe(attempt.job, self._ended, self._attempts.complete)
 
@@ -340,8 +389,9 @@ def _report(
     seconds: float,
     states: list[JSON],
     forecasts: dict[str, JSON],
+    remark: str,
 ) -> None:
-    reason = explain(decision)
+    reason = "; ".join(filter(None, (explain(decision), remark)))
     if logger.isEnabledFor(logging.INFO):
         logger.info(
             f"{_short(attempt.job)} on {' or '.join(decision.targets)}: {reason}"

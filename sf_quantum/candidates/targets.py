@@ -34,7 +34,7 @@ from sf_quantum.errors import QuantumError
 from sf_quantum.files import JSON
 from sf_quantum.journal import scheduler
 from sf_quantum.journal.scheduler import JournalScheduler
-from sf_quantum.qpu import AuthenticationError, QpuStatus
+from sf_quantum.qpu import AuthenticationError, JobSize, QpuStatus
 from sf_quantum.qpu.selection import QpuSelection
 from sf_quantum.threads import in_thread
 
@@ -44,6 +44,8 @@ StatusSource: TypeAlias = Callable[[], QpuStatus]
 StatusReply: TypeAlias = QpuStatus | Exclusion
 
 FULL = Capacity(1, 0)
+# threads that query QPUs, of which each job of a scatter may ask for another size
+MAX_REQUESTS = 32
 OCCUPYING = (Status.FIREABLE, Status.RUNNING)
 
 
@@ -53,7 +55,9 @@ def target_name(target: Target) -> str:
     return "/".join(part for part in parts if part)
 
 
-def status_source(target: Target, folder: Path) -> StatusSource | None:
+def status_source(
+    target: Target, folder: Path, size: JobSize | None = None
+) -> StatusSource | None:
     """The function that queries the QPU of a target, if it is a quantum target.
 
     A deployment is quantum if its connector leases a QPU, a service if it has
@@ -62,28 +66,34 @@ def status_source(target: Target, folder: Path) -> StatusSource | None:
     ``gres: qpu:N`` alone names no QPU to query, and counts as classical.
 
     :param folder: where relative paths of the configuration start
+    :param size: of a job whose cost is asked for
     :returns: ``None`` for a classical target
     """
     deployment = target.deployment
     kind = connector_classes.get(deployment.type)
     config: Mapping[str, JSON] = deployment.config
     if kind is not None and issubclass(kind, QuantumConnector):
-        return partial(kind.status, deployment.name, config, folder)
+        return partial(kind.status, deployment.name, config, folder, size)
     services = config.get("services")
     service = services.get(target.service or "") if isinstance(services, dict) else None
     names = service.get("qpu") if isinstance(service, dict) else None
     if not isinstance(names, list) or not names:
         return None
-    return partial(_service_status, [str(name) for name in names], config, folder)
+    named = [str(name) for name in names]
+    return partial(_service_status, named, config, folder, size)
 
 
 def _service_status(
-    names: list[str], config: Mapping[str, JSON], folder: Path
+    names: list[str],
+    config: Mapping[str, JSON],
+    folder: Path,
+    size: JobSize | None,
 ) -> QpuStatus:
     """A job of the service gets all its QPUs together, so the worst of each counts."""
     file = config.get("qrmiConfig")
     path = str(folder / Path(str(file)).expanduser()) if file else None
     qpus = QpuSelection(names, qrmi_config=path).qpus(os.environ)
+    qpus = qpus if size is None else [qpu.sized(size) for qpu in qpus]
     statuses = [qpu.status() for qpu in qpus]
     offline = [status for status in statuses if not status.online]
     if offline:
@@ -98,7 +108,15 @@ def _service_status(
         qubits=min((s.qubits for s in statuses if s.qubits), default=0),
         maintenance_seconds=min(times, default=None),
         cost_per_second=sum(costs) if costs else None,
+        job_qpu_seconds=_largest([s.job_qpu_seconds for s in statuses]),
+        job_run_seconds=_largest([s.job_run_seconds for s in statuses]),
     )
+
+
+def _largest(values: list[float | None]) -> float | None:
+    """The largest of some values; ``None`` if one of them is unknown."""
+    known = [value for value in values if value is not None]
+    return max(known) if len(known) == len(values) else None
 
 
 def _busyness(status: QpuStatus) -> tuple[bool, float, int]:
@@ -115,15 +133,28 @@ class StatusPoller:
 
     def __init__(self, cooldown: float) -> None:
         self._cooldown = cooldown
-        self._replies: dict[str, asyncio.Future[StatusReply]] = {}
+        self._replies: dict[tuple[str, JobSize | None], asyncio.Future[StatusReply]]
+        self._replies = {}
+        self._latest: dict[str, asyncio.Future[StatusReply]] = {}
         self._silent_until: dict[str, float] = {}
+        self._requests = asyncio.Semaphore(MAX_REQUESTS)
 
     async def poll(
-        self, sources: Mapping[str, StatusSource], seconds: float
+        self,
+        sources: Mapping[str, StatusSource],
+        seconds: float,
+        size: JobSize | None = None,
     ) -> dict[str, StatusReply]:
-        """Query all QPUs, by target name, at once and within some seconds."""
+        """Query all QPUs, by target name, at once and within some seconds.
+
+        :param size: of the job that the sources ask for
+        """
         silent = {name: self._still_silent(name) for name in sources}
-        pending = {n: self._query(n, sources[n]) for n in sources if silent[n] is None}
+        pending = {
+            name: self._query(name, size, source)
+            for name, source in sources.items()
+            if silent[name] is None
+        }
         if pending:
             await asyncio.wait(pending.values(), timeout=seconds)
         replies: dict[str, StatusReply] = {}
@@ -139,18 +170,26 @@ class StatusPoller:
 
     def _still_silent(self, name: str) -> Exclusion | None:
         left = self._silent_until.get(name, 0.0) - time.monotonic()
-        future = self._replies.get(name)
+        future = self._latest.get(name)
         if future is not None and future.done():
             left = 0.0 if isinstance(future.result(), QpuStatus) else left
         return Exclusion(Obstacle.STILL_SILENT, left) if left > 0 else None
 
-    def _query(self, name: str, source: StatusSource) -> asyncio.Future[StatusReply]:
-        future = self._replies.get(name)
-        if future is None or future.done():
-            # in a daemon: a QPU that hangs does not keep the driver from ending
-            future = asyncio.wrap_future(in_thread(partial(_reply, source)))
-            self._replies[name] = future
+    def _query(
+        self, name: str, size: JobSize | None, source: StatusSource
+    ) -> asyncio.Future[StatusReply]:
+        """Query a QPU, unless a query for the same size goes on."""
+        going_on = {key: one for key, one in self._replies.items() if not one.done()}
+        self._replies = going_on
+        if (future := going_on.get((name, size))) is None:
+            future = asyncio.ensure_future(self._ask(source))
+            going_on[name, size] = self._latest[name] = future
         return future
+
+    async def _ask(self, source: StatusSource) -> StatusReply:
+        async with self._requests:
+            # in a daemon: a QPU that hangs does not keep the driver from ending
+            return await asyncio.wrap_future(in_thread(partial(_reply, source)))
 
 
 def _reply(source: StatusSource) -> StatusReply:

@@ -94,6 +94,10 @@ def quantum_targets(deployments: Deployments, binding: Binding) -> list[str]:
     return [target_name(t) for t in targets if status_source(t, Path()) is not None]
 
 
+# keys of a filter that name an int input of a step
+_INPUTS = ("variables", "reads")
+
+
 @dataclass(frozen=True)
 class _FilterCheck:
     """A filter and the bindings of one workflow that name it, one at least."""
@@ -153,44 +157,47 @@ class _FilterCheck:
         bound = {binding.path for binding in self.bindings}
         entries = mapping(self.config.get("steps"))
         for step in sorted(bound - entries.keys()):
-            yield from self._variables(step, self.config, ())
+            for key in _INPUTS:
+                yield from self._input(step, key, self.config, ())
         for step, entry in entries.items():
             # an entry may apply to all steps below it, or to a step below a bound one
             if not any(is_below(step, b) or is_below(b, step) for b in bound):
                 what = f"no binding of {step} names the filter {self.name}"
                 right = suggestion(step, bound, cutoff=0.4)
                 yield self._problem(("steps", step), what, right)
-            own = "variables" in mapping(entry)
-            config, where = (
-                (mapping(entry), ("steps", step)) if own else (self.config, ())
-            )
-            yield from self._variables(step, config, where)
+            for key in _INPUTS:
+                own = key in mapping(entry)
+                config, where = (
+                    (mapping(entry), ("steps", step)) if own else (self.config, ())
+                )
+                yield from self._input(step, key, config, where)
 
-    def _variables(
-        self, step: str, config: dict[str, JSON], where: KeyPath
+    def _input(
+        self, step: str, key: str, config: dict[str, JSON], where: KeyPath
     ) -> Iterator[FileProblem]:
-        variables = config.get("variables")
-        if not isinstance(variables, str) or "/" in self.process.unseen:
+        """Check a key that names an int input of the step."""
+        name = config.get(key)
+        if not isinstance(name, str) or "/" in self.process.unseen:
             return
         inputs = {
             PurePosixPath(port).name
             for port in self.process.taken
             if is_below(port, step) and port != step
         }
-        if inputs and variables not in inputs:
-            what = f"step {step} has no input {variables!r}"
-            right = suggestion(variables, inputs)
-            yield self._problem((*where, "variables"), what, right)
+        if inputs and name not in inputs:
+            what = f"step {step} has no input {name!r}"
+            right = suggestion(name, inputs)
+            yield self._problem((*where, key), what, right)
         kinds = {
             kind.name
             for port, body in self.process.declared.items()
-            if is_below(port, step) and PurePosixPath(port).name == variables
+            if is_below(port, step) and PurePosixPath(port).name == name
             for kind in types.read(types.declared(body))
         }
         if kinds and not kinds & {"int", "long", types.ANY, types.UNKNOWN}:
-            below = ("bindingFilters", self.name, "config", *where, "variables")
-            what = f"{variables} is {' or '.join(sorted(kinds))}, so no size is known"
-            right = "name the int input that holds the number of variables"
+            below = ("bindingFilters", self.name, "config", *where, key)
+            what = f"{name} is {' or '.join(sorted(kinds))}, so no size is known"
+            right = f"name the int input that holds the number of {key}"
             yield self.deployments.document.remark(below, what, right)
 
     def _sizes(self) -> Iterator[FileProblem]:

@@ -45,7 +45,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="name of a sampler, or auto: the QPU in the environment, or else neal; the "
         "circuits of qaoa run on the QPU in the environment if it takes circuits",
     )
-    add("--reads", type=positive, default=1000, help="number of samples (default 1000)")
+    add(
+        "--reads",
+        type=positive,
+        default=qpu.DEFAULT_READS,
+        help="number of samples (default %(default)s)",
+    )
     add("--seed", type=whole, help="drawn and reported if omitted")
     add("--sweeps", type=positive, help="sweeps of simulated annealing (default 100)")
     add(

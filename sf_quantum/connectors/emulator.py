@@ -28,7 +28,7 @@ from sf_quantum.connectors.leases import LeasePool, QpuUnavailable
 from sf_quantum.connectors.quantum import QuantumConnector, variable
 from sf_quantum.files import JSON
 from sf_quantum.journal import number
-from sf_quantum.qpu import Qpu, QpuStatus
+from sf_quantum.qpu import JobSize, Qpu, QpuStatus
 from sf_quantum.qpu.service_client import Credentials
 from sf_quantum.qpu.sfq import SfqQpu
 
@@ -127,7 +127,11 @@ class EmulatorConnector(QuantumConnector):
 
     @classmethod
     def _undeployed_status(
-        cls, name: str, config: Mapping[str, JSON], folder: Path
+        cls,
+        name: str,
+        config: Mapping[str, JSON],
+        folder: Path,
+        size: JobSize | None = None,
     ) -> QpuStatus:
         # a new service is idle
         return QpuStatus(

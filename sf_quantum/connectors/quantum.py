@@ -37,7 +37,7 @@ from sf_quantum.connectors.steps import quantum_steps
 from sf_quantum.connectors.wrapper import Invocation, LocationWrapper, Result
 from sf_quantum.errors import QpuError
 from sf_quantum.files import JSON
-from sf_quantum.qpu import AuthenticationError, NoLease, Qpu, QpuStatus
+from sf_quantum.qpu import AuthenticationError, JobSize, NoLease, Qpu, QpuStatus
 from sf_quantum.qpu.leases import AcquireOptions, LeaseProblem, QpuLoss, QpuWatch
 from sf_quantum.qpu.sdks import stock_clients
 from sf_quantum.qpu.sfq import SfqQpu
@@ -106,28 +106,40 @@ class QuantumConnector(LocationWrapper, ABC):
         _deployed[deployment_name] = self
 
     @classmethod
-    def status(cls, name: str, config: Mapping[str, JSON], folder: Path) -> QpuStatus:
+    def status(
+        cls,
+        name: str,
+        config: Mapping[str, JSON],
+        folder: Path,
+        size: JobSize | None = None,
+    ) -> QpuStatus:
         """Ask for the status of a deployment's QPU, deployed or not; blocks.
 
         :param folder: the base of relative paths in the configuration
+        :param size: of a job whose cost is asked for
         :raises InputError: if the configuration is wrong
         :raises QpuError: if the QPU does not answer, or its service did not start
         """
         connector = _deployed.get(name)
         access = connector._access if connector is not None else None
         if access is None or not access.done() or access.cancelled():
-            return cls._undeployed_status(name, config, folder)
+            return cls._undeployed_status(name, config, folder, size)
         if (error := access.exception()) is not None:
             raise QpuError(str(error)) from error
         pool = access.result()
-        status = pool.qpu.status()
+        qpu_ = pool.qpu if size is None else pool.qpu.sized(size)
+        status = qpu_.status()
         # a lease that is kept for the next job of this run is free for it
         return replace(status, leases=max(0, status.leases - pool.kept))
 
     @classmethod
     @abstractmethod
     def _undeployed_status(
-        cls, name: str, config: Mapping[str, JSON], folder: Path
+        cls,
+        name: str,
+        config: Mapping[str, JSON],
+        folder: Path,
+        size: JobSize | None = None,
     ) -> QpuStatus: ...
 
     def _job_client(self, pool: LeasePool) -> Qpu:

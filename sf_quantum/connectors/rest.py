@@ -17,7 +17,13 @@ from sf_quantum.connectors.leases import LeasePool, QpuUnavailable
 from sf_quantum.connectors.quantum import QuantumConnector, variable
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON, socket_in
-from sf_quantum.qpu import AuthenticationError, Qpu, QpuStatus, selection
+from sf_quantum.qpu import (
+    AuthenticationError,
+    JobSize,
+    Qpu,
+    QpuStatus,
+    selection,
+)
 
 # configuration keys that are not the client's
 CONNECTOR = frozenset("type vqpus lease idle wait clients transferBufferSize".split())
@@ -117,9 +123,14 @@ class RestConnector(QuantumConnector):
 
     @classmethod
     def _undeployed_status(
-        cls, name: str, config: Mapping[str, JSON], folder: Path
+        cls,
+        name: str,
+        config: Mapping[str, JSON],
+        folder: Path,
+        size: JobSize | None = None,
     ) -> QpuStatus:
-        return cls.client(name, config, folder).status()
+        client = cls.client(name, config, folder)
+        return (client if size is None else client.sized(size)).status()
 
     @classmethod
     def client(cls, name: str, config: Mapping[str, JSON], folder: Path) -> Qpu:

@@ -45,6 +45,21 @@ NO_QPU = (
 NO_QISKIT = "the package qiskit is not installed (pip install 'sf-quantum[qaoa]')"
 
 
+#: the reads of a job unless it says how many, as of ``sfq solve``
+DEFAULT_READS = 1000
+
+
+@dataclass(frozen=True)
+class JobSize:
+    """A job that a QPU's status is asked for.
+
+    :param variables: of its problem, if known
+    """
+
+    variables: int | None = None
+    reads: int = DEFAULT_READS
+
+
 class NoLease(QpuError):
     """No lease is free now: all are held, or the QPU is closed."""
 
@@ -70,6 +85,9 @@ class QpuStatus:
     :param payloads: what jobs may carry (``problem``, ``sequence``, ``circuit``,
         ``photonic``), if known
     :param trouble: what hinders it although it is online, if it tells
+    :param job_qpu_seconds: expected charge for a job of the size given to :meth:`Qpu.sized`,
+        if it reports one
+    :param job_run_seconds: expected time of this job from its start to its end
     """
 
     name: str
@@ -87,6 +105,8 @@ class QpuStatus:
     maintenance_seconds: float | None = None
     payloads: tuple[str, ...] = ()
     trouble: str = ""
+    job_qpu_seconds: float | None = None
+    job_run_seconds: float | None = None
 
 
 class Qpu(ABC):
@@ -189,6 +209,13 @@ class Qpu(ABC):
 
         :param hints: ``expectedSeconds`` and ``pattern``, or either
         :returns: this object itself where this kind takes no hints
+        """
+        return self
+
+    def sized(self, size: JobSize) -> Self:
+        """Get this QPU with a status that says what a job of a size costs.
+
+        :returns: this object itself where this kind does not tell
         """
         return self
 

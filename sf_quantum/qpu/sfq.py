@@ -27,6 +27,7 @@ from sf_quantum.net.transport import (
 from sf_quantum.qpu import (
     OVER,
     TOKEN,
+    JobSize,
     NoLease,
     Qpu,
     QpuStatus,
@@ -136,6 +137,7 @@ class SfqQpu(Qpu):
         self._lease = lease
         self._job_key = job_key
         self._purpose = purpose
+        self._job_size: JobSize | None = None
         # by key, how often a problem was solved without a seed
         self._solved: Counter[str] = Counter()
         # the class granted, by token, where it is not the class requested
@@ -172,7 +174,13 @@ class SfqQpu(Qpu):
 
     def status(self) -> QpuStatus:
         """See :meth:`Qpu.status`; sent once, since callers report a missing answer."""
-        device = self.service.send("GET", "/v1/device").json()
+        size, path = self._job_size, "/v1/device"
+        if size is not None:
+            path += f"?reads={size.reads}"
+            path += f"&variables={size.variables}" if size.variables else ""
+        device = self.service.send("GET", path).json()
+        # without a size they are those of a job of one read
+        job = device if size is not None else {}
         calibration, payloads = device.get("calibration"), device.get("payloads")
         known = calibration.get("id") if isinstance(calibration, dict) else None
         return QpuStatus(
@@ -193,7 +201,15 @@ class SfqQpu(Qpu):
                 device, "maintenance_seconds", "maintenance"
             ),
             payloads=tuple(map(str, payloads)) if isinstance(payloads, list) else (),
+            job_qpu_seconds=number(job.get("job_qpu_seconds")),
+            job_run_seconds=number(job.get("job_run_seconds")),
         )
+
+    def sized(self, size: JobSize) -> Self:
+        """See :meth:`Qpu.sized`; the service says what the job costs."""
+        sized = copy(self)
+        sized._job_size = size
+        return sized
 
     def hinted(self, hints: Mapping[str, JSON]) -> Self:
         """See :meth:`Qpu.hinted`; hints replace the configuration's."""

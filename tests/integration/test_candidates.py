@@ -521,3 +521,43 @@ def test_mixed_refuse_keeps_to_the_classical_target(
     assert summaries(project) == [
         "loop/solve: 2 on cpu (1 QPU closed; 1 as the others)"
     ]
+
+
+BUDGET_JOBS = 4
+
+
+def _costs(service: QpuService) -> float:
+    """What the service charges for a job of as many reads as ``sfq solve`` takes."""
+    device = service.ask("GET", "/v1/device?reads=1000")
+    assert isinstance(device, dict)
+    return float(str(device["job_qpu_seconds"]))
+
+
+@pytest.mark.parametrize("emulated", [False, True])
+def test_a_budget_takes_as_many_jobs_as_fit(
+    project: Project, serve: Serve, emulated: bool
+) -> None:
+    service = serve(*FAST, "--vqpus", "6")
+    if emulated:  # its service starts with the first job
+        project.deployment("qpu", "sfq.emulator", wraps="host", timeScale=0, vqpus=6)
+    else:
+        _rest(project, service)
+    budget: JSON = {"qpuSeconds": (BUDGET_JOBS + 0.5) * _costs(service)}
+    scatter(project, 6, SOLVE.replace(" --reads 5", ""), budget=budget)
+    assert project.run() == 0, project.log
+    (line,) = summaries(project)
+    assert line.startswith("warning: solve: ")
+    assert "4 on qpu" in line
+    assert "2 on cpu (budget spent)" in line
+
+
+def test_a_hint_of_another_time_scale_sends_no_job_away(
+    project: Project, serve: Serve
+) -> None:
+    _rest(project, serve(*FAST))
+    scatter(project, 4, SOLVE, maxWait=60, expectedSeconds=210)
+    assert project.run() == 0, project.log
+    assert summaries(project) == ["solve: 4 on qpu"]
+    remark = "expectedSeconds: 210 is not used, since qpu expects "
+    assert sum(remark in reason for reason in reasons(project)) == 1
+    assert project.log.count(remark) == 1

@@ -240,7 +240,10 @@ def test_a_job_that_was_never_measured_is_promised_what_is_left() -> None:
     assert attempts.spending().unmeasured
     assert attempts.spending("/s").unmeasured
     assert not attempts.spending("/t").unmeasured
+    # its usage is in the journal when it has completed
     attempts.exit("/s/0", "q")
+    assert attempts.spending().unmeasured
+    attempts.complete("/s/0")
     assert not attempts.spending().unmeasured
     attempts.run(attempts.begin("/s/1", "/s", StepRules()), TO_CPU)
     assert not attempts.spending().unmeasured
@@ -355,15 +358,62 @@ def test_the_kinds_of_a_step_are_those_of_its_jobs() -> None:
     assert attempts.kinds("/t") == (0, 0)
 
 
-def test_expected_seconds_are_charged_and_an_emulator_may_take_less() -> None:
-    attempts = Attempts({"q": 0.5}, cooldown=60)
-    attempts.history = learnt(
+TELLING = replace(ONLINE, job_qpu_seconds=0.25, job_run_seconds=0.5)
+
+
+def expected(
+    status: QpuStatus, history: History | None = None, **rules: float | int
+) -> tuple[QuantumTarget, str]:
+    """What a job is expected to take on a QPU, and what is remarked on its hint."""
+    attempts = Attempts({}, cooldown=60)
+    attempts.history = history or History()
+    own = replace(StepRules(), **rules)
+    attempt = attempts.begin("/s/0", "/s", own)
+    return attempts.quantum_target(attempt, "q", status), attempts.remark(attempt, "q")
+
+
+def test_first_estimates_are_the_services() -> None:
+    told, remark = expected(TELLING)
+    assert (told.qpu_seconds, told.seconds, remark) == (0.25, 0.5, "")
+    several, _ = expected(TELLING, qpu_jobs=6)
+    assert (several.qpu_seconds, several.seconds) == (1.5, 3.0)
+    unknown, _ = expected(ONLINE)
+    assert (unknown.qpu_seconds, unknown.seconds) == (None, None)
+
+
+def test_a_hint_is_for_what_the_service_does_not_tell() -> None:
+    hinted, remark = expected(ONLINE, expected_seconds=210.0)
+    assert (hinted.qpu_seconds, hinted.seconds, remark) == (210.0, 210.0, "")
+    told, remark = expected(TELLING, expected_seconds=210.0)
+    assert (told.qpu_seconds, told.seconds) == (0.25, 0.5)
+    assert remark == (
+        "expectedSeconds: 210 is not used, since q expects 0.25 QPU seconds (0.5 s "
+        "elapsed) for a job of 1000 reads"
+    )
+    assert expected(TELLING, expected_seconds=0.2)[1] == ""
+
+
+def test_what_was_measured_comes_before_the_service_and_the_hint() -> None:
+    history = learnt(
         attempt(0, 10.0, "q", queued_seconds=3.0, ran_seconds=2.0, qpu_seconds=20.0)
     )
-    rules = StepRules(expected_seconds=30.0)
-    target = attempts.quantum_target(attempts.begin("/s/0", "/s", rules), "q", ONLINE)
-    # a tenth of what it charges, and five seconds beside the QPU
-    assert (target.qpu_seconds, target.seconds) == (30.0, 3.0 + 5.0)
+    for status in (ONLINE, TELLING):
+        told, _ = expected(status, history, expected_seconds=30.0)
+        assert (told.qpu_seconds, told.seconds) == (20.0, 2.0 + 5.0)
+    # the usage of a QPU that does not tell is not known from earlier jobs
+    silent = learnt(attempt(0, 10.0, "q", qpu_job=None))
+    told, _ = expected(ONLINE, silent, expected_seconds=30.0)
+    assert told.qpu_seconds == 30.0
+
+
+def test_a_job_that_runs_gets_its_share_once_the_service_tells() -> None:
+    attempts = Attempts({"q": 2.0}, cooldown=60)
+    first = attempts.begin("/s/0", "/s", StepRules())
+    attempts.quantum_target(first, "q", ONLINE)
+    attempts.run(first, TO_QPU)
+    assert attempts.spending().unmeasured
+    attempts.quantum_target(attempts.begin("/s/1", "/s", StepRules()), "q", TELLING)
+    assert attempts.spending() == Spending(0.25, 0.5)
 
 
 def test_what_is_promised_is_not_promised_again() -> None:

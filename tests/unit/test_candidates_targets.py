@@ -326,7 +326,7 @@ async def test_a_late_answer_ends_the_time_for_which_one_is_not_asked() -> None:
     assert resting.cause is Obstacle.STILL_SILENT
     assert 0 < resting.value <= 60
     go.set()
-    await asyncio.wait([poller._replies["q"]])
+    await asyncio.wait([poller._latest["q"]])
     assert isinstance((await poller.poll({"q": late}, 60))["q"], QpuStatus)
 
 

@@ -124,6 +124,8 @@ def test_health_device_and_openapi(service: RunningService) -> None:
         "class": "development",
         "position": 0,
         "eta_seconds": 0.0,
+        "job_qpu_seconds": pytest.approx(0.01802 + 4.054e-05 + 4.532e-05),
+        "job_run_seconds": 0.005,
         "cost_per_second": None,
         "maintenance": None,
         "maintenance_seconds": None,

@@ -8,6 +8,8 @@ import pytest
 
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
+from sf_quantum.qpu import JobSize
+from sf_quantum.qpu.sfq import SfqQpu
 from sf_quantum.service.api.large_bodies import LARGE_BYTES
 from sf_quantum.service.device.emulator.device import EmulatedDevice, Faults
 from tests.service import RunningService, emulated, example_bqm, running_service
@@ -47,6 +49,40 @@ def test_qubits_that_are_out_of_service_make_it_smaller(large: bool) -> None:
     assert (told["qubits"], told["out_of_service"]) == (2, [0, 3])
     assert (status, answer["field"]) == (422, "problem.variable_labels")
     assert answer["detail"] == "3 variables do not fit on 2 qubits"
+
+
+@pytest.mark.parametrize("technology", ["annealer", "neutral-atom", "superconducting"])
+@pytest.mark.parametrize("reads", [1, 10, 400])
+@pytest.mark.parametrize("time_scale", [1.0, 5.0])
+def test_the_device_says_what_a_job_costs(
+    technology: str, reads: int, time_scale: float
+) -> None:
+    device = EmulatedDevice(technology=technology, time_scale=time_scale)
+    problem = example_bqm()
+    with running_service(device) as service:
+        asked = f"/v1/device?reads={reads}&variables={problem['num_variables']}"
+        told = json.loads(service.ask("GET", asked).body)
+        lease = service.acquire()
+        job: dict[str, JSON] = {
+            "problem": problem,
+            "parameters": {"num_reads": reads},
+            "idempotency_key": "k",
+        }
+        submitted = service.ask("POST", "/v1/jobs", job, lease=lease).json()
+        expected = submitted["expected_seconds"]
+        assert told["job_qpu_seconds"] == pytest.approx(expected)
+        expected = submitted["expected_run_seconds"]
+        assert told["job_run_seconds"] == pytest.approx(expected, rel=0.01)
+        sized = SfqQpu("q", service.url).sized(JobSize(3, reads)).status()
+        bare = SfqQpu("q", service.url).status()
+    assert sized.job_qpu_seconds == pytest.approx(told["job_qpu_seconds"])
+    assert (bare.job_qpu_seconds, bare.job_run_seconds) == (None, None)
+
+
+@pytest.mark.parametrize("asked", ["reads=0", "reads=x", "variables=-1", "reads=1e99"])
+def test_a_size_that_is_none_is_refused(asked: str) -> None:
+    with running_service(EmulatedDevice(time_scale=0)) as service:
+        assert service.ask("GET", f"/v1/device?{asked}").status == 422
 
 
 def test_an_annealers_graph_has_only_what_is_in_service() -> None:

@@ -17,6 +17,7 @@ from typing import TypeAlias, TypeVar
 from sf_quantum.files import JSON
 from sf_quantum.samplers.problem import FieldError
 from sf_quantum.service.device.drift import DriftWatch
+from sf_quantum.service.device.problems import VARIABLE_UPDATES
 from sf_quantum.service.device.processes import Busy
 from sf_quantum.service.device.protocol import Cost, Device
 from sf_quantum.service.domain.errors import Refused
@@ -536,12 +537,25 @@ class JobQueue:
         eta = None if offline else wait
         return Forecast(place, eta, live.entry.qpu_seconds, run_seconds, offline)
 
-    def forecast_new(self, job_class: JobClass, user: str = "") -> Forecast:
-        """Forecast the run of a one-shot problem of a user, if submitted now."""
+    def forecast_new(
+        self,
+        job_class: JobClass,
+        user: str = "",
+        *,
+        variables: int | None = None,
+        reads: int = 1,
+    ) -> Forecast:
+        """Forecast the run of a problem of a user, if submitted now.
+
+        :param variables: of the problem, whose interactions are not known
+        :param reads: of the job
+        """
         held = reversed(self.leases.held)
         lease = next((lease for lease in held if lease.user == user), None)
         hints = lease or entitlements.with_share(self.settings, user, LeaseRequest())
-        cost = self.device.cost({})
+        values = variables or 0
+        size = Size(values, updates=VARIABLE_UPDATES * values, qubits=values)
+        cost = self.device.cost({"num_reads": reads}, size)
         entry = PendingJob(
             number=LAST,
             id="",

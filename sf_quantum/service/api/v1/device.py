@@ -35,6 +35,8 @@ from sf_quantum.service.queue.readiness import Readiness
 from sf_quantum.service.store import audit
 
 router = APIRouter(prefix="/v1", tags=["device"], responses=EVERYWHERE)
+# of the variables and of the reads of a job that is asked about
+MAX_ASKED = 10**9
 
 
 # a tuple would be an array of the OpenAPI document that not every reader of it knows
@@ -142,6 +144,14 @@ class DeviceAnswer(Strict):
         description="From now to its start, including maintenance; null while it is "
         "unknown when the QPU opens or is online again."
     )
+    job_qpu_seconds: float = Field(
+        description="Expected `qpu_seconds` of the job that is asked about, of one read "
+        "unless the request says more."
+    )
+    job_run_seconds: float = Field(
+        description="Expected time of this job from its start to its end, at the device's "
+        "time scale and with the service's own time."
+    )
     cost_per_second: float | None = Field(
         description="Per second of modelled QPU time, in the site's unit; null if free."
     )
@@ -237,9 +247,16 @@ async def device(
             alias="class", description="The class of a job that would be submitted now."
         ),
     ] = None,
+    variables: Annotated[
+        int | None, Query(ge=1, le=MAX_ASKED, description="Variables of its problem.")
+    ] = None,
+    reads: Annotated[int, Query(ge=1, le=MAX_ASKED, description="Its reads.")] = 1,
 ) -> DeviceAnswer:
-    """Show name, technology, size, leases, queue, calibration and time scale."""
-    return show(queue, job_class, who.user)
+    """Show name, technology, size, leases, queue, calibration and time scale.
+
+    Position, ETA and what it costs are those of a job that would be submitted now.
+    """
+    return show(queue, job_class, who.user, variables=variables, reads=reads)
 
 
 @router.get(
@@ -299,18 +316,25 @@ async def drain(body: Message, queue: Queue, who: Admin) -> DeviceAnswer:
 
 
 def show(
-    queue: JobQueue, job_class: JobClass | None = None, user: str = ""
+    queue: JobQueue,
+    job_class: JobClass | None = None,
+    user: str = "",
+    *,
+    variables: int | None = None,
+    reads: int = 1,
 ) -> DeviceAnswer:
     """Describe the device.
 
     :param job_class: of the job to forecast; the service's default if ``None``
     :param user: who would submit this job
+    :param variables: of this job
+    :param reads: of this job
     """
     device, watch = queue.device, queue.drift
     told = device.description
     watch.look(device)
     job_class = job_class or queue.settings.classes.default
-    forecast = queue.forecast_new(job_class, user)
+    forecast = queue.forecast_new(job_class, user, variables=variables, reads=reads)
     return DeviceAnswer(
         name=device.name,
         technology=told.technology,
@@ -330,6 +354,8 @@ def show(
         **{"class": job_class},
         position=forecast.position,
         eta_seconds=forecast.eta_seconds,
+        job_qpu_seconds=forecast.expected_seconds,
+        job_run_seconds=forecast.expected_run_seconds,
         cost_per_second=device.price,
         maintenance=queue.availability.next_maintenance,
         maintenance_seconds=queue.availability.maintenance_seconds,
