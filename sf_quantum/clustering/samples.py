@@ -72,7 +72,7 @@ def _samples(content: Mapping[str, JSON], variables: int) -> Samples:
     if data.shape != (rows, variables) or not rows == energies.size == reads.size:
         raise ValueError("samples, energies and reads are not of the same number")
     return Samples(
-        data > 0,
+        np.greater(data, 0),
         energies.astype(np.float64),
         reads.astype(np.int64),
         mapping(content.get("info")),

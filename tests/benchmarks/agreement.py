@@ -97,7 +97,9 @@ def run(known: Set, seed: int) -> tuple[float, ...]:
         found = overlaps(clusterings)
         model = qubos.model(found, WEIGHTS[0], PENALTIES[0])
         samples = NealSampler().sample(model, num_reads=1000, seed=now)
-        consensus, record = best_consensus(known.points, found, samples, criteria)
+        consensus, record = best_consensus(
+            known.points, found, qubos.samples_of(samples), criteria
+        )
         advance(state, consensus, record, clusterings, {}, now)
     labels = [state.labels]
     labels += [cast("dict[str, list[int]]", c)["labels"] for c in state.clusterings]

@@ -53,7 +53,8 @@ def test_a_sample_set_is_what_dimod_reads(
 ) -> None:
     file = tmp_path_factory.mktemp("samples") / "s.json"
     expected = made(rows, variables, seed, vartype)
-    file.write_text(json.dumps(expected.to_serializable(pack_samples=packed)))
+    told = expected.to_serializable(pack_samples=packed)  # type: ignore[no-untyped-call]
+    file.write_text(json.dumps(told))
     found, wanted = read_samples(str(file), variables), qubos.samples_of(expected)
     assert np.array_equal(found.chosen, wanted.chosen)
     assert np.array_equal(found.energies, wanted.energies)
@@ -93,7 +94,7 @@ def vector(told: dict[str, JSON], name: str) -> dict[str, JSON]:
 )
 def test_a_damaged_one_is_refused_in_one_line(tmp_path: Path, change: Change) -> None:
     file = tmp_path / "s.json"
-    told = made(3, 3, 1, "BINARY").to_serializable()
+    told = made(3, 3, 1, "BINARY").to_serializable()  # type: ignore[no-untyped-call]
     change(told)
     file.write_text(json.dumps(told))
     with pytest.raises(InputError, match=r"s\.json: not a dimod SampleSet|s\.json"):
@@ -102,6 +103,7 @@ def test_a_damaged_one_is_refused_in_one_line(tmp_path: Path, change: Change) ->
 
 def test_samples_of_another_problem_are_refused(tmp_path: Path) -> None:
     file = tmp_path / "s.json"
-    file.write_text(json.dumps(made(3, 4, 1, "BINARY").to_serializable()))
+    told = made(3, 4, 1, "BINARY").to_serializable()  # type: ignore[no-untyped-call]
+    file.write_text(json.dumps(told))
     with pytest.raises(InputError, match="samples of 4 variables"):
         read_samples(str(file), 3)
