@@ -362,35 +362,34 @@ TELLING = replace(ONLINE, job_qpu_seconds=0.25, job_run_seconds=0.5)
 
 
 def expected(
-    status: QpuStatus, history: History | None = None, **rules: float | int
+    status: QpuStatus, rules: StepRules, history: History | None = None
 ) -> tuple[QuantumTarget, str]:
     """What a job is expected to take on a QPU, and what is remarked on its hint."""
     attempts = Attempts({}, cooldown=60)
     attempts.history = history or History()
-    own = replace(StepRules(), **rules)
-    attempt = attempts.begin("/s/0", "/s", own)
+    attempt = attempts.begin("/s/0", "/s", rules)
     return attempts.quantum_target(attempt, "q", status), attempts.remark(attempt, "q")
 
 
 def test_first_estimates_are_the_services() -> None:
-    told, remark = expected(TELLING)
+    told, remark = expected(TELLING, StepRules())
     assert (told.qpu_seconds, told.seconds, remark) == (0.25, 0.5, "")
-    several, _ = expected(TELLING, qpu_jobs=6)
+    several, _ = expected(TELLING, StepRules(qpu_jobs=6))
     assert (several.qpu_seconds, several.seconds) == (1.5, 3.0)
-    unknown, _ = expected(ONLINE)
+    unknown, _ = expected(ONLINE, StepRules())
     assert (unknown.qpu_seconds, unknown.seconds) == (None, None)
 
 
 def test_a_hint_is_for_what_the_service_does_not_tell() -> None:
-    hinted, remark = expected(ONLINE, expected_seconds=210.0)
+    hinted, remark = expected(ONLINE, StepRules(expected_seconds=210.0))
     assert (hinted.qpu_seconds, hinted.seconds, remark) == (210.0, 210.0, "")
-    told, remark = expected(TELLING, expected_seconds=210.0)
+    told, remark = expected(TELLING, StepRules(expected_seconds=210.0))
     assert (told.qpu_seconds, told.seconds) == (0.25, 0.5)
     assert remark == (
         "expectedSeconds: 210 is not used, since q expects 0.25 QPU seconds (0.5 s "
         "elapsed) for a job of 1000 reads"
     )
-    assert expected(TELLING, expected_seconds=0.2)[1] == ""
+    assert expected(TELLING, StepRules(expected_seconds=0.2))[1] == ""
 
 
 def test_what_was_measured_comes_before_the_service_and_the_hint() -> None:
@@ -398,11 +397,11 @@ def test_what_was_measured_comes_before_the_service_and_the_hint() -> None:
         attempt(0, 10.0, "q", queued_seconds=3.0, ran_seconds=2.0, qpu_seconds=20.0)
     )
     for status in (ONLINE, TELLING):
-        told, _ = expected(status, history, expected_seconds=30.0)
+        told, _ = expected(status, StepRules(expected_seconds=30.0), history)
         assert (told.qpu_seconds, told.seconds) == (20.0, 2.0 + 5.0)
     # the usage of a QPU that does not tell is not known from earlier jobs
     silent = learnt(attempt(0, 10.0, "q", qpu_job=None))
-    told, _ = expected(ONLINE, silent, expected_seconds=30.0)
+    told, _ = expected(ONLINE, StepRules(expected_seconds=30.0), silent)
     assert told.qpu_seconds == 30.0
 
 
