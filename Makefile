@@ -5,13 +5,20 @@ BIN := $(VENV)/bin
 # a module is compiled when it is first imported, and then no more
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test coverage check docs benchmark lab lab-stop tables clean
+.PHONY: run test test-release coverage check docs benchmark lab lab-stop tables clean
 
 run: $(VENV)/installed-run
 	@$(BIN)/python examples/clustering-aggregation/run.py
 
+# TESTS='tests/unit' runs a part
 test: $(VENV)/installed
-	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pytest -n auto --dist worksteal
+	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pytest -n auto --dist worksteal $(TESTS)
+
+# unit tests and those of Slurm on Debian 13, installed in a folder of the cache; as root
+RELEASE := trixie
+test-release: TESTS := tests/unit tests/integration/test_slurm*.py
+test-release:
+	@$(PYTHON) -m tests.debian $(RELEASE) make test TESTS='$(TESTS)'
 
 # before Python 3.12, a process that is measured costs twice as much
 coverage: $(VENV)/installed

@@ -19,7 +19,7 @@ from typing import TextIO
 
 from sf_quantum.errors import QpuError
 from sf_quantum.net import munge
-from tests import lab_conf, lab_site
+from tests import debian, lab_conf, lab_site
 from tests.lab_cluster import Cluster, Daemons, LabError
 from tests.lab_conf import FIRST, SECOND, Options
 from tests.lab_supervisor import kill_steps, missing
@@ -243,6 +243,8 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.lab", description=__doc__)
     parser.add_argument("action", choices=("start", "stop", "status"))
     parser.add_argument("--folder", type=Path, default=ROOT / ".lab")
+    told = "Debian to run it on, such as trixie: see tests/debian.py (default: this machine)"
+    parser.add_argument("--release", help=told)
     for field in fields(Options):
         option = f"--{field.name.replace('_', '-')}"
         told = _told(field.name)
@@ -267,9 +269,28 @@ def _told(option: str) -> str:
     return str(told).replace("``", "")
 
 
+def _elsewhere(release: str) -> int:
+    """Do the same on another release of Debian, and tell how to get there."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--release")
+    _, words = parser.parse_known_args()
+    if not any(word.startswith("--folder") for word in words):
+        words += ["--folder", f".lab-{release}"]
+    script = 'make --silent .venv/installed && exec .venv/bin/python -m tests.lab "$@"'
+    code = debian.run(release, "sh", "-c", script, "sh", *words)
+    if code == 0 and "stop" not in words:
+        print(f"all of that after: python3 -m tests.debian {release}")
+    return code
+
+
 def main() -> None:
     """Start or stop a lab that stays, or say whether it runs."""
     arguments = _arguments()
+    if arguments.release:
+        try:
+            sys.exit(_elsewhere(arguments.release))
+        except debian.DebianError as error:
+            sys.exit(str(error))
     folder = arguments.folder.resolve()
     try:
         match arguments.action:

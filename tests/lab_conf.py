@@ -10,7 +10,7 @@ import socket
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests import lab_site
+from tests import lab_site, lab_supervisor
 
 # below what Linux gives to outgoing connections, which could take a stopped daemon's
 _PORTS = range(10000, 32768)
@@ -139,6 +139,9 @@ def _write_cluster(
         for type_ in _types(options)
     ]
     (folder / "gres.conf").write_text("".join(gres))
+    if lab_supervisor.version() >= (23, 2):
+        # slurmd would fail where no cgroup is mounted; earlier ones do without a plugin
+        (folder / "cgroup.conf").write_text("CgroupPlugin=disabled\n")
 
 
 def _types(options: Options) -> list[str]:

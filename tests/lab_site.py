@@ -24,9 +24,10 @@ BILLING = 'TRESBillingWeights="CPU=1.0,GRES/qpu=100"'
 SPANK = "qpu.so"
 CAN_START = "qpu-can-start"
 _PACKAGES = "mariadb-server-core slurmdbd slurmrestd lua-posix gcc libslurm-dev"
-_SQL = Path("/usr/share/mysql")
 # what the server itself needs: neither its users nor the names of time zones
-_TABLES = ("mysql_system_tables.sql", "mysql_performance_tables.sql")
+_TABLES = ("system_tables.sql", "performance_tables.sql")
+# where they are, and what their names begin with, before MariaDB 11 and since
+_SQL = ("/usr/share/mysql/mysql_", "/usr/share/mariadb/mariadb_")
 _SMALL = (
     "--no-defaults",
     "--skip-log-bin",
@@ -65,8 +66,12 @@ def write(folder: Path, run: Path, port: int, user: str) -> None:
     # of nobody else, since the database asks for no password
     private = run / "private"
     private.mkdir(mode=0o700)
-    tables = "".join((_SQL / name).read_text() for name in _TABLES)
-    (private / "tables.sql").write_text(f"CREATE DATABASE mysql;\nUSE mysql;\n{tables}")
+    known = (Path(f"{start}{name}") for name in _TABLES for start in _SQL)
+    tables = "".join(path.read_text() for path in known if path.exists())
+    # Slurm would make its own as well, but on a connection that was refused before, with which
+    # the client library of MariaDB 11.8 fails
+    databases = "CREATE DATABASE slurm_acct_db;\nCREATE DATABASE mysql;\nUSE mysql;\n"
+    (private / "tables.sql").write_text(databases + tables)
     conf = folder / "slurmdbd.conf"
     conf.touch(0o600)
     conf.write_text(

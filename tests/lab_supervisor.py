@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import functools
 import os
 import shutil
 import signal
 import socket
+import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path, PurePath
@@ -32,6 +34,16 @@ def missing() -> str:
         if shutil.which(program, path=SYSTEM_PATH) is None:
             return f"{program} is not installed (apt-get install slurm-wlm munge)"
     return ""
+
+
+@functools.cache
+def version() -> tuple[int, int]:
+    """Return the release of the Slurm installed here, such as ``(24, 11)``."""
+    words = ["slurmctld", "-V"]
+    environment = {**os.environ, "PATH": SYSTEM_PATH}
+    said = subprocess.run(words, env=environment, capture_output=True, text=True).stdout
+    year, month, *_ = said.split()[-1].split(".")
+    return int(year), int(month)
 
 
 def munged_command(folder: Path, key: Path) -> list[str]:

@@ -189,6 +189,11 @@ function slurm_bb_data_in(job, script, uid, gid)
 	return sfq("acquire", job, declared(script))
 end
 
+-- Slurm 23.11 and later ask whether slurm_bb_data_in has left anything to wait for.
+function slurm_bb_test_data_in(job, script, uid, gid)
+	return slurm.SUCCESS
+end
+
 function slurm_bb_real_size(job, uid, gid)
 	return slurm.SUCCESS
 end
@@ -228,6 +233,11 @@ function slurm_bb_post_run(job, script, uid, gid)
 end
 
 function slurm_bb_data_out(job, script, uid, gid)
+	return slurm.SUCCESS
+end
+
+-- As slurm_bb_test_data_in, of slurm_bb_data_out.
+function slurm_bb_test_data_out(job, script, uid, gid)
 	return slurm.SUCCESS
 end
 

@@ -292,6 +292,14 @@ async def test_what_is_no_mark_is_no_mark(
     assert not any(tmp_path.iterdir())  # noqa: ASYNC240 - a local folder
 
 
+async def test_jobs_that_begin_together_share_a_shell(
+    host: Host, node: LoginNode
+) -> None:
+    await asyncio.gather(*(node.look(urgent=False) for _ in range(3)))
+    (shells,) = host._shells.values()
+    assert len(shells) == 1
+
+
 async def test_what_was_read_is_removed_with_its_command(node: LoginNode) -> None:
     await node.look(urgent=False)
     files = [Path(node.spool) / f"{KEY}.{kind}" for kind in ("mark", "sh", "lock")]

@@ -38,7 +38,7 @@ def back_up(database: Path, target: Path) -> None:
         # all pages in one step: a reader of a WAL does not keep the service from writing,
         # whereas SQLite starts a copy in several steps again after each write
         with (
-            closing(sqlite3.connect(database, SECONDS)) as source,
+            closing(sqlite3.connect(database, timeout=SECONDS)) as source,
             closing(sqlite3.connect(temporary)) as copy,
         ):
             source.execute("PRAGMA query_only = ON")

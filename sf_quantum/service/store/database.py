@@ -211,7 +211,7 @@ def _opened(
 
 def _connect(path: Path) -> sqlite3.Connection:
     db = sqlite3.connect(
-        path, LOCK_SECONDS, check_same_thread=False, isolation_level=None
+        path, timeout=LOCK_SECONDS, check_same_thread=False, isolation_level=None
     )
     db.row_factory = sqlite3.Row
     return db

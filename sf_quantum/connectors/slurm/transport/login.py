@@ -158,6 +158,8 @@ class LoginNode:
         self.driver_run = run
         self._cancel = cancel or _CANCEL.format(own=OWN.format(run=run, key=""))
         self._shell: Shell | None = None
+        # held while a shell is opened: of two, one would be forgotten, and run on
+        self._opening = asyncio.Lock()
         self._ending: set[asyncio.Task[None]] = set()
         self._seen: list[str] = []
 
@@ -302,7 +304,8 @@ class LoginNode:
 
     async def _execute(self, command: str) -> str:
         with reaching(self._location):
-            shell = await self._opened()
+            async with self._opening:
+                shell = await self._opened()
             result = await shell.execute(
                 [command], capture_output=True, timeout=ANSWER_SECONDS
             )

@@ -1,0 +1,78 @@
+"""Another Debian in a folder: what a command in it sees, and what is left of its mounts."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests import debian
+from tests.debian import DebianError
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """An empty root, whose programs are this machine's."""
+    if os.getuid() != 0:
+        pytest.skip("mounting needs root")
+    if subprocess.run(["unshare", "--mount", "true"], capture_output=True).returncode:
+        pytest.skip("no mounts here")
+    made = tmp_path / "root"
+    for name in ("proc", "sys", "dev", "etc", "tmp"):
+        (made / name).mkdir(parents=True)
+    for name in ("bin", "lib", "lib64", "usr"):
+        source = Path("/") / name
+        if source.exists():
+            (made / name).symlink_to(f"/machine{source.resolve()}")
+    (made / "machine").mkdir()
+    return made
+
+
+def _run(root: Path, script: str) -> subprocess.CompletedProcess[str]:
+    words = debian.entering(root, ["sh", "-c", script])
+    bound = [
+        "unshare",
+        "--mount",
+        "sh",
+        "-c",
+        'mount --rbind / "$0/machine"; exec "$@"',
+    ]
+    return subprocess.run(
+        [*bound, str(root), *words], capture_output=True, text=True, timeout=60
+    )
+
+
+def test_a_command_sees_the_clone_and_few_devices(root: Path) -> None:
+    done = _run(root, "pwd; cat Makefile | head -n 1; ls /dev; : >/dev/null; exit 3")
+    assert done.returncode == 3, done.stderr
+    where, line, *found = done.stdout.splitlines()
+    assert where == debian.INSIDE
+    assert line == (ROOT / "Makefile").read_text().splitlines()[0]
+    assert {"null", "pts", "shm"} <= {*found}
+    assert not any(name.startswith(("sd", "vd", "nvme", "loop")) for name in found)
+
+
+def test_its_mounts_end_with_the_command(root: Path) -> None:
+    assert _run(root, "true").returncode == 0
+    assert str(root) not in Path("/proc/self/mounts").read_text()
+    assert [*(root / "dev").iterdir()] == []
+    # so that removing it removes nothing of this machine
+    shutil.rmtree(root)
+    assert Path("/dev/null").exists()
+    assert (ROOT / "Makefile").exists()
+
+
+def test_a_release_that_does_not_exist_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if os.getuid() != 0 or shutil.which("debootstrap") is None:
+        pytest.skip("debootstrap needs root")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    with pytest.raises(DebianError, match="moon: no such release, or no network"):
+        debian.run("moon", "true")
+    assert not (tmp_path / "sf_quantum" / "moon").exists()
