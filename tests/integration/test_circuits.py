@@ -88,12 +88,17 @@ def test_gates_of_qiskit_are_what_qiskit_says(case: Case) -> None:
         assert distance(dumps(case.circuit), case.circuit) < EXACT
 
 
-@pytest.mark.parametrize("name", [*Paths.named(Paths.__new__(Paths))])
+NAMES = [*Paths.named(Paths.__new__(Paths))]
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_counts_fit_on_each_path(paths: Paths, name: str) -> None:
     on_backend = name.startswith(("backend", "pass"))
     written = [case for case in RANDOM if on_backend or has_bits_in_order(case.circuit)]
     assert len(written) == (len(RANDOM) if on_backend else 8)
-    found = [*differences([*GATES, *written], paths.named()[name])]
+    # every path takes these gates alike, so that each has a third of them
+    gates = GATES[NAMES.index(name) % 3 :: 3]
+    found = [*differences([*gates, *written], paths.named()[name])]
     assert all("its registers share bits" in why for _, why in found)
     assert [case for case, _ in found] == [
         case for case in written if has_shared_conditions(case.circuit)

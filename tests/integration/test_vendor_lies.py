@@ -47,7 +47,7 @@ from tests.vendor import Vendor
 
 Kind: TypeAlias = Literal["sfq", "dwave", "iqm-server", "acme"]
 #: examples of each kind
-EXAMPLES = int(os.environ.get("VENDOR_LIES", "25"))
+EXAMPLES = int(os.environ.get("VENDOR_LIES", "15"))
 #: where this module runs for pasqal-local, in a mount namespace
 URL = "VENDOR_LIES_URL"
 POLLS = 20

@@ -46,8 +46,8 @@ LABELS = st.recursive(
         ("tokens", (16_000,)),
         ("iqm", (16_000,)),
         ("circuit", (4_000,)),
-        ("sequence", (16_000,)),
-        ("warden", (16_000,)),
+        ("sequence", (4_000,)),
+        ("warden", (4_000,)),
         ("photonic", (16_000,)),
     ],
 )
@@ -104,7 +104,7 @@ def _mock(register: list[JSON], operation: dict[str, JSON]) -> str:
 
 
 @pytest.mark.skipif(not sequence.available(), reason="pulser is not installed")
-@settings(FEW, max_examples=40)
+@settings(FEW, max_examples=25)
 @given(
     distance=st.floats() | st.floats(1.0, 10.0),
     duration=st.integers(1, 100),

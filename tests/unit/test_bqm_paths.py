@@ -109,7 +109,7 @@ def test_a_sampler_has_the_energies_of_its_problem(name: str, number: int) -> No
         assert share(bqm, samples) > 0.2
 
 
-@pytest.mark.parametrize("number", NUMBERS)
+@pytest.mark.parametrize("number", NUMBERS[:3])
 def test_an_annealing_that_pauses_has_boltzmanns_distribution(number: int) -> None:
     bqm, reads, s = random_bqm(number, 4), 20_000, 0.3
     hot, cold = beta_range(bqm.change_vartype(Vartype.SPIN, inplace=False))
