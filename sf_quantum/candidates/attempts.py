@@ -331,6 +331,10 @@ class Attempts:
             self._completed[attempt.step][attempt.quantum] += 1
         self._has_ended()
 
+    def reuse(self, step: str, quantum: bool) -> None:
+        """Record that a job is completed by the result of an earlier run."""
+        self._completed[step][quantum] += 1
+
     def kinds(self, step: str) -> tuple[int, int]:
         """The jobs of a step that run or have completed: on QPUs, and on classical targets."""
         kinds = Counter(self._completed[step])

@@ -48,6 +48,8 @@ class StepRules:
     :param run: the budget of all steps of the filter together
     :param step: the budget of this step
     :param hints: for the QPU service
+    :param reuses_classical: whether a resumed run reuses the result of a classical target
+        although a QPU would take the job
     :param reads: the input that gives the number of reads
     :param qpu_jobs: QPU jobs that each job of the step submits
     :param mixed: whether jobs of the step may run on targets of both kinds in a run
@@ -67,6 +69,7 @@ class StepRules:
     mixed: Mixed = "warn"
     reads: str | None = None
     qpu_jobs: int = 1
+    reuses_classical: bool = False
 
     @property
     def predicts(self) -> bool:
@@ -120,6 +123,7 @@ class FilterRules:
             mixed=cast("Mixed", config.get("mixed") or "warn"),
             reads=reads if isinstance(reads, str) else None,
             qpu_jobs=_integer(config, "qpuJobs") or 1,
+            reuses_classical=config.get("reuseClassical") is True,
         )
 
 

@@ -6,7 +6,8 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Mapping, MutableMapping, MutableSequence
+from collections.abc import Mapping, MutableMapping, MutableSequence, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from importlib.resources import files
 from pathlib import Path
@@ -89,6 +90,7 @@ class CandidateFilter(BindingFilter):
         mixed: str = "warn",
         reads: str | None = None,
         qpuJobs: int = 1,
+        reuseClassical: bool = False,
         steps: MutableMapping[str, MutableMapping[str, JSON]] | None = None,
     ) -> None:
         super().__init__(name)
@@ -106,6 +108,7 @@ class CandidateFilter(BindingFilter):
                 "mixed": mixed,
                 "reads": reads,
                 "qpuJobs": qpuJobs,
+                "reuseClassical": reuseClassical,
                 "budget": {**budget} if budget else None,
                 "steps": {step: {**own} for step, own in (steps or {}).items()},
             }
@@ -153,6 +156,32 @@ class CandidateFilter(BindingFilter):
         _report(attempt, decision, seconds, states, waits, self._remark(attempt, qpus))
         return [by_name[name] for name in decision.targets]
 
+    async def why_not_reused(
+        self, job: Job, targets: Sequence[Target], target: Target
+    ) -> str:
+        """Say why a resumed run does not reuse a job's result; empty if it does.
+
+        A classical result is not reused if QPUs are preferred and one would take the job now,
+        unless the configuration says so; and no result is reused that ``mixed`` refuses.
+        """
+        step, name = get_job_step_name(job.name), target_name(target)
+        rules = self._rules.of(step)
+        quantum = status_source(target, _folder()) is not None
+        others = self._attempts.kinds(step) if rules.mixed == "refuse" else (0, 0)
+        if others[quantum]:  # those of the other kind
+            kind = "classical targets" if quantum else "QPUs"
+            return f"it ran on {name}, and others of its step on {kind} (mixed: refuse)"
+        if not quantum and rules.prefer == "quantum" and not rules.reuses_classical:
+            attempt = Attempt(job.name, step, rules, size=self._size(job, rules))
+            by_name = {target_name(one): one for one in targets}
+            decision: Decision | None = None
+            with suppress(UnrecoverableWorkflowException):  # no target can run it
+                decision, *_ = await self._decide(attempt, by_name)
+            if decision is not None and decision.quantum:
+                return f"it ran on {name}, and {explain(decision)}"
+        self._attempts.reuse(step, quantum)
+        return ""
+
     async def _decide(
         self, attempt: Attempt, targets: Mapping[str, Target]
     ) -> tuple[
@@ -194,8 +223,7 @@ class CandidateFilter(BindingFilter):
     async def _query(
         self, targets: Mapping[str, Target], attempt: Attempt
     ) -> tuple[dict[str, StatusReply], dict[str, Capacity], dict[str, Forecast]]:
-        record = journal.current()
-        folder = record.file.absolute().parent if record is not None else Path.cwd()
+        folder = _folder()
         sources = {
             name: source
             for name, target in targets.items()
@@ -381,6 +409,12 @@ class CandidateFilter(BindingFilter):
         if message not in self._warned and logger.isEnabledFor(logging.WARNING):
             self._warned.add(message)
             logger.warning(message)
+
+
+def _folder() -> Path:
+    """The folder of the StreamFlow file, where relative paths of its configurations start."""
+    record = journal.current()
+    return record.file.absolute().parent if record is not None else Path.cwd()
 
 
 def _report(

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from streamflow.core.config import BindingConfig
 from streamflow.core.deployment import Connector, ExecutionLocation, Target
@@ -30,6 +30,21 @@ if TYPE_CHECKING:
 _COPY = "cp -af --remove-destination {output} ."
 # not all are linked if one belongs to another user, or is on another file system
 _LINK = f"cp -alf {{output}} . 2>/dev/null || {_COPY}"
+
+
+@runtime_checkable
+class ReuseFilter(Protocol):
+    """A binding filter that has a say in whether a result of an earlier run is reused."""
+
+    async def why_not_reused(
+        self, job: Job, targets: Sequence[Target], target: Target
+    ) -> str:
+        """Say why a job is to run again; empty if it is not.
+
+        :param targets: of its binding
+        :param target: the one of them on which it has completed
+        """
+        ...
 
 
 @dataclass(frozen=True)
@@ -116,9 +131,17 @@ class Reuse:
         record.write("result", **result.to_event())
 
     async def find(
-        self, record: Journal, job: Job, binding: BindingConfig
+        self,
+        record: Journal,
+        job: Job,
+        binding: BindingConfig,
+        filters: Sequence[ReuseFilter] = (),
     ) -> Reusable | None:
-        """Find a prepared job's result in earlier runs; the reason goes to the journal."""
+        """Find a prepared job's result in earlier runs; the reason goes to the journal.
+
+        :param filters: those of its binding that have a say; such a job is completed by the
+            latest run that has begun it, or else runs again
+        """
         if self._earlier is None:
             reading = asyncio.to_thread(results.earlier, record)
             self._earlier = asyncio.create_task(reading)
@@ -131,8 +154,13 @@ class Reuse:
             return None
         reasons = []
         candidates = known.get(job.name, [])
+        if filters:
+            latest = started[job.name]
+            candidates = [one for one in candidates if one.run == latest]
         for result in candidates:
             found = await self._check(result, prepared, binding)
+            if isinstance(found, Reusable):
+                found = await _asked(filters, job, binding, found)
             if isinstance(found, Reusable):
                 _decided(record, job, result.run, SAME)
                 self.ended(job.name, result.exit_code)
@@ -187,6 +215,16 @@ class Reuse:
         if connector is None:
             raise WorkflowExecutionException(f"Deployment {name} is not deployed.")
         return connector
+
+
+async def _asked(
+    filters: Sequence[ReuseFilter], job: Job, binding: BindingConfig, found: Reusable
+) -> Reusable | str:
+    """A result, or why a filter does not let it be reused."""
+    for one in filters:
+        if why := await one.why_not_reused(job, binding.targets, found.target):
+            return why
+    return found
 
 
 def _decided(record: Journal, job: Job, run: str | None, reason: str) -> None:

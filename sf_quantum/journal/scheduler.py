@@ -34,7 +34,7 @@ from sf_quantum.errors import InputError
 from sf_quantum.journal import DIRECTORY, HOUSEKEEPING, RESUME, Journal, resuming
 from sf_quantum.journal.failures import counted, described, last_lines, ordinal
 from sf_quantum.journal.results import Result
-from sf_quantum.journal.reuse import Reusable, Reuse
+from sf_quantum.journal.reuse import Reusable, Reuse, ReuseFilter
 from sf_quantum.version import __version__
 
 if TYPE_CHECKING:
@@ -158,14 +158,16 @@ class JournalScheduler(DefaultScheduler):
     ) -> bool:
         """Whether a job is completed by the result of an earlier run.
 
-        It then takes no slot of its location, and no filter is asked.
+        It then takes no slot of its location, and no filter chooses its target.
         """
 
         first = binding_config.targets[0]
         await self._reuse.prepare(job, lambda: _required(requirement, job, first))
         if not self._resumes or self._attempts[job.name] > 1:
             return False
-        found = await self._reuse.find(record, job, binding_config)
+        filters = map(self._get_binding_filter, binding_config.filters)
+        own = [one for one in filters if isinstance(one, ReuseFilter)]
+        found = await self._reuse.find(record, job, binding_config, own)
         if found is None:
             return False
         await self._allocate_reused(

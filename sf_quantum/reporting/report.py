@@ -331,10 +331,16 @@ def _candidate(step: str, jobs: list[JobAttempt]) -> str:
             counted_reasons = [f"{number} {brief}" for brief, number in why.items()]
             reasons = f" ({'; '.join(counted_reasons)})" if why else ""
         parts.append(f"{len(there)} on {target}{reasons}")
-    others = Counter(row.status for row in jobs if row.status != "completed")
+    others = Counter(
+        f"{row.status} from {row.target}" if row.status == REUSED else row.status
+        for row in jobs
+        if row.status != "completed"
+    )
     parts += [f"{number} {status}" for status, number in others.items()]
     line = f"{step}: {', '.join(parts)}"
-    kinds = {row.quantum for row in done} - {None}
+    kind_of = {row.target: row.quantum for row in done}
+    ended = [row for row in jobs if row.status in ("completed", REUSED)]
+    kinds = {kind_of.get(row.target) for row in ended} - {None}
     if len(kinds) > 1 and any(row.mixed == "warn" for row in done):
         return f"warning: {line}; results of QPUs and of classical targets are mixed"
     return line
@@ -363,8 +369,12 @@ def totals(rows: list[JobAttempt]) -> str:
 
 
 def progress(events: Iterable[Event]) -> Iterator[str]:
-    """One line for each start or end of a job, each decision, and the end of the run."""
+    """One line for each start or end of a job, each decision, and the end of the run.
+
+    Jobs that are reused one after another get one line for each of their steps.
+    """
     attempts = _AttemptLog()
+    reused: list[JobAttempt] = []
     # StreamFlow may tell the end of an attempt several times
     told: set[tuple[str, str, int, str]] = set()
     for event in events:
@@ -374,7 +384,14 @@ def progress(events: Iterable[Event]) -> Iterator[str]:
             if change in told:
                 continue
             told.add(change)
-        if row is not None and (text := _change(row, event)):
+            if row.status == REUSED:
+                reused.append(row)
+                continue
+        text = "" if row is None else _change(row, event)
+        if text or event["event"] == "end":
+            yield from _reused(reused)
+            reused.clear()
+        if text:
             yield text
         if event["event"] == "end":
             for text in failures(attempts.all):
@@ -382,7 +399,22 @@ def progress(events: Iterable[Event]) -> Iterator[str]:
             yield from candidates(attempts.all)
             yield f"run {event['status']}: {totals(attempts.all)}"
             return
+    yield from _reused(reused)
     yield f"the driver has ended: {totals(attempts.all)}"
+
+
+def _reused(rows: Iterable[JobAttempt]) -> Iterator[str]:
+    """One line for the jobs of each step that were not run."""
+    steps: dict[tuple[str, str | None], list[JobAttempt]] = {}
+    for row in rows:
+        steps.setdefault((row.step, row.reused_from), []).append(row)
+    for (step, run), jobs in steps.items():
+        if len(jobs) == 1:
+            yield _line(jobs[0])
+            continue
+        targets = Counter(row.target for row in jobs)
+        where = ", ".join(f"{number} on {name}" for name, number in targets.items())
+        yield f"{REUSED:9} {step}: {len(jobs)} jobs ({where}) from run {run}"
 
 
 class LiveProgress:

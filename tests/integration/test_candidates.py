@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sf_quantum.files import JSON
+from sf_quantum.journal import Event
 from tests import forking
 from tests.benchmarks.candidates import Faults, prepare, run
 from tests.forking import BIN
@@ -561,3 +562,41 @@ def test_a_hint_of_another_time_scale_sends_no_job_away(
     remark = "expectedSeconds: 210 is not used, since qpu expects "
     assert sum(remark in reason for reason in reasons(project)) == 1
     assert project.log.count(remark) == 1
+
+
+@pytest.mark.parametrize(
+    ("state", "reuses", "expected"),
+    [("open", False, ["qpu"]), ("open", True, []), ("close", False, [])],
+)
+def test_a_classical_result_is_not_reused_for_an_open_qpu(
+    project: Project,
+    serve: Serve,
+    monkeypatch: pytest.MonkeyPatch,
+    state: str,
+    reuses: bool,
+    expected: list[str],
+) -> None:
+    service = serve(*FAST)
+    service.ask("POST", "/v1/device/close", {"message": "laser"})
+    _rest(project, service)
+    script = f"{SOLVE}\n[ $1 -eq 0 ] || [ -e {project.folder}/go ]"
+    scatter(project, 2, script, mixed="allow", reuseClassical=reuses)
+    # the second job fails, so that the run is one to resume
+    assert project.run() != 0
+    first = "/solve/0.0"
+    assert [e["deployment"] for e in _completed(project, first)] == ["cpu"]
+    (project.folder / "go").touch()
+    service.ask("POST", f"/v1/device/{state}", {"message": "laser"})
+    monkeypatch.setenv("SFQ_RESUME", "1")
+    assert project.run() == 0, project.log
+    assert [e["deployment"] for e in _completed(project, first)] == expected
+    (reuse,) = (
+        e for e in project.events() if e["event"] == "reuse" and e["job"] == first
+    )
+    if expected:
+        assert reuse["reason"] == "it ran on cpu, and qpu is free"
+    assert (reuse["run"] is None) == bool(expected)
+
+
+def _completed(project: Project, job: str) -> list[Event]:
+    return [e for e in project.jobs("solve", "completed") if e["job"] == job]

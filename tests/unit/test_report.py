@@ -340,6 +340,35 @@ def test_one_line_counts_the_jobs_of_a_candidate() -> None:
     assert report.candidates(report.collect(a_run())) == []
 
 
+def test_reused_jobs_are_told_in_one_line_for_each_step() -> None:
+    def event(number: int, step: str, status: str, **fields: JSON) -> Event:
+        job: Event = {"job": f"/{step}/0.{number}", "step": f"/{step}"}
+        where: Event = {"tag": f"0.{number}", "loops": 0, "attempt": 1, "output": None}
+        place: Event = {"deployment": "host", "service": None, "locations": []}
+        kind: Event = {"event": "job", "status": status, "time": float(number)}
+        return {**job, **where, **place, **kind, **fields}
+
+    events: list[Event] = []
+    for number in range(40):
+        step = "a" if number % 2 else "b"
+        events.append(event(number, step, "waiting"))
+        events.append(event(number, step, "waiting", event="reuse", run="r", reason=""))
+        events.append(event(number, step, "reused"))
+    events.append(event(40, "c", "waiting"))
+    events.append(event(40, "c", "waiting", event="reuse", run="r", reason=""))
+    events.append(event(40, "c", "reused"))
+    events.append(event(41, "c", "waiting"))
+    events.append(event(41, "c", "running"))
+    events.append({"event": "end", "time": 99.0, "status": "failed"})
+    *lines, _ = report.progress(events)
+    assert lines[:4] == [
+        "reused    b: 20 jobs (20 on host) from run r",
+        "reused    a: 20 jobs (20 on host) from run r",
+        "reused    c #41 on host from run r",
+        "running   c #42 on host",
+    ]
+
+
 def test_the_line_stands_before_the_end_of_the_run() -> None:
     *_, line, last = report.progress(a_candidates_run())
     assert line.startswith("loop/b: 1 on ")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import MutableMapping
+from collections.abc import MutableMapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -18,7 +18,8 @@ from streamflow.core.workflow import Job, Status, Token
 from streamflow.deployment.connector.local import LocalConnector
 
 from sf_quantum import journal
-from sf_quantum.journal.reuse import Reusable, Reuse
+from sf_quantum.journal.results import SAME
+from sf_quantum.journal.reuse import Reusable, Reuse, ReuseFilter
 from tests.unit.test_fingerprints import step
 
 
@@ -79,13 +80,18 @@ async def earlier(tmp_path: Path) -> Path:
 
 
 async def found(
-    folder: Path, made: Reuse, given: Job, *targets: Target
+    folder: Path,
+    made: Reuse,
+    given: Job,
+    *targets: Target,
+    filters: Sequence[ReuseFilter] = (),
 ) -> tuple[Reusable | None, list[tuple[str | None, str]]]:
     """The result of a job, and what the journal has about it: the run and the reason."""
     second = run(folder)
     try:
         await made.prepare(given, Hardware)
-        result = await made.find(second, given, BindingConfig([*targets], []))
+        binding = BindingConfig([*targets], [])
+        result = await made.find(second, given, binding, filters)
     finally:
         second.close()
     events = [one for one in journal.read(second.path) if one["event"] == "reuse"]
@@ -168,6 +174,44 @@ async def test_an_interrupted_job_is_not_compared_with_an_older_result(
     # its older result is still reused where it is the job's
     result, _ = await found(tmp_path, made, job(n=1), target("host"))
     assert result is not None
+
+
+class Says:
+    """A filter that gives a reason against each result, or none."""
+
+    def __init__(self, why: str) -> None:
+        self.why = why
+        self.asked: list[str] = []
+
+    async def why_not_reused(
+        self, job: Job, targets: Sequence[Target], target: Target
+    ) -> str:
+        self.asked.append(f"{job.name} {target.deployment.name} of {len(targets)}")
+        return self.why
+
+
+@pytest.mark.parametrize("why", ["", "it ran on host, and qpu is free"])
+async def test_a_filter_has_a_say_in_what_is_reused(
+    tmp_path: Path, earlier: Path, why: str
+) -> None:
+    made, says = reuse(local(tmp_path)), Says(why)
+    result, told = await found(tmp_path, made, job(n=1), target("host"), filters=[says])
+    assert (result is None) == bool(why)
+    assert says.asked == ["/a/0 host of 1"]
+    assert told[0][1] == (why or SAME)
+
+
+async def test_a_candidate_is_not_completed_by_a_run_before_the_latest(
+    tmp_path: Path, earlier: Path
+) -> None:
+    second = run(tmp_path)
+    second.write("job", job="/a/0", status="running")
+    second.close()
+    made, says = reuse(local(tmp_path)), Says("")
+    expected = (None, [(None, "it was not completed")])
+    given = (tmp_path, made, job(n=1), target("host"))
+    assert await found(*given, filters=[says]) == expected
+    assert says.asked == []
 
 
 async def test_a_job_whose_outputs_are_unknown_has_no_result(tmp_path: Path) -> None:
