@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 from logging.handlers import RotatingFileHandler
@@ -20,6 +18,7 @@ from sf_quantum.reporting import report
 from sf_quantum.reporting.runs import Report, Run
 from sf_quantum.text import escaped
 from sf_quantum.workflows.checks import refuse_problems
+from sf_quantum.workflows.driver import begin, imported
 
 LOG = "streamflow.log"
 KEPT_LOGS = 9
@@ -28,7 +27,6 @@ OUTDIR = Path("results")
 _ENDS = {"": "was killed", "cancelled": "was stopped"}
 # lines of StreamFlow's own message, if a run has not begun
 _LAST_LINES = 5
-_PR_SET_PDEATHSIG = 1  # prctl(2)
 #: gets each line about the progress of a run; characters that a terminal acts on are escaped
 Progress: TypeAlias = Callable[[str], None]
 
@@ -70,32 +68,25 @@ def run(
     :raises RunFailed: if the run does not complete
     """
     file, outdir = Path(file), Path(outdir)
-    for qpu, why in refuse_problems(file).silent.items():
-        progress(escaped(f"{qpu} {why}"))
-    journals = report.journals_of(file)
-    environment = dict(os.environ)
-    if resume:
-        progress(escaped(_resumed(file, journals)))
-        environment[journal.RESUME] = "1"
-    log = outdir / LOG
+    log, environment = outdir / LOG, {}
+    driver = imported()
     try:
-        outdir.mkdir(parents=True, exist_ok=True)
-        RotatingFileHandler(log, backupCount=KEPT_LOGS, delay=True).doRollover()
-        output = log.open("wb")
-    except OSError as error:
-        raise _unwritable(outdir, error.strerror) from error
+        for qpu, why in refuse_problems(file).silent.items():
+            progress(escaped(f"{qpu} {why}"))
+        journals = report.journals_of(file)
+        if resume:
+            progress(escaped(_resumed(file, journals)))
+            environment[journal.RESUME] = "1"
+        _make_log(outdir)
+    except BaseException:
+        driver.kill()
+        driver.communicate()
+        raise
     known = set(journals.glob("*.jsonl"))
-    with output:
-        driver = subprocess.Popen(
-            _command(file, outdir, debug),
-            stdout=output,
-            stderr=output,
-            env=environment,
-            # Ctrl-C reaches this process alone, which passes it on once
-            process_group=0,
-            preexec_fn=_ends_with_parent(),
-        )
+    options = ["--debug"] if debug else []
+    arguments = ["run", str(file), "--outdir", str(outdir), *options]
     try:
+        begin(driver, arguments, environment, log)
         path = journal.await_new(
             journals, driver.pid, known, lambda: driver.poll() is None
         )
@@ -120,6 +111,17 @@ def run(
     if lines := _reasons(driver.returncode, done.report()):
         raise RunFailed(lines, done)
     return done
+
+
+def _make_log(outdir: Path) -> None:
+    """Make the folder of the outputs with an empty log, and keep the logs before it."""
+    log = outdir / LOG
+    try:
+        outdir.mkdir(parents=True, exist_ok=True)
+        RotatingFileHandler(log, backupCount=KEPT_LOGS, delay=True).doRollover()
+        log.write_bytes(b"")
+    except OSError as error:
+        raise _unwritable(outdir, error.strerror) from error
 
 
 def refuse_unwritable(outdir: Path) -> None:
@@ -171,30 +173,8 @@ def _resumed(file: Path, journals: Path) -> str:
     return f"resuming run {path.stem}, which {_ENDS.get(end, end)}"
 
 
-def _command(file: Path, outdir: Path, debug: bool) -> list[str | Path]:
-    # of this installation, whatever is on the PATH
-    streamflow = Path(sys.executable).with_name("streamflow")
-    options = ["--debug"] if debug else []
-    return [streamflow, "run", file, "--outdir", outdir, *options]
-
-
 def _await_end(driver: subprocess.Popen[bytes]) -> None:
     """Wait for a driver that was stopped, also if the user is impatient."""
     while driver.returncode is None:
         with suppress(KeyboardInterrupt):
             driver.wait()
-
-
-def _ends_with_parent() -> Callable[[], None]:
-    """A child's hook: it is stopped as by Ctrl-C if its parent is killed."""
-    prctl, parent = ctypes.CDLL(None).prctl, os.getpid()
-    number = ctypes.c_ulong(signal.SIGINT)
-
-    def bind() -> None:
-        # a shell ignores it for what it runs in the background
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-        prctl(_PR_SET_PDEATHSIG, number)
-        if os.getppid() != parent:  # it has been killed already
-            os.kill(os.getpid(), signal.SIGINT)
-
-    return bind

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from base64 import b64decode
+from functools import partial
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -85,6 +86,7 @@ workflows:
     config: {file: w.cwl}
     bindings:
       - {step: /solve, target: {deployment: qpu}}
+      - {step: /score, target: {deployment: qpu}}
 deployments:
   qpu: {type: sfq.rest, config: {url: "unix:nowhere.sock"}}
 """)
@@ -186,7 +188,8 @@ def test_a_run_whose_driver_tells_no_failure_has_failed_by_its_journal(
     }
     begin = "".join(f"{name} = {value!r}\n" for name, value in given.items())
     driver = [sys.executable, "-c", begin + DRIVER]
-    monkeypatch.setattr(runs, "_command", lambda *_: driver)
+    started = partial(subprocess.Popen, driver, stdin=subprocess.PIPE)
+    monkeypatch.setattr(runs, "imported", started)
     lines: list[str] = []
     with pytest.raises(sf_quantum.RunFailed, match=r"loop/a 1#2 .* failed: dropped"):
         sf_quantum.run(file, progress=lines.append)

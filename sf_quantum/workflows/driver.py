@@ -1,0 +1,94 @@
+"""StreamFlow in a process of its own, which imports it while the file is checked.
+
+The imports of StreamFlow take longer than those checks. The process begins a run only when
+it is told which; its standard input then ends without a line if there is none.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from importlib import import_module
+from importlib.metadata import entry_points
+from pathlib import Path
+
+_PR_SET_PDEATHSIG = 1  # prctl(2)
+
+
+def imported() -> subprocess.Popen[bytes]:
+    """Start a process that waits for :func:`begin`; it ends with this one."""
+    return subprocess.Popen(
+        [sys.executable, "-m", __name__],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        # Ctrl-C reaches this process alone, which passes it on once
+        process_group=0,
+        preexec_fn=_ends_with_parent(),
+    )
+
+
+def begin(
+    driver: subprocess.Popen[bytes],
+    arguments: Sequence[str],
+    environment: Mapping[str, str],
+    log: Path,
+) -> None:
+    """Let StreamFlow run with arguments, as its command would.
+
+    :param environment: variables beside those of this process
+    :param log: what it prints goes to this file
+    """
+    order = {
+        "arguments": [*arguments],
+        "environment": {**environment},
+        "log": str(log),
+    }
+    if driver.stdin is None:
+        raise ValueError("the driver has no pipe")
+    # if it has ended, its exit code tells
+    with suppress(BrokenPipeError), driver.stdin as pipe:
+        pipe.write(json.dumps(order).encode() + b"\n")
+
+
+def main() -> int:
+    """Import StreamFlow, and run what the standard input says, if anything."""
+    (command,) = entry_points(group="console_scripts", name="streamflow")
+    run = command.load()
+    # StreamFlow loads it in any case
+    import_module("sf_quantum.plugin")
+    line = sys.stdin.buffer.readline()
+    if not line:
+        return 0
+    order = json.loads(line)
+    with open(order["log"], "wb") as log:
+        os.dup2(log.fileno(), sys.stdout.fileno())
+        os.dup2(log.fileno(), sys.stderr.fileno())
+    os.environ.update(order["environment"])
+    sys.argv = ["streamflow", *order["arguments"]]
+    return int(run())
+
+
+def _ends_with_parent() -> Callable[[], None]:
+    """A child's hook: it is stopped as by Ctrl-C if its parent is killed."""
+    prctl, parent = ctypes.CDLL(None).prctl, os.getpid()
+    number = ctypes.c_ulong(signal.SIGINT)
+
+    def bind() -> None:
+        # a shell ignores it for what it runs in the background
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        prctl(_PR_SET_PDEATHSIG, number)
+        if os.getppid() != parent:  # it has been killed already
+            os.kill(os.getpid(), signal.SIGINT)
+
+    return bind
+
+
+if __name__ == "__main__":
+    sys.exit(main())
