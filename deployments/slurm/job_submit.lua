@@ -48,7 +48,11 @@ local function qpu_of(job, name)
 	local gres = name and settings.qpus[name] and settings.qpus[name].gres
 	if gres then
 		local others = job.tres_per_node
-		job.tres_per_node = (others and others ~= "" and others .. "," or "") .. "gres:" .. gres
+		-- Slurm begins it with `gres:` or, in later versions, with `gres/`
+		job.gres = gres
+		if others and others ~= "" then
+			job.tres_per_node = others .. "," .. job.tres_per_node
+		end
 	end
 	return name
 end

@@ -10,10 +10,11 @@ import time
 import psutil
 import pytest
 
+from sf_quantum.connectors.slurm.transport.slurmrestd import VERSIONS
 from sf_quantum.files import JSON, listing
 from sf_quantum.net.transport import Client
 from sf_quantum.planning.traces import sacct
-from tests import lab_site
+from tests import lab_site, lab_supervisor
 from tests.integration.conftest import Project
 from tests.integration.plugin_site import USER, Site, asking, leases
 from tests.lab_cluster import LabError
@@ -62,7 +63,7 @@ def test_the_option_asks_for_a_qpu_and_its_gres(site: Site) -> None:
         told = (lease.max_qpu_seconds, lease.max_shots, lease.max_qubits)
         assert told == (30, 500, 40)
         shown = site.shown(job)
-        assert "TresPerNode=gres:qpu:option:1" in shown
+        assert re.search("TresPerNode=gres[:/]qpu:option:1", shown)
         directive = re.search("BurstBuffer=#QPU (.*)", shown)
         assert directive
         assert set(directive[1].split()) >= {"pool=option", "seconds=30", "shots=500"}
@@ -81,7 +82,7 @@ def test_a_script_of_one_line_gets_its_directive(site: Site) -> None:
     job = site.as_user("sbatch", *words, str(script))
     shown = site.shown(int(job))
     assert "BurstBuffer=#QPU pool=first" in shown
-    assert "TresPerNode=gres:qpu:first:1" in shown
+    assert re.search("TresPerNode=gres[:/]qpu:first:1", shown)
     site.lab.output("scancel", job)
 
 
@@ -492,7 +493,8 @@ def test_slurmrestd_answers_those_who_have_a_token(site: Site) -> None:
     token = site.lab.output("scontrol", "token").partition("=")[2]
     url = f"unix:{site.lab.folder}/run/rest"
     headers = {"X-SLURM-USER-NAME": getpass.getuser(), "X-SLURM-USER-TOKEN": token}
-    ping = "/slurm/v0.0.38/ping"
+    version = VERSIONS[0] if lab_supervisor.version() >= (24, 11) else VERSIONS[-1]
+    ping = f"/slurm/{version}/ping"
     until(lambda: Client(url, headers).request("GET", ping).status == 200, ping)
     wrong = {**headers, "X-SLURM-USER-TOKEN": "none"}
     assert Client(url, wrong).request("GET", ping).status != 200

@@ -25,6 +25,7 @@ NOT_SET = {"SLURM_NODE_ALIASES"}
 # which differ between two jobs
 OWN = {"SLURM_JOB_ID", "SLURM_JOBID", "SLURM_TASK_PID", "SLURM_JOB_NODELIST"}
 OWN |= {"SLURM_NODELIST", "SLURM_TOPOLOGY_ADDR"}
+OWN |= {"SLURM_JOB_START_TIME", "SLURM_JOB_END_TIME"}
 
 
 @pytest.fixture(scope="module")

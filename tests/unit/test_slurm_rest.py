@@ -59,6 +59,9 @@ class Daemon:
         self.answers: dict[str, Answer] = {}
         self.asked: list[tuple[str, str]] = []
         self.tokens: list[tuple[str, str]] = []
+        self.bodies: list[JSON] = []
+        #: of the API
+        self.version = "v0.0.38"
         #: instead of JSON
         self.text = ""
         outer = self
@@ -66,13 +69,19 @@ class Daemon:
         class Handler(BaseHTTPRequestHandler):
             def _answer(self) -> None:
                 headers = self.headers
-                self.rfile.read(int(headers["Content-Length"] or 0))
-                path = self.path.replace("/v0.0.38", "")
+                sent = self.rfile.read(int(headers["Content-Length"] or 0))
+                if outer.version not in self.path:
+                    self._send(404, b"no such path")
+                    return
+                outer.bodies.append(json.loads(sent or b"null"))
+                path = self.path.replace(f"/{outer.version}", "")
                 outer.asked.append((self.command, path))
                 names = ("X-SLURM-USER-NAME", "X-SLURM-USER-TOKEN")
                 outer.tokens.append((headers[names[0]], headers[names[1]]))
                 status, content = outer.answers.get(path, (200, {"errors": []}))
-                body = (outer.text or json.dumps(content)).encode()
+                self._send(status, (outer.text or json.dumps(content)).encode())
+
+            def _send(self, status: int, body: bytes) -> None:
                 self.send_response(status)
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
@@ -288,6 +297,143 @@ async def test_the_record_of_a_job(controller: Rest, daemon: Daemon) -> None:
     assert await controller.rows({"7"}) == {"7": []}
     daemon.answers["/slurm/job/7"] = UNSPECIFIED
     assert await controller.records("7") is None
+
+
+LATER = [one for one in slurmrestd.VERSIONS if one != "v0.0.38"]
+
+
+@pytest.mark.parametrize("version", LATER)
+async def test_the_record_of_a_job_in_later_versions(
+    controller: Rest, daemon: Daemon, version: str
+) -> None:
+    def number(value: int | None) -> JSON:
+        return {"set": value is not None, "infinite": False, "number": value or 0}
+
+    # as slurmrestd of Slurm 24.11 says it
+    job: dict[str, JSON] = {
+        "job_id": 7,
+        "job_state": ["FAILED"],
+        "state_reason": "NonZeroExitCode",
+        "exit_code": {
+            "status": ["ERROR"],
+            "return_code": number(3),
+            "signal": {"id": number(None), "name": ""},
+        },
+        "start_time": number(100),
+        "end_time": number(101),
+        "restart_cnt": 1,
+        "node_count": number(1),
+        "nodes": "c1",
+        "comment": "sfq:run:key",
+    }
+    daemon.version = version
+    daemon.answers["/slurm/job/7"] = 200, {"jobs": [job], "errors": []}
+    (outcome,) = await controller.records("7") or []
+    assert (outcome.state, outcome.exit_code, outcome.signal) == ("FAILED", 3, 0)
+    assert (outcome.started, outcome.ended, outcome.restarts) == (100, 101, 1)
+    signalled: JSON = {"return_code": number(None), "signal": {"id": number(9)}}
+    job |= {"job_state": ["CANCELLED", "COMPLETING"], "exit_code": signalled}
+    ((row,),) = (await controller.rows({"7"})).values()
+    assert (row.state, row.status, row.nodes) == ("COMPLETING", 9, 1)
+    daemon.answers["/slurm/job/7"] = 404, NO_JOB[1]
+    assert await controller.records("7") == []
+    ended: JSON = {
+        "job_id": 7,
+        "state": {"current": ["FAILED"], "reason": "None"},
+        "exit_code": signalled,
+        "time": {"start": 100, "end": 101},
+    }
+    daemon.answers["/slurmdb/job/7"] = 200, {"jobs": [ended]}
+    (outcome,) = await controller.accounted("7")
+    assert (outcome.state, outcome.signal, outcome.ended) == ("FAILED", 9, 101)
+
+
+OPTIONS: dict[str, JSON] = {
+    "partition": "a",
+    "time": "1:00:01",
+    "timeMin": "5",
+    "mem": "1G",
+    "nodes": "1-2",
+    "ntasks": "3",
+    "gres": "gpu:a100:2,gres:fast",
+    "gpusPerNode": "1",
+    "gpus": "4",
+    "priority": "7",
+    "nodelist": "c[1-2]",
+    "signal": "B:USR1@30",
+    "mailType": "end,fail",
+    "getUserEnv": True,
+}
+
+
+def _set(number: int) -> JSON:
+    return {"set": True, "infinite": False, "number": number}
+
+
+async def test_later_versions_take_numbers_and_lists(
+    controller: Rest, daemon: Daemon
+) -> None:
+    daemon.version = "v0.0.42"
+    daemon.answers["/slurm/job/submit"] = 200, {"job_id": 7, "errors": []}
+    options = JobOptions({"chdir": "/work"}, SlurmService(**OPTIONS), {})  # type: ignore[arg-type]
+    submission = Submission("key", "#!/bin/sh", "sfq:run:key", "", options, None)
+    assert await controller.submit(submission) == "7"
+    (sent,) = daemon.bodies
+    assert isinstance(sent, dict)
+    assert sent["job"] == {
+        "environment": ["SLURM_GET_USER_ENV=1"],
+        "current_working_directory": "/work",
+        "partition": "a",
+        "time_limit": _set(61),
+        "time_minimum": _set(5),
+        "memory_per_node": "1G",
+        "minimum_nodes": 1,
+        "maximum_nodes": 2,
+        "tasks": 3,
+        "tres_per_node": "gres/gpu:a100:2,gres/fast,gres/gpu:1",
+        "tres_per_job": "gres/gpu:4",
+        "priority": _set(7),
+        "required_nodes": ["c[1-2]"],
+        "kill_warning_signal": "USR1",
+        "kill_warning_delay": _set(30),
+        "kill_warning_flags": ["BATCH_JOB"],
+        "mail_type": ["END", "FAIL"],
+        "comment": "sfq:run:key",
+    }
+
+
+async def test_a_job_that_lacks_an_option_is_cancelled(
+    controller: Rest, daemon: Daemon
+) -> None:
+    daemon.version = "v0.0.42"
+    error: JSON = {"description": 'Unknown flag "NEVER"', "error_number": 9207}
+    daemon.answers["/slurm/job/submit"] = 500, {"job_id": 7, "errors": [error]}
+    service = SlurmService(partition="a", mailType="never")
+    options = JobOptions({}, service, {})
+    submission = Submission("key", "#!/bin/sh", "sfq:run:key", "", options, None)
+    with pytest.raises(SubmissionFailed, match='Unknown flag "NEVER"') as failed:
+        await controller.submit(submission)
+    assert not failed.value.temporary
+    assert daemon.asked[-1] == ("DELETE", "/slurm/job/7")
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ({"time": "soon"}, "time_limit: expected a time as for sbatch, not 'soon'"),
+        ({"ntasks": "two"}, "tasks: expected a whole number, not 'two'"),
+    ],
+)
+async def test_what_later_versions_cannot_read_is_refused(
+    controller: Rest, daemon: Daemon, option: dict[str, str], message: str
+) -> None:
+    daemon.version = "v0.0.42"
+    options = JobOptions({}, SlurmService(**option), {})  # type: ignore[arg-type]
+    submission = Submission("key", "#!/bin/sh", "sfq:run:key", "", options, None)
+    with pytest.raises(SubmissionFailed, match=message) as failed:
+        await controller.submit(submission)
+    assert not failed.value.temporary
+    assert daemon.asked == []
 
 
 async def test_the_accounting_is_asked_last(controller: Rest, daemon: Daemon) -> None:

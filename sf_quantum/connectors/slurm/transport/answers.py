@@ -203,8 +203,10 @@ class JobOutcome:
     def sentence(self) -> str:
         """The outcome as text, for a message."""
         words = [f"Slurm job {ids.words(self.slurm_job)} is {self.state}"]
-        if self.reason not in ("", "None", self.state):
-            words.append(f"({self.reason})")
+        # the signal is named below; slurmrestd of 24.11 does not name it here
+        reason = re.sub("^RaisedSignal:.*", "RaisedSignal", self.reason)
+        if reason not in ("", "None", self.state):
+            words.append(f"({reason})")
         by = self.signal or (self.exit_code - 128 if self.exit_code > 128 else 0)
         how = [f"exit code {self.exit_code}"] if self.exit_code or self.plain else []
         if by:

@@ -20,7 +20,7 @@ from streamflow.core.exception import (
 from sf_quantum.connectors import guardian
 from sf_quantum.connectors.slurm import ids, scripts
 from sf_quantum.connectors.slurm.services import JobOptions
-from sf_quantum.connectors.slurm.transport import answers, login
+from sf_quantum.connectors.slurm.transport import answers, login, rest_job
 from sf_quantum.connectors.slurm.transport.answers import JobOutcome, QueueRow
 from sf_quantum.connectors.slurm.transport.controller import (
     Submission,
@@ -32,6 +32,7 @@ from sf_quantum.connectors.slurm.transport.slurmrestd import (
     Settings,
     Slurmrestd,
 )
+from sf_quantum.errors import InputError
 from sf_quantum.files import JSON, mapping
 
 #: for :class:`LoginNode`: the jobs that still run note the time in the spool until they have
@@ -143,6 +144,8 @@ class Rest:
             return known
         try:
             return await asyncio.to_thread(self._submit, submission, properties)
+        except InputError as error:
+            raise SubmissionFailed(str(error), temporary=False) from error
         except RestError as error:
             raise SubmissionFailed(str(error), temporary=error.temporary) from error
 
@@ -249,15 +252,14 @@ class Rest:
 def _row(job: Mapping[str, JSON]) -> QueueRow:
     return QueueRow(
         job=str(job.get("job_id")),
-        state=str(job.get("job_state")),
+        state=rest_job.state(job.get("job_state")),
         reason=str(job.get("state_reason")),
         started=_time(job.get("start_time")),
         ended=_time(job.get("end_time")),
-        nodes=_integer(job.get("node_count")),
+        nodes=rest_job.number(job.get("node_count")),
         node_list=str(job.get("nodes") or ""),
-        # as from wait(2)
-        status=_integer(job.get("exit_code")),
-        restarts=_integer(job.get("restart_cnt")),
+        status=rest_job.wait_status(job.get("exit_code")),
+        restarts=rest_job.number(job.get("restart_cnt")),
         comment=str(job.get("comment") or answers.NO_COMMENT),
     )
 
@@ -267,18 +269,15 @@ def _accounted(job: Mapping[str, JSON]) -> JobOutcome:
     code = mapping(job.get("exit_code"))
     return JobOutcome(
         str(job.get("job_id")),
-        str(state.get("current")),
+        rest_job.state(state.get("current")),
         str(state.get("reason") or ""),
-        exit_code=_integer(code.get("return_code")),
-        signal=_integer(mapping(code.get("signal")).get("signal_id")),
+        exit_code=rest_job.exit_code(code),
+        signal=rest_job.signal_number(code),
         started=_time(times.get("start")),
         ended=_time(times.get("end")),
     )
 
 
-def _integer(value: JSON) -> int:
-    return value if isinstance(value, int) else 0
-
-
 def _time(value: JSON) -> float | None:
-    return float(value) if isinstance(value, int) and value else None
+    seconds = rest_job.number(value)
+    return float(seconds) if seconds else None

@@ -1,4 +1,4 @@
-"""Slurm's REST API as ``slurmrestd`` of Slurm 22.05 speaks it, and the token for it.
+"""Slurm's REST API as ``slurmrestd`` speaks it, and the token for it.
 
 The guardian of a driver uses it as well, so it does not import StreamFlow.
 """
@@ -10,19 +10,20 @@ import json
 import subprocess
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from sf_quantum.backoff import Deadline
-from sf_quantum.connectors.slurm.transport import answers
+from sf_quantum.connectors.slurm.transport import answers, rest_job
 from sf_quantum.errors import InputError, QuantumError
 from sf_quantum.files import JSON, listing, mapping, parse_json
 from sf_quantum.net.transport import KeptClient, Unreachable, Unsendable
 
-# of the API: those before it lack keys of jobs, those after it have other types
-VERSION = "v0.0.38"
+# of the API, the one to try first: Slurm 24.11 and later has it, 23.11 and 24.05 the second,
+# and 22.05 and 23.02 the last; those before it lack keys of jobs
+VERSIONS = ("v0.0.42", "v0.0.40", rest_job.FIRST_VERSION)
 REQUEST_SECONDS = 20.0
 # of the command that prints a token
 COMMAND_SECONDS = 30.0
@@ -48,12 +49,16 @@ class RestError(QuantumError):
 
     :param temporary: whether it may succeed later; it may have been carried out
     :param number: Slurm's error number, 0 if there is none
+    :param job: id of the job that was submitted all the same, if any
     """
 
-    def __init__(self, message: str, *, temporary: bool, number: int = 0) -> None:
+    def __init__(
+        self, message: str, *, temporary: bool, number: int = 0, job: str = ""
+    ) -> None:
         super().__init__(message)
         self.temporary = temporary
         self.number = number
+        self.job = job
 
 
 class Token:
@@ -169,6 +174,8 @@ class Slurmrestd:
         self._http = KeptClient(settings.url, {})
         # how many jobs the latest list had
         self._listed = 0
+        # the first of them is used; those that the daemon lacks are removed
+        self._versions: Sequence[str] = VERSIONS
 
     def jobs(self) -> list[dict[str, JSON]]:
         """All jobs that Slurm knows.
@@ -201,14 +208,15 @@ class Slurmrestd:
             str(one.get("job_id"))
             for one in self.jobs()
             if str(one.get("comment")).startswith(comment)
-            and one.get("job_state") not in answers.ENDED
+            and rest_job.state(one.get("job_state")) not in answers.ENDED
         ]
 
     def has_jobs(self) -> bool:
         """Whether the user of the token has jobs that have not ended."""
         user = self._user or str(claims(self.token.get()).get("sun"))
         return any(
-            one.get("user_name") == user and one.get("job_state") not in answers.ENDED
+            one.get("user_name") == user
+            and rest_job.state(one.get("job_state")) not in answers.ENDED
             for one in self.jobs()
         )
 
@@ -217,9 +225,21 @@ class Slurmrestd:
         return self._ask("GET", "slurmdb", f"job/{job}")
 
     def submit(self, script: str, properties: Mapping[str, JSON]) -> str:
-        """Submit a job, and return its id."""
-        content: dict[str, JSON] = {"script": script, "job": dict(properties)}
-        found = self._request("POST", "slurm", "job/submit", content)
+        """Submit a job, and return its id.
+
+        :param properties: in the words of v0.0.38
+        """
+
+        def content(version: str) -> JSON:
+            job = rest_job.submitted(properties, version)
+            return {"script": script, "job": job}
+
+        try:
+            found = self._request("POST", "slurm", "job/submit", content)
+        except RestError as error:
+            if error.job:  # v0.0.42 leaves out what it does not understand
+                self.cancel(error.job)
+            raise
         if not (job := found.get("job_id")):
             raise RestError("slurmrestd returned no job id", temporary=True)
         return str(job)
@@ -239,8 +259,30 @@ class Slurmrestd:
         return [mapping(one) for one in found]
 
     def _request(
-        self, method: str, api: str, path: str, content: JSON = None
+        self,
+        method: str,
+        api: str,
+        path: str,
+        content: Callable[[str], JSON] = lambda version: None,
     ) -> dict[str, JSON]:
+        while True:
+            versions = self._versions
+            full = f"/{api}/{versions[0]}/{path}"
+            found, status = self._exchange(method, full, content(versions[0]))
+            # one that the daemon lacks; an unknown job has an error of Slurm's
+            if status == 404 and found is None and len(versions) > 1:
+                self._versions = versions[1:]
+                continue
+            if found is None or status >= 300:
+                # a gateway in front of slurmrestd may answer in JSON as well
+                text = f"slurmrestd returned HTTP status {status} for {full}"
+                raise RestError(text, temporary=status != 404)
+            return found
+
+    def _exchange(
+        self, method: str, path: str, content: JSON
+    ) -> tuple[dict[str, JSON] | None, int]:
+        """Return an answer without errors, ``None`` if it is no JSON, and its status."""
         token = self.token.get()
         headers = {
             "Content-Type": "application/json",
@@ -248,7 +290,6 @@ class Slurmrestd:
             "X-SLURM-USER-NAME": self._user or str(claims(token).get("sun", "")),
         }
         body = None if content is None else json.dumps(content).encode()
-        path = f"/{api}/{VERSION}/{path}"
         try:
             status, _, answer = self._http.exchange(
                 method, path, body, headers, REQUEST_SECONDS
@@ -266,12 +307,10 @@ class Slurmrestd:
             found = mapping(parse_json(answer))
         if found and (errors := listing(found.get("errors"))):
             told = [mapping(one) for one in errors]
-            raise self._failure(told, token, definite=status == 400)
-        # a gateway in front of slurmrestd may answer in JSON as well
-        if found is None or status >= 300:
-            text = f"slurmrestd returned HTTP status {status} for {path}"
-            raise RestError(text, temporary=status != 404)
-        return found
+            failure = self._failure(told, token, definite=status == 400)
+            failure.job = str(found.get("job_id") or "")
+            raise failure
+        return found, status
 
     def _failure(
         self, errors: list[dict[str, JSON]], token: str, *, definite: bool
