@@ -8,6 +8,7 @@ import re
 import traceback
 from collections import deque
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from weakref import WeakKeyDictionary
@@ -16,12 +17,29 @@ from streamflow.core.exception import (
     UnrecoverableWorkflowException,
     WorkflowException,
 )
+from streamflow.core.workflow import Job, Step
 from streamflow.log_handler import logger
 
-from sf_quantum.journal.failures import last_lines
+from sf_quantum.journal.failures import last_lines, without_script
 
 # StreamFlow logs an error at several places, with others in between
 REMEMBERED = 64
+
+
+# the engine's report that a run has failed, which says neither why nor where
+FAILED = "FAILED Workflow execution"
+
+
+@dataclass(frozen=True)
+class StepError:
+    """An error of a step of the engine, which has several for each step of CWL.
+
+    :param job: the job in whose course it came; empty if in none
+    """
+
+    step: str
+    job: str
+    message: str
 
 
 class OneLineException(UnrecoverableWorkflowException):
@@ -43,6 +61,8 @@ class TracebackFilter(logging.Filter):
         self.log: Path | None = None
         #: replaces StreamFlow's report that a run has failed
         self.conclusion = ""
+        #: the errors of the engine's steps so far, in order
+        self.step_errors: dict[StepError, None] = {}
         self._summaries: dict[str, tuple[int, str]] = {}
         self._reported: set[str] = set()
         self._seen: deque[BaseException] = deque(maxlen=REMEMBERED)
@@ -62,9 +82,7 @@ class TracebackFilter(logging.Filter):
         if error is None and isinstance(record.msg, BaseException):
             error = record.msg
         if error is not None:
-            with suppress(RuntimeError):  # outside of an event loop
-                if (task := asyncio.current_task()) is not None:
-                    self._latest[task] = _message(error)
+            self._remember(error)
         if logger.isEnabledFor(logging.DEBUG):
             return True
         job = next((job for job in self._summaries if _names(str(error), job)), None)
@@ -83,6 +101,15 @@ class TracebackFilter(logging.Filter):
         record.args = record.exc_info = record.exc_text = None
         return True
 
+    def _remember(self, error: BaseException) -> None:
+        """Keep the message of an error, by its task and by its step."""
+        with suppress(RuntimeError):  # outside of an event loop
+            if (task := asyncio.current_task()) is not None:
+                self._latest[task] = _message(error)
+        found = None if isinstance(error, asyncio.CancelledError) else _located(error)
+        if found is not None:
+            self.step_errors[found] = None
+
     def _shorten(self, record: logging.LogRecord, error: BaseException) -> bool:
         """Leave the message of an error, and tell whether it is new."""
         if any(error is one for one in self._seen):
@@ -91,7 +118,7 @@ class TracebackFilter(logging.Filter):
         if self.log is not None:
             with suppress(OSError), self.log.open("a", encoding="utf-8") as file:
                 file.write("".join(traceback.format_exception(error)))
-        if str(error) == "FAILED Workflow execution" and self.conclusion:
+        if str(error) == FAILED and self.conclusion:
             record.msg, self.conclusion = self.conclusion, ""
             return True
         message = _message(error)
@@ -103,7 +130,19 @@ class TracebackFilter(logging.Filter):
 def _message(error: BaseException) -> str:
     """The message of an error, or of what has caused it."""
     cause = str(error.__cause__ or "")
-    return str(error) or cause or type(error).__name__
+    return without_script(str(error) or cause or type(error).__name__)
+
+
+def _located(error: BaseException) -> StepError | None:
+    """The step and the job in which an error was raised; ``None`` if in no step."""
+    step, job = "", ""
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        owner, subject = frame.f_locals.get("self"), frame.f_locals.get("job")
+        if not step and isinstance(owner, Step):
+            step = owner.name
+        if not job and isinstance(subject, Job):
+            job = subject.name
+    return StepError(step, job, _message(error)) if step else None
 
 
 def _names(text: str, job: str) -> bool:

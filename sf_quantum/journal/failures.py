@@ -34,6 +34,55 @@ _BY_EXIT_CODE = {
     137: "if nobody has killed it, give the step more memory",
 }
 
+# parts of CWL by the suffixes of the steps with which StreamFlow evaluates them
+_PARTS = {
+    re.compile(pattern): part
+    for pattern, part in {
+        r"(?:-scatter)?-value-from-transformer$": "valueFrom of {0}",
+        r"(?:-scatter)?-step-default-transformer$|-default$": "the default of {0}",
+        r"-loop-when$": "loopWhen of {0}",
+        r"-when$": "when of {0}",
+        r"-gather(?:-.*)?$": "the gathering of {0}",
+        r"-(?:empty-)?scatter(?:-.*)?$": "the scatter of {0}",
+        r"-loop-.*$": "the loop of {0}",
+        r"-collector.*$": "the workflow's output {0}",
+        r"-injector.*$": "the workflow's input {0}",
+        r"-token-transformer$": "the value of {0}",
+        r"-list-merge-combinator$|-list-to-element$": "the sources of {0}",
+        r"-transformer$": "pickValue of {0}",
+    }.items()
+}
+# how cwl-utils reports an error in JavaScript: after the script, before Node's own stack
+_SCRIPT = re.compile(r"script was:.*?\nstderr was: '(.*)", re.DOTALL)
+
+
+def without_script(message: str) -> str:
+    """Shorten the report of an error in JavaScript, or return another one unchanged.
+
+    The script begins with all inputs, and the error is followed by the stack of Node.js.
+    """
+    match = _SCRIPT.search(message)
+    if match is None:
+        return message
+    lines = [line.strip() for line in match[1].strip("'\n").splitlines()]
+    where = next((one for one in lines if one.startswith("(function(){")), "")
+    why = next((one for one in lines if re.match(r"\w*Error\b", one)), "")
+    script = where.removeprefix("(function(){").removesuffix("})()")
+    why = why or next((line for line in lines if line), "no reason given")
+    return f"JavaScript: {why}{f' in {script}' if script else ''}"
+
+
+def part_of_workflow(step: str) -> str:
+    """The part of a CWL workflow for which one of StreamFlow's own steps stands.
+
+    :param step: its path, such as ``/solve/problem-value-from-transformer``
+    """
+    name = step.removeprefix("/").removesuffix("/__schedule__")
+    for suffix, part in _PARTS.items():
+        if suffix.search(name):
+            return part.format(suffix.sub("", name))
+    return name
+
 
 def last_lines(text: str) -> str:
     """The end of a text, of at most 20 lines and 4,000 characters."""

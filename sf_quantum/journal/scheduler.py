@@ -32,7 +32,13 @@ from sf_quantum.connectors.tracebacks import traceback_filter
 from sf_quantum.connectors.wrapper import ObservedConnector, Observer
 from sf_quantum.errors import InputError
 from sf_quantum.journal import DIRECTORY, HOUSEKEEPING, RESUME, Journal, resuming
-from sf_quantum.journal.failures import counted, described, last_lines, ordinal
+from sf_quantum.journal.failures import (
+    counted,
+    described,
+    last_lines,
+    ordinal,
+    part_of_workflow,
+)
 from sf_quantum.journal.results import Result
 from sf_quantum.journal.reuse import Reusable, Reuse, ReuseFilter
 from sf_quantum.version import __version__
@@ -131,7 +137,9 @@ class JournalScheduler(DefaultScheduler):
             ):
                 await super().schedule(job, binding_config, hardware_requirement)
         except Exception as error:
-            self._errors[job.name] = (None, str(error) or type(error).__name__)
+            names = " or ".join(one.deployment.name for one in binding_config.targets)
+            message = str(error) or type(error).__name__
+            self._errors[job.name] = (None, f"{names}: {message}")
             self._record(job.name, Status.FAILED)
             raise
         self._record(job.name, Status.FIREABLE)
@@ -243,8 +251,12 @@ class JournalScheduler(DefaultScheduler):
             if self._recording:
                 await asyncio.wait(self._recording, timeout=RECORD_SECONDS)
             outcome = await self._outcome()
-            # where another job has failed, the others are cancelled
-            told = outcome == Status.FAILED and self._failed
+            if outcome == Status.FAILED:
+                self._fail_jobs_of_steps()
+            # where something else has failed, the other jobs are cancelled
+            told = outcome == Status.FAILED and (
+                self._failed or traceback_filter().step_errors
+            )
             if outcome != Status.CANCELLED and not told and self._fail_dropped_jobs():
                 outcome = Status.FAILED
             for name, status in list(self._statuses.items()):
@@ -280,9 +292,11 @@ class JournalScheduler(DefaultScheduler):
 
     def _end(self, journal: Journal, outcome: Status) -> None:
         self._closed = True
+        reason = None
         if outcome == Status.FAILED:
-            self._conclude(journal)
-        journal.write("end", status=outcome.name.lower())
+            reason = self._engine_failure()
+            self._conclude(journal, reason)
+        journal.write("end", status=outcome.name.lower(), reason=reason)
         journal.close()
 
     def _record(self, name: str, status: Status) -> None:
@@ -324,6 +338,17 @@ class JournalScheduler(DefaultScheduler):
         """The number of loops around a step."""
         return sum(PurePosixPath(step).is_relative_to(loop) for loop in self._loops)
 
+    def _fail_jobs_of_steps(self) -> None:
+        """Record the jobs as failed that an error of the engine has ended.
+
+        A job's folders are made and its inputs are copied between its schedule and its run,
+        and StreamFlow tells the scheduler nothing if that fails.
+        """
+        for error in traceback_filter().step_errors:
+            if self._statuses.get(error.job, Status.COMPLETED) not in ENDED:
+                self._errors[error.job] = (None, error.message)
+                self._record(error.job, Status.FAILED)
+
     def _fail_dropped_jobs(self) -> bool:
         """Record the jobs as failed that StreamFlow has dropped, and return if there are any.
 
@@ -363,9 +388,25 @@ class JournalScheduler(DefaultScheduler):
         if not self._failure or not step.endswith(HOUSEKEEPING):
             self._failure = described(job, where, exit_code, error)
 
-    def _conclude(self, journal: Journal) -> None:
+    def _engine_failure(self) -> str | None:
+        """Say why a run has failed in which no job has: where, and the first message."""
+        failed = {name for name, s in self._statuses.items() if s == Status.FAILED}
+        if any(not get_job_step_name(name).endswith(HOUSEKEEPING) for name in failed):
+            return None
+        errors = [
+            error
+            for error in traceback_filter().step_errors
+            # an attempt that was recovered
+            if error.job not in self._completed and self._attempts.get(error.job, 1) < 2
+        ]
+        for error in errors or traceback_filter().step_errors:
+            where = get_job_step_name(error.job) if error.job else error.step
+            return f"{part_of_workflow(where)}: {' '.join(error.message.split())}"
+        return self._failure or None
+
+    def _conclude(self, journal: Journal, reason: str | None) -> None:
         """Let the last lines on the terminal say why the run has failed."""
-        lines = [self._failure] if self._failure else []
+        lines = [reason or self._failure] if reason or self._failure else []
         lines.append(f"report: sfq report {journal.file}")
         if journal.log.exists():
             lines.append(f"tracebacks: {journal.log}")

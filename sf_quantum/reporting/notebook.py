@@ -15,10 +15,15 @@ from sf_quantum.reporting.usage import RunUsage
 ROWS, DRAWN = 100, 1000
 
 
-def html(attempts: list[JobAttempt], held: RunUsage, title: str) -> str:
-    """The report as HTML, in which every text of a workflow is escaped."""
+def html(
+    attempts: list[JobAttempt], held: RunUsage, title: str, why: Sequence[str]
+) -> str:
+    """The report as HTML, in which every text of a workflow is escaped.
+
+    :param why: the reasons of a failed run
+    """
     parts = [f"<p><b>{escape(title)}</b></p>", *_table(report.cells(attempts))]
-    texts = (*report.failures(attempts), report.totals(attempts), usage.table(held))
+    texts = (*why, report.totals(attempts), usage.table(held))
     parts += [f"<pre>{escape(text)}</pre>" for text in texts if text]
     if (picture := _picture(attempts)) is not None:
         image = base64.b64encode(picture).decode()

@@ -32,6 +32,13 @@ LOST = "lost"
 SHOWN_SECONDS = 1.0
 ERASE = "\r\x1b[K"
 RUNNING, REUSED = "running", "reused"
+#: how a run has ended, by its status
+WORDS = {
+    "": "in an unknown state",
+    "cancelled": "stopped before its end",
+    LOST: "ended without a last word: its driver was killed, or the disk was full",
+    RUNNING: "in progress",
+}
 ENDS = ("completed", REUSED, "failed", "cancelled", "skipped", "recovery")
 
 
@@ -273,10 +280,20 @@ def mark_lost(rows: list[JobAttempt]) -> None:
             row.status = LOST
 
 
-def table(rows: list[JobAttempt]) -> str:
-    """A table of the attempts of a run, and the totals."""
+def table(rows: list[JobAttempt], status: str = "", reason: str = "") -> str:
+    """A table of the attempts of a run, and how the run has ended.
+
+    :param status: of the run, a key of :data:`WORDS`
+    :param reason: why the run failed, if not by a job
+    """
     text = align(cells(rows), right=NUMBERS)
-    return "\n".join([*text, "", *failures(rows), *candidates(rows), totals(rows)])
+    why = [*failures(rows), *filter(None, [escaped(reason)])]
+    return "\n".join([*text, "", *why, *candidates(rows), conclusion(status, rows)])
+
+
+def conclusion(status: str, rows: list[JobAttempt]) -> str:
+    """One line that says in words how a run has ended, with its totals."""
+    return f"run {WORDS.get(status, status)}: {totals(rows)}"
 
 
 def cells(rows: list[JobAttempt]) -> list[tuple[str, ...]]:
@@ -396,11 +413,13 @@ def progress(events: Iterable[Event]) -> Iterator[str]:
         if event["event"] == "end":
             for text in failures(attempts.all):
                 yield from text.splitlines()
+            if reason := event.get("reason"):
+                yield from str(reason).splitlines()
             yield from candidates(attempts.all)
-            yield f"run {event['status']}: {totals(attempts.all)}"
+            yield conclusion(str(event["status"]), attempts.all)
             return
     yield from _reused(reused)
-    yield f"the driver has ended: {totals(attempts.all)}"
+    yield conclusion(LOST, attempts.all)
 
 
 def _reused(rows: Iterable[JobAttempt]) -> Iterator[str]:
@@ -464,7 +483,9 @@ def _change(row: JobAttempt, event: Event) -> str:
 
 
 def _line(row: JobAttempt) -> str:
-    parts = [f"{row.status:9}", row.step, row.round, f"on {row.location}"]
+    parts = [f"{row.status:9}", row.step, row.round]
+    if row.location:
+        parts.append(f"on {row.location}")
     if row.attempt > 1:
         parts.append(f"(attempt {row.attempt})")
     if row.status == REUSED:

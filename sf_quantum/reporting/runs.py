@@ -83,6 +83,8 @@ class Report(Sequence[Row]):
         self.status = status
         self.attempts = attempts
         self.usage: RunUsage = usage.measure(events)
+        ends = [event for event in events if event["event"] == "end"]
+        self._reason = str(ends[-1].get("reason") or "") if ends else ""
         self._decisions = [event for event in events if event["event"] == "decision"]
 
     @overload
@@ -99,26 +101,31 @@ class Report(Sequence[Row]):
 
     @property
     def failures(self) -> list[str]:
-        """Why jobs failed whose last attempt has: where, exit code, errors, remedy."""
-        return report.failures(self.attempts)
+        """Why the run failed: its jobs whose last attempt has, or another part of it.
+
+        Of a job: where, exit code, errors, remedy.
+        """
+        return [*report.failures(self.attempts), *filter(None, [self._reason])]
 
     def to_json(self) -> dict[str, JSON]:
         """The whole report, as ``sfq report --json`` prints it."""
         return {
             "status": self.status,
+            "failures": [*self.failures],
             "jobs": [attempt.to_json() for attempt in self.attempts],
             "decisions": [*self._decisions],
             "usage": self.usage.to_json(),
         }
 
     def __str__(self) -> str:
-        tables = (report.table(self.attempts), usage.table(self.usage))
+        table = report.table(self.attempts, self.status, self._reason)
+        tables = (table, usage.table(self.usage))
         return "\n\n".join(filter(None, tables))
 
     def _repr_html_(self) -> str:
         from sf_quantum.reporting import notebook  # matplotlib takes half a second
 
-        return notebook.html(self.attempts, self.usage, self.title)
+        return notebook.html(self.attempts, self.usage, self.title, self.failures)
 
     @property
     def title(self) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import signal
 import subprocess
 from collections.abc import Callable
@@ -15,7 +16,7 @@ from typing import TypeAlias
 from sf_quantum import journal
 from sf_quantum.errors import InputError, QuantumError
 from sf_quantum.reporting import report
-from sf_quantum.reporting.runs import Report, Run
+from sf_quantum.reporting.runs import Run
 from sf_quantum.text import escaped
 from sf_quantum.workflows.checks import refuse_problems
 from sf_quantum.workflows.driver import begin, imported
@@ -23,10 +24,21 @@ from sf_quantum.workflows.driver import begin, imported
 LOG = "streamflow.log"
 KEPT_LOGS = 9
 OUTDIR = Path("results")
+# Longest wait for a driver to undeploy, after the last event of its journal.
+END_SECONDS = 60.0
 # how a run without a last event, or with one, has ended
 _ENDS = {"": "was killed", "cancelled": "was stopped"}
-# lines of StreamFlow's own message, if a run has not begun
-_LAST_LINES = 5
+# a message of StreamFlow in its log, up to the next one
+_MESSAGE = re.compile(
+    r"^\d{4}-\d\d-\d\d [\d:.,]+ (\w+) +(.*?)(?=^\d{4}-\d\d-\d\d [\d:.,]+ |\Z)",
+    re.DOTALL | re.MULTILINE,
+)
+# of a line that is to be read on a terminal
+_LINE_CHARACTERS = 1000
+# how StreamFlow ends the log of each failed run
+FAILED = "FAILED Workflow execution"
+# characters of the end of a log that are searched for the reason of a failure
+_LOG_CHARACTERS = 100_000
 #: gets each line about the progress of a run; characters that a terminal acts on are escaped
 Progress: TypeAlias = Callable[[str], None]
 
@@ -93,6 +105,7 @@ def run(
         if path is not None:
             for line in report.progress(journal.follow(path)):
                 progress(escaped(line))
+            _end_after_journal(driver)
         driver.wait()
     except BaseException:
         driver.send_signal(signal.SIGINT)
@@ -103,14 +116,18 @@ def run(
     if path is None:
         if resume:  # another one may have begun since
             journal.refuse_ongoing(journals, file.resolve())
-        # before the first step: the end of StreamFlow's own message
-        lines = log.read_text(errors="replace").splitlines()[-_LAST_LINES:]
+        lines = [_last_error(driver.returncode, log)]
         lines.append(f"the run has not begun; log: {log}")
         raise RunFailed([*map(escaped, lines)])
     done = Run(path)
-    if lines := _reasons(driver.returncode, done.report()):
-        raise RunFailed(lines, done)
-    return done
+    told = done.report()
+    if driver.returncode == 0 and told.status != "failed":
+        return done
+    lines = [line for one in told.failures for line in one.splitlines()]
+    if not lines and told.status != "cancelled":  # nor has the progress had a reason
+        lines = [_last_error(driver.returncode, log)]
+        progress(escaped(lines[0]))
+    raise RunFailed([*map(escaped, lines or [f"run {told.status}"])], done)
 
 
 def _make_log(outdir: Path) -> None:
@@ -144,15 +161,26 @@ def _unwritable(outdir: Path, why: str | None) -> InputError:
     return InputError(f"{outdir}: cannot be written: {why}; name an --outdir")
 
 
-def _reasons(exit_code: int, told: Report) -> list[str]:
-    """Why a run has not completed, if it has not; the progress has the failures already.
+def _last_error(exit_code: int, log: Path) -> str:
+    """Say in one line what ended a driver whose journal does not: its last error.
 
-    A journal that a full disk has cut short has no end.
+    :param exit_code: negative if a signal has ended it
     """
-    if exit_code == 0 and told.status != "failed":
-        return []
-    lines = [line for one in told.failures for line in one.splitlines()]
-    return [*map(escaped, lines or [f"run {told.status}"])]
+    if exit_code < 0:
+        name = signal.Signals(-exit_code).name
+        memory = ", as the system does when memory runs out" if exit_code == -9 else ""
+        return f"StreamFlow was ended by {name}{memory}"
+    text = log.read_text(errors="replace")[-_LOG_CHARACTERS:]
+    errors = [
+        message
+        for level, message in _MESSAGE.findall(text)
+        if level in ("ERROR", "CRITICAL") and not message.startswith(FAILED)
+    ]
+    lines = [one.strip() for one in (errors or [text])[-1].splitlines() if one.strip()]
+    if errors and not any(line.startswith("Traceback") for line in lines):
+        return " ".join(lines)[:_LINE_CHARACTERS]
+    why = lines[-1] if lines else "no reason given"
+    return f"StreamFlow ended with exit code {exit_code}: {why[:_LINE_CHARACTERS]}"
 
 
 def _resumed(file: Path, journals: Path) -> str:
@@ -171,6 +199,18 @@ def _resumed(file: Path, journals: Path) -> str:
             "only what has changed since runs again"
         )
     return f"resuming run {path.stem}, which {_ENDS.get(end, end)}"
+
+
+def _end_after_journal(driver: subprocess.Popen[bytes]) -> None:
+    """End a driver that keeps running without anything left to do.
+
+    StreamFlow 0.2.0rc3 does not end if the last write to its database fails, as on a full
+    disk: the database's thread waits for work.
+    """
+    try:
+        driver.wait(END_SECONDS)
+    except subprocess.TimeoutExpired:
+        driver.send_signal(signal.SIGINT)
 
 
 def _await_end(driver: subprocess.Popen[bytes]) -> None:
