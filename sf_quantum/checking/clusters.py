@@ -33,6 +33,8 @@ OPTIONS = {
 }
 # Slurm's commands block while the controller is down
 TIMEOUT_SECONDS = 5.0
+# for a count that is not a plain number, such as 10K
+MANY_NODES = 10**9
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,46 @@ class Cluster:
                 what = f"Slurm has no partition {name!r}"
                 below = (*where, "partition")
                 yield from self.document.unknown(below, name, known, what)
+        if known:
+            yield from self._oversized(known)
+
+    def _oversized(self, known: dict[str, int]) -> Iterator[FileProblem]:
+        """Find services and reservations with more nodes than their partition has.
+
+        :param known: the nodes of each partition
+        """
+        services = mapping(self.config.get("services"))
+        sizes = {name: _nodes(mapping(content)) for name, content in services.items()}
+        homes = {
+            name: str(mapping(content).get("partition"))
+            for name, content in services.items()
+            if not mapping(content).get("clusters")
+        }
+        for name, partition in homes.items():
+            if sizes[name] > known.get(partition, sizes[name]):
+                where = (*self.where, "services", name, "nodes")
+                yield self._too_large(where, "it has", sizes[name], partition, known)
+        for allocation, where in self.allocations():
+            wanted: Counter[str] = Counter()
+            for name, count in _counts(allocation).items():
+                if name in homes:
+                    wanted[homes[name]] += count * sizes[name]
+            for partition, nodes in wanted.items():
+                if nodes > known.get(partition, nodes):
+                    below = (*where, "reserve")
+                    what = "reserve has"
+                    yield self._too_large(below, what, nodes, partition, known)
+
+    def _too_large(
+        self,
+        where: KeyPath,
+        what: str,
+        nodes: int,
+        partition: str,
+        known: dict[str, int],
+    ) -> FileProblem:
+        what = f"{what} {nodes} nodes, but partition {partition} has {known[partition]}"
+        return self.document.problem(where, what, "write as many as it has, or fewer")
 
     def _reserve(
         self, allocation: dict[str, JSON], where: KeyPath
@@ -107,12 +149,9 @@ class Cluster:
         jobs = self.config.get("maxConcurrentJobs", ONE_JOB)
         if not isinstance(jobs, int):
             return
-        reserve = allocation.get("reserve")
-        counts = (
-            reserve if isinstance(reserve, dict) else Counter(_reserved(allocation))
-        )
-        sizes = {
-            f"reserve for {service} is": count for service, count in counts.items()
+        sizes: dict[str, JSON] = {
+            f"reserve for {service} is": count
+            for service, count in _counts(allocation).items()
         }
         sizes["keep is"] = allocation.get("keep")
         for what, count in sizes.items():
@@ -166,8 +205,9 @@ class Cluster:
                     yield from self.document.unknown(below, wanted, known, what)
 
 
-def _partitions() -> list[str]:
-    command = ["sinfo", "--noheader", "--all", "--format=%R"]
+def _partitions() -> dict[str, int]:
+    """The number of nodes of each partition; none if Slurm does not answer on this host."""
+    command = ["sinfo", "--noheader", "--all", "--format=%R %D"]
     try:
         sinfo = subprocess.run(
             command,
@@ -177,8 +217,31 @@ def _partitions() -> list[str]:
             timeout=TIMEOUT_SECONDS,
         )
     except (OSError, subprocess.TimeoutExpired):
-        return []
-    return sinfo.stdout.split() if sinfo.returncode == 0 else []
+        return {}
+    nodes: Counter[str] = Counter()
+    # a line for each state of its nodes, and large numbers with a suffix
+    for name, _, count in map(_parts, sinfo.stdout.splitlines()):
+        if name:
+            nodes[name] += int(count) if count.isdecimal() else MANY_NODES
+    return nodes if sinfo.returncode == 0 else {}
+
+
+def _parts(line: str) -> tuple[str, str, str]:
+    return line.strip().rpartition(" ")
+
+
+def _counts(allocation: dict[str, JSON]) -> dict[str, int]:
+    """How many nodes' worth of each service an allocation reserves."""
+    reserve = allocation.get("reserve")
+    if not isinstance(reserve, dict):
+        return Counter(_reserved(allocation))
+    return {name: count for name, count in reserve.items() if isinstance(count, int)}
+
+
+def _nodes(service: dict[str, JSON]) -> int:
+    """The nodes of one job of a service, as far as a plain number says."""
+    nodes = str(service.get("nodes", "1")).partition("-")[0]
+    return int(nodes) if nodes.isdecimal() else 1
 
 
 def _reserved(allocation: dict[str, JSON]) -> list[str]:

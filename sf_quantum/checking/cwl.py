@@ -133,6 +133,7 @@ class Process:
     :param taken: the ports that are inputs of any process
     :param declared: the inputs of processes, by port, as they are declared
     :param sources: the port from which an input gets its value unchanged
+    :param commands: the command line tools, by the paths of the steps that run them
     :param read: the processes, one for each place and the requirements that it inherits
     :param runs: the process that a step runs, by the step's place
     :param faulty: objects with unknown or missing fields, and inputs whose type does not
@@ -148,6 +149,7 @@ class Process:
     declared: dict[str, JSON] = field(default_factory=dict)
     sources: dict[str, str] = field(default_factory=dict)
     tools: list[Tool] = field(default_factory=list)
+    commands: dict[str, Position] = field(default_factory=dict)
     problems: list[FileProblem] = field(default_factory=list)
     read: dict[tuple[str, KeyPath, frozenset[str]], Position] = field(
         default_factory=dict
@@ -181,6 +183,7 @@ class Process:
                     self._step(position.inner(step.body, step.where, path))
             case "CommandLineTool":
                 self._ports(position, "inputs", "outputs")
+                self.commands[position.path] = position
                 if "DockerRequirement" not in position.features and (
                     tool := _tool(position)
                 ):

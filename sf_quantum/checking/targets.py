@@ -46,7 +46,7 @@ LARGEST_BYTES = 64 * 1024 * 1024
 
 
 def check_filters(document: Document) -> Iterator[FileProblem]:
-    """Check that each filter is named by a binding, and that there is a journal."""
+    """Check that there is a journal for filters; remark on those that no binding names."""
     scheduling = mapping(document.content.get("scheduling"))
     scheduler = mapping(scheduling.get("scheduler"))
     misspelt = (
@@ -70,8 +70,8 @@ def check_filters(document: Document) -> Iterator[FileProblem]:
             what = f"{TYPE} learns from the run's journal, which is missing"
             yield document.problem(where, what, ADVICE)
         if name not in named:
-            right = f"add filters: [{name}] to the binding of the step"
-            yield document.problem(where, "no binding names this filter", right)
+            right = f"add filters: [{name}] to the binding of the step, or remove it"
+            yield document.remark(where, "no binding names this filter", right)
 
 
 def check_bindings(

@@ -115,6 +115,23 @@ def fits(source: Types, sink: Types) -> bool:
     return any(_fits(one, other) for one in known for other in sink)
 
 
+def may_fail(source: Types, sink: Types) -> bool:
+    """Whether a value of the source may be null, or have null in it, where the sink may not."""
+    if not source or not sink:
+        return False
+    names = {one.name for one in sink}
+    if UNKNOWN in names or {UNKNOWN} & {one.name for one in source}:
+        return False
+    if NULL not in names and NULL in {one.name for one in source}:
+        return True
+    inner, wanted = items(_arrays(source)), items(_arrays(sink))
+    return bool(inner) and may_fail(inner, wanted)
+
+
+def _arrays(types: Types) -> Types:
+    return tuple(one for one in types if one.name == "array")
+
+
 def fault(value: JSON, types: Types, where: KeyPath = ()) -> Fault | None:
     """Why a value is not one of the type; ``None`` if it is."""
     names = {one.name for one in types}

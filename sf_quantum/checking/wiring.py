@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,6 +20,9 @@ MULTIPLE = "MultipleInputFeatureRequirement"
 METHODS = ("dotproduct", "nested_crossproduct", "flat_crossproduct")
 # what ends up in an input for several sources
 MERGE_NESTED, MERGE_FLATTENED = "merge_nested", "merge_flattened"
+# sections of a workflow with expressions that may use its inputs
+_USE = r"""inputs(?:\.|\[.?['"]){}\b"""
+_EVALUATED = ("requirements", "hints", "inputs", "outputs")
 FIRST, ONLY, ALL = "first_non_null", "the_only_non_null", "all_non_null"
 
 
@@ -37,6 +41,14 @@ def check(process: Process) -> Iterator[FileProblem]:
         yield from scope.check(position.body, position.where)
         if position.body.get("class") == "Workflow":
             yield from _Workflow(position, process).check()
+
+
+def unused(process: Process) -> set[str]:
+    """The inputs of the root that no step takes, as far as that is known."""
+    root = process.root
+    if root is None or root.body.get("class") != "Workflow":
+        return set()
+    return _Workflow(root, process).unused()
 
 
 def _types(position: Position) -> Iterator[FileProblem]:
@@ -107,14 +119,16 @@ class _Step:
         kind = types.read(types.declared(found.body)) if found else ()
         if not kind:
             return ()
+        # each job of a scatter may be skipped
+        if self.position.body.get("when") is not None:
+            kind = (*kind, types.Type(types.NULL))
         nested = self.position.body.get("scatterMethod") == METHODS[1]
         for _ in range(len(self.scatter) if nested else bool(self.scatter)):
             kind = types.array(kind)
         method = mapping(self.loop.body if self.loop else None).get("outputMethod")
         if method in ("all", "all_iterations"):
             kind = types.array(kind)
-        optional = self.position.body.get("when") is not None
-        return (*kind, types.Type(types.NULL)) if optional else kind
+        return kind
 
     def format(self, name: str) -> JSON:
         found = self.outputs.get(name)
@@ -150,8 +164,40 @@ class _Workflow:
             yield from self._scatter(step)
             yield from self._loop(step)
             yield from self._expressions(step)
+            yield from self._lonely(step)
         for output in self.position.entries("outputs"):
             yield from self._output(output)
+
+    def _lonely(self, step: _Step) -> Iterator[FileProblem]:
+        """Remark on steps for which no output of the workflow waits."""
+        outputs = self.position.entries("outputs")
+        if step.position.body.get("out") == [] and outputs:
+            what = (
+                f"no output depends on step {step.name}: the run fails if it still runs "
+                "when all outputs are there"
+            )
+            right = "give it an output, and the workflow one with its outputSource"
+            yield self.document.remark((*step.position.where, "out"), what, right)
+
+    def unused(self) -> set[str]:
+        """The inputs of the workflow that nothing uses; none if not all of it was read."""
+        if not self._is_whole() or not self.steps:
+            return set()
+        used = {
+            self._reference(str(source))
+            for entry in (e for s in self.steps.values() for e in s.given.values())
+            for source in listing(_source(entry))
+        }
+        for output in self.position.entries("outputs"):
+            sources = listing(mapping(output.body).get("outputSource"))
+            used |= {self._reference(str(source)) for source in sources}
+        # expressions of requirements and of formats
+        text = str([self.position.body.get(key) for key in _EVALUATED])
+        return {
+            name
+            for name in self.inputs.keys() - used
+            if not re.search(_USE.format(re.escape(name)), text)
+        }
 
     def _is_whole(self) -> bool:
         return self.position.is_whole("inputs", "steps") and all(
@@ -271,6 +317,7 @@ class _Workflow:
                     sink = (*sink, types.Type(types.NULL))
                 wanted = types.array(sink) if name in step.scatter else sink
                 yield from self._link(source, body, wanted, below)
+                yield from self._ignored_pick(source, body, wanted, where)
                 if step.run:
                     for text in listing(source):
                         yield from self._format(str(text), target, step.run, below)
@@ -279,6 +326,21 @@ class _Workflow:
                 fault = types.fault(default, sink, (*where, "default"))
                 if fault and default is not None and not _has_file(default):
                     yield self.document.problem(fault.where, fault.what, fault.right)
+
+    def _ignored_pick(
+        self, source: JSON, body: JSON, sink: Types, where: KeyPath
+    ) -> Iterator[FileProblem]:
+        """Find a ``pickValue`` of one source that StreamFlow 0.2.0rc3 would have to apply.
+
+        In the input of a step it applies it to lists of sources only.
+        """
+        pick = mapping(body).get("pickValue")
+        if pick is None or not isinstance(source, str):
+            return
+        if types.may_fail(self._made(source), sink):
+            what = f"StreamFlow ignores {pick} of one source"
+            right = f"write a list: source: [{source}]"
+            yield self.document.problem((*where, "pickValue"), what, right)
 
     def _format(
         self, source: str, target: Entry, run: Position, where: KeyPath

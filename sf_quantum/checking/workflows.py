@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from sf_quantum import samplers
 from sf_quantum.candidates.decision import is_below
-from sf_quantum.checking import cwl, folders, inputs, types, wiring
+from sf_quantum.checking import cwl, folders, inputs, resources, types, wiring
 from sf_quantum.checking.deployments import Binding
 from sf_quantum.checking.document import (
     Document,
@@ -69,6 +69,7 @@ class Workflow:
         yield from self._duplicates()
         yield from folders.check(self.deployments, self.bindings, self.where)
         yield from self._contents()
+        yield from resources.check(self.deployments, self.process, self.bound)
         for binding in self.bindings:
             where = (*binding.where, binding.kind)
             yield from self._path(where, binding.kind, binding.path)
@@ -198,7 +199,12 @@ class Workflow:
                 yield from self._tool_inputs(settings, wrong)
                 yield from self._samplers(settings)
             ports = {b.path.lstrip("/") for b in self.bindings if b.kind == "port"}
+            unused = wiring.unused(self.process)
             for name in settings.content:
+                if name in unused - ports:
+                    what = "no step takes this input"
+                    right = "pass it to a step, or remove it"
+                    yield settings.remark((name,), what, right)
                 if name not in ports | wrong:
                     yield from inputs.missing_files(settings, name)
         elif not ("settings" in self.config or is_misspelt("settings", self.config)):

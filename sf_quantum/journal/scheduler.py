@@ -100,6 +100,8 @@ class JournalScheduler(DefaultScheduler):
         self._completed: set[str] = set()
         self._workflows: set[int] = set()
         self._loops: set[str] = set()
+        # deployments, services and requirements that some location meets
+        self._possible: set[tuple[str, str | None, str]] = set()
         self._lock = asyncio.Lock()
         self._watch: asyncio.Task[None] | None = None
         self._stuck = False
@@ -135,11 +137,12 @@ class JournalScheduler(DefaultScheduler):
             if not await self._takes_over(
                 self._journal, job, binding_config, hardware_requirement
             ):
+                await self._refuse_impossible(job, binding_config, hardware_requirement)
                 await super().schedule(job, binding_config, hardware_requirement)
         except Exception as error:
-            names = " or ".join(one.deployment.name for one in binding_config.targets)
+            where = " or ".join(one.deployment.name for one in binding_config.targets)
             message = str(error) or type(error).__name__
-            self._errors[job.name] = (None, f"{names}: {message}")
+            self._errors[job.name] = (None, f"{where}: {message}")
             self._record(job.name, Status.FAILED)
             raise
         self._record(job.name, Status.FIREABLE)
@@ -183,6 +186,50 @@ class JournalScheduler(DefaultScheduler):
         )
         self._reused[job.name] = found.result
         return True
+
+    async def _refuse_impossible(
+        self,
+        job: Job,
+        binding_config: BindingConfig,
+        requirement: HardwareRequirement | None,
+    ) -> None:
+        """Refuse a job that no location of its targets could ever run.
+
+        StreamFlow 0.2.0rc3 would let it wait without limit. Targets that a filter chooses
+        from are not asked, since that deploys them.
+
+        :raises WorkflowDefinitionException: if the job requires more than each has
+        """
+        if requirement is None or binding_config.filters:
+            return
+        lacking = []
+        for target in binding_config.targets:
+            required = _required(requirement, job, target)
+            need = target.deployment.name, target.service, _shown(required)
+            if need in self._possible:
+                return
+            largest = await self._largest(target, required)
+            if largest is None:
+                self._possible.add(need)
+                return
+            lacking.append(f"{target.deployment.name} has {_shown(largest)}")
+        what = f"the job requires {_shown(required)}, and {'; '.join(lacking)}"
+        raise WorkflowDefinitionException(what)
+
+    async def _largest(self, target: Target, required: Hardware) -> Hardware | None:
+        """The largest location of a target; ``None`` if one may have enough."""
+        name = target.deployment.name
+        connector = self.context.deployment_manager.get_connector(name)
+        if connector is None:
+            return None
+        locations = await connector.get_available_locations(service=target.service)
+        hardware = [location.hardware for location in locations.values()]
+        known = [one for one in hardware if one is not None]
+        if len(known) < len(hardware) or not known:
+            return None
+        if any(_has_enough(one, required) for one in known):
+            return None
+        return max(known, key=lambda one: one.cores)
 
     async def _allocate_reused(
         self, job: Job, found: Reusable, required: Hardware
@@ -464,6 +511,16 @@ def _required(
     return requirement.eval(
         Job(job.name, job.workflow_id, job.inputs, folder, folder, folder)
     )
+
+
+def _has_enough(hardware: Hardware, required: Hardware) -> bool:
+    return hardware.cores >= required.cores and hardware.memory >= required.memory
+
+
+def _shown(hardware: Hardware) -> str:
+    """The cores and the memory, in words."""
+    cores = f"{hardware.cores:g} core{'' if hardware.cores == 1 else 's'}"
+    return f"{cores} and {hardware.memory:.0f} MiB of memory"
 
 
 def _log_conclusion(*_: object) -> None:

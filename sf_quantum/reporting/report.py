@@ -34,7 +34,6 @@ ERASE = "\r\x1b[K"
 RUNNING, REUSED = "running", "reused"
 #: how a run has ended, by its status
 WORDS = {
-    "": "in an unknown state",
     "cancelled": "stopped before its end",
     LOST: "ended without a last word: its driver was killed, or the disk was full",
     RUNNING: "in progress",
@@ -283,7 +282,7 @@ def mark_lost(rows: list[JobAttempt]) -> None:
 def table(rows: list[JobAttempt], status: str = "", reason: str = "") -> str:
     """A table of the attempts of a run, and how the run has ended.
 
-    :param status: of the run, a key of :data:`WORDS`
+    :param status: of the run, if its end is to be told
     :param reason: why the run failed, if not by a job
     """
     text = align(cells(rows), right=NUMBERS)
@@ -293,7 +292,11 @@ def table(rows: list[JobAttempt], status: str = "", reason: str = "") -> str:
 
 def conclusion(status: str, rows: list[JobAttempt]) -> str:
     """One line that says in words how a run has ended, with its totals."""
-    return f"run {WORDS.get(status, status)}: {totals(rows)}"
+    return ": ".join(filter(None, (_ended(status), totals(rows))))
+
+
+def _ended(status: str) -> str:
+    return status and f"run {WORDS.get(status, status)}"
 
 
 def cells(rows: list[JobAttempt]) -> list[tuple[str, ...]]:

@@ -16,7 +16,7 @@ from typing import TypeAlias
 from sf_quantum import journal
 from sf_quantum.errors import InputError, QuantumError
 from sf_quantum.reporting import report
-from sf_quantum.reporting.runs import Run
+from sf_quantum.reporting.runs import Report, Run
 from sf_quantum.text import escaped
 from sf_quantum.workflows.checks import refuse_problems
 from sf_quantum.workflows.driver import begin, imported
@@ -120,14 +120,9 @@ def run(
         lines.append(f"the run has not begun; log: {log}")
         raise RunFailed([*map(escaped, lines)])
     done = Run(path)
-    told = done.report()
-    if driver.returncode == 0 and told.status != "failed":
-        return done
-    lines = [line for one in told.failures for line in one.splitlines()]
-    if not lines and told.status != "cancelled":  # nor has the progress had a reason
-        lines = [_last_error(driver.returncode, log)]
-        progress(escaped(lines[0]))
-    raise RunFailed([*map(escaped, lines or [f"run {told.status}"])], done)
+    if lines := _reasons(driver.returncode, done.report(), log, progress):
+        raise RunFailed(lines, done)
+    return done
 
 
 def _make_log(outdir: Path) -> None:
@@ -159,6 +154,20 @@ def refuse_unwritable(outdir: Path) -> None:
 
 def _unwritable(outdir: Path, why: str | None) -> InputError:
     return InputError(f"{outdir}: cannot be written: {why}; name an --outdir")
+
+
+def _reasons(exit_code: int, told: Report, log: Path, progress: Progress) -> list[str]:
+    """Why a run has not completed, if it has not.
+
+    :param progress: gets the reason, if it is not in the journal
+    """
+    if exit_code == 0 and told.status != "failed":
+        return []
+    lines = [line for one in told.failures for line in one.splitlines()]
+    if not lines and told.status != "cancelled":
+        lines = [_last_error(exit_code, log)]
+        progress(escaped(lines[0]))
+    return [*map(escaped, lines or [f"run {told.status}"])]
 
 
 def _last_error(exit_code: int, log: Path) -> str:

@@ -6,14 +6,14 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from sf_quantum import journal
 from sf_quantum.cli import main
-from sf_quantum.files import JSON
+from sf_quantum.files import JSON, mapping
 from sf_quantum.workflows import runs
 from tests import forking
 from tests.forking import BIN
@@ -40,8 +40,10 @@ def writes(output: JSON, declared: JSON, **inputs: JSON) -> JSON:
     return tool(script, outputs={"o": declared}, **inputs)
 
 
-def step(run: JSON, out: str = "o", **body: JSON) -> JSON:
-    return {"run": run, "in": {}, "out": [out], **body}
+def step(
+    run: JSON, *, in_: dict[str, JSON] | None = None, out: str = "o", **body: JSON
+) -> JSON:
+    return {"run": run, "in": in_ or {}, "out": [out], **body}
 
 
 def workflow(
@@ -63,7 +65,7 @@ def workflow(
 
 
 NUMBER = writes(1, "int", n="Any")
-EXPRESSION = {"class": "ExpressionTool", "inputs": {}}
+EXPRESSION: dict[str, JSON] = {"class": "ExpressionTool", "inputs": {}}
 N: JSON = {"n": {"type": "int", "default": 3}}
 
 
@@ -75,11 +77,7 @@ def loop(**body: JSON) -> JSON:
 FAILURES: dict[str, tuple[dict[str, JSON], str]] = {
     "valueFrom with a reference": (
         workflow(
-            {
-                "a": step(
-                    NUMBER, **{"in": {"n": {"default": 1, "valueFrom": "$(self.x)"}}}
-                )
-            }
+            {"a": step(NUMBER, in_={"n": {"default": 1, "valueFrom": "$(self.x)"}})}
         ),
         "valueFrom of a/n: ",
     ),
@@ -88,7 +86,7 @@ FAILURES: dict[str, tuple[dict[str, JSON], str]] = {
             {
                 "a": step(
                     NUMBER,
-                    **{"in": {"n": {"default": 1, "valueFrom": "${throw 'bad luck'}"}}},
+                    in_={"n": {"default": 1, "valueFrom": "${throw 'bad luck'}"}},
                 )
             }
         ),
@@ -96,7 +94,7 @@ FAILURES: dict[str, tuple[dict[str, JSON], str]] = {
     ),
     "when": (
         workflow(
-            {"a": step(NUMBER, when="$(inputs.n)", **{"in": {"n": "n"}})},
+            {"a": step(NUMBER, when="$(inputs.n)", in_={"n": "n"})},
             type_="Any?",
             inputs=N,
         ),
@@ -105,8 +103,8 @@ FAILURES: dict[str, tuple[dict[str, JSON], str]] = {
     "pickValue": (
         workflow(
             {
-                "a": step(NUMBER, **{"in": {"n": "n"}}),
-                "b": step(NUMBER, **{"in": {"n": "n"}}),
+                "a": step(NUMBER, in_={"n": "n"}),
+                "b": step(NUMBER, in_={"n": "n"}),
             },
             ["a/o", "b/o"],
             inputs=N,
@@ -123,9 +121,9 @@ FAILURES: dict[str, tuple[dict[str, JSON], str]] = {
                         "outputs": {"portfolios": "Any"},
                         "expression": "${return {'portfolios': null}}",
                     },
-                    "portfolios",
+                    out="portfolios",
                 ),
-                "b": step(NUMBER, **{"in": {"n": "a/portfolios"}}),
+                "b": step(NUMBER, in_={"n": "a/portfolios"}),
             },
             "b/o",
         ),
@@ -134,12 +132,8 @@ FAILURES: dict[str, tuple[dict[str, JSON], str]] = {
     "a gathered token": (
         workflow(
             {
-                "a": step(
-                    NUMBER, scatter="n", when="$(inputs.n > 1)", **{"in": {"n": "ns"}}
-                ),
-                "b": step(
-                    tool("", outputs={"o": "Any?"}, n="int[]"), **{"in": {"n": "a/o"}}
-                ),
+                "a": step(NUMBER, scatter="n", when="$(inputs.n > 1)", in_={"n": "ns"}),
+                "b": step(tool("", outputs={"o": "Any?"}, n="int[]"), in_={"n": "a/o"}),
             },
             "b/o",
             "Any?",
@@ -153,7 +147,7 @@ FAILURES: dict[str, tuple[dict[str, JSON], str]] = {
                 "a": step(
                     NUMBER,
                     requirements=loop(loopWhen="$(inputs.n)"),
-                    **{"in": {"n": "n"}},
+                    in_={"n": "n"},
                 )
             },
             inputs=N,
@@ -169,7 +163,7 @@ FAILURES: dict[str, tuple[dict[str, JSON], str]] = {
                         loopWhen="$(inputs.n < 9)",
                         loop={"n": {"loopSource": "o", "valueFrom": "$(self.x.y)"}},
                     ),
-                    **{"in": {"n": "n"}},
+                    in_={"n": "n"},
                 )
             },
             inputs=N,
@@ -218,7 +212,7 @@ FAILURES: dict[str, tuple[dict[str, JSON], str]] = {
 
 
 @pytest.fixture
-def lines(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[str]]:
+def lines(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
     """The progress of runs whose drivers are forked, from a folder of their own."""
 
     def command(file: Path, outdir: Path, debug: bool) -> list[str | Path]:
@@ -226,14 +220,21 @@ def lines(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[str]
         return [streamflow, "run", file, "--outdir", outdir]
 
     wait = journal.await_new
-    # the forked driver has another process id than its stand-in
-    monkeypatch.setattr(
-        journal, "await_new", lambda folder, pid, *rest: wait(folder, "*", *rest)
-    )
+
+    def await_any(
+        folder: Path, pid: int, known: set[Path], alive: Callable[[], bool]
+    ) -> Path | None:
+        # the forked driver has another process id than its stand-in
+        while running := alive():
+            if new := max({*folder.glob("*.jsonl")} - known, default=None):
+                return new
+        return wait(folder, pid, known, lambda: running)
+
     monkeypatch.setattr(runs, "_command", command)
+    monkeypatch.setattr(journal, "await_new", await_any)
     monkeypatch.setenv("PATH", f"{forking.stand_ins()}:{BIN}:{os.environ['PATH']}")
     monkeypatch.chdir(tmp_path)
-    yield []
+    return []
 
 
 def write(document: dict[str, JSON], **streamflow: JSON) -> str:
@@ -245,7 +246,7 @@ def write(document: dict[str, JSON], **streamflow: JSON) -> str:
     Path("job.yml").write_text("{}")
     if bindings := streamflow.pop("bindings", None):
         workflow_["bindings"] = bindings
-    file = {
+    file: dict[str, JSON] = {
         "version": "v1.0",
         "workflows": {"test": workflow_},
         "scheduling": {"scheduler": {"type": "sfq.journal", "config": {}}},
@@ -288,7 +289,7 @@ def at(name: str, type_: str, config: JSON, **deployment: JSON) -> dict[str, JSO
     }
 
 
-ONE = workflow({"a": step(NUMBER, **{"in": {"n": "n"}})}, inputs=N)
+ONE = workflow({"a": step(NUMBER, in_={"n": "n"})}, inputs=N)
 
 
 def test_a_folder_that_cannot_be_made_is_named(lines: list[str]) -> None:
@@ -308,6 +309,19 @@ def test_a_deployment_that_cannot_be_reached_is_named(lines: list[str]) -> None:
     }
     reason = the_reason(lines, ONE, **at("cluster", "ssh", config))
     assert reason == "a failed: cluster: Invalid private key"
+
+
+def test_cores_that_no_location_has_are_named(lines: list[str]) -> None:
+    """The number is known when the job runs, so it passes the check."""
+    cores: JSON = {"ResourceRequirement": {"coresMin": "$(inputs.n)"}}
+    run: JSON = {**mapping(NUMBER), "requirements": cores}
+    inputs: JSON = {"n": {"type": "int", "default": 123456}}
+    document = workflow({"a": step(run, in_={"n": "n"})}, inputs=inputs)
+    reason = the_reason(lines, document, **at("host", "local", {}))
+    assert reason.startswith(
+        "a failed: host: the job requires 123456 cores and 256 MiB"
+    )
+    assert "; host has " in reason.replace(", and host has", "; host has")
 
 
 def test_a_database_that_cannot_be_written_is_named(lines: list[str]) -> None:

@@ -316,7 +316,7 @@ def test_partitions_are_asked_of_the_slurm_that_is_here(
 ) -> None:
     edited(FILE, "wraps: front", "wraps: laptop")
     sinfo = tmp_path / "sinfo"
-    sinfo.write_text("#!/bin/sh\nprintf 'compute\\nqpus\\n'")
+    sinfo.write_text("#!/bin/sh\nprintf 'compute 3\\nqpus 1\\n'")
     sinfo.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     where = "deployments.cluster.config.services.quantum.partition"
@@ -327,6 +327,28 @@ def test_partitions_are_asked_of_the_slurm_that_is_here(
     edited(FILE, "clusters: 'north,south', ", "")
     sinfo.write_text("#!/bin/sh\nexit 1")  # as without a controller
     assert found() == []
+
+
+def test_reservations_fit_into_their_partitions(
+    cluster: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    edited(FILE, "wraps: front", "wraps: laptop")
+    edited(FILE, "partition: qpu", "partition: qpus")
+    reserve = "allocation: {strategy: reserved, reserve: {quantum: 4}}"
+    edited(FILE, "maxConcurrentJobs: 4", f"maxConcurrentJobs: 4\n      {reserve}")
+    sinfo = tmp_path / "sinfo"
+    # a line for each state of nodes
+    sinfo.write_text("#!/bin/sh\nprintf 'compute 9\\nqpus 1\\nqpus 2\\n'")
+    sinfo.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    (line,) = found()
+    assert "reserve has 4 nodes, but partition qpus has 3; write as many" in line
+    edited(FILE, "quantum: 4", "quantum: 3")
+    assert found() == []
+    edited(FILE, "partition: qpus", "partition: qpus, nodes: 4")
+    said = " ".join(found())
+    assert "reserve has 12 nodes, but partition qpus has 3" in said
+    assert "it has 4 nodes, but partition qpus has 3" in said
 
 
 @pytest.mark.parametrize(("new", "line"), SERVICE.values(), ids=SERVICE)
@@ -856,11 +878,14 @@ def test_a_sampler_that_leaves_the_qpu_alone(solving: None, name: str) -> None:
     assert found() == ([line] if name == "exact" else [])
 
 
-def test_a_candidate_filter_that_no_binding_names() -> None:
+def test_a_candidate_filter_that_no_binding_names_is_a_remark() -> None:
     candidate("{deployment: q}", "{}")
     edited(FILE, "        filters: [mix]\n", "")
+    findings = check_file(FILE)
+    assert not findings.problems
     line = "bindingFilters.mix: no binding names this filter; add filters: [mix] to "
-    assert found() == [f"sf.yml:34: {line}the binding of the step"]
+    said = [f"sf.yml:34: remark: {line}the binding of the step, or remove it"]
+    assert [*map(str, findings.remarks)] == said
 
 
 @pytest.mark.parametrize(

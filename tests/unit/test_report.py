@@ -209,7 +209,9 @@ def test_the_command_prints_a_table(
 ) -> None:
     path = write(tmp_path / "1.jsonl", a_run())
     assert main(["report", str(path)]) == 0
-    assert report.table(report.collect(a_run())) in capsys.readouterr().out
+    table = report.table(report.collect(a_run()), "completed")
+    assert "run completed: 2 jobs, " in table
+    assert table in capsys.readouterr().out
 
 
 def test_the_command_prints_json(

@@ -1,0 +1,79 @@
+"""What steps require of the locations that they are bound to: cores, memory, containers.
+
+StreamFlow 0.2.0rc3 lets a job wait without limit, and without a word, for cores that no
+location has; and it runs a container at one location of a deployment only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import psutil
+
+from sf_quantum.checking.cwl import Position, Process
+from sf_quantum.checking.deployments import Binding, Deployments
+from sf_quantum.checking.document import FileProblem
+from sf_quantum.files import JSON, KeyPath, listing, mapping
+
+RESOURCES, DOCKER = "ResourceRequirement", "DockerRequirement"
+NODES = "sfq.nodes"
+MEBIBYTE = 2**20
+
+
+def check(
+    deployments: Deployments,
+    process: Process,
+    bound: Callable[[str], Binding | None],
+) -> Iterator[FileProblem]:
+    """Check each tool against the targets of its step.
+
+    :param bound: gives the binding of a step
+    """
+    for step, tool in process.commands.items():
+        binding = bound(step)
+        yield from _hardware(deployments, tool, step, binding)
+        if binding is not None and DOCKER in tool.features:
+            yield from _container(deployments, step, binding)
+
+
+def _hardware(
+    deployments: Deployments, tool: Position, step: str, binding: Binding | None
+) -> Iterator[FileProblem]:
+    """Find steps that require more than this host has, and have no other target."""
+    names = [
+        str(target.get("deployment", target.get("model")))
+        for _, target in (binding.targets if binding else ())
+    ]
+    # locations of a wrapper have slots instead
+    if any(deployments.get(name).get("type") != "local" for name in names):
+        return
+    available = {
+        "coresMin": len(psutil.Process().cpu_affinity()),
+        "ramMin": psutil.virtual_memory().total // MEBIBYTE,
+    }
+    for entry in tool.requirements:
+        if entry.name != RESOURCES:
+            continue
+        for key, has in available.items():
+            wanted = mapping(entry.body).get(key)
+            if isinstance(wanted, int | float) and wanted > has:
+                what = f"{key} is {wanted}, but this host, where {step} runs, has {has}"
+                right = f"write {has} or less, or bind the step elsewhere"
+                where: KeyPath = (*entry.where, key)
+                yield tool.document.problem(where, what, right)
+
+
+def _container(
+    deployments: Deployments, step: str, binding: Binding
+) -> Iterator[FileProblem]:
+    """Find containers on several locations of one deployment."""
+    for where, target in binding.targets:
+        name = str(target.get("deployment", target.get("model")))
+        nodes: list[JSON] = listing(deployments.config(name).get("names"))
+        if deployments.get(name).get("type") == NODES and len(nodes) > 1:
+            what = (
+                f"{step} runs in a container ({DOCKER}), for which StreamFlow needs a "
+                f"deployment with one location; {name} has {len(nodes)}"
+            )
+            right = "bind it to a deployment of type local, or with one name"
+            yield deployments.document.problem(where, what, right)
