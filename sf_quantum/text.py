@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from datetime import UTC, datetime
 from typing import TypeVar
 
 T = TypeVar("T")
 # characters of a message, or a name, that somebody else wrote
 MAX_CHARACTERS = 300
+#: the first columns of a report's CSV
+PERIOD = ("from", "until")
 # the beginnings of a text that spreadsheets interpret as a formula
 _FORMULAS = ("=", "+", "-", "@", "\t", "\r")
 
@@ -41,6 +45,29 @@ def csv_cell(value: T) -> T | str:
     """Have a spreadsheet take a value for text, and not for a formula."""
     formula = isinstance(value, str) and value.startswith(_FORMULAS)
     return f"'{value}" if formula else value
+
+
+def csv_row(
+    period: tuple[float | None, float], values: Iterable[str | float | None]
+) -> list[str | float | None]:
+    """Make a row of a report's CSV: the period, texts, and numbers as plain decimals.
+
+    :param period: from and until, in seconds since the epoch
+    """
+    cells = [decimal(v) if isinstance(v, float) else csv_cell(v) for v in values]
+    return [*map(utc, period), *cells]
+
+
+def decimal(value: float) -> str:
+    """Format a number as a plain decimal, to a millionth, as every spreadsheet reads it."""
+    return f"{value:.6f}".rstrip("0").rstrip(".")
+
+
+def utc(moment: float | None) -> str:
+    """Format seconds since the epoch as a time in UTC; empty for no time."""
+    if moment is None:
+        return ""
+    return f"{datetime.fromtimestamp(moment, UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
 def rounded(value: float) -> str:

@@ -8,7 +8,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from sf_quantum.qpu.selection import QpuSelection
 from sf_quantum.qpu.service_client import REQUEST_SECONDS, ServiceClient
 from sf_quantum.qpu.sfq import SfqQpu
 from sf_quantum.reporting.columns import align
-from sf_quantum.text import rounded
+from sf_quantum.text import rounded, utc
 
 _NUMBERS = ("position", "start in s", "QPU s")
 _TIMES = frozenset(
@@ -179,7 +179,7 @@ def format_time(moment: JSON) -> str:
     """Format seconds since the epoch as a time in UTC."""
     if not isinstance(moment, int | float):
         return "-"
-    return f"{datetime.fromtimestamp(moment, UTC):%Y-%m-%dT%H:%M:%SZ}"
+    return utc(moment)
 
 
 def format_seconds(value: JSON) -> str:

@@ -6,21 +6,25 @@ import argparse
 import csv
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlencode
 
 from sf_quantum.cli import service
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON, check_writable, mapping
+from sf_quantum.journal import number
 from sf_quantum.qpu.service_client import ServiceClient
 from sf_quantum.reporting.columns import align
-from sf_quantum.text import csv_cell
+from sf_quantum.text import PERIOD, csv_row
 
 # the columns that identify a row, by report
 REPORTS = {
     "user": ("user",),
     "project": ("project",),
+    "user-project": ("user", "project"),
+    "month": ("month",),
+    "month-user-project": ("month", "user", "project"),
     "lease": (
         *("lease", "user", "project"),
         *("slurm_job_id", "slurm_cluster", "slurm_account"),
@@ -29,29 +33,21 @@ REPORTS = {
     "slurm-account": ("slurm_account", "slurm_cluster"),
     "step": ("user", "run", "step"),
 }
-# the columns with sums, and the names of these in a report
-_NUMBERS = {
-    "jobs": "jobs",
-    "completed": "completed",
-    "failed": "failed",
-    "cancelled": "cancelled",
-    "QPU s": "qpu_seconds",
-    "device s": "seconds",
-    "mean wait s": "mean_wait_seconds",
-    "longest wait s": "longest_wait_seconds",
-    "lost attempts": "lost_attempts",
-    "lost QPU s": "lost_qpu_seconds",
-}
+# the columns with sums that the table has; CSV and JSON have more
+_NUMBERS = (
+    *("jobs", "completed", "failed", "cancelled", "qpu_seconds", "seconds"),
+    *("mean_wait_seconds", "longest_wait_seconds", "lost_attempts", "lost_qpu_seconds"),
+)
 # if the device has a price
-_COST = {"cost": "cost"}
+_COST = ("cost",)
 PAGE = 1000
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.epilog = (
         "A job counts once it has ended, in any state. Attempts that were interrupted "
-        "are lost, and counted apart. QPU s are the QPU's own time; device s go from a "
-        "job's start to its end. Users see their own jobs, admins all jobs. WHEN: "
+        "are lost, and counted apart. qpu_seconds are the QPU's own time, seconds go from a "
+        "job's start to its end, and months are those of UTC. CSV has the period in each row. Users see their own jobs, admins all jobs. WHEN: "
         "2026-11-21T16:00, or a duration before now: 90s, 30m, 2h, 7d."
     )
     service.add_service(parser)
@@ -148,15 +144,21 @@ def _print_csv(by: str, report: dict[str, JSON]) -> None:
     # as the service itself does for spreadsheets
     names = [*REPORTS[by], *mapping(report["total"])]
     writer = csv.writer(sys.stdout, lineterminator="\n")
-    writer.writerow(names)
+    writer.writerow([*PERIOD, *names])
+    since, until = report["from"], number(report["until"])
+    period = (None if since is None else number(since), until)
     for row in service.objects(report["rows"]):
-        writer.writerow([csv_cell(row.get(name)) for name in names])
+        cells = [
+            value if isinstance(value, str | int | float) else None
+            for value in map(row.get, names)
+        ]
+        writer.writerow(csv_row(period, cells))
 
 
 def _table(by: str, report: dict[str, JSON]) -> Iterator[str]:
     keys = REPORTS[by]
     sums = mapping(report["total"])
-    numbers = _NUMBERS if sums.get("cost") is None else _NUMBERS | _COST
+    numbers = _NUMBERS if sums.get("cost") is None else (*_NUMBERS, *_COST)
     rows = [_row(keys, numbers, row) for row in service.objects(report["rows"])]
     total = ("total", *("" for _ in keys[1:]), *_row((), numbers, sums))
     yield from align([(*keys, *numbers), *rows, total], numbers)
@@ -165,8 +167,8 @@ def _table(by: str, report: dict[str, JSON]) -> Iterator[str]:
 
 
 def _row(
-    keys: tuple[str, ...], numbers: Mapping[str, str], row: dict[str, JSON]
+    keys: tuple[str, ...], numbers: tuple[str, ...], row: dict[str, JSON]
 ) -> tuple[str, ...]:
     # a service of an earlier version does not tell all of them
     names = ("-" if row.get(key) is None else str(row[key]) for key in keys)
-    return (*names, *(service.format_seconds(row.get(key)) for key in numbers.values()))
+    return (*names, *(service.format_seconds(row.get(key)) for key in numbers))

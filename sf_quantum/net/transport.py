@@ -37,6 +37,8 @@ RESULT_BYTES = 256 * 1024 * 1024
 ANSWER_BYTES = 8 * 1024 * 1024
 # a service that asks for more is asked again after a day
 MOST_RETRY_SECONDS = 86400.0
+# Longest wait for each step of a handshake that finds out whether a service speaks TLS.
+PROBE_SECONDS = 2.0
 # OpenSSL's reasons, by version, when a plain answer comes instead of a handshake
 NO_TLS = ("WRONG_VERSION_NUMBER", "UNKNOWN_PROTOCOL", "RECORD_LAYER_FAILURE")
 
@@ -190,9 +192,30 @@ class Client:
                 right = f"use http:{self.url.partition(':')[2]}"
             raise Unsendable(f"{self.url}: speaks no TLS; {right}") from error
         except (OSError, http.client.HTTPException) as error:
+            if sent and self._speaks_tls(timeout_seconds):
+                right = f"use https:{self.url.partition(':')[2]}"
+                raise Unsendable(f"{self.url}: speaks TLS only; {right}") from error
             raise Unreachable(_reason(error), sent=sent) from error
         finally:
             self._answered(connection, reusable=reusable)
+
+    def _speaks_tls(self, timeout_seconds: float) -> bool:
+        """Whether a service that has no answer to plain HTTP begins one of TLS."""
+        tls, host, port, _ = self._base
+        if tls or self._socket is not None:
+            return False
+        # nothing is sent to it, so it need not be trusted
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        seconds = min(timeout_seconds, PROBE_SECONDS)
+        try:
+            with (
+                socket.create_connection((host, port), seconds) as plain,
+                context.wrap_socket(plain, server_hostname=host),
+            ):
+                return True
+        except (OSError, ValueError):
+            return False
 
     def _connection(self, timeout_seconds: float) -> http.client.HTTPConnection:
         tls, host, port, _ = self._base

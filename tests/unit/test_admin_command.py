@@ -5,8 +5,10 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 import time
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 
 import pytest
 
@@ -209,8 +211,15 @@ def test_usage_prints_the_csv_of_the_service(service: RunningService, sfq: Sfq) 
     body: dict[str, JSON] = {"problem": example_bqm(), "purpose": "=HYPERLINK(0)"}
     service.ask("POST", "/v1/jobs", {**body, "idempotency_key": "k"}, lease=lease)
     service.until(lease, "Completed", 2)
+    until = f"{datetime.now(UTC):%Y-%m-%dT%H:%M}:59Z"
     for by in KEYS:
-        path = f"/v1/accounting?by={by}&format=csv"
+        path = f"/v1/accounting?by={by}&format=csv&until={until}"
         told = service.ask("GET", path).body.decode().replace("\r\n", "\n")
-        assert sfq("usage", "--by", by, "--csv") == told
+        assert sfq("usage", "--by", by, "--csv", "--until", until) == told
+        header, row, *_ = csv.reader(io.StringIO(told))
+        assert row[:2] == ["", until]
+        # plain decimals
+        assert not any(re.search(r"\de[+-]?\d|\.\d{7}", cell) for cell in row[3:])
+        table = sfq("usage", "--by", by, "--until", until).split()
+        assert {*header[2:]} >= {*table[: table.index("lost_qpu_seconds") + 1]}
     assert "'=HYPERLINK(0)" in sfq("usage", "--by", "step", "--csv")

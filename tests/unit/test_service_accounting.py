@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
@@ -231,6 +232,11 @@ def test_every_report_has_the_same_total(store: Store) -> None:
     slurm_job = ("1", "ann", "hpc", "physics")
     assert (*slurm_job, 1, 3.0) in _rows(store, "slurm-job")
     assert ("physics", "hpc", 4, 16.0) in _rows(store, "slurm-account")
+    pairs = [("bob", None, 2, 11.0), ("ann", "qc", 4, 10.0)]
+    assert _rows(store, "user-project") == pairs
+    months = {str(row[0]) for row in _rows(store, "month-user-project")}
+    assert months == {str(row[0]) for row in _rows(store, "month")}
+    assert all(re.fullmatch(r"20\d\d-(0[1-9]|1[0-2])", month) for month in months)
     assert _rows(store, "project") == [(None, 2, 11.0), ("qc", 4, 10.0)]
     first = accounting.usage(store, "lease", ALL, Page(2, 1))
     assert (first.count, [row["lease"] for row in first.rows]) == (6, ["4", "3"])

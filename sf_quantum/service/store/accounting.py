@@ -12,7 +12,8 @@ from sf_quantum.service.store.store import Store
 
 Value: TypeAlias = str | float
 By: TypeAlias = Literal[
-    "user", "project", "lease", "slurm-job", "slurm-account", "step"
+    *("user", "project", "user-project", "month", "month-user-project"),
+    *("lease", "slurm-job", "slurm-account", "step"),
 ]
 # not below 0: at a boot, the clock may have been set
 WAIT = (
@@ -132,6 +133,9 @@ def jobs(store: Store, rows: Filter, page: Page) -> tuple[int, list[sqlite3.Row]
 KEYS: Mapping[By, tuple[str, ...]] = {
     "user": ("user",),
     "project": ("project",),
+    "user-project": ("user", "project"),
+    "month": ("month",),
+    "month-user-project": ("month", "user", "project"),
     "lease": (
         *("lease", "user", "project"),
         *("slurm_job_id", "slurm_cluster", "slurm_account"),
@@ -140,7 +144,11 @@ KEYS: Mapping[By, tuple[str, ...]] = {
     "slurm-account": ("slurm_account", "slurm_cluster"),
     "step": ("user", "run", "step"),
 }
-_PARTS = {"run": "purpose_run(purpose)", "step": "purpose_step(purpose)"}
+_PARTS = {
+    "month": "strftime('%Y-%m', ended, 'unixepoch')",
+    "run": "purpose_run(purpose)",
+    "step": "purpose_step(purpose)",
+}
 _TOTALS = {
     "jobs": "coalesce(sum(jobs), 0)",
     **{

@@ -23,7 +23,7 @@ from sf_quantum.service.store.accounting import (
     Page,
     UsageReport,
 )
-from sf_quantum.text import csv_cell
+from sf_quantum.text import PERIOD, csv_row
 
 router = APIRouter(prefix="/v1/accounting", tags=["accounting"], responses=EVERYWHERE)
 
@@ -63,11 +63,14 @@ class UsageSums(Strict):
 
 
 class UsageRow(UsageSums):
-    """The sums of one user, project, lease, Slurm job or account, or workflow step.
+    """The sums of one user, project, month, lease, Slurm job or account, or workflow step.
 
     Columns that do not identify the rows are null, and so are values that jobs lack.
     """
 
+    month: str | None = Field(
+        default=None, description="In which the jobs ended, in UTC, such as 2026-11."
+    )
     user: str | None = None
     project: str | None = None
     lease: str | None = None
@@ -124,8 +127,9 @@ def usage(
     A job counts for the user, project, lease and Slurm job under which it ended, with the
     attempt that ended it, as far as that ran. Attempts that were interrupted before are
     lost, and have columns of their own. Jobs older than the retention time count with the
-    hour in which they ended. CSV has the rows without the total, and an apostrophe before
-    a text that a spreadsheet would interpret as a formula.
+    hour in which they ended. CSV has the rows without the total, each with the period,
+    numbers as plain decimals, and an apostrophe before a text that a spreadsheet would
+    interpret as a formula.
     """
     since, before = since_epoch(query.from_), since_epoch(query.until)
     if before is None:
@@ -136,7 +140,8 @@ def usage(
     page = Page(query.limit, query.offset)
     report = accounting.usage(queue.store, query.by, rows, page)
     if query.format == "csv":
-        return Response(_csv(query.by, report), media_type="text/csv")
+        text = _csv(query.by, report, (since, before))
+        return Response(text, media_type="text/csv")
     return UsageAnswer(
         by=query.by,
         until=before,
@@ -147,10 +152,11 @@ def usage(
     )
 
 
-def _csv(by: By, report: UsageReport) -> str:
+def _csv(by: By, report: UsageReport, period: tuple[float | None, float]) -> str:
     names = (*KEYS[by], *NUMBERS)
     file = io.StringIO()
     writer = csv.writer(file)
-    writer.writerow(names)
-    writer.writerows([csv_cell(row[name]) for name in names] for row in report.rows)
+    writer.writerow([*PERIOD, *names])
+    for row in report.rows:
+        writer.writerow(csv_row(period, [row[name] for name in names]))
     return file.getvalue()
