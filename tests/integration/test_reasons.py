@@ -215,9 +215,14 @@ FAILURES: dict[str, tuple[dict[str, JSON], str]] = {
 def lines(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
     """The progress of runs whose drivers are forked, from a folder of their own."""
 
-    def command(file: Path, outdir: Path, debug: bool) -> list[str | Path]:
-        streamflow = Path(forking.stand_ins(), "streamflow")
-        return [streamflow, "run", file, "--outdir", outdir]
+    streamflow = f"{forking.stand_ins()}/streamflow run sf.yml --outdir results"
+    script = f"read -r order && exec {streamflow} >results/streamflow.log 2>&1"
+
+    def imported() -> subprocess.Popen[bytes]:
+        # a fork has imported it before
+        return subprocess.Popen(
+            ["sh", "-c", script], stdin=subprocess.PIPE, process_group=0
+        )
 
     wait = journal.await_new
 
@@ -230,7 +235,7 @@ def lines(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
                 return new
         return wait(folder, pid, known, lambda: running)
 
-    monkeypatch.setattr(runs, "_command", command)
+    monkeypatch.setattr(runs, "imported", imported)
     monkeypatch.setattr(journal, "await_new", await_any)
     monkeypatch.setenv("PATH", f"{forking.stand_ins()}:{BIN}:{os.environ['PATH']}")
     monkeypatch.chdir(tmp_path)
