@@ -12,8 +12,15 @@ from sf_quantum.service.store.store import Store
 
 Value: TypeAlias = str | float
 By: TypeAlias = Literal[
-    *("user", "project", "user-project", "month", "month-user-project"),
-    *("lease", "slurm-job", "slurm-account", "step"),
+    "user",
+    "project",
+    "user-project",
+    "month",
+    "month-user-project",
+    "lease",
+    "slurm-job",
+    "slurm-account",
+    "step",
 ]
 # not below 0: at a boot, the clock may have been set
 WAIT = (
