@@ -22,9 +22,17 @@ local function read(path)
 	return text
 end
 
--- The directive of a job: the QPU's name, and the bounds that are declared.
-local function declared(script)
-	local line = ("\n" .. (read(script) or "")):match("\n#QPU([^\n]*)")
+-- The folder of a job's script. Slurm 24.11 names one that does not exist for most tasks of an
+-- array, in which it then fails to write the file of slurm_bb_paths.
+local function folder_of(script)
+	return script:match("^(.*)/")
+end
+
+-- The directive of a job: the QPU's name, and the bounds that are declared. Where there is no
+-- script, it stands in Slurm's description of the job (`info`).
+local function declared(script, info)
+	local text = read(script) or info and info.burst_buffer or ""
+	local line = ("\n" .. text):match("\n#QPU([^\n]*)")
 	if not line then
 		return nil
 	end
@@ -184,9 +192,12 @@ local function close_pipes_of_others()
 	end
 end
 
-function slurm_bb_data_in(job, script, uid, gid)
+function slurm_bb_data_in(job, script, uid, gid, info)
 	close_pipes_of_others()
-	return sfq("acquire", job, declared(script))
+	if not read(script) then
+		os.execute("mkdir -p -m 700 '" .. folder_of(script) .. "'")
+	end
+	return sfq("acquire", job, declared(script, info))
 end
 
 -- Slurm 23.11 and later ask whether slurm_bb_data_in has left anything to wait for.
@@ -204,32 +215,35 @@ function slurm_bb_paths(job, script, path, uid, gid)
 		return slurm.ERROR
 	end
 	local file = io.open(path, "w")
+	if not file then
+		return slurm.ERROR
+	end
 	file:write((variables:gsub("^#[^\n]*\n", "")))
 	file:close()
 	return slurm.SUCCESS
 end
 
 -- An error queues the job again, which then waits for another lease.
-function slurm_bb_pre_run(job, script, uid, gid)
+function slurm_bb_pre_run(job, script, uid, gid, info)
 	local variables = read(settings.state .. "/" .. job) or ""
 	local acquired = tonumber(variables:match("^# (%d+)"))
 	if acquired and os.time() - acquired < FRESH_SECONDS then
 		return slurm.SUCCESS
 	end
-	return sfq("confirm", job, declared(script))
+	return sfq("confirm", job, declared(script, info))
 end
 
 -- Give back what slurm_bb_data_in has acquired, unless that is done. If it cannot be done now,
 -- `sfq slurm watch` does it later: after a failure, Slurm would never start the job again.
-local function release(job, script)
+local function release(job, script, info)
 	if read(settings.state .. "/" .. job) then
-		sfq("release", job, declared(script))
+		sfq("release", job, declared(script, info))
 	end
 	return slurm.SUCCESS
 end
 
-function slurm_bb_post_run(job, script, uid, gid)
-	return release(job, script)
+function slurm_bb_post_run(job, script, uid, gid, info)
+	return release(job, script, info)
 end
 
 function slurm_bb_data_out(job, script, uid, gid)
@@ -242,8 +256,12 @@ function slurm_bb_test_data_out(job, script, uid, gid)
 end
 
 -- Also of jobs that have not started, and where slurm_bb_post_run has failed.
-function slurm_bb_job_teardown(job, script, hurry, uid, gid)
-	return release(job, script)
+function slurm_bb_job_teardown(job, script, hurry, uid, gid, info)
+	if not read(script) then
+		os.remove(folder_of(script) .. "/path")
+		os.remove(folder_of(script))
+	end
+	return release(job, script, info)
 end
 
 function slurm_bb_get_status(uid, gid, ...)

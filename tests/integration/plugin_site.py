@@ -8,6 +8,7 @@ import json
 import os
 import re
 import shutil
+import stat
 import sys
 import tempfile
 from collections import Counter
@@ -36,6 +37,11 @@ QPUS = (
     "first waits closed cancelled killed again lost array together srun large account "
     "option workflow share impossible nodes reserved crowded killing"
 ).split()
+
+
+def _is_read(descriptor: Path) -> bool:
+    """Whether a file in ``/proc/PID/fd`` is open for reading."""
+    return descriptor.lstat().st_mode & stat.S_IRUSR != 0
 
 
 class Site:
@@ -139,16 +145,17 @@ class Site:
         return None
 
     def pipes(self, qpu: str) -> list[Counter[str]]:
-        """How often the processes of Slurm that wait for a lease have each pipe."""
+        """How many ends of each pipe the processes of Slurm that wait for a lease have."""
         found = []
         for process in psutil.process_iter(["cmdline"]):
             words = process.info["cmdline"] or []
             if "acquire" in words and qpu in words:
                 # above it, a shell and then the one that Slurm has forked
                 forked = process.parents()[1].pid
-                files = Path(f"/proc/{forked}/fd").iterdir()
-                names = [os.readlink(file) for file in files]
-                found.append(Counter(name for name in names if "pipe" in name))
+                files = [*Path(f"/proc/{forked}/fd").iterdir()]
+                # stdout and stderr may be the same end
+                ends = {(os.readlink(file), _is_read(file)) for file in files}
+                found.append(Counter(name for name, _ in ends if "pipe" in name))
         assert found
         return found
 

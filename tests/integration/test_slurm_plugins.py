@@ -494,7 +494,7 @@ def test_slurmrestd_answers_those_who_have_a_token(site: Site) -> None:
     url = f"unix:{site.lab.folder}/run/rest"
     headers = {"X-SLURM-USER-NAME": getpass.getuser(), "X-SLURM-USER-TOKEN": token}
     version = VERSIONS[0] if lab_supervisor.version() >= (24, 11) else VERSIONS[-1]
-    ping = f"/slurm/{version}/ping"
-    until(lambda: Client(url, headers).request("GET", ping).status == 200, ping)
+    jobs = f"/slurm/{version}/jobs"
+    until(lambda: Client(url, headers).request("GET", jobs).status == 200, jobs)
     wrong = {**headers, "X-SLURM-USER-TOKEN": "none"}
-    assert Client(url, wrong).request("GET", ping).status != 200
+    assert Client(url, wrong).request("GET", jobs).status != 200
