@@ -204,13 +204,11 @@ def test_one_whose_service_has_died_does_not_begin() -> None:
 
 def test_an_answer_has_its_info_apart() -> None:
     arguments: dict[str, JSON] = {"kind": "problem", "parameters": {**SMALL}}
-    head = {"call": "run", "arguments": arguments, "limits": {}}
-    head["limits"] = ComputeLimits(memory_gib=1e6, cpu_seconds=10**6).model_dump()
-    request = f"{json.dumps(head)}\n{json.dumps(example_bqm())}"
-    answer, last = answered(request.encode())
-    line, _, text = answer.partition(b"\n")
-    assert json.loads(line) == {
-        "last": last,
+    limits = ComputeLimits(memory_gib=1e6, cpu_seconds=10**6).model_dump()
+    head: dict[str, JSON] = {"call": "run", "arguments": arguments, "limits": limits}
+    told, text = answered(head, json.dumps(example_bqm()))
+    assert told == {
+        "last": told["last"],
         "info": {"sampler": "neal", "seed": 1, "reads": 5, "num_sweeps": 100},
     }
     assert "info" not in json.loads(text)

@@ -1,9 +1,8 @@
 """The program of a separate process, which computes jobs; see :mod:`.processes`.
 
-Its standard input is a connection of :mod:`multiprocessing`. A request is a line of
-JSON, ``{"call", "arguments", "limits"}``, and the payload of a job. The answer is a line
-of JSON, ``{"info"}`` or ``{"error"}``, with whether it is the process's last, and the
-result. Its standard output is a pipe to be read, whose other end the service holds.
+Its standard input is a connection of :mod:`multiprocessing`, for :mod:`.messages`. A
+request is ``{"call", "arguments", "limits"}`` and the payload of a job. The answer is
+``{"info"}`` or ``{"error"}``, with whether it is the process's last, and the result. Its standard output is a pipe to be read, whose other end the service holds.
 """
 
 from __future__ import annotations
@@ -34,11 +33,12 @@ from sf_quantum.files import JSON, listing, mapping
 from sf_quantum.qpu.jobs import JobParameters
 from sf_quantum.samplers import problem
 from sf_quantum.samplers.neal import SEEDS, SWEEPS, NealSampler
-from sf_quantum.service.device import merging, verification
+from sf_quantum.service.device import merging, messages, verification
 from sf_quantum.service.device.emulator import aer, annealing, optics, pulses
 from sf_quantum.service.device.emulator.computation import NOISE
 from sf_quantum.service.device.emulator.noise import Noise
 from sf_quantum.service.device.limits import ComputeLimits
+from sf_quantum.service.device.messages import Message
 from sf_quantum.service.domain.jobs import Kind
 from sf_quantum.service.domain.photonic import PhotonicExperiment
 
@@ -68,23 +68,22 @@ def main() -> None:
     connection, last = Connection(0), False
     with suppress(EOFError, ConnectionError):
         while not last:
-            answer, last = answered(connection.recv_bytes())
-            connection.send_bytes(answer)
+            told, text = answered(*messages.receive(connection))
+            messages.send(connection, told, text)
+            last = bool(told["last"])
 
 
-def answered(request: bytes) -> tuple[bytes, bool]:
-    """Return the answer to a request, and whether the process ends after it."""
-    line, _, payload = request.partition(b"\n")
-    head = json.loads(line)
+def answered(head: Mapping[str, JSON], payload: str) -> Message:
+    """Return the answer to a request."""
     limits = ComputeLimits.model_validate(head["limits"])
     _limit(resource.RLIMIT_AS, int(limits.memory_gib * 2**30))
     used = sum(resource.getrusage(resource.RUSAGE_SELF)[:2])
     # exceeding it kills the process, whatever library it is in
     _limit(resource.RLIMIT_CPU, math.ceil(used) + limits.cpu_seconds)
     answer: Answer = {}
-    error, last = None, False
+    error, last, text = None, False, ""
     try:
-        answer = CALLS[head["call"]](payload.decode(), **head["arguments"])
+        answer = CALLS[str(head["call"])](payload, **mapping(head["arguments"]))
         text = json.dumps({key: answer[key] for key in answer if key != "info"})
     except QuantumError as refused:
         error = str(refused)
@@ -96,7 +95,7 @@ def answered(request: bytes) -> tuple[bytes, bool]:
     largest = _peak_bytes()
     told: Answer = {"last": last or largest > KEPT_BYTES}
     told |= {"error": error} if error else {"info": answer.get("info", {})}
-    return f"{json.dumps(told)}\n{'' if error else text}".encode(), bool(told["last"])
+    return told, "" if error else text
 
 
 def run(

@@ -8,7 +8,6 @@ its jobs end by themselves.
 from __future__ import annotations
 
 import atexit
-import json
 import os
 import signal
 import subprocess
@@ -21,9 +20,11 @@ from functools import cache
 from multiprocessing import Pipe
 
 from sf_quantum.errors import InputError, QuantumError
-from sf_quantum.files import JSON
+from sf_quantum.files import JSON, mapping
 from sf_quantum.qpu.jobs import Result
+from sf_quantum.service.device import messages
 from sf_quantum.service.device.limits import ComputeLimits
+from sf_quantum.service.device.messages import Message
 from sf_quantum.service.domain.jobs import Kind
 
 MODULE = "sf_quantum.service.device.computing"
@@ -96,23 +97,26 @@ def ask(
     payload: str,
     give_up: Callable[[], bool],
     limits: ComputeLimits | None = None,
+    *,
+    more: str = "",
 ) -> Result | None:
     """Call a function of :mod:`.computing` in a process; blocks.
 
     :param give_up: polled; if true, the process is killed
+    :param more: what the function gets after the payload
     :returns: ``None`` if it was given up
     :raises InputError: with the reason why there is no result
     """
     limits = limits or ComputeLimits()
-    head = {"call": call, "arguments": {**arguments}, "limits": limits.model_dump()}
+    head: dict[str, JSON] = {"call": call, "arguments": {**arguments}}
+    head["limits"] = limits.model_dump()
     processes = _processes()
     process, reusable = processes.take(about := hash(payload)), False
     try:
-        answer = process.ask(f"{json.dumps(head)}\n{payload}".encode(), give_up)
+        answer = process.ask(give_up, head, payload, more)
         if answer is None:
             return None
-        line, _, text = answer.partition(b"\n")
-        told = json.loads(line)
+        told, text = answer
         reusable = not told["last"]
         process.known.append(about)
     except EOFError:
@@ -121,8 +125,8 @@ def ask(
     finally:
         (processes.put_back if reusable else processes.replace)(process)
     if error := told.get("error"):
-        raise InputError(error)
-    return Result(text.decode(), told["info"])
+        raise InputError(str(error))
+    return Result(text, mapping(told["info"]))
 
 
 def start(kinds: Sequence[Kind] = ()) -> None:
@@ -170,8 +174,8 @@ class _Process:
         os.close(lifeline)
         self._warming = bool(kinds)
         if kinds:
-            head = {"call": "warm", "arguments": {"kinds": [*kinds]}, "limits": {}}
-            self._connection.send_bytes(f"{json.dumps(head)}\nnull".encode())
+            head: dict[str, JSON] = {"call": "warm", "arguments": {"kinds": [*kinds]}}
+            messages.send(self._connection, {**head, "limits": {}})
 
     @property
     def alive(self) -> bool:
@@ -181,7 +185,9 @@ class _Process:
     def status(self) -> int:
         return self._popen.wait()
 
-    def ask(self, request: bytes, give_up: Callable[[], bool]) -> bytes | None:
+    def ask(
+        self, give_up: Callable[[], bool], head: Mapping[str, JSON], *texts: str
+    ) -> Message | None:
         """Send a request; ``None`` if it was given up.
 
         :raises EOFError: if the process ends before its answer
@@ -191,16 +197,16 @@ class _Process:
                 if self._receive(give_up) is None:
                     return None
                 self._warming = False
-            self._connection.send_bytes(request)
+            messages.send(self._connection, head, *texts)
             return self._receive(give_up)
         except ConnectionError as error:
             raise EOFError from error
 
-    def _receive(self, give_up: Callable[[], bool]) -> bytes | None:
+    def _receive(self, give_up: Callable[[], bool]) -> Message | None:
         while not self._connection.poll(POLL_SECONDS):
             if give_up():
                 return None
-        return self._connection.recv_bytes()
+        return messages.receive(self._connection)
 
     def end(self) -> None:
         self._popen.kill()

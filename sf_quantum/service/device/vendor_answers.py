@@ -159,7 +159,12 @@ class VendorAnswers:
         for attempt in range(CHECKS):
             try:
                 answer = processes.ask(
-                    "verify", arguments, task.payload + text, lambda: False, LIMITS
+                    "verify",
+                    arguments,
+                    task.payload,
+                    lambda: False,
+                    LIMITS,
+                    more=text,
                 )
             except InputError as error:
                 if attempt + 1 == CHECKS:
