@@ -45,11 +45,21 @@ def client(url: str, folder: Path, name: str = "emulator") -> IqmServer:
     return made
 
 
+def import_packages(vendor: EmulatedDevice) -> None:
+    """Check a circuit, so that the process for checks has imported Qiskit.
+
+    On a busy machine, that may take longer than the client waits for the answer to a
+    submission, and a job whose submission is not answered cannot be found at IQM.
+    """
+    vendor.check("circuit", "qubit q; bit c = measure q;", {"num_reads": 1})
+
+
 @pytest.fixture(scope="module")
 def service() -> Iterator[RunningService]:
     device = EmulatedDevice(
         technology="superconducting", qubits=5, shots=1000, time_scale=0
     )
+    import_packages(device)
     with running_service(device, tcp=True) as running:
         yield running
 
@@ -112,6 +122,7 @@ def test_a_register_has_the_qubits_out_of_service_too(tmp_path: Path) -> None:
         out_of_service=frozenset({1}),
         time_scale=0,
     )
+    import_packages(vendor)
     text = "qubit[5] q; bit c; x q[4]; c = measure q[4];"
     with running_service(vendor, tcp=True) as service:
         client(service.url, tmp_path)
