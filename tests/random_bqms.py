@@ -4,22 +4,30 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from fractions import Fraction
-from itertools import pairwise, product
+from itertools import combinations, pairwise, product
 from random import Random
 
+import numpy
 from dimod import BinaryQuadraticModel, SampleSet, Vartype
 
 #: fractions of the annealing of :func:`boltzmann`'s tests are those of this schedule
 _SCALES = (1.0, 1e-3, 1e6)
 
 
-def random_bqm(number: int, variables: int = 6) -> BinaryQuadraticModel:
+def random_bqm(
+    number: int,
+    variables: int = 6,
+    graph: Mapping[int, Collection[int]] | None = None,
+) -> BinaryQuadraticModel:
     """Return a random BQM; each number makes another.
 
     There are spins and binaries, biases that are integers, fractions of a power of two or
     neither, offsets, variables without a bias, and ones that no other interacts with.
+
+    :param graph: neighbours of each qubit; if given, the variables are connected qubits,
+        and only coupled ones interact
     """
     random = Random(number)
     vartype = (Vartype.SPIN, Vartype.BINARY)[number % 2]
@@ -30,19 +38,36 @@ def random_bqm(number: int, variables: int = 6) -> BinaryQuadraticModel:
         return scale * random.choice((integer, quarter, random.uniform(-2, 2)))
 
     names: list[str | int] = [*range(variables)]
-    if number % 4 > 1:
+    if graph is not None:
+        names = [*_connected(random, graph, variables)]
+    elif number % 4 > 1:
         names = [f"x{n}" for n in random.sample(range(variables), variables)]
     bqm = BinaryQuadraticModel(vartype)
     for name in names:
         bqm.add_variable(name, bias() if random.randrange(4) else 0.0)
-    for first, second in pairwise(names):
+    pairs = [*pairwise(names)]
+    if graph is not None:
+        coupled = combinations([*map(int, names)], 2)
+        pairs = [(one, other) for one, other in coupled if other in graph[one]]
+    for first, second in pairs:
         if random.randrange(4):
             bqm.add_quadratic(first, second, bias())
-    for _ in range(variables // 2):
+    for _ in range(variables // 2 if graph is None else 0):
         bqm.add_quadratic(*random.sample(names, 2), bias())
     if random.randrange(2):
         bqm.offset = random.choice((0.1, 1e6 + 0.1, -7.0)) * scale
     return bqm
+
+
+def _connected(
+    random: Random, graph: Mapping[int, Collection[int]], number: int
+) -> list[int]:
+    """Choose qubits each of which is coupled to one before it."""
+    chosen = [random.choice(sorted(graph))]
+    while len(chosen) < number:
+        near = {one for qubit in chosen for one in graph[qubit]} - {*chosen}
+        chosen.append(random.choice(sorted(near)))
+    return chosen
 
 
 def energy(bqm: BinaryQuadraticModel, state: Mapping[str | int, int]) -> Fraction:
@@ -94,3 +119,33 @@ def boltzmann(bqm: BinaryQuadraticModel, beta: float) -> dict[str, float]:
     weights = {bits: math.exp(-beta * (e - least)) for bits, e in energies.items()}
     total = math.fsum(weights.values())
     return {bits: weight / total for bits, weight in weights.items()}
+
+
+def annealed(
+    bqm: BinaryQuadraticModel,
+    betas: Sequence[float],
+    start: Mapping[str | int, int] | None = None,
+) -> dict[str, float]:
+    """Return the probabilities of the states after an annealing, keyed as in boltzmann().
+
+    The distribution is multiplied by the transition probabilities of Metropolis's rule,
+    for each variable in the order of the BQM, once per inverse temperature.
+
+    :param start: state of all reads; by default each state is as likely as another
+    """
+    every = [*states(bqm)]
+    energies = numpy.array([float(energy(bqm, state)) for state in every])
+    shares = numpy.full(len(every), 1 / len(every))
+    if start is not None:
+        shares = numpy.array([float(state == start) for state in every])
+    index = numpy.arange(len(every))
+    variables = len(bqm.variables)
+    for beta in betas:
+        for variable in range(variables):
+            # states() counts in binary, and its first variable is the highest bit
+            flipped = index ^ (1 << (variables - 1 - variable))
+            rise = numpy.maximum(energies[flipped] - energies, 0.0)
+            moving = shares * numpy.exp(-beta * rise)
+            shares = shares - moving + moving[flipped]
+    bits = ["".join("1" if value > 0 else "0" for value in s.values()) for s in every]
+    return dict(zip(bits, shares.tolist(), strict=True))

@@ -2,10 +2,11 @@
 
     OMP_NUM_THREADS=1 python -m tests.benchmarks.references [--number 100]
 
-Experiments run on an ideal device and on one with noise; BQMs, by a service's list, on an
-annealer with noise and without, and in a pause of the annealing, whose states have
-Boltzmann's distribution. Rows of the documentation's table are printed; it ends with 1 if
-there is a difference.
+Experiments run on an ideal device and on one with noise; BQMs on an annealer with noise and
+without, by a service's list and by D-Wave's client over SAPI, and in a pause of the
+annealing, whose states have Boltzmann's distribution: in this process, and over SAPI by the
+parameter ``anneal_schedule``. Rows of the documentation's table are printed; it ends with 1
+if there is a difference.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from sf_quantum.service.device.emulator.device import EmulatedDevice
 from tests.distributions import LEAST, p_value
 from tests.photonic_experiments import probabilities, random_experiment
 from tests.random_bqms import boltzmann, random_bqm, wrong_energies
+from tests.sapi_bqms import schedule_p_value, solver, wrong_over_sapi
 from tests.service import running_service
 
 # other ones than those of the tests, which are the first
@@ -94,6 +96,21 @@ def pauses(number: int) -> Iterator[float]:
         yield p_value(counts, boltzmann(bqm, hot * (cold / hot) ** s))
 
 
+def sapi_energies(number: int, noise: float) -> int:
+    """Sample BQMs of qubits over SAPI, and return how many samples have a wrong energy."""
+    with solver(noise) as annealer:
+        return sum(
+            len(wrong_over_sapi(annealer, one)) for one in range(FIRST, FIRST + number)
+        )
+
+
+def sapi_schedules(number: int) -> Iterator[float]:
+    """Yield the p value of each BQM's states after an annealing as asked for over SAPI."""
+    with solver() as annealer:
+        for one in range(FIRST, FIRST + number):
+            yield schedule_p_value(annealer, one)
+
+
 def main() -> None:
     """Print the rows."""
     parser = argparse.ArgumentParser()
@@ -105,16 +122,19 @@ def main() -> None:
         ("photons, ideal", photons(number, 0.0)),
         ("photons, with noise", photons(number, 1.0)),
         ("BQMs, in a pause", pauses(number)),
+        ("BQMs over SAPI, random schedules", sapi_schedules(number)),
     ):
         found = [*values]
         differ = sum(p < LEAST for p in found)
         differences += differ
         print(f"| {name} | {number} | {number} | {min(found):.2g} | {differ} |")
-    for name, noise in (
-        ("BQMs, energies", 0.0),
-        ("BQMs, energies, with noise", 1.0),
+    for name, count, noise in (
+        ("BQMs, energies", energies, 0.0),
+        ("BQMs, energies, with noise", energies, 1.0),
+        ("BQMs over SAPI, energies", sapi_energies, 0.0),
+        ("BQMs over SAPI, energies, with noise", sapi_energies, 1.0),
     ):
-        differ = energies(number, noise)
+        differ = count(number, noise)
         differences += differ
         print(f"| {name} | {number} | {number} | - | {differ} |", flush=True)
     sys.exit(bool(differences))

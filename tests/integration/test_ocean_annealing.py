@@ -15,6 +15,8 @@ import pytest
 from sf_quantum.files import JSON
 from sf_quantum.service.device.emulator.annealing import FLUX
 from sf_quantum.service.device.emulator.device import EmulatedDevice
+from tests import sapi_bqms
+from tests.distributions import LEAST
 from tests.service import RunningService, running_service
 
 if TYPE_CHECKING:
@@ -401,3 +403,16 @@ def test_parameters_and_properties_are_those_of_a_real_annealer(
     assert {tuple(ranges[qubit]) for qubit in solver.nodes} == {(-0.5, 0.5)}
     assert solver.has_anneal_schedule
     assert solver.has_flux_biases
+
+
+@pytest.mark.parametrize("noise", [0.0, 1.0], ids=["ideal", "noisy"])
+def test_random_bqms_have_their_energies(noise: float) -> None:
+    with sapi_bqms.solver(noise) as annealer:
+        for number in range(8):
+            assert not sapi_bqms.wrong_over_sapi(annealer, number)
+
+
+def test_random_schedules_have_their_distributions() -> None:
+    with sapi_bqms.solver() as annealer:
+        for number in range(4):
+            assert sapi_bqms.schedule_p_value(annealer, number) > LEAST
