@@ -79,7 +79,12 @@ class Run:
         try:
             until(lambda: not self._project.processes(), "the processes to end")
         except TimeoutError:
-            pytest.fail("\n".join(map(str, self._project.commands(""))))
+            left = [
+                f"{one} {one.cmdline()} {one.environ().get('SLURM_JOB_NAME')}"
+                for one in self._project.processes()
+            ]
+            told = self._lab.output("scontrol", "-o", "show", "jobs")
+            pytest.fail("\n".join([*left, told, self._project.log]))
         until(lambda: not self._project.leftovers(), "the files to go")
 
 
