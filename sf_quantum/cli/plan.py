@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from sf_quantum.cli.arguments import checked, picture
 from sf_quantum.errors import InputError
-from sf_quantum.files import JSON, check_writable
+from sf_quantum.files import JSON, check_writable, mapping
 
 if TYPE_CHECKING:
     from sf_quantum.planning.comparison import Comparison, Objective
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from sf_quantum.planning.experiment import Result
     from sf_quantum.planning.plan import Plan
     from sf_quantum.planning.strategy_map import Cell
+    from sf_quantum.planning.workflow import WorkflowPlan
     from sf_quantum.planning.workload import Workload
 
 OBJECTIVES = ("wall", "node-seconds", "cost", "energy")
@@ -51,6 +52,11 @@ _COLUMNS: Mapping[str, tuple[str, float]] = {
 def _bound(text: str) -> tuple[str, float]:
     measure, _, factor = text.partition("=")
     return measure, float(factor)
+
+
+def _nodes(text: str) -> tuple[str, int]:
+    partition, _, nodes = text.rpartition("=")
+    return partition, int(nodes)
 
 
 def _bounds(given: Sequence[tuple[str, float]]) -> dict[str, float]:
@@ -102,16 +108,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add(
         "--minimise",
         metavar="MEASURE[=WEIGHT],...",
-        default="wall",
         type=checked(
             _weights,
             f"one of {', '.join(OBJECTIVES)}, or several with weights above 0, as in "
             "wall=1,node-seconds=0.2",
             _are_weights,
         ),
-        help="recommend the strategy with the least wall (the default), node-seconds, "
-        "cost or energy, or with the least weighted sum of several, each relative to its "
-        "least",
+        help="recommend the strategy with the least wall, node-seconds, cost or energy, or "
+        "with the least weighted sum of several, each relative to its least (default: the "
+        "cheapest, by cost if there are prices and else by node-seconds, within 10 %% of the "
+        "least wall; with --at-most, wall)",
     )
     add(
         "--at-most",
@@ -148,6 +154,20 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="stop simulating the map after so many minutes (default: "
         f"{MAP_MINUTES}); what is left stays blank",
     )
+    add(
+        "--nodes",
+        metavar="PARTITION=N",
+        action="append",
+        default=[],
+        type=checked(
+            _nodes,
+            "a partition and its number of nodes, as in compute=16",
+            lambda told: told[0] != "" and told[1] > 0,
+        ),
+        help="for a StreamFlow file: the nodes that a partition has, which no allocation "
+        "exceeds (default: as sinfo says, if the file uses the Slurm of this host); may be "
+        "repeated",
+    )
     add("--json", action="store_true", help="print all figures as JSON")
 
 
@@ -155,16 +175,16 @@ def run(args: argparse.Namespace) -> int:
     """Simulate the strategies of a workload file, or of a StreamFlow file."""
     from sf_quantum.planning import plan as plans
     from sf_quantum.planning import reading, strategy_map
-    from sf_quantum.planning.comparison import Objective, compare
+    from sf_quantum.planning.comparison import compare
 
-    plan = plans.load(args.file, args.journal)
+    plan = plans.load(args.file, args.journal, dict(args.nodes))
     workload = plan.workload
     recorded = reading.recorded(workload, args.file)
     if args.save is not None:
         plan.save(args.save)
     if args.repetitions is not None:
         workload = workload.model_copy(update={"repetitions": args.repetitions})
-    objective = Objective(args.minimise, _bounds(args.at_most))
+    objective = _objective(args, workload)
     if args.map_minutes is not None and args.map is None:
         raise InputError("--map-minutes: only with --map")
     cells: list[Cell] = []
@@ -179,7 +199,10 @@ def run(args: argparse.Namespace) -> int:
     except InputError as error:
         raise InputError(f"{args.file}: {error}") from error
     if args.json:
-        content = {"weights": args.minimise, **_json(plan, workload, recorded, found)}
+        content = {
+            "weights": dict(objective.weights),
+            **_json(plan, workload, recorded, found),
+        }
         if cells:
             content["map"] = [cell.to_json() for cell in cells]
         print(json.dumps(content, indent=2))
@@ -188,6 +211,15 @@ def run(args: argparse.Namespace) -> int:
     if cells:
         _draw(args.map, cells, workload, objective, args.file.stem)
     return 0
+
+
+def _objective(args: argparse.Namespace, workload: Workload) -> Objective:
+    """What the user asks for, or the default."""
+    from sf_quantum.planning.comparison import Objective, cheapest
+
+    if args.minimise or args.at_most:
+        return Objective(args.minimise or {"wall": 1.0}, _bounds(args.at_most))
+    return cheapest(workload)
 
 
 def _with_progress(cells: Iterator[Cell]) -> Iterator[Cell]:
@@ -241,7 +273,7 @@ def _json(
         "sources": plan.sources.to_json(),
         "current": None if plan.current is None else plan.current.name,
         "strategies": [result.to_json() for result in found.results],
-        "left_out": dict(found.left_out),
+        "left_out": {**plan.left_out, **found.left_out},
         "recorded": [
             {"file": load.file, "jobs": len(load), "left_out": dict(load.left_out)}
             for load in recorded
@@ -256,18 +288,32 @@ def _text(plan: Plan, recorded: Sequence[Load], found: Comparison) -> list[str]:
 
     recommended = found.recommended
     text = [*_table(found.results), ""]
-    text += [f"left out: {name} {why}" for name, why in found.left_out.items()]
+    left_out = {**plan.left_out, **found.left_out}
+    text += [f"left out: {name} {why}" for name, why in left_out.items()]
     text += [
         f"{load.file}: jobs left out: {described(load.left_out)}"
         for load in recorded
         if load.left_out
     ]
-    text += [f"recommended: {recommended.sentence()}"]
+    text += [f"recommended: {recommended.sentence()}", recommended.costs()]
     text += _change(plan, recommended.best, found.results)
     text += ["", *(f"  {line}" for line in plan.lines(recommended.best.strategy))]
     if known := plan.sources.lines(plan.workload):
         text += ["", *known]
+    if plan.flow is not None:
+        text += [*_sizes(plan.flow)]
     return text
+
+
+def _sizes(flow: WorkflowPlan) -> Iterator[str]:
+    """Say which sizes of partitions the plan keeps to."""
+    if flow.site:
+        sizes = ", ".join(f"{name} {nodes}" for name, nodes in flow.site.items())
+        yield f"nodes of the site's partitions: {sizes}"
+    used = mapping(flow.workload["partitions"])
+    if unknown := [name for name in used if name not in flow.site]:
+        given = " ".join(f"--nodes {name}=N" for name in unknown)
+        yield f"sizes that are not known, of which any is taken for granted: {given}"
 
 
 def _change(plan: Plan, best: Result, results: Sequence[Result]) -> list[str]:

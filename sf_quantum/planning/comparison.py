@@ -10,6 +10,7 @@ from sf_quantum.planning import experiment
 from sf_quantum.planning.drawing import Load
 from sf_quantum.planning.experiment import WEIGHTED, Result
 from sf_quantum.planning.recommendation import Recommendation, recommend, weigh
+from sf_quantum.planning.streamflow import not_granted
 from sf_quantum.planning.workload import Workload
 
 # what makes a measure comparable
@@ -29,6 +30,21 @@ class Objective:
 
     weights: Mapping[str, float] = field(default_factory=lambda: {"wall": 1.0})
     bounds: Mapping[str, float] = field(default_factory=dict)
+
+
+#: the default recommendation is the cheapest strategy within so many times the least wall time
+WITHIN = 1.1
+
+
+def cheapest(workload: Workload) -> Objective:
+    """The objective unless the user names one: the least cost, near the least wall time.
+
+    The cost is that of the prices, if the workload has any, and else node-seconds.
+    """
+    priced = any(one.price for one in workload.partitions.values())
+    priced |= any(one.price or one.lease_price for one in workload.qpus.values())
+    measure = "cost" if priced else "node-seconds"
+    return Objective({measure: 1.0}, {"wall": WITHIN})
 
 
 @dataclass(frozen=True)
@@ -55,7 +71,8 @@ def compare(
     results: list[Result] = []
     left_out: dict[str, str] = {}
     for strategy in workload.strategies:
-        found = experiment.run(workload, strategy, recorded)
+        why = not_granted(workload, strategy)
+        found = why or experiment.run(workload, strategy, recorded)
         if isinstance(found, str):
             left_out[strategy.name] = found
         else:

@@ -9,7 +9,7 @@ from pathlib import Path
 from sf_quantum import yaml
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON, mapping, replacing
-from sf_quantum.planning import reading
+from sf_quantum.planning import reading, site_nodes
 from sf_quantum.planning.measured import fitting, journals, sources
 from sf_quantum.planning.measured.fitting import Fit
 from sf_quantum.planning.measured.sources import Sources
@@ -34,6 +34,11 @@ class Plan:
     workload: Workload
     sources: Sources
     flow: WorkflowPlan | None = None
+
+    @property
+    def left_out(self) -> Mapping[str, str]:
+        """Strategies that the site cannot grant, and why."""
+        return {} if self.flow is None else self.flow.left_out
 
     @property
     def current(self) -> Strategy | None:
@@ -70,8 +75,13 @@ class Plan:
             file.write(text.encode())
 
 
-def load(file: Path, paths: Sequence[Path]) -> Plan:
+def load(
+    file: Path, paths: Sequence[Path], nodes: Mapping[str, int] | None = None
+) -> Plan:
     """Read a workload file or a StreamFlow file.
+
+    :param nodes: of the site's partitions, for a StreamFlow file; those that are not given
+        are asked of the Slurm of this host, if the file uses that
 
     :param paths: journals, or folders of journals; without them, those of a StreamFlow
         file are its own
@@ -80,7 +90,9 @@ def load(file: Path, paths: Sequence[Path]) -> Plan:
     parsed = yaml.read(file, "a workload or a StreamFlow file")
     content = mapping(parsed)
     if is_streamflow(content):
-        return _streamflow_plan(file, content, paths)
+        return _streamflow_plan(file, content, paths, nodes or {})
+    if nodes:
+        raise InputError(f"--nodes: {file} has the nodes of its partitions itself")
     workload = reading.checked(parsed, file)
     if not paths:
         return Plan(file, content, workload, Sources())
@@ -91,9 +103,13 @@ def load(file: Path, paths: Sequence[Path]) -> Plan:
 
 
 def _streamflow_plan(
-    file: Path, content: Mapping[str, JSON], paths: Sequence[Path]
+    file: Path,
+    content: Mapping[str, JSON],
+    paths: Sequence[Path],
+    nodes: Mapping[str, int],
 ) -> Plan:
     flow = StreamFlowFile(file, content)
+    site = {**(site_nodes.partition_nodes() if flow.is_here else {}), **nodes}
     fit: Fit | None = None
     left_out: Mapping[str, int] = {}
     if paths:
@@ -101,7 +117,7 @@ def _streamflow_plan(
     elif own := _own_journals(file):
         runs = journals.read([own], file.resolve())
         fit, left_out = fitting.fit(runs), runs.left_out
-    plan = flow.plan(fit)
+    plan = flow.plan(fit, site)
     fitted = plan.workload
     if fit is not None:
         fitted = {**fitted, "overheads": sources.overheads(fit)}

@@ -63,6 +63,16 @@ class Recommendation:
         """Say why, with the figures."""
         return " ".join(filter(None, (self._why(), self._how_sure())))
 
+    def costs(self) -> str:
+        """Say what the strategy takes, and what the fastest one does."""
+        fastest = min(
+            (self.best, *self.others, *self.excluded), key=lambda one: one.mean("wall")
+        )
+        text = f"it takes {_taken(self.best)}"
+        if fastest is self.best:
+            return f"{text}; none is faster"
+        return f"{text}; the fastest, {fastest.strategy.name}, {_taken(fastest)}"
+
     def to_json(self) -> dict[str, JSON]:
         return {
             "strategy": self.best.strategy.name,
@@ -105,6 +115,14 @@ class Recommendation:
         if not names:
             return ""
         return f"More repetitions may show that it is {' or '.join(names)}."
+
+
+def _taken(result: Result) -> str:
+    nodes = figure(result.mean("node-seconds"))
+    text = f"{figure(result.mean('wall'))} s and {nodes} node-seconds"
+    if result.values("quantum-node-seconds") and result.mean("quantum-node-seconds"):
+        text += f", {figure(result.mean('quantum-node-seconds'))} on quantum nodes"
+    return text
 
 
 def weigh(results: Sequence[Result], weights: Mapping[str, float]) -> list[Result]:
@@ -156,9 +174,15 @@ def recommend(
     if not within:
         wanted = " and ".join(f"{name}={most:g}" for name, most in bounds.items())
         raise InputError(f"no strategy has at most {wanted}: allow more of one of them")
-    best, *others = sorted(within, key=lambda one: one.mean(objective))
+    best, *others = sorted(within, key=lambda one: _rank(one, objective))
     excluded = [one for one in results if one not in within]
     return Recommendation(objective, bounds, best, others, excluded)
+
+
+def _rank(result: Result, objective: str) -> tuple[float, ...]:
+    """The mean of the objective; what is as good is ranked by what else it takes."""
+    ties = (name for name in ("quantum-node-seconds", "wall") if result.values(name))
+    return (result.mean(objective), *map(result.mean, ties))
 
 
 def figure(value: float, digits: int = 3) -> str:

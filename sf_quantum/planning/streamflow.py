@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from sf_quantum import yaml
 from sf_quantum.files import JSON, mapping
+from sf_quantum.planning import site_nodes
 from sf_quantum.planning.simulation.strategies import (
     CoScheduled,
     Elastic,
@@ -54,6 +56,61 @@ def lines(workload: Workload, strategy: Strategy) -> list[str]:
         for service, options in services.items():
             found.append(f"  {service}: {yaml.dump_line(options)}")
     return found
+
+
+@dataclass(frozen=True)
+class _Components:
+    """What a reserved allocation holds, by service.
+
+    :param counts: of components
+    :param each: nodes of each of them
+    :param partitions: of them
+    """
+
+    counts: dict[str, int]
+    each: dict[str, int]
+    partitions: dict[str, str]
+
+
+def not_granted(workload: Workload, strategy: Strategy) -> str | None:
+    """Say why a partition cannot grant what the lines for a strategy reserve."""
+    if not isinstance(strategy, Reserved):
+        return None
+    for application in workload.applications.values():
+        granted = _granted(workload, _components(workload, application))
+        if isinstance(granted, str):
+            return granted
+    return None
+
+
+def _components(workload: Workload, application: ApplicationSettings) -> _Components:
+    held = _Components({}, {}, {})
+    for phase in application.phases:
+        if (service := _service(workload, application, phase)) is not None:
+            tasks = _tasks_at_once(workload, phase)
+            held.counts[service] = max(tasks, held.counts.get(service, 0))
+            nodes = phase.least or phase.nodes
+            held.each[service] = 1 if phase.qpu is not None else nodes
+            partition = phase.partition or workload.first_partition
+            if phase.qpu is not None:
+                partition = workload.qpus[phase.qpu].partition or partition
+            held.partitions[service] = partition
+    return held
+
+
+def _granted(workload: Workload, held: _Components) -> dict[str, int] | str:
+    """Lower what is held to what the partitions have, or say why that is too little."""
+    granted = dict(held.counts)
+    for name, partition in workload.partitions.items():
+        there = {s: n for s, n in held.counts.items() if held.partitions[s] == name}
+        fitting = site_nodes.fitting(there, held.each, partition.nodes)
+        if fitting is None:
+            needed = sum(held.each[service] for service in there)
+            return (
+                f"holds {needed} nodes of {name} at once, which has {partition.nodes}"
+            )
+        granted |= fitting
+    return granted
 
 
 def _vqpus(workload: Workload, strategy: Strategy) -> Iterator[str]:
@@ -105,13 +162,11 @@ def _allocation(
         options = kept.model_dump(exclude_defaults=True, exclude={"vqpus"})
         return {"strategy": "elastic", **options}
     if isinstance(strategy, CoScheduled | Reserved):
-        held: dict[str, JSON] = {}
-        for phase in application.phases:
-            if (service := _service(workload, application, phase)) is not None:
-                known = held.get(service)
-                tasks = _tasks_at_once(workload, phase)
-                held[service] = max(tasks, known if isinstance(known, int) else 0)
-        reserved: dict[str, JSON] = {"strategy": "reserved", "reserve": held}
+        components = _components(workload, application)
+        granted = _granted(workload, components)
+        if isinstance(granted, str):  # such a strategy is left out
+            granted = components.counts
+        reserved: dict[str, JSON] = {"strategy": "reserved", "reserve": {**granted}}
         quantum = [phase for phase in application.phases if phase.qpu is not None]
         if isinstance(strategy, Reserved) and quantum:
             last = quantum[-1].step

@@ -11,6 +11,7 @@ from pathlib import Path
 from sf_quantum import yaml
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON, listing, mapping
+from sf_quantum.planning import site_nodes
 from sf_quantum.planning.measured.fitting import Fit, FittedPhase
 from sf_quantum.planning.measured.sources import in_seconds
 from sf_quantum.planning.simulation.strategies import (
@@ -50,6 +51,8 @@ class WorkflowPlan:
     :param last_quantum: the last step on a QPU, and how often it runs; ``None``: there is none
     :param own: services with an ``allocation:`` of their own
     :param assumed: what neither the file nor its journals have
+    :param left_out: strategies that the site cannot grant, and why
+    :param site: nodes of the partitions, as far as they are known
     """
 
     workload: dict[str, JSON]
@@ -59,6 +62,8 @@ class WorkflowPlan:
     last_quantum: tuple[str, int] | None
     own: Sequence[str]
     assumed: Sequence[str]
+    left_out: Mapping[str, str]
+    site: Mapping[str, int]
 
     def allocation(self, strategy: Strategy) -> JSON:
         """Return the value of ``allocation:`` for a strategy."""
@@ -113,8 +118,31 @@ class StreamFlowFile:
                 "is made; bind one, or describe the phases in a workload file"
             )
 
-    def plan(self, fit: Fit | None) -> WorkflowPlan:
+    @property
+    def is_here(self) -> bool:
+        """Whether the Slurm of its deployments is that of this host."""
+        used = {target.deployment for _, target in self._bound()}
+        slurm = [
+            one
+            for name in used
+            if (one := mapping(self._deployments.get(name))).get("type") == _SLURM
+        ]
+        return bool(slurm) and all(map(self._wraps_this_host, slurm))
+
+    def _wraps_this_host(self, deployment: Mapping[str, JSON]) -> bool:
+        config = mapping(deployment.get("config"))
+        if config.get("slurmrestd") or config.get("clusters"):
+            return False
+        wrapped = deployment.get("wraps")
+        if isinstance(wrapped, dict):
+            wrapped = wrapped.get("deployment")
+        inner = mapping(self._deployments.get(str(wrapped)))
+        return wrapped is None or inner.get("type") == "local"
+
+    def plan(self, fit: Fit | None, site: Mapping[str, int]) -> WorkflowPlan:
         """Make a workload of the file.
+
+        :param site: nodes of the partitions, as far as they are known
 
         :param fit: of its journals; ``None``: durations are :data:`CLASSICAL_SECONDS` and
             :data:`QPU_SECONDS`
@@ -139,22 +167,32 @@ class StreamFlowFile:
         if fit is not None:
             application["repeats_spread"] = in_seconds(fit.repeats.spread)
         current = self._strategy(deployment, built)
+        reserved = _reserved(built, deployment, self._jobs_at_once(deployment))
+        left_out: dict[str, str] = {}
+        compared = _compared(current)
+        granted = _granted(built, reserved, site)
+        if isinstance(granted, str):
+            compared = [one for one in compared if not isinstance(one, Reserved)]
+            left_out[Reserved().name] = granted
+            granted = reserved
         return WorkflowPlan(
             {
-                "partitions": self._partitions(built, fit),
+                "partitions": self._partitions(built, fit, site),
                 "qpus": built.qpus,
                 "applications": {self.workflow: application},
                 "strategies": [
                     one.model_dump(exclude_defaults=True) | {"type": one.type}
-                    for one in _compared(current)
+                    for one in compared
                 ],
             },
             current,
             deployment,
-            _reserved(built, deployment, self._jobs_at_once(deployment)),
+            granted,
             _last_quantum(built, repeats),
             self._own(deployment),
             built.assumed,
+            left_out,
+            {name: site[name] for name in built.nodes if name in site},
         )
 
     def _bound(self) -> Iterator[tuple[str, _Target]]:
@@ -248,13 +286,16 @@ class StreamFlowFile:
             partition = _DEFAULT_PARTITION
         built.add(phase.step, target, keys, partition, phase.qpu, nodes=phase.nodes)
 
-    def _partitions(self, built: _Built, fit: Fit | None) -> dict[str, JSON]:
+    def _partitions(
+        self, built: _Built, fit: Fit | None, site: Mapping[str, int]
+    ) -> dict[str, JSON]:
         partitions: dict[str, JSON] = {}
         for name, nodes in built.nodes.items():
-            keys: dict[str, JSON] = {
-                "nodes": nodes,
-                "most_jobs": self._most_jobs(built, name),
-            }
+            most = self._most_jobs(built, name)
+            if name in site:
+                nodes = min(nodes, site[name])
+                most = max(1, min(most, nodes // built.least_nodes(name)))
+            keys: dict[str, JSON] = {"nodes": nodes, "most_jobs": most}
             queue = fit.queues.get(name) if fit is not None else None
             if queue is not None and queue.seconds:
                 keys["queue_seconds"] = in_seconds(queue.seconds)
@@ -316,6 +357,7 @@ class _BuiltPhase:
     tasks: int
     quantum: bool
     partition: str | None
+    nodes: int
 
 
 @dataclass
@@ -353,8 +395,12 @@ class _Built:
             known = self.nodes.get(partition, 0)
             self.nodes[partition] = max(known, tasks * nodes)
         self.phases.append(
-            _BuiltPhase(step, target, phase, tasks, qpu is not None, partition)
+            _BuiltPhase(step, target, phase, tasks, qpu is not None, partition, nodes)
         )
+
+    def least_nodes(self, partition: str) -> int:
+        """The nodes of the smallest job of a partition."""
+        return min(one.nodes for one in self.phases if one.partition == partition)
 
 
 def _compared(current: Strategy) -> list[Strategy]:
@@ -375,6 +421,26 @@ def _reserved(built: _Built, deployment: str, at_once: int) -> dict[str, int]:
             name = phase.target.service
             held[name] = max(held.get(name, 0), min(phase.tasks, at_once))
     return held
+
+
+def _granted(
+    built: _Built, reserved: Mapping[str, int], site: Mapping[str, int]
+) -> dict[str, int] | str:
+    """Lower what is reserved to what the partitions have, or say why that is too little."""
+    granted = dict(reserved)
+    for partition, most in site.items():
+        each: dict[str, int] = {}
+        for phase in built.phases:
+            name = phase.target.service
+            if phase.partition == partition and name in reserved:
+                each[name] = max(each.get(name, 0), phase.nodes)
+        there = {name: reserved[name] for name in each}
+        fitting = site_nodes.fitting(there, each, most)
+        if fitting is None:
+            needed = sum(each.values())
+            return f"holds {needed} nodes of {partition} at once, which has {most}"
+        granted |= fitting
+    return granted
 
 
 def _last_quantum(built: _Built, repeats: int) -> tuple[str, int] | None:
