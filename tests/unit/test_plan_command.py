@@ -41,7 +41,9 @@ def test_the_workload_of_the_paper(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", str(PAPER)]) == 0
     assert time.process_time() - began < 5
     text = capsys.readouterr().out
-    assert "recommended: per-step has the least node-seconds of those with at mo" in text
+    assert (
+        "recommended: per-step has the least node-seconds of those with at mo" in text
+    )
     assert "stated defaults, not measured on this site: step_seconds 0.2" in text
     below = text.split("deployment\n")[1].split("\n\n")[0]
     assert yaml.safe_load(below)["allocation"] == "per-step"
