@@ -316,6 +316,7 @@ def slurm(*command: str) -> str:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
+            errors="replace",
             timeout=SLURM_SECONDS,
         )
     except (OSError, subprocess.TimeoutExpired) as error:

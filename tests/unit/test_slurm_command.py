@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from sf_quantum.cli import main, slurm
+from sf_quantum.cli import main, slurm, slurm_state
 from sf_quantum.files import JSON
 from sf_quantum.service.domain.jobs import Identity
 from sf_quantum.service.http.auth import FixedIdentity
@@ -285,3 +285,7 @@ def test_a_job_that_slurm_does_not_list_is_refused(
 ) -> None:
     assert sfq("acquire", "9") == 75
     assert capsys.readouterr().err == "sfq slurm: squeue does not list job 9\n"
+
+
+def test_a_name_of_a_job_may_be_in_any_encoding() -> None:
+    assert slurm_state.slurm("printf", r"7 caf\351") == "7 caf\N{REPLACEMENT CHARACTER}"

@@ -125,6 +125,16 @@ def test_it_submits_once(commands: Commands, tmp_path: Path) -> None:
     assert (tmp_path / "sbatch.got").read_text() == "#!/bin/sh\n'$x\n"
 
 
+@pytest.mark.parametrize("told", ["42", "42;cluster"])
+def test_what_a_wrapper_prints_is_no_id(commands: Commands, told: str) -> None:
+    script = f"echo Project 7 has 100 h left; echo '{told}'; echo Since 1999: be kind"
+    commands.put("sbatch", f"cat >/dev/null; echo >>$0.tries; {script}")
+    assert commands.submit() == (f"{told}\n", 0)
+    # nor when it is asked again
+    assert commands.submit() == (f"{told}\n", 0)
+    assert commands.tries() == 1
+
+
 def test_a_job_whose_answer_was_lost_is_found_in_the_queue(commands: Commands) -> None:
     commands.put("sbatch", "echo >>$0.tries; exit 1")
     assert commands.submit() == ("", 1)

@@ -29,6 +29,9 @@ if [ -z "$id" ]; then
 {body}
 END-SBATCH-{key}
 ) || exit
+  # what a site has in the place of sbatch may print lines of its own
+  told=$(echo "$id" | sed -n '/^[0-9][0-9]*\\(;[A-Za-z0-9_.-]*\\)\\{{0,1\\}}$/p' | tail -n 1)
+  id=${{told:-$id}}
 fi
 echo "$id" >"$f"id
 echo "$id"
