@@ -73,6 +73,15 @@ def record_wait(job: str, qpu: str, status: str, reason: str, seconds: float) ->
         run.write("lease", job=job, qpu=qpu, status=status, **fields)
 
 
+def record_start(job: str, qpu: str, status: str, seconds: float) -> None:
+    """Write into the run's journal that a job waits for a QPU to be started, or did.
+
+    :param status: ``waiting`` or ``started``
+    """
+    if (run := journal.current()) is not None:
+        run.write("start", job=job, qpu=qpu, status=status, seconds=seconds)
+
+
 def unused_message(job: str, qpu: str) -> str:
     """Explain why a job whose command succeeded has failed."""
     return (

@@ -239,11 +239,11 @@ class QuantumConnector(LocationWrapper, ABC):
     async def _lease(
         self, invocation: Invocation, name: str, job_hints: JobHints
     ) -> _LeasedJob:
-        began = time.monotonic()
         if self._access is None:
             raise WorkflowExecutionException(f"QPU {self.qpu} is not deployed.")
         # cancelling one job must not stop the service that the others use
-        pool = await asyncio.shield(self._access)
+        pool = await self._started(name, self._access)
+        asked = time.monotonic()
         try:
             lease = await self._acquire(pool, name, job_hints)
         except LeaseFailure as error:
@@ -259,13 +259,25 @@ class QuantumConnector(LocationWrapper, ABC):
             posixpath.join(invocation.workdir or "/tmp", f".sfq-{uuid.uuid4().hex}"),
             pool,
             lease,
-            time.monotonic() - began,
+            time.monotonic() - asked,
         )
         self._leased.add(job)
         record = journal.current()
         if record is not None and self._give_back not in record.before_end:
             record.before_end.append(self._give_back)
         return job
+
+    async def _started(self, job: str, access: asyncio.Future[LeasePool]) -> LeasePool:
+        """Wait until the QPU can be used, which is not a wait for a lease."""
+        began = time.monotonic()
+        if access.done():
+            return access.result()
+        qpu_jobs.record_start(job, self.qpu, "waiting", 0.0)
+        try:
+            return await asyncio.shield(access)
+        finally:
+            seconds = time.monotonic() - began
+            qpu_jobs.record_start(job, self.qpu, "started", seconds)
 
     async def _acquire(
         self, pool: LeasePool, job: str, job_hints: JobHints

@@ -18,6 +18,8 @@ seconds) and ``event``::
           error (the last lines of its errors, or the message of StreamFlow)
     lease a job waits for a lease of a QPU, or no longer does: job, qpu, status (waiting,
           granted, given-up), reason (why it waits or waited), seconds (waited so far)
+    start a job waits for a QPU that is being started, or no longer does: job, qpu, status
+          (waiting, started), seconds (waited so far)
     decision  the target of an attempt of a quantum candidate: job, step, tag, attempt,
           quantum, targets, reason, brief (in a few words why it is not of the preferred
           kind, else empty), mixed (what the filter says of jobs on both kinds: refuse, warn

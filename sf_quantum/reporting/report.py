@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TextIO
@@ -30,6 +31,8 @@ NUMBERS = ("waited", "ran", "attempt", "score")
 LOST = "lost"
 # a wait is mentioned from this on
 SHOWN_SECONDS = 1.0
+# of a host, in place of its name
+_ADDRESS = re.compile(r"[\d.:]+|.*:.*:.*")
 ERASE = "\r\x1b[K"
 RUNNING, REUSED = "running", "reused"
 #: how a run has ended, by its status
@@ -54,6 +57,7 @@ class JobAttempt:
     :param brief: why these are not of the preferred kind, in a few words
     :param mixed: what its filter says of jobs on both kinds: refuse, warn or allow
     :param waits: seconds that it waited with its location, by what it waited for
+    :param pending: the time since which it waits, by what it waits for now
     :param exit_code: of a failed command
     :param error: the last lines of a failed attempt's errors
     :param reused_from: the earlier run whose outputs are the job's, which was not run
@@ -78,6 +82,7 @@ class JobAttempt:
     mixed: str = ""
     qpu_jobs: list[Event] = field(default_factory=list)
     waits: dict[str, float] = field(default_factory=dict)
+    pending: dict[str, float] = field(default_factory=dict)
     exit_code: int | None = None
     error: str = ""
     reused_from: str | None = None
@@ -143,6 +148,16 @@ class JobAttempt:
         durations = {"waited": self.waited, "ran": self.ran}
         return {**asdict(self), **durations, "remedy": self.remedy}
 
+    @property
+    def state(self) -> str:
+        """Its status; a job that has a location may still wait there."""
+        return "waiting" if self.pending and self.status == RUNNING else self.status
+
+    def got(self, what: str, at: float) -> None:
+        """Count the wait for something that it has got, or waits for no longer."""
+        if (since := self.pending.pop(what, None)) is not None:
+            _wait(self, what, at - since)
+
     def update(self, event: Event) -> None:
         """Apply a change of the job's status."""
         status = str(event["status"])
@@ -155,6 +170,8 @@ class JobAttempt:
             self.started = number(event["time"])
         elif status in ENDS:
             self.ended = self.ended or number(event["time"])
+            for what in [*self.pending]:
+                self.got(what, self.ended)
             if status == REUSED:
                 self.started = self.ended
         # the recovery of an attempt means that it failed; the retry is another attempt
@@ -190,10 +207,8 @@ class _AttemptLog:
             case "slurm" if event["started"] is not None:
                 waited = number(event["started"]) - number(event["submitted"])
                 _wait(latest, "nodes", waited)
-            case "lease":
-                if event["status"] != "waiting":
-                    _wait(latest, f"a lease of {event['qpu']}", event["seconds"])
-                return latest
+            case "lease" | "start" | "allocation":
+                return _waited(latest, event)
             case "failure":
                 latest.exit_code = _exit_code(event["exit_code"])
                 latest.error = str(event["error"])
@@ -301,7 +316,9 @@ def _ended(status: str) -> str:
 
 def cells(rows: list[JobAttempt]) -> list[tuple[str, ...]]:
     """The cells of the table, its header first, without columns that are empty."""
-    columns = zip(HEADER, *map(_cells, rows), strict=True)
+    short = _short_names({row.location for row in rows})
+    texts = (_cells(row, short.get(row.location, "")) for row in rows)
+    columns = zip(HEADER, *texts, strict=True)
     shown = [c for c in columns if c[0] not in ("score", "why") or any(c[1:])]
     return list(zip(*shown, strict=True))
 
@@ -450,7 +467,11 @@ class LiveProgress:
     def show(self, text: str) -> None:
         """Write a line of :func:`progress`, which must be escaped."""
         status, _, job = text.partition(" ")
-        name, write = " ".join(job.split()[:2]), self._stream.write
+        # a step, and its iteration if it has one
+        name, write = (
+            re.split(" (?:on|for|failed) ", f"{job.strip()} ")[0],
+            self._stream.write,
+        )
         if self._live and status == RUNNING:
             self._running[name] = job.strip()
         else:
@@ -478,6 +499,12 @@ def _change(row: JobAttempt, event: Event) -> str:
             return f"decided   {row.decision}"
         case "lease" if event["status"] == "waiting":
             return f"waiting   {job} for {event['qpu']}: {event['reason']}"
+        case "start" if event["status"] == "waiting":
+            return f"waiting   {job} for {event['qpu']}: it is being started"
+        case "allocation" if event["status"] == "requested":
+            return f"waiting   {job} for nodes of {row.target or row.location}"
+        case "lease" | "start" | "allocation" if row.state == RUNNING:
+            return _line(row)
         case "reuse" if row.reused_from is None:
             return f"again     {job}: {event['reason']}"
         case "job" if event["status"] in (RUNNING, *ENDS):
@@ -535,15 +562,37 @@ def _score(output: str | None) -> float | None:
     return float(score) if isinstance(score, int | float) else None
 
 
-def _cells(row: JobAttempt) -> tuple[str, ...]:
+def _short_names(locations: Collection[str]) -> dict[str, str]:
+    """Cut the hosts' names in locations to as many labels as distinguish all of them."""
+    parts = {one: [*one.split("/")[:-1], one.split("/")[-1]] for one in locations}
+    hosts = {host for names in parts.values() for host in names[-1].split(",")}
+    named = {host for host in hosts if "." in host and not _ADDRESS.fullmatch(host)}
+    labels = max((host.count(".") + 1 for host in named), default=1)
+    for count in range(1, labels + 1):
+        cut = {host: ".".join(host.split(".")[:count]) for host in named}
+        if len({*cut.values()} | (hosts - named)) == len(hosts):
+            break
+    return (
+        {
+            one: "/".join(
+                [*names[:-1], ",".join(cut.get(h, h) for h in names[-1].split(","))]
+            )
+            for one, names in parts.items()
+        }
+        if named
+        else {one: one for one in locations}
+    )
+
+
+def _cells(row: JobAttempt, location: str) -> tuple[str, ...]:
     return (
         row.step,
         row.round or "-",
-        row.location or "-",
+        location or "-",
         _seconds(row.waited),
         _seconds(row.ran),
         str(row.attempt),
-        row.status,
+        row.state,
         "" if row.score is None else f"{row.score:.4f}",
         row.remarks,
     )
@@ -552,6 +601,23 @@ def _cells(row: JobAttempt) -> tuple[str, ...]:
 def _wait(row: JobAttempt, what: str, seconds: JSON) -> None:
     if number(seconds) > 0:
         row.waits[what] = max(row.waits.get(what, 0.0), number(seconds))
+
+
+def _waited(row: JobAttempt, event: Event) -> JobAttempt | None:
+    """Apply the begin or the end of a wait; ``None`` if it tells nothing new."""
+    what = {"lease": "a lease of", "start": "the start of"}.get(str(event["event"]))
+    name = "nodes" if what is None else f"{what} {event['qpu']}"
+    at = number(event.get("at", event["time"]))
+    if event["status"] in ("waiting", "requested"):
+        row.pending.setdefault(name, at)
+        return row
+    waited = name in row.pending
+    if waited and "seconds" in event:
+        del row.pending[name]
+        _wait(row, name, event["seconds"])
+    else:
+        row.got(name, at)
+    return row if waited else None
 
 
 def _exit_code(value: JSON) -> int | None:

@@ -204,6 +204,12 @@ def test_tls_for_other_machines(
         done = subprocess.run(asked, capture_output=True, text=True)
         assert (done.returncode, done.stderr.count("\n")) == (2, 1)
         assert f"{service.url}: the certificate cannot be verified: " in done.stderr
+        assert "SSL_CERT_FILE" in done.stderr
+        plain = service.url.replace("https", "http")
+        asked = [_sfq(), "lease", "--url", plain, "--", "true"]
+        done = subprocess.run(asked, capture_output=True, text=True)
+        line = f"sfq lease: {plain}: speaks TLS only; use {service.url}\n"
+        assert (done.returncode, done.stderr) == (2, line)
         port = int(service.url.rpartition(":")[2])
         first = ssl.get_server_certificate(("localhost", port))
         subprocess.run(renew, check=True, capture_output=True)
@@ -212,7 +218,6 @@ def test_tls_for_other_machines(
             lambda: ssl.get_server_certificate(("localhost", port)) != first,
             "the new certificate",
         )
-        assert "SSL_CERT_FILE" in done.stderr
         monkeypatch.setenv("SSL_CERT_FILE", certificate)
         headers = bearer(tokens["ada"])
         assert service.ask("POST", "/v1/leases", {}, headers).status == 201

@@ -454,3 +454,58 @@ def test_a_failure_is_in_the_table_and_in_the_progress(
     lines = capsys.readouterr().out.splitlines()
     assert "  no such command" in lines
     assert lines[-1].startswith("run failed: ")
+
+
+def test_hosts_are_cut_to_what_distinguishes_them() -> None:
+    def shown(*hosts: str) -> list[str]:
+        rows = [JobAttempt("a", "0", [], [], 1, 0.0, f"site/s/{one}") for one in hosts]
+        return [line[2] for line in report.cells(rows)[1:]]
+
+    assert shown("n1.a.org", "n2.a.org,n3.a.org") == ["site/s/n1", "site/s/n2,n3"]
+    assert shown("n1.a.org", "n1.b.org") == ["site/s/n1.a", "site/s/n1.b"]
+    assert shown("n1.a.org", "n1") == ["site/s/n1.a", "site/s/n1"]
+    assert shown("10.0.0.1", "10.0.0.2") == ["site/s/10.0.0.1", "site/s/10.0.0.2"]
+
+
+def waits(*events: Event, end: str = "completed") -> list[Event]:
+    """A job that runs from 1 to 9 by StreamFlow's clock, with what it waits for."""
+
+    def job(time: float, status: str) -> Event:
+        return event(time, "/a", "0", status, deployment="q", locations=["q"])
+
+    return [
+        job(0.0, "waiting"),
+        job(1.0, "running"),
+        *({**one, "job": "/a/0", "qpu": "q"} for one in events),
+        job(9.0, end),
+        {"time": 9.0, "event": "end", "status": end},
+    ]
+
+
+LEASE: Event = {"event": "lease", "reason": "it is closed", "seconds": 0.0}
+START: Event = {"event": "start", "seconds": 0.0}
+NODES: Event = {"event": "allocation"}
+
+
+@pytest.mark.parametrize(
+    ("begin", "end", "line"),
+    [
+        ({**LEASE, "status": "waiting"}, {**LEASE, "status": "granted"}, "q: it is closed"),
+        ({**START, "status": "waiting"}, {**START, "status": "started"}, "q: it is being started"),
+        ({**NODES, "status": "requested", "at": 1.0}, {**NODES, "status": "granted", "at": 6.0}, "nodes of q"),
+    ],
+)  # fmt: skip
+def test_a_job_that_waits_is_not_running(begin: Event, end: Event, line: str) -> None:
+    events = waits({"time": 1.0, **begin}, {"time": 6.0, **end, "seconds": 5.0})
+    lines = [*report.progress(events)]
+    assert lines[:3] == [
+        "running   a on q",
+        f"waiting   a for {line}",
+        "running   a on q",
+    ]
+    assert lines[3] == "completed a on q in 3.0 s (waited 6.0 s)"
+    (row,) = report.collect(events[:3])
+    assert row.state == "waiting"
+    # one that never got it has not run
+    (row,) = report.collect(waits({"time": 1.0, **begin}, end="cancelled"))
+    assert (row.waited, row.ran) == (9.0, 0.0)
