@@ -1308,7 +1308,7 @@ def test_a_time_that_a_sampler_makes_up_is_not_billed(
     sampling: QpuDevice, monkeypatch: pytest.MonkeyPatch, told: float
 ) -> None:
     result = Result(info={"timing": {"qpu_seconds": told}})
-    monkeypatch.setattr(processes, "ask", lambda *_: result)
+    monkeypatch.setattr(processes, "ask", lambda *_, **__: result)
     job = sampling.submit(TASK)
     assert ended(sampling, job, TASK) == "Completed"
     assert sampling.result(job, TASK).qpu_seconds is None
