@@ -16,6 +16,7 @@ from sf_quantum.checking.document import FileProblem
 from sf_quantum.files import JSON, KeyPath, listing, mapping
 
 RESOURCES, DOCKER = "ResourceRequirement", "DockerRequirement"
+IMAGES = {"dockerPull", "dockerImageId", "$import"}
 NODES = "sfq.nodes"
 MEBIBYTE = 2**20
 
@@ -32,6 +33,7 @@ def check(
     for step, tool in process.commands.items():
         binding = bound(step)
         yield from _hardware(deployments, tool, step, binding)
+        yield from _image(tool)
         if binding is not None and DOCKER in tool.features:
             yield from _container(deployments, step, binding)
 
@@ -61,6 +63,14 @@ def _hardware(
                 right = f"write {has} or less, or bind the step elsewhere"
                 where: KeyPath = (*entry.where, key)
                 yield tool.document.problem(where, what, right)
+
+
+def _image(tool: Position) -> Iterator[FileProblem]:
+    """Find containers whose image StreamFlow cannot get."""
+    for entry in tool.requirements:
+        if entry.name == DOCKER and not IMAGES & mapping(entry.body).keys():
+            what = "StreamFlow needs dockerPull or dockerImageId"
+            yield tool.document.problem(entry.where, what, "name the image")
 
 
 def _container(

@@ -161,6 +161,8 @@ def unknown(declared: JSON, where: KeyPath) -> Iterator[tuple[KeyPath, str]]:
         if name not in (*WORDS, *STREAMS) and not any(c in name for c in "#:/."):
             yield where, name
     elif isinstance(declared, list):
+        if not declared:
+            yield where, "[]"
         for index, item in enumerate(declared):
             yield from unknown(item, (*where, index))
     elif isinstance(declared, dict) and "$import" not in declared:

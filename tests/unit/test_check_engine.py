@@ -129,3 +129,11 @@ def test_a_value_that_no_step_takes_is_a_remark() -> None:
     assert remarks() == [
         "job.yml:1: remark: one: no step takes this input; pass it to a step, or remove it"
     ]
+
+
+def test_a_container_without_an_image_is_refused() -> None:
+    edited("each.cwl", "hints: {}", "hints: {DockerRequirement: {dockerFile: x}}")
+    assert found() == [
+        "each.cwl:3: hints.DockerRequirement: StreamFlow needs dockerPull or "
+        "dockerImageId; name the image"
+    ]
