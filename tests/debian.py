@@ -32,6 +32,8 @@ _SETTINGS = {
 _MOUNTS = f"""
 set -e
 root=$1 clone=$2
+# StreamFlow looks for the mount of /
+mount --rbind "$root" "$root"
 mount -t proc proc "$root/proc"
 mount --rbind /sys "$root/sys"
 mount -t tmpfs -o mode=755 tmpfs "$root/dev"
