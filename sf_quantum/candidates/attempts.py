@@ -406,7 +406,7 @@ class Attempts:
             failed=failed,
             qubits=status.qubits,
             wait=wait,
-            seconds=times.total_seconds if times else None,
+            seconds=self._total_seconds(attempt, name, times),
             qpu_seconds=times.qpu_seconds if times else None,
             cost=self.cost(name) or 0.0,
             maintenance=status.maintenance_seconds,
@@ -485,6 +485,19 @@ class Attempts:
             f"{rounded(estimate[0])} QPU seconds ({rounded(estimate[1])} s elapsed) for a "
             f"job of {attempt.size.reads} reads"
         )
+
+    def _total_seconds(
+        self, attempt: Attempt, target: str, times: JobTimes | None
+    ) -> float | None:
+        """The time of a job from its start to its end, if it is known.
+
+        What the service says is the time on the device alone, which tells nothing of the
+        rest; such a target is tried once, as any that was never measured.
+        """
+        measured = self.history.times(attempt.step, target) is not None
+        if times is None or (not measured and target in attempt.estimates):
+            return None
+        return times.total_seconds
 
     def _reserve(self, step: str, target: str, times: JobTimes | None) -> None:
         """Reserve what running jobs of a step use, once that is known."""
