@@ -267,6 +267,7 @@ class QuantumTarget(TargetState):
     :param load: leases and queued jobs per vQPU
     :param wait_known: whether ``wait`` follows from what the service or this run's own jobs
         tell; else it is a guess, which excludes no target
+    :param max_wait: the longest that a job waits for it, if its wait is not known
     """
 
     qubits: int = 0
@@ -275,13 +276,14 @@ class QuantumTarget(TargetState):
     maintenance: float | None = None
     load: float = 0.0
     wait_known: bool = True
+    max_wait: float | None = None
 
     def within(self, max_wait: float | None) -> QuantumTarget:
         """This target for a job that waits so long; that is its wait if it is unknown."""
         if max_wait is None or (self.wait_known and self.wait is not None):
             return self
         wait = max_wait if self.wait is None else min(self.wait, max_wait)
-        return replace(self, wait=wait, wait_known=False)
+        return replace(self, wait=wait, wait_known=False, max_wait=max_wait)
 
     @property
     def known_end(self) -> float:
@@ -604,10 +606,11 @@ def brief(decision: Decision) -> str:
 
 
 def _start(target: QuantumTarget) -> str:
-    if target.wait is None:
+    if not target.wait_known and target.max_wait is not None:
+        most = rounded(target.max_wait)
+        return f"{target.name} has no known ETA and is waited for, {most} s at most"
+    if target.wait is None or not target.wait_known:
         return f"the ETA on {target.name} is unknown"
-    if not target.wait_known:
-        return f"{target.name} has no known ETA and is waited for, {rounded(target.wait)} s at most"
     if target.wait == 0:
         return f"{target.name} is free"
     return f"{target.name} would start in {rounded(target.wait)} s"

@@ -298,6 +298,9 @@ def test_an_unknown_wait_is_told() -> None:
     said = "q has no known ETA and is waited for, 60 s at most"
     assert reason(qpu, CPU, rules=rules) == said
     assert reason(qpu, CPU) == "the ETA on q is unknown"
+    guessed = QuantumTarget("q", wait=0.1, wait_known=False)
+    assert reason(guessed, CPU, rules=rules) == said
+    assert reason(guessed, CPU) == "the ETA on q is unknown"
 
 
 @given(
