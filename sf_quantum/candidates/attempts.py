@@ -412,6 +412,7 @@ class Attempts:
             maintenance=status.maintenance_seconds,
             load=(max(status.leases, running) + status.queue_length) / status.vqpus,
             wait_known=known,
+            eta=status.eta_seconds or 0.0,
         )
 
     def classical_target(

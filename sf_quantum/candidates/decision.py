@@ -267,6 +267,8 @@ class QuantumTarget(TargetState):
     :param load: leases and queued jobs per vQPU
     :param wait_known: whether ``wait`` follows from what the service or this run's own jobs
         tell; else it is a guess, which excludes no target
+    :param eta: the ETA that the service reports, in seconds; the wait is at least as long,
+        also if the leases of others make it longer by an unknown time
     :param max_wait: the longest that a job waits for it, if its wait is not known
     """
 
@@ -276,6 +278,7 @@ class QuantumTarget(TargetState):
     maintenance: float | None = None
     load: float = 0.0
     wait_known: bool = True
+    eta: float = 0.0
     max_wait: float | None = None
 
     def within(self, max_wait: float | None) -> QuantumTarget:
@@ -286,10 +289,15 @@ class QuantumTarget(TargetState):
         return replace(self, wait=wait, wait_known=False, max_wait=max_wait)
 
     @property
+    def known_wait(self) -> float:
+        """The least number of seconds from now to the job's start, as far as is known."""
+        wait = self.wait if self.wait_known and self.wait is not None else 0.0
+        return max(wait, self.eta)
+
+    @property
     def known_end(self) -> float:
         """The least number of seconds from now to the job's end, as far as is known."""
-        wait = self.wait if self.wait_known and self.wait is not None else 0.0
-        return wait + (self.seconds or 0.0)
+        return self.known_wait + (self.seconds or 0.0)
 
 
 @dataclass(frozen=True)
@@ -526,9 +534,9 @@ def _passing(
             yield Exclusion(Obstacle.USAGE_UNREADABLE, budget=(scope, ""))
         if spending.unmeasured:
             yield Exclusion(Obstacle.USAGE_UNMEASURED, budget=(scope, ""))
-    wait, limit = target.wait, rules.max_wait
+    wait, limit = target.known_wait, rules.max_wait
     # an unknown wait counts as maxWait, which the job waits
-    if target.wait_known and wait is not None and limit is not None and wait > limit:
+    if limit is not None and wait > limit:
         yield Exclusion(Obstacle.LONG_WAIT, wait, limit)
     if target.maintenance is not None and target.known_end > target.maintenance:
         yield Exclusion(Obstacle.MAINTENANCE, target.maintenance)
@@ -539,6 +547,23 @@ def _budgets(
 ) -> Iterator[tuple[str, Budget, Spending]]:
     yield "run", rules.run, job.run
     yield "step", rules.step, job.step
+
+
+def needs_usage(rules: StepRules, decision: Decision) -> bool:
+    """Check whether only QPUs may run the job, and the budget left for it is not known yet.
+
+    No preference can send such a job elsewhere, so it waits until the usage is known.
+    """
+    qpu = decision.qpu
+    return (
+        decision.basis is Basis.NO_CLASSICAL_TARGET
+        and qpu is not None
+        # another obstacle, such as a closed QPU, may hide this one
+        and any(
+            one.cause is Obstacle.USAGE_UNMEASURED
+            for one in _passing(rules, decision.job, qpu)
+        )
+    )
 
 
 def awaits_usage(rules: StepRules, decision: Decision) -> bool:
@@ -608,7 +633,12 @@ def brief(decision: Decision) -> str:
 def _start(target: QuantumTarget) -> str:
     if not target.wait_known and target.max_wait is not None:
         most = rounded(target.max_wait)
-        return f"{target.name} has no known ETA and is waited for, {most} s at most"
+        start = "has no known ETA"
+        if target.eta:
+            start = f"would start in {rounded(target.eta)} s or later"
+        return f"{target.name} {start} and is waited for, {most} s at most"
+    if target.eta and (target.wait is None or not target.wait_known):
+        return f"{target.name} would start in {rounded(target.eta)} s or later"
     if target.wait is None or not target.wait_known:
         return f"the ETA on {target.name} is unknown"
     if target.wait == 0:

@@ -37,6 +37,7 @@ from sf_quantum.candidates.decision import (
     decide,
     describe,
     explain,
+    needs_usage,
 )
 from sf_quantum.candidates.forecast import Forecast, QueueForecasts
 from sf_quantum.candidates.targets import (
@@ -131,7 +132,7 @@ class CandidateFilter(BindingFilter):
             configuration forbids a retry
         :raises WorkflowDefinitionException: if the configuration does not fit the step
         """
-        began = time.monotonic()
+        began = waits_since = time.monotonic()
         step = get_job_step_name(job.name)
         rules = self._rules.of(step)
         longest = math.inf if rules.max_wait is None else rules.max_wait
@@ -142,14 +143,20 @@ class CandidateFilter(BindingFilter):
         attempt.size = self._size(job, rules)
         while True:
             decision, qpus, replies, forecasts = await self._decide(attempt, by_name)
+            if needs_usage(rules, decision):
+                # a budget holds regardless of maxWait, which then limits the wait for
+                # the QPU alone
+                waits_since = time.monotonic()
             # the wait for what other jobs use is part of maxWait
-            if not awaits_usage(rules, decision) or began + longest < time.monotonic():
+            elif not awaits_usage(rules, decision) or (
+                waits_since + longest < time.monotonic()
+            ):
                 break
             await self._attempts.ended(USAGE_SECONDS)
         kinds = self._attempts.kinds(step)
         self._refuse_wait(attempt, decision)
         self._warn_of_mixing(attempt, decision, kinds)
-        self._send(attempt, decision, began)
+        self._send(attempt, decision, waits_since)
         states = [_journal_entry(qpu, replies.get(qpu.name)) for qpu in qpus]
         waits = {name: one.to_json() for name, one in forecasts.items() if one.asked}
         seconds = time.monotonic() - began
@@ -358,8 +365,11 @@ class CandidateFilter(BindingFilter):
                 "classical targets; mixed: refuse forbids it, mixed: allow keeps quiet"
             )
 
-    def _send(self, attempt: Attempt, decision: Decision, began: float) -> None:
-        """Record the target of an attempt, and pass its hints to the connector."""
+    def _send(self, attempt: Attempt, decision: Decision, since: float) -> None:
+        """Record the target of an attempt, and pass its hints to the connector.
+
+        :param since: when its wait for a QPU began, on the monotonic clock
+        """
         self._attempts.run(attempt, decision)
         hints.discard(attempt.job)
         if decision.quantum:
@@ -369,7 +379,7 @@ class CandidateFilter(BindingFilter):
             # nowhere else because of others
             limited = elsewhere or decision.job.others[0] > 0
             wait = attempt.rules.max_wait if limited else None
-            given = JobHints(attempt.rules.hints, wait, elsewhere, began)
+            given = JobHints(attempt.rules.hints, wait, elsewhere, since)
             hints.put(attempt.job, given)
         if (run := scheduler.current()) is not None:
             run.observe(attempt.job, self._ended, self._attempts.complete)

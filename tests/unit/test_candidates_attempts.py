@@ -22,6 +22,7 @@ from sf_quantum.candidates.attempts import (
 )
 from sf_quantum.candidates.decision import (
     Basis,
+    CandidateJob,
     ClassicalTarget,
     Decision,
     Exclusion,
@@ -29,6 +30,8 @@ from sf_quantum.candidates.decision import (
     QuantumTarget,
     Spending,
     StepRules,
+    decide,
+    explain,
 )
 from sf_quantum.files import JSON
 from sf_quantum.journal import Event, Journal
@@ -330,6 +333,28 @@ def test_a_wait_for_the_leases_of_others_is_not_known(
     times = JobTimes(4.0, 4.0, 1.0)
     assert expected_wait(status, sent, times, measured=measured)[1] is known
     assert expected_wait(status, sent, None)[1] is (max(leases, sent) < 2)
+
+
+@pytest.mark.parametrize("vqpus", [1, 2])
+@pytest.mark.parametrize("max_wait", [300.0, 500.0])
+@pytest.mark.parametrize("hint", [None, 4.0])
+def test_reported_eta_is_a_known_bound_of_the_wait(
+    vqpus: int, max_wait: float, hint: float | None
+) -> None:
+    # without a free lease the wait is longer by an unknown time
+    rules = StepRules(max_wait=max_wait, expected_seconds=hint)
+    status = replace(ONLINE, vqpus=vqpus, leases=1, queue_length=9, eta_seconds=412.0)
+    attempts = Attempts({}, cooldown=60)
+    qpu = attempts.quantum_target(attempts.begin("/s/0", "/s", rules), "q", status)
+    assert qpu.known_wait == 412
+    assert qpu.known_end == 412 + (hint or 0)
+    decision = decide(rules, CandidateJob(), [qpu], [ClassicalTarget("c")])
+    if max_wait < 412:
+        assert decision.exclusions["q"] == Exclusion(Obstacle.LONG_WAIT, 412, max_wait)
+    else:
+        later = " or later and is waited for, 500 s at most" if vqpus == 1 else ""
+        assert decision.targets == ("q",)
+        assert explain(decision) == f"q would start in 412 s{later}"
 
 
 def test_a_job_that_waited_in_vain_starts_no_cooldown() -> None:

@@ -29,6 +29,7 @@ from sf_quantum.candidates.decision import (
     decide,
     describe,
     explain,
+    needs_usage,
     rounded,
 )
 from sf_quantum.files import JSON
@@ -574,6 +575,30 @@ def test_without_a_classical_target_unknown_spending_stops_no_job() -> None:
     decision = ask(FREE, rules=StepRules(run=Budget(1)), job=unmeasured)
     assert decision.targets == ("fresnel",)
     assert explain(decision).startswith("fresnel might exceed the run's budget: ")
+
+
+@given(
+    others=st.tuples(st.integers(0, 3), st.integers(0, 3)),
+    has_classical=st.booleans(),
+    offline=st.booleans(),
+    unmeasured=st.booleans(),
+    has_budget=st.booleans(),
+    prefer=st.sampled_from(PREFERENCES),
+)
+def test_no_job_exceeds_a_budget_for_lack_of_a_target(
+    others: tuple[int, int],
+    has_classical: bool,
+    offline: bool,
+    unmeasured: bool,
+    has_budget: bool,
+    prefer: Prefer,
+) -> None:
+    rules = StepRules(prefer, run=Budget(1) if has_budget else Budget())
+    job = CandidateJob(run=Spending(unmeasured=unmeasured), others=others)
+    qpu = QuantumTarget("q", OFFLINE if offline else None)
+    decision = ask(qpu, *[CPU] * has_classical, rules=rules, job=job)
+    expected = decision.quantum and unmeasured and has_budget
+    assert needs_usage(rules, decision) == expected
 
 
 def test_without_a_classical_target_the_least_bad_qpu_gets_it() -> None:

@@ -28,7 +28,8 @@ from streamflow.deployment.connector.local import LocalConnector
 from streamflow.log_handler import logger
 
 from sf_quantum import journal
-from sf_quantum.candidates.decision import Exclusion, Obstacle
+from sf_quantum.candidates.attempts import Attempt
+from sf_quantum.candidates.decision import Decision, Exclusion, Obstacle
 from sf_quantum.candidates.filter import CandidateFilter
 from sf_quantum.candidates.targets import (
     FULL,
@@ -413,6 +414,46 @@ async def test_a_qpu_that_refuses_its_user_is_not_chosen(
         # no other target, and no attempt would end otherwise
         with pytest.raises(UnrecoverableWorkflowException, match=re.escape(said)):
             await asked.get_targets(job(1), [qpu])
+
+
+@pytest.mark.parametrize("mixed", ["warn", "refuse"])
+async def test_budget_holds_without_a_classical_target(
+    mixed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    status = QpuStatus("q", "annealer", True, "", 0, 9, 0, 0)
+    context = SimpleNamespace(
+        failure_manager=None,
+        deployment_manager=SimpleNamespace(get_connector=lambda _: None),
+    )
+    run = SimpleNamespace(context=context, observe=lambda *_: None)
+    monkeypatch.setattr(scheduler, "current", lambda: run)
+    monkeypatch.setattr(
+        "sf_quantum.candidates.filter.status_source",
+        lambda asked, *_: (lambda: status) if asked.deployment.name == "q" else None,
+    )
+    made = CandidateFilter("f", budget={"qpuSeconds": 1}, mixed=mixed, maxWait=0)
+    attempts, running, jobs = made._attempts, [], {job(n).name: n for n in range(4)}
+    attempts.history.known = True
+    begin = attempts.run
+
+    def start(attempt: Attempt, decision: Decision) -> None:
+        running.append(attempts.running_on("q"))
+        begin(attempt, decision)
+
+    monkeypatch.setattr(attempts, "run", start)
+    targets = [target("q", "sfq.emulator"), target("c", "local")]
+    targets = targets if mixed == "refuse" else targets[:1]
+    pending = {
+        asyncio.create_task(made.get_targets(job(number), targets), name=name)
+        for name, number in jobs.items()
+    }
+    while pending:
+        done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            assert [t.deployment.name for t in task.result()] == ["q"]
+            attempts.exit(task.get_name(), "q")
+            attempts.complete(task.get_name())
+    assert running == [[]] * 4
 
 
 async def test_a_budget_needs_the_journal() -> None:
