@@ -9,8 +9,10 @@ import asyncio
 import logging
 import os
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TypeAlias
@@ -44,7 +46,7 @@ StatusSource: TypeAlias = Callable[[], QpuStatus]
 StatusReply: TypeAlias = QpuStatus | Exclusion
 
 FULL = Capacity(1, 0)
-# threads that query QPUs, of which each job of a scatter may ask for another size
+# threads that query a QPU, for which each job of a scatter may ask with another size
 MAX_REQUESTS = 32
 OCCUPYING = (Status.FIREABLE, Status.RUNNING)
 
@@ -124,8 +126,38 @@ def _busyness(status: QpuStatus) -> tuple[bool, float, int]:
     return full, status.eta_seconds or 0.0, status.queue_length
 
 
+@dataclass(frozen=True)
+class _Query:
+    """A query of a QPU.
+
+    :param has_thread: set once it has its thread, so that only the QPU delays its reply
+    """
+
+    has_thread: asyncio.Event
+    reply: asyncio.Future[StatusReply]
+
+
+@dataclass
+class _Queries:
+    """The queries of one QPU.
+
+    :param replies: the number of queries that have ended
+    :param silent_until: the end of its cooldown, on the monotonic clock
+    """
+
+    threads: asyncio.Semaphore = field(
+        default_factory=lambda: asyncio.Semaphore(MAX_REQUESTS)
+    )
+    replies: int = 0
+    silent_until: float = 0.0
+    pending: dict[JobSize | None, _Query] = field(default_factory=dict)
+
+
 class StatusPoller:
-    """Queries the status of QPUs, each in a thread of its own.
+    """Queries the status of QPUs, each query in a thread of its own.
+
+    The threads of a QPU are limited, and its queries wait for them. Their time to answer
+    starts with their thread, so that many queries do not make a QPU look silent.
 
     :param cooldown: seconds for which a QPU that did not answer in time is not queried
         again, so that it delays only one decision; its late answer ends the cooldown
@@ -133,11 +165,7 @@ class StatusPoller:
 
     def __init__(self, cooldown: float) -> None:
         self._cooldown = cooldown
-        self._replies: dict[tuple[str, JobSize | None], asyncio.Future[StatusReply]]
-        self._replies = {}
-        self._latest: dict[str, asyncio.Future[StatusReply]] = {}
-        self._silent_until: dict[str, float] = {}
-        self._requests = asyncio.Semaphore(MAX_REQUESTS)
+        self._queries: defaultdict[str, _Queries] = defaultdict(_Queries)
 
     async def poll(
         self,
@@ -145,51 +173,71 @@ class StatusPoller:
         seconds: float,
         size: JobSize | None = None,
     ) -> dict[str, StatusReply]:
-        """Query all QPUs, by target name, at once and within some seconds.
+        """Query all QPUs, by target name, at once.
 
+        :param seconds: for which each QPU may keep silent
         :param size: of the job that the sources ask for
         """
-        silent = {name: self._still_silent(name) for name in sources}
-        pending = {
-            name: self._query(name, size, source)
-            for name, source in sources.items()
-            if silent[name] is None
-        }
-        if pending:
-            await asyncio.wait(pending.values(), timeout=seconds)
-        replies: dict[str, StatusReply] = {}
-        for name, exclusion in silent.items():
-            if exclusion is not None:
-                replies[name] = exclusion
-            elif pending[name].done():
-                replies[name] = pending[name].result()
-            else:
-                replies[name] = Exclusion(Obstacle.NO_ANSWER, limit=seconds)
-                self._silent_until[name] = time.monotonic() + self._cooldown
-        return replies
+        replies = await asyncio.gather(
+            *(self._poll(name, seconds, size, sources[name]) for name in sources)
+        )
+        return dict(zip(sources, replies, strict=True))
 
-    def _still_silent(self, name: str) -> Exclusion | None:
-        left = self._silent_until.get(name, 0.0) - time.monotonic()
-        future = self._latest.get(name)
-        if future is not None and future.done():
-            left = 0.0 if isinstance(future.result(), QpuStatus) else left
-        return Exclusion(Obstacle.STILL_SILENT, left) if left > 0 else None
+    async def _poll(
+        self, name: str, seconds: float, size: JobSize | None, source: StatusSource
+    ) -> StatusReply:
+        queries = self._queries[name]
+        if (left := queries.silent_until - time.monotonic()) > 0:
+            return Exclusion(Obstacle.STILL_SILENT, left)
+        query = self._query(queries, size, source)
+        if await _has_thread(queries, query, seconds):
+            await asyncio.wait([query.reply], timeout=seconds)
+        if query.reply.done():
+            return query.reply.result()
+        queries.silent_until = time.monotonic() + self._cooldown
+        return Exclusion(Obstacle.NO_ANSWER, limit=seconds)
 
     def _query(
-        self, name: str, size: JobSize | None, source: StatusSource
-    ) -> asyncio.Future[StatusReply]:
-        """Query a QPU, unless a query for the same size goes on."""
-        going_on = {key: one for key, one in self._replies.items() if not one.done()}
-        self._replies = going_on
-        if (future := going_on.get((name, size))) is None:
-            future = asyncio.ensure_future(self._ask(source))
-            going_on[name, size] = self._latest[name] = future
-        return future
+        self, queries: _Queries, size: JobSize | None, source: StatusSource
+    ) -> _Query:
+        """Query a QPU, unless a query for the same size is pending."""
+        if (query := queries.pending.get(size)) is None:
+            has_thread = asyncio.Event()
+            reply = asyncio.ensure_future(_ask(queries, has_thread, size, source))
+            query = queries.pending[size] = _Query(has_thread, reply)
+        return query
 
-    async def _ask(self, source: StatusSource) -> StatusReply:
-        async with self._requests:
+
+async def _has_thread(queries: _Queries, query: _Query, seconds: float) -> bool:
+    """Wait for a query's thread as long as its QPU answers others.
+
+    :param seconds: for which it may answer none
+    """
+    replies = -1
+    while not query.has_thread.is_set() and replies != queries.replies:
+        replies = queries.replies
+        with suppress(TimeoutError):
+            await asyncio.wait_for(query.has_thread.wait(), seconds)
+    return query.has_thread.is_set()
+
+
+async def _ask(
+    queries: _Queries,
+    has_thread: asyncio.Event,
+    size: JobSize | None,
+    source: StatusSource,
+) -> StatusReply:
+    try:
+        async with queries.threads:
+            has_thread.set()
             # in a daemon: a QPU that hangs does not keep the driver from ending
-            return await asyncio.wrap_future(in_thread(partial(_reply, source)))
+            reply = await asyncio.wrap_future(in_thread(partial(_reply, source)))
+    finally:
+        queries.replies += 1
+        del queries.pending[size]
+    if isinstance(reply, QpuStatus):
+        queries.silent_until = 0.0
+    return reply
 
 
 def _reply(source: StatusSource) -> StatusReply:

@@ -14,6 +14,7 @@ from collections.abc import Iterator, MutableMapping
 from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Literal
 
 import pytest
 from streamflow.core.deployment import DeploymentConfig, Target
@@ -33,8 +34,12 @@ from sf_quantum.candidates.decision import Decision, Exclusion, Obstacle
 from sf_quantum.candidates.filter import CandidateFilter
 from sf_quantum.candidates.targets import (
     FULL,
+    MAX_REQUESTS,
     StatusPoller,
     StatusReply,
+    _has_thread,
+    _Queries,
+    _Query,
     capacities,
     status_source,
 )
@@ -42,7 +47,7 @@ from sf_quantum.checking.schema import rules
 from sf_quantum.connectors.tracebacks import OneLineException, TracebackFilter
 from sf_quantum.files import JSON
 from sf_quantum.journal import Journal, scheduler
-from sf_quantum.qpu import QpuStatus
+from sf_quantum.qpu import JobSize, QpuStatus
 from sf_quantum.service.device.emulator.device import EmulatedDevice
 from sf_quantum.service.http import auth
 from tests.service import running_service
@@ -327,8 +332,45 @@ async def test_a_late_answer_ends_the_time_for_which_one_is_not_asked() -> None:
     assert resting.cause is Obstacle.STILL_SILENT
     assert 0 < resting.value <= 60
     go.set()
-    await asyncio.wait([poller._latest["q"]])
+    await asyncio.wait([poller._queries["q"].pending[None].reply])
     assert isinstance((await poller.poll({"q": late}, 60))["q"], QpuStatus)
+
+
+async def test_qpu_that_hangs_delays_no_other_qpu() -> None:
+    status = QpuStatus("b", "annealer", True, "", 0, 1, 0, 0)
+    poller, go = StatusPoller(0), threading.Event()
+
+    def hang() -> QpuStatus:
+        go.wait(SECONDS)
+        return status
+
+    try:
+        sizes = [JobSize(number, 1) for number in range(MAX_REQUESTS + 8)]
+        asked = [poller.poll({"a": hang}, 0.01, size) for size in sizes]
+        # also the queries without a thread end
+        for reply in await asyncio.gather(*asked):
+            assert reply == {"a": Exclusion(Obstacle.NO_ANSWER, limit=0.01)}
+        assert await poller.poll({"b": lambda: status}, SECONDS) == {"b": status}
+    finally:
+        go.set()
+
+
+@pytest.mark.parametrize("answers", [0, 3])
+async def test_query_awaits_its_thread_while_its_qpu_answers(answers: int) -> None:
+    class Thread(asyncio.Event):
+        """A thread that becomes free after some answers, each just in time."""
+
+        async def wait(self) -> Literal[True]:
+            if queries.replies < answers:
+                queries.replies += 1
+            elif answers:
+                self.set()
+            return await super().wait()
+
+    queries, thread = _Queries(), Thread()
+    query = _Query(thread, asyncio.get_running_loop().create_future())
+    assert await _has_thread(queries, query, 0.01) == (answers > 0)
+    assert queries.replies == answers
 
 
 async def test_a_vendors_package_does_not_end_the_driver() -> None:
