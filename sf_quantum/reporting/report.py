@@ -56,6 +56,7 @@ class JobAttempt:
     :param quantum: whether these are quantum; ``None`` for a job that is no candidate
     :param brief: why these are not of the preferred kind, in a few words
     :param mixed: what its filter says of jobs on both kinds: refuse, warn or allow
+    :param qpus: the quantum targets of its binding, as far as a decision has listed them
     :param waits: seconds that it waited with its location, by what it waited for
     :param pending: the time since which it waits, by what it waits for now
     :param exit_code: of a failed command
@@ -80,6 +81,7 @@ class JobAttempt:
     quantum: bool | None = None
     brief: str = ""
     mixed: str = ""
+    qpus: list[str] = field(default_factory=list)
     qpu_jobs: list[Event] = field(default_factory=list)
     waits: dict[str, float] = field(default_factory=dict)
     pending: dict[str, float] = field(default_factory=dict)
@@ -221,6 +223,8 @@ class _AttemptLog:
                 latest.quantum = bool(event.get("quantum"))
                 latest.brief = str(event.get("brief") or "")
                 latest.mixed = str(event.get("mixed") or "")
+                asked = map(mapping, listing(event.get("asked")))
+                latest.qpus = [str(qpu.get("name")) for qpu in asked]
                 return latest
         return None
 
@@ -375,10 +379,13 @@ def _candidate(step: str, jobs: list[JobAttempt]) -> str:
     )
     parts += [f"{number} {status}" for status, number in others.items()]
     line = f"{step}: {', '.join(parts)}"
-    kind_of = {row.target: row.quantum for row in done}
+    # a reused job has no decision of its own
+    qpus = {name for row in jobs for name in row.qpus}
     ended = [row for row in jobs if row.status in ("completed", REUSED)]
-    kinds = {kind_of.get(row.target) for row in ended} - {None}
-    if len(kinds) > 1 and any(row.mixed == "warn" for row in done):
+    kinds = {
+        row.target in qpus if row.status == REUSED else row.quantum for row in ended
+    }
+    if len(kinds - {None}) > 1 and any(row.mixed == "warn" for row in jobs):
         return f"warning: {line}; results of QPUs and of classical targets are mixed"
     return line
 

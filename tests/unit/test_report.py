@@ -318,6 +318,7 @@ def a_scatter(*jobs: tuple[str, str, str], mixed: str = "warn") -> list[JobAttem
             quantum=target == "qpu",
             brief=brief,
             mixed=mixed,
+            qpus=["qpu"],
         )
         for number, (target, status, brief) in enumerate(jobs)
     ]
@@ -340,6 +341,41 @@ def test_one_line_counts_the_jobs_of_a_candidate() -> None:
     ends = a_scatter(ON_QPU, ("qpu", "failed", ""), ("host", "cancelled", ""))
     assert report.candidates(ends) == ["solve: 1 on qpu, 1 failed, 1 cancelled"]
     assert report.candidates(report.collect(a_run())) == []
+
+
+@pytest.mark.parametrize("reused", ["host", "host/slow", "qpu", "other/fast"])
+@pytest.mark.parametrize("completed", ["host", "qpu"])
+def test_reused_jobs_count_in_a_mixture(reused: str, completed: str) -> None:
+    events: list[Event] = []
+
+    def add(time: float, target: str, status: str) -> None:
+        deployment, _, service = target.partition("/")
+        job: Event = {
+            "time": time,
+            "event": "job",
+            "job": f"/s/0.{time:g}",
+            "step": "/s",
+        }
+        where: Event = {"deployment": deployment, "service": service, "locations": []}
+        count: Event = {"tag": f"0.{time:g}", "loops": 0, "attempt": 1, "output": None}
+        events.append({**job, **where, **count, "status": status})
+
+    add(1, "", "waiting")
+    events.append(
+        {"time": 1, "event": "reuse", "job": "/s/0.1", "run": "r", "reason": ""}
+    )
+    add(1, reused, "reused")
+    add(2, "", "waiting")
+    decision: Event = {"time": 2, "event": "decision", "job": "/s/0.2", "reason": "x"}
+    kind: Event = {"quantum": completed == "qpu", "targets": [completed]}
+    qpus: Event = {"asked": [{"name": "qpu"}, {"name": "other/fast"}], "mixed": "warn"}
+    events.append({**decision, **kind, **qpus})
+    for status in ("running", "completed"):
+        add(2, completed, status)
+    (line,) = report.candidates(report.collect(events))
+    is_mixed = (reused in ("qpu", "other/fast")) != (completed == "qpu")
+    assert line.startswith("warning: ") == is_mixed
+    assert f"1 on {completed}, 1 reused from {reused}" in line
 
 
 def test_reused_jobs_are_told_in_one_line_for_each_step() -> None:
