@@ -615,14 +615,18 @@ def explain(decision: Decision) -> str:
     return "; ".join([reason, *exclusions])
 
 
-def brief(decision: Decision) -> str:
+def brief(rules: StepRules, decision: Decision) -> str:
     """The reason of a decision against the preferred kind in a few words, else empty."""
+    if rules.prefer == ("quantum" if decision.quantum else "classical"):
+        return ""
     if decision.basis is Basis.CLASSICAL_BUSY:
         return "classical targets busy"
     if decision.basis is Basis.NO_CLASSICAL_USABLE:
         return "classical targets failed"
     if decision.basis is Basis.LAST_ATTEMPT:
         return "last attempt"
+    if decision.basis is Basis.NO_CLASSICAL_TARGET and decision.job.others[0]:
+        return Exclusion(Obstacle.MIXED).brief
     if decision.basis is not Basis.NO_QPU_USABLE:
         return ""
     names = {target.name for target in decision.classical}

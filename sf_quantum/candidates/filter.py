@@ -6,6 +6,7 @@ import asyncio
 import logging
 import math
 import time
+from collections import defaultdict
 from collections.abc import Mapping, MutableMapping, MutableSequence, Sequence
 from contextlib import suppress
 from dataclasses import asdict
@@ -119,6 +120,8 @@ class CandidateFilter(BindingFilter):
         self._forecasts = QueueForecasts()
         self._attempts = Attempts(costs or {}, cooldown)
         self._warned: set[str] = set()
+        # why QPUs gave no status since they last gave one
+        self._silences: defaultdict[str, set[Obstacle]] = defaultdict(set)
         # hints that the services contradict, by step
         self._remarked: set[tuple[str, str]] = set()
 
@@ -250,10 +253,7 @@ class CandidateFilter(BindingFilter):
             self._attempts.update(self._timeout),
         )
         for name, reply in replies.items():
-            if isinstance(reply, Exclusion) and logger.isEnabledFor(logging.WARNING):
-                logger.warning(
-                    f"QPU {name} {describe(reply)}; it is considered offline"
-                )
+            self._warn_of_silence(name, reply)
         for name, forecast in forecasts.items():
             if forecast.why:
                 self._warn(
@@ -402,7 +402,7 @@ class CandidateFilter(BindingFilter):
             traceback_filter().expect(logging.ERROR, job, summary)
             raise UnrecoverableWorkflowException(summary)
         given = hints.of(job)
-        if status is None and given.waited_out:
+        if given.waited_out and status in (None, QpuError.exit_code):
             self._attempts.wait_out(job, target, given.wait_seconds or 0.0)
         elif status in (None, QpuError.exit_code):
             self._attempts.fail(job, target, error)
@@ -414,6 +414,19 @@ class CandidateFilter(BindingFilter):
         if limit is None or self._attempts.number(job) < limit:
             summary = f"{_short(job)} failed on {target} and is retried: {error}"
             traceback_filter().expect(logging.WARNING, job, summary)
+
+    def _warn_of_silence(self, name: str, reply: StatusReply) -> None:
+        """Warn once per cause if a QPU gives no status, until it gives one again.
+
+        A job that waits for the usage of others asks every second.
+        """
+        if not isinstance(reply, Exclusion):
+            self._silences.pop(name, None)
+        elif reply.cause not in self._silences[name]:
+            self._silences[name].add(reply.cause)
+            if logger.isEnabledFor(logging.WARNING):
+                text = f"QPU {name} {describe(reply)}; it is considered offline"
+                logger.warning(text)
 
     def _warn(self, message: str) -> None:
         if message not in self._warned and logger.isEnabledFor(logging.WARNING):
@@ -450,7 +463,7 @@ def _report(
             quantum=decision.quantum,
             targets=list(decision.targets),
             reason=reason,
-            brief=brief(decision),
+            brief=brief(attempt.rules, decision),
             mixed=attempt.rules.mixed,
             seconds=seconds,
             asked=states,

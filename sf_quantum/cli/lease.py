@@ -192,6 +192,10 @@ def run(args: argparse.Namespace) -> int:
             refused = CommandRun(error.exit_code, [], refusal=str(error))
             _write_account(args.account, refused)
             raise
+        except NoLease as error:
+            waited_out = CommandRun(error.exit_code, [], waited_out=True)
+            _write_account(args.account, waited_out)
+            raise
         ran = CommandRun(command.status, [], command.waited_seconds, command.refusal)
         if args.account is not None:
             _write_account(args.account, replace(ran, leases=usage()))

@@ -5,7 +5,7 @@ One line of JSON for each time that the command ran::
     {"status": 0, "waited": 0.1,
      "leases": [{"qpu": "a", "jobs": [...], "trouble": null,
                               "technology": "annealer", "calibration": null}],
-     "refusal": null}
+     "refusal": null, "waited_out": false}
 """
 
 from __future__ import annotations
@@ -45,12 +45,14 @@ class CommandRun:
     :param status: its exit status
     :param waited: how many seconds it waited for its leases
     :param refusal: of the user, so that it got no lease or could not keep it
+    :param waited_out: whether it did not start, since no lease was free within its wait
     """
 
     status: int
     leases: Sequence[LeaseUsage]
     waited: float = 0.0
     refusal: str | None = None
+    waited_out: bool = False
 
     @property
     def used(self) -> bool | None:
@@ -116,6 +118,7 @@ def loads(text: str) -> list[CommandRun]:
                 [LeaseUsage(**lease) for lease in run["leases"]],
                 float(run["waited"]),
                 run.get("refusal"),
+                run.get("waited_out") is True,
             )
             for run in map(json.loads, text.splitlines())
         ]

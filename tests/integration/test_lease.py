@@ -453,12 +453,25 @@ def test_an_account_tells_which_qpu_jobs_a_command_had(
     assert lease.jobs
     assert [job["state"] for job in lease.jobs] == ["Completed"]
     assert (failed.status, failed.used) == (3, False)
+    assert not solved.waited_out
+    assert not failed.waited_out
     assert _held(service) == []
     code, out, err = _run(
         "--url", service.url, "--account", "/nowhere/a", *_shell("echo ran")
     )
     assert (code, out) == (2, "")
     assert err == "sfq lease: --account /nowhere/a: No such file or directory\n"
+
+
+def test_account_reports_a_wait_without_a_lease(
+    service: RunningService, tmp_path: Path
+) -> None:
+    service.acquire()
+    file = tmp_path / "account"
+    words = ["--url", service.url, "--wait", "0.1", "--account", str(file)]
+    assert _run(*words, *_shell("echo ran"))[:2] == (75, "")
+    (ran,) = account.loads(file.read_text())
+    assert (ran.status, ran.waited_out) == (75, True)
 
 
 def test_what_an_account_says_of_use() -> None:

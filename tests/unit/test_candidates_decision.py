@@ -343,7 +343,33 @@ def test_a_job_that_does_not_fit_its_kind_is_impossible() -> None:
     ],
 )
 def test_the_reason_in_a_few_words(qpu: Exclusion, expected: str) -> None:
-    assert brief(ask(QuantumTarget("q", qpu), CPU)) == expected
+    assert brief(StepRules(), ask(QuantumTarget("q", qpu), CPU)) == expected
+
+
+@given(
+    prefer=st.sampled_from(PREFERENCES),
+    others=st.tuples(st.integers(0, 1), st.integers(0, 1)),
+    offline=st.booleans(),
+    fails=st.booleans(),
+    free=st.booleans(),
+    attempt=st.integers(1, 3),
+)
+def test_brief_is_empty_iff_the_kind_is_preferred(
+    prefer: Prefer,
+    others: tuple[int, int],
+    offline: bool,
+    fails: bool,
+    free: bool,
+    attempt: int,
+) -> None:
+    rules = StepRules(prefer)
+    job = CandidateJob(others=others, attempt=attempt, attempts_allowed=3)
+    qpu = QuantumTarget("q", OFFLINE if offline else None)
+    cpu = ClassicalTarget("cpu", free=free, cooldown=COOLDOWN if fails else None)
+    decision = ask(qpu, cpu, rules=rules, job=job)
+    if prefer != "earliest":
+        is_preferred = decision.quantum == (prefer == "quantum")
+        assert (brief(rules, decision) == "") == is_preferred
 
 
 def test_each_cause_has_a_few_words() -> None:

@@ -30,7 +30,7 @@ from streamflow.log_handler import logger
 
 from sf_quantum import journal
 from sf_quantum.candidates.attempts import Attempt
-from sf_quantum.candidates.decision import Decision, Exclusion, Obstacle
+from sf_quantum.candidates.decision import Decision, Exclusion, Obstacle, StepRules
 from sf_quantum.candidates.filter import CandidateFilter
 from sf_quantum.candidates.targets import (
     FULL,
@@ -44,6 +44,8 @@ from sf_quantum.candidates.targets import (
     status_source,
 )
 from sf_quantum.checking.schema import rules
+from sf_quantum.connectors import hints
+from sf_quantum.connectors.hints import JobHints
 from sf_quantum.connectors.tracebacks import OneLineException, TracebackFilter
 from sf_quantum.files import JSON
 from sf_quantum.journal import Journal, scheduler
@@ -496,6 +498,46 @@ async def test_budget_holds_without_a_classical_target(
             attempts.exit(task.get_name(), "q")
             attempts.complete(task.get_name())
     assert running == [[]] * 4
+
+
+@pytest.mark.parametrize("status", [None, 75, 1])
+@pytest.mark.parametrize("waited_out", [False, True])
+def test_only_a_failed_qpu_starts_a_cooldown(
+    status: int | None, waited_out: bool
+) -> None:
+    made, name = CandidateFilter("f"), job().name
+    attempt = made._attempts.begin(name, "/loop/solve", StepRules())
+    hints.put(name, JobHints(wait_seconds=5.0, waited_out=waited_out))
+    try:
+        made._ended(name, status, "no lease is free")
+    finally:
+        hints.discard(name)
+    is_waited_out = waited_out and status != 1
+    waited = Exclusion(Obstacle.WAITED, limit=5.0)
+    assert (attempt.failures.get("") == waited) == is_waited_out
+    failed = status != 1 and not waited_out
+    assert (made._attempts.cooldown_left("") is not None) == failed
+
+
+def test_silence_is_warned_of_once_per_cause(caplog: pytest.LogCaptureFixture) -> None:
+    made = CandidateFilter("f")
+    silent = Exclusion(Obstacle.NO_ANSWER, limit=2)
+    still = [Exclusion(Obstacle.STILL_SILENT, left) for left in (58, 57, 56)]
+    status = QpuStatus("q", "annealer", True, "", 0, 1, 0, 0)
+    replies: list[StatusReply] = [silent, *still, silent, status, silent]
+    logger.addHandler(caplog.handler)
+    try:
+        for reply in replies:
+            made._warn_of_silence("q", reply)
+        made._warn_of_silence("r", still[0])
+    finally:
+        logger.removeHandler(caplog.handler)
+    in_time = "did not answer in time and is queried again in 58 s"
+    late = "did not answer within 2 s"
+    expected = [("q", late), ("q", in_time), ("q", late), ("r", in_time)]
+    assert [record.message for record in caplog.records] == [
+        f"QPU {name} {text}; it is considered offline" for name, text in expected
+    ]
 
 
 async def test_a_budget_needs_the_journal() -> None:

@@ -150,6 +150,20 @@ async def test_a_job_whose_user_is_refused_is_not_tried_again(site: Site) -> Non
         await qpus.settle(site.queue, elsewhere, good=False)
 
 
+@pytest.mark.parametrize("waited_out", [False, True])
+async def test_job_without_a_lease_in_time_is_waited_out(
+    site: Site, waited_out: bool
+) -> None:
+    qpus, use = site.quantum(None, "a"), site.use("/late/0")
+    hints.put(use.job, JobHints(wait_seconds=5.0))
+    try:
+        site.left(use, account.CommandRun(75, [], waited_out=waited_out))
+        await qpus.settle(site.queue, use, good=False)
+        assert hints.of(use.job).waited_out == waited_out
+    finally:
+        hints.discard(use.job)
+
+
 def test_a_command_runs_under_leases_of_its_own(
     service: RunningService, tmp_path: Path
 ) -> None:

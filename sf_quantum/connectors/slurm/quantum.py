@@ -267,6 +267,8 @@ class ServiceQpus:
         except InputError as error:
             runs = []
             self._warn(f"Job {use.job}: {error}")
+        if not good and any(run.waited_out for run in runs):
+            hints.wait_out(use.job)
         refusal = next(filter(None, (run.refusal for run in runs)), None)
         if refusal and not good:
             failure = LeaseFailure if use.hints.has_alternative else LeaseRefused
