@@ -316,7 +316,7 @@ _BOTH: dict[str, Known] = {
     "u2": (2, lambda phi, lam: u(math.pi / 2, phi, lam)),
     "u3": (3, u),
 }
-#: of OpenQASM 3: built in, and in stdgates.inc; u2 and u3 up to a phase
+#: of OpenQASM 3: built in, and in stdgates.inc; U, u2 and u3 up to a phase
 STDGATES: dict[str, Known] = {
     **_BOTH,
     "U": (3, u),
@@ -430,7 +430,7 @@ def modified_gates(seed: int, together: int = 1) -> Iterator[Case]:
         "pow(0.5)": lambda matrix: power(matrix, 0.5),
     }
     # of these Qiskit's have another phase, so that modifiers are refused
-    known = [name for name in STDGATES if name not in ("u2", "u3")]
+    known = [name for name in STDGATES if name not in ("U", "u2", "u3")]
     for names in _parts(known, together):
         random = Random(f"{names} {seed}")
         widths = [_width(*STDGATES[name]) for name in names]

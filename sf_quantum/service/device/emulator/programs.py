@@ -16,8 +16,10 @@ from sf_quantum.service.device.emulator.circuit import MAX_BITS, MAX_QUBITS, MAX
 if TYPE_CHECKING:
     from openqasm3.ast import (
         BinaryExpression,
+        ClassicalType,
         ConstantDeclaration,
         Expression,
+        ForInLoop,
         Identifier,
         IndexElement,
         Program,
@@ -30,9 +32,11 @@ if TYPE_CHECKING:
 
 # The value of an attribute of a node.
 Value: TypeAlias = "QASMNode | list[Value] | str | int | float | None"
-# Gates whose phase is another one in Qiskit than in stdgates.inc, which multiplies these by
-# exp(-i (phi + lambda) / 2).
-_OTHER_PHASE = frozenset(("u2", "u3"))
+# Gates whose phase is another one in Qiskit than in OpenQASM 3: stdgates.inc multiplies u2
+# and u3 by exp(-i (phi + lambda) / 2), and the specification U by exp(i theta / 2).
+_OTHER_PHASE = frozenset(("U", "u2", "u3"))
+# Of integers without a size.
+_BITS = 64
 _CONTROLS = ("ctrl", "negctrl")
 _ARITHMETIC = {
     "+": int.__add__,
@@ -63,16 +67,13 @@ def prepare(program: Program) -> None:
             steps += width * definitions.steps(statement)
         if steps > MAX_STEPS:
             raise InputError(too_many_steps(MAX_STEPS))
-    integers = {
-        one.identifier.name
-        for one in _statements(program.statements)
-        if isinstance(one, ast.ForInLoop)
-    }
+    integers = _loop_variables(program)
     for node in _nodes(program):
         if isinstance(node, ast.BinaryExpression):
             _check_division(node, integers)
             registers.compare_bits(node)
         elif isinstance(node, ast.QuantumGate):
+            definitions.check_name(node)
             definitions.check_phase(node)
             definitions.check_power(node)
             # A control commutes with inv and pow, and Qiskit's inverse of ctrl @ cu is not
@@ -168,14 +169,63 @@ def _constant(statement: ConstantDeclaration) -> Expression:
     if isinstance(statement.type, ast.IntType | ast.UintType):
         if whole is None:
             raise _refusal(statement, "expected a whole number as the constant")
+        _check_fits(statement, statement.type, whole)
         made = ast.IntegerLiteral(whole)
-    elif isinstance(statement.type, ast.FloatType | ast.AngleType):
+    elif isinstance(statement.type, ast.FloatType):
+        if statement.type.size is not None and _integer(statement.type.size) != 64:
+            raise _refusal(statement, "only float and float[64] are supported")
         if whole is not None:
             made = ast.FloatLiteral(float(whole))
     elif not isinstance(value, ast.BooleanLiteral):
-        raise _refusal(statement, "constants are int, uint, float, angle or bool")
+        raise _refusal(statement, "constants are int, uint, float or bool")
     made.span = value.span
     return made
+
+
+def _loop_variables(program: Program) -> set[str]:
+    """Return the names of the variables of loops, whose values fit their types."""
+    from openqasm3 import ast
+
+    names: set[str] = set()
+    for statement in _statements(program.statements):
+        if isinstance(statement, ast.ForInLoop):
+            _check_values(statement)
+            names.add(statement.identifier.name)
+    return names
+
+
+def _check_values(loop: ForInLoop) -> None:
+    """Refuse a loop over numbers that its variable's type would change."""
+    from openqasm3 import ast
+
+    told = loop.set_declaration
+    if isinstance(told, ast.DiscreteSet):
+        ends = [*told.values]
+    elif isinstance(told, ast.RangeDefinition):
+        ends = [end for end in (told.start, told.end) if end is not None]
+    else:
+        return
+    for whole in map(_integer, ends):
+        if whole is not None:
+            _check_fits(loop, loop.type, whole)
+
+
+def _check_fits(statement: QASMNode, type_: ClassicalType, value: int) -> None:
+    """Refuse a number that its type has no room for, and would change in silence."""
+    from openqasm3 import ast
+
+    size = getattr(type_, "size", None)
+    bits = _BITS if size is None else _integer(size)
+    if bits is None or not isinstance(type_, ast.IntType | ast.UintType):
+        raise _refusal(statement, "whole numbers are int or uint, of a literal size")
+    signed = isinstance(type_, ast.IntType)
+    least, most = (
+        (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if signed else (0, 2**bits - 1)
+    )
+    if not least <= value <= most:
+        raise _refusal(
+            statement, f"{value} is no {'int' if signed else 'uint'} of {bits} bits"
+        )
 
 
 class _Registers:
@@ -343,6 +393,20 @@ class _Definitions:
         has_angles = bool(gate.arguments) and name not in self._steps
         _check_power(gate, name, has_angles=has_angles)
 
+    def check_name(self, gate: QuantumGate) -> None:
+        """Refuse a control of the program's own gate that has the name of one of Qiskit's.
+
+        Qiskit makes a controlled gate of some by their names, whatever their definition is.
+        """
+        from qiskit.circuit.library.standard_gates import get_standard_gate_name_mapping
+
+        name = gate.name.name
+        if name in self._steps and name in get_standard_gate_name_mapping():
+            for modifier in gate.modifiers:
+                if (control := modifier.modifier.name) in _CONTROLS:
+                    detail = "Qiskit would take its own: use another name for this gate"
+                    raise _refusal(gate, f"{control} @ {name}: {detail}")
+
     def check_phase(self, gate: QuantumGate) -> None:
         """Refuse modifiers that make a phase seen of which there are two definitions."""
         if gate.name.name not in self._phases:
@@ -354,7 +418,7 @@ class _Definitions:
                 raise _refusal(
                     gate,
                     f"{modifier.modifier.name} @ {gate.name.name}: OpenQASM and Qiskit "
-                    "differ in the phase of u2 and u3: use U",
+                    "differ in the phase of U, u2 and u3: use cu",
                 )
 
 
@@ -382,7 +446,7 @@ def _check_controlled(definition: QuantumGateDefinition) -> None:
         if isinstance(one, ast.QuantumGate) and one.name.name == "cu":
             for modifier in one.modifiers:
                 if modifier.modifier.name in _CONTROLS:
-                    detail = "write p and ctrl @ ctrl @ U"
+                    detail = "write it without ctrl, by p, cu and ccx"
                     raise _refusal(one, f"ctrl @ cu in a definition: {detail}")
 
 
