@@ -106,9 +106,9 @@ def socket_in(url: str, folder: str | Path = "") -> str:
     :param folder: the folder that the path starts from, by default the current one
     """
     path = url.removeprefix("unix:")
-    if path == url or path.startswith("/"):
+    if path == url or not path or path.startswith("/"):
         return url
-    return f"unix:{Path(folder).absolute() / path}"
+    return f"unix:{Path(folder).absolute() / Path(path).expanduser()}"
 
 
 def read_json(path: str | Path, kind: str) -> dict[str, JSON]:

@@ -104,8 +104,14 @@ def _bootstrap(release: str, root: Path) -> None:
     print(f"installing Debian {release} in {root} (some minutes)", flush=True)
     words = ["debootstrap", "--variant=minbase", release, str(partial), *_mirror()]
     # it mounts /proc in the root, and leaves it there if it is killed
-    _check(["unshare", "--mount", *words], f"{release}: no such release, or no network")
-    partial.rename(root)
+    try:
+        _check(
+            ["unshare", "--mount", *words], f"{release}: no such release, or no network"
+        )
+        partial.rename(root)
+    except DebianError:
+        _remove(partial)
+        raise
 
 
 def _remove(folder: Path) -> None:

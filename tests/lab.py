@@ -240,7 +240,9 @@ def _kill_all_steps(folder: Path) -> None:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m tests.lab", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.lab", description=__doc__, allow_abbrev=False
+    )
     parser.add_argument("action", choices=("start", "stop", "status"))
     parser.add_argument("--folder", type=Path, default=ROOT / ".lab")
     told = "Debian to run it on, such as trixie: see tests/debian.py (default: this machine)"

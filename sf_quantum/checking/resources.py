@@ -54,7 +54,8 @@ def _hardware(
         "ramMin": psutil.virtual_memory().total // MEBIBYTE,
     }
     for entry in tool.requirements:
-        if entry.name != RESOURCES:
+        overridden = "hints" in entry.where and RESOURCES in tool.inherited
+        if entry.name != RESOURCES or overridden:
             continue
         for key, has in available.items():
             wanted = mapping(entry.body).get(key)

@@ -69,8 +69,10 @@ def _samples(content: Mapping[str, JSON], variables: int) -> Samples:
     vectors = mapping(content["vectors"])
     energies, reads = _array(vectors["energy"]), _array(vectors["num_occurrences"])
     rows = len(data)
-    if data.shape != (rows, variables) or not rows == energies.size == reads.size:
+    if data.shape != (rows, variables) or not energies.shape == reads.shape == (rows,):
         raise ValueError("samples, energies and reads are not of the same number")
+    if reads.dtype.kind not in "iu" or (reads.astype(np.int64) < 0).any():
+        raise ValueError("a number of reads is not a whole number from 0")
     return Samples(
         np.greater(data, 0),
         energies.astype(np.float64),

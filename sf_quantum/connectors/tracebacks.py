@@ -72,6 +72,11 @@ class TracebackFilter(logging.Filter):
         """Set the summary that replaces the next report of a job's failure."""
         self._summaries[job] = (level, summary)
 
+    def forget(self, job: str) -> None:
+        """Forget the errors of a job, which is attempted again."""
+        for error in [one for one in self.step_errors if one.job == job]:
+            del self.step_errors[error]
+
     def latest(self) -> str:
         """The message of the latest error that the current task has logged."""
         task = asyncio.current_task()

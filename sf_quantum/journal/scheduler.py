@@ -119,6 +119,7 @@ class JournalScheduler(DefaultScheduler):
             _running.append(self)
         self._jobs[job.name] = job
         self._attempts[job.name] = self._attempts.get(job.name, 0) + 1
+        traceback_filter().forget(job.name)
         async with self._lock:  # jobs are recorded after the loops are known
             if self._attempts[job.name] == 1 and job.workflow_id not in self._workflows:
                 self._workflows.add(job.workflow_id)
@@ -444,7 +445,7 @@ class JournalScheduler(DefaultScheduler):
             error
             for error in traceback_filter().step_errors
             # an attempt that was recovered
-            if error.job not in self._completed and self._attempts.get(error.job, 1) < 2
+            if error.job not in self._completed
         ]
         for error in errors or traceback_filter().step_errors:
             where = get_job_step_name(error.job) if error.job else error.step

@@ -18,6 +18,7 @@ from sf_quantum.planning.streamflow import config, lines
 from sf_quantum.planning.workflow import StreamFlowFile, WorkflowPlan, dumped
 from sf_quantum.planning.workload import Workload
 from sf_quantum.reporting.report import journals_of
+from sf_quantum.samplers import unknown
 from sf_quantum.validation import is_streamflow
 
 
@@ -118,6 +119,10 @@ def _streamflow_plan(
         runs = journals.read([own], file.resolve())
         fit, left_out = fitting.fit(runs), runs.left_out
     plan = flow.plan(fit, site)
+    used = [*mapping(plan.workload["partitions"])]
+    for name in nodes:
+        if name not in used:
+            raise InputError(f"--nodes: {unknown('partition', name, used)}")
     fitted = plan.workload
     if fit is not None:
         fitted = {**fitted, "overheads": sources.overheads(fit)}

@@ -24,7 +24,8 @@ _PR_SET_PDEATHSIG = 1  # prctl(2)
 def imported() -> subprocess.Popen[bytes]:
     """Start a process that waits for :func:`begin`; it ends with this one."""
     return subprocess.Popen(
-        [sys.executable, "-m", __name__],
+        # -P: no module of the user's folder stands for one of Python's
+        [sys.executable, "-P", "-m", __name__],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -60,9 +61,9 @@ def begin(
 def main() -> int:
     """Import StreamFlow, and run what the standard input says, if anything."""
     (command,) = entry_points(group="console_scripts", name="streamflow")
-    run = command.load()
-    # StreamFlow loads it in any case
-    import_module("sf_quantum.plugin")
+    with suppress(Exception):  # it fails again below, where the log has it
+        command.load()
+        import_module("sf_quantum.plugin")
     line = sys.stdin.buffer.readline()
     if not line:
         return 0
@@ -72,7 +73,7 @@ def main() -> int:
         os.dup2(log.fileno(), sys.stderr.fileno())
     os.environ.update(order["environment"])
     sys.argv = ["streamflow", *order["arguments"]]
-    return int(run())
+    return int(command.load()())
 
 
 def _ends_with_parent() -> Callable[[], None]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import shutil
 import signal
 import subprocess
 from collections.abc import Callable
@@ -24,8 +25,10 @@ from sf_quantum.workflows.driver import begin, imported
 LOG = "streamflow.log"
 KEPT_LOGS = 9
 OUTDIR = Path("results")
-# Longest wait for a driver to undeploy, after the last event of its journal.
+# For so long a driver may undeploy, before its log is searched for the error below.
 END_SECONDS = 60.0
+_DATABASE_ERROR = "sqlite3.OperationalError"
+_DATABASE_BYTES = 2**20
 # how a run without a last event, or with one, has ended
 _ENDS = {"": "was killed", "cancelled": "was stopped"}
 # a message of StreamFlow in its log, up to the next one
@@ -105,7 +108,7 @@ def run(
         if path is not None:
             for line in report.progress(journal.follow(path)):
                 progress(escaped(line))
-            _end_after_journal(driver)
+            _end_after_journal(driver, log)
         driver.wait()
     except BaseException:
         driver.send_signal(signal.SIGINT)
@@ -210,16 +213,22 @@ def _resumed(file: Path, journals: Path) -> str:
     return f"resuming run {path.stem}, which {_ENDS.get(end, end)}"
 
 
-def _end_after_journal(driver: subprocess.Popen[bytes]) -> None:
-    """End a driver that keeps running without anything left to do.
+def _end_after_journal(driver: subprocess.Popen[bytes], log: Path) -> None:
+    """Wait for a driver to undeploy, and end one that has nothing left to do.
 
     StreamFlow 0.2.0rc3 does not end if the last write to its database fails, as on a full
     disk: the database's thread waits for work.
     """
-    try:
-        driver.wait(END_SECONDS)
-    except subprocess.TimeoutExpired:
-        driver.send_signal(signal.SIGINT)
+    while True:
+        try:
+            driver.wait(END_SECONDS)
+            return
+        except subprocess.TimeoutExpired:
+            # a full disk has no place for the error
+            full = shutil.disk_usage(log.parent).free < _DATABASE_BYTES
+            if full or _DATABASE_ERROR in log.read_text(errors="replace"):
+                driver.send_signal(signal.SIGINT)
+                return
 
 
 def _await_end(driver: subprocess.Popen[bytes]) -> None:

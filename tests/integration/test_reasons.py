@@ -406,3 +406,21 @@ def test_a_full_disk_is_said_to_be(
     (line,) = [one for one in done.stdout.splitlines() if one.startswith(where)]
     assert "No space left on device" in done.stdout
     assert line or done.stdout.splitlines()[-2].startswith("run failed: ")
+
+
+def test_an_attempt_that_was_recovered_is_no_reason(
+    lines: list[str], tmp_path: Path
+) -> None:
+    """Step ``a`` has failed once, and runs again when ``b`` ends the run."""
+    again = tmp_path / "again"
+    first = f"if [ ! -e {again} ]; then touch {again}; exit 4; fi; sleep 1000"
+    second = f"until [ -e {again} ]; do sleep 0.1; done; exit 3"
+    steps = {
+        "a": step(tool(first, outputs={"o": "Any?"})),
+        "b": step(tool(second, outputs={"o": "Any?"})),
+    }
+    document = workflow(steps, ["a/o", "b/o"], {"type": "array", "items": ["null"]})
+    retry: JSON = {"type": "default", "config": {"max_retries": 2, "retry_delay": 0}}
+    reason = the_reason(lines, document, failureManager=retry)
+    assert "b failed with exit code 3" in reason
+    assert "a failed" not in reason

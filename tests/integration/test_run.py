@@ -69,6 +69,16 @@ def test_a_run_that_fails_says_why(project: Project) -> None:
     assert "Traceback" not in text
 
 
+def test_files_of_the_folder_stand_for_no_module(project: Project) -> None:
+    for name in ("queue", "types", "yaml"):
+        (project.folder / f"{name}.py").write_text("raise SystemExit('not this one')")
+    project.deployment("host", "local")
+    project.step("good", "true", "host")
+    with start(project) as running:
+        text, _ = running.communicate(timeout=SECONDS)
+    assert running.returncode == 0, text
+
+
 def test_a_run_goes_on_without_a_reader(project: Project) -> None:
     """As of ``sfq run ... | head -1``, which ended the run, and with exit code 0."""
     go = project.folder / "go"

@@ -113,6 +113,16 @@ def test_resources_that_this_host_lacks_are_refused(key: str) -> None:
     assert found() == []
 
 
+def test_a_hint_that_the_step_overrides_is_not_checked() -> None:
+    edited("each.cwl", "requirements: {ResourceRequirement: {coresMin: 1}}\n", "")
+    hint = "hints: {ResourceRequirement: {coresMin: 123456789}}"
+    edited("each.cwl", "hints: {}", hint)
+    assert len(found()) == 1
+    own = "{ResourceRequirement: {coresMin: 1}}"
+    edited("main.cwl", "run: each.cwl", f"run: each.cwl\n    requirements: {own}")
+    assert found() == []
+
+
 def test_a_step_that_no_output_waits_for_is_a_remark() -> None:
     edited("main.cwl", "one: one}\n    out: [out]", "one: one}\n    out: []")
     edited("main.cwl", "add/out", "each/out")

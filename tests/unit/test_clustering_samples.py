@@ -89,6 +89,9 @@ def vector(told: dict[str, JSON], name: str) -> dict[str, JSON]:
         lambda told: vector(told, "energy").update(data=[1.0], shape=[1]),
         lambda told: vector(told, "energy").update(data=[1e999] * 3),
         lambda told: vector(told, "num_occurrences").update(shape=None),
+        lambda told: vector(told, "num_occurrences").update(data=[1, -1, 1]),
+        lambda told: vector(told, "num_occurrences").update(data_type="float64"),
+        lambda told: vector(told, "energy").update(data=[[1.0]] * 3, shape=[3, 1]),
         lambda told: told.update(vectors=[]),
     ],
 )

@@ -250,6 +250,8 @@ def test_what_is_written_is_json_on_one_line(tmp_path: Path) -> None:
         ("unix:qpu.sock", "unix:/site/qpu.sock"),
         ("unix:run/qpu.sock", "unix:/site/run/qpu.sock"),
         ("unix:/run/qpu.sock", "unix:/run/qpu.sock"),
+        ("unix:~/qpu.sock", f"unix:{Path.home()}/qpu.sock"),
+        ("unix:", "unix:"),
         ("https://qpu.site", "https://qpu.site"),
     ],
 )

@@ -197,6 +197,8 @@ def test_the_recommendation_names_what_it_takes(
     assert "nodes of the site's partitions: batch 4" in text
     assert main(["plan", str(file)]) == 0
     assert "--nodes batch=N" in capsys.readouterr().out
+    assert main(["plan", str(file), "--nodes", "bacth=4"]) == 2
+    assert "unknown partition 'bacth', did you mean 'batch'?" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
