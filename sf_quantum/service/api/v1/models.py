@@ -45,9 +45,10 @@ class Strict(BaseModel):
 def _finite(values: JsonValue) -> JsonValue:
     """Refuse the first value that is not a number: pydantic would list them all."""
     for value in values.values() if isinstance(values, dict) else ():
+        number = isinstance(value, int | float) and not isinstance(value, bool)
         try:
-            finite = math.isfinite(float(cast("str", value)))
-        except (TypeError, ValueError, OverflowError):
+            finite = number and math.isfinite(cast("float", value))
+        except OverflowError:
             finite = False
         if not finite:
             raise PydanticCustomError("finite_number", "expected finite numbers")

@@ -194,10 +194,11 @@ def _read3(text: str, holes: int) -> QuantumCircuit:
     import openqasm3
     import qiskit_qasm3_import
     from openqasm3 import ast
+    from qiskit.circuit.library.standard_gates import get_standard_gate_name_mapping
 
     # as qiskit.qasm3.loads() does
     program = openqasm3.parse(text)
-    prepare(program)
+    prepare(program, get_standard_gate_name_mapping())
     program.statements[:0] = [
         ast.IODeclaration(
             ast.IOKeyword.input, ast.FloatType(), ast.Identifier(f"{HOLE}{n}")

@@ -7,7 +7,7 @@ converted, and what the converter would get wrong is written in another way or r
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 from sf_quantum.errors import InputError
@@ -46,9 +46,10 @@ _ARITHMETIC = {
 }
 
 
-def prepare(program: Program) -> None:
+def prepare(program: Program, own: Container[str]) -> None:
     """Bound a program, and write it as the converter understands it.
 
+    :param own: the names of Qiskit's own gates
     :raises InputError: naming the line, if it is too large, or the converter would take it
         for something else
     """
@@ -73,7 +74,7 @@ def prepare(program: Program) -> None:
             _check_division(node, integers)
             registers.compare_bits(node)
         elif isinstance(node, ast.QuantumGate):
-            definitions.check_name(node)
+            definitions.check_name(node, own)
             definitions.check_phase(node)
             definitions.check_power(node)
             # A control commutes with inv and pow, and Qiskit's inverse of ctrl @ cu is not
@@ -393,15 +394,13 @@ class _Definitions:
         has_angles = bool(gate.arguments) and name not in self._steps
         _check_power(gate, name, has_angles=has_angles)
 
-    def check_name(self, gate: QuantumGate) -> None:
+    def check_name(self, gate: QuantumGate, own: Container[str]) -> None:
         """Refuse a control of the program's own gate that has the name of one of Qiskit's.
 
         Qiskit makes a controlled gate of some by their names, whatever their definition is.
         """
-        from qiskit.circuit.library.standard_gates import get_standard_gate_name_mapping
-
         name = gate.name.name
-        if name in self._steps and name in get_standard_gate_name_mapping():
+        if name in self._steps and name in own:
             for modifier in gate.modifiers:
                 if (control := modifier.modifier.name) in _CONTROLS:
                     detail = "Qiskit would take its own: use another name for this gate"
