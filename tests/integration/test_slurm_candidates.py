@@ -185,7 +185,7 @@ def test_a_lease_that_does_not_come_in_time(
     assert _where(cluster) == ["compute"]
     first, second = decisions(cluster)
     assert (first["quantum"], second["quantum"]) == (True, False)
-    assert "failed an earlier attempt" in str(second["reason"])
+    assert "did not start this job within 0.5 s" in str(second["reason"])
     assert service.held() == ["of the test"]
 
 
