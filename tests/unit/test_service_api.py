@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import math
 import socket
 import sqlite3
 import sys
@@ -14,12 +15,14 @@ from pathlib import Path
 
 import pytest
 from dimod import BinaryQuadraticModel, SampleSet
+from pydantic import ValidationError
 
 from sf_quantum.files import JSON
 from sf_quantum.net.transport import Client, Response
 from sf_quantum.qpu.sfq import SfqQpu
 from sf_quantum.samplers.neal import NealSampler
 from sf_quantum.service.api import large_bodies
+from sf_quantum.service.api.v1.models import CircuitProgram
 from sf_quantum.service.device.emulator.device import EmulatedDevice, Faults
 from tests.service import RunningService, example_bqm, running_service
 from tests.waiting import until
@@ -520,3 +523,13 @@ def test_a_queue_that_breaks_says_so(
     assert "database or disk is full" in str(health.json()["detail"])
     assert service.ask("GET", "/v1/device").json()["status"] == "offline"
     assert service.ask("POST", "/v1/jobs", job("b"), lease=lease).status == 503
+
+
+@pytest.mark.parametrize("value", ["1", True, None, [1], math.nan, math.inf, 10**400])
+def test_values_of_parameters_are_numbers(value: JSON) -> None:
+    with pytest.raises(ValidationError, match="expected finite numbers"):
+        CircuitProgram.model_validate({"program": "", "values": [{"a": value}]})
+    read = CircuitProgram.model_validate(
+        {"program": "", "values": [{"a": 1, "b": 2.5}]}
+    )
+    assert read.values == [{"a": 1.0, "b": 2.5}]
