@@ -95,8 +95,7 @@ def _service_status(
     file = config.get("qrmiConfig")
     path = str(folder / Path(str(file)).expanduser()) if file else None
     qpus = QpuSelection(names, qrmi_config=path).qpus(os.environ)
-    qpus = qpus if size is None else [qpu.sized(size) for qpu in qpus]
-    statuses = [qpu.status() for qpu in qpus]
+    statuses = [qpu.sized(size).status() for qpu in qpus]
     offline = [status for status in statuses if not status.online]
     if offline:
         return offline[0]

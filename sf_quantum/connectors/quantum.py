@@ -127,8 +127,7 @@ class QuantumConnector(LocationWrapper, ABC):
         if (error := access.exception()) is not None:
             raise QpuError(str(error)) from error
         pool = access.result()
-        qpu_ = pool.qpu if size is None else pool.qpu.sized(size)
-        status = qpu_.status()
+        status = pool.qpu.sized(size).status()
         # a lease that is kept for the next job of this run is free for it
         return replace(status, leases=max(0, status.leases - pool.kept))
 

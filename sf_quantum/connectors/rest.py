@@ -129,8 +129,7 @@ class RestConnector(QuantumConnector):
         folder: Path,
         size: JobSize | None = None,
     ) -> QpuStatus:
-        client = cls.client(name, config, folder)
-        return (client if size is None else client.sized(size)).status()
+        return cls.client(name, config, folder).sized(size).status()
 
     @classmethod
     def client(cls, name: str, config: Mapping[str, JSON], folder: Path) -> Qpu:

@@ -212,9 +212,10 @@ class Qpu(ABC):
         """
         return self
 
-    def sized(self, size: JobSize) -> Self:
+    def sized(self, size: JobSize | None) -> Self:
         """Get this QPU with a status that says what a job of a size costs.
 
+        :param size: ``None``: the status says nothing of a job
         :returns: this object itself where this kind does not tell
         """
         return self

@@ -205,7 +205,7 @@ class SfqQpu(Qpu):
             job_run_seconds=number(job.get("job_run_seconds")),
         )
 
-    def sized(self, size: JobSize) -> Self:
+    def sized(self, size: JobSize | None) -> Self:
         """See :meth:`Qpu.sized`; the service says what the job costs."""
         sized = copy(self)
         sized._job_size = size
