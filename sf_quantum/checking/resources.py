@@ -54,7 +54,7 @@ def _hardware(
         "ramMin": psutil.virtual_memory().total // MEBIBYTE,
     }
     for entry in tool.requirements:
-        overridden = "hints" in entry.where and RESOURCES in tool.inherited
+        overridden = entry.where[-2] == "hints" and RESOURCES in tool.inherited
         if entry.name != RESOURCES or overridden:
             continue
         for key, has in available.items():
