@@ -90,14 +90,26 @@ def parse_json(text: str | bytes) -> JSON:
     """
     if isinstance(text, bytes):
         text = text.decode("utf-8-sig")
-    if text.count("[") + text.count("{") > MAX_NESTING:
-        depth = deepest = 0
-        for match in _NESTING.finditer(text):
-            depth += _DEPTHS.get(match[0], 0)
-            deepest = max(deepest, depth)
-        if deepest > MAX_NESTING:
-            raise ValueError(f"nested more than {MAX_NESTING} deep")
+    check_nesting(text)
     return cast("JSON", json.loads(text))
+
+
+def check_nesting(text: str) -> None:
+    """Refuse JSON that is nested more than :data:`MAX_NESTING` deep.
+
+    How deep Python itself reads depends on its version, and who reads after it, such as an
+    SDK, recurses over the content again.
+
+    :raises ValueError: if it is nested deeper
+    """
+    if text.count("[") + text.count("{") <= MAX_NESTING:
+        return
+    depth = deepest = 0
+    for match in _NESTING.finditer(text):
+        depth += _DEPTHS.get(match[0], 0)
+        deepest = max(deepest, depth)
+    if deepest > MAX_NESTING:
+        raise ValueError(f"nested more than {MAX_NESTING} deep")
 
 
 def socket_in(url: str, folder: str | Path = "") -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Sequence
 
 import pytest
@@ -11,7 +10,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from sf_quantum.errors import InputError
-from sf_quantum.files import JSON
+from sf_quantum.files import JSON, MAX_NESTING
 from sf_quantum.samplers import problem
 from sf_quantum.samplers.problem import FieldError, document
 from sf_quantum.service.device.computing import run
@@ -137,9 +136,11 @@ def test_an_accepted_sequence_runs(
     assert sum(counter.values()) == 3
 
 
-def test_a_sequence_that_is_deeper_than_python_reads_is_refused() -> None:
+@pytest.mark.parametrize(("opening", "closing"), [("[", "]"), ('{"a":', "}")])
+@pytest.mark.parametrize("depth", [MAX_NESTING + 1, 100_000])
+def test_a_deep_sequence_is_refused(opening: str, closing: str, depth: int) -> None:
     if not sequence.available():
         pytest.skip("pulser is not installed")
-    deep = "[" * sys.getrecursionlimit() * 2
-    with pytest.raises(InputError, match="nested too deeply"):
-        pulses.check(json.dumps(deep + "]" * len(deep)), 10)
+    text = opening * depth + "1" + closing * depth
+    with pytest.raises(InputError, match=f"nested more than {MAX_NESTING} deep"):
+        pulses.check(json.dumps(text), 10)

@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from sf_quantum.errors import InputError
-from sf_quantum.files import JSON
+from sf_quantum.files import JSON, check_nesting
 from sf_quantum.qpu.jobs import JobParameters
 from sf_quantum.samplers.neutral_atom import ATOMS, contract, tensor_networks
-from sf_quantum.text import described
+from sf_quantum.text import described, shortened
 
 if TYPE_CHECKING:
     from jsonschema.exceptions import ValidationError
@@ -225,12 +225,12 @@ def _parse(text: str) -> Sequence[BaseDevice]:
 def _check_numbers(text: str) -> None:
     """Refuse JSON whose numbers are not finite, which Python reads and Pulser believes."""
     try:
+        check_nesting(text)
         json.loads(text, parse_constant=_refuse, parse_float=_finite)
     except json.JSONDecodeError:
         return  # Pulser says what is wrong
-    except (RecursionError, ValueError) as error:
-        detail = "nested too deeply, or a number is too long"
-        raise InputError(f"not JSON: {detail}") from error
+    except ValueError as error:
+        raise InputError(f"not JSON: {shortened(str(error))}") from error
 
 
 def _refuse(constant: str) -> float:
