@@ -3,11 +3,15 @@
 A connection outlives the certificate with which it was made; a new one needs a valid
 certificate. asyncssh reads the files of a key for each connection, so that it is enough to
 renew them before. StreamFlow gives a host up after ``retries`` refused connections.
+
+StreamFlow writes its commands for a POSIX shell, and a host gives them to the user's login
+shell, which may be csh.
 """
 
 from __future__ import annotations
 
 import asyncio
+import re
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,6 +26,24 @@ from sf_quantum import backoff
 from sf_quantum.files import JSON
 
 COMMAND_SECONDS = 30.0
+# of a command that csh could not read: quotes, a newline, and what it or printf expands
+_ESCAPED = re.compile(r"""['"!$`\\%\n]""")
+# Linux limits each argument of a program to 128 KiB (MAX_ARG_STRLEN, execve(2))
+_ARGUMENT_BYTES = 131_000
+
+
+def for_any_shell(command: str) -> str:
+    """Have ``sh`` run a command, whatever shell reads it first.
+
+    Within single quotes, csh ends a word at a newline and expands ``!``, so these are octal
+    escapes of printf(1). A command that would be too long stays as it is.
+
+    >>> for_any_shell("echo a; echo b!")
+    'sh -c \'eval "$(printf "echo a; echo b\\041")"\''
+    """
+    text = _ESCAPED.sub(lambda match: f"\\{ord(match[0]):03o}", command)
+    wrapped = f"""sh -c 'eval "$(printf "{text}")"'"""
+    return wrapped if len(wrapped.encode()) < _ARGUMENT_BYTES else command
 
 
 class _NotRenewed(ConnectionError):
@@ -72,6 +94,19 @@ class Renewal:
             raise _NotRenewed(f"renewCommand failed with exit code {code}: {last}")
 
 
+class _Connection:
+    """A connection as StreamFlow uses it, to a host with any login shell."""
+
+    def __init__(self, connection: asyncssh.SSHClientConnection) -> None:
+        self._connection = connection
+        self.is_closed = connection.is_closed
+
+    async def create_process(
+        self, command: str, **options: JSON
+    ) -> asyncssh.SSHClientProcess[str]:
+        return await self._connection.create_process(for_any_shell(command), **options)
+
+
 class _Context(SSHContext):
     """Connections to a host, each with credentials that are valid then."""
 
@@ -110,9 +145,12 @@ class _Context(SSHContext):
                 return connection
         raise AssertionError
 
+    async def get_connection(self) -> _Connection:  # type: ignore[override]
+        return _Connection(await super().get_connection())
+
 
 class RenewingSSHConnector(SSHConnector):
-    """StreamFlow's SSH connector, whose credentials are renewed while a run goes on.
+    """StreamFlow's SSH connector, for credentials that are renewed, and any login shell.
 
     The parameters are those of StreamFlow's connector, and:
 

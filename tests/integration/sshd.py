@@ -16,12 +16,15 @@ SSHD = Path("/usr/sbin/sshd")
 
 
 @contextmanager
-def sshd(folder: Path, environment: Mapping[str, str]) -> Iterator[int]:
+def sshd(
+    folder: Path, environment: Mapping[str, str], shell: str | None = None
+) -> Iterator[int]:
     """Serve SSH, one process a connection, on a port the kernel chose.
 
     :param folder: made for its files; ``user`` in it is the key it lets in, and ``ca`` signs
         the certificates that it lets in
     :param environment: of the sessions
+    :param shell: runs the commands as a login shell does, instead of the user's own
     :returns: the port
     """
     if not SSHD.exists():
@@ -44,6 +47,7 @@ def sshd(folder: Path, environment: Mapping[str, str]) -> Iterator[int]:
         f"TrustedUserCAKeys {folder}/ca.pub\n"
         "StrictModes no\nUsePAM no\nPermitRootLogin yes\n"
         f"SetEnv {variables}\n"
+        + (f'ForceCommand exec {shell} -c "$SSH_ORIGINAL_COMMAND"\n' if shell else "")
     )
     served: list[subprocess.Popen[bytes]] = []
     with socket.create_server(("127.0.0.1", 0)) as listener:

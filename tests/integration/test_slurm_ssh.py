@@ -6,6 +6,7 @@ import asyncio
 import getpass
 import logging
 import shlex
+import shutil
 import subprocess
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
@@ -138,6 +139,27 @@ async def test_a_command_renews_the_certificate(
             text = "renewCommand failed with exit code 3: no login"
             await until_async(lambda: text in caplog.text, text)
             away.unlink()
+
+
+@pytest.mark.parametrize("shell", ["csh", "fish"])
+async def test_steps_run_with_any_login_shell(
+    lab: Lab, tmp_path: Path, shell: str
+) -> None:
+    if (program := shutil.which(shell)) is None:
+        pytest.skip(f"no {shell} here (apt-get install {shell})")
+    with sshd(tmp_path / "sshd", lab.environment, program) as port:
+        server = Server(tmp_path / "sshd", port)
+        await asyncio.to_thread(server.renew)
+        inner = server.connector(None)
+        async with cluster(lab, tmp_path, inner, services=SERVICES) as made:
+            text = "it's \\\\ 50%! $HOME `x`"
+            asked = f"printf '%s\\n' {shlex.quote(text)}; echo two >&2"
+            assert await made.run(asked, "node") == (f"{text}\ntwo", 0)
+            job = asyncio.create_task(made.run("sleep 1000", "node"))
+            await made.running()
+            job.cancel()
+            await made.submitted(0)
+        await inner.undeploy(False)
 
 
 async def test_a_key_that_was_never_accepted_is_refused(
