@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from fractions import Fraction
 from itertools import combinations, pairwise, product
@@ -14,12 +13,16 @@ from dimod import BinaryQuadraticModel, SampleSet, Vartype
 
 #: fractions of the annealing of :func:`boltzmann`'s tests are those of this schedule
 _SCALES = (1.0, 1e-3, 1e6)
+#: added to costs of about 1; published QUBOs have coefficients up to 1e18
+PENALTIES = (1.0, 10.0, 1e3, 1e6, 1e9, 1e10 / 3, 1e12, 1e15, 1e18)
 
 
 def random_bqm(
     number: int,
     variables: int = 6,
     graph: Mapping[int, Collection[int]] | None = None,
+    *,
+    penalty: float | None = None,
 ) -> BinaryQuadraticModel:
     """Return a random BQM; each number makes another.
 
@@ -28,14 +31,14 @@ def random_bqm(
 
     :param graph: neighbours of each qubit; if given, the variables are connected qubits,
         and only coupled ones interact
+    :param penalty: added to a third of the biases
     """
     random = Random(number)
     vartype = (Vartype.SPIN, Vartype.BINARY)[number % 2]
-    scale = _SCALES[number % 3]
+    scale = _SCALES[number % 3] if penalty is None else 1.0
 
     def bias() -> float:
-        integer, quarter = random.randint(-3, 3), random.randint(-9, 9) / 4
-        return scale * random.choice((integer, quarter, random.uniform(-2, 2)))
+        return _penalty(random, penalty) + scale * _cost(random)
 
     names: list[str | int] = [*range(variables)]
     if graph is not None:
@@ -57,6 +60,17 @@ def random_bqm(
     if random.randrange(2):
         bqm.offset = random.choice((0.1, 1e6 + 0.1, -7.0)) * scale
     return bqm
+
+
+def _cost(random: Random) -> float:
+    integer, quarter = random.randint(-3, 3), random.randint(-9, 9) / 4
+    return random.choice((integer, quarter, random.uniform(-2, 2)))
+
+
+def _penalty(random: Random, penalty: float | None) -> float:
+    if penalty is None or random.randrange(3):
+        return 0.0
+    return penalty * random.choice((1, 3, random.uniform(1, 2)))
 
 
 def _connected(
@@ -88,22 +102,23 @@ def states(bqm: BinaryQuadraticModel) -> Iterator[dict[str | int, int]]:
         yield dict(zip(names, state, strict=True))
 
 
-def wrong_energies(bqm: BinaryQuadraticModel, samples: SampleSet) -> list[str]:
-    """Return the samples whose energy is not that of the problem, to its rounding errors.
+def wrong_energies(
+    bqm: BinaryQuadraticModel, samples: SampleSet, added: float = 0.0
+) -> list[str]:
+    """Return the samples whose energy is not the closest double to that of the problem.
 
+    :param added: constant term that a reader has added to the closest double of the rest
     :raises AssertionError: if the samples are of other variables, or have other values
     """
     assert {*samples.variables} == {*bqm.variables}
     assert samples.vartype is bqm.vartype
     names = [*samples.variables]
-    terms = [float(bqm.offset), *bqm.linear.values(), *bqm.quadratic.values()]
-    # each of so many sums and products is rounded once, also in a change of the vartype
-    error = 8 * len(terms) * sys.float_info.epsilon * math.fsum(map(abs, terms))
     wrong = []
     for row, told in zip(samples.record.sample, samples.record.energy, strict=True):
         exact = energy(bqm, dict(zip(names, map(int, row), strict=True)))
-        if abs(Fraction(float(told)) - exact) > error:
-            wrong.append(f"{row.tolist()}: {told} for {float(exact)}")
+        expected = float(exact - Fraction(added)) + added
+        if float(told) != expected:
+            wrong.append(f"{row.tolist()}: {told!r} for {expected!r}")
     return wrong
 
 

@@ -15,7 +15,7 @@ from sf_quantum.files import JSON
 from sf_quantum.samplers.neal import SWEEPS, beta_range
 from sf_quantum.service.device.emulator.device import EmulatedDevice
 from tests.distributions import p_value
-from tests.random_bqms import annealed, random_bqm, wrong_energies
+from tests.random_bqms import PENALTIES, annealed, random_bqm, wrong_energies
 from tests.service import running_service
 
 if TYPE_CHECKING:
@@ -41,10 +41,12 @@ def solver(noise: float = 0.0) -> Iterator[StructuredSolver]:
 
 def wrong_over_sapi(annealer: StructuredSolver, number: int) -> list[str]:
     """Return the samples of a random BQM whose energy is not that of the problem."""
-    bqm = random_bqm(number, graph=_neighbours(annealer))
+    penalty = PENALTIES[number % len(PENALTIES)]
+    bqm = random_bqm(number, graph=_neighbours(annealer), penalty=penalty)
     mode = ("histogram", "raw")[number // 2 % 2]
     sent = annealer.sample_bqm(bqm, num_reads=100, answer_mode=mode)
-    return wrong_energies(bqm, sent.sampleset)
+    # D-Wave's client adds the constant term, which is no part of SAPI's energies
+    return wrong_energies(bqm, sent.sampleset, added=float(bqm.offset))
 
 
 def schedule_p_value(annealer: StructuredSolver, number: int) -> float:

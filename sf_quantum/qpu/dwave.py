@@ -58,6 +58,7 @@ from sf_quantum.qpu.solver_parameters import check_ranges
 from sf_quantum.samplers.neal import SWEEPS
 from sf_quantum.samplers.parameters import check, check_number, seeded
 from sf_quantum.samplers.problem import check as check_problem
+from sf_quantum.samplers.problem import serialized
 from sf_quantum.text import described, one_line
 
 if TYPE_CHECKING:
@@ -377,9 +378,9 @@ class DWaveQpu(Qpu):
             except (WrongEmbedding, InputError):
                 failure = "its embedding is lost, and another one is found now"
                 return Outcome(failure=failure, qpu_seconds=seconds)
-            content = samples.to_serializable()  # type: ignore[no-untyped-call]
-        info = content.pop("info")
-        calibration = info["calibration"]
+            content = serialized(samples)
+        info = mapping(content.pop("info"))
+        calibration = mapping(info["calibration"])
         result = Result(json.dumps(content), info)
         return Outcome(result, qpu_seconds=seconds, calibration=calibration)
 

@@ -21,7 +21,7 @@ from dimod import SPIN, BinaryQuadraticModel, SampleSet
 
 from sf_quantum.errors import InputError
 from sf_quantum.qpu.jobs import number
-from sf_quantum.samplers.energies import difference
+from sf_quantum.samplers.energies import difference, exact_energies, recompute
 from sf_quantum.samplers.parameters import SEEDS
 from sf_quantum.text import one_line
 
@@ -170,9 +170,11 @@ class Embedded:
             raise WrongEmbedding("the answer is to a problem over other qubits")
         if not len(decoded["solutions"]):
             raise ValueError("no samples")
-        read: SampleSet = SampleSet.from_samples_bqm(  # type: ignore[no-untyped-call]
-            (decoded["solutions"][:, qubits], qubits.tolist()),
-            self.target,
+        rows = decoded["solutions"][:, qubits]
+        read: SampleSet = SampleSet.from_samples(  # type: ignore[no-untyped-call]
+            (rows, qubits.tolist()),
+            self.target.vartype,
+            energy=exact_energies(self.target, rows, qubits.tolist()),
             num_occurrences=decoded["num_occurrences"],
         )
         energies = np.asarray(decoded["energies"], dtype=np.float64)
@@ -189,7 +191,8 @@ class Embedded:
         found: SampleSet = unembed_sampleset(
             samples, self.chains, self.source, chain_break_fraction=True
         )
-        return found
+        # majority votes may change states, and dimod adds up doubles
+        return recompute(found, self.source)
 
 
 def access_seconds(timing: Mapping[str, float] | None) -> float | None:

@@ -11,6 +11,7 @@ from dimod import BinaryQuadraticModel, SampleSet, Vartype
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON, parse_json
 from sf_quantum.qpu.jobs import Task
+from sf_quantum.samplers.energies import exact_energies
 from sf_quantum.samplers.problem import check
 
 
@@ -47,7 +48,9 @@ def samples(task: Task, spins: Sequence[Sequence[int]]) -> str:
     if bqm.vartype is Vartype.BINARY:
         rows = (rows + 1) // 2
     labelled = rows, [*bqm.variables]
-    found = SampleSet.from_samples_bqm(labelled, bqm)  # type: ignore[no-untyped-call]
+    found = SampleSet.from_samples(  # type: ignore[no-untyped-call]
+        labelled, bqm.vartype, energy=exact_energies(bqm, *labelled), sort_labels=False
+    )
     document = found.to_serializable()
     del document["info"]
     return json.dumps(document)

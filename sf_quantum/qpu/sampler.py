@@ -16,6 +16,7 @@ from sf_quantum.qpu.jobs import (
     JobParameters,
     Task,
 )
+from sf_quantum.samplers.energies import recompute
 
 
 class QpuSampler(Sampler):
@@ -51,7 +52,7 @@ class QpuSampler(Sampler):
         :raises QpuError: if the QPU fails or does not answer
         """
         parameters = {"num_reads": num_reads, "seed": seed, "num_sweeps": num_sweeps}
-        return _sample_set(self._solved(bqm.to_serializable(), parameters))
+        return _sample_set(self._solved(bqm.to_serializable(), parameters), bqm)
 
     def sample_multiple(
         self,
@@ -67,8 +68,10 @@ class QpuSampler(Sampler):
         that is derived from it.
         """
         parameters = {"num_reads": num_reads, "seed": seed, "num_sweeps": num_sweeps}
-        given = [bqm.to_serializable() for bqm in bqms]
-        return [*map(_sample_set, self._solved_multiple(given, parameters))]
+        problems = [*bqms]
+        serialized = [bqm.to_serializable() for bqm in problems]
+        answers = self._solved_multiple(serialized, parameters)
+        return [*map(_sample_set, answers, problems)]
 
     def _solved(
         self, bqm: dict[str, JSON], parameters: JobParameters
@@ -104,7 +107,10 @@ class JobSampler(QpuSampler):
         return [self._solved(bqm, parameters) for bqm in bqms]
 
 
-def _sample_set(serialized: dict[str, JSON]) -> SampleSet:
+def _sample_set(serialized: dict[str, JSON], bqm: BinaryQuadraticModel) -> SampleSet:
+    """Read samples; their energies are computed from the problem, whoever sampled it."""
     # dimod leaves this one untyped
-    found: SampleSet = SampleSet.from_serializable(serialized)  # type: ignore[no-untyped-call]
-    return found
+    samples: SampleSet = SampleSet.from_serializable(serialized)  # type: ignore[no-untyped-call]
+    if {*samples.variables} != {*bqm.variables}:
+        raise QpuError("the QPU's samples have other variables than the problem")
+    return recompute(samples, bqm)

@@ -1,15 +1,80 @@
-"""The energies of samples, beside those that somebody else has computed."""
+"""The energies of samples: computed in one way wherever a user is told one.
+
+A double is a rational number, so an energy is one, too. Sums in double precision lose the
+last bits of it, and beside a penalty whole costs. What is told is the energy in rational
+arithmetic, rounded once, to the closest double.
+"""
 
 from __future__ import annotations
 
+import math
 import sys
+from collections.abc import Hashable, Sequence
+from fractions import Fraction
 from typing import TYPE_CHECKING
 
 import numpy as np
+from dimod import BINARY
+
+from sf_quantum.samplers.states import energies, quadratic, values
 
 if TYPE_CHECKING:
-    from dimod import BinaryQuadraticModel
+    from dimod import BinaryQuadraticModel, SampleSet
     from numpy.typing import NDArray
+
+# Bits of a double's fraction up to which sums of whole numbers are exact, less one, since
+# the sum of the biases' sizes is rounded.
+_EXACT_BITS = 52
+
+
+def exact_energies(
+    bqm: BinaryQuadraticModel,
+    rows: NDArray[np.int8],
+    labels: Sequence[Hashable],
+    *,
+    offset: bool = True,
+) -> NDArray[np.float64]:
+    """Return the energies of samples, each the closest double to the rational number.
+
+    :param rows: shape (samples, variables), bits or spins
+    :param labels: variables of the columns
+    :param offset: whether the energies include the model's constant term
+    """
+    if not offset:
+        bqm = bqm.copy()  # type: ignore[no-untyped-call]
+        bqm.offset = 0.0
+    bits = (rows > 0).astype(np.int8)
+    if _sums_are_exact(bqm):
+        states = bits if bqm.vartype is BINARY else 2 * bits - 1
+        return np.asarray(bqm.energies((states, [*labels])), dtype=np.float64)
+    place = {label: number for number, label in enumerate(labels)}
+    problem = quadratic(bqm)
+    ordered = bits[:, [place[label] for label in bqm.variables]]
+    return np.array(values(problem, energies(problem, ordered)), np.float64)
+
+
+def recompute(samples: SampleSet, bqm: BinaryQuadraticModel) -> SampleSet:
+    """Replace the energies of samples with those that their model gives them.
+
+    :param samples: samples of all variables of the model, changed in place
+    """
+    rows, labels = samples.record.sample, [*samples.variables]
+    samples.record.energy[:] = exact_energies(bqm, rows, labels)
+    return samples
+
+
+def rounded(number: Fraction, towards: float) -> float:
+    """Round to a double, in a direction if it is not one.
+
+    :param towards: infinity of either sign
+    """
+    try:
+        closest = float(number)
+    except OverflowError:
+        return towards
+    if number == closest or (number < closest) == (towards > 0):
+        return closest
+    return math.nextafter(closest, towards)
 
 
 def difference(
@@ -30,3 +95,17 @@ def difference(
     rounding = 2 * len(biases) * sys.float_info.epsilon * size
     largest = float(np.abs(reported - energies).max(initial=0.0))
     return largest if largest > rounding else 0.0
+
+
+def _sums_are_exact(bqm: BinaryQuadraticModel) -> bool:
+    """Return whether doubles hold all sums of biases, so that dimod's energies are exact."""
+    if bqm.dtype != np.float64:
+        return False
+    vectors = bqm.to_numpy_vectors(variable_order=[*bqm.variables])
+    offset = np.array([float(bqm.offset)])
+    biases = [vectors.linear_biases, vectors.quadratic.biases, offset]
+    sizes = np.abs(np.concatenate(biases))
+    _, exponent = np.frexp(sizes.sum())
+    unit = np.ldexp(1.0, int(exponent) - _EXACT_BITS)
+    with np.errstate(invalid="ignore"):  # below the smallest double, the unit is 0
+        return bool((np.fmod(sizes, unit) == 0).all())

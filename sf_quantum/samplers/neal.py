@@ -10,15 +10,9 @@ from dimod import BinaryQuadraticModel, SampleSet
 from dwave.samplers.sa.sampler import SimulatedAnnealingSampler, default_beta_range
 
 from sf_quantum.files import JSON
+from sf_quantum.samplers.energies import recompute
 from sf_quantum.samplers.parameters import SEEDS as SEEDS
 from sf_quantum.samplers.parameters import CheckedSampler, check, seeded
-from sf_quantum.samplers.states import (
-    bits_of,
-    energies,
-    quadratic,
-    sums_are_exact,
-    values,
-)
 
 if TYPE_CHECKING:
     from numpy import float64, int8
@@ -76,10 +70,7 @@ class NealSampler(CheckedSampler):
             seed=seed,
             interrupt_function=self._interrupted,
         )
-        if not sums_are_exact(bqm):
-            problem = quadratic(bqm)
-            rows = bits_of(samples, [*bqm.variables])
-            samples.record.energy[:] = values(problem, energies(problem, rows))
+        recompute(samples, bqm)
         # neal's own info holds wall-clock times, which differ from run to run
         samples.info.clear()
         samples.info.update(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Hashable, Iterator, Mapping
+from fractions import Fraction
 from itertools import chain, islice, product
 from typing import TypeAlias
 
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
+from sf_quantum.samplers.energies import rounded
 from sf_quantum.samplers.parameters import derived, seeded
 from sf_quantum.samplers.reduction import (
     Quadratic,
@@ -130,7 +132,7 @@ class Presolve(ComposedSampler):
         proven = self._distinct and all(
             answer.info.get("proven") is True for answer in answers
         )
-        info = self._info(samples, reduced, answers, seed)
+        info = self._info(problem, exact, reduced, answers, seed)
         reads_of = samples.record.num_occurrences
         info |= verdict(problem, reduction, rows, exact, reads_of, proven=proven)
         samples.info.clear()
@@ -139,7 +141,8 @@ class Presolve(ComposedSampler):
 
     def _info(
         self,
-        samples: SampleSet,
+        problem: Quadratic,
+        exact: list[int],
         reduced: Reduction,
         answers: list[SampleSet],
         seed: int | None,
@@ -156,7 +159,7 @@ class Presolve(ComposedSampler):
             carried = self._child.properties.get("carried", [])
             info |= {name: largest[name] for name in carried if name in largest}
         if self._distinct:
-            info |= _proof(samples, answers, reduced)
+            info |= _proof(problem, exact, answers, reduced)
         info["presolve"] = {
             "fixed": len(reduced.fixed),
             "drawn": len(reduced.free),
@@ -394,22 +397,30 @@ def _common(infos: list[dict[str, JSON]]) -> dict[str, JSON]:
 
 
 def _proof(
-    samples: SampleSet, answers: list[SampleSet], reduction: Reduction
+    problem: Quadratic,
+    exact: list[int],
+    answers: list[SampleSet],
+    reduction: Reduction,
 ) -> dict[str, JSON]:
-    """Combine the proofs of the parts into one for the whole problem."""
+    """Combine the proofs of the parts into one for the whole problem.
+
+    :param exact: the energy of each sample, in the problem's unit
+    """
     states = math.prod(len(answer) for answer in answers) << len(reduction.free)
-    best = float(samples.record.energy.min())
-    gap = sum(float(answer.info["gap"]) for answer in answers)
+    best = min(exact) * problem.unit + problem.offset
+    gaps = [float(answer.info["gap"]) for answer in answers]
+    finite = all(map(math.isfinite, gaps))
+    gap = sum(map(Fraction, gaps), Fraction()) if finite else None
     reasons = [answer.info.get("incomplete") for answer in answers]
-    if len(samples) < states:
+    if len(exact) < states:
         reasons.append(FEWER)
-    complete = len(samples) == states and all(
+    complete = len(exact) == states and all(
         answer.info["complete"] for answer in answers
     )
     return {
         "proven": all(answer.info["proven"] for answer in answers),
         "complete": complete,
         "incomplete": None if complete else next(filter(None, reasons), None),
-        "bound": math.nextafter(best - gap, -math.inf) if gap else best,
-        "gap": gap,
+        "bound": -math.inf if gap is None else rounded(best - gap, -math.inf),
+        "gap": math.inf if gap is None else rounded(gap, math.inf),
     }

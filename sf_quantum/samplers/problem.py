@@ -11,6 +11,7 @@ from sf_quantum.errors import InputError
 from sf_quantum.files import JSON, mapping
 
 if TYPE_CHECKING:
+    from dimod import SampleSet
     from dimod.core.sampler import Sampler
 
 # Larger biases and their sums would overflow in a sampler.
@@ -132,8 +133,31 @@ def sample(
 
     own = given(sampler, parameters)
     model = BinaryQuadraticModel.from_serializable(bqm)
-    serialized: dict[str, JSON] = sampler.sample(model, **own).to_serializable()
-    return serialized
+    return serialized(sampler.sample(model, **own))
+
+
+def serialized(samples: SampleSet) -> dict[str, JSON]:
+    """Serialize a sample set as dimod does, but keep true and false in its ``info``.
+
+    dimod writes them as 1 and 0.
+    """
+    content: dict[str, JSON] = samples.to_serializable()  # type: ignore[no-untyped-call]
+    content["info"] = _with_booleans(content["info"], samples.info)
+    return content
+
+
+def _with_booleans(content: JSON, original: JSON) -> JSON:
+    """Put the booleans of a value into its serialization by dimod."""
+    import numpy as np
+
+    if isinstance(original, bool | np.bool_):
+        return bool(original)
+    if isinstance(original, Mapping) and isinstance(content, dict):
+        pairs = zip(content.items(), original.values(), strict=True)
+        return {key: _with_booleans(value, own) for (key, value), own in pairs}
+    if isinstance(original, list | tuple) and isinstance(content, list):
+        return [*map(_with_booleans, content, original)]
+    return content
 
 
 def given(sampler: Sampler, parameters: Mapping[str, JSON]) -> dict[str, JSON]:

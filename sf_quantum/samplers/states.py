@@ -77,17 +77,6 @@ def is_exact(problem: Quadratic) -> bool:
     return all((whole := bias * problem.unit) == float(whole) for bias in biases)
 
 
-def sums_are_exact(bqm: BinaryQuadraticModel) -> bool:
-    """Return whether doubles hold all sums of biases, so that dimod's energies are exact."""
-    vectors = bqm.to_numpy_vectors()
-    offset = np.array([float(bqm.offset)])
-    biases = [vectors.linear_biases, vectors.quadratic.biases, offset]
-    sizes = np.abs(np.concatenate(biases))
-    _, exponent = np.frexp(sizes.sum())
-    unit = np.ldexp(1.0, int(exponent) - _EXACT_BITS)
-    return bool((np.fmod(sizes, unit) == 0).all())
-
-
 def energies(problem: Quadratic, rows: Bits) -> list[int]:
     """Evaluate a problem for rows of bits: exactly, in its unit, without its constant.
 

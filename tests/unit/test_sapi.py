@@ -97,8 +97,8 @@ def test_raw_answers_are_one_for_each_read_although_the_device_has_merged_them()
     content = qp_format.answer(
         json.dumps(serializable(samples)),
         solver.ProblemOptions(type="ising", params=params),
-        0.0,
         GRAPH,
+        None,
     )
     energies = struct.unpack("<4d", base64.b64decode(str(content["energies"])))
     assert energies == (-1.75, -1.75, -1.75, -0.25)

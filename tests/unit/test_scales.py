@@ -5,6 +5,7 @@ All states of small problems are evaluated with fractions, in the problem as it 
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Hashable, Iterator
 from fractions import Fraction
@@ -21,6 +22,8 @@ from sf_quantum.samplers import exact, presolve
 from sf_quantum.samplers.exact import ExactSampler
 from sf_quantum.samplers.neal import NealSampler
 from sf_quantum.samplers.presolve import LeasedPresolve, Presolve
+from tests.random_bqms import PENALTIES as RANDOM_PENALTIES
+from tests.random_bqms import random_bqm
 
 State = tuple[int, ...]
 PENALTIES = (1.0, 10.0, 1e3, 1e6, 1e9, 1e10, 1e10 / 3, 1e12, 1e15)
@@ -169,6 +172,28 @@ def assert_right(
         assert (len(found), {*found}) == (len(optima), optima)
 
 
+def assert_bounded(samples: SampleSet, lowest: Fraction) -> None:
+    """Compare a lower bound and its gap with the lowest energy, without rounding."""
+    bound, gap = (Fraction(samples.info[key]) for key in ("bound", "gap"))
+    assert bound <= lowest
+    assert min(samples.record.energy) - gap <= float(lowest)
+    if samples.info["proven"]:
+        # the largest double that is no higher
+        assert math.nextafter(samples.info["bound"], math.inf) > lowest
+        assert gap == 0
+
+
+def test_a_bound_is_never_above_the_lowest_energy() -> None:
+    rounded_up = 0
+    for number, penalty in product(range(10), RANDOM_PENALTIES):
+        model = random_bqm(number, penalty=penalty)
+        lowest = min(energies(model).values())
+        rounded_up += float(lowest) > lowest
+        for sampler in (ExactSampler(), Presolve(ExactSampler())):
+            assert_bounded(sampler.sample(model, seed=1), lowest)
+    assert rounded_up
+
+
 @pytest.mark.parametrize("name", samplers.names())
 @pytest.mark.parametrize("composite", [Presolve, LeasedPresolve])
 def test_samplers_tell_what_is_true(name: str, composite: type[Presolve]) -> None:
@@ -290,7 +315,7 @@ def test_programs_find_what_enumeration_finds(
         lowest = min(every.values())
         optima = {state for state, each in every.items() if each == lowest}
         found = {*rows(samples, model)}
-        assert samples.info["bound"] <= float(lowest)
+        assert_bounded(samples, lowest)
         if samples.info["complete"]:
             assert found == optima
             assert samples.info["proven"] is True

@@ -11,16 +11,21 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import cast
 
+import numpy
 import pytest
 from dimod import BinaryQuadraticModel, SampleSet
+from hypothesis import given
+from hypothesis import strategies as st
 
-from sf_quantum import backoff
+from sf_quantum import backoff, samplers
 from sf_quantum.backoff import Backoff
 from sf_quantum.cli import main
 from sf_quantum.files import JSON
 from sf_quantum.qpu import service_client
 from sf_quantum.qpu.sfq import SfqQpu
+from sf_quantum.samplers.exact import ENUMERATED
 from sf_quantum.samplers.neal import NealSampler
+from sf_quantum.samplers.problem import serialized
 from sf_quantum.samplers.qaoa import QaoaSampler
 from sf_quantum.service.device.emulator.device import EmulatedDevice
 from tests.service import RunningService, example_bqm, running_service
@@ -468,6 +473,45 @@ def test_neal_imports_no_other_sampler() -> None:
         "sys.exit(bool(heavy & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+@pytest.mark.parametrize("name", ["exact", "neal", "qaoa"])
+def test_results_are_all_that_a_sampler_writes(name: str, tmp_path: Path) -> None:
+    if why := samplers.obstacle(name):
+        pytest.skip(why)
+    # too large for enumeration by exact, which a library solves that has a banner
+    number = ENUMERATED + 2 if name == "exact" else 4
+    labels = [*map(str, range(number))]
+    pairs = [(i, (i + step) % number) for i in range(number) for step in (1, 2)]
+    bqm = BinaryQuadraticModel(
+        {}, {(labels[i], labels[j]): 1.0 for i, j in pairs}, "SPIN"
+    )
+    (tmp_path / "p.json").write_text(json.dumps({"bqm": bqm.to_serializable()}))
+    code = "import sys; from sf_quantum.cli import main; sys.exit(main(sys.argv[1:]))"
+    arguments = ["solve", "--sampler", name, "--problem", "p.json"]
+    command = [sys.executable, "-c", code, *arguments, "--output", "s.json"]
+    run = subprocess.run(command, capture_output=True, cwd=tmp_path)
+    assert (run.returncode, run.stdout, run.stderr) == (0, b"", b"")
+    info = json.loads((tmp_path / "s.json").read_text())["info"]
+    if name == "exact":
+        assert {type(info[key]) for key in ("proven", "complete")} == {bool}
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(),
+        lambda each: st.lists(each) | st.dictionaries(st.text(), each),
+    )
+)
+def test_booleans_of_info_are_booleans_in_json(told: JSON) -> None:
+    empty = BinaryQuadraticModel({"a": 1.0}, {}, "BINARY")
+    found = NealSampler().sample(empty, num_reads=1)
+    found.info.update(told=told, numpy=numpy.True_, both=(True, [numpy.int64(1)]))
+    info = cast("dict[str, JSON]", json.loads(json.dumps(serialized(found)))["info"])
+    # 1 and true are equal in Python
+    assert repr(info["told"]) == repr(told)
+    assert info["numpy"] is True
+    assert repr(info["both"]) == "[True, [1]]"
 
 
 def test_missing_problem_and_folder(

@@ -245,7 +245,7 @@ def _sample_set(told: Content, job: Content, shots: int, fewer: bool) -> Verifie
     import numpy as np
     from dimod import BinaryQuadraticModel, SampleSet
 
-    from sf_quantum.samplers.energies import difference
+    from sf_quantum.samplers.energies import difference, exact_energies
 
     bqm = BinaryQuadraticModel.from_serializable(job)
     read = _read(told, bqm, shots)
@@ -268,7 +268,7 @@ def _sample_set(told: Content, job: Content, shots: int, fewer: bool) -> Verifie
     if not np.isfinite(record.energy).all():
         raise WrongResult("has energies that are not finite")
     samples = values.astype(np.int8), [*bqm.variables]
-    energies = np.asarray(bqm.energies(samples), dtype=np.float64)
+    energies = exact_energies(bqm, *samples)
     if not np.isfinite(energies).all():
         raise WrongResult("has samples whose energies are too large for a number")
     checked = SampleSet.from_samples(  # type: ignore[no-untyped-call]

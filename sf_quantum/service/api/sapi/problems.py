@@ -156,10 +156,8 @@ class Problems:
             raise Refused(404, NO_PROBLEM)  # it has been deleted meanwhile
         device, options = self._queue.device, _options(job)
         graph = solver.graph(device)
-        if (offset := options.offset) is None:
-            told = self._content(job.number)["offset"]
-            offset = told if isinstance(told, int | float) else 0.0
-        answer = qp_format.answer(result, options, offset, graph)
+        content = None if options.offset == 0 else self._content(job.number)
+        answer = qp_format.answer(result, options, graph, content)
         timing = solver.timing(device, options.params, job.qpu_seconds)
         return {**status, "answer": {**answer, "timing": timing}}
 

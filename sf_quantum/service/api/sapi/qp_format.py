@@ -73,14 +73,19 @@ def problem_data(content: Mapping[str, JSON], graph: Topology) -> dict[str, JSON
 
 
 def answer(
-    result: str, options: ProblemOptions, offset: float, graph: Topology
+    result: str,
+    options: ProblemOptions,
+    graph: Topology,
+    content: Mapping[str, JSON] | None,
 ) -> dict[str, JSON]:
     """Convert a sample set into an answer, without its timing.
 
     :param result: the serialized sample set, JSON text
-    :param offset: of the problem; SAPI's energies do not include it
+    :param content: BQM with a constant term, which SAPI's energies do not include
     """
-    from dimod import SampleSet
+    from dimod import BinaryQuadraticModel, SampleSet
+
+    from sf_quantum.samplers.energies import exact_energies
 
     # dimod leaves these methods untyped
     samples: SampleSet = SampleSet.from_serializable(json.loads(result))  # type: ignore[no-untyped-call]
@@ -95,7 +100,14 @@ def answer(
     qubits = numpy.array(samples.variables)
     order = numpy.argsort(qubits)
     bits = numpy.packbits(record["sample"][:, order] > 0, axis=1)
-    energies = record["energy"] - offset
+    energies, offset = record["energy"], 0.0
+    if content is not None:
+        # a difference of two rounded numbers would not be the closest double
+        bqm = BinaryQuadraticModel.from_serializable(content)
+        energies = exact_energies(
+            bqm, record["sample"], samples.variables, offset=False
+        )
+        offset = float(bqm.offset)
     return {
         "format": "qp",
         "active_variables": _text(qubits[order].astype("<i4")),

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from dimod import BinaryQuadraticModel, SampleSet, Vartype
 from pydantic import TypeAdapter
 
+from sf_quantum.samplers.energies import exact_energies
 from sf_quantum.samplers.neal import SEEDS, SWEEPS, NealSampler, anneal, beta_range
 from sf_quantum.samplers.parameters import CheckedSampler
 from sf_quantum.service.device.emulator.noise import FIELD_RANGE
@@ -122,8 +123,9 @@ class AnnealingSampler(CheckedSampler):
         info = {"sampler": "neal", "seed": seed}
         info |= {"reads": num_reads, "num_sweeps": num_sweeps}
         # untyped in dimod
-        found: SampleSet = SampleSet.from_samples_bqm(  # type: ignore[no-untyped-call]
-            (states.astype("int8"), [*bqm.variables]), bqm, info=info
+        labelled = states.astype("int8"), [*bqm.variables]
+        found: SampleSet = SampleSet.from_samples(  # type: ignore[no-untyped-call]
+            labelled, bqm.vartype, energy=exact_energies(bqm, *labelled), info=info
         )
         return found
 

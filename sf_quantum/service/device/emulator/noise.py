@@ -54,20 +54,24 @@ class Noise:
         """
         from dimod import BinaryQuadraticModel, SampleSet
 
+        from sf_quantum.samplers.energies import exact_energies
+        from sf_quantum.samplers.problem import serialized
+
         bqm = BinaryQuadraticModel.from_serializable(content)
         answer = run(self._programmed(bqm, scaled=scaled).to_serializable())
         # the methods of SampleSet are untyped in dimod
         samples: SampleSet = SampleSet.from_serializable(answer)  # type: ignore[no-untyped-call]
         bits = self._read(samples.record.sample > 0)
         states = bits if bqm.vartype.name == "BINARY" else 2 * bits.astype("int8") - 1
-        read: SampleSet = SampleSet.from_samples_bqm(  # type: ignore[no-untyped-call]
-            (states.astype("int8"), list(samples.variables)),
-            bqm,
+        labelled = states.astype("int8"), [*samples.variables]
+        read: SampleSet = SampleSet.from_samples(  # type: ignore[no-untyped-call]
+            labelled,
+            bqm.vartype,
+            energy=exact_energies(bqm, *labelled),
             num_occurrences=samples.record.num_occurrences,
             info=dict(samples.info),
         )
-        serialized: dict[str, JSON] = read.to_serializable()  # type: ignore[no-untyped-call]
-        return serialized
+        return serialized(read)
 
     def drift(self, qubits: int) -> list[float]:
         """Draw how far the flux of each of the chip's first qubits has drifted."""
