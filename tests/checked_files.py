@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from sf_quantum.checking import check_file
-from sf_quantum.cli import options
+from sf_quantum.cli import parser_for
 
 
 def edited(name: str, old: str, new: str) -> None:
@@ -17,4 +17,4 @@ def edited(name: str, old: str, new: str) -> None:
 
 def found() -> list[str]:
     """The problems of the folder's ``sf.yml``, a line each."""
-    return [str(problem) for problem in check_file("sf.yml", options).problems]
+    return [str(problem) for problem in check_file("sf.yml", parser_for).problems]

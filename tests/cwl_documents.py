@@ -20,7 +20,7 @@ from streamflow.log_handler import logger
 from streamflow.main import build_context
 
 from sf_quantum.checking import FileProblem, check_file
-from sf_quantum.cli import options
+from sf_quantum.cli import parser_for
 from sf_quantum.files import JSON, mapping
 
 FEATURES = (
@@ -48,7 +48,7 @@ def streamflow_file(file: Path, settings: Path | None) -> dict[str, JSON]:
 
 def checked(path: Path) -> list[FileProblem]:
     """The problems that ``sfq check`` finds in a StreamFlow file."""
-    return check_file(path, options).problems
+    return check_file(path, parser_for).problems
 
 
 def rejected(path: Path) -> str:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from sf_quantum.checking.commands import Commands
 from sf_quantum.checking.deployments import Deployments, recovery
 from sf_quantum.checking.document import Document, FileProblem, UnreadableError
 from sf_quantum.checking.schema import rules
 from sf_quantum.checking.targets import Qpus, check_filters
-from sf_quantum.checking.workflows import Commands, Workflow
+from sf_quantum.checking.workflows import Workflow
 from sf_quantum.files import mapping
 
 
@@ -30,13 +31,13 @@ class Findings:
     remarks: list[FileProblem] = field(default_factory=list)
 
 
-def check_file(path: str | Path, commands: Commands = lambda command: {}) -> Findings:
+def check_file(path: str | Path, commands: Commands | None = None) -> Findings:
     """Check a StreamFlow file, with the CWL and the inputs that it names.
 
     The QPUs to which steps are bound are queried whether they can run them now.
 
-    :param commands: gives the options of an ``sfq`` command, by which the inputs of its
-        tools are checked
+    :param commands: gives the parser of ``sfq``, with which the command lines of its tools
+        are checked
     :raises InputError: if an installed StreamFlow plugin cannot be loaded
     """
     try:

@@ -133,6 +133,9 @@ class Process:
     :param taken: the ports that are inputs of any process
     :param declared: the inputs of processes, by port, as they are declared
     :param sources: the port from which an input gets its value unchanged
+    :param defaults: of steps' inputs and of processes, by port, with their places; a
+        step's is preferred
+    :param computed: the inputs of steps that an expression computes
     :param commands: the command line tools, by the paths of the steps that run them
     :param read: the processes, one for each place and the requirements that it inherits
     :param runs: the process that a step runs, by the step's place
@@ -148,6 +151,8 @@ class Process:
     taken: set[str] = field(default_factory=set)
     declared: dict[str, JSON] = field(default_factory=dict)
     sources: dict[str, str] = field(default_factory=dict)
+    defaults: dict[str, tuple[Document, KeyPath, JSON]] = field(default_factory=dict)
+    computed: set[str] = field(default_factory=set)
     tools: list[Tool] = field(default_factory=list)
     commands: dict[str, Position] = field(default_factory=dict)
     problems: list[FileProblem] = field(default_factory=list)
@@ -166,10 +171,14 @@ class Process:
 
     def origin(self, port: str) -> str:
         """The port where a value originates; ``/name`` if it is an input of the root."""
-        seen = {port}
-        while (port := self.sources.get(port, port)) not in seen:
-            seen.add(port)
-        return port
+        return self.chain(port)[-1]
+
+    def chain(self, port: str) -> list[str]:
+        """The ports through which a port gets its value, up to where it originates."""
+        chain = [port]
+        while (port := self.sources.get(port, port)) not in chain:
+            chain.append(port)
+        return chain
 
     def walk(self, position: Position) -> None:
         """Read a process and all that it runs."""
@@ -193,10 +202,18 @@ class Process:
         self.steps.add(step.path)
         self._ports(step, "in", "out")
         above = step.path.rpartition("/")[0]
-        for name, body in ((e.name, e.body) for e in step.entries("in")):
+        for entry in step.entries("in"):
+            body, port = entry.body, f"{step.path}/{entry.name}"
             source = body.get("source") if isinstance(body, dict) else body
-            if isinstance(source, str) and "valueFrom" not in mapping(body):
-                self.sources[f"{step.path}/{name}"] = f"{above}/{source}"
+            if "valueFrom" in mapping(body) or isinstance(source, list):
+                self.computed.add(port)
+                continue
+            if isinstance(source, str):
+                self.sources[port] = f"{above}/{source}"
+            if "default" in mapping(body):
+                where = (*entry.where, "default")
+                default = mapping(body)["default"]
+                self.defaults[port] = step.document, where, default
         run = step.body.get("run")
         if isinstance(run, dict):
             inner = step.inner(run, (*step.where, "run"), step.path)
@@ -240,6 +257,11 @@ class Process:
                     self.taken.add(port)
                 if section == "inputs":
                     self.declared[port] = entry.body
+                    if "default" in mapping(entry.body):
+                        where = (*entry.where, "default")
+                        default = mapping(entry.body)["default"]
+                        value = position.document, where, default
+                        self.defaults.setdefault(port, value)
 
     def _mark(self, position: Position, *sections: str) -> None:
         if not position.is_whole(*sections):

@@ -115,7 +115,7 @@ def preview(file: Path, journals: Path) -> Preview:
     deployments = Deployments(document, rules())
     qpus = Qpus(deployments)
     names = mapping(document.content.get("workflows"))
-    workflows = [Workflow(name, qpus, lambda _: {}) for name in names]
+    workflows = [Workflow(name, qpus, None) for name in names]
     bound = [(one, step, one.bound(step)) for one in workflows for step in _steps(one)]
     targets = {
         target_name(target): target

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+from collections.abc import Iterator
+from functools import cached_property, partial
 from os.path import normpath
 from pathlib import Path, PurePosixPath
-from typing import TypeAlias
 
 from sf_quantum import samplers
 from sf_quantum.candidates.decision import is_below
+from sf_quantum.checking import commands as command_lines
 from sf_quantum.checking import cwl, folders, inputs, resources, types, wiring
+from sf_quantum.checking.commands import Commands, Line
 from sf_quantum.checking.deployments import Binding
 from sf_quantum.checking.document import (
     Document,
@@ -31,9 +31,6 @@ from sf_quantum.checking.targets import (
 )
 from sf_quantum.files import JSON, KeyPath, listing, mapping
 
-OURS = "sfq"
-#: gives the options of an ``sfq`` command by their flags; ``None`` if there is none
-Commands: TypeAlias = Callable[[str], Mapping[str, argparse.Action] | None]
 # commands that a shell has itself (POSIX.1-2024, Shell Command Language, 2.15; bash)
 BUILTINS = frozenset(
     ". : [ [[ { ( ! alias bg break builtin case cd command continue declare echo eval exec "
@@ -49,7 +46,7 @@ class Workflow:
     :param commands: see :func:`sf_quantum.checking.check_file`
     """
 
-    def __init__(self, name: str, qpus: Qpus, commands: Commands) -> None:
+    def __init__(self, name: str, qpus: Qpus, commands: Commands | None) -> None:
         deployments = qpus.deployments
         self.qpus = qpus
         self.commands = commands
@@ -229,22 +226,22 @@ class Workflow:
                 right = "install it, or bind the step elsewhere"
                 yield tool.document.problem(tool.where, what, right)
 
+    @cached_property
+    def _lines(self) -> list[tuple[cwl.Tool, Line]]:
+        """The command lines of tools that call ``sfq``."""
+        lines = []
+        for tool in self.process.tools if self.commands else []:
+            position = self.process.commands[tool.step]
+            if self.commands and position.place not in self.process.faulty:
+                line = command_lines.read(position, self.commands)
+                lines += [(tool, line)] if line else []
+        return lines
+
     def _sfq(self) -> Iterator[FileProblem]:
-        """Check the commands and options of ``sfq`` tools."""
-        for tool in self.process.tools:
-            known = self.commands(command) if (command := _subcommand(tool)) else {}
-            if known is None:
-                what, right = f"sfq has no command {command}", "see sfq --help"
-                yield tool.document.problem(tool.where, what, right)
-            for name, body in mapping(tool.body.get("inputs")).items():
-                flag = mapping(mapping(body).get("inputBinding")).get("prefix")
-                flag = flag.rstrip("=") if isinstance(flag, str) else ""
-                # argparse takes an option's first letters
-                taken = any(option.startswith(flag) for option in known or ())
-                if known and flag.startswith("--") and not taken:
-                    where = (*tool.where[:-1], "inputs", name, "inputBinding", "prefix")
-                    what = f"sfq {command} has no option {flag}"
-                    yield tool.document.problem(where, what, suggestion(flag, known))
+        """Check the command lines of ``sfq`` tools."""
+        for tool, line in self._lines:
+            for fault in line.faults:
+                yield tool.document.problem(fault.where, fault.what, fault.right)
 
     def _tool_inputs(
         self, settings: Document, wrong: set[str]
@@ -253,29 +250,58 @@ class Workflow:
 
         :param wrong: the inputs whose values do not fit the workflow
         """
-        for tool in self.process.tools:
-            command = _subcommand(tool)
-            known = (self.commands(command) if command else None) or {}
-            for flag, name in _options(tool, self.process):
-                value = None if name in wrong else settings.content.get(name)
-                if flag in known and (what := _rejection(known[flag], value)):
-                    right = f"{tool.step} passes it to sfq {command} {flag}"
-                    yield settings.problem((name,), what, right)
+        for tool, line in self._lines:
+            for flag, port in self._options(tool):
+                document, where, value = self._value(settings, port)
+                is_checked = flag in line.options and isinstance(
+                    value, str | int | float
+                )
+                if not is_checked or {*where[:1]} & wrong:
+                    continue
+                if what := command_lines.rejection(line.options[flag], str(value)):
+                    right = f"{tool.step} passes it to sfq {line.command} {flag}"
+                    yield document.problem(where, what, right)
 
     def _samplers(self, settings: Document) -> Iterator[FileProblem]:
         """Find samplers that ignore the QPU of their location."""
-        for tool in self.process.tools:
+        for tool, line in self._lines:
             binding = self.bound(tool.step)
-            if _subcommand(tool) != "solve" or binding is None:
+            if line.command != "solve" or binding is None:
                 continue
-            key = dict(_options(tool, self.process)).get("--sampler", "")
-            name = settings.content.get(key)
+            if word := line.values.get("--sampler"):
+                document, where = tool.document, word.where
+                name: JSON = word.literal
+            elif port := dict(self._options(tool)).get("--sampler"):
+                document, where, name = self._value(settings, port)
+            else:
+                continue
             for target in quantum_targets(self.deployments, binding):
                 # the circuits of qaoa run on a QPU that takes some
                 if name in samplers.names() and name != "qaoa":
                     what = f"{name} never uses the QPU {target}, where {tool.step} runs"
                     right = "write auto, or bind the step to a classical location"
-                    yield settings.problem((key,), what, right)
+                    yield document.problem(where, what, right)
+
+    def _options(self, tool: cwl.Tool) -> Iterator[tuple[str, str]]:
+        """The options of a tool that are inputs, each with the port of its value."""
+        position = self.process.commands[tool.step]
+        for entry in position.entries("inputs"):
+            binding = mapping(mapping(entry.body).get("inputBinding"))
+            flag = binding.get("prefix")
+            if isinstance(flag, str) and "valueFrom" not in binding:
+                yield flag.rstrip("="), f"{tool.step.rstrip('/')}/{entry.name}"
+
+    def _value(self, settings: Document, port: str) -> tuple[Document, KeyPath, JSON]:
+        """The value of a port, if it is one of the settings or a default, and its place."""
+        defaults, chain = self.process.defaults, self.process.chain(port)
+        name = chain[-1].removeprefix("/")
+        if name in self.process.inputs and settings.content.get(name) is not None:
+            return settings, (name,), settings.content[name]
+        # what a step makes is not known, nor what an expression makes of a value
+        is_known = chain[-1] in self.process.taken - self.process.computed
+        found = (defaults[one] for one in reversed(chain) if one in defaults)
+        nothing = (settings, (name,), None)
+        return next(found, nothing) if is_known else nothing
 
     def bound(self, step: str) -> Binding | None:
         """The binding that applies to a step."""
@@ -296,35 +322,3 @@ class Workflow:
         path = self.document.folder / file.partition("#")[0]
         right = near_file(path) or "a relative path starts at the StreamFlow file"
         return self.document.problem(where, f"{file}: no such file", right)
-
-
-def _subcommand(tool: cwl.Tool) -> str | None:
-    """The command of ``sfq`` that a tool runs, if any."""
-    match listing(tool.body.get("baseCommand")):
-        case [str(first), str(second), *_] if first == OURS:
-            return second
-    return None
-
-
-def _options(tool: cwl.Tool, process: cwl.Process) -> Iterator[tuple[str, str]]:
-    """The options of a tool, each with the workflow's input that is its value."""
-    for name, body in mapping(tool.body.get("inputs")).items():
-        flag = mapping(mapping(body).get("inputBinding")).get("prefix")
-        origin = process.origin(f"{tool.step.rstrip('/')}/{name}").removeprefix("/")
-        if isinstance(flag, str) and origin in process.inputs:
-            yield flag, origin
-
-
-def _rejection(option: argparse.Action, value: JSON) -> str | None:
-    """Why an option rejects a value; None if it accepts it or the value is not scalar."""
-    if not isinstance(value, str | int | float):
-        return None
-    try:
-        parsed = option.type(str(value)) if callable(option.type) else value
-    except argparse.ArgumentTypeError as error:
-        return str(error)
-    except ValueError:
-        return f"{value!r:.40} does not fit"
-    if option.choices is not None and parsed not in option.choices:
-        return f"{value!r:.40}: one of {', '.join(map(str, option.choices))} expected"
-    return None

@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     :returns: 0; 2 for bad input; 75 for QPU trouble worth retrying; else 1
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
-    parser = _parser(arguments)
+    parser = parser_for(arguments)
     args, unknown = parser.parse_known_args(arguments)
     if unknown:
         _refuse(args.parser, unknown)
@@ -95,7 +95,8 @@ def _refuse(parser: argparse.ArgumentParser, unknown: Sequence[str]) -> NoReturn
     parser.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
 
 
-def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
+def parser_for(arguments: Sequence[str]) -> argparse.ArgumentParser:
+    """The parser of ``sfq``, in which the command that is called has its options."""
     parser = _Parser(
         prog="sfq", description="Hybrid quantum and HPC workflows, step by step."
     )
@@ -111,15 +112,6 @@ def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
     _add_debug(parser)
     parser.set_defaults(debug=False)
     return parser
-
-
-def options(command: str) -> dict[str, argparse.Action] | None:
-    """The options of a command, by their flags; ``None`` if it does not exist."""
-    if command not in COMMANDS:
-        return None
-    parser = argparse.ArgumentParser(add_help=False)
-    importlib.import_module(f"sf_quantum.cli.{command}").configure(parser)
-    return parser._option_string_actions
 
 
 def _add_debug(parser: argparse.ArgumentParser) -> None:

@@ -107,7 +107,7 @@ def _check(file: str) -> CheckResult:
     # StreamFlow takes most of a second to import, too long for --help
     from sf_quantum.checking import check_file
 
-    findings = check_file(file, cli.options)
+    findings = check_file(file, cli.parser_for)
     return CheckResult(
         file,
         "workflow",

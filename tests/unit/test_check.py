@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sf_quantum.checking import check_file, schema
-from sf_quantum.cli import main, options
+from sf_quantum.cli import main, parser_for
 from sf_quantum.qpu.dwave import DWaveQpu
 
 FILE = "sf.yml"
@@ -116,7 +116,7 @@ def edited(name: str, old: str, new: str) -> None:
 
 
 def found(name: str = FILE) -> list[str]:
-    return [str(problem) for problem in check_file(name, options).problems]
+    return [str(problem) for problem in check_file(name, parser_for).problems]
 
 
 def test_a_good_file_is_fine(capsys: pytest.CaptureFixture[str]) -> None:
@@ -827,6 +827,7 @@ baseCommand: [sfq, solve]
 inputs:
   problem: {type: File, inputBinding: {prefix: --problem}}
   sampler: {type: string, inputBinding: {prefix: --sampler}}
+arguments: [--output, samples.json]
 outputs: {}
 """
 ALONE = """\

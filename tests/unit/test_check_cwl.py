@@ -10,7 +10,7 @@ import pytest
 
 from sf_quantum.checking import check_file
 from sf_quantum.checking.expressions import JAVASCRIPT
-from sf_quantum.cli import options
+from sf_quantum.cli import parser_for
 from tests.checked_files import edited, found
 
 FILE = """\
@@ -112,7 +112,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_good_workflow_is_fine() -> None:
-    findings = check_file("sf.yml", options)
+    findings = check_file("sf.yml", parser_for)
     assert findings.problems == []
     kinds = "no step takes this input", "no output depends on step nested"
     assert all(remark.what.startswith(kinds) for remark in findings.remarks)

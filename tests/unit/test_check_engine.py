@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sf_quantum.checking import check_file
-from sf_quantum.cli import options
+from sf_quantum.cli import parser_for
 from tests.checked_files import edited, found
 
 FILE = """\
@@ -67,7 +67,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def remarks() -> list[str]:
-    return [str(remark) for remark in check_file("sf.yml", options).remarks]
+    return [str(remark) for remark in check_file("sf.yml", parser_for).remarks]
 
 
 def test_nothing_is_said_of_what_runs() -> None:

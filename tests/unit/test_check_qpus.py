@@ -46,7 +46,8 @@ TOOL = """\
 cwlVersion: v1.2
 class: CommandLineTool
 baseCommand: [sfq, solve]
-inputs: {problem: File, size: int}
+inputs: {problem: {type: File, inputBinding: {prefix: --problem}}, size: int}
+arguments: [--output, samples.json]
 outputs: {}
 """
 QPU, LAPTOP = "{deployment: qpu}", "{deployment: laptop}"

@@ -11,7 +11,7 @@ from streamflow.core.utils import create_command
 
 from sf_quantum.checking import check_file, folders
 from sf_quantum.checking.folders import RIGHT
-from sf_quantum.cli import main, options
+from sf_quantum.cli import main, parser_for
 from tests.checked_files import edited, found
 
 FILE = """\
@@ -48,6 +48,7 @@ baseCommand: [sfq, solve]
 inputs:
   problem: {type: File, inputBinding: {prefix: --problem}}
   sampler: {type: string?, inputBinding: {prefix: --sampler}}
+arguments: [--output, samples.json]
 outputs: {}
 """
 SHOW = """\
@@ -71,7 +72,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def remarks() -> list[str]:
-    return [str(remark) for remark in check_file("sf.yml", options).remarks]
+    return [str(remark) for remark in check_file("sf.yml", parser_for).remarks]
 
 
 def test_a_good_file_is_fine(capsys: pytest.CaptureFixture[str]) -> None:
@@ -263,7 +264,7 @@ def test_commands_and_options_that_sfq_has_not() -> None:
     line = f"{where}: sfq solve has no option --problm; did you mean --problem?"
     assert found() == [f"solve.cwl:5: {line}"]
     edited("solve.cwl", "solve]", "slove]")
-    line = "baseCommand: sfq has no command slove; see sfq --help"
+    line = "baseCommand[1]: sfq has no command slove; did you mean solve?"
     assert found() == [f"solve.cwl:3: {line}"]
 
 

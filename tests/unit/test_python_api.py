@@ -99,7 +99,7 @@ steps:
   solve:
     in: {}
     out: []
-    run: {class: CommandLineTool, baseCommand: [sfq, solve], inputs: {}, outputs: {}}
+    run: {class: CommandLineTool, baseCommand: [sfq, samplers], inputs: {}, outputs: {}}
 """)
     result = sf_quantum.check(file)
     assert list(result.silent) == ["qpu"]

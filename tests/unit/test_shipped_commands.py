@@ -64,7 +64,7 @@ def sfq(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     # words of a sentence may follow what is not quoted
     code, unknown = None, list[str]()
     try:
-        _, unknown = cli._parser(words).parse_known_args(words)
+        _, unknown = cli.parser_for(words).parse_known_args(words)
     except SystemExit as exit_:
         code = exit_.code
     message = capsys.readouterr().err

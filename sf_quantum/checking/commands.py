@@ -1,0 +1,477 @@
+"""Command lines of tools that call ``sfq``, checked with the parsers of its commands.
+
+Nothing is run. A word whose text is not in the file, since it comes from an input or an
+expression, is taken for any text.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import PurePosixPath
+from typing import TypeAlias
+
+from cwl_utils.errors import SubstitutionError
+
+from sf_quantum.checking import types
+from sf_quantum.checking.cwl import Entry, Position
+from sf_quantum.checking.document import suggestion
+from sf_quantum.checking.expressions import expressions
+from sf_quantum.files import JSON, KeyPath, listing, mapping
+
+OURS = "sfq"
+#: gives the parser of ``sfq`` for a command line, of which the command is configured
+Commands: TypeAlias = Callable[[Sequence[str]], argparse.ArgumentParser]
+# types whose values cannot be taken for options
+_VALUES = (*types.FILES, "int", "long", "float", "double")
+_END = "--"
+
+
+@dataclass(frozen=True)
+class Word:
+    """A word of a command line, or several of which nothing is known.
+
+    :param text: up to the first expression
+    :param whole: whether the text is all of it
+    :param least: the number of words for which it stands at least
+    :param most: and at most
+    :param free: whether it may be an option
+    :param sure: whether it is there in each job
+    """
+
+    text: str
+    where: KeyPath
+    whole: bool = True
+    least: int = 1
+    most: float = 1
+    free: bool = False
+    sure: bool = True
+
+    @property
+    def literal(self) -> str | None:
+        """The text, if it is known."""
+        return self.text if self.whole else None
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What is wrong with a command line, and where that is written."""
+
+    where: KeyPath
+    what: str
+    right: str
+
+
+@dataclass
+class Line:
+    """A command line as its parser understands it.
+
+    :param parser: of the command; ``None`` if there is no such command
+    :param values: the values of options that are written in the file, by flag
+    """
+
+    parser: argparse.ArgumentParser | None = None
+    faults: list[Fault] = field(default_factory=list)
+    values: dict[str, Word] = field(default_factory=dict)
+
+    @property
+    def command(self) -> str | None:
+        """The command's name: ``solve`` of ``sfq solve``."""
+        return self.parser.prog.partition(" ")[2] if self.parser else None
+
+    @property
+    def options(self) -> dict[str, argparse.Action]:
+        """The options of the command, by their flags."""
+        return self.parser._option_string_actions if self.parser else {}
+
+
+def read(tool: Position, commands: Commands) -> Line | None:
+    """Check the command line of a tool; ``None`` if it does not call ``sfq``."""
+    return _call(_words(tool), commands)
+
+
+def rejection(option: argparse.Action, text: str) -> str | None:
+    """Why an option does not accept a value; ``None`` if it does."""
+    value: object = text
+    try:
+        if callable(option.type):
+            value = option.type(text)
+    except argparse.ArgumentTypeError as error:
+        return str(error)
+    except (TypeError, ValueError):
+        return f"{text!r:.40} does not fit"
+    if option.choices is not None and value not in option.choices:
+        return f"{text!r:.40}: one of {', '.join(map(str, option.choices))} expected"
+    return None
+
+
+def _call(words: Sequence[Word], commands: Commands) -> Line | None:
+    if not words or PurePosixPath(words[0].literal or "").name != OURS:
+        return None
+    line = Line()
+    parser = commands([word.text for word in words[1:]])
+    walk = _Walk(line, parser, words[0].where, commands)
+    walk.go(list(words[1:]))
+    return line
+
+
+class _Walk:
+    """Reads words as a parser of argparse does, up to a subcommand, which reads the rest."""
+
+    def __init__(
+        self,
+        line: Line,
+        parser: argparse.ArgumentParser,
+        where: KeyPath,
+        commands: Commands,
+    ) -> None:
+        self.line, self.parser, self.where = line, parser, where
+        self.commands = commands
+        self.given: dict[argparse.Action, Word] = {}
+        # words that are no options, in groups between these
+        self.groups: list[list[Word]] = [[]]
+        self.positional = [a for a in parser._actions if not a.option_strings]
+
+    @property
+    def others(self) -> list[Word]:
+        """The words that are neither options nor their values."""
+        return [word for group in self.groups for word in group]
+
+    def go(self, words: list[Word]) -> None:
+        """Read all words."""
+        # an unknown word may be an option, whose values follow
+        loose = False
+        while words:
+            word = words.pop(0)
+            if word.literal == _END:
+                self.groups[-1] += words
+                break
+            if word.free:
+                loose = True
+                self.groups[-1].append(word)
+            elif self._is_option(word):
+                loose = self._option(word, words)
+                self.groups.append([])
+            elif self._subcommand(word, words):
+                return
+            elif not loose:
+                self.groups[-1].append(word)
+        self._finish()
+
+    def _is_option(self, word: Word) -> bool:
+        """Whether argparse takes a word for an option."""
+        text, parser = word.text, self.parser
+        if not text.startswith("-") or len(text) == 1:
+            return False
+        if text in parser._option_string_actions:
+            return True
+        if text.partition("=")[0] in parser._option_string_actions:
+            return True
+        is_negative = parser._negative_number_matcher.match(text)
+        if is_negative and not parser._has_negative_number_optionals:
+            return False
+        return " " not in text
+
+    def _option(self, word: Word, words: list[Word]) -> bool:
+        """Read an option with its values; returns whether others may be its values."""
+        known = self.parser._option_string_actions
+        flag, equals, text = word.text.partition("=")
+        if word.text in known:
+            flag, equals = word.text, ""
+        if not (word.whole or equals):
+            return True  # it goes on with what is not known
+        action = known.get(flag)
+        if action is None:
+            what = f"{self.parser.prog} has no option {flag}"
+            self._fault(word, what, suggestion(flag, known))
+            return True
+        self._given(action, word)
+        least, most = _counts(action)
+        if not equals:
+            return self._values(action, flag, word, words)
+        if most == 0:
+            what = f"{self.parser.prog} {flag} takes no value"
+            self._fault(word, what, f"write {flag}")
+        elif least > 1:
+            what = f"{self.parser.prog} {flag} takes {least} values"
+            self._fault(word, what, "write them behind it")
+        else:
+            self._value(action, flag, replace(word, text=text))
+        return False
+
+    def _values(
+        self, action: argparse.Action, flag: str, word: Word, words: list[Word]
+    ) -> bool:
+        """Read the values behind an option."""
+        least, most = _counts(action)
+        count = 0
+        while words and count < most and words[0].literal != _END:
+            if words[0].free or words[0].least != 1 or words[0].most != 1:
+                return True
+            if self._is_option(words[0]):
+                break
+            self._value(action, flag, words.pop(0))
+            count += 1
+        if count < least:
+            what = f"{self.parser.prog} {flag} has no value"
+            self._fault(word, what, "write one behind it")
+        return False
+
+    def _given(self, action: argparse.Action, word: Word) -> None:
+        """Note an option, unless it excludes another one."""
+        for group in self.parser._mutually_exclusive_groups:
+            others = {*group._group_actions} & {*self.given} - {action}
+            if action in group._group_actions and word.sure and others:
+                other = min(others, key=lambda one: one.dest)
+                if self.given[other].sure:
+                    names = " and ".join(sorted(map(_name, (other, action))))
+                    what = f"{self.parser.prog} has {names}"
+                    self._fault(word, what, "keep one of them")
+        self.given[action] = word
+
+    def _value(self, action: argparse.Action, flag: str, word: Word) -> None:
+        if word.literal is None:
+            return
+        self.line.values[flag] = word
+        if (what := rejection(action, word.literal)) is not None:
+            right = f"it is the value of {self.parser.prog} {flag}"
+            if action.choices is not None:
+                what = f"{word.text!r:.40} is not a value of {self.parser.prog} {flag}"
+                right = suggestion(word.literal, map(str, action.choices))
+            self._fault(word, what, right)
+
+    def _subcommand(self, word: Word, words: list[Word]) -> bool:
+        """Let a subcommand read the rest, if the parser has any."""
+        action = next(iter(self.positional), None)
+        if not isinstance(action, argparse._SubParsersAction):
+            return False
+        if word.literal is None:
+            return True
+        self.line.parser = None
+        if word.literal not in action.choices:
+            what = f"{self.parser.prog} has no command {word.literal}"
+            self._fault(word, what, suggestion(word.literal, action.choices))
+            return True
+        inner = action.choices[word.literal]
+        self.line.parser = inner
+        _Walk(self.line, inner, word.where, self.commands).go(words)
+        return True
+
+    def _finish(self) -> None:
+        """Check what is required, and the positional arguments."""
+        runs_another = self.parser.prog == f"{OURS} lease"
+        if runs_another and (inner := _call(self.others, self.commands)):
+            self.line.faults += inner.faults
+        if self.line.faults or any(
+            isinstance(a, argparse._HelpAction | argparse._VersionAction)
+            for a in self.given
+        ):
+            return
+        if not any(word.free for word in self.others):
+            self._required()
+        self._positional()
+
+    def _required(self) -> None:
+        names = [
+            _name(action)
+            for action in self.parser._actions
+            if action.required and action.option_strings and action not in self.given
+        ]
+        groups = [
+            " or ".join(map(_name, group._group_actions))
+            for group in self.parser._mutually_exclusive_groups
+            if group.required and not {*group._group_actions} & {*self.given}
+        ]
+        least = sum(least for least, _ in map(_counts, self.positional))
+        if sum(word.most for word in self.others) < least:
+            names += [_name(a) for a in self.positional if _counts(a)[0]][-1:]
+        if names or groups:
+            what = f"{self.parser.prog} needs {', '.join([*names, *groups])}"
+            self.line.faults.append(Fault(self.where, what, "add it"))
+
+    def _positional(self) -> None:
+        """Check positional arguments: each takes its words from one group."""
+        actions = [*self.positional]
+        for group in self.groups:
+            if any(word.free or not word.least for word in group):
+                return
+            words = [*group]
+            while words and actions:
+                action = actions.pop(0)
+                most = _counts(action)[1]
+                count = len(words) if most == math.inf else int(most)
+                for word in words[:count]:
+                    self._value(action, _name(action), word)
+                words = words[count:]
+            for word in words[:1]:
+                what = f"{self.parser.prog} takes no argument {word.text!r:.40}"
+                if not word.whole:
+                    what = f"{self.parser.prog} takes no argument without an option"
+                self._fault(word, what, "remove it, or write its option before it")
+                return
+
+    def _fault(self, word: Word, what: str, right: str) -> None:
+        self.line.faults.append(Fault(word.where, what, right))
+
+
+def _counts(action: argparse.Action) -> tuple[int, float]:
+    """How many values an option or argument takes, at least and at most."""
+    match action.nargs:
+        case None:
+            return 1, 1
+        case int(number):
+            return number, number
+        case argparse.OPTIONAL:
+            return 0, 1
+        case argparse.ONE_OR_MORE | argparse.PARSER:
+            return 1, math.inf
+        case _:
+            return 0, math.inf
+
+
+def _name(action: argparse.Action) -> str:
+    return max(action.option_strings, key=len, default=None) or str(
+        action.metavar or action.dest
+    )
+
+
+def _words(tool: Position) -> list[Word]:
+    """The words of a tool's command line, in the order in which StreamFlow has them.
+
+    A word that only a shell reads, such as ``|``, ends them.
+    """
+    body, where = tool.body, tool.where
+    base = body.get("baseCommand")
+    words = [
+        Word(str(text), (*where, "baseCommand", *_index(base, number)))
+        for number, text in enumerate(listing(base))
+    ]
+    parts: list[tuple[tuple[int, str], list[Word]]] = []
+    arguments = body.get("arguments")
+    for number, item in enumerate(listing(arguments)):
+        below: KeyPath = (*where, "arguments", *_index(arguments, number))
+        parts.append((_order(item, ""), _argument(item, below)))
+    for entry in tool.entries("inputs"):
+        binding = mapping(entry.body).get("inputBinding")
+        parts.append((_order(binding, entry.name), [*_input(entry)]))
+    # sorted() is stable: arguments stay in their order, before the inputs
+    for _, part in sorted(parts, key=lambda one: one[0]):
+        words += part
+    if "ShellCommandRequirement" not in tool.features:
+        return words
+    shell = [n for n, word in enumerate(words) if word.where == ()]
+    return [*words[: shell[0]], _anything(())] if shell else words
+
+
+def _index(value: JSON, number: int) -> tuple[int, ...]:
+    return (number,) if isinstance(value, list) else ()
+
+
+def _order(binding: JSON, name: str) -> tuple[int, str]:
+    position = mapping(binding).get("position")
+    return (position if isinstance(position, int) else 0, name)
+
+
+def _anything(where: KeyPath) -> Word:
+    return Word("", where, whole=False, least=0, most=math.inf, free=True)
+
+
+def _argument(item: JSON, where: KeyPath) -> list[Word]:
+    """The words of an entry of ``arguments``."""
+    content = mapping(item)
+    if content.get("shellQuote") is False or isinstance(content.get("position"), str):
+        return [_anything(())]
+    value = content.get("valueFrom") if content else item
+    below = (*where, "valueFrom") if content else where
+    if not isinstance(value, str):
+        return [_anything(where)]
+    word = _text(value, below)
+    prefix = content.get("prefix")
+    if not isinstance(prefix, str):
+        return [word]
+    if content.get("separate") is False:
+        return [replace(word, text=f"{prefix}{word.text}", free=False, least=1, most=1)]
+    return [Word(prefix, (*where, "prefix")), word]
+
+
+def _text(text: str, where: KeyPath) -> Word:
+    """A text in which there may be expressions."""
+    try:
+        found = [*expressions(text)]
+    except SubstitutionError:
+        return _anything(where)
+    if not found:
+        return Word(text, where)
+    if text.strip() == found[0]:  # it may be a list, or null
+        return _anything(where)
+    return Word(text.partition(found[0])[0], where, whole=False)
+
+
+def _input(entry: Entry) -> Iterator[Word]:
+    """The words of an input, if it is on the command line."""
+    body, where = mapping(entry.body), entry.where
+    is_optional = types.is_optional(body) and "default" not in body
+    for binding, below, kind in _bindings(body, where):
+        word = _bound(binding, kind, below)
+        prefix, place = binding.get("prefix"), (*below, "prefix")
+        sure = not is_optional and kind != "boolean" and "[" not in kind
+        if not isinstance(prefix, str):
+            yield word if sure else replace(word, least=0)
+        elif kind == "boolean":
+            yield Word(prefix, place, sure=False)
+        elif binding.get("separate") is False:
+            yield Word(prefix, place, whole=False, sure=sure)
+        else:
+            yield Word(prefix, place, sure=sure)
+            # a list is there with one item at least
+            if kind:
+                yield Word("", below, whole=False)
+            if not kind or ("[" in kind and "itemSeparator" not in binding):
+                yield replace(word, least=0)
+
+
+def _bindings(
+    body: dict[str, JSON], where: KeyPath
+) -> Iterator[tuple[dict[str, JSON], KeyPath, str]]:
+    """The bindings of an input and of the items of its list, with the type of each."""
+    binding = mapping(body.get("inputBinding"))
+    for below, item in _schemas(body.get("type"), (*where, "type")):
+        inner = mapping(item.get("inputBinding"))
+        if item.get("type") == "array" and inner:
+            yield inner, (*below, "inputBinding"), _kind(inner, item.get("items"))
+            binding = {} if set(binding) <= {"position"} else binding
+    if "inputBinding" in body and (binding or body["inputBinding"] == {}):
+        yield binding, (*where, "inputBinding"), _kind(binding, body.get("type"))
+
+
+def _kind(binding: dict[str, JSON], declared: JSON) -> str:
+    """The type of a value that is one or several words; empty if it may be anything."""
+    kinds = [one for one in types.read(declared) if one.name != types.NULL]
+    if len(kinds) != 1 or binding.get("valueFrom") is not None:
+        return ""
+    inner = kinds[0].items if kinds[0].name == "array" else tuple(kinds)
+    if any(one.name not in (*_VALUES, "string", "enum", "boolean") for one in inner):
+        return ""
+    return str(kinds[0])
+
+
+def _schemas(
+    declared: JSON, where: KeyPath
+) -> Iterator[tuple[KeyPath, dict[str, JSON]]]:
+    for number, item in enumerate(listing(declared)):
+        below = (*where, *_index(declared, number))
+        if isinstance(item, dict):
+            yield below, item
+
+
+def _bound(binding: dict[str, JSON], kind: str, where: KeyPath) -> Word:
+    """The words of a value, without its prefix."""
+    if binding.get("shellQuote") is False or isinstance(binding.get("position"), str):
+        return _anything(())
+    if kind in _VALUES:
+        return Word("", where, whole=False)
+    if kind.removesuffix("[]") in _VALUES:
+        return Word("", where, whole=False, least=0, most=math.inf)
+    return _anything(where)
