@@ -6,12 +6,17 @@ import math
 import random
 from collections import Counter
 from collections.abc import Iterator
+from statistics import median
 from typing import NamedTuple
 
 import pytest
 
+from sf_quantum.service.device.emulator.device import EmulatedDevice
+from sf_quantum.service.domain.jobs import Size
+from sf_quantum.service.scheduling.eta import Estimator
 from sf_quantum.service.scheduling.pace import HOST_SECONDS, LATEST, Pace
-from sf_quantum.service.scheduling.work import Work
+from sf_quantum.service.scheduling.policies.classes import Classes
+from sf_quantum.service.scheduling.work import PendingJob, Work
 
 SMALL_JOBS = 1000
 # an error of less is not counted: the service looks for the end of a job every 20 ms
@@ -174,3 +179,76 @@ def test_a_model_that_is_wrong_is_corrected_for_each_size() -> None:
             pace.observe("circuit", job.modelled, job.observed)
     assert total > 5_500
     assert wrong < 0.03 * total
+
+
+SIZES: dict[str, Size] = {
+    "annealer": Size(updates=5_000),
+    "superconducting": Size(gates=40, amplitudes=2**24),
+    "neutral-atom": Size(evolution=10_000_000, values=10),
+    "photonic": Size(photons=2, detected=2),
+}
+
+
+class Machine(NamedTuple):
+    """A machine that takes longer than the model of its device.
+
+    :param modelled: run time of its jobs by the model
+    :param usual: their run time without deviations
+    :param spread: relative deviations of it
+    :param start_seconds: for which the first job takes longer
+    """
+
+    modelled: float
+    usual: float
+    spread: float
+    start_seconds: float
+
+    @classmethod
+    def of(cls, technology: str, draws: random.Random, spread: float) -> Machine:
+        scale = 1.0 if technology == "photonic" else draws.choice((0.0, 1.0))
+        device = EmulatedDevice(technology=technology, time_scale=scale)
+        reads = draws.choice((100, 1000, 10_000))
+        cost = device.cost({"num_reads": reads}, SIZES[technology])
+        modelled = device.elapsed_seconds(cost)
+        usual = modelled * math.exp(draws.uniform(0.0, math.log(6.0)))
+        return cls(modelled, usual, spread, draws.choice((0.0, draws.uniform(0.3, 3))))
+
+    def errors(self, draws: random.Random, jobs: int) -> Iterator[float]:
+        """Run equal jobs; yield what is expected of each, relative to what is usual."""
+        now = [0.0]
+        estimator = Estimator(Classes(), lambda: now[0])
+        for number in range(jobs):
+            job = PendingJob(
+                number, "", "ada", "a", "development", "problem", self.modelled
+            )
+            estimator.submitted(job)
+            yield estimator.run_seconds(job) / self.usual
+            estimator.began(job)
+            # evenly in logarithms
+            deviation = draws.uniform(-1, 1) * math.log1p(self.spread)
+            now[0] += self.usual * math.exp(deviation)
+            now[0] += self.start_seconds if number == 0 else 0.0
+            estimator.ended(job, completed=True)
+
+
+@pytest.mark.parametrize("technology", SIZES)
+@pytest.mark.parametrize("seed", range(50))
+def test_a_slower_machine_is_learnt_by_the_third_job(
+    technology: str, seed: int
+) -> None:
+    draws = random.Random(seed)
+    machine = Machine.of(technology, draws, draws.uniform(0.0, 0.2))
+    for error in [*machine.errors(draws, 12)][2:]:
+        off = abs(error - 1) * machine.usual
+        assert off < max(MAX_ERROR * machine.usual, UNNOTICED_SECONDS), machine
+
+
+@pytest.mark.parametrize("technology", SIZES)
+def test_on_a_busy_machine_half_of_the_jobs_take_longer(technology: str) -> None:
+    # run times that differ by up to four times, as on a machine that others use
+    draws = random.Random(1)
+    errors = [
+        [*machine.errors(draws, 11)][-1]
+        for machine in (Machine.of(technology, draws, 1.0) for _ in range(200))
+    ]
+    assert median(errors) == pytest.approx(1.0, abs=0.15)

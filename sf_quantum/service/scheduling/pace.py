@@ -16,9 +16,15 @@ from sf_quantum.service.scheduling.work import Work
 HOST_SECONDS = 0.005
 # observations that are kept of each size
 LATEST = 32
-# of these, the longest are left out if they took so much longer than the usual ones: a
-# process had to start, or the machine was busy
-LONG, MAX_LEFT_OUT = 1.25, 3
+# Of these, the longest are left out if they took so much longer than the usual ones: a
+# process had to start. Among many, only what is far longer is odd: on a busy machine, run
+# times vary.
+LONG, LONG_OF_MANY, MAX_LEFT_OUT = 1.25, 2.0, 3
+# observations whose median is that of usual jobs
+MANY = 5
+# factor by which a machine may be slower, and run time by the model in seconds from which
+# it is told from the start of a process
+BUSY, NOT_BRIEF = 8.0, 0.01
 # largest weight of a size, and its factor per later job of another size; halves after 34
 MAX_WEIGHT, DECAY = 8, 0.98
 # shorter times are alike
@@ -85,9 +91,10 @@ class Pace:
     Jobs are grouped by their modelled times, in powers of four. The mean of a group
     without its longest is a point, so that neither a process that starts nor a busy
     machine changes what is expected of other jobs, and a thousand small jobs do not hide
-    a large one. A point counts once two jobs agree. The line of least absolute deviations
-    through the points, in logarithms, is what is expected: its set-up is that of small
-    jobs, and its rate that of large ones. The rate lies within those of the points and
+    a large one. A point counts once two jobs agree, or another has taken even longer. The
+    line of least absolute deviations through the points, in logarithms, is what is
+    expected: its set-up is that of small jobs, and its rate that of large ones. The rate
+    lies within those of the points and
     the model's.
     """
 
@@ -139,12 +146,19 @@ class _Size:
         :param number: number of jobs of all sizes so far
         """
         ratios = sorted(self._runs, key=lambda run: run.ratio)
-        usual = ratios[(len(ratios) - 1) // 4]
+        # of up to three jobs, two may have taken unusually long
+        usual = ratios[max(0, min((len(ratios) - 1) // 2, len(ratios) - 3))]
+        long = LONG if len(ratios) < MANY else LONG_OF_MANY
         kept = sorted(self._runs, key=lambda run: run.excess(usual))
         for _ in range(min(MAX_LEFT_OUT, len(kept) - 1)):
-            if kept[-1].excess(usual) > LONG:
+            if kept[-1].excess(usual) > long:
                 kept.pop()
-        confirmed = min(len(kept) - 1, MAX_WEIGHT)
+        # Jobs that took longer than those kept confirm that these take at least as long. Of
+        # two jobs, both may be odd, unless the shorter one is as on a busy machine.
+        both_odd = len(ratios) == 2 and not (
+            usual.modelled >= NOT_BRIEF and usual.ratio <= BUSY
+        )
+        confirmed = min(len(kept if both_odd else ratios) - 1, MAX_WEIGHT)
         fresh = confirmed * DECAY ** (number - self._last)
         modelled = fmean(run.modelled for run in kept)
         observed = fmean(run.observed for run in kept)
