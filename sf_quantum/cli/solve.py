@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import signal
 import threading
 import time
@@ -33,6 +34,8 @@ AUTO = "auto"
 # the sampler whose circuits a QPU may take
 CIRCUITS = "qaoa"
 CLASSICAL = "neal"
+# of the client that knows when jobs start and how long they run
+LOGGER = "sf_quantum.qpu.sfq"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -91,7 +94,7 @@ def run(args: argparse.Namespace) -> int:
     before = _previous_info(args.previous) if args.previous else {}
     remote = _remote(args.sampler)
     name = CLASSICAL if args.sampler == AUTO else args.sampler
-    with nullcontext() if remote is None else _terminable():
+    with nullcontext() if remote is None else _on_qpu():
         samples = _solve(remote, name, bqm, parameters, before)
     if "identity" in content:
         mapping(samples["info"])["problem"] = content["identity"]
@@ -210,6 +213,39 @@ def _timing(jobs: list[JSON], seconds: float) -> JSON:
     if not jobs:
         added["seconds"] = seconds
     return {**added, "around_seconds": around}
+
+
+@contextmanager
+def _on_qpu() -> Iterator[None]:
+    """Cancel the job on SIGTERM, and say on stderr how long the first one will take."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("sfq solve: %(message)s"))
+    # the circuits of qaoa are many jobs, about which one line says enough
+    handler.addFilter(_FirstOfInfo())
+    logger = logging.getLogger(LOGGER)
+    level = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(min(logging.INFO, logger.getEffectiveLevel()))
+    try:
+        with _terminable():
+            yield
+    finally:
+        logger.setLevel(level)
+        logger.removeHandler(handler)
+
+
+class _FirstOfInfo(logging.Filter):
+    """Passes the first record at level INFO, and all warnings."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._passed = False
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.levelno >= logging.WARNING:
+            return True
+        first, self._passed = not self._passed, True
+        return first
 
 
 @contextmanager

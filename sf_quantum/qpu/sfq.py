@@ -61,12 +61,16 @@ from sf_quantum.qpu.service_client import (
     ServiceClient,
     refusal,
 )
+from sf_quantum.text import one_line
 
 if TYPE_CHECKING:
     from dimod.core.sampler import Sampler
 
 T = TypeVar("T")
 POLL_SECONDS = 30.0
+# For which a submission waits: a small job then takes one request, and no line is logged
+# of how long it will take.
+SUBMISSION_SECONDS = 0.5
 CANCEL_SECONDS = 2.0
 # of a job or a result with tens of megabytes, which the service takes its time to read
 LARGE_SECONDS = 90.0
@@ -104,6 +108,7 @@ SLURM_OPTIONS = {
     "SLURM_JOB_ACCOUNT": "account",
 }
 
+_SUBMISSIONS = f"/v1/jobs?wait={SUBMISSION_SECONDS:g}"
 logger = logging.getLogger(__name__)
 
 
@@ -507,10 +512,10 @@ class SfqQpu(Qpu):
         A submission without an answer is repeated: its tag, the job's idempotency key,
         makes it the same job.
         """
-        path, body = f"/v1/jobs?wait={POLL_SECONDS:g}", self._body(task)
+        body = self._body(task)
         try:
             response = self.service.send(
-                "POST", path, body, timeout_seconds=LARGE_SECONDS, retry=True
+                "POST", _SUBMISSIONS, body, timeout_seconds=LARGE_SECONDS, retry=True
             )
             job = self._follow(response.json())
             job_id = self.service.text(job, "id")
@@ -639,7 +644,7 @@ class SfqQpu(Qpu):
         """
         key, number = str(job["idempotency_key"]), 1
         while True:
-            response = self.service.send("POST", "/v1/jobs", job, retry=True)
+            response = self.service.send("POST", _SUBMISSIONS, job, retry=True)
             submitted = response.json()
             state = self.service.text(submitted, "state")
             if response.status == 201 or state not in ("Failed", "Cancelled"):
@@ -648,13 +653,17 @@ class SfqQpu(Qpu):
             job["idempotency_key"] = f"{key}-{number}"
 
     def _log_expected(self, job: Mapping[str, JSON]) -> None:
-        """Log how long a job is expected to run; a warning, if that is long."""
+        """Log when a job is expected to start, and how long to run.
+
+        A long run is a warning.
+        """
         seconds = number(job.get("expected_run_seconds"))
         if seconds is None:
             return
         level = logging.WARNING if seconds >= LONG_SECONDS else logging.INFO
-        message = "%s: job %.80s is expected to run for %.2f s"
-        logger.log(level, message, self.service.name, job.get("id"), seconds)
+        message = "%s: job %.80s (%.20s) %s; it is expected to run for %s"
+        what = self.service.name, job.get("id"), job.get("kind")
+        logger.log(level, message, *what, _start(job), _rounded(seconds))
 
     def _follow(self, job: dict[str, JSON]) -> dict[str, JSON]:
         self._log_expected(job)
@@ -678,6 +687,22 @@ class SfqQpu(Qpu):
         send = partial(self.service.send, timeout_seconds=CANCEL_SECONDS)
         found = send("POST", "/v1/jobs", job).json()
         send("DELETE", f"/v1/jobs/{self.service.text(found, 'id')}")
+
+
+def _start(job: Mapping[str, JSON]) -> str:
+    """Say when a job that is not over starts."""
+    if job.get("state") == "Running":
+        return "runs"
+    if (eta := number(job.get("eta_seconds"))) is None:
+        why = one_line(str(job.get("note") or "the QPU does not tell when it starts"))
+        return f"waits ({why:.200})"
+    ahead = count(job.get("position")) or 0
+    jobs = f", after {ahead} other job{'s' * (ahead > 1)}" if ahead else ""
+    return f"starts in about {_rounded(eta)}{jobs}"
+
+
+def _rounded(seconds: float) -> str:
+    return f"{seconds:,.{0 if seconds >= 10 else 1}f} s"
 
 
 def _small_result(content: Mapping[str, JSON]) -> Result | None:

@@ -5,20 +5,24 @@ from __future__ import annotations
 import json
 import logging
 from base64 import b64encode
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy
 import pytest
+from dimod import BinaryQuadraticModel
 
 from sf_quantum.files import JSON
 from sf_quantum.net.transport import Response
+from sf_quantum.qpu import sfq
 from sf_quantum.qpu.jobs import Task
 from sf_quantum.qpu.sfq import SfqQpu
 from sf_quantum.service.device.emulator.computation import compute_seconds
 from sf_quantum.service.device.emulator.device import EmulatedDevice
 from sf_quantum.service.domain.settings import ServiceSettings, UserLimits
 from sf_quantum.service.queue.attempt import slice_parts
-from tests.service import RunningService, running_service
+from sf_quantum.threads import in_thread
+from tests.service import RunningService, example_bqm, running_service
+from tests.waiting import until
 
 pytestmark = pytest.mark.devices("sfq")
 
@@ -77,9 +81,66 @@ def test_a_circuit_of_many_minutes_says_so(
         qpu.submit(Task("tag", "circuit", json.dumps(LONG), PARAMETERS, 1, 1, 0))
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
+    assert "(circuit) starts in about " in record.getMessage()
     assert "is expected to run for" in record.getMessage()
     for each in service.queue.store.jobs(lease=lease):
         service.ask("DELETE", f"/v1/jobs/{each.id}")
+
+
+def sampled(qpu: SfqQpu) -> None:
+    qpu.sampler().sample(BinaryQuadraticModel.from_serializable(example_bqm()))
+
+
+def run(qpu: SfqQpu) -> None:
+    task = Task("tag", "problem", json.dumps(example_bqm()), {"num_reads": 1000})
+    outcome = qpu.run_job(task)
+    assert outcome.result is None
+
+
+@pytest.mark.parametrize("wait", [sampled, run])
+def test_a_job_of_seconds_says_so_while_it_waits(
+    wait: Callable[[SfqQpu], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    # 1000 reads take 0.1 s on hardware, and ten minutes at this scale
+    device = EmulatedDevice(time_scale=5000.0, qubits=20)
+    with (
+        running_service(device) as service,
+        caplog.at_level(logging.INFO, "sf_quantum"),
+    ):
+        lease = service.acquire()
+        first: dict[str, JSON] = {"problem": example_bqm(), "idempotency_key": "k"}
+        ahead = service.ask("POST", "/v1/jobs", first, lease=lease).json()["id"]
+        service.until(lease, "Running")
+        waiting = in_thread(lambda: wait(SfqQpu("q", service.url, lease=lease)))
+        lines = until(
+            lambda: [r.getMessage() for r in caplog.records if "expected" in r.msg],
+            "a line about the job",
+        )
+        # it is told while the job waits, and once
+        (job,) = service.queue.store.jobs(lease=lease)[1:]
+        assert job.state == "Queued"
+        assert not waiting.done()
+        for each in (job.id, ahead):
+            service.ask("DELETE", f"/v1/jobs/{each}", lease=lease)
+        assert waiting.exception() is None or wait is sampled
+        (line,) = lines
+        assert f"job {job.id} (problem) starts in about " in line
+        assert ", after 1 other job; it is expected to run for " in line
+        told = [r for r in caplog.records if "expected" in r.msg]
+        assert len(told) == 1
+
+
+def test_a_job_that_has_ended_needs_no_line(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(sfq, "_SUBMISSIONS", "/v1/jobs?wait=30")
+    device = EmulatedDevice(time_scale=0, qubits=20)
+    with (
+        running_service(device) as service,
+        caplog.at_level(logging.INFO, "sf_quantum"),
+    ):
+        sampled(SfqQpu("q", service.url, lease=service.acquire()))
+    assert not [r for r in caplog.records if "expected" in r.msg]
 
 
 def test_a_limit_refuses_it_in_one_line() -> None:

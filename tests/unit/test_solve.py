@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 import signal
 import subprocess
@@ -21,7 +22,7 @@ from sf_quantum import backoff, samplers
 from sf_quantum.backoff import Backoff
 from sf_quantum.cli import main
 from sf_quantum.files import JSON
-from sf_quantum.qpu import service_client
+from sf_quantum.qpu import service_client, sfq
 from sf_quantum.qpu.sfq import SfqQpu
 from sf_quantum.samplers.exact import ENUMERATED
 from sf_quantum.samplers.neal import NealSampler
@@ -49,6 +50,8 @@ def service() -> Iterator[RunningService]:
 def classical(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backoff, "REQUEST", Backoff(0.01, 3.0))
     monkeypatch.setattr(service_client, "RETRY_SECONDS", 0.03)
+    # however long a small job takes on a busy machine, no line says so
+    monkeypatch.setattr(sfq, "_SUBMISSIONS", "/v1/jobs?wait=30")
     for key in ("QRMI_JOB_QPU_RESOURCES", "QRMI_JOB_QPU_TYPES"):
         monkeypatch.delenv(key, raising=False)
 
@@ -473,6 +476,28 @@ def test_neal_imports_no_other_sampler() -> None:
         "sys.exit(bool(heavy & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_who_waits_is_told_once_for_how_long(
+    problem: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(sfq, "_SUBMISSIONS", "/v1/jobs")
+    qaoa = ["--sampler", "qaoa", "--set", "depth=1", "--reads", "2"]
+    device = EmulatedDevice(technology="superconducting", qubits=20, time_scale=0)
+    for gates, options in ((False, []), (True, qaoa)):
+        with running_service(device if gates else None) as service:
+            _environment(monkeypatch, service.url, service.acquire())
+            output = str(problem.parent / "samples.json")
+            files = ["--problem", str(problem), "--output", output]
+            assert main(["solve", *files, *options]) == 0
+            jobs = len(service.queue.store.jobs())
+        assert jobs > 1 if gates else jobs == 1
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith("sfq solve: ")
+        assert "it is expected to run for " in line
+    assert not logging.getLogger(sfq.__name__).handlers
 
 
 @pytest.mark.parametrize("name", ["exact", "neal", "qaoa"])
