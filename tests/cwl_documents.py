@@ -53,11 +53,20 @@ def checked(path: Path) -> list[FileProblem]:
 
 def rejected(path: Path) -> str:
     """Why StreamFlow does not translate a StreamFlow file; empty if it does."""
+    return _failure(path, validate=True)
+
+
+def failed(path: Path) -> str:
+    """Why StreamFlow fails to run a StreamFlow file on this host; empty if it does not."""
+    return _failure(path, validate=False)
+
+
+def _failure(path: Path, *, validate: bool) -> str:
     level = logger.level
     logger.setLevel(logging.CRITICAL)
     try:
         _extend()
-        asyncio.run(_translate(path))
+        asyncio.run(_translate(path, validate=validate))
     except Exception as error:  # noqa: BLE001 - whatever StreamFlow raises
         return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
     finally:
@@ -70,11 +79,11 @@ def _extend() -> None:
     load_extensions()
 
 
-async def _translate(path: Path) -> None:
+async def _translate(path: Path, *, validate: bool) -> None:
     config = SfValidator().validate_file(str(path))
     config["path"] = str(path)
     context = build_context(config)
-    args = argparse.Namespace(name="main", outdir=str(path.parent), validate=True)
+    args = argparse.Namespace(name="main", outdir=str(path.parent), validate=validate)
     try:
         for name in config["workflows"]:
             await translate(WorkflowConfig(name, config), context, args)

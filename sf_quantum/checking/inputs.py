@@ -16,7 +16,7 @@ from sf_quantum.checking.document import (
     nested,
     suggestion,
 )
-from sf_quantum.files import JSON, mapping
+from sf_quantum.files import JSON, KeyPath, mapping
 
 FILE_KEYS = (
     "class location path basename dirname nameroot nameext checksum size "
@@ -97,9 +97,11 @@ def _files(
                 yield settings.problem((*where, "format"), what, right)
 
 
-def missing_files(settings: Document, name: str) -> Iterator[FileProblem]:
-    """Find files that do not exist, or are no files."""
-    for where, item in nested(settings.content[name], (name,)):
+def missing_files(
+    document: Document, value: JSON, place: KeyPath
+) -> Iterator[FileProblem]:
+    """Find files in a value of a document that do not exist, or are no files."""
+    for where, item in nested(value, place):
         kind = mapping(item).get("class")
         file = mapping(item).get("location", mapping(item).get("path"))
         if kind not in types.FILES or not isinstance(file, str) or "://" in file[5:]:
@@ -107,12 +109,12 @@ def missing_files(settings: Document, name: str) -> Iterator[FileProblem]:
         if "://" in file and not file.startswith("file://"):
             continue
         plain = file.removeprefix("file://")
-        names = (settings.folder / plain, settings.folder / unquote(plain))
+        names = (document.folder / plain, document.folder / unquote(plain))
         path = next((p for p in names if p.exists()), None)
         if path is None:
             right = near_file(names[0]) or "a relative path starts at this file"
-            yield settings.problem(where, f"{file}: no such file", right)
+            yield document.problem(where, f"{file}: no such file", right)
         elif path.is_dir() != (kind == "Directory"):
             other = "Directory" if path.is_dir() else "File"
             right = f"write class: {other}, or name a {str(kind).lower()}"
-            yield settings.problem(where, f"{file} is not a {kind}", right)
+            yield document.problem(where, f"{file} is not a {kind}", right)

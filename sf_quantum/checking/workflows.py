@@ -77,6 +77,7 @@ class Workflow:
         sizes = partial(problem_size, self.deployments, self.process, given)
         yield from self.qpus.check(self.bindings, sizes)
         yield from self._settings(settings)
+        yield from self._defaults()
         yield from self._tools()
         yield from self._sfq()
 
@@ -203,7 +204,8 @@ class Workflow:
                     right = "pass it to a step, or remove it"
                     yield settings.remark((name,), what, right)
                 if name not in ports | wrong:
-                    yield from inputs.missing_files(settings, name)
+                    value = settings.content[name]
+                    yield from inputs.missing_files(settings, value, (name,))
         elif not ("settings" in self.config or is_misspelt("settings", self.config)):
             where = (*self.where, "config", "settings")
             needed = self.process.inputs.items()
@@ -252,13 +254,13 @@ class Workflow:
         """
         for tool, line in self._lines:
             for flag, port in self._options(tool):
-                document, where, value = self._value(settings, port)
-                is_checked = flag in line.options and isinstance(
-                    value, str | int | float
-                )
-                if not is_checked or {*where[:1]} & wrong:
+                found, option = self._value(settings, port), line.options.get(flag)
+                if found is None or option is None:
                     continue
-                if what := command_lines.rejection(line.options[flag], str(value)):
+                document, where, value = found
+                if not isinstance(value, str | int | float) or where[0] in wrong:
+                    continue
+                if what := command_lines.rejection(option, str(value)):
                     right = f"{tool.step} passes it to sfq {line.command} {flag}"
                     yield document.problem(where, what, right)
 
@@ -268,13 +270,14 @@ class Workflow:
             binding = self.bound(tool.step)
             if line.command != "solve" or binding is None:
                 continue
+            found = self._value(
+                settings, dict(self._options(tool)).get("--sampler", "")
+            )
             if word := line.values.get("--sampler"):
-                document, where = tool.document, word.where
-                name: JSON = word.literal
-            elif port := dict(self._options(tool)).get("--sampler"):
-                document, where, name = self._value(settings, port)
-            else:
+                found = tool.document, word.where, word.literal
+            if found is None:
                 continue
+            document, where, name = found
             for target in quantum_targets(self.deployments, binding):
                 # the circuits of qaoa run on a QPU that takes some
                 if name in samplers.names() and name != "qaoa":
@@ -291,17 +294,42 @@ class Workflow:
             if isinstance(flag, str) and "valueFrom" not in binding:
                 yield flag.rstrip("="), f"{tool.step.rstrip('/')}/{entry.name}"
 
-    def _value(self, settings: Document, port: str) -> tuple[Document, KeyPath, JSON]:
+    def _value(
+        self, settings: Document, port: str
+    ) -> tuple[Document, KeyPath, JSON] | None:
         """The value of a port, if it is one of the settings or a default, and its place."""
         defaults, chain = self.process.defaults, self.process.chain(port)
-        name = chain[-1].removeprefix("/")
-        if name in self.process.inputs and settings.content.get(name) is not None:
-            return settings, (name,), settings.content[name]
         # what a step makes is not known, nor what an expression makes of a value
-        is_known = chain[-1] in self.process.taken - self.process.computed
+        if chain[-1] not in self.process.taken - self.process.computed:
+            return None
+        name = chain[-1].removeprefix("/")
+        given = settings.content.get(name)
+        if given is not None and name in self.process.inputs:
+            return settings, (name,), given
         found = (defaults[one] for one in reversed(chain) if one in defaults)
-        nothing = (settings, (name,), None)
-        return next(found, nothing) if is_known else nothing
+        return next(found, None)
+
+    def _defaults(self) -> Iterator[FileProblem]:
+        """Find files that do not exist among the defaults.
+
+        StreamFlow 0.2.0rc3 also fails on those that are not used.
+        """
+        far = {binding.path for binding in self.bindings if binding.kind == "port"}
+        for position in self.process.read.values():
+            steps = [
+                position.inner(
+                    entry.body, entry.where, f"{position.path.rstrip('/')}/{entry.name}"
+                )
+                for entry in position.entries("steps")
+            ]
+            entries = [(position, entry) for entry in position.entries("inputs")]
+            entries += [(step, entry) for step in steps for entry in step.entries("in")]
+            for holder, entry in entries:
+                port = f"{holder.path.rstrip('/')}/{entry.name}"
+                default = mapping(entry.body).get("default")
+                if port not in far:
+                    where = (*entry.where, "default")
+                    yield from inputs.missing_files(position.document, default, where)
 
     def bound(self, step: str) -> Binding | None:
         """The binding that applies to a step."""
