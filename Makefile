@@ -62,8 +62,14 @@ define install
   ! grep -q 'No matching distribution' $(VENV)/pip.log || echo "$(OFFLINE)"; exit 1; }
 endef
 
+# a clone that shares its environment with another lacks what the installation builds in it
+KERNELS := sf_quantum/clustering/_kernels.so
+.PHONY: kernels
+kernels:
+
 # compiled at installation, it is a third larger, and most modules are never imported
-$(VENV)/installed-run: pyproject.toml sf_quantum/clustering/_kernels.c sf_quantum/clustering/_build.py
+$(VENV)/installed-run: pyproject.toml sf_quantum/clustering/_kernels.c sf_quantum/clustering/_build.py \
+  $(if $(wildcard $(KERNELS)),,kernels)
 	@# one that is there keeps its Python: with another, its packages would not load
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || { \
 	  $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

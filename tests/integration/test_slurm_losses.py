@@ -20,7 +20,7 @@ from sf_quantum.connectors.slurm.transport import submission
 from sf_quantum.files import JSON
 from tests.conftest import StartLab
 from tests.forking import Command
-from tests.integration.slurm_jobs import StandIns
+from tests.integration.slurm_jobs import StandIns, cluster
 from tests.integration.slurm_site import NODE, QPU, site
 from tests.lab import Lab
 from tests.lab_conf import Options
@@ -192,6 +192,21 @@ async def test_what_srun_refuses_is_told(lab: Lab, tmp_path: Path) -> None:
         text, code = await held.cluster.run("echo out; echo no >&2; exit 7", "node")
         assert code == 7
         assert text.endswith("its last lines:\nout\nno")
+
+
+async def test_files_that_stay_for_a_while_are_removed(
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stand_ins = StandIns(tmp_path / "stand-ins", monkeypatch)
+    stand_ins.add("rm", 'case "$*" in *.sfq-*) [ ! -e "$here/held" ] || exit 1;; esac')
+    held = stand_ins.switch("held")
+    async with cluster(lab, tmp_path) as made:
+        await made.run("true")
+        held.touch()
+        # longer than a driver waits for the shell
+        await made.connector.undeploy(False)
+        assert len(made.spools()) == 1
+        held.unlink()
 
 
 async def test_an_allocation_ends_itself_without_its_driver(

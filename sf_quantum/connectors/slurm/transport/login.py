@@ -41,6 +41,8 @@ GRACE_SECONDS = 45
 LOCAL_GRACE_SECONDS = 3
 ANSWER_SECONDS = 60
 CLOSE_SECONDS = 5
+# how often the shell tries to remove the spool, for about a minute
+REMOVALS = 600
 # StreamFlow kills a local shell after five seconds
 END_SECONDS = 8
 # The first line ends what banners and profiles of the login node print. If the last one is
@@ -95,10 +97,10 @@ look() {{
   done
 }}
 owner() {{ [ "$(cat "$d/owner")" = $me ]; }}
-# a job that is ending may still write files there
+# a job that is ending may still write files there, for long on a busy node
 remove() {{
   n=0
-  until rm -rf "$d" || [ $n -ge 20 ]; do n=$((n + 1)); sleep 0.1; done
+  until rm -rf "$d" || [ $n -ge {removals} ]; do n=$((n + 1)); sleep {pause}; done
 }}
 end() {{
   owner && touch "$d/gone" || return
@@ -284,7 +286,9 @@ class LoginNode:
         """End the shell and remove the spool."""
         # the shell may be waiting for marks
         stop = f": >{shlex.quote(self.spool)}/stop"
-        await self._finish("trap - EXIT; remove", stop)
+        # in the background, where it goes on if the shell is killed meanwhile
+        background = "(remove) </dev/null >/dev/null 2>&1 & wait $!"
+        await self._finish(f"trap - EXIT; {background}", stop)
 
     async def leave(self) -> None:
         """End the shell, which then cancels the jobs that the driver could not cancel."""
@@ -327,6 +331,7 @@ class LoginNode:
                 spool=shlex.quote(self.spool),
                 me=me,
                 pause=LOOK_PAUSE_SECONDS,
+                removals=REMOVALS,
                 grace=LOCAL_GRACE_SECONDS if self.local else GRACE_SECONDS,
             )
             await shell.execute([setup], capture_output=True, timeout=ANSWER_SECONDS)
