@@ -16,6 +16,7 @@ from sf_quantum.connectors.slurm.services import NO_CLUSTERS, SEVERAL_CLUSTERS
 from sf_quantum.connectors.slurm.transport import rest
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON, KeyPath, listing, mapping
+from sf_quantum.net.transport import Client
 from sf_quantum.qpu import qrmi_config
 
 #: StreamFlow's default of maxConcurrentJobs
@@ -166,12 +167,20 @@ class Cluster:
             yield self.document.problem(where, what, right)
 
     def _rest(self) -> Iterator[FileProblem]:
-        """Check that nothing needs Slurm's commands."""
-        for content, where in [(self.config, self.where), *self.services()]:
+        """Check the URL, and that nothing needs Slurm's commands."""
+        url = mapping(self.config["slurmrestd"]).get("url")
+        try:
+            if isinstance(url, str):
+                Client(url, {})
+        except InputError as error:
+            where: KeyPath = (*self.where, "slurmrestd", "url")
+            right = "see the key slurmrestd of sfq.slurm"
+            yield self.document.problem(where, str(error), right)
+        for content, place in [(self.config, self.where), *self.services()]:
             value = content.get("allocation")
             strategy = value.get("strategy") if isinstance(value, dict) else value
             if strategy not in (None, "per-step"):
-                yield self.document.problem((*where, "allocation"), *rest.ALLOCATION)
+                yield self.document.problem((*place, "allocation"), *rest.ALLOCATION)
         for options, where in self.services():
             own = {k: v for k, v in options.items() if k not in ("allocation", "qpu")}
             if file := own.pop("file", None):

@@ -17,6 +17,7 @@ from sf_quantum.checking.document import (
     FileProblem,
     UnreadableError,
     near_file,
+    suggestion,
 )
 from sf_quantum.files import JSON, KeyPath, listing, mapping
 
@@ -309,6 +310,10 @@ def _open(file: str, folder: Path) -> Position:
     name, _, fragment = file.partition("#")
     document = Document.read(Path(normpath(folder / name)), KIND)
     body, where = _chosen(document, fragment or "main")
+    given = body.get("class")
+    if "class" in body and given not in CLASSES and "cwlVersion" in document.content:
+        what, right = f"unknown class {given!r:.40}", suggestion(str(given), CLASSES)
+        raise UnreadableError(document.problem((*where, "class"), what, right))
     if body.get("class") not in CLASSES or "cwlVersion" not in document.content:
         what = "the file does not look like CWL"
         right = f"expected cwlVersion and a class, one of {', '.join(CLASSES)}"

@@ -28,7 +28,7 @@ from sf_quantum.connectors.quantum import QuantumConnector
 from sf_quantum.connectors.rest import RestConnector
 from sf_quantum.connectors.wrapper import LocationWrapper
 from sf_quantum.errors import InputError
-from sf_quantum.files import JSON, KeyPath, listing, mapping
+from sf_quantum.files import JSON, KeyPath, listing, mapping, socket_in
 
 # keys of StreamFlow's connectors and ours that name a file on the driver's host
 FILES = ("passwordFile", "sshKey", "sshKeyPassphraseFile", "tokenFile", "qrmiConfig")
@@ -320,9 +320,13 @@ class Deployments:
             RestConnector.client(name, config, self.document.folder)
         except InputError as error:
             right = f"see the keys of QPUs of type {kind}"
-            # the client names the value that it refuses
+            # the client names the value that it refuses, with a socket's whole path
+            folder = self.document.folder
             refused = [
-                key for key in config if str(error).startswith(f"{config[key]}:")
+                key
+                for key, value in config.items()
+                if str(error).startswith(f"{socket_in(str(value), folder)}:")
+                or (key == "url" and "a URL" in str(error))
             ]
             yield self.document.problem((*where, *refused[:1]), str(error), right)
 

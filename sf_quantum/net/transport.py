@@ -13,6 +13,7 @@ import os
 import select
 import socket
 import ssl
+import stat
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -330,20 +331,39 @@ def _socket_path(url: str) -> str | None:
     if len(path.encode()) > SOCKET_PATH_BYTES:
         most = f"at most {SOCKET_PATH_BYTES} bytes"
         raise InputError(f"{url}: a socket's path has {most}")
+    # one that is not there may still come
+    with suppress(OSError, ValueError):
+        mode = os.stat(path).st_mode
+        if not stat.S_ISSOCK(mode):
+            kind = "a folder" if stat.S_ISDIR(mode) else "a file"
+            raise InputError(f"{url}: it is {kind}, not the socket of a service")
     return path
 
 
 def _base(url: str, plain: bool) -> tuple[bool, str, int, str]:
     # whether by TLS, host, port, and what precedes every path
-    parts = urlsplit(url)
     try:
+        parts = urlsplit(url)
         port = parts.port
     except ValueError as error:
-        raise InputError(f"{url}: {error}") from error
+        why = str(error)
+        if "ort" in why:  # Python's text has the port only
+            why = "its port is not a number from 1 to 65535"
+        raise InputError(f"{url}: {why}") from error
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise InputError(
             f"{url}: expected unix:/path.sock, http://127.0.0.1:PORT or https://HOST"
         )
+    if port == 0:
+        raise InputError(f"{url}: its port is not a number from 1 to 65535")
+    if any(char.isspace() or not char.isprintable() for char in url):
+        raise InputError(f"{url}: there is a space or a control character in it")
+    if parts.query or parts.fragment:
+        raise InputError(f"{url}: it has a query or a fragment; write the part before")
+    if parts.username is not None:
+        # without the password
+        shown = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+        raise InputError(f"{shown}: a user or password in a URL is not sent; remove it")
     if parts.scheme == "http" and not (plain or is_loopback(parts.hostname)):
         raise InputError(f"{url}: http is for this machine only; use https")
     tls = parts.scheme == "https"

@@ -104,6 +104,14 @@ CASES = {
     "settings": ("settings: job.yml", "settings: {a: 1}", "5: workflows.main.config.settings: {'a': 1} has the wrong type; write text"),
     "key of a client": ("type: sfq.emulator, config: {qubits: 9}", "type: sfq.rest, config: {ulr: 'https://a'}", "15: deployments.qpu.config.ulr: unknown key; did you mean url?"),
     "URL without a scheme": ("type: sfq.emulator, config: {qubits: 9}", "type: sfq.rest, config: {url: 127.0.0.1:8787}", "15: deployments.qpu.config.url: '127.0.0.1:8787' is not allowed; write a value such as https://qpu.site or http://127.0.0.1:8787 or unix:qpu.sock"),
+    "port beyond its range": ("type: sfq.emulator, config: {qubits: 9}", "type: sfq.rest, config: {url: 'https://a:99999'}", "15: deployments.qpu.config.url: https://a:99999: its port is not a number from 1 to 65535; see the keys of QPUs of type sfq"),
+    "port that is no number": ("type: sfq.emulator, config: {qubits: 9}", "type: sfq.rest, config: {url: 'https://a:b'}", "15: deployments.qpu.config.url: https://a:b: its port is not a number from 1 to 65535; see the keys of QPUs of type sfq"),
+    "port 0": ("type: sfq.emulator, config: {qubits: 9}", "type: sfq.rest, config: {url: 'http://127.0.0.1:0'}", "15: deployments.qpu.config.url: http://127.0.0.1:0: its port is not a number from 1 to 65535; see the keys of QPUs of type sfq"),
+    "bracket in a URL": ("type: sfq.emulator, config: {qubits: 9}", "type: sfq.rest, config: {url: 'https://[::1'}", "15: deployments.qpu.config.url: https://[::1: Invalid IPv6 URL; see the keys of QPUs of type sfq"),
+    "space in a URL": ("type: sfq.emulator, config: {qubits: 9}", "type: sfq.rest, config: {url: 'https://a b'}", "15: deployments.qpu.config.url: https://a b: there is a space or a control character in it; see the keys of QPUs of type sfq"),
+    "query in a URL": ("type: sfq.emulator, config: {qubits: 9}", "type: sfq.rest, config: {url: 'https://a?b=1'}", "15: deployments.qpu.config.url: https://a?b=1: it has a query or a fragment; write the part before; see the keys of QPUs of type sfq"),
+    "password in a URL": ("type: sfq.emulator, config: {qubits: 9}", "type: sfq.rest, config: {url: 'https://me:secret@a'}", "15: deployments.qpu.config.url: https://a: a user or password in a URL is not sent; remove it; see the keys of QPUs of type sfq"),
+    "URL of slurmrestd": ('config: {services', 'config: {slurmrestd: {url: "ftp://a", tokenFile: job.yml}, services', "16: deployments.cluster.config.slurmrestd.url: ftp://a: expected unix:/path.sock, http://127.0.0.1:PORT or https://HOST; see the key slurmrestd of sfq.slurm"),
     "URL that a client refuses": ("type: sfq.emulator, config: {qubits: 9}", "type: sfq.rest, config: {url: 'http://example.org'}", "15: deployments.qpu.config.url: http://example.org: http is for this machine only; use https; see the keys of QPUs of type sfq"),
 }  # fmt: skip
 
@@ -112,6 +120,19 @@ CASES = {
 def test_one_line_for_one_mistake(old: str, new: str, line: str) -> None:
     edited("sf.yml", old, new)
     assert found() == [f"sf.yml:{line}"]
+
+
+@pytest.mark.parametrize(("name", "kind"), [("job.yml", "a file"), (".", "a folder")])
+def test_a_url_of_what_is_no_socket_is_named(name: str, kind: str) -> None:
+    edited(
+        "sf.yml",
+        "type: sfq.emulator, config: {qubits: 9}",
+        f"type: sfq.rest, config: {{url: 'unix:{name}'}}",
+    )
+    assert found() == [
+        f"sf.yml:15: deployments.qpu.config.url: unix:{Path(name).absolute()}: it is "
+        f"{kind}, not the socket of a service; see the keys of QPUs of type sfq"
+    ]
 
 
 def test_a_value_that_the_command_of_a_step_refuses() -> None:
