@@ -78,7 +78,9 @@ VENDORS = {
     "qiskit_aer": "samplers/qaoa.py service/device/emulator/aer.py",
     **dict.fromkeys(
         ("qiskit_qasm3_import", "openqasm3"),
-        "service/device/emulator/openqasm.py service/device/emulator/programs.py",
+        "service/device/emulator/openqasm.py service/device/emulator/programs.py "
+        "service/device/emulator/language.py service/device/emulator/loops.py "
+        "service/device/emulator/expressions.py service/device/emulator/syntax.py",
     ),
     "highspy": "samplers/exact.py",
     **dict.fromkeys(("braket", "ibm", "iqm", "pasqal_cloud"), "nowhere"),

@@ -11,12 +11,15 @@ from pydantic import (
     ConfigDict,
     Field,
     JsonValue,
+    ValidationError,
     field_validator,
     model_validator,
 )
 from pydantic_core import PydanticCustomError
 
 from sf_quantum.samplers.neal import READS, SEEDS, SWEEPS
+from sf_quantum.samplers.problem import FieldError
+from sf_quantum.service.device.circuits import texts
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import Kind, Submission
 from sf_quantum.service.domain.photonic import PhotonicExperiment
@@ -139,6 +142,25 @@ class JobBody(Strict):
         if told is not None and not all(isinstance(one, dict) for one in bqms):
             raise PydanticCustomError("bqm", "expected a BQM, or a list of BQMs")
         return told
+
+    @field_validator("circuit", mode="before")
+    @classmethod
+    def _check_circuit(cls, content: JsonValue) -> JsonValue | CircuitProgram:
+        """Tell what is wrong once, not for each form."""
+        if content is None:
+            return None
+        try:
+            texts(content)
+            if isinstance(content, dict):
+                return CircuitProgram.model_validate(content)
+        except FieldError as error:
+            raise PydanticCustomError("circuit", error.detail) from error
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = "".join(f"[{n}]" for n in first["loc"] if isinstance(n, int))
+            told = f"values{where}: {first['msg']}"
+            raise PydanticCustomError("circuit", told) from error
+        return content
 
     def submission(self) -> Submission:
         """Convert the body for the queue.

@@ -21,15 +21,14 @@ from sf_quantum.service.device.emulator.circuit import (
     MAX_STEPS,
     Architecture,
 )
-from sf_quantum.service.device.emulator.programs import (
-    check_size,
-    prepare,
-    too_many_steps,
-)
+from sf_quantum.service.device.emulator.lines import lines_of
+from sf_quantum.service.device.emulator.loops import too_many_steps
+from sf_quantum.service.device.emulator.programs import check_size, prepare
 from sf_quantum.service.device.emulator.templates import HOLE
 from sf_quantum.text import one_line
 
 if TYPE_CHECKING:
+    from openqasm3.ast import Program
     from qiskit import QuantumCircuit
     from qiskit.circuit import Clbit, Operation, Qubit
 
@@ -97,16 +96,23 @@ def flat(
 def _flat(
     text: str, architecture: Architecture | None, holes: int
 ) -> tuple[QuantumCircuit, int]:
-    if not (bare := _COMMENT.sub(" ", text)).strip():
+    if not (bare := _COMMENT.sub(_blank, text)).strip():
         raise InputError("the text is empty")
     most = architecture.qubits if architecture else MAX_QUBITS
     _check_numbers(bare, most)
-    circuit = _read(text.rstrip(), _version(bare), holes)
+    version = _version(bare)
+    circuit, lines = _read(text.rstrip(), version, holes)
     check_size(circuit.num_qubits, circuit.num_clbits, most)
     flattening = _Flattening(architecture)
-    # Qiskit makes the definition of a gate when it is asked for it.
-    with _refusals():
-        made = flattening.flat(circuit)
+    try:
+        # Qiskit makes the definition of a gate when it is asked for it.
+        with _refusals():
+            made = flattening.flat(circuit)
+    except InputError as error:
+        told = lines if version == 3 else lines_of(bare, len(circuit.data))
+        place = flattening.place
+        where = f"line {told[place]}: " if place < len(told) else ""
+        raise InputError(f"{where}{error}") from error
     if not measures(made):
         raise InputError("the circuit measures nothing")
     return made, flattening.steps
@@ -158,15 +164,25 @@ def _check_numbers(text: str, most: int) -> None:
     for kind, size in _REGISTER.findall(text):
         total[kind] += int(size[:9])
     check_size(total["qreg"], total["creg"], most)
-    for number in _PHYSICAL.findall(text):
-        if int(number[:9]) >= most:
-            raise InputError(f"there is no qubit ${number[:9]}")
+    for match in _PHYSICAL.finditer(text):
+        if int(match[1][:9]) >= most:
+            line = text.count("\n", 0, match.start()) + 1
+            why = f"there is no qubit ${match[1][:9]}, but $0 to ${most - 1}"
+            raise InputError(f"line {line}: {why}")
 
 
-def _read(text: str, version: int, holes: int = 0) -> QuantumCircuit:
+def _blank(comment: re.Match[str]) -> str:
+    return " " + "\n" * comment[0].count("\n")
+
+
+def _read(text: str, version: int, holes: int) -> tuple[QuantumCircuit, Sequence[int]]:
+    """Read a circuit.
+
+    :returns: also the line of each of its instructions, if it is in OpenQASM 3
+    """
     with _refusals(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return _read2(text) if version == 2 else _read3(text, holes)
+        return (_read2(text), ()) if version == 2 else _read3(text, holes)
 
 
 @contextmanager
@@ -190,22 +206,41 @@ def _read2(text: str) -> QuantumCircuit:
     return qasm2.loads(text, include_path=(), custom_instructions=gates)
 
 
-def _read3(text: str, holes: int) -> QuantumCircuit:
+def _read3(text: str, holes: int) -> tuple[QuantumCircuit, Sequence[int]]:
     import openqasm3
-    import qiskit_qasm3_import
     from openqasm3 import ast
     from qiskit.circuit.library.standard_gates import get_standard_gate_name_mapping
 
     # as qiskit.qasm3.loads() does
     program = openqasm3.parse(text)
-    prepare(program, get_standard_gate_name_mapping())
     program.statements[:0] = [
         ast.IODeclaration(
             ast.IOKeyword.input, ast.FloatType(), ast.Identifier(f"{HOLE}{n}")
         )
         for n in range(holes)
     ]
-    return qiskit_qasm3_import.convert(program)
+    prepare(program, get_standard_gate_name_mapping())
+    return _converted(program)
+
+
+def _converted(program: Program) -> tuple[QuantumCircuit, Sequence[int]]:
+    """Return the circuit of a program, and the line of each of its instructions."""
+    from qiskit_qasm3_import.converter import ConvertVisitor
+    from qiskit_qasm3_import.state import State
+
+    lines: list[int] = []
+
+    class Noting(ConvertVisitor):
+        """Notes the lines of instructions, which a circuit does not have."""
+
+        def visit_Program(self, node: Program, context: State) -> State:
+            for statement in node.statements:
+                context = self.visit(statement, context)
+                line = statement.span.start_line if statement.span else 0
+                lines.extend([line] * (len(context.circuit.data) - len(lines)))
+            return context
+
+    return Noting().convert(program).circuit, lines
 
 
 def _told(error: BaseException) -> str:
@@ -226,7 +261,9 @@ def _told(error: BaseException) -> str:
         span = getattr(trace.tb_frame.f_locals.get("node"), "span", None)
         line, trace = span.start_line if span else line, trace.tb_next
     where = f"line {line}: " if line else ""
-    return f"{where}{message[:200] or type(error).__name__}"
+    # An error of Python says nothing about the text.
+    is_said = bool(message) and hasattr(error, "message")
+    return f"{where}{message[:200] if is_said else 'this is not read as a circuit'}"
 
 
 # from a circuit to one of the gates that a device and Aer have
@@ -249,6 +286,8 @@ class _Flattening:
         self._broken = {*told.out_of_service}
         #: of what has been flattened
         self.steps = 0
+        #: the number of the instruction that is being flattened
+        self.place = 0
 
     def flat(
         self, circuit: QuantumCircuit, places: Sequence[int] | None = None
@@ -258,9 +297,11 @@ class _Flattening:
         :param places: the numbers of its qubits on the device
         """
         flat = circuit.copy_empty_like()
-        numbers = places or range(circuit.num_qubits)
+        numbers = range(circuit.num_qubits) if places is None else places
         place = dict(zip(circuit.qubits, numbers, strict=True))
-        for one in circuit.data:
+        for n, one in enumerate(circuit.data):
+            if places is None:  # and not of a block
+                self.place = n
             self._add(flat, one.operation, one.qubits, one.clbits, place)
         return flat
 

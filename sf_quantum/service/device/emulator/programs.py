@@ -7,19 +7,36 @@ converted, and what the converter would get wrong is written in another way or r
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeAlias
+import math
+import sys
+from collections.abc import Container, Iterator, Mapping
+from typing import TYPE_CHECKING
 
 from sf_quantum.errors import InputError
+from sf_quantum.service.device.emulator import language
 from sf_quantum.service.device.emulator.circuit import MAX_BITS, MAX_QUBITS, MAX_STEPS
+from sf_quantum.service.device.emulator.expressions import (
+    CONSTANTS,
+    Value,
+    check_division,
+    fold,
+    integer,
+    literal,
+    value,
+)
+from sf_quantum.service.device.emulator.loops import (
+    Unrolling,
+    check_fits,
+    check_values,
+    too_many_steps,
+)
+from sf_quantum.service.device.emulator.syntax import nodes, refusal, statements
 
 if TYPE_CHECKING:
     from openqasm3.ast import (
         BinaryExpression,
-        ClassicalType,
         ConstantDeclaration,
         Expression,
-        ForInLoop,
         Identifier,
         IndexElement,
         Program,
@@ -30,20 +47,11 @@ if TYPE_CHECKING:
         RangeDefinition,
     )
 
-# The value of an attribute of a node.
-Value: TypeAlias = "QASMNode | list[Value] | str | int | float | None"
 # Gates whose phase is another one in Qiskit than in OpenQASM 3: stdgates.inc multiplies u2
 # and u3 by exp(-i (phi + lambda) / 2), and the specification U by exp(i theta / 2).
 _OTHER_PHASE = frozenset(("U", "u2", "u3"))
-# Of integers without a size.
-_BITS = 64
 _CONTROLS = ("ctrl", "negctrl")
-_ARITHMETIC = {
-    "+": int.__add__,
-    "-": int.__sub__,
-    "*": int.__mul__,
-    "/": int.__floordiv__,
-}
+_MOST_FLOAT = sys.float_info.max
 
 
 def prepare(program: Program, own: Container[str]) -> None:
@@ -55,11 +63,13 @@ def prepare(program: Program, own: Container[str]) -> None:
     """
     from openqasm3 import ast
 
+    language.check_statements(program)
     _replace_constants(program)
+    program.statements = Unrolling().unrolled(program.statements)
     registers = _Registers()
     definitions = _Definitions()
     steps = 0
-    for statement in _statements(program.statements):
+    for statement in statements(program.statements):
         registers.visit(statement)
         if isinstance(statement, ast.QuantumGateDefinition):
             definitions.add(statement)
@@ -69,9 +79,9 @@ def prepare(program: Program, own: Container[str]) -> None:
         if steps > MAX_STEPS:
             raise InputError(too_many_steps(MAX_STEPS))
     integers = _loop_variables(program)
-    for node in _nodes(program):
+    for node in nodes(program):
         if isinstance(node, ast.BinaryExpression):
-            _check_division(node, integers)
+            check_division(node, integers)
             registers.compare_bits(node)
         elif isinstance(node, ast.QuantumGate):
             definitions.check_name(node, own)
@@ -84,6 +94,8 @@ def prepare(program: Program, own: Container[str]) -> None:
             _check_power(node, "gphase", has_angles=True)
         elif isinstance(node, ast.QuantumGateDefinition):
             _check_controlled(node)
+    fold(program)
+    language.check(program)
 
 
 def check_size(qubits: int, bits: int, most: int = MAX_QUBITS) -> None:
@@ -97,11 +109,6 @@ def check_size(qubits: int, bits: int, most: int = MAX_QUBITS) -> None:
         raise InputError(f"{bits:,} bits; at most {MAX_BITS:,} per circuit")
 
 
-def too_many_steps(most: int) -> str:
-    """Return the reason for which a circuit is too long."""
-    return f"more than {most:,} gates and measurements"
-
-
 def _replace_constants(program: Program) -> None:
     """Write the values of constants in their places: the converter knows none.
 
@@ -112,35 +119,40 @@ def _replace_constants(program: Program) -> None:
 
     values: dict[str, Expression] = {}
     kept: list[ast.Statement | ast.Pragma] = []
+    others = {*CONSTANTS, "U"}
     for statement in program.statements:
         if values:
             if used := values.keys() & _declared(statement):
                 why = f"{min(used)} is a constant: use another name"
-                raise _refusal(statement, why)
+                raise refusal(statement, why)
             _replace(statement, values)
         if isinstance(statement, ast.ConstantDeclaration):
-            values[statement.identifier.name] = _constant(statement)
+            if (name := statement.identifier.name) in others:
+                raise refusal(statement, f"{name} is there already: use another name")
+            values[name] = _constant(statement)
         else:
+            others |= _declared(statement)
             kept.append(statement)
     program.statements = kept
 
 
 def _replace(node: QASMNode, values: Mapping[str, Expression]) -> None:
     """Replace identifiers within a node."""
-    for name, value in vars(node).items():
-        setattr(node, name, _replaced(value, values))
+    for name, one in vars(node).items():
+        if name != "name":  # of a gate, a function or a register
+            setattr(node, name, _replaced(one, values))
 
 
-def _replaced(value: Value, values: Mapping[str, Expression]) -> Value:
+def _replaced(one: Value, values: Mapping[str, Expression]) -> Value:
     from openqasm3 import ast
 
-    if isinstance(value, list):
-        return [_replaced(one, values) for one in value]
-    if isinstance(value, ast.Identifier):
-        return values.get(value.name, value)
-    if isinstance(value, ast.QASMNode):
-        _replace(value, values)
-    return value
+    if isinstance(one, list):
+        return [_replaced(each, values) for each in one]
+    if isinstance(one, ast.Identifier):
+        return values.get(one.name, one)
+    if isinstance(one, ast.QASMNode):
+        _replace(one, values)
+    return one
 
 
 def _declared(statement: QASMNode) -> set[str]:
@@ -148,7 +160,7 @@ def _declared(statement: QASMNode) -> set[str]:
     from openqasm3 import ast
 
     names: set[str] = set()
-    for one in (statement, *_nodes(statement)):
+    for one in (statement, *nodes(statement)):
         match one:
             case ast.QubitDeclaration():
                 names.add(one.qubit.name)
@@ -165,22 +177,24 @@ def _declared(statement: QASMNode) -> set[str]:
 def _constant(statement: ConstantDeclaration) -> Expression:
     from openqasm3 import ast
 
-    value, whole = statement.init_expression, _integer(statement.init_expression)
-    made: Expression = value
+    given = value(statement.init_expression)
+    is_number = given is not None and not isinstance(given, bool)
     if isinstance(statement.type, ast.IntType | ast.UintType):
-        if whole is None:
-            raise _refusal(statement, "expected a whole number as the constant")
-        _check_fits(statement, statement.type, whole)
-        made = ast.IntegerLiteral(whole)
+        if not isinstance(given, int) or not is_number:
+            raise refusal(statement, "expected a whole number as the constant")
+        check_fits(statement, statement.type, given)
     elif isinstance(statement.type, ast.FloatType):
-        if statement.type.size is not None and _integer(statement.type.size) != 64:
-            raise _refusal(statement, "only float and float[64] are supported")
-        if whole is not None:
-            made = ast.FloatLiteral(float(whole))
-    elif not isinstance(value, ast.BooleanLiteral):
-        raise _refusal(statement, "constants are int, uint, float or bool")
-    made.span = value.span
-    return made
+        if statement.type.size is not None and integer(statement.type.size) != 64:
+            raise refusal(statement, "only float and float[64] are supported")
+        if given is None or not is_number:
+            raise refusal(statement, "expected a number as the constant")
+        # An integer of a text may be larger than any float.
+        given = float(given) if abs(given) <= _MOST_FLOAT else math.inf
+    elif not isinstance(statement.type, ast.BoolType):
+        raise refusal(statement, "constants are int, uint, float or bool")
+    elif not isinstance(given, bool):
+        raise refusal(statement, "expected true or false as the constant")
+    return literal(given, statement.init_expression)
 
 
 def _loop_variables(program: Program) -> set[str]:
@@ -188,45 +202,11 @@ def _loop_variables(program: Program) -> set[str]:
     from openqasm3 import ast
 
     names: set[str] = set()
-    for statement in _statements(program.statements):
+    for statement in statements(program.statements):
         if isinstance(statement, ast.ForInLoop):
-            _check_values(statement)
+            check_values(statement)
             names.add(statement.identifier.name)
     return names
-
-
-def _check_values(loop: ForInLoop) -> None:
-    """Refuse a loop over numbers that its variable's type would change."""
-    from openqasm3 import ast
-
-    told = loop.set_declaration
-    if isinstance(told, ast.DiscreteSet):
-        ends = [*told.values]
-    elif isinstance(told, ast.RangeDefinition):
-        ends = [end for end in (told.start, told.end) if end is not None]
-    else:
-        return
-    for whole in map(_integer, ends):
-        if whole is not None:
-            _check_fits(loop, loop.type, whole)
-
-
-def _check_fits(statement: QASMNode, type_: ClassicalType, value: int) -> None:
-    """Refuse a number that its type has no room for, and would change in silence."""
-    from openqasm3 import ast
-
-    size = getattr(type_, "size", None)
-    bits = _BITS if size is None else _integer(size)
-    if bits is None or not isinstance(type_, ast.IntType | ast.UintType):
-        raise _refusal(statement, "whole numbers are int or uint, of a literal size")
-    signed = isinstance(type_, ast.IntType)
-    least, most = (
-        (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if signed else (0, 2**bits - 1)
-    )
-    if not least <= value <= most:
-        raise _refusal(
-            statement, f"{value} is no {'int' if signed else 'uint'} of {bits} bits"
-        )
 
 
 class _Registers:
@@ -246,7 +226,7 @@ class _Registers:
                 self._declare("qubit", statement.qubit.name, statement)
             case ast.ClassicalDeclaration():
                 self._declare("bit", statement.identifier.name, statement)
-        for node in _nodes(statement, within=False):
+        for node in nodes(statement, within=False):
             if isinstance(node, ast.IndexedIdentifier | ast.IndexExpression):
                 self._list_indices(node)
         if isinstance(statement, ast.AliasStatement):
@@ -268,7 +248,7 @@ class _Registers:
         ):
             if isinstance(number, ast.IntegerLiteral) and self._is_bit(bit):
                 if number.value not in (0, 1):
-                    raise _refusal(node, f"a bit is 0 or 1, and never {number.value}")
+                    raise refusal(node, f"a bit is 0 or 1, and never {number.value}")
                 value = ast.BooleanLiteral(bool(number.value))
                 value.span = number.span
                 setattr(node, side, value)
@@ -286,10 +266,10 @@ class _Registers:
         )
         width = None
         if size is not None:
-            width = _integer(size)
+            width = integer(size)
             if width is None or width < 1:
                 expected = "expected a positive whole number as the size of a register"
-                raise _refusal(statement, expected)
+                raise refusal(statement, expected)
         self._sizes[name] = width
         self._total[kind] += 1 if width is None else width
         check_size(self._total["qubit"], self._total["bit"])
@@ -336,7 +316,7 @@ def _listed(index: IndexElement, size: int | None, node: QASMNode) -> IndexEleme
     if not isinstance(index, list) or not isinstance(index[0], ast.RangeDefinition):
         return index
     if size is None:
-        raise _refusal(node, "only registers have slices")
+        raise refusal(node, "only registers have slices")
     return ast.DiscreteSet(
         [ast.IntegerLiteral(number) for number in _slice(index[0], size, node)]
     )
@@ -344,18 +324,18 @@ def _listed(index: IndexElement, size: int | None, node: QASMNode) -> IndexEleme
 
 def _slice(told: RangeDefinition, size: int, node: QASMNode) -> range:
     """Return the indices of a slice, whose end is one of them."""
-    step = 1 if told.step is None else _integer(told.step)
+    step = 1 if told.step is None else integer(told.step)
     ends = (0, size - 1) if step is None or step > 0 else (size - 1, 0)
     start, end = (
-        default if one is None else _integer(one)
+        default if one is None else integer(one)
         for one, default in zip((told.start, told.end), ends, strict=True)
     )
     if start is None or end is None or not step:
-        raise _refusal(node, "the ends and the step of a slice are whole numbers")
+        raise refusal(node, "the ends and the step of a slice are whole numbers")
     # Negative ones are counted from the register's end.
     first, last = (one + size if one < 0 else one for one in (start, end))
     if not (0 <= first < size and 0 <= last < size):
-        raise _refusal(node, f"slice {start}:{end} of a register of {size}")
+        raise refusal(node, f"slice {start}:{end} of a register of {size}")
     return range(first, last + (1 if step > 0 else -1), step)
 
 
@@ -370,13 +350,17 @@ class _Definitions:
         """Note a definition; the converter copies it with all that is in it."""
         from openqasm3 import ast
 
+        names = [one.name for one in (*definition.arguments, *definition.qubits)]
+        for name in names:
+            if names.count(name) > 1:
+                raise refusal(definition, f"{name} is there twice: use another name")
         _order_angles(definition, len(self._steps))
         inner = [self._steps.get(_called(one), 1) for one in definition.body]
         name = definition.name.name
         self._steps[name] = min(1 + sum(inner), MAX_STEPS + 1)
         used = {
             one.name.name
-            for one in _statements(definition.body)
+            for one in statements(definition.body)
             if isinstance(one, ast.QuantumGate)
         }
         if self._phases.isdisjoint(used):
@@ -404,7 +388,7 @@ class _Definitions:
             for modifier in gate.modifiers:
                 if (control := modifier.modifier.name) in _CONTROLS:
                     detail = "Qiskit would take its own: use another name for this gate"
-                    raise _refusal(gate, f"{control} @ {name}: {detail}")
+                    raise refusal(gate, f"{control} @ {name}: {detail}")
 
     def check_phase(self, gate: QuantumGate) -> None:
         """Refuse modifiers that make a phase seen of which there are two definitions."""
@@ -412,9 +396,9 @@ class _Definitions:
             return
         for modifier in gate.modifiers:
             argument = getattr(modifier, "argument", None)
-            whole = modifier.modifier.name == "pow" and _integer(argument) is not None
+            whole = modifier.modifier.name == "pow" and integer(argument) is not None
             if modifier.modifier.name != "inv" and not whole:
-                raise _refusal(
+                raise refusal(
                     gate,
                     f"{modifier.modifier.name} @ {gate.name.name}: OpenQASM and Qiskit "
                     "differ in the phase of U, u2 and u3: use cu",
@@ -431,104 +415,22 @@ def _check_power(
     """
     powers = [one for one in gate.modifiers if one.modifier.name == "pow"]
     for place, one in enumerate(powers):
-        if _integer(one.argument) is None and (has_angles or powers[place + 1 :]):
+        if integer(one.argument) is None and (has_angles or powers[place + 1 :]):
             of = "of a power" if powers[place + 1 :] else f"of {name}, which has angles"
             detail = "only whole powers are supported"
-            raise _refusal(gate, f"pow @ {name}: a root {of}: {detail}")
+            raise refusal(gate, f"pow @ {name}: a root {of}: {detail}")
 
 
 def _check_controlled(definition: QuantumGateDefinition) -> None:
     """Refuse ctrl @ cu in a definition, whose inverse Qiskit would get wrong."""
     from openqasm3 import ast
 
-    for one in _statements(definition.body):
+    for one in statements(definition.body):
         if isinstance(one, ast.QuantumGate) and one.name.name == "cu":
             for modifier in one.modifiers:
                 if modifier.modifier.name in _CONTROLS:
                     detail = "write it without ctrl, by p, cu and ccx"
-                    raise _refusal(one, f"ctrl @ cu in a definition: {detail}")
-
-
-def _check_division(node: BinaryExpression, integers: set[str]) -> None:
-    """Refuse a division of integers that leaves a rest, which OpenQASM 3 leaves out."""
-    if node.op.name != "/" or not all(
-        _is_integer(one, integers) for one in (node.lhs, node.rhs)
-    ):
-        return
-    above, below = _integer(node.lhs), _integer(node.rhs)
-    if below == 0 or (above is not None and below and above % below == 0):
-        return
-    shown = "a division" if above is None or below is None else f"{above}/{below}"
-    detail = "has no fraction in OpenQASM 3: divide by a float, as in 1/2.0"
-    raise _refusal(node, f"{shown} of integers {detail}")
-
-
-def _is_integer(node: Expression, integers: set[str]) -> bool:
-    from openqasm3 import ast
-
-    match node:
-        case ast.IntegerLiteral():
-            return True
-        case ast.Identifier():
-            return node.name in integers
-        case ast.UnaryExpression():
-            return _is_integer(node.expression, integers)
-        case ast.BinaryExpression():
-            return _is_integer(node.lhs, integers) and _is_integer(node.rhs, integers)
-    return False
-
-
-def _integer(node: Expression | None) -> int | None:
-    """Return the value of an expression of whole numbers; ``None`` if it is another."""
-    from openqasm3 import ast
-
-    match node:
-        case ast.IntegerLiteral():
-            return int(node.value)
-        case ast.UnaryExpression() if node.op.name == "-":
-            value = _integer(node.expression)
-            return None if value is None else -value
-        case ast.BinaryExpression() if node.op.name in _ARITHMETIC:
-            left, right = _integer(node.lhs), _integer(node.rhs)
-            if left is None or right is None or (node.op.name == "/" and not right):
-                return None
-            return _ARITHMETIC[node.op.name](left, right)
-    return None
-
-
-def _statements(statements: Sequence[QASMNode]) -> Iterator[QASMNode]:
-    """Yield statements, and those within them but for the gates of a definition."""
-    from openqasm3 import ast
-
-    for statement in statements:
-        yield statement
-        for block in ("if_block", "else_block", "block"):
-            yield from _statements(getattr(statement, block, ()))
-        if isinstance(statement, ast.Box):
-            yield from _statements(statement.body)
-
-
-def _nodes(node: QASMNode, *, within: bool = True) -> Iterator[QASMNode]:
-    """Yield what a node consists of.
-
-    :param within: also what the statements within it consist of
-    """
-    from openqasm3 import ast
-
-    pending = [*vars(node).values()]
-    while pending:
-        one = pending.pop()
-        if isinstance(one, list | tuple):
-            pending += one
-        elif isinstance(one, ast.QASMNode) and (
-            within or not isinstance(one, ast.Statement)
-        ):
-            yield one
-            pending += vars(one).values()
-
-
-def _refusal(node: QASMNode, why: str) -> InputError:
-    return InputError(f"line {node.span.start_line}: {why}" if node.span else why)
+                    raise refusal(one, f"ctrl @ cu in a definition: {detail}")
 
 
 def _operands(statement: QASMNode) -> list[QASMNode]:
@@ -560,12 +462,12 @@ def _angle_names(node: QASMNode) -> Iterator[Identifier]:
     if isinstance(node, ast.Identifier):
         yield node
         return
-    for key, value in vars(node).items():
+    for key, one in vars(node).items():
         if key == "qubits" or (key == "name" and isinstance(node, ast.QuantumGate)):
             continue
-        for one in value if isinstance(value, list) else [value]:
-            if isinstance(one, ast.QASMNode):
-                yield from _angle_names(one)
+        for each in one if isinstance(one, list) else [one]:
+            if isinstance(each, ast.QASMNode):
+                yield from _angle_names(each)
 
 
 def _called(statement: QASMNode) -> str:

@@ -1,0 +1,40 @@
+"""The lines of the instructions of a text in OpenQASM 2, which Qiskit's parser forgets."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+_REGISTER = re.compile(r"\b[qc]reg\s+(\w+)\s*\[\s*(\d+)\s*\]")
+_DEFINITION = re.compile(r"\bgate\s[^{}]*\{[^{}]*\}")
+_DECLARES = re.compile(r"(OPENQASM|include|qreg|creg|opaque)\b")
+_CONDITION = re.compile(r"if\s*\([^()]*\)\s*")
+# its name and angles, and what it is applied to
+_CALL = re.compile(r"\w+\s*(?:\(.*\))?(.*)", re.DOTALL)
+
+
+def lines_of(text: str, instructions: int) -> Sequence[int]:
+    """Return the line of each instruction of a text without comments.
+
+    :param instructions: of the circuit that it is
+    :returns: nothing, if these are other ones
+    """
+    sizes = {name: int(size) for name, size in _REGISTER.findall(text)}
+    bare = _DEFINITION.sub(lambda one: "\n" * one[0].count("\n"), text)
+    lines = [line for line, width in _widths(bare, sizes) for _ in range(max(1, width))]
+    return lines if len(lines) == instructions else ()
+
+
+def _widths(text: str, sizes: dict[str, int]) -> Iterator[tuple[int, int]]:
+    """Yield the line of each statement, and how many instructions it is."""
+    line = 1
+    for part in text.split(";")[:-1]:
+        statement = part.lstrip()
+        first = line + part[: len(part) - len(statement)].count("\n")
+        line += part.count("\n")
+        statement = _CONDITION.sub("", statement, count=1)
+        if _DECLARES.match(statement) or (call := _CALL.match(statement)) is None:
+            continue
+        operands = re.split(r",|->", call[1])
+        widths = [sizes.get(one.strip(), 1) for one in operands]
+        yield first, 1 if statement.startswith("barrier") else max(widths)

@@ -1,0 +1,47 @@
+"""The syntax tree of a program in OpenQASM 3: its statements, nodes and lines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from sf_quantum.errors import InputError
+
+if TYPE_CHECKING:
+    from openqasm3.ast import QASMNode
+
+
+def refusal(node: QASMNode, why: str) -> InputError:
+    """Return the error that a node's line is refused for a reason."""
+    return InputError(f"line {node.span.start_line}: {why}" if node.span else why)
+
+
+def statements(program: Sequence[QASMNode]) -> Iterator[QASMNode]:
+    """Yield statements, and those within them but for the gates of a definition."""
+    from openqasm3 import ast
+
+    for statement in program:
+        yield statement
+        for block in ("if_block", "else_block", "block"):
+            yield from statements(getattr(statement, block, ()))
+        if isinstance(statement, ast.Box):
+            yield from statements(statement.body)
+
+
+def nodes(node: QASMNode, *, within: bool = True) -> Iterator[QASMNode]:
+    """Yield what a node consists of.
+
+    :param within: also what the statements within it consist of
+    """
+    from openqasm3 import ast
+
+    pending = [*vars(node).values()]
+    while pending:
+        one = pending.pop()
+        if isinstance(one, list | tuple):
+            pending += one
+        elif isinstance(one, ast.QASMNode) and (
+            within or not isinstance(one, ast.Statement)
+        ):
+            yield one
+            pending += vars(one).values()
