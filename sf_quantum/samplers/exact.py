@@ -67,6 +67,7 @@ TIME_LIMIT = 30.0
 #: values of ``info["incomplete"]``
 FEWER = "there are more optima than num_reads"
 OUT_OF_TIME = "time_limit was too short"
+UNSOLVED = "HiGHS ended without a solution"
 CLOSE = "energies are too close for HiGHS's tolerances"
 # HiGHS's tolerances for bounds, rows, integrality and reduced costs
 _TOLERANCE = 1e-9
@@ -230,7 +231,7 @@ class _Search:
         if bound > lowest:
             return None
         if not final:
-            return OUT_OF_TIME
+            return OUT_OF_TIME if self._program.out_of_time else UNSOLVED
         optima = sum(self._count(s) for s, each in listed.items() if each == lowest)
         return FEWER if bound == lowest and optima > most else CLOSE
 
@@ -395,9 +396,11 @@ class _Program:
     """An integer program over the states in which no excluded pair is chosen.
 
     :ivar order: the problem without the penalties of these pairs
+    :ivar out_of_time: whether the last solution was given up for want of time
     """
 
     def __init__(self, problem: Quadratic, seed: int) -> None:
+        self.out_of_time = False
         apart = {*exclusions(problem)}
         count = len(problem.linear)
         pairs = [each for each in problem.interactions if each[:2] not in apart]
@@ -456,7 +459,8 @@ class _Program:
         :returns: the state, a lower bound of the objective, and whether the time
             sufficed
         """
-        if seconds <= 0:
+        self.out_of_time = seconds <= 0
+        if self.out_of_time:
             return None, None, False
         highs = self._highs
         # HiGHS counts the time of all its runs
@@ -468,6 +472,7 @@ class _Program:
         highs.run()
         status, info = highs.getModelStatus(), highs.getInfo()
         final = status == HighsModelStatus.kOptimal
+        self.out_of_time = status == HighsModelStatus.kTimeLimit
         if status == HighsModelStatus.kInfeasible:
             return None, None, True
         floor = None

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import random
 from itertools import combinations, product
 
 import pytest
 from dimod import BinaryQuadraticModel, ExactSolver, SampleSet
+from highspy import Highs, HighsModelStatus
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -97,6 +99,29 @@ def test_out_of_time_it_says_so() -> None:
     assert samples.info["proven"] is samples.info["complete"] is False
     assert samples.info["bound"] < samples.first.energy
     assert samples.first.energy == model.energy(samples.first.sample)
+
+
+def test_a_solver_that_gives_up_had_time_enough(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # as HiGHS does next to a bias that is 1e9 times as large as another
+    monkeypatch.setattr(Highs, "getModelStatus", lambda _: HighsModelStatus.kUnknown)
+    model = mixed(1, exact.ENUMERATED + 1)
+    samples = ExactSampler().sample(model, seed=1, num_reads=5)
+    assert samples.info["complete"] is False
+    assert samples.info["incomplete"] == exact.UNSOLVED
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_all_of_thousands_of_ties_are_listed(seed: int) -> None:
+    # half of the variables, whichever: the programs would have to find them one by one
+    size = 15 + seed
+    model = BinaryQuadraticModel("BINARY")
+    model.add_linear_from((i, 1e10 * (1 - 2 * (size // 2))) for i in range(size))
+    model.add_quadratic_from((i, j, 2e10) for i, j in combinations(range(size), 2))
+    samples = ExactSampler().sample(model, num_reads=50_000, seed=1)
+    assert len(samples) == math.comb(size, size // 2)
+    assert samples.info["proven"] is samples.info["complete"] is True
 
 
 def test_it_returns_nothing_worse_than_its_annealing(
