@@ -11,15 +11,26 @@ from itertools import islice
 from pathlib import Path
 
 import pytest
-from qiskit import QuantumCircuit, qasm2, qasm3
+from qiskit import QuantumCircuit, qasm2, qasm3, transpile
+from qiskit.circuit import (
+    AnnotatedOperation,
+    ControlModifier,
+    Instruction,
+    InverseModifier,
+    PowerModifier,
+)
+from qiskit.circuit.classical import expr
+from qiskit.circuit.library import RYGate
 
 from sf_quantum import qpu
+from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
 from sf_quantum.qpu.iqm import IqmServer
+from sf_quantum.qpu.sdks.qiskit import QpuBackend
 from sf_quantum.qpu.sfq import SfqQpu
 from sf_quantum.service.device.emulator.batches import batch
 from sf_quantum.service.device.emulator.device import EmulatedDevice
-from tests.circuit_paths import Paths, differences, iqm_api
+from tests.circuit_paths import Paths, differences, iqm_api, run
 from tests.circuits import (
     LEAST_P,
     Case,
@@ -154,3 +165,103 @@ def test_counts_fit_on_an_iqm_server(lattice: RunningService, tmp_path: Path) ->
     assert isinstance(client, IqmServer)
     cases = [*islice(random_circuits(4, conditionals=False), 5)]
     assert not [*differences(cases, Paths(client).transpiled)]
+
+
+def expanded() -> dict[str, QuantumCircuit]:
+    """Return circuits with what OpenQASM has no words for."""
+    made = {
+        name: QuantumCircuit(3, 3)
+        for name in ("initialize", "annotations", "measures", "nested", "blocks")
+    }
+    made["initialize"].h(0)
+    made["initialize"].initialize([0.6, 0, 0, 0.8j], [2, 1])
+    state = AnnotatedOperation(
+        RYGate(0.7), [PowerModifier(2), InverseModifier(), ControlModifier(2, 1)]
+    )
+    made["annotations"].ry(1.0, [0, 1, 2])
+    made["annotations"].append(state, [2, 0, 1])
+    inner = QuantumCircuit(2, 1, name="inner")
+    inner.ry(0.9, 0)
+    inner.measure(0, 0)
+    inner.cx(0, 1)
+    inner.reset(0)
+    made["measures"].h(2)
+    made["measures"].append(inner.to_instruction(), [1, 2], [2])
+    outer = QuantumCircuit(3, 2, name="outer")
+    outer.initialize("10", [0, 2])
+    outer.append(inner.to_instruction(), [2, 1], [0])
+    made["nested"].append(outer.to_instruction(), [1, 0, 2], [2, 0])
+    made["blocks"].ry(0.8, 0)
+    made["blocks"].measure(0, 0)
+    with made["blocks"].if_test((made["blocks"].clbits[0], 1)) as otherwise:
+        made["blocks"].initialize("1", 1)
+    with otherwise, made["blocks"].for_loop(range(3)) as step:
+        made["blocks"].rx(step * 0.4, 1)
+        made["blocks"].append(RYGate(0.3).control(1, annotated=True), [1, 2])
+    with made["blocks"].box():
+        made["blocks"].h(0)
+    for name, circuit in made.items():
+        bits = [1] if name in ("measures", "nested") else [0, 1, 2]
+        circuit.measure(bits, bits)
+    return made
+
+
+@pytest.mark.parametrize("name", [*expanded()])
+@pytest.mark.parametrize("compiled", [False, True])
+def test_backend_runs_what_openqasm_has_no_words_for(
+    paths: Paths, name: str, compiled: bool
+) -> None:
+    circuit = expanded()[name]
+    plain = transpile(
+        circuit,
+        basis_gates=["u", "cx", "if_else", "for_loop", "box"],
+        seed_transpiler=1,
+    )
+    if compiled:
+        circuit = transpile(circuit, QpuBackend(paths.qpu), optimization_level=1)
+    (found,) = run(QpuBackend(paths.qpu), [circuit])
+    assert p_value(found, probabilities(plain)) > LEAST_P
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        (None, "run: expected a circuit or a list of them, not 'NoneType'"),
+        (3, "run: expected a circuit or a list of them, not 'int'"),
+        ([], "run: expected a circuit or a list of them, not an empty list"),
+        ([None], "run: expected a circuit or a list of them, not others in it"),
+        ("switch", "switch_case: only if, else, for and box run here"),
+        ("while", "while_loop: only if, else, for and box run here"),
+        ("break", "break_loop: loops run to their end here"),
+        ("store", "store: bits and variables get no values here"),
+        ("less", "a condition is a bit, !bit, bit == 1 or register == 2"),
+        ("save", "save_statevector: it cannot be written in OpenQASM"),
+    ],
+)
+def test_backend_tells_what_it_does_not_run(
+    paths: Paths, given: list[None] | str | int | None, why: str
+) -> None:
+    circuit = QuantumCircuit(1, 2, name="mine")
+    circuit.measure(0, 0)
+    if given == "switch":
+        with circuit.switch(circuit.cregs[0]) as case, case(1):
+            circuit.x(0)
+    elif given == "while":
+        with circuit.while_loop((circuit.clbits[0], 0)):
+            circuit.measure(0, 0)
+    elif given == "break":
+        with circuit.for_loop(range(2)):
+            circuit.break_loop()
+    elif given == "store":
+        circuit.store(circuit.clbits[0], True)
+    elif given == "less":
+        with circuit.if_test(expr.less(circuit.cregs[0], 2)):
+            circuit.x(0)
+    elif given == "save":
+        circuit.append(Instruction("save_statevector", 1, 0, []), [0])
+    made = circuit if isinstance(given, str) else given
+    with pytest.raises(InputError) as caught:
+        QpuBackend(paths.qpu).run(made).result()
+    assert why in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 200

@@ -7,12 +7,27 @@ import math
 import random
 import secrets
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 
 from qiskit import ClassicalRegister, QuantumCircuit, qasm3
-from qiskit.circuit import Clbit, IfElseOp, Measure, Parameter, Reset
+from qiskit.circuit import (
+    AnnotatedOperation,
+    BoxOp,
+    Clbit,
+    ControlModifier,
+    Delay,
+    ForLoopOp,
+    Gate,
+    IfElseOp,
+    InverseModifier,
+    Measure,
+    Operation,
+    Parameter,
+    PowerModifier,
+    Reset,
+)
 from qiskit.circuit.library import (
     CZGate,
     RGate,
@@ -46,6 +61,16 @@ MOST_CIRCUITS = 100
 # gates of OpenQASM 3's stdgates.inc, by their names there
 STANDARD = """x y z h s sdg t tdg sx rx ry rz p u cx cy cz cp crx cry crz ch swap ccx
     cswap id""".split()
+# what OpenQASM has words for, beside gates and blocks
+_PLAIN = ("measure", "reset", "barrier", "delay")
+_BLOCKS = {IfElseOp: "if_else", ForLoopOp: "for_loop", BoxOp: "box"}
+_UNSUPPORTED = {
+    "break_loop": "loops run to their end here: write what they do before it",
+    "continue_loop": "loops run to their end here: write what they do before it",
+    "store": "bits and variables get no values here but by measure",
+    "switch_case": "only if, else, for and box run here: write if_test for each case",
+    "while_loop": "only if, else, for and box run here: write for_loop",
+}
 
 
 class QpuBackend(BackendV2):
@@ -90,10 +115,10 @@ class QpuBackend(BackendV2):
             bits of each shot too, in an order that means nothing; ``seed_simulator``, of
             an emulated QPU; ``mitigation``, names of :mod:`~sf_quantum.qpu.passes`
         :raises InputError: for another option, more shots than a job may have, a pass
-            that cannot be used, or a parameter of a circuit without a value
+            that cannot be used, a parameter of a circuit without a value, or what no QPU
+            here runs
         """
-        alone = isinstance(run_input, QuantumCircuit)
-        circuits = [run_input] if alone else [*run_input]
+        circuits = _given(run_input)
         for name in options:
             if name not in self.options:
                 raise InputError(unknown("option", name, [*self.options]))
@@ -116,6 +141,82 @@ class QpuBackend(BackendV2):
         if memory := bool(given["memory"]):
             passes.check_shots()
         return QpuJob(self, self._qpu, circuits, parameters, passes, memory)
+
+
+def _given(
+    run_input: QuantumCircuit | Sequence[QuantumCircuit],
+) -> Sequence[QuantumCircuit]:
+    """Return the circuits of a job."""
+    if isinstance(run_input, QuantumCircuit):
+        return [run_input]
+    given = [*run_input] if isinstance(run_input, Iterable) else []
+    if not given or not all(isinstance(one, QuantumCircuit) for one in given):
+        what = f"{type(run_input).__name__!r:.40}" if not given else "others in it"
+        what = "an empty list" if run_input == [] else what
+        raise InputError(f"run: expected a circuit or a list of them, not {what}")
+    return given
+
+
+def _plain(circuit: QuantumCircuit) -> QuantumCircuit:
+    """Replace what OpenQASM has no words for by what it consists of.
+
+    These are instructions that measure, reset or initialize, and operations with
+    annotations.
+
+    :raises InputError: for what no QPU here runs
+    """
+    if all(_is_plain(one.operation) for one in circuit.data):
+        return circuit
+    made = circuit.copy_empty_like()
+    for one in circuit.data:
+        operation = one.operation
+        if operation.name in _BLOCKS.values():
+            blocks = [block and _plain(block) for block in operation.blocks]
+            made.append(operation.replace_blocks(blocks), one.qubits, one.clbits)
+        elif _is_plain(operation):
+            made.append(operation, one.qubits, one.clbits)
+        elif isinstance(operation, AnnotatedOperation):
+            gate = _unannotated(circuit, operation)
+            made.append(gate, one.qubits, one.clbits)
+        elif (definition := getattr(operation, "definition", None)) is not None:
+            made.compose(_plain(definition), one.qubits, one.clbits, inplace=True)
+        else:
+            why = _UNSUPPORTED.get(operation.name, "it cannot be written in OpenQASM")
+            raise InputError(f"circuit {circuit.name!r}: {operation.name}: {why}")
+    return made
+
+
+def _is_plain(operation: Operation) -> bool:
+    if operation.name in _BLOCKS.values():
+        return all(
+            _is_plain(one.operation)
+            for block in operation.blocks
+            if block is not None
+            for one in block.data
+        )
+    if isinstance(operation, Gate):
+        # A state to prepare is of complex numbers or a text.
+        return not any(isinstance(one, complex | str) for one in operation.params)
+    return operation.name in _PLAIN
+
+
+def _unannotated(circuit: QuantumCircuit, operation: AnnotatedOperation) -> Gate:
+    gate = operation.base_op
+    for modifier in operation.modifiers:
+        if not isinstance(gate, Gate):
+            why = "only gates have annotations here"
+            raise InputError(f"circuit {circuit.name!r}: {operation.name}: {why}")
+        match modifier:
+            case InverseModifier():
+                gate = gate.inverse()
+            case ControlModifier():
+                state = modifier.ctrl_state
+                gate = gate.control(
+                    modifier.num_ctrl_qubits, ctrl_state=state, annotated=False
+                )
+            case PowerModifier():
+                gate = gate.power(modifier.power)
+    return gate
 
 
 def _check_bound(circuits: Sequence[QuantumCircuit]) -> None:
@@ -150,7 +251,7 @@ class QpuJob(JobV1):
         self._memory = memory
         self._cancelled = False
         self._sent = len(circuits)
-        sent = [_in_order(circuit) for circuit in circuits]
+        sent = [_in_order(_plain(circuit)) for circuit in circuits]
         self._places = [places for _, places in sent]
         alike = None if passes.names else program([circuit for circuit, _ in sent])
         if alike is not None:
@@ -252,7 +353,9 @@ def target(described: Description) -> Target:
             made.add_instruction(gates[name])
         for instruction in (Measure(), Reset()):
             made.add_instruction(instruction)
-        made.add_instruction(IfElseOp, name="if_else")
+        for block in (IfElseOp, ForLoopOp, BoxOp):
+            made.add_instruction(block, name=_BLOCKS[block])
+        made.add_instruction(Delay(Parameter("duration")))
         return made
     made = Target(num_qubits=topology.labels)
     qubits = dict.fromkeys((qubit,) for qubit in topology.qubits)
