@@ -74,6 +74,8 @@ SUBMISSION_SECONDS = 0.5
 CANCEL_SECONDS = 2.0
 # of a job or a result with tens of megabytes, which the service takes its time to read
 LARGE_SECONDS = 90.0
+# a job that is expected to end within this time is not worth a line
+SOON_SECONDS = 1.0
 # a job that is expected to run for longer is worth a warning
 LONG_SECONDS = 600.0
 # a lease that expires is renewed after a third of its time
@@ -655,10 +657,13 @@ class SfqQpu(Qpu):
     def _log_expected(self, job: Mapping[str, JSON]) -> None:
         """Log when a job is expected to start, and how long to run.
 
-        A long run is a warning.
+        A long run is a warning. Nobody waits for what is expected to end soon.
         """
         seconds = number(job.get("expected_run_seconds"))
         if seconds is None:
+            return
+        eta = number(job.get("eta_seconds"))
+        if eta is not None and eta + seconds < SOON_SECONDS:
             return
         level = logging.WARNING if seconds >= LONG_SECONDS else logging.INFO
         message = "%s: job %.80s (%.20s) %s; it is expected to run for %s"

@@ -484,6 +484,7 @@ def test_who_waits_is_told_once_for_how_long(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(sfq, "_SUBMISSIONS", "/v1/jobs")
+    monkeypatch.setattr(sfq, "SOON_SECONDS", 0.0)
     qaoa = ["--sampler", "qaoa", "--set", "depth=1", "--reads", "2"]
     device = EmulatedDevice(technology="superconducting", qubits=20, time_scale=0)
     for gates, options in ((False, []), (True, qaoa)):
