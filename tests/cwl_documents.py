@@ -229,6 +229,7 @@ def values(content: JSON, folder: Path) -> Path:
 ELSEWHERE = (
     "is not on the PATH",
     "settings is missing",
+    "has no value, and",
     "is missing",
     "no such file",
 )

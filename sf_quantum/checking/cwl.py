@@ -137,6 +137,8 @@ class Process:
     :param defaults: of steps' inputs and of processes, by port, with their places; a
         step's is preferred
     :param computed: the inputs of steps that an expression computes
+    :param links: the inputs of steps, by port, in their files
+    :param guarded: steps that may be skipped or repeated, and their scattered inputs
     :param commands: the command line tools, by the paths of the steps that run them
     :param read: the processes, one for each place and the requirements that it inherits
     :param runs: the process that a step runs, by the step's place
@@ -154,6 +156,8 @@ class Process:
     sources: dict[str, str] = field(default_factory=dict)
     defaults: dict[str, tuple[Document, KeyPath, JSON]] = field(default_factory=dict)
     computed: set[str] = field(default_factory=set)
+    links: dict[str, tuple[Document, KeyPath]] = field(default_factory=dict)
+    guarded: set[str] = field(default_factory=set)
     tools: list[Tool] = field(default_factory=list)
     commands: dict[str, Position] = field(default_factory=dict)
     problems: list[FileProblem] = field(default_factory=list)
@@ -191,6 +195,8 @@ class Process:
                 for step in position.entries("steps"):
                     path = f"{position.path.rstrip('/')}/{step.name}"
                     self._step(position.inner(step.body, step.where, path))
+            case "ExpressionTool":
+                self._ports(position, "inputs", "outputs")
             case "CommandLineTool":
                 self._ports(position, "inputs", "outputs")
                 self.commands[position.path] = position
@@ -203,8 +209,13 @@ class Process:
         self.steps.add(step.path)
         self._ports(step, "in", "out")
         above = step.path.rpartition("/")[0]
+        scattered = map(str, listing(step.body.get("scatter")))
+        self.guarded |= {f"{step.path}/{local_name(name)}" for name in scattered}
+        if "when" in step.body or any(e.name == "Loop" for e in step.requirements):
+            self.guarded.add(step.path)
         for entry in step.entries("in"):
             body, port = entry.body, f"{step.path}/{entry.name}"
+            self.links[port] = step.document, entry.where
             source = body.get("source") if isinstance(body, dict) else body
             if "valueFrom" in mapping(body) or isinstance(source, list):
                 self.computed.add(port)

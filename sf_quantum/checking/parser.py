@@ -121,7 +121,7 @@ class Parser:
         found = [*_Requirements(document, VERSIONS[version]).check(read)]
         self.problems += found
         try:
-            parsed = _parsed(document, version)
+            parsed = _parsed(document, version, read)
             self._parsed.append((document, version, parsed))
         except ValidationException as error:
             precise, vague = _sorted(document, error)
@@ -135,10 +135,11 @@ class Parser:
             self.problems += _crash(document, error)
 
 
-def _parsed(document: Document, version: str) -> list[object]:
+def _parsed(document: Document, version: str, read: list[Position]) -> list[object]:
     """The processes of a document, as cwl-utils reads them.
 
-    :raises ValidationException: if it rejects the document
+    :param read: those that are used; of a packed document, StreamFlow reads no others
+    :raises ValidationException: if it rejects one
     :raises OSError: if a part of it is not a file
     """
     path = Path(document.name).absolute()
@@ -146,8 +147,13 @@ def _parsed(document: Document, version: str) -> list[object]:
     content.pop("$schemas", None)  # ontologies, which are on the network
     uri = path.as_uri()
     options = VERSIONS[version].LoadingOptions(fileuri=uri, fetcher=Files())
-    parsed = load_document_by_yaml(content, uri, options, load_all=True)
-    return parsed if isinstance(parsed, list) else [parsed]
+    graph = content.get("$graph")
+    if graph is None:
+        return [load_document_by_yaml(content, uri, options)]
+    used = sorted({int(p.where[1]) for p in read if p.where[:1] == ("$graph",)})
+    for index in used:
+        graph[index]["cwlVersion"] = version
+    return [load_document_by_yaml(graph[index], uri, options) for index in used]
 
 
 def _sorted(

@@ -318,6 +318,7 @@ class _Workflow:
                 wanted = types.array(sink) if name in step.scatter else sink
                 yield from self._link(source, body, wanted, below)
                 yield from self._ignored_pick(source, body, wanted, where)
+                yield from self._maybe_null(step, entry, wanted)
                 if step.run:
                     for text in listing(source):
                         yield from self._format(str(text), target, step.run, below)
@@ -341,6 +342,23 @@ class _Workflow:
             what = f"StreamFlow ignores {pick} of one source"
             right = f"write a list: source: [{source}]"
             yield self.document.problem((*where, "pickValue"), what, right)
+
+    def _maybe_null(
+        self, step: _Step, entry: Entry, sink: Types
+    ) -> Iterator[FileProblem]:
+        """Remark on what a step makes, or may not, and another one needs."""
+        source = _source(entry)
+        is_picked = mapping(entry.body).get("pickValue") is not None
+        guarded = step.position.body.get("when") is not None
+        if not isinstance(source, str) or is_picked or guarded:
+            return
+        maker = self.steps.get(self._reference(source).rpartition("/")[0])
+        if maker and types.may_fail(self._made(source), sink):
+            is_skipped = maker.position.body.get("when") is not None
+            why = f"if step {maker.name} is skipped" if is_skipped else "in some runs"
+            what = f"{source} may be null {why}, and the run fails then"
+            right = f"add a default, or a when; {types.shown(sink)} is expected"
+            yield self.document.remark(entry.where, what, right)
 
     def _format(
         self, source: str, target: Entry, run: Position, where: KeyPath

@@ -78,6 +78,7 @@ class Workflow:
         yield from self.qpus.check(self.bindings, sizes)
         yield from self._settings(settings)
         yield from self._defaults()
+        yield from self._empty(given)
         yield from self._tools()
         yield from self._sfq()
 
@@ -308,6 +309,50 @@ class Workflow:
             return settings, (name,), given
         found = (defaults[one] for one in reversed(chain) if one in defaults)
         return next(found, None)
+
+    def _empty(self, settings: Document | None) -> Iterator[FileProblem]:
+        """Find optional inputs without a value that are linked to what needs one."""
+        process, given = self.process, settings.content if settings else {}
+        bound = {binding.path for binding in self.bindings if binding.kind == "port"}
+        empty = {
+            f"/{name}"
+            for name, entry in process.inputs.items()
+            if given.get(name) is None and f"/{name}" not in bound
+            # that it is missing where it is needed is said of the file of inputs
+            and types.is_optional(entry.body) and "default" not in mapping(entry.body)
+        }
+        needed = {
+            port
+            for port, body in process.declared.items()
+            if not types.is_optional(body)
+        } & process.links.keys()
+        for port in sorted(needed):
+            chain = process.chain(port)
+            if chain[-1] not in empty or needed & {*chain[1:]}:
+                continue
+            if any(self._is_filled(one) for one in chain):
+                continue
+            name, step = chain[-1].removeprefix("/"), port.rpartition("/")[0]
+            kind = types.shown(types.read(types.declared(process.declared[port])))
+            what = f"{name} has no value, and {step} needs one ({kind})"
+            right = f"add {name} to the file of inputs, or a default here"
+            document, where = process.links[port]
+            yield document.problem(where, what, right)
+        root = process.root
+        for entry in root.entries("outputs") if root else []:
+            source = mapping(entry.body).get("outputSource")
+            if root and f"/{source}" in empty and not types.is_optional(entry.body):
+                what = f"{source} has no value, and the output {entry.name} needs one"
+                right = f"add {source} to the file of inputs, or a default"
+                where = (*entry.where, "outputSource")
+                yield root.document.problem(where, what, right)
+
+    def _is_filled(self, port: str) -> bool:
+        """Whether a port may have a value, or need none, though its source has none."""
+        process = self.process
+        above = {str(folder) for folder in PurePosixPath(port).parents} | {port}
+        is_made = port in process.computed or port in process.defaults
+        return is_made or bool(above & process.guarded)
 
     def _defaults(self) -> Iterator[FileProblem]:
         """Find files that do not exist among the defaults.

@@ -317,3 +317,26 @@ def test_an_id_that_is_not_text_is_one_line(name: str) -> None:
     lines = found()
     assert lines
     assert all("main.cwl" in line and "unexpected" not in line for line in lines)
+
+
+def test_of_a_packed_document_only_what_is_used_is_read() -> None:
+    tool = {"class": "CommandLineTool", "baseCommand": "true", "outputs": {}}
+    step = {"run": "#tool", "in": {"x": "x"}, "out": []}
+    graph = [
+        {
+            "id": "#main",
+            "class": "Workflow",
+            "$namespaces": {"cwltool": "http://commonwl.org/cwltool#"},
+            "inputs": {"x": {"type": "int", "default": 1}},
+            "outputs": {},
+            "steps": {"s": step},
+        },
+        {**tool, "id": "#tool", "inputs": {"x": "int"}},
+        {**tool, "id": "#other", "inptus": {}},
+    ]
+    Path("main.cwl").write_text(json.dumps({"cwlVersion": "v1.2", "$graph": graph}))
+    Path("job.yml").write_text("x: 1\n")
+    assert found() == []
+    step["run"] = "#other"
+    Path("main.cwl").write_text(json.dumps({"cwlVersion": "v1.2", "$graph": graph}))
+    assert any("inptus: unknown field" in line for line in found())

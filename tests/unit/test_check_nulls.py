@@ -1,0 +1,138 @@
+"""``sfq check`` of inputs without a value: refused where StreamFlow fails in the run."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+
+from sf_quantum.checking import check_file
+from sf_quantum.files import JSON, mapping
+from tests.cwl_documents import failed
+
+TYPES: tuple[JSON, ...] = ("int", "string", "File", "int[]", "Any", ["int", "string"])
+REQUIREMENTS = ("InlineJavascript", "StepInputExpression", "SubworkflowFeature")
+
+
+def write(content: JSON, settings: JSON) -> Path:
+    """A StreamFlow file that runs a workflow on this host."""
+    Path("main.cwl").write_text(json.dumps(content, indent=1))
+    config: dict[str, JSON] = {"file": "main.cwl"}
+    if settings:
+        Path("job.json").write_text(json.dumps(settings))
+        config["settings"] = "job.json"
+    workflows: JSON = {"main": {"type": "cwl", "config": config}}
+    database: JSON = {"type": "default", "config": {"connection": ":memory:"}}
+    file: JSON = {"version": "v1.0", "workflows": workflows, "database": database}
+    path = Path("sf.yml").absolute()
+    path.write_text(json.dumps(file))
+    return path
+
+
+def optional(kind: JSON) -> JSON:
+    return ["null", *(kind if isinstance(kind, list) else [kind])]
+
+
+def chain(rng: random.Random) -> JSON:
+    """A workflow whose input goes through workflows inside to a tool, or an expression."""
+    kind = rng.choice(TYPES[:2])
+    tool: dict[str, JSON] = {"class": "CommandLineTool", "baseCommand": "true"}
+    out: JSON = {"out": {"type": "Any?"}}
+    if rng.random() < 0.3:
+        text = "${return {'out': 1};}"
+        tool = {"class": "ExpressionTool", "expression": text}
+    run: JSON = {**tool, "inputs": {"x": kind_of(kind, rng)}, "outputs": out}
+    for depth in reversed(range(rng.randint(1, 3))):
+        link: dict[str, JSON] = {"source": "x"}
+        step: dict[str, JSON] = {"run": run, "in": {"x": link}, "out": ["out"]}
+        match rng.randrange(8):
+            case 0:
+                link["default"] = 1 if kind == "int" else "a"
+            case 1:
+                link["valueFrom"] = "$(1)" if kind == "int" else "a"
+            case 2:
+                step["when"] = "$(inputs.x != null)"
+        run = {
+            "class": "Workflow",
+            "inputs": {"x": kind_of(kind, rng) if depth else optional(kind)},
+            "outputs": {"out": {"type": "Any?", "outputSource": "s/out"}},
+            "steps": {"s": step},
+        }
+    needed: JSON = {f"{name}Requirement": {} for name in REQUIREMENTS}
+    return {**mapping(run), "cwlVersion": "v1.2", "requirements": needed}
+
+
+def kind_of(kind: JSON, rng: random.Random) -> JSON:
+    """A type, sometimes one that takes null, or has a default."""
+    match rng.randrange(5):
+        case 0:
+            return optional(kind)
+        case 1:
+            return {"type": kind, "default": 2 if kind == "int" else "b"}
+    return kind
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty folder."""
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_the_check_refuses_what_the_engine_fails_on(seed: int) -> None:
+    rng = random.Random(seed)
+    content = chain(rng)
+    settings: JSON = {"x": None} if rng.random() < 0.3 else None
+    path = write(content, settings)
+    problems = [str(problem) for problem in check_file(path).problems]
+    assert bool(problems) == bool(failed(path)), (problems, content)
+    assert all("x has no value" in problem for problem in problems)
+
+
+@pytest.mark.parametrize("kind", TYPES, ids=str)
+def test_each_type_is_refused_in_one_line_without_a_value(kind: JSON) -> None:
+    tool: JSON = {
+        "class": "CommandLineTool",
+        "baseCommand": "true",
+        "inputs": {"x": {"type": kind}},
+        "outputs": {},
+    }
+    content: JSON = {
+        "cwlVersion": "v1.2",
+        "class": "Workflow",
+        "inputs": {"x": optional(kind)},
+        "outputs": {"x": {"type": kind, "outputSource": "x"}},
+        "steps": {"s": {"run": tool, "in": {"x": "x"}, "out": []}},
+    }
+    lines = [str(problem) for problem in check_file(write(content, None)).problems]
+    assert [line.partition("; ")[2] for line in lines] == [
+        "add x to the file of inputs, or a default",
+        "add x to the file of inputs, or a default here",
+    ]
+
+
+def test_the_output_of_a_step_that_may_be_skipped_is_a_remark() -> None:
+    tool: JSON = {
+        "class": "CommandLineTool",
+        "baseCommand": "true",
+        "inputs": {"x": "Any"},
+        "outputs": {"out": "stdout"},
+    }
+    content: JSON = {
+        "cwlVersion": "v1.2",
+        "class": "Workflow",
+        "inputs": {"x": "boolean"},
+        "outputs": {"o": {"type": "File", "outputSource": "b/out"}},
+        "steps": {
+            "a": {"run": tool, "in": {"x": "x"}, "out": ["out"], "when": "$(inputs.x)"},
+            "b": {"run": tool, "in": {"x": "a/out"}, "out": ["out"]},
+        },
+    }
+    findings = check_file(write(content, {"x": True}))
+    assert findings.problems == []
+    (remark,) = findings.remarks
+    assert "a/out may be null if step a is skipped, and the run fails then" in str(
+        remark
+    )
