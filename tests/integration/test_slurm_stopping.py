@@ -85,7 +85,15 @@ class Run:
             ]
             told = self._lab.output("scontrol", "-o", "show", "jobs")
             pytest.fail("\n".join([*left, told, self._project.log]))
-        until(lambda: not self._project.leftovers(), "the files to go")
+        try:
+            until(lambda: not self._project.leftovers(), "the files to go")
+        except TimeoutError:
+            left = [
+                str(path)
+                for one in self._project.leftovers()
+                for path in one.rglob("*")
+            ]
+            pytest.fail("\n".join([*left, self._project.log]))
 
 
 @pytest.fixture

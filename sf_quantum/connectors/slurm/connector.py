@@ -385,10 +385,26 @@ def _naming(job: str) -> Iterator[None]:
         raise WorkflowExecutionException(f"Job {job}: {message}") from error
 
 
+# what StreamFlow runs in asyncio.run
+_MAIN = "_async_run"
+
+
 def _interrupt() -> None:
-    """Act as on Ctrl-C, even if the driver was started with ``&`` and ignores SIGINT."""
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    """Act as on Ctrl-C, even if the driver was started with ``&`` and ignores SIGINT.
+
+    There, ``asyncio.run`` has not installed the handler with which it cancels StreamFlow's
+    task, waits for it, and only then raises ``KeyboardInterrupt``: jobs that are being
+    submitted would be forgotten.
+    """
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        os.kill(os.getpid(), signal.SIGINT)
+        return
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for task in asyncio.all_tasks():
+        if getattr(task.get_coro(), "__name__", "") == _MAIN:
+            task.add_done_callback(lambda _: os.kill(os.getpid(), signal.SIGINT))
+            task.cancel()
+            return
     os.kill(os.getpid(), signal.SIGINT)
 
 
