@@ -167,6 +167,8 @@ class Process:
     runs: dict[tuple[str, KeyPath], Position] = field(default_factory=dict)
     faulty: set[tuple[str, KeyPath]] = field(default_factory=set)
     unseen: set[str] = field(default_factory=set)
+    # by file: many steps may run the same tool
+    _documents: dict[Path, Document] = field(default_factory=dict)
 
     @property
     def inputs(self) -> dict[str, Entry]:
@@ -184,6 +186,17 @@ class Process:
         while (port := self.sources.get(port, port)) not in chain:
             chain.append(port)
         return chain
+
+    def open(self, file: str, folder: Path) -> Position:
+        """The process that a file is read for, or the one after ``#``.
+
+        :raises UnreadableError: if there is none
+        """
+        name, _, fragment = file.partition("#")
+        path = Path(normpath(folder / name))
+        if path not in self._documents:
+            self._documents[path] = Document.read(path, KIND)
+        return _position(self._documents[path], fragment)
 
     def walk(self, position: Position) -> None:
         """Read a process and all that it runs."""
@@ -245,7 +258,7 @@ class Process:
             self.runs.pop(step.place, None)
             return
         try:
-            inner = _open(target, Path())
+            inner = self.open(target, Path())
         except UnreadableError as error:
             self.unseen.add(step.path)
             problem = error.problem
@@ -288,7 +301,7 @@ def load(file: str, folder: Path) -> Process:
     """
     process = Process()
     try:
-        process.root = _open(file, folder)
+        process.root = process.open(file, folder)
     except UnreadableError as error:
         process.problems.append(error.problem)
         process.unseen.add("/")
@@ -317,9 +330,7 @@ def _meant(entry: Entry) -> str:
     return near[0] if near else entry.name
 
 
-def _open(file: str, folder: Path) -> Position:
-    name, _, fragment = file.partition("#")
-    document = Document.read(Path(normpath(folder / name)), KIND)
+def _position(document: Document, fragment: str) -> Position:
     body, where = _chosen(document, fragment or "main")
     given = body.get("class")
     if "class" in body and given not in CLASSES and "cwlVersion" in document.content:

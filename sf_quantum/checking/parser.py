@@ -8,7 +8,7 @@ from __future__ import annotations
 import io
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType
@@ -106,9 +106,14 @@ class Parser:
         files = {problem.file for problem in known}
         yield from (problem for problem in self._vague if problem.file not in files)
         if not known:
+            tools = {
+                Path(document.name).absolute().as_uri(): processes[0]
+                for document, _, processes in self._parsed
+                if len(processes) == 1 and "$graph" not in document.content
+            }
             for document, version, processes in self._parsed:
                 for process in processes:
-                    yield from _links(document, process, version)
+                    yield from _links(document, process, version, tools)
 
     def _read(self, read: list[Position]) -> None:
         document = read[0].document
@@ -190,13 +195,20 @@ def _crash(document: Document, error: Exception) -> Iterator[FileProblem]:
         yield _rejected(document, (), text)
 
 
-def _links(document: Document, process: object, version: str) -> Iterator[FileProblem]:
-    """Check a workflow, and those inside it, as StreamFlow does when it starts."""
+def _links(
+    document: Document, process: object, version: str, tools: Mapping[str, object]
+) -> Iterator[FileProblem]:
+    """Check a workflow, and those inside it, as StreamFlow does when it starts.
+
+    :param tools: what was read, by URL; cwl-utils would read it again for each link
+    """
     if not isinstance(process, Workflow):
         return
     process.cwlVersion = version
     for step in process.steps:
-        yield from _links(document, step.run, version)
+        yield from _links(document, step.run, version, tools)
+        if isinstance(step.run, str) and step.run in tools:
+            step.run = tools[step.run]
     logger = logging.getLogger("cwl_utils")
     level = logger.level
     logger.setLevel(logging.ERROR)  # it warns of what may be right
