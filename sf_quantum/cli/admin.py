@@ -28,7 +28,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add a subcommand for each action."""
     parser.epilog = (
         "All actions but `status` and listing maintenance need an admin, and are audited "
-        "(`audit`). WHEN: 2026-11-21T16:00, or from now: 90s, 30m, 2h, 7d."
+        f"(`audit`). {service.WHEN} from now: 90s, 30m, 2h, 7d. Times are shown in UTC."
     )
     actions = parser.add_subparsers(dest="act", required=True, metavar="ACT")
 

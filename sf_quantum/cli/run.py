@@ -74,8 +74,10 @@ def _run(args: argparse.Namespace) -> int:
     # as Ctrl-C does
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     live = LiveProgress(sys.stdout)
+    shown: set[str] = set()
 
     def show(line: str) -> None:
+        shown.add(line)
         try:
             live.show(line)
         except BrokenPipeError:  # the run goes on, and its end is told by the exit code
@@ -95,7 +97,9 @@ def _run(args: argparse.Namespace) -> int:
         else:  # the reason of a failure is in the progress
             _print_places(args.outdir, error.run)
         return error.exit_code
-    print("", done.report(), sep="\n")
+    # how the run has ended is the end of its progress
+    lines = [line for line in str(done.report()).splitlines() if line not in shown]
+    print("", "\n".join(lines).strip("\n"), sep="\n")
     _print_places(args.outdir, done)
     return 0
 

@@ -197,7 +197,15 @@ def _time(text: str, direction: int) -> float:
     return datetime.fromisoformat(text).timestamp()
 
 
-_TIME = "a time such as 2026-11-21T16:00 or a duration such as 30m, 2h or 7d"
+_TIME = (
+    "a time such as 2026-11-21T16:00 (of this machine's zone) or 2026-11-21T16:00Z, or a "
+    "duration such as 30m, 2h or 7d"
+)
+#: how a time may be written, for the help of commands
+WHEN = (
+    "WHEN: 2026-11-21T16:00 in the time zone of this machine (TZ), 2026-11-21T16:00Z or "
+    "2026-11-21T16:00+01:00, or"
+)
 #: a time, or a duration from now
 future_time = checked(partial(_time, direction=1), _TIME)
 #: a time, or a duration before now

@@ -47,8 +47,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.epilog = (
         "A job counts once it has ended, in any state. Attempts that were interrupted "
         "are lost, and counted apart. qpu_seconds are the QPU's own time, seconds go from a "
-        "job's start to its end, and months are those of UTC. CSV has the period in each row. Users see their own jobs, admins all jobs. WHEN: "
-        "2026-11-21T16:00, or a duration before now: 90s, 30m, 2h, 7d."
+        "job's start to its end, and months are those of UTC. CSV has the period in each row. "
+        "Users see their own jobs, admins all jobs. "
+        f"{service.WHEN} a duration before now: 90s, 30m, 2h, 7d."
     )
     service.add_service(parser)
     add = parser.add_argument
