@@ -7,6 +7,7 @@ import io
 import re
 import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -164,7 +165,7 @@ def test_a_job_that_moves_before_its_end_is_charged_to_its_new_lease(
 
 
 def test_a_file_of_version_3_tells_lost_attempts_apart(path: Path) -> None:
-    with sqlite3.connect(path) as db:
+    with closing(sqlite3.connect(path)) as db, db:
         db.executescript(THIRD.read_text())
     old = Store(path)
     used = [
@@ -184,7 +185,7 @@ def test_a_file_of_version_3_tells_lost_attempts_apart(path: Path) -> None:
 
 
 def test_a_file_of_version_3_tells_dialects_by_more_than_the_key(path: Path) -> None:
-    with sqlite3.connect(path) as db:
+    with closing(sqlite3.connect(path)) as db, db:
         db.executescript(THIRD.read_text())
     old = Store(path)
     (problem,) = old.jobs(dialect="sapi")
@@ -259,7 +260,7 @@ def test_what_the_store_forgets_is_accounted_by_the_hour(store: Store) -> None:
 
 
 def test_a_file_of_version_1_opens_and_keeps_what_it_has(path: Path) -> None:
-    with sqlite3.connect(path) as db:
+    with closing(sqlite3.connect(path)) as db, db:
         db.executescript(FIRST.read_text())
         db.execute("INSERT INTO door VALUES ('closed', 'why')")
     old = Store(path)
@@ -274,7 +275,7 @@ def test_a_file_of_version_1_opens_and_keeps_what_it_has(path: Path) -> None:
 
 
 def _columns(path: Path) -> dict[str, set[str]]:
-    with sqlite3.connect(path) as db:
+    with closing(sqlite3.connect(path)) as db, db:
         query = "SELECT name FROM sqlite_master WHERE type = 'table'"
         tables = [str(name) for (name,) in db.execute(query)]
         return {

@@ -10,6 +10,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -124,7 +125,7 @@ def test_the_leases_that_a_file_of_version_12_left_are_forgotten(
     lease = Lease("quality-1", "service:quality", "quality", closed=1.0)
     store.add_lease(lease).result()
     store.close()
-    with sqlite3.connect(path) as db:
+    with closing(sqlite3.connect(path)) as db, db:
         db.execute("UPDATE leases SET closed_steady = NULL")
         # what later versions added
         later = "".join(UPGRADES[version] for version in UPGRADES if version > 12)
@@ -136,7 +137,6 @@ def test_the_leases_that_a_file_of_version_12_left_are_forgotten(
         for table in re.findall(r"CREATE TABLE (\w+)", later):
             db.execute(f"DROP TABLE {table}")
         db.execute("PRAGMA user_version = 12")
-    db.close()
     store = Store(path)
     purge(store, 2.0).result()
     assert store.leases() == []

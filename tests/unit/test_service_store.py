@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -278,9 +278,8 @@ def test_a_job_during_which_the_service_dies_again_and_again_fails(
 
 
 def test_a_file_of_version_3_counts_deaths_from_now_on(path: Path) -> None:
-    with sqlite3.connect(path) as db:
+    with closing(sqlite3.connect(path)) as db, db:
         db.executescript(THIRD.read_text())
-    db.close()
     store = Store(path)
     job = store.live()[0]
     store.start(job.number).result()
@@ -410,13 +409,12 @@ def test_the_seconds_of_a_bounded_lease_in_a_file_of_version_16_are_added_up(
     path: Path,
 ) -> None:
     _make_file_of_version(16, path)
-    with sqlite3.connect(path) as db:
+    with closing(sqlite3.connect(path)) as db, db:
         db.execute("UPDATE leases SET max_qpu_seconds = 9 WHERE closed IS NULL")
         open_ = [
             id_ for (id_,) in db.execute("SELECT id FROM leases WHERE closed IS NULL")
         ]
         expected = [_added_up(db, lease) for lease in open_]
-    db.close()
     assert any(sum(seconds) > 0 for seconds in expected)
     store = Store(path)
     assert [lease_seconds(store, lease) for lease in open_] == expected
@@ -425,11 +423,10 @@ def test_the_seconds_of_a_bounded_lease_in_a_file_of_version_16_are_added_up(
 
 def _make_file_of_version(number: int, path: Path) -> None:
     """Upgrade the kept file of version 3."""
-    with sqlite3.connect(path) as db:
+    with closing(sqlite3.connect(path)) as db, db:
         db.executescript(THIRD.read_text())
         db.executescript("".join(UPGRADES[version] for version in range(3, number)))
         db.execute(f"PRAGMA user_version = {number}")
-    db.close()
 
 
 def test_what_is_kept_in_a_file_of_version_11_is_counted(path: Path) -> None:
@@ -477,10 +474,9 @@ def test_a_file_of_version_8_notes_its_operation_from_now_on(path: Path) -> None
 
 
 def test_a_file_of_version_2_finds_what_ended_last_as_quickly(path: Path) -> None:
-    with sqlite3.connect(path) as db:
+    with closing(sqlite3.connect(path)) as db, db:
         db.executescript(THIRD.read_text())
         db.executescript("DROP INDEX jobs_by_user_and_end; PRAGMA user_version = 2")
-    db.close()
     store = Store(path)
     (plan,) = store.report(
         "EXPLAIN QUERY PLAN SELECT number FROM jobs WHERE user = 'ann' "
@@ -536,18 +532,16 @@ async def test_the_door_is_remembered(path: Path, store: Store) -> None:
 
 
 def test_a_state_of_another_version_is_refused(path: Path) -> None:
-    with sqlite3.connect(path) as db:
+    with closing(sqlite3.connect(path)) as db, db:
         db.execute("PRAGMA user_version = 99")
-    db.close()
     with pytest.raises(InputError, match="has version 99, this sf_quantum reads") as it:
         Store(path)
     assert "\n" not in str(it.value)
 
 
 def test_a_state_of_before_there_were_versions_is_refused(path: Path) -> None:
-    with sqlite3.connect(path) as db:
+    with closing(sqlite3.connect(path)) as db, db:
         db.execute("CREATE TABLE jobs (id)")
-    db.close()
     with pytest.raises(InputError, match="has version 0"):
         Store(path)
 

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from queue import SimpleQueue
 from typing import TypeAlias, TypeVar
@@ -53,12 +53,14 @@ class Database:
     ) -> None:
         self.path = path
         try:
-            self._writer = _connect(path)
-            _prepare(self._writer, path, version, schema, upgrades or {})
-            self._requests = _Reader(path, {})
-            self._large = _Reader(path, {})
-            self._parts = _Reader(path, {})
-            self._reports = _Reader(path, functions or {})
+            with ExitStack() as opened:
+                self._writer = opened.enter_context(closing(_connect(path)))
+                _prepare(self._writer, path, version, schema, upgrades or {})
+                self._requests, self._large, self._parts, self._reports = (
+                    opened.enter_context(closing(_Reader(path, known)))
+                    for known in ({}, {}, {}, functions or {})
+                )
+                self._connections = opened.pop_all()
         except sqlite3.Error as error:
             raise InputError(f"{path}: cannot store the state: {error}") from error
         #: when a write failed last, in seconds since the epoch; 0 if none did
@@ -71,11 +73,7 @@ class Database:
         """Finish the pending changes and close the file."""
         self._changes.put(None)
         self._thread.join()
-        self._requests.close()
-        self._large.close()
-        self._parts.close()
-        self._reports.close()
-        self._writer.close()
+        self._connections.close()
 
     def change(self, change: Callable[[sqlite3.Connection], T]) -> Future[T]:
         """Apply a change atomically, after the changes of earlier calls.
