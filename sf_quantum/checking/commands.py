@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from typing import TypeAlias
@@ -406,12 +406,16 @@ def _text(text: str, where: KeyPath) -> Word:
         return Word(text, where)
     if text.strip() == found[0]:  # it may be a list, or null
         return _anything(where)
-    return Word(text.partition(found[0])[0], where, whole=False)
+    before = text.partition(found[0])[0]
+    return Word(before, where, whole=False, free=not before)
 
 
 def _input(entry: Entry) -> Iterator[Word]:
     """The words of an input, if it is on the command line."""
     body, where = mapping(entry.body), entry.where
+    if _may_be_record(types.read(body.get("type"))):
+        yield _anything(where)  # whose fields have bindings of their own
+        return
     is_optional = types.is_optional(body) and "default" not in body
     for binding, below, kind in _bindings(body, where):
         word = _bound(binding, kind, below)
@@ -430,6 +434,13 @@ def _input(entry: Entry) -> Iterator[Word]:
                 yield Word("", below, whole=False)
             if not kind or ("[" in kind and "itemSeparator" not in binding):
                 yield replace(word, least=0)
+
+
+def _may_be_record(declared: Iterable[types.Type]) -> bool:
+    return any(
+        one.name in ("record", types.UNKNOWN) or _may_be_record(one.items)
+        for one in declared
+    )
 
 
 def _bindings(

@@ -342,33 +342,40 @@ def _socket_path(url: str) -> str | None:
 
 def _base(url: str, plain: bool) -> tuple[bool, str, int, str]:
     # whether by TLS, host, port, and what precedes every path
+    shown = _without_password(url)
     try:
         parts = urlsplit(url)
-        port = parts.port
     except ValueError as error:
-        why = str(error)
-        if "ort" in why:  # Python's text has the port only
-            why = "its port is not a number from 1 to 65535"
-        raise InputError(f"{url}: {why}") from error
+        why = "it is not a URL" if "@" in url else str(error)  # which may quote it
+        raise InputError(f"{shown}: {why}") from error
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise InputError(
-            f"{url}: expected unix:/path.sock, http://127.0.0.1:PORT or https://HOST"
+            f"{shown}: expected unix:/path.sock, http://127.0.0.1:PORT or https://HOST"
         )
+    try:
+        port = parts.port
+    except ValueError:
+        port = 0
     if port == 0:
-        raise InputError(f"{url}: its port is not a number from 1 to 65535")
+        raise InputError(f"{shown}: its port is not a number from 1 to 65535")
     if any(char.isspace() or not char.isprintable() for char in url):
-        raise InputError(f"{url}: there is a space or a control character in it")
+        raise InputError(f"{shown}: there is a space or a control character in it")
     if parts.query or parts.fragment:
-        raise InputError(f"{url}: it has a query or a fragment; write the part before")
+        raise InputError(
+            f"{shown}: it has a query or a fragment; write the part before"
+        )
     if parts.username is not None:
-        # without the password
-        shown = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
         raise InputError(f"{shown}: a user or password in a URL is not sent; remove it")
     if parts.scheme == "http" and not (plain or is_loopback(parts.hostname)):
-        raise InputError(f"{url}: http is for this machine only; use https")
+        raise InputError(f"{shown}: http is for this machine only; use https")
     tls = parts.scheme == "https"
-    port = port or (443 if tls else 80)
-    return tls, parts.hostname, port, parts.path.rstrip("/")
+    return tls, parts.hostname, port or (443 if tls else 80), parts.path.rstrip("/")
+
+
+def _without_password(text: str) -> str:
+    """Return a URL for a message: without what precedes an ``@``."""
+    before, slashes, after = text.partition("//")
+    return f"{before}{slashes}{after.rpartition('@')[2]}"
 
 
 def is_loopback(host: str) -> bool:

@@ -54,13 +54,32 @@ def exact_energies(
 
 
 def recompute(samples: SampleSet, bqm: BinaryQuadraticModel) -> SampleSet:
-    """Replace the energies of samples with those that their model gives them.
+    """Return samples with the energies that their model gives them.
 
-    :param samples: samples of all variables of the model, changed in place
+    :param samples: samples of all variables of the model
     """
     rows, labels = samples.record.sample, [*samples.variables]
-    samples.record.energy[:] = exact_energies(bqm, rows, labels)
-    return samples
+    return with_energies(samples, exact_energies(bqm, rows, labels))
+
+
+def with_energies(samples: SampleSet, energies: NDArray[np.float64]) -> SampleSet:
+    """Return samples with other energies, as doubles, whatever type their own have."""
+    record = samples.record
+    kept = {
+        name: record[name]
+        for name in record.dtype.names
+        if name not in ("sample", "energy")
+    }
+    # dimod leaves this one untyped
+    made: SampleSet = type(samples).from_samples(  # type: ignore[no-untyped-call]
+        (record.sample, [*samples.variables]),
+        samples.vartype,
+        energy=energies,
+        info=samples.info,
+        sort_labels=False,
+        **kept,
+    )
+    return made
 
 
 def rounded(number: Fraction, towards: float) -> float:
@@ -105,7 +124,8 @@ def _sums_are_exact(bqm: BinaryQuadraticModel) -> bool:
     offset = np.array([float(bqm.offset)])
     biases = [vectors.linear_biases, vectors.quadratic.biases, offset]
     sizes = np.abs(np.concatenate(biases))
-    _, exponent = np.frexp(sizes.sum())
+    with np.errstate(over="ignore"):  # a sum that is not finite is not exact
+        _, exponent = np.frexp(total := sizes.sum())
     unit = np.ldexp(1.0, int(exponent) - _EXACT_BITS)
     with np.errstate(invalid="ignore"):  # below the smallest double, the unit is 0
-        return bool((np.fmod(sizes, unit) == 0).all())
+        return bool(np.isfinite(total) and (np.fmod(sizes, unit) == 0).all())

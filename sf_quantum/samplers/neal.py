@@ -70,7 +70,7 @@ class NealSampler(CheckedSampler):
             seed=seed,
             interrupt_function=self._interrupted,
         )
-        recompute(samples, bqm)
+        samples = recompute(samples, bqm)
         # neal's own info holds wall-clock times, which differ from run to run
         samples.info.clear()
         samples.info.update(

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
-from sf_quantum.samplers.energies import rounded
+from sf_quantum.samplers.energies import rounded, with_energies
 from sf_quantum.samplers.parameters import derived, seeded
 from sf_quantum.samplers.reduction import (
     Quadratic,
@@ -127,7 +127,7 @@ class Presolve(ComposedSampler):
         rows = bits_of(samples, [*bqm.variables])
         exact = energies(problem, rows)
         # a sampler or QPU adds doubles, and those of large penalties hide small costs
-        samples.record.energy[:] = values(problem, exact)
+        samples = with_energies(samples, np.array(values(problem, exact), np.float64))
         # what others than solvers say of proofs does not count
         proven = self._distinct and all(
             answer.info.get("proven") is True for answer in answers

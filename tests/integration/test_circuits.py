@@ -6,6 +6,7 @@ A benchmark runs more of them, also with the SDKs that the tests' environment la
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -204,6 +205,40 @@ def expanded() -> dict[str, QuantumCircuit]:
         bits = [1] if name in ("measures", "nested") else [0, 1, 2]
         circuit.measure(bits, bits)
     return made
+
+
+def loops(number: int) -> Iterator[QuantumCircuit]:
+    """Yield a circuit with loops over ranges, and the same written out."""
+    draws = random.Random(number)
+    looped, plain = QuantumCircuit(2, 2), QuantumCircuit(2, 2)
+    for _ in range(3):
+        ends = draws.randint(-4, 4), draws.randint(-4, 4)
+        values = range(*ends, draws.choice([-3, -2, -1, 1, 2]))
+        with looped.for_loop(values) as value:
+            looped.rx(value * 0.4 + 0.3, 0)
+            with looped.for_loop(range(2, values.step, values.step)):
+                looped.ry(0.5, 1)
+            looped.cx(0, 1)
+        for one in values:
+            plain.rx(one * 0.4 + 0.3, 0)
+            for _ in range(2, values.step, values.step):
+                plain.ry(0.5, 1)
+            plain.cx(0, 1)
+    for circuit in (looped, plain):
+        circuit.measure([0, 1], [0, 1])
+        yield circuit
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_backend_runs_loops_over_any_range(paths: Paths, compiled: bool) -> None:
+    backend = QpuBackend(paths.qpu)
+    made = [[*loops(number)] for number in range(20)]
+    looped = [one for one, _ in made]
+    if compiled:
+        looped = transpile(looped, backend, optimization_level=1)
+    found = run(backend, looped)
+    for counts, (_, plain) in zip(found, made, strict=True):
+        assert p_value(counts, probabilities(plain)) > LEAST_P
 
 
 @pytest.mark.parametrize("name", [*expanded()])

@@ -130,6 +130,34 @@ def added_up(bqm: BinaryQuadraticModel, seed: int = 5) -> SampleSet:
     return SampleSet.from_samples_bqm((rows, labels), bqm)  # type: ignore[no-untyped-call, no-any-return]
 
 
+class Whole(Sampler):
+    """A sampler whose energies are not doubles.
+
+    :param dtype: of the energies
+    """
+
+    properties: ClassVar[dict[str, JSON]] = {}
+    parameters: ClassVar[dict[str, list[str]]] = {}
+
+    def __init__(self, dtype: str) -> None:
+        self._dtype = dtype
+
+    def sample(self, bqm: BinaryQuadraticModel) -> SampleSet:
+        found = added_up(bqm)
+        rows = found.record.sample, [*found.variables]
+        energy = numpy.zeros(len(found), self._dtype)
+        return SampleSet.from_samples(rows, bqm.vartype, energy=energy)  # type: ignore[no-untyped-call, no-any-return]
+
+
+@pytest.mark.parametrize("dtype", ["int64", "float32"])
+@pytest.mark.parametrize("seed", range(10))
+def test_energies_of_any_type_become_doubles(dtype: str, seed: int) -> None:
+    bqm = random_bqm(seed, penalty=1e6)
+    sampler = Whole(dtype)
+    for samples in (recompute(sampler.sample(bqm), bqm), Presolve(sampler).sample(bqm)):
+        assert not wrong_energies(bqm, samples)
+
+
 def serialized(samples: SampleSet) -> dict[str, JSON]:
     # with labels and numbers as JSON has them
     told: dict[str, JSON] = json.loads(json.dumps(problem.serialized(samples)))

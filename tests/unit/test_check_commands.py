@@ -14,7 +14,7 @@ from sf_quantum.checking import check_file, commands
 from sf_quantum.checking.cwl import Position
 from sf_quantum.checking.document import Document
 from sf_quantum.cli import parser_for
-from sf_quantum.files import JSON
+from sf_quantum.files import JSON, mapping
 
 TOOLS = ("cluster", "qubo", "solve", "score", "plot")
 NESTED = ("admin maintenance", "jobs cancel", "samplers", "lease", "usage")
@@ -268,3 +268,34 @@ def test_a_default_is_checked_where_it_is_the_value(tmp_path: Path) -> None:
         lines = [str(problem) for problem in check_file(file, parser_for).problems]
         assert len(lines) == (place != "settings"), place
         assert all("unknown sampler 'nael'" in line for line in lines)
+
+
+PROBLEM: JSON = {"type": "File", "inputBinding": {"prefix": "--problem"}}
+RECORD: JSON = {"type": "record", "fields": {"problem": PROBLEM}}
+
+
+@pytest.mark.parametrize(
+    "declared",
+    [
+        RECORD,
+        {"type": "record", "fields": [{"name": "problem", **mapping(PROBLEM)}]},
+        ["null", RECORD],
+        {"type": "array", "items": RECORD},
+        "types.yml#problem",
+        ["null", "types.yml#problem"],
+    ],
+)
+def test_fields_of_a_record_may_be_options(declared: JSON) -> None:
+    body: dict[str, JSON] = {
+        "baseCommand": ["sfq", "solve", "--output", "samples.json"],
+        "inputs": {"given": {"type": declared}},
+    }
+    assert faults(body) == []
+
+
+@pytest.mark.parametrize(
+    "word", ["$(inputs.flag)=$(inputs.v)", "$(inputs.flag)x", "$(inputs.a)$(inputs.b)"]
+)
+def test_a_word_that_begins_with_an_expression_may_be_an_option(word: str) -> None:
+    words: list[JSON] = ["solve", "--output", "samples.json", "--problem", "p", word]
+    assert faults({"baseCommand": "sfq", "arguments": words}) == []

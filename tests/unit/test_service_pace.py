@@ -243,6 +243,20 @@ def test_a_slower_machine_is_learnt_by_the_third_job(
         assert off < max(MAX_ERROR * machine.usual, UNNOTICED_SECONDS), machine
 
 
+@pytest.mark.parametrize("place", range(4))
+@pytest.mark.parametrize("short", [0.02, 0.3])
+def test_one_short_job_does_not_change_what_is_expected(
+    place: int, short: float
+) -> None:
+    observed = [1.0, 1.0, 1.0]
+    observed.insert(place, short)
+    pace = Pace()
+    for number, seconds in enumerate(observed):
+        pace.observe("problem", 1.0, seconds)
+        if number >= 2:
+            assert pace.job_seconds("problem", 1.0) == pytest.approx(1.0, rel=0.25)
+
+
 @pytest.mark.parametrize("technology", SIZES)
 def test_on_a_busy_machine_half_of_the_jobs_take_longer(technology: str) -> None:
     # run times that differ by up to four times, as on a machine that others use

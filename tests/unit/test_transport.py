@@ -214,3 +214,23 @@ def test_nothing_is_sent_without_the_credential() -> None:
     client = Client("http://127.0.0.1:1", {}, credential)
     with pytest.raises(Unsendable, match=r"p.txt: no such file"):
         client.request("GET", "/")
+
+
+@pytest.mark.parametrize("scheme", ["http", "https", "ftp"])
+@pytest.mark.parametrize("password", ["s3cret", "s3cret/x", "s3cret@x"])
+@pytest.mark.parametrize(
+    "rest", ["host", "host:99999", "host:x", "host?x=1", "ho st", "[::1", "ho℀st", ""]
+)
+def test_no_message_has_the_password_of_a_url(
+    scheme: str, password: str, rest: str
+) -> None:
+    with pytest.raises(InputError) as it:
+        Client(f"{scheme}://bob:{password}@{rest}", {})
+    assert "s3cret" not in str(it.value)
+
+
+def test_a_wrong_port_is_told_from_a_wrong_host() -> None:
+    with pytest.raises(InputError, match="its port is not a number"):
+        Client("https://host:port", {})
+    with pytest.raises(InputError, match="contains invalid characters"):
+        Client("https://fort℀.example", {})

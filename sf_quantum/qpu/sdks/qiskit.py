@@ -64,6 +64,8 @@ STANDARD = """x y z h s sdg t tdg sx rx ry rz p u cx cy cz cp crx cry crz ch swa
 # what OpenQASM has words for, beside gates and blocks
 _PLAIN = ("measure", "reset", "barrier", "delay")
 _BLOCKS = {IfElseOp: "if_else", ForLoopOp: "for_loop", BoxOp: "box"}
+# of a range whose values are written out; a circuit has at most as many gates
+MOST_VALUES = 100_000
 _UNSUPPORTED = {
     "break_loop": "loops run to their end here: write what they do before it",
     "continue_loop": "loops run to their end here: write what they do before it",
@@ -200,6 +202,35 @@ def _is_plain(operation: Operation) -> bool:
     return operation.name in _PLAIN
 
 
+def _written_out(circuit: QuantumCircuit) -> QuantumCircuit:
+    """Replace ranges that count down by their values, and remove loops without one.
+
+    Qiskit ends such a range in OpenQASM one below its end instead of one above, so that
+    the loop would run too often (seen up to Qiskit 2.6).
+
+    :raises InputError: for more values than a circuit may have gates
+    """
+    blocks = (*_BLOCKS,)
+    if not any(isinstance(one.operation, blocks) for one in circuit.data):
+        return circuit
+    made = circuit.copy_empty_like()
+    for one in circuit.data:
+        operation = one.operation
+        if isinstance(operation, blocks):
+            operation = operation.replace_blocks(map(_written_out, operation.blocks))
+        if isinstance(operation, ForLoopOp):
+            values, parameter, body = operation.params
+            if not len(values):
+                continue
+            if isinstance(values, range) and values.step < 0:
+                if len(values) > MOST_VALUES:
+                    why = f"a loop has at most {MOST_VALUES:,} values that count down"
+                    raise InputError(f"circuit {circuit.name!r}: {why}")
+                operation = ForLoopOp(tuple(values), parameter, body)
+        made.append(operation, one.qubits, one.clbits)
+    return made
+
+
 def _unannotated(circuit: QuantumCircuit, operation: AnnotatedOperation) -> Gate:
     gate = operation.base_op
     for modifier in operation.modifiers:
@@ -251,7 +282,7 @@ class QpuJob(JobV1):
         self._memory = memory
         self._cancelled = False
         self._sent = len(circuits)
-        sent = [_in_order(_plain(circuit)) for circuit in circuits]
+        sent = [_in_order(_written_out(_plain(circuit))) for circuit in circuits]
         self._places = [places for _, places in sent]
         alike = None if passes.names else program([circuit for circuit, _ in sent])
         if alike is not None:

@@ -77,7 +77,7 @@ class Run(NamedTuple):
         """Return how much longer it took than another, which may have been smaller."""
         larger = (self.modelled + HOST_SECONDS) / (usual.modelled + HOST_SECONDS)
         as_long = max(usual.observed, NEGLIGIBLE_SECONDS) * max(1.0, larger)
-        return self.observed / as_long
+        return max(self.observed, NEGLIGIBLE_SECONDS) / as_long
 
     def error(self, line: Line) -> float:
         """Return the difference of logarithms of the observed and the expected time."""
@@ -89,13 +89,12 @@ class Pace:
     """Learns the run times of each kind of job.
 
     Jobs are grouped by their modelled times, in powers of four. The mean of a group
-    without its longest is a point, so that neither a process that starts nor a busy
-    machine changes what is expected of other jobs, and a thousand small jobs do not hide
-    a large one. A point counts once two jobs agree, or another has taken even longer. The
-    line of least absolute deviations through the points, in logarithms, is what is
-    expected: its set-up is that of small jobs, and its rate that of large ones. The rate
-    lies within those of the points and
-    the model's.
+    without its longest, and without what is far shorter than usual, is a point, so that
+    neither a process that starts nor a busy machine changes what is expected of other
+    jobs, and a thousand small jobs do not hide a large one. A point counts once two jobs
+    agree, or another has taken even longer. The line of least absolute deviations through
+    the points, in logarithms, is what is expected: its set-up is that of small jobs, and
+    its rate that of large ones. The rate lies within those of the points and the model's.
     """
 
     def __init__(self) -> None:
@@ -146,15 +145,19 @@ class _Size:
         :param number: number of jobs of all sizes so far
         """
         ratios = sorted(self._runs, key=lambda run: run.ratio)
-        # of up to three jobs, two may have taken unusually long
-        usual = ratios[max(0, min((len(ratios) - 1) // 2, len(ratios) - 3))]
+        # Of up to three jobs, two may have taken unusually long, unless they agree.
+        place = max(0, min((len(ratios) - 1) // 2, len(ratios) - 3))
+        if len(ratios) == 3 and ratios[2].ratio <= LONG * ratios[1].ratio:
+            place = 1
+        usual = ratios[place]
         long = LONG if len(ratios) < MANY else LONG_OF_MANY
         kept = sorted(self._runs, key=lambda run: run.excess(usual))
         for _ in range(min(MAX_LEFT_OUT, len(kept) - 1)):
             if kept[-1].excess(usual) > long:
                 kept.pop()
-        # Jobs that took longer than those kept confirm that these take at least as long. Of
-        # two jobs, both may be odd, unless the shorter one is as on a busy machine.
+        kept = [run for run in kept if run.excess(usual) * long >= 1]
+        # Jobs that took longer than those kept confirm that these take at least as long. Two
+        # jobs may both be odd: if the shorter one took more than a busy machine explains.
         both_odd = len(ratios) == 2 and not (
             usual.modelled >= NOT_BRIEF and usual.ratio <= BUSY
         )
