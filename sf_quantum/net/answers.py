@@ -124,14 +124,14 @@ def body(response: http.client.HTTPResponse, most_bytes: int) -> bytes:
     """
     if (response.length or 0) > most_bytes:
         raise too_large(most_bytes)
-    read = bytearray()
-    while part := response.read(min(PART_BYTES, most_bytes + 1 - len(read))):
-        read += part
-        if len(read) > most_bytes:
+    read = io.BytesIO()  # whose value is no copy
+    while part := response.read(min(PART_BYTES, most_bytes + 1 - read.tell())):
+        read.write(part)
+        if read.tell() > most_bytes:
             raise too_large(most_bytes)
     if response.length:  # which counts down what is still to come
         raise http.client.IncompleteRead(b"", response.length)
-    return bytes(read)
+    return read.getvalue()
 
 
 def too_large(most_bytes: int) -> TooLarge:

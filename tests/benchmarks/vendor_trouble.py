@@ -654,7 +654,8 @@ def run(kind: str, sequences: int, seed: int, seconds: float, each: int) -> Benc
                 if not front.pid:
                     front.start()
                 _checked(known, Sequence(known, front, number, seed))
-                if (number + 1) % each == 0:
+                # one that has failed has ended the service
+                if front.pid and (number + 1) % each == 0:
                     _stopped(known, front, draws)
             if front.pid:
                 _stopped(known, front, draws)
