@@ -412,3 +412,40 @@ def test_changed_programs_run_or_are_refused_in_our_words(seed: int) -> None:
             known = why.startswith(("line ", "parameter ", "the circuit measures"))
             assert known or " qubits do not fit " in why, (why, text)
             assert is_ours(why), (why, text)
+
+
+def sized(draws: Random, depth: int) -> tuple[str, int | None]:
+    """Return an expression of uint[4] a = 9 and b = 3, and its value if each part has room."""
+    if not depth:
+        return draws.choice([("a", 9), ("b", 3)])
+    name = draws.choice(["+", "-", "*", "<<", ">>", "&", "|", "^", "%"])
+    (left, one), (right, two) = sized(draws, depth - 1), sized(draws, depth - 1)
+    text = f"({left} {name} {right})"
+    if one is None or two is None or (name == "%" and not two):
+        return text, None
+    known = {
+        "+": one + two,
+        "-": one - two,
+        "*": one * two,
+        "<<": one << two,
+        ">>": one >> two,
+        "&": one & two,
+        "|": one | two,
+        "^": one ^ two,
+        "%": one % two if two else 0,
+    }
+    return text, known[name] if 0 <= known[name] < 16 else None
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_what_a_type_has_no_room_for_is_refused(seed: int) -> None:
+    text, known = sized(Random(seed), 2)
+    lines = f"const uint[4] a = 9; const uint[4] b = 3; rx({text}*0.1) q[0];"
+    program = f'OPENQASM 3.0; include "stdgates.inc"; qubit[1] q; {lines} bit c = measure q[0];'
+    if known is None:
+        with pytest.raises(InputError, match=r"does not fit uint\[4\]|by zero"):
+            batch(program)
+    else:
+        (group,) = batch(program).groups
+        (found,) = (one.operation.params[0] for one in next(group.bound()).data[:1])
+        assert float(found) == pytest.approx(known * 0.1)

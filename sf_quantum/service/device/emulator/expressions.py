@@ -26,6 +26,8 @@ CONSTANTS: Mapping[str, float] = {
 }
 #: what the converter computes itself, also with parameters
 ARITHMETIC = frozenset("+-*/")
+#: the attribute of a literal that has the place of a name: the whole numbers of its type
+ROOM = "room"
 # An integer has 64 bits.
 _MOST = 2**63
 _COMPARISONS: Mapping[str, Callable[[Number, Number], bool]] = {
@@ -95,7 +97,9 @@ def value(node: QASMNode | None) -> Number | None:
             left, right = value(node.lhs), value(node.rhs)
             if left is None or right is None:
                 return None
-            return _computed(node, lambda: _binary(node.op.name, left, right))
+            found = _computed(node, lambda: _binary(node.op.name, left, right))
+            _check_room(node, found)
+            return found
         case ast.FunctionCall():
             given = [value(one) for one in node.arguments]
             return _computed(node, lambda: _called(node.name.name, given))
@@ -126,6 +130,32 @@ def _computed(node: QASMNode, compute: Callable[[], Number | None]) -> Number | 
         raise refusal(node, "a division by zero") from None
     except (ArithmeticError, ValueError):
         raise refusal(node, "this expression has no finite real value") from None
+
+
+def _check_room(node: QASMNode, found: Number | None) -> None:
+    """Refuse a whole number that its type has no room for, and would change in silence."""
+    room = _room(node)
+    if room is not None and type(found) is int and found not in room:
+        bits = (room.stop - room.start - 1).bit_length()
+        name = "int" if room.start else "uint"
+        raise refusal(node, f"{found} does not fit {name}[{bits}]")
+
+
+def _room(node: QASMNode) -> range | None:
+    """Return the whole numbers of an expression's type; ``None`` if no name has given one."""
+    from openqasm3 import ast
+
+    match node:
+        case ast.UnaryExpression():
+            return _room(node.expression)
+        case ast.BinaryExpression():
+            left = _room(node.lhs)
+            if node.op.name in ("<<", ">>"):
+                return left
+            rooms = [one for one in (left, _room(node.rhs)) if one is not None]
+            return max(rooms, key=lambda one: one.stop, default=None)
+    room: range | None = getattr(node, ROOM, None)
+    return room
 
 
 def _unary(name: str, given: Number | None) -> Number | None:
@@ -204,6 +234,7 @@ def literal(number: Number, node: QASMNode) -> Expression:
     else:
         made = ast.FloatLiteral(number)
     made.span = node.span
+    setattr(made, ROOM, _room(node))
     return made
 
 

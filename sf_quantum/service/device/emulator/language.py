@@ -260,10 +260,10 @@ class _Check:
             raise refusal(statement, why)
         type_ = statement.type
         size = getattr(type_, "size", None)
-        is_angle = isinstance(type_, ast.FloatType | ast.AngleType)
         whole = 64 if size is None else integer(size)
-        if not is_angle or (whole != 64 and not isinstance(type_, ast.AngleType)):
-            raise refusal(statement, "inputs are float, float[64] or angle")
+        if not isinstance(type_, ast.FloatType) or whole != 64:
+            # an angle is modulo 2 pi, which its quotients show
+            raise refusal(statement, "inputs are float or float[64]")
         name = statement.identifier.name
         self._declare(name, statement, _Symbol("input", _line(statement)))
 

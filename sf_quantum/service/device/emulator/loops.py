@@ -14,6 +14,7 @@ from sf_quantum.errors import InputError
 from sf_quantum.service.device.emulator.circuit import MAX_STEPS
 from sf_quantum.service.device.emulator.expressions import (
     ARITHMETIC,
+    ROOM,
     Value,
     integer,
     literal,
@@ -77,6 +78,7 @@ class Unrolling:
             if self._steps > MAX_STEPS:
                 raise InputError(too_many_steps(MAX_STEPS))
             replacement = literal(number, loop)
+            setattr(replacement, ROOM, check_fits(loop, loop.type, number))
             once = [
                 cast("QASMNode", _with(statement, loop.identifier.name, replacement))
                 for statement in loop.block
@@ -114,6 +116,8 @@ def _needs_values(loop: ForInLoop) -> bool:
     within = [*statements(loop.block)]
     if any(isinstance(one, _of_scopes()) for one in within):
         return False
+    if isinstance(loop.type, ast.UintType) or getattr(loop.type, "size", None):
+        return True  # whose sums are checked
     for node in nodes(loop):
         match node:
             case ast.UnaryExpression() | ast.BinaryExpression():
@@ -177,8 +181,11 @@ def check_values(loop: ForInLoop) -> None:
             check_fits(loop, loop.type, whole)
 
 
-def check_fits(statement: QASMNode, type_: ClassicalType, number: int) -> None:
-    """Refuse a number that its type has no room for, and would change in silence."""
+def check_fits(statement: QASMNode, type_: ClassicalType, number: int) -> range:
+    """Refuse a number that its type has no room for, and would change in silence.
+
+    :returns: the numbers of the type
+    """
     from openqasm3 import ast
 
     size = getattr(type_, "size", None)
@@ -193,3 +200,4 @@ def check_fits(statement: QASMNode, type_: ClassicalType, number: int) -> None:
         raise refusal(
             statement, f"{number} is no {'int' if signed else 'uint'} of {bits} bits"
         )
+    return range(least, most + 1)

@@ -17,6 +17,7 @@ from sf_quantum.service.device.emulator import language
 from sf_quantum.service.device.emulator.circuit import MAX_BITS, MAX_QUBITS, MAX_STEPS
 from sf_quantum.service.device.emulator.expressions import (
     CONSTANTS,
+    ROOM,
     Value,
     check_division,
     fold,
@@ -177,12 +178,12 @@ def _declared(statement: QASMNode) -> set[str]:
 def _constant(statement: ConstantDeclaration) -> Expression:
     from openqasm3 import ast
 
-    given = value(statement.init_expression)
+    given, room = value(statement.init_expression), None
     is_number = given is not None and not isinstance(given, bool)
     if isinstance(statement.type, ast.IntType | ast.UintType):
         if not isinstance(given, int) or not is_number:
             raise refusal(statement, "expected a whole number as the constant")
-        check_fits(statement, statement.type, given)
+        room = check_fits(statement, statement.type, given)
     elif isinstance(statement.type, ast.FloatType):
         if statement.type.size is not None and integer(statement.type.size) != 64:
             raise refusal(statement, "only float and float[64] are supported")
@@ -194,7 +195,9 @@ def _constant(statement: ConstantDeclaration) -> Expression:
         raise refusal(statement, "constants are int, uint, float or bool")
     elif not isinstance(given, bool):
         raise refusal(statement, "expected true or false as the constant")
-    return literal(given, statement.init_expression)
+    made = literal(given, statement.init_expression)
+    setattr(made, ROOM, room)
+    return made
 
 
 def _loop_variables(program: Program) -> set[str]:
