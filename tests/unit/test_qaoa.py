@@ -172,3 +172,13 @@ def test_without_qiskit_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(InputError, match=r"pip install 'sf-quantum\[qaoa\]'"):
         QaoaSampler().sample(problem())
+
+
+@pytest.mark.parametrize("exponent", range(12, 19))
+def test_biases_of_all_sizes_side_by_side_are_sampled(exponent: int) -> None:
+    large = 10.0**exponent
+    couplings = {"ab": -large, "bc": large, "ac": -1.3}
+    fields = dict.fromkeys("abc", 1.0)
+    bqm = BinaryQuadraticModel.from_ising(fields, couplings)
+    found = QaoaSampler().sample(bqm, num_reads=50, seed=1)
+    assert min(found.record.energy) < -1.5 * large
