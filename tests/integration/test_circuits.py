@@ -172,7 +172,14 @@ def expanded() -> dict[str, QuantumCircuit]:
     """Return circuits with what OpenQASM has no words for."""
     made = {
         name: QuantumCircuit(3, 3)
-        for name in ("initialize", "annotations", "measures", "nested", "blocks")
+        for name in (
+            "initialize",
+            "annotations",
+            "gates",
+            "measures",
+            "nested",
+            "blocks",
+        )
     }
     made["initialize"].h(0)
     made["initialize"].initialize([0.6, 0, 0, 0.8j], [2, 1])
@@ -181,6 +188,15 @@ def expanded() -> dict[str, QuantumCircuit]:
     )
     made["annotations"].ry(1.0, [0, 1, 2])
     made["annotations"].append(state, [2, 0, 1])
+    held = QuantumCircuit(2, name="held")
+    held.ry(0.4, [0, 1])
+    held.append(RYGate(0.7).control(1, annotated=True), [1, 0])
+    held.prepare_state([0.6, 0.8j], 0)
+    made["gates"].ry(1.0, [0, 1, 2])
+    made["gates"].append(held.to_gate(), [2, 0])
+    made["gates"].append(AnnotatedOperation(state, PowerModifier(2)), [1, 2, 0])
+    twice = AnnotatedOperation(held.to_gate(), InverseModifier())
+    made["gates"].append(AnnotatedOperation(twice, ControlModifier(1)), [0, 2, 1])
     inner = QuantumCircuit(2, 1, name="inner")
     inner.ry(0.9, 0)
     inner.measure(0, 0)

@@ -393,7 +393,7 @@ def test_no_text_makes_too_many_objects(body: str, words: str) -> None:
 def test_no_loop_makes_too_many_objects(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(openqasm, "MAX_STEPS", 1000)
     with pytest.raises(InputError, match="more than 1,000"):
-        batch(f"{HEAD}qubit q; for int i in [0:999999999] {{ x q; }}", None)
+        batch(f"{HEAD}qubit q; for int i in [0:9999] {{ x q; }}", None)
 
 
 def checked(content: JSON, qubits: int = 10, **limits: float) -> str:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 import operator
 import re
-from collections.abc import Callable
+from collections import ChainMap
+from collections.abc import Callable, Mapping, Sequence
 from random import Random
+from typing import TypeAlias
 
 import pytest
 
 from sf_quantum.errors import InputError
+from sf_quantum.service.device.emulator import loops, openqasm, programs
 from sf_quantum.service.device.emulator.batches import batch
 from sf_quantum.service.device.emulator.circuit import Architecture
 from tests.circuits import probabilities
@@ -24,6 +27,10 @@ FOREIGN = re.compile(
     r"argument '|instance|module|str\b|tuple|list index"
 )
 MOST_CHARACTERS = 200
+# of a reference: what runs statements, given the variables of the loops around them, and
+# the size and the qubits of a register or alias
+Run: TypeAlias = Callable[[Mapping[str, int]], None]
+Part: TypeAlias = tuple[int, Callable[[Mapping[str, int]], list[int]]]
 
 
 def chances(body: str) -> dict[str, float]:
@@ -155,9 +162,16 @@ RUN = {
     "for int i in [0:1] { c[i] = measure q[i]; }": "0000",
     "box { for int i in [0:1] { x q[i]; } }": "0011",
     "gate g a, b { for int i in [0:2] { x a; } } g q[0], q[1];": "0001",
+    "for int i in [0:1] { let a = q[i:3]; x a; }": "0001",
+    "for int i in [0:1] { if (i == 0) { let a = q[1:2]; x a[i]; } x q[3]; }": "0010",
+    "for int i in [3:2:1] { x q[0]; }": "0000",
+    "const int n = 0; for uint i in [0:n - 1] { x q[i]; }": "0000",
+    "for int i in [0:1] { rx(pi) q[0]; } gate g(i) a { rx(i/2) a; } g(tau) q[1];": "0010",
     # branches
+    "if (true) { let a = q[1:2]; x a[1]; }": "0100",
     "if (true) { x q[1]; }": "0010",
     "const bool b = 2 > 1 && !false; if (b) x q[0]; else x q[1];": "0001",
+    "if (c[0] == 2 - 1) x q[0]; else x q[1];": "0010",
     "if (c == 0) { x q[3]; } else { x q[2]; }": "1000",
     'if (c[0:1] == "00") { x q[3]; }': "1000",
     "if (!c[0]) x q[0];": "0001",
@@ -166,6 +180,10 @@ RUN = {
     "if (c[1] != 1) x q[0];": "0001",
     "if (false == c[1]) x q[0];": "0001",
     "if (0 == c) x q[0];": "0001",
+    # aliases, which are seen in their own block only
+    "qubit[3] r; let a = r; if (!c[0]) { let a = q[0:1]; x a[1]; } x a[1:];": "0010",
+    "let a = q[1:3]; box { let a = q[0:1]; x a[1]; } x a[-1:-1];": "1010",
+    "let a = q[1:3]; if (!c[0]) { let a = q[0:1]; x a[:]; } x a[1:];": "1111",
     # operands
     "x q;": "1111",
     "x q[-1];": "1000",
@@ -200,7 +218,7 @@ RUN = {
 }
 REFUSED = {
     # statements
-    "break;": "",
+    "break;": "break",
     "for int i in [0:1] { break; }": "break is not",
     "for int i in [0:1] { x q[i]; continue; }": "continue is not",
     "while (c[0]) { x q[0]; }": "while is not",
@@ -212,7 +230,7 @@ REFUSED = {
     "defcal x $0 { }": "defcal is not",
     "pragma of mine": "pragmas are not",
     "end;": "end is not",
-    "return;": "",
+    "return;": "return",
     "{ x q[0]; }": "a block of its own",
     "1 + 1;": "a statement that is an expression",
     "c[0] = 1;": "assignments are not",
@@ -237,6 +255,11 @@ REFUSED = {
     "const int n = c;": "expected a whole number",
     "const float f = foo(1);": "expected a number",
     "const int n = 2 ** 64;": "expected a whole number",
+    "const uint[30000000000] n = 1;": "whole numbers have 1 to 64 bits",
+    "const float f = -3/2;": "-3/2 of integers: OpenQASM 3 leaves",
+    "const float f = 1 + (1 - 4)/2;": "-3/2 of integers: OpenQASM 3 leaves",
+    "const int f = 3/(-2);": "3/-2 of integers: OpenQASM 3 leaves",
+    "const float x1 = 1; gate g(x1) a { rx(x1) a; }": "x1 is a constant",
     "const float pi = 3.0;": "pi is there already",
     "const int q = 2;": "q is there already",
     "bit d = 1;": "bits get values by measure",
@@ -256,13 +279,18 @@ REFUSED = {
     "gate g a { x q[0]; }": "q is not visible in a gate",
     "gate g a { x $0; }": "$0: a gate has no",
     "gate g a { if (c[0]) x a; }": "a gate consists of",
-    "gate g a { measure a; }": "",
+    "gate g a { measure a; }": "measure",
     "gate g a { x a[0]; }": "a single qubit or bit has no index",
     "if (c[0]) { bit d; }": "bits are declared outside",
     "if (c[0]) { const int n = 1; }": "constants are declared outside",
     "let a = q[0];": "a: an alias is of a register",
     "let a = q ++ c;": "c is a bit: expected a qubit",
     "let a = q[0:1] ++ q[2];": "++ joins registers",
+    "let a = q[0:1] ++ q[1:2];": "++: a qubit is there twice",
+    "let a = c ++ c;": "++: a bit is there twice",
+    "x q[{0, 0}];": "an index is there twice",
+    "x q[{0, -4}];": "an index is there twice",
+    "c[{0, 0}] = measure q[0:1];": "an index is there twice",
     "let a = b;": "b is not declared",
     # gates and operands
     "rx q[0];": "rx takes 1 angle, not 0",
@@ -321,7 +349,13 @@ REFUSED = {
     "for int i in [0:0:3] { x q[0]; }": "the step of a range",
     "for int i in {c} { x q[0]; }": "a loop is over whole numbers",
     "for int i in [0:1] { x q[i + 3]; }": "index 4 of a register of 4",
-    "for int i in [0:1] { let a = q[i:3]; x a; }": "",
+    "for int i in [0:99999999999] { }": "more than 100,000 gates",
+    "for int x in [0:1] { x q[x]; }": "x is the variable of a loop",
+    "for int q in [0:1] { x q[q]; }": "q is the variable of a loop",
+    "for int i in [0:1] { let i = q[i:3]; x q[0]; }": "i is the variable of a loop",
+    "let a = q; for int a in [0:1] { x a[0]; }": "a is the variable of a loop",
+    "for int i in [0:1] { rx(i/2) q[0]; }": "a division of integers",
+    "for uint[2] i in [0:2:4] { x q[0]; }": "4 is no uint of 2 bits",
     "if (c) x q[0];": "a condition is",
     "if (!c) x q[0];": "a condition is",
     "if (c != 1) x q[0];": "a register is compared by ==",
@@ -343,7 +377,7 @@ REFUSED = {
     "rx(pi*) q[0];": "unexpected",
     "x q[0]": "unexpected",
     "inv(1) @ x q[0];": "unexpected",
-    "gphase pi;": "",
+    "gphase pi;": "'gphase' takes exactly one argument",
 }
 DECLARED = "qubit[4] q; bit[4] c;"
 
@@ -373,6 +407,214 @@ def test_statements_are_refused_with_their_line(statement: str) -> None:
     assert [f"line {number}: " for number in lines] == [re.sub(r"(: ).*", r"\1", why)]
     assert REFUSED[statement] in why
     assert is_ours(why), why
+
+
+@pytest.mark.parametrize("block", ["x q[{i, i}];", "if (c[0]) { x q[i % 2]; }", "y q;"])
+def test_loops_are_refused_before_they_are_written_out(block: str) -> None:
+    text = f"{HEAD}{DECLARED} for int i in [0:300] {{ {block * 400} }} c = measure q;"
+    assert refusal(text) == "line 3: more than 100,000 gates and measurements"
+
+
+@pytest.mark.parametrize(("operand", "most"), [("q[i % 2]", 96), ("q[0]", 95)])
+def test_rounds_of_loops_count_as_their_gates(
+    monkeypatch: pytest.MonkeyPatch, operand: str, most: int
+) -> None:
+    for module in (loops, openqasm, programs):
+        monkeypatch.setattr(module, "MAX_STEPS", 100)
+    # The measurement is 4 steps, and a loop that is not written out one.
+    body = "for int i in [1:{}] {{ x {}; }} c = measure q;"
+    found = chances(DECLARED + body.format(most, operand))
+    assert found == {"0000" if "i" in operand else "0001": pytest.approx(1)}
+    why = refusal(HEAD + DECLARED + body.format(most + 1, operand))
+    assert "more than 100 gates" in why
+
+
+@pytest.mark.parametrize("operand", ["q[0]", "q[i0]"])
+@pytest.mark.parametrize("place", ["a circuit", "a gate"])
+def test_nested_loops_are_bounded(place: str, operand: str) -> None:
+    nested = "".join(f"for int i{n} in [0:1] {{ " for n in range(40))
+    if place == "a gate":
+        nested = f"gate g a {{ {nested} x a; {'}' * 41} g q[0];"
+    else:
+        nested = f"{nested} x {operand}; {'}' * 40}"
+    assert "more than 100,000" in refusal(f"{HEAD}{DECLARED} {nested} c = measure q;")
+
+
+def test_aliases_are_bounded() -> None:
+    doubled = " ".join(f"let a{n + 1} = a{n} ++ a{n};" for n in range(40))
+    body = f"{DECLARED} let a0 = q; {doubled} let b = a40[0:-1]; c = measure q;"
+    assert "aliases of more than 100,000 qubits" in refusal(HEAD + body)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_mod_of_floats_is_a_remainder(seed: int) -> None:
+    random = Random(seed)
+    above, below = round(random.uniform(0, 9), 2), round(random.uniform(0.5, 2), 2)
+    body = f"qubit q; bit c; ry(0.3) q; ry(mod({above}, {below})) q; c = measure q;"
+    assert chances(body) == pytest.approx(turned(math.fmod(above, below)), abs=1e-6)
+
+
+def test_loops_of_an_input_name_do_not_change_it() -> None:
+    declared = "input float i; qubit q; bit c;"
+    body = f"{declared} ry(i/2) q; for int i in [0:1] {{ x q; }} c = measure q;"
+    (group,) = batch({"program": HEAD + body, "values": [{"i": 1.0}]}, DEVICE).groups
+    wanted = turned(0.5 - 0.3)
+    assert probabilities(next(group.bound())) == pytest.approx(wanted, abs=1e-6)
+
+
+# programs of x and cx, which are computed here as bits
+
+
+class Written:
+    """A random program, and the bits that it leaves, by a reference of its own."""
+
+    def __init__(self, seed: str) -> None:
+        self.random = Random(seed)
+        self.bits = [0] * 4
+        self.names = 0
+
+    def block(
+        self, parts: ChainMap[str, Part], loops: Mapping[str, int], depth: int
+    ) -> tuple[str, Run]:
+        """Return statements of a scope, and what runs them.
+
+        :param parts: the registers and aliases
+        :param loops: the variables of the loops around, and their largest values
+        """
+        made = [
+            self.statement(parts, loops, depth)
+            for _ in range(self.random.randrange(1, 5))
+        ]
+
+        def run(values: Mapping[str, int]) -> None:
+            for _, one in made:
+                one(values)
+
+        return " ".join(text for text, _ in made), run
+
+    def statement(
+        self, parts: ChainMap[str, Part], loops: Mapping[str, int], depth: int
+    ) -> tuple[str, Run]:
+        kind = self.random.randrange(7 if depth else 4)
+        if kind == 0:
+            return self.alias(parts, loops)
+        if kind == 1:
+            return self.controlled(parts)
+        if kind < 4:
+            return self.flip(parts, loops)
+        if kind == 4:
+            return self.loop(parts, loops, depth)
+        text, run = self.block(parts.new_child(), loops, depth - 1)
+        if kind == 5:
+            return f"box {{ {text} }}", run
+        other, run_other = self.block(parts.new_child(), loops, depth - 1)
+        if loops and self.random.random() < 0.5:
+            name = self.random.choice([*loops])
+
+            def choose(values: Mapping[str, int]) -> None:
+                (run if values[name] % 2 == 0 else run_other)(values)
+
+            return f"if ({name} % 2 == 0) {{ {text} }} else {{ {other} }}", choose
+        return f"if (c[1]) {{ {other} }} else {{ {text} }}", run
+
+    def loop(
+        self, parts: ChainMap[str, Part], loops: Mapping[str, int], depth: int
+    ) -> tuple[str, Run]:
+        self.names += 1
+        name, rounds = f"i{self.names}", self.random.randrange(1, 4)
+        inner = {**loops, name: rounds - 1}
+        text, run = self.block(parts.new_child(), inner, depth - 1)
+
+        def repeat(values: Mapping[str, int]) -> None:
+            for number in range(rounds):
+                run({**values, name: number})
+
+        return f"for int {name} in [0:{rounds - 1}] {{ {text} }}", repeat
+
+    def alias(
+        self, parts: ChainMap[str, Part], loops: Mapping[str, int]
+    ) -> tuple[str, Run]:
+        target = self.random.choice(["a", "b", "q"])
+        if target in parts.maps[0]:
+            return self.flip(parts, loops)
+        name = self.random.choice([*parts])
+        size, bits = parts[name]
+        fits = [one for one, last in loops.items() if last + 1 < size]
+        if fits and self.random.random() < 0.5:
+            index = self.random.choice(fits)
+            parts[target] = 2, lambda values: bits(values)[values[index] :][:2]
+            text = f"let {target} = {name}[{index}:{index} + 1];"
+        elif size > 1 and self.random.random() < 0.5:
+            first = self.random.randrange(1, size)
+            parts[target] = size, lambda values: [
+                *bits(values)[first:],
+                *bits(values)[:first],
+            ]
+            text = f"let {target} = {name}[{first}:] ++ {name}[:{first - 1}];"
+        else:
+            first = self.random.randrange(size)
+            parts[target] = size - first, lambda values: bits(values)[first:]
+            text = f"let {target} = {name}[{first - size}:-1];"
+        return text, lambda values: None
+
+    def controlled(self, parts: ChainMap[str, Part]) -> tuple[str, Run]:
+        name = self.random.choice(
+            [one for one, part in parts.items() if part[0] > 1] or ["q"]
+        )
+        size, bits = parts[name]
+        if size < 2:
+            return f"barrier {name};", lambda values: None
+        one, other = self.random.sample(range(size), 2)
+
+        def run(values: Mapping[str, int]) -> None:
+            place = bits(values)
+            self.bits[place[other]] ^= self.bits[place[one]]
+
+        return f"cx {name}[{one}], {name}[{other - size}];", run
+
+    def flip(
+        self, parts: ChainMap[str, Part], loops: Mapping[str, int]
+    ) -> tuple[str, Run]:
+        name = self.random.choice([*parts])
+        size, bits = parts[name]
+        fits = [one for one, last in loops.items() if last < size]
+        kind = self.random.randrange(3)
+        chosen: Callable[[Mapping[str, int]], Sequence[int]]
+        if fits and kind:
+            index = self.random.choice(fits)
+            text, chosen = f"[{index}]", lambda values: [values[index]]
+        elif kind == 0:
+            first, last = sorted(self.random.choices(range(size), k=2))
+            text, chosen = f"[{first}:{last}]", lambda _: [*range(first, last + 1)]
+        elif kind == 1:
+            numbers = self.random.sample(
+                range(size), self.random.randrange(1, size + 1)
+            )
+            shown = ", ".join(map(str, numbers))
+            text, chosen = f"[{{{shown}}}]", lambda _: numbers
+        else:
+            text, chosen = "", lambda _: [*range(size)]
+
+        def run(values: Mapping[str, int]) -> None:
+            place = bits(values)
+            for one in chosen(values):
+                self.bits[place[one]] ^= 1
+
+        return f"x {name}{text};", run
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_blocks_and_aliases_run_as_a_reference(seed: int) -> None:
+    written = Written(f"{seed}")
+    parts: ChainMap[str, Part] = ChainMap({"q": (4, lambda values: [0, 1, 2, 3])})
+    text, run = written.block(parts.new_child() if seed % 2 else parts, {}, 3)
+    run({})
+    if seed % 2:
+        text = f"box {{ {text} }}"
+    word = "".join(map(str, reversed(written.bits)))
+    assert chances(f"{DECLARED} {text} c = measure q;") == {
+        word: pytest.approx(1)
+    }, text
 
 
 WORDS = (

@@ -62,6 +62,7 @@ MOST_CIRCUITS = 100
 STANDARD = """x y z h s sdg t tdg sx rx ry rz p u cx cy cz cp crx cry crz ch swap ccx
     cswap id""".split()
 # what OpenQASM has words for, beside gates and blocks
+_STANDARD_GATES = "qiskit.circuit.library.standard_gates."
 _PLAIN = ("measure", "reset", "barrier", "delay")
 _BLOCKS = {IfElseOp: "if_else", ForLoopOp: "for_loop", BoxOp: "box"}
 # of a range whose values are written out; a circuit has at most as many gates
@@ -198,7 +199,12 @@ def _is_plain(operation: Operation) -> bool:
         )
     if isinstance(operation, Gate):
         # A state to prepare is of complex numbers or a text.
-        return not any(isinstance(one, complex | str) for one in operation.params)
+        if any(isinstance(one, complex | str) for one in operation.params):
+            return False
+        definition = None if _is_standard(operation) else operation.definition
+        return definition is None or all(
+            _is_plain(one.operation) for one in definition.data
+        )
     return operation.name in _PLAIN
 
 
@@ -231,8 +237,16 @@ def _written_out(circuit: QuantumCircuit) -> QuantumCircuit:
     return made
 
 
+def _is_standard(gate: Gate) -> bool:
+    return str(gate.base_class.__module__).startswith(_STANDARD_GATES)
+
+
 def _unannotated(circuit: QuantumCircuit, operation: AnnotatedOperation) -> Gate:
     gate = operation.base_op
+    if isinstance(gate, AnnotatedOperation):
+        gate = _unannotated(circuit, gate)
+    elif isinstance(gate, Gate) and not _is_plain(gate):
+        gate = _plain(gate.definition).to_gate(label=gate.label)
     for modifier in operation.modifiers:
         if not isinstance(gate, Gate):
             why = "only gates have annotations here"

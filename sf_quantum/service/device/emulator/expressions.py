@@ -108,9 +108,13 @@ def value(node: QASMNode | None) -> Number | None:
 
 def _called(name: str, given: Sequence[Number | None]) -> Number | None:
     match given:
-        case [int() | float() as one] if name in _FUNCTIONS and one is not bool(one):
+        case [int() | float() as one] if name in _FUNCTIONS and not isinstance(
+            one, bool
+        ):
             return float(_FUNCTIONS[name](one))
         case [int() | float() as left, int() | float() as right] if name == "mod":
+            if isinstance(left, float) or isinstance(right, float):
+                return math.fmod(left, right)
             return _binary("%", left, right)
     return None
 
@@ -187,7 +191,7 @@ def _of_integers(name: str, left: int, right: int) -> int | None:
         # The specification leaves open to which side a negative quotient is rounded.
         exact = left % right == 0 or (left > 0 and right > 0)
         return left // right if exact else None
-    if left < 0 or right < 0:
+    if not (0 <= left < _MOST and 0 <= right < _MOST):
         return None
     if name == "**":
         if left > 1 and right > _MOST.bit_length():
@@ -254,6 +258,26 @@ def check_division(node: BinaryExpression, integers: set[str]) -> None:
     shown = "a division" if above is None or below is None else f"{above}/{below}"
     detail = "has no fraction in OpenQASM 3: divide by a float, as in 1/2.0"
     raise refusal(node, f"{shown} of integers {detail}")
+
+
+def check_rounding(node: QASMNode) -> None:
+    """Refuse an expression that has no value for a negative quotient of integers.
+
+    :raises InputError: naming the line
+    """
+    from openqasm3 import ast
+
+    if not isinstance(node, ast.BinaryExpression):
+        return
+    if node.op.name == "/":
+        above, below = integer(node.lhs), integer(node.rhs)
+        if above is not None and below is not None and value(node) is None:
+            detail = (
+                "OpenQASM 3 leaves its rounding open: divide by a float, as in 1/2.0"
+            )
+            raise refusal(node, f"{above}/{below} of integers: {detail}")
+    for one in (node.lhs, node.rhs):
+        check_rounding(one)
 
 
 def _is_integer(node: Expression, integers: set[str]) -> bool:

@@ -345,7 +345,11 @@ class _Check:
                 if not all(one.is_register for one in both):
                     why = "++ joins registers: write a slice of one, as in q[0:0]"
                     raise refusal(node, why)
-                return _Operand((*both[0].bits, *both[1].bits), True)
+                joined = (*both[0].bits, *both[1].bits)
+                if len({*joined}) < len(joined):
+                    why = f"++: a {kind} is there twice: use different ones"
+                    raise refusal(node, why)
+                return _Operand(joined, True)
         raise refusal(node, f"expected a {kind}")
 
     def _named(self, name: str, kind: str, node: QASMNode) -> _Operand:
@@ -604,6 +608,8 @@ def _indexed(operand: _Operand, index: IndexElement, node: QASMNode) -> _Operand
         bits = [_bit(operand, one, node) for one in index.values]
         if not bits:
             raise refusal(node, "a set of indices has at least one")
+        if len({*bits}) < len(bits):
+            raise refusal(node, "an index is there twice: use different ones")
         return _Operand(bits, True)
     if len(index) != 1:
         raise refusal(node, "a register has one index: for several, write q[{0, 1}]")

@@ -7,10 +7,9 @@ an index, is written out, and a branch whose condition is known is replaced by i
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar, cast
 
-from sf_quantum.errors import InputError
 from sf_quantum.service.device.emulator.circuit import MAX_STEPS
 from sf_quantum.service.device.emulator.expressions import (
     ARITHMETIC,
@@ -21,10 +20,18 @@ from sf_quantum.service.device.emulator.expressions import (
     loop_values,
     value,
 )
-from sf_quantum.service.device.emulator.syntax import nodes, refusal, statements
+from sf_quantum.service.device.emulator.syntax import blocks, nodes, refusal
 
 if TYPE_CHECKING:
-    from openqasm3.ast import ClassicalType, Expression, ForInLoop, QASMNode
+    from openqasm3.ast import (
+        Box,
+        ClassicalType,
+        Expression,
+        ForInLoop,
+        Identifier,
+        QASMNode,
+        QuantumStatement,
+    )
 
 T = TypeVar("T", bound="QASMNode")
 # Of integers without a size.
@@ -41,6 +48,7 @@ class Unrolling:
 
     def __init__(self) -> None:
         self._steps = 0
+        self._depth = 0
 
     def unrolled(self, given: Sequence[T]) -> list[T]:
         """Return statements in which such loops are written out.
@@ -51,11 +59,13 @@ class Unrolling:
 
         written: list[T] = []
         for statement in given:
-            if isinstance(statement, ast.ForInLoop) and _needs_values(statement):
-                written += cast("list[T]", self._written_out(statement))
-                continue
+            if isinstance(statement, ast.ForInLoop):
+                self._check_length(steps([statement]), statement)
+                if _needs_values(statement):
+                    written += cast("list[T]", self._written_out(statement))
+                    continue
             if (block := _known_branch(statement)) is not None:
-                written += cast("list[T]", self.unrolled(block))
+                written += cast("list[T]", _scope(self.unrolled(block)))
                 continue
             for name in ("if_block", "else_block", "block"):
                 if block := getattr(statement, name, None):
@@ -63,6 +73,8 @@ class Unrolling:
             if isinstance(statement, ast.Box | ast.QuantumGateDefinition):
                 statement.body = self.unrolled(statement.body)
             written.append(statement)
+            if self._depth:
+                self._count(_width(statement), statement)
         return written
 
     def _written_out(self, loop: ForInLoop) -> list[QASMNode]:
@@ -73,18 +85,90 @@ class Unrolling:
                 loop, "the range of a loop is of whole numbers that are known"
             )
         written: list[QASMNode] = []
+        self._depth += 1
         for number in numbers:
-            self._steps += 1 + len(loop.block)
-            if self._steps > MAX_STEPS:
-                raise InputError(too_many_steps(MAX_STEPS))
             replacement = literal(number, loop)
             setattr(replacement, ROOM, check_fits(loop, loop.type, number))
             once = [
                 cast("QASMNode", _with(statement, loop.identifier.name, replacement))
                 for statement in loop.block
             ]
-            written += self.unrolled(once)
+            made = self.unrolled(once)
+            self._count(0 if made else 1, loop)
+            written += _scope(made)
+        self._depth -= 1
         return written
+
+    def _count(self, more: int, statement: QASMNode) -> None:
+        self._steps += more
+        self._check_length(0, statement)
+
+    def _check_length(self, more: int, statement: QASMNode) -> None:
+        if self._steps + more > MAX_STEPS:
+            raise refusal(statement, too_many_steps(MAX_STEPS))
+
+
+def _width(statement: QASMNode) -> int:
+    """Return how many indices the longest set of a statement has, and 1 without one."""
+    from openqasm3 import ast
+
+    sets = (
+        len(one.values)
+        for one in nodes(statement, within=False)
+        if isinstance(one, ast.DiscreteSet)
+    )
+    return max(1, *sets, 0)
+
+
+def steps(
+    block: Sequence[QASMNode],
+    of: Callable[[QASMNode], int] = _width,
+    variables: frozenset[str] = frozenset(),
+) -> int:
+    """Return how many steps a block has at least.
+
+    A branch that depends on the variable of a loop counts as nothing, as it may not be
+    taken, and an empty round of a loop as one.
+
+    :param of: tells how many steps a statement has that is none of these
+    :param variables: of the loops around the block
+    """
+    from openqasm3 import ast
+
+    total = 0
+    for statement in block:
+        inner = variables
+        if isinstance(statement, ast.ForInLoop):
+            inner = variables | {statement.identifier.name}
+        within = sum(steps(one, of, inner) for one in blocks(statement))
+        match statement:
+            case ast.ForInLoop():
+                numbers = loop_values(statement.set_declaration)
+                rounds = 1 if numbers is None else _length(numbers)
+                total += rounds * max(1, within)
+            case ast.Box():
+                total += within
+            case ast.BranchingStatement():
+                names = {
+                    one.name
+                    for one in nodes(statement, within=False)
+                    if isinstance(one, ast.Identifier)
+                }
+                is_open = value(statement.condition) is None and names.isdisjoint(
+                    variables
+                )
+                total += within if is_open else 0
+            case _:
+                total += of(statement)
+    return total
+
+
+def _length(numbers: Sequence[int]) -> int:
+    """Return the length of a sequence, also of a range that ``len()`` is too small for."""
+    if isinstance(numbers, range):
+        first, last, step = numbers.start, numbers.stop, numbers.step
+        return max(0, (last - first + step - (1 if step > 0 else -1)) // step)
+    return len(numbers)
 
 
 def _known_branch(statement: QASMNode) -> Sequence[QASMNode] | None:
@@ -95,17 +179,18 @@ def _known_branch(statement: QASMNode) -> Sequence[QASMNode] | None:
         return None
     if not isinstance(known := value(statement.condition), bool):
         return None
-    block = statement.if_block if known else statement.else_block
-    # The names that it declares are its own.
-    is_open = not any(isinstance(one, _of_scopes()) for one in statements(block))
-    return block if is_open else None
+    return statement.if_block if known else statement.else_block
 
 
-def _of_scopes() -> tuple[type[QASMNode], ...]:
-    """Return the statements that may declare a name in a block, or leave a loop."""
+def _scope(block: list[T]) -> list[T] | list[Box]:
+    """Put statements that declare names of their own into a scope, which a box is."""
     from openqasm3 import ast
 
-    return (ast.AliasStatement, ast.BreakStatement, ast.ContinueStatement)
+    if not any(isinstance(one, ast.AliasStatement) for one in block):
+        return block
+    box = ast.Box(None, cast("list[QuantumStatement]", block))
+    box.span = block[0].span
+    return [box]
 
 
 def _needs_values(loop: ForInLoop) -> bool:
@@ -113,9 +198,6 @@ def _needs_values(loop: ForInLoop) -> bool:
     from openqasm3 import ast
 
     name = loop.identifier.name
-    within = [*statements(loop.block)]
-    if any(isinstance(one, _of_scopes()) for one in within):
-        return False
     if isinstance(loop.type, ast.UintType) or getattr(loop.type, "size", None):
         return True  # whose sums are checked
     for node in nodes(loop):
@@ -153,6 +235,8 @@ def _with(node: Value, name: str, number: Expression) -> Value:
         return [_with(one, name, number) for one in node]
     if isinstance(node, ast.Identifier):
         return number if node.name == name else node
+    if (used := _uses(node)) is not None and used.name == name:
+        raise refusal(used, f"{name} is the variable of a loop: use another name")
     if not isinstance(node, ast.QASMNode):
         return node
     kept = {"identifier", "name", "span"}
@@ -165,20 +249,23 @@ def _with(node: Value, name: str, number: Expression) -> Value:
     return made
 
 
-def check_values(loop: ForInLoop) -> None:
-    """Refuse a loop over numbers that its variable's type would change."""
+def _uses(node: Value) -> Identifier | None:
+    """Return the name of a register, gate or function that a node has."""
     from openqasm3 import ast
 
-    told = loop.set_declaration
-    if isinstance(told, ast.DiscreteSet):
-        ends = [*told.values]
-    elif isinstance(told, ast.RangeDefinition):
-        ends = [end for end in (told.start, told.end) if end is not None]
-    else:
-        return
-    for whole in map(integer, ends):
-        if whole is not None:
-            check_fits(loop, loop.type, whole)
+    if isinstance(node, ast.IndexedIdentifier | ast.QuantumGate | ast.FunctionCall):
+        return node.name
+    return node.target if isinstance(node, ast.AliasStatement) else None
+
+
+def check_values(loop: ForInLoop) -> None:
+    """Refuse a loop over numbers that its variable's type would change."""
+    numbers = loop_values(loop.set_declaration) or ()
+    ends = (
+        (numbers[0], numbers[-1]) if isinstance(numbers, range) and numbers else numbers
+    )
+    for number in ends:
+        check_fits(loop, loop.type, number)
 
 
 def check_fits(statement: QASMNode, type_: ClassicalType, number: int) -> range:
@@ -192,6 +279,8 @@ def check_fits(statement: QASMNode, type_: ClassicalType, number: int) -> range:
     bits = _BITS if size is None else integer(size)
     if bits is None or not isinstance(type_, ast.IntType | ast.UintType):
         raise refusal(statement, "whole numbers are int or uint, of a literal size")
+    if not 1 <= bits <= _BITS:
+        raise refusal(statement, f"whole numbers have 1 to {_BITS} bits, not {bits}")
     signed = isinstance(type_, ast.IntType)
     least, most = (
         (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if signed else (0, 2**bits - 1)

@@ -411,8 +411,7 @@ class _Flattening:
         place: Mapping[Qubit, int],
     ) -> None:
         values, variable, body = operation.params
-        for value in values:
-            self._count(1)
+        for value in values if body.data else ():
             once = body
             if variable is not None and variable in body.parameters:
                 once = body.assign_parameters({variable: value})

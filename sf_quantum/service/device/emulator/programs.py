@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Container, Iterator, Mapping
+from collections import ChainMap
+from collections.abc import Container, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from sf_quantum.errors import InputError
@@ -20,6 +22,7 @@ from sf_quantum.service.device.emulator.expressions import (
     ROOM,
     Value,
     check_division,
+    check_rounding,
     fold,
     integer,
     literal,
@@ -29,12 +32,19 @@ from sf_quantum.service.device.emulator.loops import (
     Unrolling,
     check_fits,
     check_values,
+    steps,
     too_many_steps,
 )
-from sf_quantum.service.device.emulator.syntax import nodes, refusal, statements
+from sf_quantum.service.device.emulator.syntax import (
+    blocks,
+    nodes,
+    refusal,
+    statements,
+)
 
 if TYPE_CHECKING:
     from openqasm3.ast import (
+        AliasStatement,
         BinaryExpression,
         ConstantDeclaration,
         Expression,
@@ -67,24 +77,11 @@ def prepare(program: Program, own: Container[str]) -> None:
     language.check_statements(program)
     _replace_constants(program)
     program.statements = Unrolling().unrolled(program.statements)
-    registers = _Registers()
     definitions = _Definitions()
-    steps = 0
-    for statement in statements(program.statements):
-        registers.visit(statement)
-        if isinstance(statement, ast.QuantumGateDefinition):
-            definitions.add(statement)
-        elif operands := _operands(statement):
-            width = max(registers.qubits(operand) for operand in operands)
-            steps += width * definitions.steps(statement)
-        if steps > MAX_STEPS:
-            raise InputError(too_many_steps(MAX_STEPS))
-    integers = _loop_variables(program)
+    _bound(program.statements, _Registers(), definitions)
+    _check_divisions(program.statements, set())
     for node in nodes(program):
-        if isinstance(node, ast.BinaryExpression):
-            check_division(node, integers)
-            registers.compare_bits(node)
-        elif isinstance(node, ast.QuantumGate):
+        if isinstance(node, ast.QuantumGate):
             definitions.check_name(node, own)
             definitions.check_phase(node)
             definitions.check_power(node)
@@ -97,6 +94,35 @@ def prepare(program: Program, own: Container[str]) -> None:
             _check_controlled(node)
     fold(program)
     language.check(program)
+
+
+def _bound(
+    block: Sequence[QASMNode],
+    registers: _Registers,
+    definitions: _Definitions,
+    steps: int = 0,
+) -> int:
+    """Visit the statements of a block in its scope, and count their steps.
+
+    :param steps: those before
+    :returns: these, and those of the block
+    :raises InputError: naming the line, if there are too many, or an operand cannot be
+    """
+    from openqasm3 import ast
+
+    for statement in block:
+        registers.visit(statement)
+        if isinstance(statement, ast.QuantumGateDefinition):
+            definitions.add(statement)
+        elif operands := _operands(statement):
+            width = max(registers.qubits(operand) for operand in operands)
+            steps += width * definitions.steps(statement)
+        if steps > MAX_STEPS:
+            raise InputError(too_many_steps(MAX_STEPS))
+        for inner in blocks(statement):
+            with registers.scope():
+                steps = _bound(inner, registers, definitions, steps)
+    return steps
 
 
 def check_size(qubits: int, bits: int, most: int = MAX_QUBITS) -> None:
@@ -182,12 +208,14 @@ def _constant(statement: ConstantDeclaration) -> Expression:
     is_number = given is not None and not isinstance(given, bool)
     if isinstance(statement.type, ast.IntType | ast.UintType):
         if not isinstance(given, int) or not is_number:
+            check_rounding(statement.init_expression)
             raise refusal(statement, "expected a whole number as the constant")
         room = check_fits(statement, statement.type, given)
     elif isinstance(statement.type, ast.FloatType):
         if statement.type.size is not None and integer(statement.type.size) != 64:
             raise refusal(statement, "only float and float[64] are supported")
         if given is None or not is_number:
+            check_rounding(statement.init_expression)
             raise refusal(statement, "expected a number as the constant")
         # An integer of a text may be larger than any float.
         given = float(given) if abs(given) <= _MOST_FLOAT else math.inf
@@ -200,16 +228,25 @@ def _constant(statement: ConstantDeclaration) -> Expression:
     return made
 
 
-def _loop_variables(program: Program) -> set[str]:
-    """Return the names of the variables of loops, whose values fit their types."""
+def _check_divisions(block: Sequence[QASMNode], integers: set[str]) -> None:
+    """Refuse divisions of integers, and loops over numbers that their types would change.
+
+    :param integers: the variables of the loops around a block
+    """
     from openqasm3 import ast
 
-    names: set[str] = set()
-    for statement in statements(program.statements):
+    for statement in block:
+        inner = integers
         if isinstance(statement, ast.ForInLoop):
             check_values(statement)
-            names.add(statement.identifier.name)
-    return names
+            inner = integers | {statement.identifier.name}
+        elif isinstance(statement, ast.QuantumGateDefinition):
+            _check_divisions(statement.body, set())
+        for node in nodes(statement, within=False):
+            if isinstance(node, ast.BinaryExpression):
+                check_division(node, integers)
+        for one in blocks(statement):
+            _check_divisions(one, inner)
 
 
 class _Registers:
@@ -217,8 +254,9 @@ class _Registers:
 
     def __init__(self) -> None:
         # None is a single qubit or bit.
-        self._sizes: dict[str, int | None] = {}
+        self._sizes: ChainMap[str, int | None] = ChainMap()
         self._total = {"qubit": 0, "bit": 0}
+        self._aliased = 0
 
     def visit(self, statement: QASMNode) -> None:
         """Note what a statement declares, and list the indices of its slices."""
@@ -229,32 +267,47 @@ class _Registers:
                 self._declare("qubit", statement.qubit.name, statement)
             case ast.ClassicalDeclaration():
                 self._declare("bit", statement.identifier.name, statement)
-        for node in nodes(statement, within=False):
+        within = [*nodes(statement, within=False)]
+        for node in within:
             if isinstance(node, ast.IndexedIdentifier | ast.IndexExpression):
                 self._list_indices(node)
+        for node in within:
+            if isinstance(node, ast.BinaryExpression):
+                self._compare_bits(node)
         if isinstance(statement, ast.AliasStatement):
-            self._sizes[statement.target.name] = self._size(statement.value)
+            self._alias(statement)
+
+    @contextmanager
+    def scope(self) -> Iterator[None]:
+        """Forget afterwards what is declared in a block."""
+        self._sizes = self._sizes.new_child()
+        yield
+        self._sizes = self._sizes.parents
+
+    def _alias(self, statement: AliasStatement) -> None:
+        size = self._size(statement.value)
+        self._aliased += size or 1
+        if self._aliased > MAX_STEPS:
+            why = f"aliases of more than {MAX_STEPS:,} qubits and bits in all"
+            raise refusal(statement, why)
+        self._sizes[statement.target.name] = size
 
     def qubits(self, operand: QASMNode) -> int:
         """Return the number of qubits of an operand; 1 if it is not known."""
         return self._size(operand) or 1
 
-    def compare_bits(self, node: BinaryExpression) -> None:
+    def _compare_bits(self, node: BinaryExpression) -> None:
         """Compare a bit with false or true, where it is compared with 0 or 1."""
-        from openqasm3 import ast
-
         if node.op.name not in ("==", "!="):
             return
         for bit, number, side in (
             (node.lhs, node.rhs, "rhs"),
             (node.rhs, node.lhs, "lhs"),
         ):
-            if isinstance(number, ast.IntegerLiteral) and self._is_bit(bit):
-                if number.value not in (0, 1):
-                    raise refusal(node, f"a bit is 0 or 1, and never {number.value}")
-                value = ast.BooleanLiteral(bool(number.value))
-                value.span = number.span
-                setattr(node, side, value)
+            if (whole := integer(number)) is not None and self._is_bit(bit):
+                if whole not in (0, 1):
+                    raise refusal(node, f"a bit is 0 or 1, and never {whole}")
+                setattr(node, side, literal(bool(whole), number))
 
     def _is_bit(self, node: Expression) -> bool:
         from openqasm3 import ast
@@ -358,9 +411,9 @@ class _Definitions:
             if names.count(name) > 1:
                 raise refusal(definition, f"{name} is there twice: use another name")
         _order_angles(definition, len(self._steps))
-        inner = [self._steps.get(_called(one), 1) for one in definition.body]
         name = definition.name.name
-        self._steps[name] = min(1 + sum(inner), MAX_STEPS + 1)
+        inner = steps(definition.body, self.steps)
+        self._steps[name] = min(1 + inner, MAX_STEPS + 1)
         used = {
             one.name.name
             for one in statements(definition.body)

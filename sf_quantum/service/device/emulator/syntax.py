@@ -18,14 +18,20 @@ def refusal(node: QASMNode, why: str) -> InputError:
 
 def statements(program: Sequence[QASMNode]) -> Iterator[QASMNode]:
     """Yield statements, and those within them but for the gates of a definition."""
-    from openqasm3 import ast
-
     for statement in program:
         yield statement
-        for block in ("if_block", "else_block", "block"):
-            yield from statements(getattr(statement, block, ()))
-        if isinstance(statement, ast.Box):
-            yield from statements(statement.body)
+        for block in blocks(statement):
+            yield from statements(block)
+
+
+def blocks(statement: QASMNode) -> Iterator[Sequence[QASMNode]]:
+    """Yield the blocks of a statement, each of which is a scope of its own."""
+    from openqasm3 import ast
+
+    for block in ("if_block", "else_block", "block"):
+        yield getattr(statement, block, ())
+    if isinstance(statement, ast.Box):
+        yield statement.body
 
 
 def nodes(node: QASMNode, *, within: bool = True) -> Iterator[QASMNode]:
