@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 from pathlib import Path
 
 import pytest
@@ -80,6 +81,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
+@pytest.mark.skipif(
+    not (shutil.which("node") or shutil.which("nodejs")),
+    reason="the engine runs JavaScript with node, which is not installed",
+)
 @pytest.mark.parametrize("seed", range(24))
 def test_the_check_refuses_what_the_engine_fails_on(seed: int) -> None:
     rng = random.Random(seed)
