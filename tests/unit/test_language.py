@@ -368,6 +368,8 @@ REFUSED = {
     "if (c[0] && c[1]) x q[0];": "a condition is",
     "if (c[0] == c[1]) x q[0];": "a condition is",
     "if (q == 1) x q[0];": "a condition is",
+    "if (foo(1) == 1) x q[0];": "a condition is",
+    "for int i in [0:1] { if (foo(1) == i) x q[i]; }": "a condition is",
     "if (int(c) == 1) x q[0];": "a condition is",
     "delay[100] q;": "expected a duration",
     "delay[-1ns] q;": "expected a duration",

@@ -312,8 +312,9 @@ class _Registers:
     def _is_bit(self, node: Expression) -> bool:
         from openqasm3 import ast
 
-        name = getattr(node, "name", None) or getattr(node, "collection", None)
-        known = isinstance(node, ast.IndexExpression) or name in self._sizes
+        if isinstance(node, ast.Identifier) and node.name not in self._sizes:
+            return False
+        known = isinstance(node, ast.Identifier | ast.IndexExpression)
         return known and self._size(node) is None
 
     def _declare(self, kind: str, name: str, statement: QASMNode) -> None:
