@@ -693,3 +693,28 @@ def test_what_a_type_has_no_room_for_is_refused(seed: int) -> None:
         (group,) = batch(program).groups
         (found,) = (one.operation.params[0] for one in next(group.bound()).data[:1])
         assert float(found) == pytest.approx(known * 0.1)
+
+
+GATE = "gate g(a) r { rx(a) r; }"
+
+
+@pytest.mark.parametrize(
+    ("statements", "expected"),
+    [
+        (
+            "gate l(b) r { pow(2) @ g(b) r; } l(pi) q[0];",
+            "pow of this gate needs angles that are numbers",
+        ),
+        (
+            "gate k(b) r, s { ctrl @ g(b) r, s; } inv @ k(pi) q[0], q[1];",
+            "is not supported: write pow(-1)",
+        ),
+    ],
+)
+def test_gates_of_ones_own_are_refused_in_our_words(
+    statements: str, expected: str
+) -> None:
+    with pytest.raises(InputError) as it:
+        batch(f"{HEAD} {GATE} qubit[2] q; {statements} bit c = measure q[0];")
+    assert expected in str(it.value)
+    assert is_ours(str(it.value))

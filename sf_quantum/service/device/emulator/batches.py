@@ -20,6 +20,7 @@ from sf_quantum.service.device.emulator.openqasm import (
     check_angles,
     flat,
 )
+from sf_quantum.service.device.emulator.programs import ANGLE_OF_A_GATE
 from sf_quantum.service.device.emulator.templates import HOLE, template_of
 from sf_quantum.text import described
 
@@ -112,9 +113,18 @@ def _with_values(
     columns = {f"{HOLE}{n}": each for n, each in enumerate(zip(*angles, strict=True))}
     names = {one.name: one for one in template.parameters}
     if missing := names.keys() - columns.keys():
-        raise InputError(f"parameter {min(missing)} has no value: bind the parameters")
+        raise InputError(_without_value(min(missing)))
     values = {one: columns[name] for name, one in names.items()}
     return _checked(Group(template, values, numbers))
+
+
+def _without_value(name: str) -> str:
+    if ANGLE_OF_A_GATE.fullmatch(name):
+        return (
+            "inv of a gate whose angle is that of a gate that it controls is not "
+            "supported: write pow(-1)"
+        )
+    return f"parameter {name} has no value: bind the parameters"
 
 
 def _alone(
@@ -123,9 +133,7 @@ def _alone(
     try:
         circuit = flat(text, architecture)
         for parameter in circuit.parameters:
-            raise InputError(
-                f"parameter {parameter.name} has no value: bind the parameters"
-            )
+            raise InputError(_without_value(parameter.name))
     except InputError as error:
         raise InputError(f"{where}{error}") from error
     return Group(circuit, {}, [number])

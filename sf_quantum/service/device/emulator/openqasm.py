@@ -256,14 +256,23 @@ def _told(error: BaseException) -> str:
     if (token := getattr(reason, "offendingToken", None)) is not None:
         return f"line {token.line}: unexpected {one_line(token.text)[:40]!r}"
     # the converter forgets it where Qiskit refuses a gate
-    line, trace = None, error.__traceback__
+    line, powers, trace = None, False, error.__traceback__
     while trace is not None:
-        span = getattr(trace.tb_frame.f_locals.get("node"), "span", None)
+        node = trace.tb_frame.f_locals.get("node")
+        span = getattr(node, "span", None)
         line, trace = span.start_line if span else line, trace.tb_next
+        modifiers = getattr(node, "modifiers", ())
+        powers = powers or any(one.modifier.name == "pow" for one in modifiers)
     where = f"line {line}: " if line else ""
     # An error of Python says nothing about the text.
-    is_said = bool(message) and hasattr(error, "message")
-    return f"{where}{message[:200] if is_said else 'this is not read as a circuit'}"
+    if bool(message) and hasattr(error, "message"):
+        return f"{where}{message[:200]}"
+    if powers:
+        why = (
+            "pow of this gate needs angles that are numbers: write the gate repeatedly"
+        )
+        return f"{where}{why}"
+    return f"{where}this is not read as a circuit"
 
 
 # from a circuit to one of the gates that a device and Aer have

@@ -8,6 +8,7 @@ converted, and what the converter would get wrong is written in another way or r
 from __future__ import annotations
 
 import math
+import re
 import sys
 from collections import ChainMap
 from collections.abc import Container, Iterator, Mapping, Sequence
@@ -494,6 +495,10 @@ def _operands(statement: QASMNode) -> list[QASMNode]:
     measure = getattr(statement, "measure", None)
     told = getattr(measure, "qubit", None) or getattr(statement, "qubits", None)
     return told if isinstance(told, list) else [told] if told else []
+
+
+#: a name by which an angle of a gate is ordered
+ANGLE_OF_A_GATE = re.compile(r"angle\d+_\d{6}")
 
 
 def _order_angles(definition: QuantumGateDefinition, number: int) -> None:
