@@ -217,6 +217,10 @@ RUN = {
     "bit d = measure q[0]; bit[2] e; e = measure q[1:2];": "0000000",
 }
 REFUSED = {
+    # sizes
+    "const uint[4] n = 1; rx(-n * 0.1) q[0];": "-1 does not fit uint[4]",
+    "const int[4] n = -8; rx(-n * 0.1) q[0];": "8 does not fit int[4]",
+    "for uint[2] i in [0:3] { rx((i + 3) * 0.1) q[0]; }": "4 does not fit uint[2]",
     # statements
     "break;": "break",
     "for int i in [0:1] { break; }": "break is not",

@@ -92,7 +92,9 @@ def value(node: QASMNode | None) -> Number | None:
         case ast.Identifier():
             return CONSTANTS.get(node.name)
         case ast.UnaryExpression():
-            return _unary(node.op.name, value(node.expression))
+            found = _unary(node.op.name, value(node.expression))
+            _check_room(node, found)
+            return found
         case ast.BinaryExpression():
             left, right = value(node.lhs), value(node.rhs)
             if left is None or right is None:
