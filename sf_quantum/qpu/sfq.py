@@ -646,7 +646,8 @@ class SfqQpu(Qpu):
         """
         key, number = str(job["idempotency_key"]), 1
         while True:
-            response = self.service.send("POST", _SUBMISSIONS, job, retry=True)
+            # without a wait, after which nobody knew whether a lost service had the job
+            response = self.service.send("POST", "/v1/jobs", job, retry=True)
             submitted = response.json()
             state = self.service.text(submitted, "state")
             if response.status == 201 or state not in ("Failed", "Cancelled"):

@@ -184,7 +184,9 @@ class Project:
     def events(self) -> list[Event]:
         """The last run's journal."""
         path = journal.newest(self.folder / journal.DIRECTORY)
-        return journal.read(path) if path else []
+        # before its first line, it is not yet known for a journal
+        begun = path is not None and b"\n" in path.read_bytes()
+        return journal.read(path) if path and begun else []
 
     def jobs(self, step: str, status: str) -> list[Event]:
         """The journal's entries of a step that came to a status."""
