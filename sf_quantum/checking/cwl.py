@@ -167,7 +167,7 @@ class Process:
     runs: dict[tuple[str, KeyPath], Position] = field(default_factory=dict)
     faulty: set[tuple[str, KeyPath]] = field(default_factory=set)
     unseen: set[str] = field(default_factory=set)
-    # by file: many steps may run the same tool
+    # Tools are kept by their file, since many steps may run the same one.
     _documents: dict[Path, Document] = field(default_factory=dict)
 
     @property

@@ -318,7 +318,7 @@ class Workflow:
             f"/{name}"
             for name, entry in process.inputs.items()
             if given.get(name) is None and f"/{name}" not in bound
-            # that it is missing where it is needed is said of the file of inputs
+            # The file of inputs is told that it is missing where it is needed.
             and types.is_optional(entry.body) and "default" not in mapping(entry.body)
         }
         needed = {

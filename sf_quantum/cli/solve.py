@@ -34,7 +34,7 @@ AUTO = "auto"
 # the sampler whose circuits a QPU may take
 CIRCUITS = "qaoa"
 CLASSICAL = "neal"
-# of the client that knows when jobs start and how long they run
+# The client's logger tells when jobs start and how long they run.
 LOGGER = "sf_quantum.qpu.sfq"
 
 

@@ -26,7 +26,7 @@ from sf_quantum import backoff
 from sf_quantum.files import JSON
 
 COMMAND_SECONDS = 30.0
-# of a command that csh could not read: quotes, a newline, and what it or printf expands
+# Characters that csh could not read, or that it or printf expands, are escaped.
 _ESCAPED = re.compile(r"""['"!$`\\%\n]""")
 # Linux limits each argument of a program to 128 KiB (MAX_ARG_STRLEN, execve(2))
 _ARGUMENT_BYTES = 131_000

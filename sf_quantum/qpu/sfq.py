@@ -646,7 +646,7 @@ class SfqQpu(Qpu):
         """
         key, number = str(job["idempotency_key"]), 1
         while True:
-            # without a wait, after which nobody knew whether a lost service had the job
+            # A wait would leave open whether a service that is lost has the job.
             response = self.service.send("POST", "/v1/jobs", job, retry=True)
             submitted = response.json()
             state = self.service.text(submitted, "state")

@@ -396,15 +396,13 @@ def _interrupt() -> None:
     task, waits for it, and only then raises ``KeyboardInterrupt``: jobs that are being
     submitted would be forgotten.
     """
-    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
-        os.kill(os.getpid(), signal.SIGINT)
-        return
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    for task in asyncio.all_tasks():
-        if getattr(task.get_coro(), "__name__", "") == _MAIN:
-            task.add_done_callback(lambda _: os.kill(os.getpid(), signal.SIGINT))
-            task.cancel()
-            return
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        for task in asyncio.all_tasks():
+            if getattr(task.get_coro(), "__name__", "") == _MAIN:
+                task.add_done_callback(lambda _: os.kill(os.getpid(), signal.SIGINT))
+                task.cancel()
+                return
     os.kill(os.getpid(), signal.SIGINT)
 
 

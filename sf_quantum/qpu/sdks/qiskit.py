@@ -65,7 +65,7 @@ STANDARD = """x y z h s sdg t tdg sx rx ry rz p u cx cy cz cp crx cry crz ch swa
 _STANDARD_GATES = "qiskit.circuit.library.standard_gates."
 _PLAIN = ("measure", "reset", "barrier", "delay")
 _BLOCKS = {IfElseOp: "if_else", ForLoopOp: "for_loop", BoxOp: "box"}
-# of a range whose values are written out; a circuit has at most as many gates
+# A range has at most as many values as a circuit has gates if they are written out.
 MOST_VALUES = 100_000
 _UNSUPPORTED = {
     "break_loop": "loops run to their end here: write what they do before it",

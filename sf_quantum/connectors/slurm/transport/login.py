@@ -286,7 +286,7 @@ class LoginNode:
         """End the shell and remove the spool."""
         # the shell may be waiting for marks
         stop = f": >{shlex.quote(self.spool)}/stop"
-        # in the background, where it goes on if the shell is killed meanwhile
+        # The removal goes on in the background if the shell is killed meanwhile.
         background = "(remove) </dev/null >/dev/null 2>&1 & wait $!"
         await self._finish(f"trap - EXIT; {background}", stop)
 
