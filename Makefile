@@ -14,8 +14,9 @@ run: $(VENV)/installed-run
 test: $(VENV)/installed
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pytest -n auto --dist worksteal $(TESTS)
 
-# unit tests and those of Slurm on Debian 13, installed in a folder of the cache; as root
-RELEASE := trixie
+# Unit tests and those of Slurm on another release of Debian, which is installed in a folder of
+# the cache, as root: Debian 13, or on Debian 13 Debian 12.
+RELEASE := other
 test-release: TESTS := tests/unit tests/integration/test_slurm*.py
 test-release:
 	@$(PYTHON) -m tests.debian $(RELEASE) make test TESTS='$(TESTS)'

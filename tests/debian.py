@@ -1,5 +1,6 @@
 """Another release of Debian on this machine: ``python3 -m tests.debian trixie make test``.
 
+``other`` stands for trixie (Debian 13), or for bookworm (Debian 12) where trixie runs.
 The release is installed once, in a folder of the user's cache. A command runs in it with
 this clone as ``/sf_quantum``, and with a virtual environment of its own. Mounts are seen by
 the command and its children alone, and are gone with the last of them.
@@ -9,15 +10,19 @@ from __future__ import annotations
 
 import fcntl
 import os
+import platform
 import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from subprocess import DEVNULL
 
 CLONE = Path(__file__).resolve().parent.parent
 #: where commands see the clone
 INSIDE = "/sf_quantum"
+#: stands for a release that this machine does not run
+OTHER = "other"
 _NEEDED = ("debootstrap", "unshare", "chroot", "mount")
 # Before there are packages: a root that is cut short is made anew, so dpkg need not wait for
 # the disk after each file, and what packages only recommend is half of all.
@@ -27,8 +32,9 @@ _SETTINGS = {
     # no package starts a service, since the machine's own may run
     "usr/sbin/policy-rc.d": "#!/bin/sh\nexit 101\n",
 }
-# The mounts of a root, whose folder is $1, with the clone $2. Its /dev has the few devices
-# that programs need: who removes the root can harm no other.
+_PIP_CACHE = "/var/cache/pip"
+# The mounts of a root, whose folder is $1, with the clone $2 and pip's cache $3. Its /dev has
+# the few devices that programs need: who removes the root can harm no other.
 _MOUNTS = f"""
 set -e
 root=$1 clone=$2
@@ -55,7 +61,10 @@ done
 mkdir -p "$root{INSIDE}" "$root/opt/sf_quantum" "$clone/.venv"
 mount --bind "$clone" "$root{INSIDE}"
 mount --bind "$root/opt/sf_quantum" "$root{INSIDE}/.venv"
-shift 2
+# many packages are the same for each Python
+mkdir -p "$3" "$root{_PIP_CACHE}"
+mount --bind "$3" "$root{_PIP_CACHE}"
+shift 3
 exec chroot "$root" /bin/sh -ec 'cd {INSIDE}; exec "$@"' sh "$@"
 """
 
@@ -75,15 +84,24 @@ def run(release: str, *command: str) -> int:
     if lacking := [name for name in _NEEDED if shutil.which(name) is None]:
         packages = "debootstrap mount util-linux"
         raise DebianError(f"{lacking[0]} is not installed (apt-get install {packages})")
-    root = _installed(release)
+    if subprocess.run(["unshare", "--mount", "true"], stderr=DEVNULL).returncode:
+        raise DebianError("another release of Debian needs mounts, which fail here")
+    root = _installed(_other() if release == OTHER else release)
     # a terminal's signals reach the command itself
     return subprocess.run(entering(root, command), env=_environment()).returncode
 
 
+def _other() -> str:
+    try:
+        codename = platform.freedesktop_os_release().get("VERSION_CODENAME")
+    except OSError:
+        codename = None
+    return "bookworm" if codename == "trixie" else "trixie"
+
+
 def _installed(release: str) -> Path:
     """Return the folder of a release, complete with what the tests need."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    root = cache / "sf_quantum" / release
+    root = _cache() / "sf_quantum" / release
     root.parent.mkdir(parents=True, exist_ok=True)
     with open(root.with_suffix(".lock"), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -91,6 +109,10 @@ def _installed(release: str) -> Path:
             _bootstrap(release, root)
         _check(entering(root, [".ci/install"]), f"{root}: packages are missing")
     return root
+
+
+def _cache() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
 
 
 def _bootstrap(release: str, root: Path) -> None:
@@ -136,7 +158,7 @@ def _mirror() -> list[str]:
 def entering(root: Path, command: Sequence[str]) -> list[str]:
     """Return the words that run a command in a root."""
     words = ["unshare", "--mount", "--propagation", "private", "sh", "-c", _MOUNTS]
-    return [*words, "sh", str(root), str(CLONE), *command]
+    return [*words, "sh", str(root), str(CLONE), str(_cache() / "pip"), *command]
 
 
 def _environment() -> dict[str, str]:
@@ -144,7 +166,7 @@ def _environment() -> dict[str, str]:
     path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
     dropped = ("VIRTUAL_ENV", "PYTHONPATH", "TMPDIR", "MAKEFLAGS", "MAKELEVEL")
     kept = {k: v for k, v in os.environ.items() if k not in dropped}
-    return {**kept, "PATH": path, "LC_ALL": "C.UTF-8"}
+    return {**kept, "PATH": path, "LC_ALL": "C.UTF-8", "PIP_CACHE_DIR": _PIP_CACHE}
 
 
 def _check(command: list[str], otherwise: str) -> None:

@@ -13,15 +13,18 @@ from tests import debian
 from tests.debian import DebianError
 
 ROOT = Path(__file__).parents[2]
+# what .ci/release runs before it knows whether a release can be installed
+_CI_PROGRAMS = "bash cat dirname grep mktemp python3 rm tail tar".split()
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty root, whose programs are this machine's."""
     if os.getuid() != 0:
         pytest.skip("mounting needs root")
     if subprocess.run(["unshare", "--mount", "true"], capture_output=True).returncode:
         pytest.skip("no mounts here")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     made = tmp_path / "root"
     for name in ("proc", "sys", "dev", "etc", "tmp"):
         (made / name).mkdir(parents=True)
@@ -65,6 +68,49 @@ def test_its_mounts_end_with_the_command(root: Path) -> None:
     shutil.rmtree(root)
     assert Path("/dev/null").exists()
     assert (ROOT / "Makefile").exists()
+
+
+def test_the_cache_of_pip_is_shared(root: Path, tmp_path: Path) -> None:
+    (tmp_path / "pip").mkdir()
+    (tmp_path / "pip/wheel").touch()
+    done = _run(root, "ls /var/cache/pip")
+    assert done.stdout == "wheel\n", done.stderr
+
+
+@pytest.mark.parametrize(
+    ("codename", "other"), [("trixie", "bookworm"), ("bookworm", "trixie")]
+)
+def test_other_is_a_release_that_is_not_here(
+    codename: str, other: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if os.getuid() != 0 or shutil.which("debootstrap") is None:
+        pytest.skip("debootstrap needs root")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(
+        "platform.freedesktop_os_release", lambda: {"VERSION_CODENAME": codename}
+    )
+    monkeypatch.setattr(debian, "_bootstrap", lambda release, root: root.mkdir())
+    # an empty root, in which no command can run
+    with pytest.raises(DebianError, match=f"{other}: packages are missing"):
+        debian.run(debian.OTHER, "true")
+
+
+def test_ci_says_why_no_other_release_is_tested(tmp_path: Path) -> None:
+    for name in _CI_PROGRAMS:
+        program = shutil.which(name)
+        assert program is not None
+        (tmp_path / name).symlink_to(program)
+    done = subprocess.run(
+        [ROOT / ".ci/release"],
+        env={"PATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    last = done.stdout.splitlines()[-1]
+    assert last.startswith("not tested on another release of Debian: ")
+    why = "debootstrap is not installed" if os.getuid() == 0 else "needs root"
+    assert why in last
 
 
 def test_a_release_that_does_not_exist_leaves_nothing(
