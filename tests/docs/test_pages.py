@@ -89,3 +89,29 @@ def test_the_example_of_a_device_is_short() -> None:
 def test_the_readme_is_short() -> None:
     lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
     assert len(lines) <= README_LINES
+
+
+# on a host that others use, a port may be that of another user's service
+FIXED_PORT = re.compile(r"--port[ =][1-9]|\bhttp://(127\.0\.0\.1|localhost):[1-9]")
+CREDENTIALS = re.compile(r"--auth|--config|token", re.IGNORECASE)
+
+
+@pytest.mark.parametrize("path", PAGES, ids=name)
+def test_no_example_uses_a_port_without_credentials(path: Path) -> None:
+    lines = [line for block in blocks(path) for line in block.text.splitlines()]
+    ports = [line for line in lines if FIXED_PORT.search(line)]
+    assert [line for line in ports if not CREDENTIALS.search(line)] == []
+
+
+def test_no_shipped_file_uses_a_port_without_credentials() -> None:
+    folders = ("deployments", "examples", "sf_quantum/templates")
+    texts = {
+        path: path.read_text(encoding="utf-8")
+        for folder in folders
+        for path in (ROOT / folder).rglob("*")
+        if path.suffix in (".yml", ".json", ".py", ".md", ".ipynb", ".sh", ".lua")
+        and ".streamflow" not in path.parts
+    }
+    ports = [path for path, text in texts.items() if FIXED_PORT.search(text)]
+    assert ROOT / "deployments" / "rest.yml" in ports
+    assert [path for path in ports if not CREDENTIALS.search(texts[path])] == []
