@@ -146,6 +146,8 @@ class SiteUnderFaults:
         self.jobs: list[Job] = []
         self.faults: Counter[str] = Counter()
         self.reservation = math.inf, math.inf
+        #: why the reservation could not be deleted, as Slurm says
+        self.not_deleted = ""
         #: when the service was down
         self.down: list[tuple[float, float]] = []
         self.refused: Counter[str] = Counter()
@@ -287,8 +289,9 @@ class SiteUnderFaults:
             for job in own:
                 # one that a killed controller has forgotten would run again in it
                 self.lab.run("scancel", job.id)
-            told = f"reservation={RESERVATION}"
-            if self.lab.run("scontrol", "delete", told).returncode == 0:
+            deleted = self.lab.run("scontrol", "delete", f"reservation={RESERVATION}")
+            self.not_deleted = deleted.stderr
+            if deleted.returncode == 0:
                 self.reservation = start, time.time()
 
     def places(self) -> tuple[int, int]:
@@ -487,6 +490,9 @@ def _about(site: SiteUnderFaults, jobs: list[Job]) -> str:
     told = [f"{len(jobs)} jobs did not run; files {site.files()}"]
     told += [site.lab.run("scontrol", "show", "job", job.id).stdout for job in jobs[:3]]
     told += [site.lab.output("scontrol", "show", "burst")]
+    if site.not_deleted:
+        told += [f"the reservation stays: {site.not_deleted}"]
+        told += [site.lab.output("squeue", "--all", "--format=%A %u %T %v %r %k")]
     return "\n".join(told)
 
 
