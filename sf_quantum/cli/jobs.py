@@ -78,9 +78,7 @@ def run(args: argparse.Namespace) -> int:
 def _list(client: ServiceClient, args: argparse.Namespace) -> int:
     listed = [*pages(client, args.limit, live=args.live)]
     jobs = [job for page in reversed(listed) for job in page]
-    # a service of an earlier version lists all
-    shown = [job for job in jobs if not (args.live and _over(job))]
-    service.print_table(_COLUMNS, shown, "no jobs", args)
+    service.print_table(_COLUMNS, jobs, "no jobs", args)
     return 0
 
 
@@ -95,7 +93,7 @@ def pages(
         path = f"{_JOBS}?{urlencode(query)}"
         page = service.objects(service.request(client, "GET", path))
         ids = {str(job["id"]) for job in page}
-        # a service of an earlier version has one page only, the latest
+        # a service that ignores the page would be asked for ever
         if ids & last:
             return
         last = ids

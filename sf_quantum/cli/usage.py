@@ -170,6 +170,5 @@ def _table(by: str, report: dict[str, JSON]) -> Iterator[str]:
 def _row(
     keys: tuple[str, ...], numbers: tuple[str, ...], row: dict[str, JSON]
 ) -> tuple[str, ...]:
-    # a service of an earlier version does not tell all of them
     names = ("-" if row.get(key) is None else str(row[key]) for key in keys)
     return (*names, *(service.format_seconds(row.get(key)) for key in numbers))

@@ -240,11 +240,7 @@ class SfqQpu(Qpu):
         send = partial(
             self.service.send, "POST", "/v1/leases", body, timeout_seconds=timeout
         )
-        response = send(expected=(409, 422, 503))
-        if response.status == 422:
-            if response.json().get("field") == "slurm_cluster":
-                del body["slurm_cluster"]  # a service of an earlier version
-            response = send(expected=(409, 503))
+        response = send(expected=(409, 503))
         if response.status >= 400:
             raise NoLease(f"{self.service.name}: {refusal(response)}")
         lease = response.json()
@@ -430,14 +426,13 @@ class SfqQpu(Qpu):
             calibration=calibration if isinstance(calibration, dict) else None,
             topology=self._topology(),
             specs=specs,
-            # services of earlier versions tell none
             native_gates=tuple(map(str, listing(device.get("native_gates")))),
         )
 
     def _topology(self) -> Topology | None:
         send = partial(self.service.send, timeout_seconds=LARGE_SECONDS)
         response = send("GET", "/v1/device/topology", expected=(404,))
-        if response.status == 404:  # none, or a service of an earlier version
+        if response.status == 404:
             return None
         told = response.json()
         shape, couplers = told.get("shape"), told.get("couplers")
@@ -496,7 +491,7 @@ class SfqQpu(Qpu):
             message = f"{self.service.name}: its answer is no list of jobs"
             raise QpuError(message) from error
         if found and tag not in found:
-            message = "lists jobs with other keys: it is of an earlier version"
+            message = "lists jobs with other keys than it was asked for"
             raise QpuError(f"{self.service.name} {message}")
         return found.get(tag)
 

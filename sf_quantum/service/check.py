@@ -1,6 +1,6 @@
 """Checks a service's configuration without starting it, and reports all findings at once.
 
-Among them are those that a start does not mind, since earlier versions took them too.
+Some of the findings do not stop a service from starting.
 """
 
 from __future__ import annotations

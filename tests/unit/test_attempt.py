@@ -1527,28 +1527,6 @@ async def test_a_batch_is_interrupted_between_its_circuits(
     assert parts == [(2, 80), (2, 80), (1, 80)]
 
 
-async def test_a_batch_that_was_cut_into_parts_of_its_shots_stays_so(
-    tmp_path: Path, vendor: Vendor
-) -> None:
-    """As earlier versions of the service did."""
-    device = CircuitsDevice(vendor)
-    async with killed(tmp_path, device) as queue:
-        lease = await queue.leases.acquire(ANN, LeaseRequest())
-        asked = Submission("circuit", ["a", "b"], {"num_reads": 80}, "key")
-        batch = (await queue.submit(ANN, lease.id, asked))[0]
-        await until_async(lambda: queue.find(ANN, batch.id).state == "Running")
-        queue.store.slice_begins(batch.number, 30).result()
-    async with service(tmp_path / "kept", device) as queue:
-        vendor.end("v1")
-        await until_async(lambda: len(vendor.jobs) == 2)
-        vendor.end("v2")
-        done = await over(queue, batch)
-        assert done.state == "Completed", done.note
-        told = json.loads(queue.store.result(batch.number) or "")
-    assert vendor.jobs["v2"].task.shots == 50
-    assert told["counters"] == [{"a": 80}, {"b": 80}]
-
-
 def test_parts_of_a_batch() -> None:
     assert Batch.read('"one"') is Batch.read('["one"]') is None
     several = Batch.read('["a", "b", "c"]')

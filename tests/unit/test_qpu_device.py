@@ -1340,7 +1340,7 @@ def test_a_sampler_that_fails_tells_why(sampling: QpuDevice) -> None:
     assert sampling.result(job, task).failure == "acme has bad luck"
 
 
-def test_a_sampler_of_an_earlier_service_cannot_be_found(sampling: QpuDevice) -> None:
+def test_a_sampler_from_before_a_restart_cannot_be_found(sampling: QpuDevice) -> None:
     for call in (sampling.poll, sampling.result):
         with pytest.raises(UnknownJob, match="cannot be found again"):
             call("0123", TASK)

@@ -294,7 +294,7 @@ def test_the_clock_of_the_client_has_no_part_in_renewals(
 
 
 @pytest.mark.parametrize("seconds", [-3600, 3600])
-def test_of_an_earlier_service_the_time_left_is_not_believed(
+def test_a_time_left_that_cannot_be_is_not_believed(
     seconds: float, scripted: Serve
 ) -> None:
     server = scripted([(200, {"idle_expires": time.time() + seconds})])
@@ -337,18 +337,6 @@ def test_what_a_lease_is_asked_for_with(
     }
     assert (lease["slurm_job_id"], lease["slurm_cluster"]) == ("77", "hpc")
     assert lease["slurm_account"] == "physics"
-
-
-def test_an_earlier_service_is_not_told_of_the_cluster(
-    scripted: Serve, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SLURM_JOB_ID", "77")
-    monkeypatch.setenv("SLURM_CLUSTER_NAME", "hpc")
-    extra: dict[str, JSON] = {"detail": "Extra inputs", "field": "slurm_cluster"}
-    server = scripted([(422, extra), (201, {"id": "l"})])
-    assert SfqQpu.from_config("q", {"url": server.url}).acquire("step") == "l"
-    told = [(body["slurm_job_id"], "slurm_cluster" in body) for body in server.bodies]
-    assert told == [("77", True), ("77", False)]
 
 
 def test_a_lease_of_a_lower_class_says_so() -> None:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import re
-import sqlite3
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -19,15 +17,12 @@ from sf_quantum.service.domain.jobs import Identity, Job, Lease, State, Submissi
 from sf_quantum.service.store import accounting
 from sf_quantum.service.store.accounting import KEYS, By, Filter, Page
 from sf_quantum.service.store.retention import HOUR, purge
-from sf_quantum.service.store.schema import UPGRADES, VERSION
 from sf_quantum.service.store.store import Store
 from tests.service import RunningService, example_bqm, running_service
 
 pytestmark = pytest.mark.devices("sfq", "dwave", "acme", always=["acme"])
 
 RUN = "20261121T150444Z-4711"
-DATA = Path(__file__).parent / "data"
-FIRST, THIRD = DATA / "state-1.sql", DATA / "state-3.sql"
 ALL = Filter("ended")
 PAGE = Page(100, 0)
 
@@ -164,42 +159,6 @@ def test_a_job_that_moves_before_its_end_is_charged_to_its_new_lease(
     assert _rows(store, "project") == [("climate", 1, 4.0)]
 
 
-def test_a_file_of_version_3_tells_lost_attempts_apart(path: Path) -> None:
-    with closing(sqlite3.connect(path)) as db, db:
-        db.executescript(THIRD.read_text())
-    old = Store(path)
-    used = [
-        (job.key, job.qpu_seconds, job.seconds, job.lost_qpu_seconds, job.lost_seconds)
-        for job in old.jobs()
-        if job.attempt > 1
-    ]
-    assert used == [
-        ("preempted", 4.0, 3.0, 2.0, 1.0),
-        # its result, which would tell, is missing
-        ("failed", 17.0, 13.0, 0.0, 0.0),
-        ("waits", 0.0, 0.0, 0.5, 0.25),
-    ]
-    assert [row[1:] for row in _rows(old, "project")] == [(3, 29.0)]
-    assert _lost(old) == [(2, 2.0, 1.0, None)]
-    old.close()
-
-
-def test_a_file_of_version_3_tells_dialects_by_more_than_the_key(path: Path) -> None:
-    with closing(sqlite3.connect(path)) as db, db:
-        db.executescript(THIRD.read_text())
-    old = Store(path)
-    (problem,) = old.jobs(dialect="sapi")
-    assert problem.key == "sapi-0123"
-    assert problem.metadata == {
-        "type": "ising",
-        "params": {"num_reads": 2},
-        "label": "mine",
-    }
-    (other,) = [job for job in old.jobs() if job.key == "sapi-mine"]
-    assert (other.dialect, other.metadata) == ("v1", None)
-    old.close()
-
-
 @pytest.mark.parametrize(
     ("purpose", "run", "step"),
     [
@@ -257,31 +216,6 @@ def test_what_the_store_forgets_is_accounted_by_the_hour(store: Store) -> None:
     hour = HOUR * (ended // HOUR)
     assert _rows(store, "user", Filter("ended", hour + 1)) == []
     assert _rows(store, "user", Filter("ended", hour, hour + 1)) == before["user"]
-
-
-def test_a_file_of_version_1_opens_and_keeps_what_it_has(path: Path) -> None:
-    with closing(sqlite3.connect(path)) as db, db:
-        db.executescript(FIRST.read_text())
-        db.execute("INSERT INTO door VALUES ('closed', 'why')")
-    old = Store(path)
-    assert old.availability() == ("closed", "why")
-    _used(old, _lease(old, "1", "ann"), 1.0, purpose="/solve/0")
-    assert _rows(old, "step") == [("ann", None, "/solve", 1, 1.0)]
-    old.close()
-    assert UPGRADES.keys() == set(range(1, VERSION))
-    new = path.with_name("new.sqlite")
-    Store(new).close()
-    assert _columns(path) == _columns(new)
-
-
-def _columns(path: Path) -> dict[str, set[str]]:
-    with closing(sqlite3.connect(path)) as db, db:
-        query = "SELECT name FROM sqlite_master WHERE type = 'table'"
-        tables = [str(name) for (name,) in db.execute(query)]
-        return {
-            table: {str(row[1]) for row in db.execute(f"PRAGMA table_info({table})")}
-            for table in tables
-        }
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
 import random
 import sys
 from collections import Counter, defaultdict
@@ -31,11 +30,10 @@ from sf_quantum.service.domain.jobs import (
 )
 from sf_quantum.service.domain.settings import PolicyChoice, ServiceSettings, Shares
 from sf_quantum.service.queue.job_queue import JobQueue
-from sf_quantum.service.scheduling import policies
 from sf_quantum.service.scheduling.held import HeldLeases
 from sf_quantum.service.scheduling.pending import PendingJobs
 from sf_quantum.service.scheduling.policies import load, make, names
-from sf_quantum.service.scheduling.policies.base import Keyed, Policy
+from sf_quantum.service.scheduling.policies.base import Policy
 from sf_quantum.service.scheduling.policies.fair_share import FairShare
 from sf_quantum.service.scheduling.policies.interleave import MOST_PASSES, Interleave
 from sf_quantum.service.scheduling.work import PendingJob, Work
@@ -574,45 +572,6 @@ class Shortest(Keyed):
     def key(self, entry):
         return (entry.seconds,)
 '''
-
-
-OLD_SITE = '''
-from sf_quantum.service.policies.base import Keyed, Policy
-
-
-class Longest(Keyed):
-    """The longest job first, made as before policies took a clock."""
-
-    @classmethod
-    def from_config(cls, options, shares):
-        made = cls()
-        made.options, made.shares = options, shares
-        return made
-
-    def key(self, entry):
-        return (-entry.seconds,)
-'''
-
-
-def test_a_policy_of_an_older_release_still_works(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "old_policy.py").write_text(OLD_SITE)
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "sf_quantum.service.policies.base", raising=False)
-    new = "from sf_quantum.service.scheduling.policies.base"
-    with pytest.warns(DeprecationWarning, match=new) as warned:
-        old = importlib.import_module("old_policy")
-    assert (old.Keyed, old.Policy) == (Keyed, Policy)
-    assert warned[0].filename.endswith("old_policy.py")
-    monkeypatch.setattr(policies, "load", lambda name: old.Longest)
-    with pytest.warns(DeprecationWarning, match="Longest.from_config.. without the"):
-        made = make("longest", {"a": 1}, SHARES, Clock())
-    assert vars(made)["options"] == {"a": 1}
-    assert vars(made)["shares"] == SHARES
-    for number in range(3):
-        made.add(job(number, seconds=float(number)))
-    assert [one.number for one in made.order()] == [2, 1, 0]
 
 
 @pytest.mark.none_ahead

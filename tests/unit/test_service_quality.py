@@ -5,12 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-import re
-import sqlite3
 import threading
 import time
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -22,7 +19,7 @@ from sf_quantum.service.device import quality_problem
 from sf_quantum.service.device.emulator.computation import Computation
 from sf_quantum.service.device.emulator.device import EmulatedDevice, Faults
 from sf_quantum.service.device.emulator.runners import ProblemRunner, Runner
-from sf_quantum.service.domain.jobs import Job, Kind, Lease
+from sf_quantum.service.domain.jobs import Job, Kind
 from sf_quantum.service.domain.settings import QualitySettings, ServiceSettings
 from sf_quantum.service.queue.job_queue import JobQueue
 from sf_quantum.service.queue.telemetry import (
@@ -32,7 +29,6 @@ from sf_quantum.service.queue.telemetry import (
     QualityResult,
 )
 from sf_quantum.service.store.retention import purge
-from sf_quantum.service.store.schema import UPGRADES
 from sf_quantum.service.store.store import Store
 from tests.service import RunningService, emulated, example_bqm, running_service
 from tests.waiting import SECONDS, until
@@ -115,32 +111,6 @@ def test_its_lease_is_reported_and_forgotten() -> None:
         store = service.queue.store
         assert purge(store, store.clock() + SECONDS).result() == 1
         assert store.leases() == []
-
-
-def test_the_leases_that_a_file_of_version_12_left_are_forgotten(
-    tmp_path: Path,
-) -> None:
-    path = tmp_path / "service.sqlite"
-    store = Store(path)
-    lease = Lease("quality-1", "service:quality", "quality", closed=1.0)
-    store.add_lease(lease).result()
-    store.close()
-    with closing(sqlite3.connect(path)) as db, db:
-        db.execute("UPDATE leases SET closed_steady = NULL")
-        # what later versions added
-        later = "".join(UPGRADES[version] for version in UPGRADES if version > 12)
-        for trigger in re.findall(r"CREATE TRIGGER (\w+)", later):
-            db.execute(f"DROP TRIGGER {trigger}")
-        added = re.findall(r"TABLE (\w+) ADD COLUMN (\w+)", later)
-        for table, column in added:
-            db.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
-        for table in re.findall(r"CREATE TABLE (\w+)", later):
-            db.execute(f"DROP TABLE {table}")
-        db.execute("PRAGMA user_version = 12")
-    store = Store(path)
-    purge(store, 2.0).result()
-    assert store.leases() == []
-    store.close()
 
 
 def test_users_cannot_ask_for_its_class() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import sqlite3
 import threading
 import time
@@ -19,16 +20,19 @@ from sf_quantum.errors import InputError
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import Job, Lease, Submission
 from sf_quantum.service.queue.availability import Availability
-from sf_quantum.service.store import operation
-from sf_quantum.service.store.accounting import lease_seconds, recent_use
+from sf_quantum.service.store import audit, given_up
+from sf_quantum.service.store.accounting import (
+    Filter,
+    Page,
+    lease_seconds,
+    recent_use,
+    usage,
+)
 from sf_quantum.service.store.database import Database
 from sf_quantum.service.store.retention import BATCH, delete, purge, trim
-from sf_quantum.service.store.schema import UPGRADES
+from sf_quantum.service.store.schema import SCHEMA
 from sf_quantum.service.store.store import Store
 from tests.waiting import SECONDS
-
-# of version 3, with jobs in all states
-THIRD = Path(__file__).parent / "data" / "state-3.sql"
 
 
 @pytest.fixture
@@ -202,8 +206,7 @@ def test_from_waiting_to_over(store: Store) -> None:
     assert store.live() == []
 
 
-@pytest.mark.parametrize("earlier", [True, False])
-def test_a_lease_that_waits_has_no_end(store: Store, earlier: bool) -> None:
+def test_a_lease_that_waits_has_no_end(store: Store) -> None:
     def told() -> list[object]:
         query = "SELECT closed_steady - opened_steady FROM leases"
         return [row[0] for row in store.read(query)]
@@ -211,9 +214,6 @@ def test_a_lease_that_waits_has_no_end(store: Store, earlier: bool) -> None:
     lease = Lease("l", "ann", "test", waiting=True)
     store.add_lease(lease).result()
     assert told() == [None]
-    if earlier:  # versions gave it one
-        query = "UPDATE leases SET closed_steady = opened_steady"
-        store.change(lambda db: db.execute(query)).result()
     purge(store, store.clock() + 1).result()
     assert store.held() == [lease]
     store.grant_lease(dataclasses.replace(lease, waiting=False)).result()
@@ -275,22 +275,6 @@ def test_a_job_during_which_the_service_dies_again_and_again_fails(
     assert found.state == "Failed"
     assert found.note == "the service died 3 times during the job"
     assert [left.id for left in store.live()] == [other.id]
-
-
-def test_a_file_of_version_3_counts_deaths_from_now_on(path: Path) -> None:
-    with closing(sqlite3.connect(path)) as db, db:
-        db.executescript(THIRD.read_text())
-    store = Store(path)
-    job = store.live()[0]
-    store.start(job.number).result()
-    store.recover(2).result()
-    assert (again := store.job(job.number))
-    assert again.state == "Queued"
-    store.start(job.number).result()
-    store.recover(2).result()
-    assert (failed := store.job(job.number))
-    assert failed.state == "Failed"
-    store.close()
 
 
 def test_a_cancellation_that_was_begun_is_completed(store: Store) -> None:
@@ -405,40 +389,6 @@ def test_the_seconds_of_a_bounded_lease_are_kept_as_its_jobs_change(
     db.close()
 
 
-def test_the_seconds_of_a_bounded_lease_in_a_file_of_version_16_are_added_up(
-    path: Path,
-) -> None:
-    _make_file_of_version(16, path)
-    with closing(sqlite3.connect(path)) as db, db:
-        db.execute("UPDATE leases SET max_qpu_seconds = 9 WHERE closed IS NULL")
-        open_ = [
-            id_ for (id_,) in db.execute("SELECT id FROM leases WHERE closed IS NULL")
-        ]
-        expected = [_added_up(db, lease) for lease in open_]
-    assert any(sum(seconds) > 0 for seconds in expected)
-    store = Store(path)
-    assert [lease_seconds(store, lease) for lease in open_] == expected
-    store.close()
-
-
-def _make_file_of_version(number: int, path: Path) -> None:
-    """Upgrade the kept file of version 3."""
-    with closing(sqlite3.connect(path)) as db, db:
-        db.executescript(THIRD.read_text())
-        db.executescript("".join(UPGRADES[version] for version in range(3, number)))
-        db.execute(f"PRAGMA user_version = {number}")
-
-
-def test_what_is_kept_in_a_file_of_version_11_is_counted(path: Path) -> None:
-    _make_file_of_version(11, path)
-    store = Store(path)
-    assert _kept(store)
-    assert [job.bytes for job in store.live()] == [
-        len(store.payload(job.number)) for job in store.live()
-    ]
-    store.close()
-
-
 def test_lists_are_of_a_lease_a_user_or_all(store: Store) -> None:
     lease, other = _lease(store, "1"), _lease(store, "2", "bob")
     for key in "abc":
@@ -461,29 +411,6 @@ def test_what_ended_last_comes_first(
         store.cancel_waiting(job.number, "").result()
     assert [job.key for job in store.last_ended(2, "ann")] == ["a", "d"]
     assert [job.key for job in store.last_ended(3, None)] == ["a", "e", "d"]
-
-
-def test_a_file_of_version_8_notes_its_operation_from_now_on(path: Path) -> None:
-    _make_file_of_version(8, path)
-    store = Store(path)
-    assert [*operation.periods(store, 0.0, store.clock())] == []
-    operation.record(store, "open", starts=True).result()
-    (period,) = operation.periods(store, 0.0, store.clock() + 1)
-    assert period.status == "open"
-    store.close()
-
-
-def test_a_file_of_version_2_finds_what_ended_last_as_quickly(path: Path) -> None:
-    with closing(sqlite3.connect(path)) as db, db:
-        db.executescript(THIRD.read_text())
-        db.executescript("DROP INDEX jobs_by_user_and_end; PRAGMA user_version = 2")
-    store = Store(path)
-    (plan,) = store.report(
-        "EXPLAIN QUERY PLAN SELECT number FROM jobs WHERE user = 'ann' "
-        "AND ended_steady IS NOT NULL ORDER BY ended_steady DESC LIMIT 10"
-    )
-    assert "jobs_by_user_and_end" in plan["detail"]
-    store.close()
 
 
 def test_what_was_used_is_summed_up_by_the_time(store: Store) -> None:
@@ -537,6 +464,64 @@ def test_a_state_of_another_version_is_refused(path: Path) -> None:
     with pytest.raises(InputError, match="has version 99, this sf_quantum reads") as it:
         Store(path)
     assert "\n" not in str(it.value)
+
+
+def test_a_file_is_upgraded_step_by_step(path: Path) -> None:
+    Database(path, version=1, schema="CREATE TABLE numbers (n INTEGER);").close()
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("INSERT INTO numbers (n) VALUES (3)")
+    upgrades = {
+        1: "ALTER TABLE numbers ADD COLUMN twice INTEGER;",
+        2: "UPDATE numbers SET twice = 2 * n;",
+    }
+    with pytest.raises(InputError, match="has version 1, this sf_quantum reads"):
+        Database(path, version=3, schema="", upgrades={2: upgrades[2]})
+    for _ in range(2):
+        database = Database(path, version=3, schema="", upgrades=upgrades)
+        assert [
+            tuple(row) for row in database.read("SELECT n, twice FROM numbers")
+        ] == [(3, 6)]
+        database.close()
+
+
+@pytest.mark.parametrize("table", ["past", "leases", "jobs", "audit", "given_up"])
+def test_the_order_of_columns_does_not_matter(
+    path: Path, table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever is written and read names its columns."""
+    (body,) = re.findall(rf"CREATE TABLE {table} \((.*?)\n\);", SCHEMA, re.DOTALL)
+    lines = [line.strip() for line in body.splitlines()]
+    kept = [line.rstrip(",") for line in lines if line and not line.startswith("--")]
+    columns = [line for line in kept if not line.startswith("UNIQUE")]
+    # a constraint of the table comes last
+    turned = columns[::-1] + [line for line in kept if line.startswith("UNIQUE")]
+    schema = SCHEMA.replace(body, ",\n".join(turned))
+    assert schema != SCHEMA
+    monkeypatch.setattr("sf_quantum.service.store.store.SCHEMA", schema)
+    store = Store(path)
+    lease = _lease(store)
+    job = _add(store, lease, "a")
+    store.start(job.number).result()
+    store.finish(
+        job.number, "Completed", note=None, used=(2.0, 3.0), result="{}"
+    ).result()
+    given_up.record(store, job, _given_up(job)).result()
+    assert [one.outcome for one in audit.entries(store, 9)] == ["lost"]
+    assert given_up.entries(store, "device") == [_given_up(job)]
+    before = _usage(store)
+    store.close_lease(lease.id, "released", "").result()
+    assert purge(store, store.clock() + 1).result() == 1
+    assert _usage(store) == before
+    store.close()
+
+
+def _given_up(job: Job) -> given_up.Entry:
+    return given_up.Entry(1, job.number, "device", "7", "tag", "lost", 1.0, 2.0, None)
+
+
+def _usage(store: Store) -> list[object]:
+    report = usage(store, "lease", Filter("ended"), Page(9, 0))
+    return [*map(dict, report.rows), dict(report.total)]
 
 
 def test_a_state_of_before_there_were_versions_is_refused(path: Path) -> None:

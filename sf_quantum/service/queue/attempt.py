@@ -216,10 +216,7 @@ class Attempt:
         return Ended(outcome, self._used, spent, self._surplus, given_up)
 
     def _read_payload(self) -> None:
-        """Read the payload; the slices of several circuits or BQMs are of whole ones.
-
-        What an earlier version has cut into parts of the shots stays so.
-        """
+        """Read the payload; the slices of several circuits or BQMs are of whole ones."""
         job = self._job
         if self._payload is not None:
             return
@@ -233,8 +230,6 @@ class Attempt:
             return
         slices = self._store.slices(job.number) if job.slices else []
         done = [count(one.info.get(batch.what)) for one in slices]
-        if None in done or (job.slice_shots or job.shots) < job.shots:
-            return
         self._batch = batch
         self._all = batch.size * job.shots
         self._left = self._all - sum(one or 0 for one in done) * job.shots

@@ -229,8 +229,11 @@ class Availability:
             entry = audit.AuditEntry(user, _ACTIONS[status], parameters, old, new)
 
             def change(db: sqlite3.Connection) -> None:
-                db.execute("DELETE FROM door")
-                db.execute("INSERT INTO door VALUES (?, ?)", (status, message))
+                db.execute("DELETE FROM availability")
+                db.execute(
+                    "INSERT INTO availability (status, message) VALUES (?, ?)",
+                    (status, message),
+                )
                 _delete(db, ended)
                 audit.record(db, entry)
 

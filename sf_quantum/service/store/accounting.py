@@ -30,19 +30,23 @@ PURPOSE = "coalesce(jobs.purpose, leases.job)"
 # a job that is over stays charged to the lease under which it ended
 LEASE = "coalesce(jobs.charged_lease, jobs.lease)"
 _JOINED = f"FROM jobs JOIN leases ON leases.id = {LEASE}"
+_PAST = (
+    "ended, ended_steady, user, project, lease, slurm_job_id, slurm_cluster, "
+    "slurm_account, purpose, state, jobs, qpu_seconds, seconds, wait_seconds, "
+    "longest_wait_seconds, lost_attempts, lost_qpu_seconds, lost_seconds, cost"
+)
 # A row for each job, or for several deleted ones of the same lease, purpose and state
 # that ended in the same hour (see retention).
 _ENDED = f"""
-SELECT jobs.ended AS ended, jobs.user AS user, leases.project AS project,
-    leases.id AS lease, leases.slurm_job_id AS slurm_job_id, {PURPOSE} AS purpose,
-    jobs.state AS state, 1 AS jobs, jobs.qpu_seconds AS qpu_seconds,
-    jobs.seconds AS seconds, {WAIT} AS wait_seconds, {WAIT} AS longest_wait_seconds,
-    jobs.attempt - 1 AS lost_attempts, jobs.lost_qpu_seconds AS lost_qpu_seconds,
-    jobs.lost_seconds AS lost_seconds, jobs.cost AS cost,
-    leases.slurm_cluster AS slurm_cluster, leases.slurm_account AS slurm_account,
-    jobs.ended_steady AS ended_steady
-{_JOINED} WHERE jobs.ended IS NOT NULL
-UNION ALL SELECT * FROM past
+SELECT {_PAST} FROM (
+    SELECT jobs.ended, jobs.ended_steady, jobs.user, leases.project, leases.id AS lease,
+        leases.slurm_job_id, leases.slurm_cluster, leases.slurm_account,
+        {PURPOSE} AS purpose, jobs.state, 1 AS jobs, jobs.qpu_seconds, jobs.seconds,
+        {WAIT} AS wait_seconds, {WAIT} AS longest_wait_seconds,
+        jobs.attempt - 1 AS lost_attempts, jobs.lost_qpu_seconds, jobs.lost_seconds,
+        jobs.cost
+    {_JOINED} WHERE jobs.ended IS NOT NULL)
+UNION ALL SELECT {_PAST} FROM past
 """
 # the wait ends at the last start
 _SUMS = (

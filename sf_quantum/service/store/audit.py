@@ -13,6 +13,7 @@ from sf_quantum.files import JSON
 from sf_quantum.service.store.store import Store
 
 DONE = "done"
+_COLUMNS = "time, user, action, parameters, old, new, outcome"
 
 
 @dataclass(frozen=True)
@@ -41,8 +42,7 @@ def record(db: sqlite3.Connection, entry: AuditEntry) -> None:
     """Add an entry, in the transaction of the change that it describes."""
     values = (json.dumps(dict(m)) for m in (entry.parameters, entry.old, entry.new))
     db.execute(
-        "INSERT INTO audit (time, user, action, parameters, old, new, outcome) "
-        "VALUES (?, ?, ?, ?, ?, ?, ?)",
+        f"INSERT INTO audit ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?)",
         (time.time(), entry.user, entry.action, *values, entry.outcome),
     )
 
@@ -58,7 +58,7 @@ def entries(store: Store, limit: int, before: int | None = None) -> list[AuditEn
     :param before: return only entries with lower numbers
     """
     rows = store.report(
-        "SELECT * FROM audit WHERE number < coalesce(?, number + 1) "
+        f"SELECT number, {_COLUMNS} FROM audit WHERE number < coalesce(?, number + 1) "
         "ORDER BY number DESC LIMIT ?",
         before,
         limit,

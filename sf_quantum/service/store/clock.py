@@ -23,7 +23,7 @@ def steady_clock(db: sqlite3.Connection) -> Callable[[], float]:
     if (row := db.execute(query, (boot,)).fetchone()) is None:
         db.execute("DELETE FROM boot")
         epoch = time.time() - time.monotonic()
-        db.execute("INSERT INTO boot VALUES (?, ?)", (boot, epoch))
+        db.execute("INSERT INTO boot (id, epoch) VALUES (?, ?)", (boot, epoch))
         row = db.execute(query, (boot,)).fetchone()
     began: float = row["epoch"]
     return lambda: began + time.monotonic()

@@ -14,7 +14,7 @@ from sf_quantum.service.store.store import Store
 
 # the user of the service's own entries in the audit
 SERVICE = "service"
-_COLUMNS = "number, job, device, device_job, tag, why, since, booked, price"
+_COLUMNS = "job, device, device_job, tag, why, since, booked, price"
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def record(store: Store, job: Job, entry: Entry) -> Future[None]:
 
     def change(db: sqlite3.Connection) -> None:
         added = db.execute(
-            f"INSERT OR IGNORE INTO given_up ({_COLUMNS[8:]}) "
+            f"INSERT OR IGNORE INTO given_up ({_COLUMNS}) "
             "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
             (
                 *(entry.job, entry.device, entry.device_job, entry.tag, entry.why),
@@ -64,7 +64,9 @@ def record(store: Store, job: Job, entry: Entry) -> Future[None]:
 
 def entries(store: Store, device: str) -> list[Entry]:
     """List the jobs that may run on at a device, the oldest first."""
-    query = f"SELECT {_COLUMNS} FROM given_up WHERE ended IS NULL AND device = ?"
+    query = (
+        f"SELECT number, {_COLUMNS} FROM given_up WHERE ended IS NULL AND device = ?"
+    )
     return [Entry(*row) for row in store.read(f"{query} ORDER BY number", device)]
 
 

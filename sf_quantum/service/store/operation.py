@@ -38,7 +38,8 @@ def record(store: Store, status: Operation, *, starts: bool = False) -> Future[N
             query = "UPDATE operation SET seen = ? WHERE rowid = ?"
             db.execute(query, (now, last["rowid"]))
         if last is None or last["status"] != status:
-            db.execute("INSERT INTO operation VALUES (?, ?, ?)", (status, now, now))
+            query = "INSERT INTO operation (status, began, seen) VALUES (?, ?, ?)"
+            db.execute(query, (status, now, now))
 
     return store.change(change)
 

@@ -22,16 +22,21 @@ TRIM_SECONDS = 10.0
 BATCH = 500
 HOUR = 3600
 _ADD_UP = f"""
-INSERT INTO past
-SELECT {HOUR} * CAST(jobs.ended / {HOUR} AS INTEGER) AS hour, jobs.user,
-    leases.project, leases.id, leases.slurm_job_id, {PURPOSE} AS purpose, jobs.state,
-    count(*), total(jobs.qpu_seconds), total(jobs.seconds), total({WAIT}), max({WAIT}),
-    sum(jobs.attempt - 1), total(jobs.lost_qpu_seconds), total(jobs.lost_seconds),
-    sum(jobs.cost), leases.slurm_cluster, leases.slurm_account,
-    avg(jobs.ended_steady)
+INSERT INTO past (
+    ended, ended_steady, user, project,
+    lease, slurm_job_id, slurm_cluster, slurm_account,
+    purpose, state, jobs, qpu_seconds, seconds,
+    wait_seconds, longest_wait_seconds,
+    lost_attempts, lost_qpu_seconds, lost_seconds, cost)
+SELECT
+    {HOUR} * CAST(jobs.ended / {HOUR} AS INTEGER), avg(jobs.ended_steady), jobs.user, leases.project,
+    leases.id, leases.slurm_job_id, leases.slurm_cluster, leases.slurm_account,
+    {PURPOSE}, jobs.state, count(*), total(jobs.qpu_seconds), total(jobs.seconds),
+    total({WAIT}), max({WAIT}),
+    sum(jobs.attempt - 1), total(jobs.lost_qpu_seconds), total(jobs.lost_seconds), sum(jobs.cost)
 FROM jobs JOIN leases ON leases.id = {LEASE}
 WHERE jobs.number IN (SELECT value FROM json_each(?))
-GROUP BY hour, leases.id, purpose, jobs.state
+GROUP BY 1, leases.id, 9, jobs.state
 """
 logger = logging.getLogger(__name__)
 
@@ -62,9 +67,7 @@ def purge(store: Store, before: float) -> Future[int]:
         old = [row["number"] for row in db.execute(query, (before, BATCH))]
         _delete(db, old)
         db.execute(
-            # leases that waited have an end in files of earlier versions
-            "DELETE FROM leases WHERE closed_steady < ? AND closed IS NOT NULL "
-            "AND NOT EXISTS (SELECT 1 FROM jobs WHERE jobs.lease = leases.id "
+            "DELETE FROM leases WHERE closed_steady < ? AND NOT EXISTS (SELECT 1 FROM jobs WHERE jobs.lease = leases.id "
             "OR jobs.charged_lease = leases.id)",
             (before,),
         )

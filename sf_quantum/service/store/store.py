@@ -111,9 +111,8 @@ class Store(Database):
     def grant_lease(self, lease: Lease) -> Future[None]:
         """Note that a lease waits no longer."""
         query = (
-            # earlier versions gave leases that waited an end
-            "UPDATE leases SET waiting = 0, opened = ?, opened_steady = ?, expires = ?, "
-            "closed_steady = NULL WHERE id = ?"
+            "UPDATE leases SET waiting = 0, opened = ?, opened_steady = ?, expires = ? "
+            "WHERE id = ?"
         )
         values = lease.opened, self.clock(), lease.expires, lease.id
 
@@ -543,7 +542,7 @@ class Store(Database):
 
     def availability(self) -> tuple[str, str] | None:
         """Read the QPU's status and its message; ``None`` in a new file."""
-        rows = self.read("SELECT status, message FROM door")
+        rows = self.read("SELECT status, message FROM availability")
         return (rows[0][0], rows[0][1]) if rows else None
 
     def _update(

@@ -106,7 +106,7 @@ class UtilisationHistory:
 
 
 def _minute(busy: float, known: dict[Operation, float]) -> Minute:
-    if not (seconds := sum(known.values())):  # earlier versions noted no operation
+    if not (seconds := sum(known.values())):
         return Minute(60.0 if busy else 0.0, busy, None)
     return Minute(seconds, busy, max(known.items(), key=lambda one: one[1])[0])
 

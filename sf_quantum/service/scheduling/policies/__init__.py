@@ -7,10 +7,7 @@ refers to.
 
 from __future__ import annotations
 
-import inspect
-import warnings
-from collections.abc import Callable, Mapping
-from typing import cast
+from collections.abc import Mapping
 
 from sf_quantum.files import JSON
 from sf_quantum.samplers import Registry
@@ -35,15 +32,4 @@ def make(
     :param clock: seconds since the epoch
     :raises InputError: if there is no such policy, or an option is invalid
     """
-    policy = load(name)
-    if "clock" in inspect.signature(policy.from_config).parameters:
-        return policy.from_config(options, shares, clock)
-    warnings.warn(
-        f"{policy.__qualname__}.from_config() without the parameter clock is deprecated",
-        DeprecationWarning,
-        stacklevel=2,
-    )
-    without_clock = cast(
-        "Callable[[Mapping[str, JSON], Shares], Policy]", policy.from_config
-    )
-    return without_clock(options, shares)
+    return load(name).from_config(options, shares, clock)
