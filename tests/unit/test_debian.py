@@ -14,7 +14,7 @@ from tests.debian import DebianError
 
 ROOT = Path(__file__).parents[2]
 # what .ci/release runs before it knows whether a release can be installed
-_CI_PROGRAMS = "bash cat dirname grep mktemp python3 rm tail tar".split()
+_CI_PROGRAMS = "bash cat dirname grep mktemp python3 rm tail".split()
 
 
 @pytest.fixture
