@@ -14,7 +14,7 @@ from tests.debian import DebianError
 
 ROOT = Path(__file__).parents[2]
 # what .ci/release runs before it knows whether a release can be installed
-_CI_PROGRAMS = "bash cat dirname grep mktemp python3 rm tail".split()
+_CI_PROGRAMS = "bash dirname python3".split()
 
 
 @pytest.fixture
@@ -101,16 +101,14 @@ def test_ci_says_why_no_other_release_is_tested(tmp_path: Path) -> None:
         assert program is not None
         (tmp_path / name).symlink_to(program)
     done = subprocess.run(
-        [ROOT / ".ci/release"],
+        [ROOT / ".ci/release", "install"],
         env={"PATH": str(tmp_path)},
         capture_output=True,
         text=True,
     )
-    assert done.returncode == 0, done.stderr
-    last = done.stdout.splitlines()[-1]
-    assert last.startswith("not tested on another release of Debian: ")
+    assert done.returncode == 1, done.stdout
     why = "debootstrap is not installed" if os.getuid() == 0 else "needs root"
-    assert why in last
+    assert why in done.stdout.splitlines()[-1]
 
 
 def test_a_release_that_does_not_exist_leaves_nothing(
