@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
@@ -11,13 +10,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sf_quantum.checking.document import Document, FileProblem
-from sf_quantum.connectors.slurm import ids, scripts
+from sf_quantum.connectors.slurm import scripts
 from sf_quantum.connectors.slurm.services import NO_CLUSTERS, SEVERAL_CLUSTERS
 from sf_quantum.connectors.slurm.transport import rest
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON, KeyPath, listing, mapping
 from sf_quantum.net.transport import Client
 from sf_quantum.qpu import qrmi_config
+from sf_quantum.slurm import ids
+from sf_quantum.slurm.partitions import partition_nodes
 
 #: StreamFlow's default of maxConcurrentJobs
 ONE_JOB = 1
@@ -32,10 +33,6 @@ OPTIONS = {
         "write a number, or a range such as 1-3",
     ),
 }
-# Slurm's commands block while the controller is down
-TIMEOUT_SECONDS = 5.0
-# for a count that is not a plain number, such as 10K
-MANY_NODES = 10**9
 
 
 @dataclass(frozen=True)
@@ -79,7 +76,7 @@ class Cluster:
         """Check the services' partitions, if Slurm answers on this host."""
         if not any(content.get("partition") for content, _ in self.services()):
             return
-        known = _partitions()
+        known = partition_nodes()
         for content, where in self.services():
             # what Slurm knows here is not what it knows in clusters that are named
             names = None if content.get("clusters") else content.get("partition")
@@ -212,31 +209,6 @@ class Cluster:
                     what = f"{file} has no QPU {wanted!r}"
                     below = (*where, "qpu", index)
                     yield from self.document.unknown(below, wanted, known, what)
-
-
-def _partitions() -> dict[str, int]:
-    """The number of nodes of each partition; none if Slurm does not answer on this host."""
-    command = ["sinfo", "--noheader", "--all", "--format=%R %D"]
-    try:
-        sinfo = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=TIMEOUT_SECONDS,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return {}
-    nodes: Counter[str] = Counter()
-    # a line for each state of its nodes, and large numbers with a suffix
-    for name, _, count in map(_parts, sinfo.stdout.splitlines()):
-        if name:
-            nodes[name] += int(count) if count.isdecimal() else MANY_NODES
-    return nodes if sinfo.returncode == 0 else {}
-
-
-def _parts(line: str) -> tuple[str, str, str]:
-    return line.strip().rpartition(" ")
 
 
 def _counts(allocation: dict[str, JSON]) -> dict[str, int]:

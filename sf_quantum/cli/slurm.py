@@ -43,6 +43,9 @@ from sf_quantum.qpu.jobs import number
 from sf_quantum.qpu.leases import AcquireOptions, WaitCancelled, acquire
 from sf_quantum.qpu.opening import bounds
 from sf_quantum.qpu.sfq import SfqQpu
+from sf_quantum.slurm import config
+from sf_quantum.slurm import queue as squeue
+from sf_quantum.slurm.queue import JobDetails
 from sf_quantum.threads import in_thread
 
 # between two reports on a job's wait, and looks at whether Slurm could start it; the first
@@ -59,8 +62,6 @@ AHEAD_SECONDS = 2.0
 # first. While it does not ask for longer than a minute, the service forgets its position.
 STAND_BACK_SECONDS = 60.0
 STAND_BACK_MOST = 480.0
-# a line for each task of an array, which the id of its last task also means
-_COLUMNS = "%A|%i|%F|%K|%u|%U|%P|%a|%q|%Q"
 # of a job that Slurm passes over
 _NOT_NEXT = ("Dependency", "BeginTime")
 TASKS_SECONDS = 2.0
@@ -195,30 +196,34 @@ def _add(
 
 
 def _acquire(args: argparse.Namespace) -> None:
-    id_, array, task, user, uid, partition, account, *ranks = _about(args.job)
-    job, cluster = {"QRMI_JOB_UID": uid, "QRMI_JOB_ID": str(args.job)}, _cluster()
+    details = _details(args.job)
+    job, cluster = {
+        "QRMI_JOB_UID": details.uid,
+        "QRMI_JOB_ID": str(args.job),
+    }, _cluster()
     # what the clients of all kinds tell the QPU's service
     os.environ |= {
         **job,
         "SLURM_JOB_ID": str(args.job),
         "SLURM_CLUSTER_NAME": cluster,
-        "SLURM_JOB_PARTITION": partition,
-        "SLURM_JOB_ACCOUNT": account,
+        "SLURM_JOB_PARTITION": details.partitions,
+        "SLURM_JOB_ACCOUNT": details.account,
     }
-    client, folder = _client(args, user=user), Folder(args.state)
+    client, folder = _client(args, user=details.user), Folder(args.state)
     folder.make()
     # of an earlier controller
     folder.end_asking(args.job)
-    asking = _Asking(args, client, folder, id_, threading.Event())
+    asking = _Asking(args, client, folder, details.name, threading.Event())
     # that a user's share is used up is told so
     signal.signal(signal.SIGUSR1, lambda *_: asking.recalled.set())
     asking.begin()
-    while task.isdecimal() and _is_behind(array, int(task)):
+    while details.task.isdecimal() and _is_behind(details.array, int(details.task)):
         time.sleep(TASKS_SECONDS)
     hints = bounds(vars(args))
     if args.expected_seconds:
         hints["expectedSeconds"] = args.expected_seconds
-    if (class_ := _class(args.class_of, partition, *ranks)) is not None:
+    ranks = details.partitions, details.qos, details.priority
+    if (class_ := _class(args.class_of, *ranks)) is not None:
         hints["class"] = class_
     request = AcquireOptions(
         purpose=f"Slurm job {args.job}",
@@ -446,13 +451,13 @@ class _StepsBack(QpuError):
     """The job asks for no lease now; it is marked as held."""
 
 
-def _about(job: int) -> list[str]:
-    told = slurm("squeue", "-h", "-j", str(job), "-o", _COLUMNS)
-    for line in told.splitlines():
-        number, *columns = line.split("|")
-        if number == str(job) and len(columns) == _COLUMNS.count("|"):
-            return columns
-    raise QpuError(f"squeue does not list job {job}")
+def _details(job: int) -> JobDetails:
+    # the id of an array's last task also means the array, which has a line for each task
+    form = squeue.DETAILS_FORMAT
+    lines = slurm("squeue", "-h", "-j", str(job), "-o", form)
+    if (details := squeue.job_details(lines, str(job))) is None:
+        raise QpuError(f"squeue does not list job {job}")
+    return details
 
 
 def _class(
@@ -473,9 +478,7 @@ def _class(
 
 
 def _cluster() -> str:
-    told = slurm("scontrol", "show", "config")
-    found = re.search(r"^ClusterName *= *(\S+)", told, re.MULTILINE)
-    return found[1] if found else ""
+    return config.cluster_name(slurm(*config.COMMAND)) or ""
 
 
 def _is_behind(array: str, task: int) -> bool:
@@ -484,17 +487,15 @@ def _is_behind(array: str, task: int) -> bool:
     Slurm would not start this one before, even if it had the lease that the other waits for.
     """
     try:
-        told = slurm(
-            "squeue", "-h", "-r", "-t", "PENDING", "-j", array, "-o", "%K|%Q|%r"
-        )
+        pending = ("-r", "-t", "PENDING", "-j", array)
+        lines = slurm("squeue", "-h", *pending, "-o", squeue.TASKS_FORMAT)
     except QpuError:  # the controller is away
         return True
-    for line in told.splitlines():
-        other, priority, reason = line.split("|", 2)
-        # one that is held has the priority 0
-        if int(other) < task and priority != "0" and reason not in _NOT_NEXT:
-            return True
-    return False
+    # one that is held has the priority 0
+    return any(
+        other.index < task and other.priority != "0" and other.reason not in _NOT_NEXT
+        for other in squeue.tasks(lines)
+    )
 
 
 def _report(client: Qpu) -> tuple[str, bool]:

@@ -23,18 +23,16 @@ from typing import Self
 from sf_quantum.errors import QpuError
 from sf_quantum.files import parse_json
 from sf_quantum.qpu import TOKEN
+from sf_quantum.slurm import burst
+from sf_quantum.slurm import queue as squeue
+from sf_quantum.slurm.burst import Buffer
+from sf_quantum.slurm.queue import QueuedJob
 
 SLURM_SECONDS = 60.0
 # after SIGTERM
 END_SECONDS = 2.0
 # states of burst buffers
 STAGING, STAGED, PRE_RUN = "staging-in", "staged-in", "pre-run"
-_COLUMNS = (
-    "JobID:.12|,JobArrayID:.80|,State:.20|,Reason:.60|,UserID:.12|,PriorityLong:.24|,"
-    "BurstBufferState:.24|,BatchFlag:.4|,Requeue:.4|,BurstBuffer:.200"
-)
-_POOL = re.compile(r"PoolName\[\d+\]=(\w+) .*UsedSpace=(\d+)")
-_BUFFER = re.compile(r"JobID=(\d+) .*?Pool=(\w+) .*?UserID=[^(]*\((\d+)\)")
 
 
 class Asks(Enum):
@@ -210,75 +208,14 @@ def is_asking(pid: int, job: int) -> bool:
     return b"acquire" in words and str(job).encode() in words
 
 
-@dataclass(frozen=True)
-class QueuedJob:
-    """A job in Slurm's queue.
-
-    :param name: Slurm's name of it, also for a task of an array
-    :param buffer: the state of its burst buffer, such as ``staged-in``
-    :param requeues: whether Slurm may queue it again; ``None`` for one without a script,
-        which cannot be
-    :param pool: the QPU that it asks for
-    """
-
-    id: int
-    name: str
-    state: str
-    reason: str
-    uid: int
-    priority: int
-    buffer: str
-    requeues: bool | None
-    pool: str
-
-    @property
-    def rank(self) -> tuple[int, int]:
-        """The order in which Slurm considers jobs, the first one first."""
-        return -self.priority, self.id
-
-
-@dataclass(frozen=True)
-class Buffer:
-    """A place in ``asking``, as Slurm knows it."""
-
-    job: int
-    pool: str
-    uid: int
-
-
 def queue() -> dict[int, QueuedJob]:
     """List the jobs that wait or run."""
-    jobs = {}
-    for line in slurm("squeue", "-a", "-h", "-O", _COLUMNS).splitlines():
-        id_, name, state, reason, uid, priority, buffer, *flags, directive = _columns(
-            line
-        )
-        if not (id_.isdecimal() and uid.isdecimal() and priority.isdecimal()):
-            continue
-        pool = re.search(r"pool=(\w+)", directive)
-        jobs[int(id_)] = QueuedJob(
-            *(int(id_), name, state, reason, int(uid), int(priority), buffer),
-            (flags[1] == "1") if flags[0] == "1" else None,
-            pool[1] if pool else "",
-        )
-    return jobs
-
-
-def _columns(line: str) -> list[str]:
-    columns = [column.strip() for column in line.split("|", 9)]
-    return columns + [""] * (10 - len(columns))
+    return squeue.site_jobs(slurm("squeue", "-a", "-h", "-O", squeue.SITE_FORMAT))
 
 
 def buffers() -> tuple[list[Buffer], dict[str, int]]:
-    """List the places in ``asking`` that are taken, and count them as Slurm does, by QPU.
-
-    Slurm 22.05 may count places of which it knows no job.
-    """
-    told = slurm("scontrol", "show", "burst")
-    known = [
-        Buffer(int(job), pool, int(uid)) for job, pool, uid in _BUFFER.findall(told)
-    ]
-    return known, {pool: int(used) for pool, used in _POOL.findall(told)}
+    """List the places in ``asking`` that are taken, and count them as Slurm does, by QPU."""
+    return burst.read(slurm(*burst.COMMAND))
 
 
 def cannot_start(program: str | None, jobs: Iterable[int]) -> dict[int, str]:

@@ -38,11 +38,9 @@ from sf_quantum.cli.slurm_state import (
     PRE_RUN,
     STAGED,
     STAGING,
-    Buffer,
     Entry,
     Folder,
     Held,
-    QueuedJob,
     Why,
     buffers,
     cannot_start,
@@ -52,6 +50,8 @@ from sf_quantum.cli.slurm_state import (
     slurm,
 )
 from sf_quantum.errors import QpuError
+from sf_quantum.slurm.burst import Buffer
+from sf_quantum.slurm.queue import QueuedJob
 
 LOOK_SECONDS = 5.0
 TICK_SECONDS = 1.0

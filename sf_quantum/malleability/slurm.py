@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from sf_quantum.errors import QuantumError
+from sf_quantum.slurm import queue, records, tres
 from sf_quantum.text import one_line
 
 # the environment of a job would change the options and the output of these commands, and
@@ -20,8 +21,6 @@ _VARIABLES = "PATH LD_LIBRARY_PATH HOME USER LOGNAME SLURM_CONF".split()
 _TIMEOUT_SECONDS = 120.0
 # between two checks of a further allocation whether its owner still runs
 PAUSE_SECONDS = 5
-# A generic resource of a node: its name, its type with a colon, and its number.
-_GRES = re.compile(r"(?:gres[:/])?([A-Za-z_][\w.-]*)(:[A-Za-z_][\w.-]*)?(?:[:=](\d+))?")
 _MEGABYTES = {"K": 1 / 1024, "M": 1, "G": 1024, "T": 1024**2}
 
 _HOLD = """\
@@ -77,12 +76,10 @@ def job(id_: str) -> Job:
 
     :raises SlurmError: if it does not, or Slurm does not answer
     """
-    # a name may look like a field
-    text = run("scontrol", "show", "job", id_).partition("\n")[2]
-    fields: dict[str, str] = {}
-    for key, value in re.findall(r"(?:^|\s)([\w/:]+)=(\S+)", text):
-        if value not in ("(null)", "N/A"):
-            fields.setdefault(key, value)
+    found = records.read(run("scontrol", "show", "job", id_))
+    if len(found) != 1:
+        raise SlurmError(f"job {id_}: cannot read its record: {len(found)} jobs in it")
+    fields = found[0].fields
     if "NodeList" not in fields:
         raise SlurmError(f"job {id_} has no nodes, its state is {fields['JobState']}")
     names = hostnames(fields["NodeList"])
@@ -99,9 +96,8 @@ def hostnames(expression: str) -> list[str]:
 def named(name: str, *states: str) -> list[tuple[str, str]]:
     """List this user's jobs of a name and some states: id and expression of nodes."""
     wanted = ("--me", f"--name={name}", f"--states={','.join(states)}")
-    lines = run("squeue", "--noheader", *wanted, "--format=%A %N").splitlines()
-    found = (line.split(maxsplit=1) for line in lines)
-    return [(id_, nodes) for id_, nodes in found]
+    form = f"--format={queue.ALLOCATIONS_FORMAT}"
+    return queue.allocations(run("squeue", "--noheader", *wanted, form))
 
 
 def state(id_: str) -> str:
@@ -111,9 +107,9 @@ def state(id_: str) -> str:
 
 def steps(id_: str) -> list[tuple[str, list[str]]]:
     """List the steps of a job, other than its batch script: id and nodes."""
-    lines = run("squeue", "--steps", "--noheader", f"--jobs={id_}", "--format=%i %N")
-    found = re.findall(r"^ *(\d+\.\d+) (\S+)", lines, re.MULTILINE)
-    return [(step, hostnames(nodes)) for step, nodes in found]
+    form = f"--format={queue.STEPS_FORMAT}"
+    lines = run("squeue", "--steps", "--noheader", f"--jobs={id_}", form)
+    return [(step, hostnames(nodes)) for step, nodes in queue.steps(lines)]
 
 
 def shrink(id_: str, nodes: Sequence[str]) -> None:
@@ -174,14 +170,9 @@ def _gres(requested: str) -> str:
 
     A QPU is not the node's: the job that asked for it has its lease.
 
-    :param requested: ``TresPerNode``, such as ``gres:gpu:2,gres:qpu:1`` until Slurm 23.02,
-        and ``gres/gpu:a100:2`` or ``gres/gpu:a100=2`` since
+    :param requested: ``TresPerNode`` of the job
     """
-    matches = [_GRES.fullmatch(item) for item in requested.split(",")]
-    found = [match.groups("") for match in matches if match]
-    return ",".join(
-        f"{name}{type_}:{count or 1}" for name, type_, count in found if name != "qpu"
-    )
+    return ",".join(str(one) for one in tres.parse(requested) if one.name != "qpu")
 
 
 def lower(id_: str, nodes: int) -> None:

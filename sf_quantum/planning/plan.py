@@ -9,7 +9,7 @@ from pathlib import Path
 from sf_quantum import yaml
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON, mapping, replacing
-from sf_quantum.planning import reading, site_nodes
+from sf_quantum.planning import reading
 from sf_quantum.planning.measured import fitting, journals, sources
 from sf_quantum.planning.measured.fitting import Fit
 from sf_quantum.planning.measured.sources import Sources
@@ -19,6 +19,7 @@ from sf_quantum.planning.workflow import StreamFlowFile, WorkflowPlan, dumped
 from sf_quantum.planning.workload import Workload
 from sf_quantum.reporting.report import journals_of
 from sf_quantum.samplers import unknown
+from sf_quantum.slurm.partitions import partition_nodes
 from sf_quantum.validation import is_streamflow
 
 
@@ -110,7 +111,7 @@ def _streamflow_plan(
     nodes: Mapping[str, int],
 ) -> Plan:
     flow = StreamFlowFile(file, content)
-    site = {**(site_nodes.partition_nodes() if flow.is_here else {}), **nodes}
+    site = {**(partition_nodes() if flow.is_here else {}), **nodes}
     fit: Fit | None = None
     left_out: Mapping[str, int] = {}
     if paths:

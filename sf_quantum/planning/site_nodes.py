@@ -1,38 +1,8 @@
-"""How many nodes the partitions of a site have, which bounds what it can grant."""
+"""How many components of an allocation the partitions of a site can grant."""
 
 from __future__ import annotations
 
-import subprocess
-from collections import Counter
 from collections.abc import Mapping
-
-TIMEOUT_SECONDS = 10.0
-_COMMAND = ("sinfo", "--noheader", "--all", "--format=%R|%D")
-
-
-def partition_nodes() -> Mapping[str, int]:
-    """Ask the Slurm of this host; nothing if there is none, or it does not answer."""
-    try:
-        sinfo = subprocess.run(
-            _COMMAND,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=TIMEOUT_SECONDS,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return {}
-    return read(sinfo.stdout) if sinfo.returncode == 0 else {}
-
-
-def read(text: str) -> Mapping[str, int]:
-    """Read lines of partitions and numbers of nodes; other lines, such as a banner, are no answer."""
-    nodes: Counter[str] = Counter()
-    for line in text.splitlines():
-        name, bar, number = line.strip().rpartition("|")
-        if bar and number.isascii() and number.isdigit():
-            nodes[name] += int(number)
-    return nodes
 
 
 def fitting(

@@ -41,11 +41,13 @@ LAYERS = {
     "journal": {"journal", "connectors", *_FOUNDATION},
     "reporting": {"reporting", "journal", *_FOUNDATION},
     "net": {"net", *_FOUNDATION},
-    "malleability": {"malleability", *_FOUNDATION},
-    "qpu": {"samplers", "net", "qpu", "malleability", *_FOUNDATION},
-    "service": {"samplers", "net", "qpu", "service", *_FOUNDATION},
+    "slurm": {"slurm", *_FOUNDATION},
+    "malleability": {"malleability", "slurm", *_FOUNDATION},
+    "qpu": {"samplers", "net", "qpu", "malleability", "slurm", *_FOUNDATION},
+    "service": {"samplers", "net", "qpu", "service", "slurm", *_FOUNDATION},
     "planning": {
-        *("samplers", "service", "connectors", "journal", "reporting", "planning"),
+        *("samplers", "slurm", "service", "connectors", "journal", "reporting"),
+        "planning",
         *_FOUNDATION,
     },
 }

@@ -316,7 +316,7 @@ def test_partitions_are_asked_of_the_slurm_that_is_here(
 ) -> None:
     edited(FILE, "wraps: front", "wraps: laptop")
     sinfo = tmp_path / "sinfo"
-    sinfo.write_text("#!/bin/sh\nprintf 'compute 3\\nqpus 1\\n'")
+    sinfo.write_text("#!/bin/sh\nprintf 'compute|3\\nqpus|1\\n'")
     sinfo.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     where = "deployments.cluster.config.services.quantum.partition"
@@ -338,7 +338,7 @@ def test_reservations_fit_into_their_partitions(
     edited(FILE, "maxConcurrentJobs: 4", f"maxConcurrentJobs: 4\n      {reserve}")
     sinfo = tmp_path / "sinfo"
     # a line for each state of nodes
-    sinfo.write_text("#!/bin/sh\nprintf 'compute 9\\nqpus 1\\nqpus 2\\n'")
+    sinfo.write_text("#!/bin/sh\nprintf 'compute|9\\nqpus|1\\nqpus|2\\n'")
     sinfo.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     (line,) = found()

@@ -17,6 +17,7 @@ from sf_quantum.journal import DIRECTORY
 from sf_quantum.planning import plan as plans
 from sf_quantum.planning import reading, site_nodes, streamflow
 from sf_quantum.planning.simulation.strategies import Reserved
+from sf_quantum.slurm import partitions
 from tests.unit.test_plan_journals import Writer, planned, write
 
 # of each job of the journals below
@@ -212,7 +213,7 @@ def test_the_recommendation_names_what_it_takes(
     ],
 )
 def test_what_sinfo_prints_is_read(text: str, nodes: dict[str, int]) -> None:
-    assert site_nodes.read(text) == nodes
+    assert partitions.read(text) == nodes
 
 
 @given(

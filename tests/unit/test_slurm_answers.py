@@ -6,6 +6,8 @@ import pytest
 
 from sf_quantum.connectors.slurm.transport import answers
 from sf_quantum.connectors.slurm.transport.answers import EndReason, JobOutcome
+from sf_quantum.slurm import queue
+from sf_quantum.slurm.states import ENDED
 
 SHOWN = (
     "JobId=7 JobName=a b JobState=FAILED Reason=NonZeroExitCode Restarts=1 "
@@ -17,9 +19,7 @@ def test_only_completed_with_zero_is_good() -> None:
     assert JobOutcome("1", "COMPLETED").good
     assert not JobOutcome("1", "COMPLETED", exit_code=1).good
     assert not JobOutcome("1", "COMPLETED", signal=9).good
-    assert not any(
-        JobOutcome("1", state).good for state in answers.ENDED - {"COMPLETED"}
-    )
+    assert not any(JobOutcome("1", state).good for state in ENDED - {"COMPLETED"})
     assert not JobOutcome("1", answers.LOST).good
 
 
@@ -78,7 +78,7 @@ def test_of_several_records_only_those_of_the_job_count() -> None:
     ],
 )
 def test_what_lasts(state: str, expected: bool) -> None:
-    rows = answers.squeue(f"7|7_1|{state}|None|1|2|1|c1|0|0||").rows("7")
+    rows = queue.read(f"7|7_1|{state}|None|1|2|1|c1|0|0||").rows("7")
     assert [row.lasts for row in rows or []] == [expected]
 
 

@@ -11,12 +11,11 @@ import pytest
 from streamflow.core.exception import WorkflowDefinitionException
 from streamflow.deployment.connector.local import LocalConnector
 
-from sf_quantum.connectors.slurm import ids, scripts
+from sf_quantum.connectors.slurm import scripts
 from sf_quantum.connectors.slurm.connector import SlurmConnector
 from sf_quantum.connectors.slurm.job import BatchJob, NodeUsage
 from sf_quantum.connectors.slurm.scripts import JobMark
 from sf_quantum.connectors.slurm.services import SlurmService
-from sf_quantum.connectors.slurm.transport import answers
 from sf_quantum.connectors.slurm.transport.controller import (
     Commands,
     Submission,
@@ -25,6 +24,8 @@ from sf_quantum.connectors.slurm.transport.controller import (
 from sf_quantum.connectors.slurm.transport.login import LoginNode
 from sf_quantum.connectors.slurm.transport.submission import submission_command
 from sf_quantum.files import JSON
+from sf_quantum.slurm import ids
+from sf_quantum.slurm import queue as squeue
 
 FED = str((1 << 26) + 5)
 REVOKED = f"{FED}|{FED}|REVOKED|None|N/A|N/A|1|||0|sfq:run:key|"
@@ -95,7 +96,7 @@ def test_ids_with_a_cluster() -> None:
 
 def test_a_cluster_that_is_passed_over_in_silence_has_not_answered() -> None:
     text = "CLUSTER: a\nARRAY_JOB_ID|JOBID|\n7|7|RUNNING|None|1|2|1|c1|0|0|x|\n"
-    queue = answers.squeue(text, named=True)
+    queue = squeue.read(text, named=True)
     assert queue.clusters == {"a"}
     assert [row.node_list for row in queue.rows("7;a") or []] == ["c1"]
     assert queue.rows("7;b") == []
@@ -117,7 +118,7 @@ def test_a_cluster_that_is_passed_over_in_silence_has_not_answered() -> None:
 def test_of_the_siblings_in_a_federation_one_counts(
     lines: list[str], expected: list[str] | None
 ) -> None:
-    rows = answers.squeue("\n".join(lines)).rows(FED)
+    rows = squeue.read("\n".join(lines)).rows(FED)
     assert (None if rows is None else [row.state for row in rows]) == expected
 
 
@@ -126,7 +127,7 @@ def test_the_tasks_of_an_array_are_no_siblings() -> None:
         f"{FED}|{FED}_{n}|{s}|None|1|2|1|c1|0|0||"
         for n, s in enumerate(("RUNNING", "PENDING"))
     ]
-    rows = answers.squeue("\n".join(lines)).rows(FED)
+    rows = squeue.read("\n".join(lines)).rows(FED)
     assert [row.state for row in rows or []] == ["RUNNING", "PENDING"]
 
 

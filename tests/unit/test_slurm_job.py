@@ -41,6 +41,7 @@ from sf_quantum.connectors.slurm.services import SlurmService
 from sf_quantum.connectors.slurm.transport import answers
 from sf_quantum.connectors.slurm.transport.controller import Commands
 from sf_quantum.connectors.slurm.transport.login import LoginNode
+from sf_quantum.slurm.states import ENDED
 
 T = TypeVar("T")
 S = BatchJobState
@@ -148,7 +149,7 @@ class Record:
 
     @property
     def over(self) -> bool:
-        return self.state in answers.ENDED
+        return self.state in ENDED
 
     @property
     def has_left_mark(self) -> bool:

@@ -24,10 +24,11 @@ from sf_quantum.connectors.slurm.transport.answers import (
     LOST,
     EndReason,
     JobOutcome,
-    QueueRow,
 )
 from sf_quantum.files import JSON
 from sf_quantum.journal import Event, Journal
+from sf_quantum.slurm import queue as squeue
+from sf_quantum.slurm.queue import QueueRow
 
 S = BatchJobState
 
@@ -538,7 +539,7 @@ def test_the_queue_is_read_line_by_line() -> None:
         "7|7_2|PENDING|Priority|N/A|N/A|x|||x||\nno\n"
         "slurm|a|b|c|d|e|f|g|h|i|j|\n8|8|RUNNING|None|1|2|1\n"
     )
-    queue = answers.squeue(text)
+    queue = squeue.read(text)
     assert queue.rows("7") == [
         QueueRow("7", "RUNNING", "None", 100, None, 2, "c[1-2]", 0, 1, "sfq:a|b"),
         QueueRow("7", "PENDING", "Priority", None, None, 0, "", None, 0),
@@ -551,16 +552,16 @@ def test_the_queue_is_read_line_by_line() -> None:
 )
 def test_a_line_of_the_queue_is_a_record(status: int, code: int, signal: int) -> None:
     line = f"7|7|FAILED|launch failed|100|101|1|c1|{status}|2|sfq:a|"
-    record = "JobId=7 JobState=FAILED Reason=launch_failed Restarts=2 Comment=sfq:a"
-    record += f" StartTime=100 EndTime=101 ExitCode={code}:{signal}"
-    (found,) = answers.squeue(line).rows("7") or []
-    assert [found.outcome] == answers.scontrol(record, "7")
+    record = "JobId=7 JobState=FAILED Reason=launch_failed Restarts=2"
+    record += f" StartTime=100 EndTime=101 ExitCode={code}:{signal} Comment=sfq:a"
+    (found,) = squeue.read(line).rows("7") or []
+    assert [JobOutcome.of_row(found)] == answers.scontrol(record, "7")
 
 
 def test_a_line_without_an_exit_code_is_no_record() -> None:
     line = "7|7|FAILED|None|100|101|1|c1|N/A|0||"
-    (found,) = answers.squeue(line).rows("7") or []
-    assert found.outcome is None
+    (found,) = squeue.read(line).rows("7") or []
+    assert JobOutcome.of_row(found) is None
 
 
 def test_freed_nodes_have_a_time() -> None:

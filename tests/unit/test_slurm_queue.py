@@ -24,6 +24,7 @@ from sf_quantum.connectors.slurm.transport import answers, login
 from sf_quantum.connectors.slurm.transport.answers import EndReason, JobOutcome
 from sf_quantum.connectors.slurm.transport.controller import Commands
 from sf_quantum.connectors.slurm.transport.login import LoginNode
+from sf_quantum.slurm import queue as squeue
 from tests.waiting import SECONDS
 
 T = TypeVar("T")
@@ -179,7 +180,7 @@ def test_nodes_are_granted_after_they_were_requested(tmp_path: Path) -> None:
         entry = _usage("elastic")
         entry.requested(100.7)
         entry.submitted("7")
-        for row in answers.squeue("7|7|RUNNING|None|100|N/A|1|c1|||").rows("7") or []:
+        for row in squeue.read("7|7|RUNNING|None|100|N/A|1|c1|||").rows("7") or []:
             entry.seen(row)
     finally:
         record.close()

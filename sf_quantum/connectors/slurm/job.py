@@ -44,7 +44,6 @@ from enum import Enum, auto
 from typing import TypeVar
 
 from sf_quantum import journal
-from sf_quantum.connectors.slurm import ids
 from sf_quantum.connectors.slurm.scripts import JobMark
 from sf_quantum.connectors.slurm.services import SlurmService
 from sf_quantum.connectors.slurm.transport import answers
@@ -52,9 +51,10 @@ from sf_quantum.connectors.slurm.transport.answers import (
     LOST,
     EndReason,
     JobOutcome,
-    QueueRow,
 )
 from sf_quantum.files import JSON
+from sf_quantum.slurm import ids, states
+from sf_quantum.slurm.queue import QueueRow
 
 # consecutive polls without a job after which the job counts as ending
 DENIALS = 3
@@ -208,7 +208,7 @@ class BatchJob:
         if rows:
             self.row = rows[0]
         if self.array and self._failed_task is None:
-            ended = (row.outcome for row in rows if row.over)
+            ended = (JobOutcome.of_row(row) for row in rows if row.over)
             self._failed_task = next(
                 (one for one in ended if one and not one.good), None
             )
@@ -239,7 +239,7 @@ class BatchJob:
         # the script of a heterogeneous job runs in the first component
         outcome = answers.worst(records) if self.array else records[0]
         self._shown = outcome.state
-        if all(one.state in answers.ENDED for one in records):
+        if all(one.state in states.ENDED for one in records):
             return outcome
         if self.mark is not None and outcome.is_later_run(self.mark.ended):
             self.mark = None
@@ -351,8 +351,8 @@ class BatchJob:
             self.state = state
 
 
-def _where(*states: str) -> BatchJobState:
-    running = answers.RUNNING & {*states}
+def _where(*names: str) -> BatchJobState:
+    running = states.RUNNING & {*names}
     return BatchJobState.RUNNING if running else BatchJobState.QUEUED
 
 

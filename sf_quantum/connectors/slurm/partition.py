@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 
 from sf_quantum.connectors.slurm.services import SlurmService, limit_seconds
 from sf_quantum.files import JSON
+from sf_quantum.slurm import queue as squeue
+from sf_quantum.slurm.partitions import PROCESSORS_FORMAT, processors
 
 #: of which more are not simulated
 MOST_JOBS = 1000
@@ -70,13 +72,13 @@ class PartitionQueue:
 def command(partition: str) -> str:
     """The shell command for :func:`read`."""
     name = shlex.quote(partition)
-    # %C: processors allocated/idle/other/total; one line more than allowed shows that there are
+    # one line more than allowed shows that there are too many
     return (
         f"plain timeout {PATIENCE_SECONDS} sinfo --noheader --partition={name} "
-        f"--format='%C|%c|%h' && echo {_SEPARATOR} && "
+        f"--format='{PROCESSORS_FORMAT}' && echo {_SEPARATOR} && "
         f"{{ plain timeout {PATIENCE_SECONDS} squeue --noheader --array --partition={name} "
         "--states=RUNNING,SUSPENDED,COMPLETING,PENDING --sort=-p,i "
-        f"--format='%T|%C|%D|%h|%L|%r' || echo failed; }} | head -n {MOST_JOBS + 1}"
+        f"--format='{squeue.PARTITION_FORMAT}' || echo failed; }} | head -n {MOST_JOBS + 1}"
     )
 
 
@@ -91,11 +93,10 @@ def read(text: str) -> PartitionQueue:
     queue = PartitionQueue()
     try:
         for line in nodes.split():
-            processors, per_node, shared = line.split("|")
-            queue.idle += int(processors.split("/")[1])
-            known = _first_number(per_node)
-            queue.per_node = min(queue.per_node or known, known)
-            queue.exclusive = queue.exclusive or shared == "EXCLUSIVE"
+            row = processors(line)
+            queue.idle += row.idle
+            queue.per_node = min(queue.per_node or row.per_node, row.per_node)
+            queue.exclusive = queue.exclusive or row.shared == "EXCLUSIVE"
         lines = [*filter(None, jobs.splitlines())]
         if len(lines) > MOST_JOBS:
             raise NoForecast(f"has more than {MOST_JOBS} jobs in its partition")
@@ -110,16 +111,17 @@ def read(text: str) -> PartitionQueue:
 
 def _jobs(lines: list[str], per_node: int) -> Iterator[tuple[str, JobInQueue]]:
     for line in lines:
-        state, allocated, nodes, shared, left, reason = line.split("|", 5)
-        processors = int(allocated)
-        # of a pending job, Slurm tells the least number of processors
-        if state == "PENDING" and shared == _EXCLUSIVE:
-            processors = max(processors, int(nodes) * per_node)
-        if state == "PENDING" and reason.strip("()") not in _IN_TURN:
+        row = squeue.partition_job(line)
+        processors, pending = row.processors, row.state == "PENDING"
+        if pending and row.shared == _EXCLUSIVE:
+            processors = max(processors, row.nodes * per_node)
+        if pending and row.reason.strip("()") not in _IN_TURN:
             continue
-        # what is left of a pending job is its time limit
-        seconds = limit_seconds(left)
-        yield state, JobInQueue(processors, math.inf if seconds is None else seconds)
+        # a pending job has its whole time limit left
+        seconds = limit_seconds(row.left)
+        yield row.state, JobInQueue(
+            processors, math.inf if seconds is None else seconds
+        )
 
 
 def _first_number(value: JSON) -> int:

@@ -20,7 +20,7 @@ from streamflow.core.exception import WorkflowExecutionException
 from streamflow.log_handler import logger
 
 from sf_quantum import backoff
-from sf_quantum.connectors.slurm import ids, scripts
+from sf_quantum.connectors.slurm import scripts
 from sf_quantum.connectors.slurm.job import BatchJob, BatchJobState, NodeUsage
 from sf_quantum.connectors.slurm.scripts import JobMark
 from sf_quantum.connectors.slurm.services import JobOptions
@@ -29,7 +29,6 @@ from sf_quantum.connectors.slurm.transport.answers import (
     LOST,
     EndReason,
     JobOutcome,
-    QueueRow,
 )
 from sf_quantum.connectors.slurm.transport.controller import (
     Controller,
@@ -43,6 +42,8 @@ from sf_quantum.connectors.slurm.transport.login import (
     warn,
 )
 from sf_quantum.connectors.slurm.transport.pacing import Paced
+from sf_quantum.slurm import ids, states
+from sf_quantum.slurm.queue import QueueRow
 
 # Slurm's record of a failed job may appear after the mark of its script
 DETAIL_SECONDS = 5.0
@@ -388,7 +389,7 @@ class SlurmQueue:
         else:
             # that has brought up the question
             rows = [job.row] if job.row is not None and job.row.over else []
-        outcome = rows[0].outcome if rows else None
+        outcome = JobOutcome.of_row(rows[0]) if rows else None
         return None if outcome is None else [outcome]
 
     async def _proven(self, job: BatchJob, outcome: JobOutcome) -> JobOutcome | None:
@@ -452,9 +453,9 @@ class SlurmQueue:
         return None
 
 
-def _is_unknown(job: BatchJob, *states: str) -> bool:
+def _is_unknown(job: BatchJob, *names: str) -> bool:
     """Whether one of the states of a job tells nothing about it, which is logged."""
-    unknown = answers.unknown_states(states)
+    unknown = states.unknown(names)
     if unknown:
         warn(
             f"Slurm job {ids.words(job.slurm_job)} of {job.name} is in the state {unknown}, which "

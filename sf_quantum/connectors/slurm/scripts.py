@@ -29,7 +29,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import takewhile
 
-from sf_quantum.connectors.slurm import ids
+from sf_quantum.slurm import ids
 
 # users set variables for their own calls of Slurm's commands, which would change the answers:
 # defaults of options (SQUEUE_PARTITION hides jobs), formats, and other clusters

@@ -22,13 +22,12 @@ from typing import NamedTuple
 
 from sf_quantum.planning.traces import trace
 from sf_quantum.planning.traces.trace import NodeJob, NodeTrace
+from sf_quantum.slurm.accounting import TRACE_FIELDS, TRACE_OPTIONAL
+from sf_quantum.slurm.counts import count
 
-_REQUIRED = ("JobID", "Partition", "Submit", "End", "ElapsedRaw", "NNodes")
 #: the fields that are read, of which the last two may be missing; there may be others
-FIELDS = (*_REQUIRED, "Eligible", "TimelimitRaw")
+FIELDS = (*TRACE_FIELDS, *TRACE_OPTIONAL)
 COMMAND = f"sacct --parsable2 --format={','.join(FIELDS)}"
-# whole numbers of nodes that 1024 divides are shortened, unless there is --noconvert
-_COUNT = re.compile(r"(\d{1,9})([KM]?)", re.ASCII)
 _SECONDS = re.compile(r"\d{1,15}", re.ASCII)
 # what Slurm's backfilling takes for no time limit
 _YEAR = 365 * 86400.0
@@ -36,7 +35,6 @@ _YEAR = 365 * 86400.0
 _UNLIMITED = ("UNLIMITED", "Partition_Limit")
 # of Slurm's times
 _RESOLUTION_SECONDS = 1.0
-_UNITS = {"": 1, "K": 1024, "M": 1024**2}
 
 
 class _Record(NamedTuple):
@@ -77,7 +75,7 @@ def parse(
     """
     rows = iter(lines)
     names = next(rows, "").strip().split("|")
-    if missing := [name for name in _REQUIRED if name not in names]:
+    if missing := [name for name in TRACE_FIELDS if name not in names]:
         raise ValueError(
             f"line 1: no {', '.join(missing)} in the header; expected what "
             f"'{COMMAND}' prints"
@@ -126,7 +124,7 @@ def _record(
         return "not over"
     if not (seconds := _number(fields["ElapsedRaw"])):
         return "without run time"
-    if not (nodes := _nodes(fields["NNodes"])):
+    if not (nodes := count(fields["NNodes"])):
         return "without nodes"
     limit = _limit(fields.get("TimelimitRaw", ""))
     return _Record(
@@ -202,8 +200,3 @@ def _number(text: str) -> float:
 
 def _limit(minutes: str) -> float:
     return _YEAR if minutes in _UNLIMITED else 60 * _number(minutes)
-
-
-def _nodes(text: str) -> int:
-    count = _COUNT.fullmatch(text)
-    return int(count[1]) * _UNITS[count[2]] if count else 0

@@ -7,11 +7,11 @@ import re
 import shutil
 import subprocess
 import time
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 
+from sf_quantum.slurm import config, queue
 from sf_quantum.threads import in_thread
 
 ANSWER_SECONDS = 3.0
@@ -20,14 +20,8 @@ KEPT_SECONDS = 60.0
 # each is a process, and a request to the cluster's only controller
 QUERIES_AT_ONCE = 2
 _JOB = re.compile(r"\d+([_+]\d+)?")
-_CLUSTER = re.compile(r"^ClusterName\s*=\s*(\S+)", re.MULTILINE)
 # the controller forgets a job some minutes after its end (MinJobAge)
 _FORGOTTEN = b"Invalid job id specified"
-# gres as "gres:qpu:2" or "gres/qpu:2", with or without a type; a licence as "qpu:2"
-_UNITS = re.compile(
-    r"(?:gres[:/])?([^:=,@()]+)(?:@[^:=,]+)?(?::[^:=,\d][^:=,]*)?(?:[:=](\d+))?"
-)
-_NONE = ("N/A", "(null)")
 
 
 @dataclass(frozen=True)
@@ -62,9 +56,9 @@ class OwnCluster:
         if cluster is None:
             return True
         if configured is None and self._name is None:
-            answer = await _run("scontrol", "show", "config")
-            found = answer and _CLUSTER.search(answer.stdout.decode(errors="replace"))
-            self._name = found[1] if found else None
+            answer = await _run(*config.COMMAND)
+            text = answer.stdout.decode(errors="replace") if answer else ""
+            self._name = config.cluster_name(text)
         return cluster.casefold() == (configured or self._name or "").casefold()
 
     async def about(self, job: str, user: str) -> SlurmJob | None:
@@ -96,25 +90,15 @@ async def is_gone(job: str) -> bool | None:
 
 
 async def _about(job: str, user: str) -> SlurmJob | None:
-    answer = await _squeue(job, "%u|%P|%a|%b|%W")
+    answer = await _squeue(job, queue.REQUEST_FORMAT)
     if answer is None:
         return None
     if answer.returncode != 0:
         return NOT_THEIRS if _FORGOTTEN in answer.stderr else None
-    # one line for each task of a job array
-    line = answer.stdout.decode(errors="replace").partition("\n")[0]
-    match [word.strip() for word in line.split("|")]:
-        case [owner, partition, account, gres, licences] if owner == user:
-            return SlurmJob(partition, account, _units(gres, licences))
-    return NOT_THEIRS
-
-
-def _units(*columns: str) -> Mapping[str, int]:
-    counts: Counter[str] = Counter()
-    for word in ",".join(one for one in columns if one not in _NONE).split(","):
-        if found := _UNITS.fullmatch(word.strip()):
-            counts[found[1]] += int(found[2] or 1)
-    return counts
+    request = queue.request(answer.stdout.decode(errors="replace"))
+    if request is None or request.user != user:
+        return NOT_THEIRS
+    return SlurmJob(request.partition, request.account, request.units)
 
 
 async def _squeue(job: str, columns: str) -> subprocess.CompletedProcess[bytes] | None:

@@ -20,7 +20,6 @@ from streamflow.core.utils import get_job_step_name
 from streamflow.log_handler import logger
 
 from sf_quantum import journal
-from sf_quantum.connectors.slurm import ids
 from sf_quantum.connectors.slurm.allocation import history
 from sf_quantum.connectors.slurm.allocation.forecast import JobForecast
 from sf_quantum.connectors.slurm.allocation.limits import START_SECONDS, JobLength
@@ -35,6 +34,7 @@ from sf_quantum.connectors.slurm.services import SlurmService
 from sf_quantum.connectors.slurm.transport.answers import JobOutcome
 from sf_quantum.connectors.steps import quantum_steps
 from sf_quantum.files import JSON
+from sf_quantum.slurm import ids
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from streamflow.core.exception import WorkflowExecutionException
 
-from sf_quantum.connectors.slurm import ids, scripts, services
+from sf_quantum.connectors.slurm import scripts, services
 from sf_quantum.connectors.slurm.allocation.limits import JobLength, ShortLimit
 from sf_quantum.connectors.slurm.job import BatchJob, NodeUsage
 from sf_quantum.connectors.slurm.queue import SlurmQueue, capitalized
@@ -22,10 +22,11 @@ from sf_quantum.connectors.slurm.transport import answers
 from sf_quantum.connectors.slurm.transport.answers import (
     EndReason,
     JobOutcome,
-    QueueRow,
 )
 from sf_quantum.connectors.slurm.transport.login import LoginNode
 from sf_quantum.files import JSON
+from sf_quantum.slurm import ids, states
+from sf_quantum.slurm.queue import QueueRow
 
 LAST_LINES = 20
 LAST_BYTES = 8192
@@ -386,11 +387,11 @@ done""")
                     return batch_job.ended.result()
             answer = await self._queue.controller.records(self._own.slurm_job)
             records = self._own.own(answer or [])
-            if answers.unknown_states(one.state for one in records):
+            if states.unknown(one.state for one in records):
                 records = []
             if records and records[0].state == "RUNNING":
                 return None
-            if records and records[0].state in answers.ENDED:
+            if records and records[0].state in states.ENDED:
                 return records[0]
             marked = mark.ended is not None
             if not records and marked and answer != []:

@@ -1,34 +1,21 @@
-"""The commands that query Slurm, parsers of their output, and the outcome of a job."""
+"""The commands that query Slurm about a driver's jobs, and the outcome of a job."""
 
 from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TypeVar
 
-from sf_quantum.connectors.slurm import ids
 from sf_quantum.connectors.slurm.scripts import UNKNOWN, JobMark
+from sf_quantum.slurm import accounting, ids, queue, records
+from sf_quantum.slurm.queue import QueueRow
+from sf_quantum.slurm.records import NO_COMMENT
+from sf_quantum.slurm.states import ENDED
 
-# squeue(1), "JOB STATE CODES": no other state is final
-ENDED = frozenset(
-    "BOOT_FAIL CANCELLED COMPLETED DEADLINE FAILED NODE_FAIL OUT_OF_MEMORY PREEMPTED "
-    "TIMEOUT".split()
-)
-# states that are not final, with nodes and without: squeue(1) and sacct(1) up to 25.05
-RUNNING = frozenset(
-    "COMPLETING RESIZING RUNNING SIGNALING STAGE_OUT STOPPED SUSPENDED".split()
-)
-QUEUED = frozenset(
-    "CONFIGURING EXPEDITING PENDING POWER_UP_NODE REQUEUED REQUEUE_FED REQUEUE_HOLD "
-    "RESV_DEL_HOLD SPECIAL_EXIT".split()
-)
 #: the state of a job that Slurm no longer knows and that left no mark
 LOST = "LOST"
-# that of a federated job on all clusters but the one that runs it
-_REVOKED = "REVOKED"
 # squeue(1), "JOB REASON CODES", and further ones from slurm_string.c: reasons that persist
 # even if other jobs end
 _HOPELESS = re.compile(
@@ -63,25 +50,7 @@ _NODE_TROUBLE = re.compile(
 )
 # Slurm's commands block while the controller is down
 PATIENCE_SECONDS = 60
-# of squeue, in the order of QueueRow; the second one is not kept
-_FIELDS = (
-    "ArrayJobID JobArrayID State Reason StartTime EndTime NumNodes NodeList exit_code "
-    "RestartCnt Comment".split()
-)
-NO_COMMENT = "(null)"
-# of sacct, and what scontrol calls them
-_SACCT_FIELDS = {
-    "JobID": "JobId",
-    "State": "JobState",
-    "Reason": "Reason",
-    "ExitCode": "ExitCode",
-    "Start": "StartTime",
-    "End": "EndTime",
-}
 _JOB_ID = re.compile(rf"^({ids.PATTERN})$", re.MULTILINE)
-_CLUSTER_LINE = "CLUSTER: "
-
-Found = TypeVar("Found", "JobOutcome", "QueueRow")
 
 
 class EndReason(StrEnum):
@@ -92,61 +61,6 @@ class EndReason(StrEnum):
     UNRECORDED = "Slurm has lost its record of it, and it left no exit code"
     NO_EXIT_CODE = "it left no exit code"
     ALLOCATION_ENDED = "its allocation ended by itself"
-
-
-@dataclass(frozen=True)
-class QueueRow:
-    """A line of ``squeue``: the current state of a job. Times are epoch seconds.
-
-    :param job: the job id; for a task of an array, the id of the array
-    :param ended: for a running job, when its time limit expires
-    :param status: as of wait(2), once the job has ended; None if Slurm does not tell
-    :param restarts: how many times Slurm has requeued the job
-    :param comment: by which a job is told from another that has its id
-    """
-
-    job: str
-    state: str
-    reason: str
-    started: float | None
-    ended: float | None
-    nodes: int
-    node_list: str
-    status: int | None = None
-    restarts: int = 0
-    comment: str = ""
-
-    @property
-    def over(self) -> bool:
-        """Whether the state is final."""
-        return self.state in ENDED
-
-    @property
-    def lasts(self) -> bool:
-        """Whether the job runs, or will run (again)."""
-        return not self.over and self.state != "COMPLETING"
-
-    @property
-    def outcome(self) -> JobOutcome | None:
-        """The same as a record of the job; None if Slurm does not tell its exit code."""
-        if self.status is None:
-            return None
-        return JobOutcome(
-            self.job,
-            self.state,
-            self.reason.replace(" ", "_"),  # as scontrol prints it
-            exit_code=self.status >> 8,
-            signal=self.status & 0x7F,
-            started=self.started,
-            ended=self.ended,
-            restarts=self.restarts,
-            comment=self.comment,
-        )
-
-    @property
-    def freed(self) -> bool:
-        """Whether the nodes are free or being freed, and Slurm knows since when."""
-        return not self.lasts and self.ended is not None
 
 
 @dataclass(frozen=True)
@@ -183,6 +97,23 @@ class JobOutcome:
             exit_code=mark.exit_code or 0,
             started=mark.started,
             ended=mark.ended,
+        )
+
+    @classmethod
+    def of_row(cls, row: QueueRow) -> JobOutcome | None:
+        """The outcome according to ``squeue``; None if it does not report the exit code."""
+        if row.status is None:
+            return None
+        return cls(
+            row.job,
+            row.state,
+            row.reason.replace(" ", "_"),  # as scontrol prints it
+            exit_code=row.status >> 8,
+            signal=row.status & 0x7F,
+            started=row.started,
+            ended=row.ended,
+            restarts=row.restarts,
+            comment=row.comment,
         )
 
     @property
@@ -252,103 +183,42 @@ def in_one_line(text: str) -> str:
     return "; ".join(line for line in words if line) or "no message"
 
 
-@dataclass(frozen=True)
-class Queue:
-    """The output of :func:`squeue_command`.
-
-    :param clusters: those that have answered; of several, Slurm passes over others in
-        silence. Empty names the login node's own
-    """
-
-    clusters: frozenset[str]
-    # by number: the cluster, the id of the task of an array, and the row
-    _lines: Mapping[str, Sequence[tuple[str, str, QueueRow]]]
-
-    def rows(self, job: str) -> list[QueueRow] | None:
-        """Those of a job, of an array several; None if they do not tell how it is."""
-        found = [
-            (task, row)
-            for cluster, task, row in self._lines.get(ids.number(job), ())
-            if ids.is_federated(job) or cluster == ids.cluster(job)
-        ]
-        return without_siblings(found)
-
-
-def squeue(text: str, named: bool = False) -> Queue:
-    """Read the output of :func:`squeue_command`.
-
-    :param named: whether clusters were named, whose output begins with their names
-    """
-    clusters, cluster = set() if named else {""}, ""
-    lines: dict[str, list[tuple[str, str, QueueRow]]] = {}
-    for line in text.splitlines():
-        if line.startswith(_CLUSTER_LINE):
-            cluster = line.removeprefix(_CLUSTER_LINE).strip()
-            clusters.add(cluster)
-        words = line.split("|", len(_FIELDS) - 1)
-        if len(words) == len(_FIELDS) and words[0].isdigit():
-            job, task, state, reason, started, ended, nodes, node_list, *rest = words
-            status, restarts, comment = rest
-            row = QueueRow(
-                job,
-                state,
-                reason,
-                _epoch(started),
-                _epoch(ended),
-                int(nodes) if nodes.isdigit() else 0,
-                node_list,
-                int(status) if status.isdigit() else None,
-                int(restarts) if restarts.isdigit() else 0,
-                comment.removesuffix("|"),
-            )
-            lines.setdefault(job, []).append((cluster, task, row))
-    return Queue(frozenset(clusters), lines)
-
-
-def without_siblings(found: Iterable[tuple[str, Found]]) -> list[Found] | None:
-    """What counts of the lines or records of a job, each with the id of its task.
-
-    Each cluster of a federation has one, of which all are revoked but that of the cluster
-    that runs the job.
-
-    :returns: None if that one is missing
-    """
-    tasks: dict[str, list[Found]] = {}
-    for task, one in found:
-        tasks.setdefault(task, []).append(one)
-    counting = []
-    for siblings in tasks.values():
-        rank = {_REVOKED: 2, "PENDING": 1}
-        first = min(siblings, key=lambda one: rank.get(one.state, 0))
-        if first.state == _REVOKED:
-            return None
-        counting.append(first)
-    return counting
-
-
 def scontrol(text: str, job: str) -> list[JobOutcome]:
     """Read what :func:`scontrol_command` prints about a job, or the tasks of an array."""
-    records = [dict(re.findall(r"(\w+)=(\S*)", line)) for line in text.splitlines()]
     return [
-        _outcome(record, ids.cluster(job))
-        for record in records
-        if "JobState" in record
-        and ids.number(job) in (record.get("JobId"), record.get("ArrayJobId"))
+        JobOutcome(
+            ids.of(record.job, ids.cluster(job)),
+            record.state,
+            record.reason,
+            exit_code=record.exit_code,
+            signal=record.signal,
+            started=record.started,
+            ended=record.ended,
+            restarts=record.restarts,
+            comment=record.comment,
+        )
+        for record in records.read(text)
+        if ids.number(job) in (record.job, record.array)
     ]
 
 
 def sacct(text: str, job: str) -> list[JobOutcome]:
     """Read the output of :func:`sacct_command`, one outcome for each task that has ended."""
-    lines = [line.split("|") for line in text.splitlines()]
-    outcomes = [
-        _outcome(
-            dict(zip(_SACCT_FIELDS.values(), words, strict=True)), ids.cluster(job)
-        )
-        for words in lines
-        if len(words) == len(_SACCT_FIELDS) and re.match(r"\d", words[0])
-    ]
     # without a controller that knows the job, its record may stay at RUNNING for ever
-    return [one for one in outcomes if one.state in ENDED]
+    return [
+        JobOutcome(
+            ids.of(row.job, ids.cluster(job)),
+            row.state,
+            row.reason,
+            exit_code=row.exit_code,
+            signal=row.signal,
+            started=row.started,
+            ended=row.ended,
+            comment=NO_COMMENT,
+        )
+        for row in accounting.read(text)
+        if row.state in ENDED
+    ]
 
 
 def is_foreign(comment: str, own: str) -> bool:
@@ -359,17 +229,6 @@ def is_foreign(comment: str, own: str) -> bool:
     """
     ours = comment.startswith("sfq:")
     return comment == NO_COMMENT or (ours and not comment.startswith(own))
-
-
-def next_job(text: str) -> int | None:
-    """The id of the next job, in the output of :func:`next_job_command`."""
-    found = re.search(r"^NEXT_JOB_ID *= *(\d+)", text, re.MULTILINE)
-    return None if found is None else int(found[1])
-
-
-def unknown_states(states: Iterable[str]) -> str:
-    """The states that are not in Slurm's manual pages, as text; empty if there are none."""
-    return ", ".join(sorted({*states} - ENDED - RUNNING - QUEUED))
 
 
 def at(clusters: str, *jobs: str) -> str:
@@ -390,12 +249,10 @@ def squeue_command(jobs: Collection[str], clusters: str = "") -> str:
     header = "" if clusters else " --noheader"
     # one id alone would be an error wherever it is unknown
     numbers *= 2 if clusters and len(numbers) == 1 else 1
-    # a size of 0, which the colon stands for, is that of the value
-    fields = ",".join(f"{name}:|" for name in _FIELDS)
     # without --user, Slurm sends the jobs of all users if --jobs lists more than one
     return (
         f"plain env SLURM_TIME_FORMAT=%s timeout {PATIENCE_SECONDS} squeue{at(clusters, *jobs)}"
-        f"{header} --states=all --user=\"$(id -un)\" --jobs={','.join(numbers)} --Format='{fields}'"
+        f"{header} --states=all --user=\"$(id -un)\" --jobs={','.join(numbers)} --Format='{queue.FORMAT}'"
     )
 
 
@@ -420,7 +277,7 @@ def sacct_command(job: str, clusters: str = "") -> str:
     return (
         f"plain env SLURM_TIME_FORMAT=%s timeout {PATIENCE_SECONDS} sacct --noheader "
         f"--parsable2 --allocations{where} --jobs={ids.number(job)} "
-        f"--format={','.join(_SACCT_FIELDS)}"
+        f"--format={','.join(accounting.FIELDS)}"
     )
 
 
@@ -432,22 +289,3 @@ def is_forgotten(text: str) -> bool:
 def worst(outcomes: list[JobOutcome]) -> JobOutcome:
     """The outcome of an array: the first failure, if there is one."""
     return next((one for one in outcomes if not one.good), outcomes[0])
-
-
-def _outcome(record: Mapping[str, str], cluster: str) -> JobOutcome:
-    code, _, number = record.get("ExitCode", "0:0").partition(":")
-    return JobOutcome(
-        ids.of(record["JobId"], cluster),
-        record["JobState"].split()[0],  # sacct may print "CANCELLED by 1000"
-        record.get("Reason", ""),
-        exit_code=int(code),
-        signal=int(number or 0),
-        started=_epoch(record.get("StartTime", "")),
-        ended=_epoch(record.get("EndTime", "")),
-        restarts=int(record.get("Restarts", 0)),
-        comment=record.get("Comment", NO_COMMENT),
-    )
-
-
-def _epoch(text: str) -> float | None:
-    return float(text) if re.fullmatch(r"\d+", text) else None

@@ -13,12 +13,14 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Protocol
 
-from sf_quantum.connectors.slurm import ids, scripts
+from sf_quantum.connectors.slurm import scripts
 from sf_quantum.connectors.slurm.services import JobOptions
 from sf_quantum.connectors.slurm.transport import answers, login
-from sf_quantum.connectors.slurm.transport.answers import JobOutcome, QueueRow
+from sf_quantum.connectors.slurm.transport.answers import JobOutcome
 from sf_quantum.connectors.slurm.transport.login import LoginNode
 from sf_quantum.connectors.slurm.transport.submission import submission_command
+from sf_quantum.slurm import config, ids, queue
+from sf_quantum.slurm.queue import QueueRow
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,7 @@ class SubmissionFailed(Exception):
 class Controller(Protocol):
     """Slurm's controller, as the driver reaches it.
 
-    Ids of jobs are those of :mod:`sf_quantum.connectors.slurm.ids`.
+    Ids of jobs are those of :mod:`sf_quantum.slurm.ids`.
     """
 
     #: whether jobs have to end themselves if nothing of the driver is left to cancel them
@@ -157,23 +159,21 @@ class Commands:
         found = {}
         for clusters in {"", ",".join(sorted(named))}:
             asked = [job for job in jobs if ("" in where[job]) == (not clusters)]
-            if not asked or (queue := await self._queue(asked, clusters)) is None:
+            if not asked or (listed := await self._queue(asked, clusters)) is None:
                 continue
             for job in asked:
-                rows = queue.rows(job)
-                if rows or (rows is not None and queue.clusters >= {*where[job]}):
+                rows = listed.rows(job)
+                if rows or (rows is not None and listed.clusters >= {*where[job]}):
                     found[job] = rows
         return found
 
-    async def _queue(
-        self, jobs: Collection[str], clusters: str
-    ) -> answers.Queue | None:
+    async def _queue(self, jobs: Collection[str], clusters: str) -> queue.Queue | None:
         text, code = await self._login.ask(answers.squeue_command(jobs, clusters))
         if code == 0:
-            return answers.squeue(text, named=bool(clusters))
+            return queue.read(text, named=bool(clusters))
         # an unknown id is an error only if it is the only one; of several, it is omitted
         if not clusters and len(jobs) == 1 and answers.is_forgotten(text):
-            return answers.squeue("")
+            return queue.read("")
         reason = text or f"exit code {code}"
         login.warn(f"squeue failed and will be run again: {reason}")
         return None
@@ -191,14 +191,15 @@ class Commands:
             if not told:  # a text without a record is no answer
                 return None
             found += told
-        return answers.without_siblings((one.slurm_job, one) for one in found)
+        tasks = ((one.slurm_job, one) for one in found)
+        return queue.without_siblings(tasks, lambda one: one.state)
 
     async def next_job(self, job: str) -> int | None:
         if ids.is_federated(job):  # each of the clusters counts its own
             return None
         command = answers.next_job_command(ids.cluster(job))
         text, code = await self._login.run(command)
-        return answers.next_job(text) if code == 0 else None
+        return config.next_job(text) if code == 0 else None
 
     async def accounted(self, job: str) -> list[JobOutcome]:
         clusters = ",".join(self._where(job))

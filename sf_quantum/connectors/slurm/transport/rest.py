@@ -18,10 +18,10 @@ from streamflow.core.exception import (
 )
 
 from sf_quantum.connectors import guardian
-from sf_quantum.connectors.slurm import ids, scripts
+from sf_quantum.connectors.slurm import scripts
 from sf_quantum.connectors.slurm.services import JobOptions
 from sf_quantum.connectors.slurm.transport import answers, login, rest_job
-from sf_quantum.connectors.slurm.transport.answers import JobOutcome, QueueRow
+from sf_quantum.connectors.slurm.transport.answers import JobOutcome
 from sf_quantum.connectors.slurm.transport.controller import (
     Submission,
     SubmissionFailed,
@@ -34,6 +34,10 @@ from sf_quantum.connectors.slurm.transport.slurmrestd import (
 )
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON, mapping
+from sf_quantum.slurm import ids
+from sf_quantum.slurm.queue import QueueRow
+from sf_quantum.slurm.records import NO_COMMENT
+from sf_quantum.slurm.states import ENDED
 
 #: for :class:`LoginNode`: the jobs that still run note the time in the spool until they have
 #: noticed the driver's end as well; the guardian cancels all jobs
@@ -203,7 +207,7 @@ class Rest:
         with suppress(RestError, TimeoutError):
             async with asyncio.timeout(patience_seconds):
                 found = await asyncio.to_thread(self._client.job, ids.number(job))
-                return [one for one in (_row(job).outcome for job in found) if one]
+                return [one for job in found if (one := JobOutcome.of_row(_row(job)))]
         return None
 
     async def next_job(self, job: str) -> int | None:
@@ -218,7 +222,7 @@ class Rest:
                 return []  # there may be no slurmdbd
             raise WorkflowExecutionException(str(error)) from error
         outcomes = [_accounted(one) for one in found]
-        return [one for one in outcomes if one.state in answers.ENDED]
+        return [one for one in outcomes if one.state in ENDED]
 
     async def files(self, job: str, stream: str) -> str:
         key = {"StdOut": "standard_output", "StdErr": "standard_error"}[stream]
@@ -260,7 +264,7 @@ def _row(job: Mapping[str, JSON]) -> QueueRow:
         node_list=str(job.get("nodes") or ""),
         status=rest_job.wait_status(job.get("exit_code")),
         restarts=rest_job.number(job.get("restart_cnt")),
-        comment=str(job.get("comment") or answers.NO_COMMENT),
+        comment=str(job.get("comment") or NO_COMMENT),
     )
 
 

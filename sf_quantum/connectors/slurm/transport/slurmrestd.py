@@ -20,6 +20,7 @@ from sf_quantum.connectors.slurm.transport import answers, rest_job
 from sf_quantum.errors import InputError, QuantumError
 from sf_quantum.files import JSON, listing, mapping, parse_json
 from sf_quantum.net.transport import KeptClient, Unreachable, Unsendable
+from sf_quantum.slurm.states import ENDED
 
 # of the API, the one to try first: Slurm 24.11 and later has it, 23.11 and 24.05 the second,
 # and 22.05 and 23.02 the last; those before it lack keys of jobs
@@ -208,7 +209,7 @@ class Slurmrestd:
             str(one.get("job_id"))
             for one in self.jobs()
             if str(one.get("comment")).startswith(comment)
-            and rest_job.state(one.get("job_state")) not in answers.ENDED
+            and rest_job.state(one.get("job_state")) not in ENDED
         ]
 
     def has_jobs(self) -> bool:
@@ -216,7 +217,7 @@ class Slurmrestd:
         user = self._user or str(claims(self.token.get()).get("sun"))
         return any(
             one.get("user_name") == user
-            and rest_job.state(one.get("job_state")) not in answers.ENDED
+            and rest_job.state(one.get("job_state")) not in ENDED
             for one in self.jobs()
         )
 

@@ -6,7 +6,8 @@ import re
 import shlex
 from collections.abc import Sequence
 
-from sf_quantum.connectors.slurm import ids, scripts
+from sf_quantum.connectors.slurm import scripts
+from sf_quantum.slurm import ids
 
 _SUBMISSION = """\
 {plain}

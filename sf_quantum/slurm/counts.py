@@ -1,0 +1,25 @@
+"""Numbers and times as Slurm's commands print them."""
+
+from __future__ import annotations
+
+import re
+
+_COUNT = re.compile(r"(\d{1,15})(?:\.(\d{1,3}))?([KMGTP]?)", re.ASCII | re.IGNORECASE)
+_EPOCH = re.compile(r"\d{1,15}", re.ASCII)
+
+
+def count(text: str) -> int | None:
+    """Read a count, which Slurm shortens to ``10K`` if 1024 divides it.
+
+    :returns: ``None`` if the text is not a count
+    """
+    if (match := _COUNT.fullmatch(text)) is None:
+        return None
+    number = float(f"{match[1]}.{match[2]}") if match[2] else int(match[1])
+    # the place of the suffix is its power of 1024; no suffix is in place 0
+    return int(number * 1024 ** (" KMGTP".index(match[3].upper() or " ")))
+
+
+def epoch(text: str) -> float | None:
+    """Read a time printed with ``SLURM_TIME_FORMAT=%s``; ``None`` for ``N/A`` and the like."""
+    return float(text) if _EPOCH.fullmatch(text) else None

@@ -1,0 +1,324 @@
+"""The formats and rows of ``squeue``.
+
+Each row is one line of columns between ``|``. A free text (a comment, a reason) is in the last
+column only, so that it may contain the separator. ``squeue --json`` is not read: that of 22.05
+ignores ``--jobs`` and ``--states``, and it is much larger (docs/reference/figures.md).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from sf_quantum.slurm import ids, tres
+from sf_quantum.slurm.counts import epoch
+from sf_quantum.slurm.states import ENDED, REVOKED
+
+# of jobs that a driver follows, in the order of QueueRow; the second one is not kept
+_FIELDS = (
+    "ArrayJobID JobArrayID State Reason StartTime EndTime NumNodes NodeList exit_code "
+    "RestartCnt Comment".split()
+)
+#: the value of ``--Format`` for :func:`read`; a size of 0, which the colon stands for, is that
+#: of the value
+FORMAT = ",".join(f"{name}:|" for name in _FIELDS)
+_CLUSTER_LINE = "CLUSTER: "
+
+#: the value of ``--Format`` for :func:`site_jobs`
+SITE_FORMAT = (
+    "JobID:.12|,JobArrayID:.80|,State:.20|,Reason:.60|,UserID:.12|,PriorityLong:.24|,"
+    "BurstBufferState:.24|,BatchFlag:.4|,Requeue:.4|,BurstBuffer:.200"
+)
+#: the value of ``--format`` for :func:`job_details`; an array has a line for each task
+DETAILS_FORMAT = "%A|%i|%F|%K|%u|%U|%P|%a|%q|%Q"
+#: the value of ``--format`` for :func:`tasks`
+TASKS_FORMAT = "%K|%Q|%r"
+#: the value of ``--format`` for :func:`request`
+REQUEST_FORMAT = "%u|%P|%a|%b|%W"
+#: the value of ``--format`` for :func:`allocations`
+ALLOCATIONS_FORMAT = "%A %N"
+#: the value of ``--format`` for :func:`steps`
+STEPS_FORMAT = "%i %N"
+#: the value of ``--format`` for :func:`partition_job`
+PARTITION_FORMAT = "%T|%C|%D|%h|%L|%r"
+
+_NUMBERED_STEP = re.compile(r"^ *(\d+\.\d+) (\S+)", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class QueueRow:
+    """The current state of a job that a driver follows. Times are epoch seconds.
+
+    :param job: the job id; for a task of an array, the id of the array
+    :param ended: for a running job, when its time limit expires
+    :param status: as of wait(2), once the job has ended; None if Slurm does not report it
+    :param restarts: how many times Slurm has requeued the job
+    :param comment: by which a job is told from another that has its id
+    """
+
+    job: str
+    state: str
+    reason: str
+    started: float | None
+    ended: float | None
+    nodes: int
+    node_list: str
+    status: int | None = None
+    restarts: int = 0
+    comment: str = ""
+
+    @property
+    def over(self) -> bool:
+        """Whether the state is final."""
+        return self.state in ENDED
+
+    @property
+    def lasts(self) -> bool:
+        """Whether the job runs, or will run (again)."""
+        return not self.over and self.state != "COMPLETING"
+
+    @property
+    def freed(self) -> bool:
+        """Whether the nodes are free or being freed, and Slurm knows since when."""
+        return not self.lasts and self.ended is not None
+
+
+@dataclass(frozen=True)
+class Queue:
+    """The output of ``squeue`` with :data:`FORMAT`.
+
+    :param clusters: those that have answered; of several, Slurm passes over others in
+        silence. Empty names the login node's own
+    """
+
+    clusters: frozenset[str]
+    # by number: the cluster, the id of the task of an array, and the row
+    _lines: Mapping[str, Sequence[tuple[str, str, QueueRow]]]
+
+    def rows(self, job: str) -> list[QueueRow] | None:
+        """Those of a job, of an array several; None if they do not tell how it is."""
+        found = [
+            (task, row)
+            for cluster, task, row in self._lines.get(ids.number(job), ())
+            if ids.is_federated(job) or cluster == ids.cluster(job)
+        ]
+        return without_siblings(found, lambda row: row.state)
+
+
+def read(text: str, named: bool = False) -> Queue:
+    """Read the output of ``squeue`` with :data:`FORMAT`.
+
+    :param named: whether clusters were named, whose output begins with their names
+    """
+    clusters, cluster = set() if named else {""}, ""
+    lines: dict[str, list[tuple[str, str, QueueRow]]] = {}
+    # not splitlines(): a comment may have other separators of lines
+    for line in text.split("\n"):
+        if line.startswith(_CLUSTER_LINE):
+            cluster = line.removeprefix(_CLUSTER_LINE).strip()
+            clusters.add(cluster)
+        words = line.split("|", len(_FIELDS) - 1)
+        if len(words) == len(_FIELDS) and words[0].isdigit():
+            lines.setdefault(words[0], []).append((cluster, words[1], _row(words)))
+    return Queue(frozenset(clusters), lines)
+
+
+def _row(words: Sequence[str]) -> QueueRow:
+    job, _, state, reason, started, ended, nodes, node_list, *rest = words
+    status, restarts, comment = rest
+    return QueueRow(
+        job,
+        state,
+        reason,
+        epoch(started),
+        epoch(ended),
+        int(nodes) if nodes.isdigit() else 0,
+        node_list,
+        int(status) if status.isdigit() else None,
+        int(restarts) if restarts.isdigit() else 0,
+        comment.removesuffix("|"),
+    )
+
+
+Found = TypeVar("Found")
+
+
+def without_siblings(
+    found: Iterable[tuple[str, Found]], state: Callable[[Found], str]
+) -> list[Found] | None:
+    """What counts of the lines or records of a job, each with the id of its task.
+
+    Each cluster of a federation has one, of which all are revoked but that of the cluster
+    that runs the job.
+
+    :returns: None if that one is missing
+    """
+    tasks: dict[str, list[Found]] = {}
+    for task, one in found:
+        tasks.setdefault(task, []).append(one)
+    counting = []
+    for siblings in tasks.values():
+        rank = {REVOKED: 2, "PENDING": 1}
+        first = min(siblings, key=lambda one: rank.get(state(one), 0))
+        if state(first) == REVOKED:
+            return None
+        counting.append(first)
+    return counting
+
+
+@dataclass(frozen=True)
+class QueuedJob:
+    """A job in the queue of a site that lends QPUs through a burst buffer.
+
+    :param name: Slurm's name of it, also for a task of an array
+    :param buffer: the state of its burst buffer, such as ``staged-in``
+    :param requeues: whether Slurm may queue it again; ``None`` for one without a script,
+        which cannot be
+    :param pool: the QPU that it asks for
+    """
+
+    id: int
+    name: str
+    state: str
+    reason: str
+    uid: int
+    priority: int
+    buffer: str
+    requeues: bool | None
+    pool: str
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """The order in which Slurm considers jobs, the first one first."""
+        return -self.priority, self.id
+
+
+def site_jobs(text: str) -> dict[int, QueuedJob]:
+    """Read the output of ``squeue`` with :data:`SITE_FORMAT`, by id."""
+    jobs = {}
+    for line in text.split("\n"):
+        columns = [column.strip() for column in line.split("|", 9)]
+        columns += [""] * (10 - len(columns))
+        id_, name, state, reason, uid, priority, buffer, *flags, directive = columns
+        if not (id_.isdecimal() and uid.isdecimal() and priority.isdecimal()):
+            continue
+        pool = re.search(r"pool=(\w+)", directive)
+        jobs[int(id_)] = QueuedJob(
+            *(int(id_), name, state, reason, int(uid), int(priority), buffer),
+            (flags[1] == "1") if flags[0] == "1" else None,
+            pool[1] if pool else "",
+        )
+    return jobs
+
+
+@dataclass(frozen=True)
+class JobDetails:
+    """The owner and the rank of a job, as :data:`DETAILS_FORMAT` lists them.
+
+    :param name: Slurm's name of it, also for a task of an array
+    :param array: the id of its array
+    :param task: its index in the array; ``N/A`` for a job that is not in one
+    :param partitions: separated by commas
+    """
+
+    name: str
+    array: str
+    task: str
+    user: str
+    uid: str
+    partitions: str
+    account: str
+    qos: str
+    priority: str
+
+
+def job_details(text: str, job: str) -> JobDetails | None:
+    """Find a job in the output of ``squeue`` with :data:`DETAILS_FORMAT`."""
+    for line in text.split("\n"):
+        number, *columns = line.split("|")
+        if number == job and len(columns) == DETAILS_FORMAT.count("|"):
+            return JobDetails(*columns)
+    return None
+
+
+@dataclass(frozen=True)
+class PendingTask:
+    """A pending task of an array."""
+
+    index: int
+    priority: str
+    reason: str
+
+
+def tasks(text: str) -> Iterator[PendingTask]:
+    """Read the output of ``squeue --array`` with :data:`TASKS_FORMAT`."""
+    for line in text.split("\n"):
+        match line.split("|", 2):
+            case [index, priority, reason] if index.isdecimal():
+                yield PendingTask(int(index), priority, reason)
+
+
+@dataclass(frozen=True)
+class JobRequest:
+    """What a user's job requested, with the units of each gres and licence."""
+
+    user: str
+    partition: str
+    account: str
+    units: Mapping[str, int]
+
+
+def request(text: str) -> JobRequest | None:
+    """Read the first line of ``squeue`` with :data:`REQUEST_FORMAT`.
+
+    An array has a line for each task, of which one is as good as another.
+    """
+    match [word.strip() for word in text.partition("\n")[0].split("|")]:
+        case [user, partition, account, gres, licences]:
+            sums = tres.units(gres)
+            for name, number in tres.units(licences).items():
+                sums[name] = sums.get(name, 0) + number
+            return JobRequest(user, partition, account, sums)
+    return None
+
+
+def allocations(text: str) -> list[tuple[str, str]]:
+    """Read ids of jobs and expressions of nodes, as :data:`ALLOCATIONS_FORMAT` lists them."""
+    lines = (line.split(maxsplit=1) for line in text.split("\n"))
+    return [(words[0], words[1].strip()) for words in lines if len(words) == 2]
+
+
+def steps(text: str) -> list[tuple[str, str]]:
+    """Read ids of steps and expressions of nodes, as :data:`STEPS_FORMAT` lists them.
+
+    The batch script and the like, whose steps have no number, are left out.
+    """
+    return _NUMBERED_STEP.findall(text)
+
+
+@dataclass(frozen=True)
+class PartitionJob:
+    """A job of a partition, as :data:`PARTITION_FORMAT` lists it.
+
+    :param processors: of a pending job, the least number
+    :param shared: ``NO`` for a job whose nodes are not shared with others, squeue(1)
+    :param left: of its time limit, as squeue prints it
+    """
+
+    state: str
+    processors: int
+    nodes: int
+    shared: str
+    left: str
+    reason: str
+
+
+def partition_job(line: str) -> PartitionJob:
+    """Read a line of ``squeue`` with :data:`PARTITION_FORMAT`.
+
+    :raises ValueError: if it is none
+    """
+    state, processors, nodes, shared, left, reason = line.split("|", 5)
+    return PartitionJob(state, int(processors), int(nodes), shared, left, reason)

@@ -1,0 +1,122 @@
+"""The text of ``scontrol show job``, with and without ``--oneliner``.
+
+A job's name, comment, command and folders stand in it as they are, and may look like fields
+(``--job-name="a JobState=COMPLETED"``). Slurm prints the name first, then the fields that it
+makes itself, from ``UserId`` on, and the other free texts from ``Command`` on. So a field is
+looked for between those two, and a record in which a name imitates them is refused.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from sf_quantum.slurm.counts import epoch
+
+#: a comment that there is none
+NO_COMMENT = "(null)"
+_HEAD = re.compile(r"^JobId=\d+\b", re.MULTILINE)
+_NAME = re.compile(r"\sJobName=")
+_OWNER = re.compile(r"\sUserId=[^\s()]*\(\d+\) GroupId=[^\s()]*\(\d+\)\s")
+_FREE = re.compile(r"\s(?:Command|WorkDir|Comment)=")
+_FREE_OR_HEAD = re.compile(rf"{_FREE.pattern}|{_HEAD.pattern}", re.MULTILINE)
+_FIELD = re.compile(r"(?:^|\s)([\w/:]+)=(\S*)")
+_COMMENT = re.compile(r"\sComment=(.*?)(?=\s+(?:StdErr|StdIn|StdOut|Power)=|\Z)", re.S)
+# requests of resources stand behind the free texts, a line each or between two spaces
+_REQUEST = re.compile(r"\s(TresPer(?:Node|Socket|Task|Job))=(\S+)(?=\s|\Z)")
+_NOTHING = ("(null)", "N/A")
+
+
+@dataclass(frozen=True)
+class JobRecord:
+    """A job, or a task of an array.
+
+    :param comment: empty if it cannot be told from another free text; :data:`NO_COMMENT` for none
+    :param fields: those that Slurm makes itself, without those that have no value
+    """
+
+    job: str
+    array: str | None
+    state: str
+    comment: str
+    fields: Mapping[str, str]
+
+    @property
+    def reason(self) -> str:
+        return self.fields.get("Reason", "")
+
+    @property
+    def exit_code(self) -> int:
+        return _wait_status(self.fields.get("ExitCode", ""))[0]
+
+    @property
+    def signal(self) -> int:
+        """The number of the signal that ended the job, 0 for none."""
+        return _wait_status(self.fields.get("ExitCode", ""))[1]
+
+    @property
+    def started(self) -> float | None:
+        return epoch(self.fields.get("StartTime", ""))
+
+    @property
+    def ended(self) -> float | None:
+        return epoch(self.fields.get("EndTime", ""))
+
+    @property
+    def restarts(self) -> int:
+        restarts = self.fields.get("Restarts", "")
+        return int(restarts) if restarts.isdecimal() else 0
+
+
+def read(text: str) -> list[JobRecord]:
+    """Read the records of the output, without those that a free text makes ambiguous."""
+    records = (_record(*parts) for parts in _parts(text))
+    return [record for record in records if record is not None]
+
+
+def _parts(text: str) -> Iterator[tuple[str, str, str]]:
+    """Divide the output in records: the first fields and the name, Slurm's own, free texts."""
+    owners, ending = [match.start() for match in _OWNER.finditer(text)], _FREE
+    if not owners:  # as in a record that is cut short
+        owners = [match.end() for match in _HEAD.finditer(text)]
+        ending = _FREE_OR_HEAD
+    after = 0
+    for owner, following in zip(owners, [*owners[1:], len(text)], strict=False):
+        heads = [match.start() for match in _HEAD.finditer(text, after, owner)]
+        # a further one is in the name, or in a free text of the record before
+        known = bool(heads) and (len(heads) == 1 or after == 0)
+        match = ending.search(text, owner)
+        after = match.start() if match else len(text)
+        rest = _HEAD.search(text, after)
+        if known and after <= following:
+            free = text[after : rest.start() if rest else len(text)]
+            yield text[heads[0] : owner], text[owner:after], free
+
+
+def _record(head: str, body: str, free: str) -> JobRecord | None:
+    pairs = _FIELD.findall(body)
+    if [key for key, _ in pairs].count("JobState") != 1:
+        return None
+    # of two that a free text has, the last one is Slurm's
+    fields = dict([*pairs, *_REQUEST.findall(free)])
+    ids = dict(_FIELD.findall(_NAME.split(head, maxsplit=1)[0]))
+    return JobRecord(
+        ids["JobId"],
+        ids.get("ArrayJobId", fields.get("ArrayJobId")),
+        fields["JobState"],
+        _comment(free),
+        {key: value for key, value in fields.items() if value not in _NOTHING},
+    )
+
+
+def _comment(free: str) -> str:
+    comments = _COMMENT.findall(free)
+    if len(comments) > 1:
+        return ""
+    return comments[0].strip() if comments else NO_COMMENT
+
+
+def _wait_status(text: str) -> tuple[int, int]:
+    match = re.fullmatch(r"(\d+)(?::(\d+))?", text)
+    return (int(match[1]), int(match[2] or 0)) if match else (0, 0)

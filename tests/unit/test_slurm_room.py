@@ -1,0 +1,207 @@
+"""The output of Slurm's commands, in the shapes that 22.05 and 24.11 print, is read as it is meant."""
+
+from __future__ import annotations
+
+import string
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sf_quantum.connectors.slurm.transport import answers
+from sf_quantum.slurm import (
+    accounting,
+    config,
+    counts,
+    partitions,
+    queue,
+    records,
+    tres,
+)
+from sf_quantum.slurm.tres import Resource
+
+# what `scontrol --oneliner show job` prints, as recorded on labs
+RELEASES = {
+    "22.05": (
+        "JobId={job} JobName={name} UserId=root(0) GroupId=root(0) MCS_label=N/A "
+        "Priority=0 Nice=0 Account=(null) QOS=(null) JobState=FAILED "
+        "Reason=NonZeroExitCode Dependency=(null) Requeue=1 Restarts=2 BatchFlag=1 "
+        "Reboot=0 ExitCode=3:0 RunTime=00:00:00 TimeLimit=UNLIMITED TimeMin=N/A "
+        "StartTime=100 EndTime=160 Deadline=N/A Partition=compute "
+        "AllocNode:Sid=localhost:24405 ReqNodeList=(null) ExcNodeList=(null) "
+        "NodeList=c[1-2] BatchHost=c1 NumNodes=2 NumCPUs=4 TRES=cpu=4,node=2 "
+        "Socks/Node=* MinCPUsNode=1 MinMemoryNode=0 Features=(null) OverSubscribe=OK "
+        "Licenses=(null) Network=(null) Command={command} WorkDir={command} "
+        "Comment={comment}  StdErr={command} StdIn=/dev/null StdOut={command} Power= "
+        "TresPerNode=gres:gpu:2 \n"
+    ),
+    "24.11": (
+        "JobId={job} JobName={name} UserId=root(0) GroupId=root(0) MCS_label=N/A "
+        "Priority=0 Nice=0 Account=(null) QOS=(null) JobState=FAILED "
+        "Reason=NonZeroExitCode Dependency=(null) Requeue=1 Restarts=2 BatchFlag=1 "
+        "Reboot=0 ExitCode=3:0 RunTime=00:00:00 TimeLimit=UNLIMITED TimeMin=N/A "
+        "StartTime=100 EndTime=160 Deadline=N/A SuspendTime=None Scheduler=Main "
+        "Partition=compute AllocNode:Sid=localhost:24405 ReqNodeList=(null) "
+        "ExcNodeList=(null) NodeList=c[1-2] BatchHost=c1 NumNodes=2 NumCPUs=4 "
+        "NumTasks=1 ReqTRES=cpu=4,mem=16000M,node=2,billing=4 AllocTRES=(null) "
+        "Socks/Node=* MinCPUsNode=1 MinMemoryNode=0 Features=(null) OverSubscribe=OK "
+        "Contiguous=0 Licenses=(null) Network=(null) Command={command} "
+        "WorkDir={command} Comment={comment}  StdErr={command} StdIn=/dev/null "
+        "StdOut={command} TresPerNode=gres/gpu:2 \n"
+    ),
+}
+# parts of names, comments and commands that look like what Slurm prints
+PARTS = (
+    *("a", " ", "|", ";", "=", "\n", "\t", "\x0b", "\x1c", "\u2028", "\ufffd", "ü"),
+    *(" JobState=COMPLETED", " ExitCode=0:0", " Restarts=0", "\nJobId=1 JobName=b"),
+    *(" StartTime=5", " EndTime=N/A", " NodeList=x", "JobId=8 JobState=COMPLETED "),
+)
+FREE = st.lists(st.sampled_from(PARTS), max_size=6).map("".join)
+# what a whole record begins with; a name that has it cannot be told from a record
+OWNER = " UserId=ada(7) GroupId=ada(7) MCS_label=N/A JobState=COMPLETED ExitCode=0:0"
+
+
+@pytest.mark.parametrize("release", RELEASES)
+@given(name=FREE, comment=FREE, command=FREE)
+def test_free_texts_change_no_outcome(
+    release: str, name: str, comment: str, command: str
+) -> None:
+    text = RELEASES[release].format(
+        job=7, name=name, comment=comment, command=command or "(null)"
+    )
+    for shown in (text, text.replace(" UserId=", "\n   UserId=")):
+        (one,) = answers.scontrol(shown, "7")
+        assert (one.slurm_job, one.state) == ("7", "FAILED")
+        assert (one.exit_code, one.signal, one.restarts) == (3, 0, 2)
+        assert (one.started, one.ended) == (100.0, 160.0)
+
+
+@pytest.mark.parametrize("release", RELEASES)
+@given(name=FREE, comment=FREE)
+def test_each_record_of_an_output_is_its_own(
+    release: str, name: str, comment: str
+) -> None:
+    form = RELEASES[release]
+    other = form.format(job=6, name=name, comment=comment, command="(null)")
+    text = form.format(job=7, name="b", comment="(null)", command="(null)")
+    found = [(one.slurm_job, one.state) for one in answers.scontrol(other + text, "7")]
+    # a comment of the record before may look like the beginning of this one
+    refused = [] if "\nJobId=" in comment else [("7", "FAILED")]
+    assert found in ([("7", "FAILED")], refused)
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_a_name_that_imitates_a_record_is_refused(release: str) -> None:
+    text = RELEASES[release].format(
+        job=7, name=f"a{OWNER}", comment="(null)", command="(null)"
+    )
+    assert answers.scontrol(text, "7") == []
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_a_comment_is_read_whole_or_not_at_all(release: str) -> None:
+    form = RELEASES[release]
+    text = form.format(job=7, name="n", comment="sfq:a step 2", command="/bin/true")
+    assert records.read(text)[0].comment == "sfq:a step 2"
+    text = form.format(job=7, name="n", comment="x", command="/bin/e Comment=sfq:b")
+    assert records.read(text)[0].comment == ""
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_requests_for_resources_are_read_behind_free_texts(release: str) -> None:
+    text = RELEASES[release].format(
+        job=7, name="n", comment="TresPerNode=gres:gpu:9", command="(null)"
+    )
+    (record,) = records.read(text)
+    assert tres.units(record.fields["TresPerNode"]) == {"gpu": 2}
+    assert record.fields["NodeList"] == "c[1-2]"
+
+
+@given(comment=st.text(st.characters(exclude_characters="\n", codec="utf-8")))
+def test_any_comment_in_one_line_is_read_from_squeue(comment: str) -> None:
+    line = f"7|7|RUNNING|None|1|2|1|c1|0|0|{comment}|\n"
+    (row,) = queue.read(line + line.replace("7", "8", 2)).rows("7") or []
+    assert (row.state, row.comment) == ("RUNNING", comment)
+
+
+NAMES = st.text(string.ascii_lowercase, min_size=1, max_size=6).filter(
+    lambda name: name not in ("gres", "license")
+)
+TYPES = st.just("") | st.sampled_from(("a100", "1g.5gb", "nvidia_h100_80gb_hbm3"))
+RESOURCES = st.builds(Resource, NAMES, TYPES, st.integers(1, 10**6))
+
+
+@given(
+    resource=RESOURCES,
+    prefix=st.sampled_from(("", "gres:", "gres/")),
+    equals=st.booleans(),
+    places=st.sampled_from(("", "(S:0-1)", "(IDX:0,2)")),
+)
+def test_all_spellings_of_a_resource_are_read(
+    resource: Resource, prefix: str, equals: bool, places: str
+) -> None:
+    name, type_, units = resource
+    item = ":".join(filter(None, (name, type_)))
+    text = f"{prefix}{item}{'=' if equals else ':'}{units}{places}"
+    assert tres.parse(text) == [resource]
+    assert tres.parse(f"cpu=4,{text},x:2")[1] == resource
+    assert tres.parse(str(resource)) == [resource]
+
+
+@pytest.mark.parametrize(
+    ("text", "units"),
+    [
+        ("gpu", {"gpu": 1}),
+        ("gpu:a100", {"gpu": 1}),
+        ("gres/qpu=1", {"qpu": 1}),
+        ("gpu:a100:2,gpu:h100:1", {"gpu": 3}),
+        ("gres/gpu=2,gres/gpu:a100=2", {"gpu": 2}),
+        ("qpu@site:2", {"qpu": 2}),
+        ("gpu:2K", {"gpu": 2048}),
+        ("(null)", {}),
+        ("N/A", {}),
+        ("", {}),
+        ("a b:2,:3,gpu:a:b:1", {}),
+    ],
+)
+def test_units_of_a_list_are_summed(text: str, units: dict[str, int]) -> None:
+    assert tres.units(text) == units
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [("7", 7), ("10K", 10240), ("1.5K", 1536), ("2M", 2 * 1024**2)]
+    + [(text, None) for text in ("", "-1", "K", "7x", "1e3", "\u0663")],
+)
+def test_counts_have_suffixes(text: str, number: int | None) -> None:
+    assert counts.count(text) == number
+
+
+def test_a_partition_of_ten_thousand_nodes_is_counted() -> None:
+    assert partitions.read("Welcome\nbig|10K\nbig|3\nsmall|2\n") == {
+        "big": 10243,
+        "small": 2,
+    }
+
+
+def test_rows_of_sacct_are_read() -> None:
+    text = (
+        "error: slurmdbd is slow\n7|CANCELLED by 0|None|0:15|5|9\n"
+        "8|COMPLETED|None|0:0|Unknown|9\n7.batch|\n9||None|0:0|1|2\n"
+    )
+    first, second = accounting.read(text)
+    assert (first.job, first.state, first.signal) == ("7", "CANCELLED", 15)
+    assert (second.started, second.ended) == (None, 9.0)
+
+
+def test_the_configuration_is_read() -> None:
+    text = "ClusterName             = lab\nNEXT_JOB_ID             = 12\n"
+    assert (config.cluster_name(text), config.next_job(text)) == ("lab", 12)
+    assert (config.cluster_name("x"), config.next_job("x")) == (None, None)
+
+
+def test_a_job_without_a_request_has_no_units() -> None:
+    request = queue.request("ada|compute|physics|gres/qpu:1|lic@a:2\nx\n")
+    assert request is not None
+    assert request.units == {"qpu": 1, "lic": 2}
+    assert queue.request("ada|compute\n") is None
