@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 _COUNT = re.compile(r"(\d{1,15})(?:\.(\d{1,3}))?([KMGTP]?)", re.ASCII | re.IGNORECASE)
+_STATUS = re.compile(r"(\d{1,5})(?::(\d{1,3}))?", re.ASCII)
 _EPOCH = re.compile(r"\d{1,15}", re.ASCII)
 
 
@@ -23,3 +24,14 @@ def count(text: str) -> int | None:
 def epoch(text: str) -> float | None:
     """Read a time printed with ``SLURM_TIME_FORMAT=%s``; ``None`` for ``N/A`` and the like."""
     return float(text) if _EPOCH.fullmatch(text) else None
+
+
+def wait_status(text: str) -> int | None:
+    """Read how a job has ended, as of wait(2).
+
+    :param text: ``256``, as ``squeue`` of 22.05 prints it, or exit code and signal in ``1:0``
+    :returns: ``None`` if the text is neither
+    """
+    if (match := _STATUS.fullmatch(text)) is None:
+        return None
+    return int(match[1]) if match[2] is None else int(match[1]) << 8 | int(match[2])

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from sf_quantum.slurm import ids, tres
-from sf_quantum.slurm.counts import epoch
+from sf_quantum.slurm.counts import epoch, wait_status
 from sf_quantum.slurm.states import ENDED, REVOKED
 
 # of jobs that a driver follows, in the order of QueueRow; the second one is not kept
@@ -136,7 +136,7 @@ def _row(words: Sequence[str]) -> QueueRow:
         epoch(ended),
         int(nodes) if nodes.isdigit() else 0,
         node_list,
-        int(status) if status.isdigit() else None,
+        wait_status(status),
         int(restarts) if restarts.isdigit() else 0,
         comment.removesuffix("|"),
     )

@@ -12,13 +12,13 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from sf_quantum.slurm.counts import epoch
+from sf_quantum.slurm.counts import epoch, wait_status
 
 #: a comment that there is none
 NO_COMMENT = "(null)"
 _HEAD = re.compile(r"^JobId=\d+\b", re.MULTILINE)
 _NAME = re.compile(r"\sJobName=")
-_OWNER = re.compile(r"\sUserId=[^\s()]*\(\d+\) GroupId=[^\s()]*\(\d+\)\s")
+_OWNER = re.compile(r"\sUserId=[^\n()=]*\(\d+\) GroupId=[^\n()=]*\(\d+\)\s")
 _FREE = re.compile(r"\s(?:Command|WorkDir|Comment)=")
 _FREE_OR_HEAD = re.compile(rf"{_FREE.pattern}|{_HEAD.pattern}", re.MULTILINE)
 _FIELD = re.compile(r"(?:^|\s)([\w/:]+)=(\S*)")
@@ -48,12 +48,16 @@ class JobRecord:
 
     @property
     def exit_code(self) -> int:
-        return _wait_status(self.fields.get("ExitCode", ""))[0]
+        return self._wait_status >> 8
 
     @property
     def signal(self) -> int:
         """The number of the signal that ended the job, 0 for none."""
-        return _wait_status(self.fields.get("ExitCode", ""))[1]
+        return self._wait_status & 0x7F
+
+    @property
+    def _wait_status(self) -> int:
+        return wait_status(self.fields.get("ExitCode", "")) or 0
 
     @property
     def started(self) -> float | None:
@@ -115,8 +119,3 @@ def _comment(free: str) -> str:
     if len(comments) > 1:
         return ""
     return comments[0].strip() if comments else NO_COMMENT
-
-
-def _wait_status(text: str) -> tuple[int, int]:
-    match = re.fullmatch(r"(\d+)(?::(\d+))?", text)
-    return (int(match[1]), int(match[2] or 0)) if match else (0, 0)

@@ -36,7 +36,7 @@ RELEASES = {
         "TresPerNode=gres:gpu:2 \n"
     ),
     "24.11": (
-        "JobId={job} JobName={name} UserId=root(0) GroupId=root(0) MCS_label=N/A "
+        "JobId={job} JobName={name} UserId=root(0) GroupId=domain users(513) MCS_label=N/A "
         "Priority=0 Nice=0 Account=(null) QOS=(null) JobState=FAILED "
         "Reason=NonZeroExitCode Dependency=(null) Requeue=1 Restarts=2 BatchFlag=1 "
         "Reboot=0 ExitCode=3:0 RunTime=00:00:00 TimeLimit=UNLIMITED TimeMin=N/A "
@@ -122,6 +122,13 @@ def test_any_comment_in_one_line_is_read_from_squeue(comment: str) -> None:
     line = f"7|7|RUNNING|None|1|2|1|c1|0|0|{comment}|\n"
     (row,) = queue.read(line + line.replace("7", "8", 2)).rows("7") or []
     assert (row.state, row.comment) == ("RUNNING", comment)
+
+
+@given(code=st.integers(0, 255), signal=st.integers(0, 127))
+def test_an_exit_is_read_as_every_release_prints_it(code: int, signal: int) -> None:
+    for text in (f"{code}:{signal}", f"{code << 8 | signal}"):
+        assert counts.wait_status(text) == code << 8 | signal
+    assert counts.wait_status("N/A") is None
 
 
 NAMES = st.text(string.ascii_lowercase, min_size=1, max_size=6).filter(
