@@ -81,7 +81,8 @@ class JournalScheduler(DefaultScheduler):
         self._reused: dict[str, Result] = {}
         # opened by the first job, since `streamflow list` also creates a scheduler
         self._journal: Journal | None = None
-        self._closed = False
+        # the run has begun to end; its last event is written
+        self._closing = self._closed = False
         self._observers: dict[str, tuple[Observer, Callable[[str], None]]] = {}
         # exit code and errors of the commands that have failed, by job
         self._errors: dict[str, tuple[int | None, str]] = {}
@@ -141,6 +142,10 @@ class JournalScheduler(DefaultScheduler):
                 await self._refuse_impossible(job, binding_config, hardware_requirement)
                 await super().schedule(job, binding_config, hardware_requirement)
         except Exception as error:
+            if self._closing:
+                # the engine takes the locations away from under jobs that wait
+                self._record(job.name, Status.CANCELLED)
+                raise
             where = " or ".join(one.deployment.name for one in binding_config.targets)
             message = str(error) or type(error).__name__
             self._errors[job.name] = (None, f"{where}: {message}")
@@ -291,6 +296,7 @@ class JournalScheduler(DefaultScheduler):
             self._observers[job][0](job, exit_code, output)
 
     async def close(self) -> None:
+        self._closing = True
         if self._watch is not None:
             self._watch.cancel()
         if self in _running:

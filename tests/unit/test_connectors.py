@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import json
 import os
+import signal
 import sys
 import tempfile
 from contextlib import suppress
@@ -320,6 +321,39 @@ async def test_messages_of_a_login_shell_are_not_the_services(
         (folder / "status").write_text("1\n")
         with pytest.raises(WorkflowExecutionException, match="start: no more helium"):
             await service._check(late=False)
+    await BaseConnector.undeploy(local, False)
+
+
+# a service that never answers: asleep, at work, or gone with its shell
+STARTS = {
+    "asleep": "sleep 60",
+    "busy": "while :; do :; done",
+    "gone": "kill -9 $PPID; exit",
+}
+
+
+@pytest.mark.parametrize("kind", STARTS)
+async def test_a_service_is_given_up_by_its_cpu_time(
+    kind: str, local: LocalConnector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (found,) = (await local.get_available_locations()).values()
+    with tempfile.TemporaryDirectory() as parent:
+        sfq = Path(parent) / "sfq"
+        sfq.write_text(f"#!/bin/sh\n{STARTS[kind]}\n")
+        sfq.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{parent}:{os.environ['PATH']}")
+        monkeypatch.setattr(tempfile, "tempdir", parent)
+        # far less than a shell that does nothing needs of a busy host
+        monkeypatch.setattr("sf_quantum.connectors.emulator.START_SECONDS", 0.3)
+        service = BackgroundService(local, found.location, "q", [])
+        with pytest.raises(WorkflowExecutionException, match=r"no CPU time for 0\.3 s"):
+            await service.start()
+        if kind != "gone":
+            used = await service._cpu_seconds()
+            assert used > 0.3 if kind == "busy" else used <= 0.3
+            pid = int((Path(service.socket).parent / "pid").read_text())
+            os.kill(pid, signal.SIGKILL)
+        await service.stop()
     await BaseConnector.undeploy(local, False)
 
 

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import pytest
 from streamflow.core.config import BindingConfig
+from streamflow.core.context import StreamFlowContext
 from streamflow.core.deployment import LocalTarget
 from streamflow.core.workflow import Job, Status, Workflow
 from streamflow.ext.utils import load_extensions
 from streamflow.main import build_context
+from streamflow.scheduling.scheduler import DefaultScheduler
 
 from sf_quantum.journal import newest, read
 from sf_quantum.reporting.runs import Report, Run
 
 
-async def ended(folder: Path, jobs: Mapping[str, Sequence[Status]]) -> Report:
-    """The report of a run that StreamFlow ends as completed.
-
-    :param jobs: what StreamFlow says of each job, after it was scheduled
-    """
+def _context(folder: Path) -> StreamFlowContext:
     load_extensions()
-    context = build_context(
+    return build_context(
         {
             "path": str(folder / "sf.yml"),
             "workflows": {"main": {}},
@@ -29,6 +29,14 @@ async def ended(folder: Path, jobs: Mapping[str, Sequence[Status]]) -> Report:
             "scheduling": {"scheduler": {"type": "sfq.journal", "config": {}}},
         }
     )
+
+
+async def ended(folder: Path, jobs: Mapping[str, Sequence[Status]]) -> Report:
+    """The report of a run that StreamFlow ends as completed.
+
+    :param jobs: what StreamFlow says of each job, after it was scheduled
+    """
+    context = _context(folder)
     id_ = await context.database.add_workflow(
         "main", {}, Status.RUNNING.value, Workflow
     )
@@ -79,3 +87,45 @@ async def test_a_run_without_a_dropped_job_has_completed(tmp_path: Path) -> None
     )
     assert report.status == "completed"
     assert not report.failures
+
+
+async def test_a_job_that_waits_when_the_run_ends_is_cancelled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The engine takes away its location, which is not why the run has failed."""
+    context, waits, taken = _context(tmp_path), asyncio.Event(), asyncio.Event()
+    id_ = await context.database.add_workflow(
+        "main", {}, Status.RUNNING.value, Workflow
+    )
+    target = LocalTarget(str(tmp_path))
+    await context.deployment_manager.deploy(target.deployment)
+    binding = BindingConfig([target])
+    await context.scheduler.schedule(
+        Job("/solve/0.0", id_, {}, None, None, None), binding, None
+    )
+
+    async def wait(*_: object) -> None:
+        waits.set()
+        await taken.wait()
+        raise AttributeError("'NoneType' object has no attribute 'name'")
+
+    monkeypatch.setattr(DefaultScheduler, "schedule", wait)
+    waiting = asyncio.create_task(
+        context.scheduler.schedule(
+            Job("/solve/0.1", id_, {}, None, None, None), binding, None
+        )
+    )
+    await waits.wait()
+    await context.scheduler.notify_status("/solve/0.0", Status.FAILED)
+    await context.database.update_workflow(id_, {"status": Status.FAILED.value})
+    closing = asyncio.create_task(context.close())
+    await asyncio.sleep(0)
+    taken.set()
+    with pytest.raises(AttributeError):
+        await waiting
+    await closing
+    path = newest(tmp_path / ".streamflow/sfq")
+    assert path is not None
+    report = Run(path).report()
+    assert [one["status"] for one in report] == ["failed", "cancelled"]
+    assert all("NoneType" not in why for why in report.failures)
