@@ -200,6 +200,12 @@ _BRIEF = {
     Obstacle.LONG_WAIT: "wait above maxWait",
     Obstacle.MAINTENANCE: "maintenance",
 }
+# what has gone wrong, while the other reasons are limits and states that somebody has set
+_TROUBLE = {
+    *(Obstacle.FAILED, Obstacle.OUTPUTS_MISSING, Obstacle.NO_RESULT, Obstacle.COOLDOWN),
+    *(Obstacle.NOT_QUERIED, Obstacle.NO_ANSWER, Obstacle.STILL_SILENT),
+    *(Obstacle.UNREACHABLE, Obstacle.REFUSED),
+}
 # how our services begin the reason why they are not online
 _STATE = re.compile(r"the QPU is (\w+)")
 
@@ -632,6 +638,15 @@ def brief(rules: StepRules, decision: Decision) -> str:
     names = {target.name for target in decision.classical}
     reasons = [e.brief for name, e in decision.exclusions.items() if name not in names]
     return ", ".join(dict.fromkeys(reasons))
+
+
+def is_trouble(rules: StepRules, decision: Decision) -> bool:
+    """Whether a job goes against the preference since a QPU failed or does not answer."""
+    if decision.basis is not Basis.NO_QPU_USABLE or not brief(rules, decision):
+        return False
+    names = {target.name for target in decision.classical}
+    qpus = {name: e for name, e in decision.exclusions.items() if name not in names}
+    return any(exclusion.cause in _TROUBLE for exclusion in qpus.values())
 
 
 def _start(target: QuantumTarget) -> str:

@@ -38,6 +38,7 @@ from sf_quantum.candidates.decision import (
     decide,
     describe,
     explain,
+    is_trouble,
     needs_usage,
 )
 from sf_quantum.candidates.forecast import Forecast, QueueForecasts
@@ -464,6 +465,7 @@ def _report(
             targets=list(decision.targets),
             reason=reason,
             brief=brief(attempt.rules, decision),
+            trouble=is_trouble(attempt.rules, decision),
             mixed=attempt.rules.mixed,
             seconds=seconds,
             asked=states,

@@ -22,7 +22,8 @@ seconds) and ``event``::
           (waiting, started), seconds (waited so far)
     decision  the target of an attempt of a quantum candidate: job, step, tag, attempt,
           quantum, targets, reason, brief (in a few words why it is not of the preferred
-          kind, else empty), mixed (what the filter says of jobs on both kinds: refuse, warn
+          kind, else empty), trouble (whether no QPU gets it because one has failed or does
+          not answer), mixed (what the filter says of jobs on both kinds: refuse, warn
           or allow), seconds (that the decision took), asked (the state of
           each QPU), forecasts (the predicted wait for nodes of each classical target: seconds,
           or why there is none, and jobs in its queue)

@@ -55,6 +55,7 @@ class JobAttempt:
     :param why: the targets chosen for a quantum candidate, and the reason
     :param quantum: whether these are quantum; ``None`` for a job that is no candidate
     :param brief: why these are not of the preferred kind, in a few words
+    :param trouble: whether that is because a QPU has failed or does not answer
     :param mixed: what its filter says of jobs on both kinds: refuse, warn or allow
     :param qpus: the quantum targets of its binding, as far as a decision has listed them
     :param waits: seconds that it waited with its location, by what it waited for
@@ -80,6 +81,7 @@ class JobAttempt:
     why: str = ""
     quantum: bool | None = None
     brief: str = ""
+    trouble: bool = False
     mixed: str = ""
     qpus: list[str] = field(default_factory=list)
     qpu_jobs: list[Event] = field(default_factory=list)
@@ -222,6 +224,7 @@ class _AttemptLog:
                 latest.why = f"{targets}: {event['reason']}"
                 latest.quantum = bool(event.get("quantum"))
                 latest.brief = str(event.get("brief") or "")
+                latest.trouble = bool(event.get("trouble"))
                 latest.mixed = str(event.get("mixed") or "")
                 asked = map(mapping, listing(event.get("asked")))
                 latest.qpus = [str(qpu.get("name")) for qpu in asked]
@@ -347,7 +350,8 @@ def candidates(rows: list[JobAttempt]) -> list[str]:
     """One line for each quantum candidate: how many of its jobs ran where, and why.
 
     ``solve: 4 on qpu, 2 on host (QPU closed)``. It begins with ``warning:`` if its jobs ran
-    on targets of both kinds, unless the filter allows that.
+    on targets of both kinds, unless the filter allows that, or if none ran on a QPU, since
+    one had failed or did not answer.
     """
     last = {(row.step, row.tag): row for row in rows}
     steps: dict[str, list[JobAttempt]] = {}
@@ -387,6 +391,8 @@ def _candidate(step: str, jobs: list[JobAttempt]) -> str:
     }
     if len(kinds - {None}) > 1 and any(row.mixed == "warn" for row in jobs):
         return f"warning: {line}; results of QPUs and of classical targets are mixed"
+    if kinds == {False} and any(row.trouble for row in ended):
+        return f"warning: {line}; no result is of a QPU"
     return line
 
 

@@ -29,6 +29,7 @@ from sf_quantum.candidates.decision import (
     decide,
     describe,
     explain,
+    is_trouble,
     needs_usage,
     rounded,
 )
@@ -370,6 +371,19 @@ def test_brief_is_empty_iff_the_kind_is_preferred(
     if prefer != "earliest":
         is_preferred = decision.quantum == (prefer == "quantum")
         assert (brief(rules, decision) == "") == is_preferred
+    # OFFLINE is what somebody has set
+    assert not is_trouble(rules, decision)
+
+
+@pytest.mark.parametrize("prefer", ["quantum", "classical", "earliest"])
+@pytest.mark.parametrize("cause", Obstacle)
+def test_only_what_has_gone_wrong_is_trouble(prefer: Prefer, cause: Obstacle) -> None:
+    rules = StepRules(prefer)
+    cpu = ClassicalTarget("cpu", free=False)
+    decision = ask(QuantumTarget("q", Exclusion(cause)), cpu, rules=rules)
+    words = ("fail", "answer", "refused", "missing", "no result")
+    gone_wrong = any(word in Exclusion(cause).brief for word in words)
+    assert is_trouble(rules, decision) == (gone_wrong and prefer != "classical")
 
 
 def test_each_cause_has_a_few_words() -> None:

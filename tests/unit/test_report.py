@@ -343,6 +343,26 @@ def test_one_line_counts_the_jobs_of_a_candidate() -> None:
     assert report.candidates(report.collect(a_run())) == []
 
 
+@pytest.mark.parametrize(
+    ("troubles", "targets", "warns"),
+    [
+        ((True, True), ("host", "host"), True),
+        ((True, False), ("host", "host"), True),
+        ((False, False), ("host", "host"), False),
+        ((True, False), ("host", "qpu"), False),
+    ],
+)
+def test_a_candidate_that_no_qpu_has_run_warns(
+    troubles: tuple[bool, ...], targets: tuple[str, ...], warns: bool
+) -> None:
+    rows = a_scatter(*((one, "completed", "") for one in targets), mixed="allow")
+    for row, trouble in zip(rows, troubles, strict=True):
+        row.trouble = trouble
+    (line,) = report.candidates(rows)
+    assert line.endswith("; no result is of a QPU") == warns
+    assert line.startswith("warning: ") == warns
+
+
 @pytest.mark.parametrize("reused", ["host", "host/slow", "qpu", "other/fast"])
 @pytest.mark.parametrize("completed", ["host", "qpu"])
 def test_reused_jobs_count_in_a_mixture(reused: str, completed: str) -> None:
