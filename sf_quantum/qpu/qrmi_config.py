@@ -45,9 +45,13 @@ def read(path: str, name: str, type_: str | None = None) -> Resource:
     where, entry = known[name]
     check_name(name, f"{where}.name:")
     environment = _environment(entry, where)
+    # jobs get both, wherever they run
+    folder = Path(path).parent
     if (url := environment.get("SFQ_URL")) is not None:
-        # wherever the jobs run that get it
-        environment["SFQ_URL"] = socket_in(url, Path(path).parent)
+        environment["SFQ_URL"] = socket_in(url, folder)
+    if token := environment.get("SFQ_TOKEN_FILE"):
+        token = str(folder.absolute() / Path(token).expanduser())
+        environment["SFQ_TOKEN_FILE"] = token
     found = Resource(name, _text(entry, "type", where), environment)
     if type_ not in (None, found.type):
         message = f"resource {name!r} is of type {found.type!r}, not {type_!r}"

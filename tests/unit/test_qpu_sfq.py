@@ -21,7 +21,13 @@ from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON, mapping
 from sf_quantum.net import munge
 from sf_quantum.net.transport import Response, Unreachable
-from sf_quantum.qpu import AuthenticationError, NoLease, service_client, sfq
+from sf_quantum.qpu import (
+    AuthenticationError,
+    NoLease,
+    qrmi_config,
+    service_client,
+    sfq,
+)
 from sf_quantum.qpu.jobs import (
     LeaseLost,
     NotAccepted,
@@ -1068,3 +1074,21 @@ def test_a_large_job_is_run_all_the_same(service: RunningService) -> None:
     outcome = qpu.run_job(task)
     assert outcome.result is not None
     assert outcome.result.info["job"]
+
+
+def test_paths_of_a_site_file_start_from_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "site").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    paths = {"qpu.token": "site/qpu.token", "/a/t": "/a/t", "~/t": "home/t"}
+    for given, expected in paths.items():
+        environment = {"SFQ_URL": "unix:qpu.sock", "SFQ_TOKEN_FILE": given}
+        entry = {"name": "qpu", "type": "sfq", "environment": environment}
+        Path("site/qrmi.json").write_text(json.dumps({"resources": [entry]}))
+        found = qrmi_config.read("site/qrmi.json", "qpu").environment
+        assert found == {
+            "SFQ_URL": f"unix:{tmp_path}/site/qpu.sock",
+            "SFQ_TOKEN_FILE": str(tmp_path / expected),
+        }
