@@ -347,17 +347,29 @@ class _Workflow:
         self, step: _Step, entry: Entry, sink: Types
     ) -> Iterator[FileProblem]:
         """Remark on what a step makes, or may not, and another one needs."""
-        source = _source(entry)
-        is_picked = mapping(entry.body).get("pickValue") is not None
+        source, body = _source(entry), mapping(entry.body)
         guarded = step.position.body.get("when") is not None
-        if not isinstance(source, str) or is_picked or guarded:
+        if body.get("pickValue") is not None or guarded:
             return
-        maker = self.steps.get(self._reference(source).rpartition("/")[0])
-        if maker and types.may_fail(self._made(source), sink):
+        for text in map(str, listing(source)):
+            maker = self.steps.get(self._reference(text).rpartition("/")[0])
+            made = self._made(text)
+            if len(listing(source)) > 1 and body.get("linkMerge") != MERGE_FLATTENED:
+                made = types.array(made)
+            if not maker or not types.may_fail(made, sink):
+                continue
             is_skipped = maker.position.body.get("when") is not None
-            why = f"if step {maker.name} is skipped" if is_skipped else "in some runs"
-            what = f"{source} may be null {why}, and the run fails then"
+            is_scattered = is_skipped and bool(maker.scatter)
+            skipped = (
+                f"a job of step {maker.name}" if is_scattered else f"step {maker.name}"
+            )
+            why = f"if {skipped} is skipped" if is_skipped else "in some runs"
+            what = f"{text} may be null {why}, and the run fails then"
             right = f"add a default, or a when; {types.shown(sink)} is expected"
+            if is_scattered:
+                what = what.replace("may be null", "may have a null in it")
+                picked = "linkMerge: merge_flattened, pickValue: all_non_null"
+                right = f"write {{source: [{text}], {picked}}}, or {right}"
             yield self.document.remark(entry.where, what, right)
 
     def _format(

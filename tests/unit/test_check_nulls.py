@@ -141,3 +141,55 @@ def test_the_output_of_a_step_that_may_be_skipped_is_a_remark() -> None:
     assert "a/out may be null if step a is skipped, and the run fails then" in str(
         remark
     )
+
+
+@pytest.mark.parametrize(
+    ("link", "remarked"),
+    [
+        ("a/out", True),
+        ({"source": ["a/out"]}, True),
+        ({"source": ["a/out"], "linkMerge": "merge_flattened"}, True),
+        ({"source": ["a/out"], "pickValue": "all_non_null"}, False),
+        (
+            {
+                "source": ["a/out"],
+                "linkMerge": "merge_flattened",
+                "pickValue": "all_non_null",
+            },
+            False,
+        ),
+    ],
+)
+def test_a_null_of_a_skipped_job_of_a_scatter_is_a_remark(
+    link: JSON, remarked: bool
+) -> None:
+    make: JSON = {
+        "class": "CommandLineTool",
+        "baseCommand": "true",
+        "inputs": {"x": "boolean"},
+        "outputs": {"out": "stdout"},
+    }
+    gather: JSON = {**mapping(make), "inputs": {"x": "File[]"}}
+    scatter: JSON = {"when": "$(inputs.x)", "scatter": "x"}
+    content: JSON = {
+        "cwlVersion": "v1.2",
+        "class": "Workflow",
+        "requirements": {
+            "ScatterFeatureRequirement": {},
+            "MultipleInputFeatureRequirement": {},
+        },
+        "inputs": {"x": "boolean[]"},
+        "outputs": {"o": {"type": "File", "outputSource": "b/out"}},
+        "steps": {
+            "a": {"run": make, "in": {"x": "x"}, "out": ["out"], **mapping(scatter)},
+            "b": {"run": gather, "in": {"x": link}, "out": ["out"]},
+        },
+    }
+    findings = check_file(write(content, {"x": [True, False]}))
+    assert findings.problems == []
+    told = [str(remark) for remark in findings.remarks]
+    assert len(told) == remarked
+    if remarked:
+        assert "may have a null in it if a job of step a is skipped" in told[0]
+        right = "linkMerge: merge_flattened, pickValue: all_non_null"
+        assert right in told[0]
