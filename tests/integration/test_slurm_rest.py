@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import pwd
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -95,10 +97,10 @@ async def _ends(made: Cluster) -> list[str]:
 
 
 async def test_jobs_end_as_over_commands(
-    site: Site,
-    daemon: Rest,
-    tmp_path: Path,
+    site: Site, daemon: Rest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # sbatch passes the variable on, and slurmrestd has that of the account
+    monkeypatch.setenv("HOME", pwd.getpwuid(os.getuid()).pw_dir)
     config: dict[str, JSON] = {"services": SERVICES}
     (tmp_path / "rest").mkdir()
     async with cluster(site.lab, tmp_path, **config) as made:
