@@ -635,18 +635,19 @@ def brief(rules: StepRules, decision: Decision) -> str:
         return Exclusion(Obstacle.MIXED).brief
     if decision.basis is not Basis.NO_QPU_USABLE:
         return ""
-    names = {target.name for target in decision.classical}
-    reasons = [e.brief for name, e in decision.exclusions.items() if name not in names]
-    return ", ".join(dict.fromkeys(reasons))
+    return ", ".join(dict.fromkeys(e.brief for e in _exclusions_of_qpus(decision)))
 
 
 def is_trouble(rules: StepRules, decision: Decision) -> bool:
     """Whether a job goes against the preference since a QPU failed or does not answer."""
     if decision.basis is not Basis.NO_QPU_USABLE or not brief(rules, decision):
         return False
+    return any(e.cause in _TROUBLE for e in _exclusions_of_qpus(decision))
+
+
+def _exclusions_of_qpus(decision: Decision) -> list[Exclusion]:
     names = {target.name for target in decision.classical}
-    qpus = {name: e for name, e in decision.exclusions.items() if name not in names}
-    return any(exclusion.cause in _TROUBLE for exclusion in qpus.values())
+    return [e for name, e in decision.exclusions.items() if name not in names]
 
 
 def _start(target: QuantumTarget) -> str:

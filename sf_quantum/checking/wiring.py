@@ -364,10 +364,10 @@ class _Workflow:
                 f"a job of step {maker.name}" if is_scattered else f"step {maker.name}"
             )
             why = f"if {skipped} is skipped" if is_skipped else "in some runs"
-            what = f"{text} may be null {why}, and the run fails then"
+            null = "have a null in it" if is_scattered else "be null"
+            what = f"{text} may {null} {why}, and the run fails then"
             right = f"add a default, or a when; {types.shown(sink)} is expected"
             if is_scattered:
-                what = what.replace("may be null", "may have a null in it")
                 picked = "linkMerge: merge_flattened, pickValue: all_non_null"
                 right = f"write {{source: [{text}], {picked}}}, or {right}"
             yield self.document.remark(entry.where, what, right)

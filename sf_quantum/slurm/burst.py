@@ -24,7 +24,7 @@ def read(text: str) -> tuple[list[Buffer], dict[str, int]]:
 
     Slurm 22.05 may count places of which it knows no job.
     """
-    found = [
+    buffers = [
         Buffer(int(job), pool, int(uid)) for job, pool, uid in _BUFFER.findall(text)
     ]
-    return found, {pool: int(used) for pool, used in _POOL.findall(text)}
+    return buffers, {pool: int(used) for pool, used in _POOL.findall(text)}

@@ -16,7 +16,7 @@ from sf_quantum.slurm import ids, tres
 from sf_quantum.slurm.counts import epoch, wait_status
 from sf_quantum.slurm.states import ENDED, REVOKED
 
-# of jobs that a driver follows, in the order of QueueRow; the second one is not kept
+# The fields of jobs that a driver follows, in the order of QueueRow, which lacks the second.
 _FIELDS = (
     "ArrayJobID JobArrayID State Reason StartTime EndTime NumNodes NodeList exit_code "
     "RestartCnt Comment".split()
@@ -94,17 +94,17 @@ class Queue:
     """
 
     clusters: frozenset[str]
-    # by number: the cluster, the id of the task of an array, and the row
+    # Each job number has rows of a cluster, with the id of the task of an array.
     _lines: Mapping[str, Sequence[tuple[str, str, QueueRow]]]
 
     def rows(self, job: str) -> list[QueueRow] | None:
         """Those of a job, of an array several; None if they do not tell how it is."""
-        found = [
+        tasks = [
             (task, row)
             for cluster, task, row in self._lines.get(ids.number(job), ())
             if ids.is_federated(job) or cluster == ids.cluster(job)
         ]
-        return without_siblings(found, lambda row: row.state)
+        return without_siblings(tasks, lambda row: row.state)
 
 
 def read(text: str, named: bool = False) -> Queue:

@@ -102,7 +102,7 @@ def _record(head: str, body: str, free: str) -> JobRecord | None:
     pairs = _FIELD.findall(body)
     if [key for key, _ in pairs].count("JobState") != 1:
         return None
-    # of two that a free text has, the last one is Slurm's
+    # A free text may look like a request; the last one is Slurm's.
     fields = dict([*pairs, *_REQUEST.findall(free)])
     ids = dict(_FIELD.findall(_NAME.split(head, maxsplit=1)[0]))
     return JobRecord(

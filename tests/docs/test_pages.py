@@ -91,7 +91,7 @@ def test_the_readme_is_short() -> None:
     assert len(lines) <= README_LINES
 
 
-# on a host that others use, a port may be that of another user's service
+# A port of a shared host may belong to another user's service.
 FIXED_PORT = re.compile(r"--port[ =][1-9]|\bhttp://(127\.0\.0\.1|localhost):[1-9]")
 CREDENTIALS = re.compile(r"--auth|--config|token", re.IGNORECASE)
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from sf_quantum.connectors.slurm.scripts import UNKNOWN, JobMark
 from sf_quantum.slurm import accounting, ids, queue, records
+from sf_quantum.slurm.accounting import AccountingRow
 from sf_quantum.slurm.queue import QueueRow
-from sf_quantum.slurm.records import NO_COMMENT
+from sf_quantum.slurm.records import NO_COMMENT, JobRecord
 from sf_quantum.slurm.states import ENDED
 
 #: the state of a job that Slurm no longer knows and that left no mark
@@ -186,14 +187,8 @@ def in_one_line(text: str) -> str:
 def scontrol(text: str, job: str) -> list[JobOutcome]:
     """Read what :func:`scontrol_command` prints about a job, or the tasks of an array."""
     return [
-        JobOutcome(
-            ids.of(record.job, ids.cluster(job)),
-            record.state,
-            record.reason,
-            exit_code=record.exit_code,
-            signal=record.signal,
-            started=record.started,
-            ended=record.ended,
+        replace(
+            _outcome(record, ids.cluster(job)),
             restarts=record.restarts,
             comment=record.comment,
         )
@@ -204,21 +199,26 @@ def scontrol(text: str, job: str) -> list[JobOutcome]:
 
 def sacct(text: str, job: str) -> list[JobOutcome]:
     """Read the output of :func:`sacct_command`, one outcome for each task that has ended."""
-    # without a controller that knows the job, its record may stay at RUNNING for ever
+    # A record may stay at RUNNING for ever, if no controller knows the job any more.
     return [
-        JobOutcome(
-            ids.of(row.job, ids.cluster(job)),
-            row.state,
-            row.reason,
-            exit_code=row.exit_code,
-            signal=row.signal,
-            started=row.started,
-            ended=row.ended,
-            comment=NO_COMMENT,
-        )
+        _outcome(row, ids.cluster(job))
         for row in accounting.read(text)
         if row.state in ENDED
     ]
+
+
+def _outcome(record: JobRecord | AccountingRow, cluster: str) -> JobOutcome:
+    """What both kinds of records have."""
+    return JobOutcome(
+        ids.of(record.job, cluster),
+        record.state,
+        record.reason,
+        exit_code=record.exit_code,
+        signal=record.signal,
+        started=record.started,
+        ended=record.ended,
+        comment=NO_COMMENT,
+    )
 
 
 def is_foreign(comment: str, own: str) -> bool:
