@@ -34,8 +34,8 @@ from sf_quantum.service.http.answers import Answers
 from sf_quantum.service.http.auth import LOCAL_USER, Authenticate
 from sf_quantum.service.http.limits import Guard, Limits
 from sf_quantum.service.queue.job_queue import JobQueue
-from sf_quantum.service.queue.readiness import Readiness
-from sf_quantum.service.queue.telemetry import Telemetry
+from sf_quantum.service.queue.upkeep.readiness import Readiness
+from sf_quantum.service.queue.upkeep.telemetry import Telemetry
 from sf_quantum.service.store.store import Store
 from sf_quantum.version import __version__
 
@@ -125,7 +125,7 @@ def build(
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     queue: JobQueue = app.state.queue
     queue.start()
-    await queue.device_asked()
+    await queue.tasks.device_reported()
     app.state.implicit_leases.start()
     app.state.iqm_leases.start()
     app.state.telemetry.start()

@@ -165,7 +165,7 @@ class Session:
 
     def ask(self, job: Job) -> Answer:
         """Request the ETA of a pending job."""
-        forecast = self._queue.forecast(job)
+        forecast = self._queue.forecasts.of(job)
         eta = forecast.eta_seconds if forecast is not None else None
         return Answer(job, eta or 0.0, time.monotonic())
 

@@ -166,7 +166,7 @@ class Session:
             job = Submission("problem", example_bqm(), parameters, key)
             made, _ = await self._queue.submit(who, lease.id, job)
             lived = self.jobs[made.number] = Lived(tenant, time.monotonic())
-            if (forecast := self._queue.forecast(made)) is not None:
+            if (forecast := self._queue.forecasts.of(made)) is not None:
                 lived.eta = forecast.eta_seconds
             while not (await self._queue.wait(who, made.id, 60)).final:
                 pass

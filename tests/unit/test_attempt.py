@@ -51,10 +51,10 @@ from sf_quantum.service.domain.jobs import (
 )
 from sf_quantum.service.domain.reasons import NOT_FOUND_AGAIN, VANISHED
 from sf_quantum.service.domain.settings import ServiceSettings
-from sf_quantum.service.queue import job_queue
-from sf_quantum.service.queue.attempt import MOST_SETUP, Batch, slice_parts
-from sf_quantum.service.queue.device_job import RESULT_TRIES, SURPLUS_TRIES
+from sf_quantum.service.queue import job_queue, reading
 from sf_quantum.service.queue.job_queue import JobQueue
+from sf_quantum.service.queue.jobs.attempt import MOST_SETUP, Batch, slice_parts
+from sf_quantum.service.queue.jobs.device_job import RESULT_TRIES, SURPLUS_TRIES
 from tests.service import example_bqm, problem, running_queue
 from tests.waiting import SECONDS, until_async
 
@@ -298,7 +298,7 @@ async def test_the_next_job_waits_in_the_vendors_queue(
         await until_async(lambda: len(vendor.jobs) == 2)
         await until_async(lambda: queue.find(ANN, jobs[0].id).state == "Running")
         assert queue.find(ANN, jobs[1].id).state == "Queued"
-        forecasts = [queue.forecast(queue.find(ANN, job.id)) for job in jobs]
+        forecasts = [queue.forecasts.of(queue.find(ANN, job.id)) for job in jobs]
         assert [f and f.position for f in forecasts] == [0, 1, 2]
         await until_async(lambda: _eta(queue, jobs[1]) == 7.0, "as the vendor tells")
         vendor.end("v1")
@@ -313,7 +313,7 @@ async def test_the_next_job_waits_in_the_vendors_queue(
 
 
 def _eta(queue: JobQueue, job: Job) -> float | None:
-    forecast = queue.forecast(queue.find(ANN, job.id))
+    forecast = queue.forecasts.of(queue.find(ANN, job.id))
     return None if forecast is None else forecast.eta_seconds
 
 
@@ -593,7 +593,7 @@ async def test_what_cannot_be_found_again_is_preempted_only_if_it_may_run_twice(
             await until_async(lambda: "v3" in vendor.jobs)
         else:
             assert vendor.jobs["v1"].state == "Running"
-            forecast = queue.forecast(high)
+            forecast = queue.forecasts.of(high)
             assert forecast is not None
             assert forecast.position == 1
             vendor.end("v1")
@@ -922,7 +922,7 @@ async def test_while_the_vendor_is_offline_jobs_wait_and_no_lease_is_given(
         await until_async(lambda: queue.jobs.device_state == "offline")
         asked = Submission("problem", problem("a"), {"num_reads": 5}, "a")
         job = (await queue.submit(ANN, lease.id, asked))[0]
-        forecast = queue.forecast(job)
+        forecast = queue.forecasts.of(job)
         assert forecast is not None
         assert forecast.eta_seconds is None
         assert forecast.reason == "the cryostat is warm"
@@ -1011,7 +1011,7 @@ async def test_a_preempting_job_waits_for_one_slice(
     async with service(tmp_path, VendorDevice(vendor)) as queue:
         low = await submit(queue, "low", shots=25)
         await until_async(lambda: queue.find(ANN, low.id).state == "Running")
-        whole = queue.forecast(queue.find(ANN, low.id))
+        whole = queue.forecasts.of(queue.find(ANN, low.id))
         high = await submit(queue, "high", "production")
         # the slice that runs is not cut
         assert vendor.jobs["v1"].state == "Running"
@@ -1021,7 +1021,7 @@ async def test_a_preempting_job_waits_for_one_slice(
         found = queue.find(ANN, low.id)
         assert (found.state, found.attempt, found.slices) == ("Queued", 2, 1)
         assert (found.lost_qpu_seconds, found.qpu_seconds) == (0.0, 2.0)
-        rest = queue.forecast(found)
+        rest = queue.forecasts.of(found)
         assert whole is not None
         assert rest is not None
         assert rest.expected_run_seconds < whole.expected_run_seconds
@@ -1464,7 +1464,7 @@ async def streamed(
         assert threading.get_ident() != on_loop  # they may be large
         return found.state, [next(iter(json.loads(each))) for each in counters]
 
-    return await queue.results(ANN, job.id, "circuit", first, seconds, make)
+    return await queue.reader.results(ANN, job.id, "circuit", first, seconds, make)
 
 
 async def test_a_batch_is_interrupted_between_its_circuits(
@@ -1517,7 +1517,7 @@ async def test_a_batch_is_interrupted_between_its_circuits(
         assert (await waiting)[1] == ["c4"]
         assert await streamed(queue, batch, 3) == ("Completed", ["c3", "c4"])
         assert await streamed(queue, batch, 5, SECONDS) == ("Completed", [])
-        monkeypatch.setattr(job_queue, "RESULT_CHARACTERS", 15)
+        monkeypatch.setattr(reading, "RESULT_CHARACTERS", 15)
         assert (await streamed(queue, batch, 1))[1] == ["c1", "c2"]
         told = json.loads(queue.store.result(batch.number) or "")
     assert sent() == [["c0", "c1"], ["urgent"], ["c2", "c3"], ["c4"]]
@@ -1589,7 +1589,7 @@ async def _finished(queue: JobQueue, job: Job, first: int) -> list[str]:
     def make(_: Job, sets: list[str]) -> list[str]:
         return [json.loads(one)["of"] for one in sets]
 
-    return await queue.results(ANN, job.id, "problem", first, SECONDS, make)
+    return await queue.reader.results(ANN, job.id, "problem", first, SECONDS, make)
 
 
 @pytest.mark.parametrize(
@@ -1648,6 +1648,6 @@ async def test_lists_of_one_bqm_and_jobs_without_any(
         assert await _finished(queue, await over(queue, job), 0) == ["a"]
         circuit = await submit(queue, "c", kind="circuit")
         with pytest.raises(Refused, match="the job is a circuit, it has no BQMs"):
-            await queue.results(
+            await queue.reader.results(
                 ANN, circuit.id, "problem", 0, 0.0, lambda _, found: found
             )

@@ -20,7 +20,7 @@ from sf_quantum.service.domain.jobs import (
     Size,
     Submission,
 )
-from sf_quantum.service.queue.live_jobs import LiveJobs
+from sf_quantum.service.queue.jobs.live_jobs import LiveJobs
 from tests.service import example_bqm, running_queue, running_service
 
 
@@ -121,7 +121,7 @@ async def test_the_estimate_counts_what_the_computation_costs(
         lease = await queue.leases.acquire(who, LeaseRequest())
         asked = Submission("problem", dense(100), parameters, "a")
         job, _ = await queue.submit(who, lease.id, asked)
-        forecast = queue.forecast(job)
+        forecast = queue.forecasts.of(job)
     seconds = compute_seconds(Size(100, 50 * 100 + 4950), parameters)
     assert seconds == pytest.approx(2.985)
     # 20 ms of it are the annealing that the device models

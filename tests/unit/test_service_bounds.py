@@ -15,7 +15,7 @@ from sf_quantum.service.device.qpu import _operands
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import Identity, LeaseRequest, Submission
 from sf_quantum.service.domain.settings import ServiceSettings
-from sf_quantum.service.queue.live_jobs import LiveJobs
+from sf_quantum.service.queue.jobs.live_jobs import LiveJobs
 from tests.service import RunningService, example_bqm, running_queue, running_service
 from tests.waiting import until
 
@@ -115,9 +115,12 @@ def test_a_job_for_which_too_few_seconds_are_left_is_refused() -> None:
 def test_a_lease_ends_when_its_seconds_turn_out_to_be_spent(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    async def cost(*_: object) -> Cost:
+        return Cost(1e-6)
+
     with running_service() as service:
-        # as a vendor's device may be expected to
-        monkeypatch.setattr(service.queue, "_cost", lambda *_: Cost(1e-6))
+        # a vendor's device may take longer than expected as well
+        monkeypatch.setattr(service.queue.admission, "cost", cost)
         lease = acquired(service, max_qpu_seconds=1e-4)
         assert submitted(service, lease, "first")[0] == 201
 

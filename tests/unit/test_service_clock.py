@@ -30,7 +30,7 @@ from sf_quantum.service.domain.settings import (
 )
 from sf_quantum.service.queue import availability
 from sf_quantum.service.queue.job_queue import JobQueue
-from sf_quantum.service.queue.telemetry import Telemetry
+from sf_quantum.service.queue.upkeep.telemetry import Telemetry
 from sf_quantum.service.scheduling.policies.fair_share import FairShare
 from sf_quantum.service.store import accounting, clock
 from sf_quantum.service.store.accounting import Filter, Page
@@ -315,7 +315,7 @@ async def test_what_samples_and_metrics_tell_is_true(
         assert job.started < job.submitted
         assert job.queued_seconds is not None
         assert 0.0 <= job.queued_seconds < SECONDS
-        result = json.loads((await queue.result(ANN, job.id)).part(0, 10**6))
+        result = json.loads((await queue.reader.result(ANN, job.id)).part(0, 10**6))
         assert result["info"]["timing"]["queued_seconds"] == job.queued_seconds
         assert queue.observations.waits["development"].total == job.queued_seconds
 

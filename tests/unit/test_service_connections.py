@@ -22,8 +22,8 @@ from sf_quantum.service.domain.jobs import Identity
 from sf_quantum.service.domain.settings import ServiceSettings, UserLimits
 from sf_quantum.service.http import connections
 from sf_quantum.service.http.connections import Connection
-from sf_quantum.service.queue.job_queue import JobQueue
-from sf_quantum.service.queue.leases import Leases
+from sf_quantum.service.queue.leases.live_leases import Leases
+from sf_quantum.service.queue.reading import JobReader
 from tests.service import RunningService, running_service
 from tests.waiting import SECONDS, until
 
@@ -187,14 +187,14 @@ def test_requests_of_a_client_that_is_gone(
 ) -> None:
     begun, dropped = list[str](), threading.Event()
 
-    async def page(_: JobQueue, who: Identity, *__: object, **___: object) -> None:
+    async def page(_: JobReader, who: Identity, *__: object, **___: object) -> None:
         begun.append(who.user)
         try:
             await asyncio.Event().wait()
         finally:
             dropped.set()
 
-    monkeypatch.setattr(JobQueue, "page", page)
+    monkeypatch.setattr(JobReader, "page", page)
     with connected(service, b"GET /v1/jobs HTTP/1.1\r\nHost: a\r\n\r\n" * 3):
         until(lambda: begun, "the first is being answered")
     assert dropped.wait(SECONDS)

@@ -38,9 +38,9 @@ from sf_quantum.service.domain.jobs import Identity, Lease, LeaseRequest, Submis
 from sf_quantum.service.domain.reasons import Interruption
 from sf_quantum.service.http.auth import FixedIdentity
 from sf_quantum.service.queue import availability as windows
-from sf_quantum.service.queue import device_operations
 from sf_quantum.service.queue.availability import Availability
 from sf_quantum.service.queue.job_queue import JobQueue
+from sf_quantum.service.queue.upkeep import device_operations
 from sf_quantum.service.store import audit
 from sf_quantum.service.store.store import Store
 from sf_quantum.validation import ValidationErrors
@@ -375,7 +375,7 @@ async def test_no_job_starts_that_would_not_end_before_and_a_shorter_one_does(
     assert _seconds(queue, 5_000_000) > 60
     assert (await queue.wait(ANN, short, SECONDS)).state == "Completed"
     before = time.time()
-    forecast = queue.forecast(queue.find(ANN, long))
+    forecast = queue.forecasts.of(queue.find(ANN, long))
     assert forecast is not None
     assert forecast.eta_seconds is not None
     assert ends - time.time() <= forecast.eta_seconds <= ends - before

@@ -39,10 +39,12 @@ from sf_quantum.service.domain.settings import (
     ServiceSettings,
     UserLimits,
 )
-from sf_quantum.service.queue import leases, live_jobs, slurm_jobs
-from sf_quantum.service.queue.entitlements import lease_class
 from sf_quantum.service.queue.job_queue import JobQueue
-from sf_quantum.service.queue.slurm_jobs import QUERIES_AT_ONCE
+from sf_quantum.service.queue.jobs import live_jobs
+from sf_quantum.service.queue.leases import live_leases as leases
+from sf_quantum.service.queue.leases import slurm_jobs
+from sf_quantum.service.queue.leases.entitlements import lease_class
+from sf_quantum.service.queue.leases.slurm_jobs import QUERIES_AT_ONCE
 from tests.service import (
     RunningService,
     example_bqm,

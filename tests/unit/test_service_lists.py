@@ -22,7 +22,8 @@ from sf_quantum.service.domain.jobs import (
     Submission,
 )
 from sf_quantum.service.domain.settings import PolicyChoice, ServiceSettings
-from sf_quantum.service.queue.job_queue import JobQueue, Listed
+from sf_quantum.service.queue.forecasts import Listed
+from sf_quantum.service.queue.job_queue import JobQueue
 from sf_quantum.service.queue.long_work import LongWork
 from sf_quantum.service.scheduling.pending import PendingJobs
 from sf_quantum.service.scheduling.work import PendingJob
@@ -66,7 +67,7 @@ async def test_the_forecasts_of_a_list_come_from_one_pass(
 
     async with running_queue(tmp_path, EmulatedDevice(), settings) as queue:
         jobs = await filled(queue, 9)
-        single = [queue.forecast(job) for job in jobs]
+        single = [queue.forecasts.of(job) for job in jobs]
         orders = list[int]()
         order = PendingJobs.order
 
@@ -76,7 +77,7 @@ async def test_the_forecasts_of_a_list_come_from_one_pass(
 
         monkeypatch.setattr(PendingJobs, "order", counted)
         monkeypatch.setattr(PendingJobs, "ahead", None)
-        await queue.page(ADMIN, show)
+        await queue.reader.page(ADMIN, show)
         queue.between_jobs.release()
         monkeypatch.undo()
     assert len(orders) == 1

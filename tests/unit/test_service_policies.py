@@ -507,7 +507,7 @@ async def test_what_a_job_uses_is_of_the_project_it_comes_under(
         # one who joined now would be behind it, whose project has used the QPU
         ahead = await acquired(queue, BOB)
         await submitted(queue, ahead, "bobs")
-        assert queue.forecast_new("development", "ann").position == 2
+        assert queue.forecasts.of_new("development", "ann").position == 2
 
 
 # what jobs cost is another annealer's
@@ -534,15 +534,15 @@ async def test_usage_is_known_after_a_restart(tmp_path: Path) -> None:
             await submitted(queue, held, "anns"),
             await submitted(queue, other, "bobs"),
         )
-        told = [queue.forecast(one) for one in (anns, bobs)]
+        told = [queue.forecasts.of(one) for one in (anns, bobs)]
         assert [one and one.position for one in told] == [1, 2]
         # who never ran anything goes before both
         new = await acquired(queue, Identity("new", admin=False))
         third = await submitted(queue, new, "new")
-        told = [queue.forecast(one) for one in (third, anns, bobs)]
+        told = [queue.forecasts.of(one) for one in (third, anns, bobs)]
         assert [one and one.position for one in told] == [1, 2, 3]
-        assert queue.forecast_new("development", "stranger").position <= 2
-        assert queue.forecast_new("development", "bob").position == 4
+        assert queue.forecasts.of_new("development", "stranger").position <= 2
+        assert queue.forecasts.of_new("development", "bob").position == 4
 
 
 @pytest.mark.none_ahead
@@ -555,10 +555,10 @@ async def test_a_job_takes_the_hints_of_the_lease_it_moves_to(tmp_path: Path) ->
         light = await acquired(queue, ANN, pattern="cc-heavy")
         await occupied(queue, heavy)
         jobs = [await submitted(queue, heavy, key) for key in "ab"]
-        told = [queue.forecast(one) for one in jobs]
+        told = [queue.forecasts.of(one) for one in jobs]
         assert [one and one.position for one in told] == [1, 2]
         await submitted(queue, light, "b")
-        told = [queue.forecast(one) for one in jobs]
+        told = [queue.forecasts.of(one) for one in jobs]
         assert [one and one.position for one in told] == [2, 1]
 
 
@@ -598,7 +598,7 @@ async def test_a_site_writes_its_own_in_one_file(
         jobs = [
             await submitted(queue, held, str(shots), shots) for shots in (30, 10, 20)
         ]
-        told_of = [queue.forecast(one) for one in jobs]
+        told_of = [queue.forecasts.of(one) for one in jobs]
         assert [one and one.position for one in told_of] == [3, 1, 2]
 
 

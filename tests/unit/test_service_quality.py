@@ -22,7 +22,7 @@ from sf_quantum.service.device.emulator.runners import ProblemRunner, Runner
 from sf_quantum.service.domain.jobs import Job, Kind
 from sf_quantum.service.domain.settings import QualitySettings, ServiceSettings
 from sf_quantum.service.queue.job_queue import JobQueue
-from sf_quantum.service.queue.telemetry import (
+from sf_quantum.service.queue.upkeep.telemetry import (
     SERIES,
     Baseline,
     QualityJobs,

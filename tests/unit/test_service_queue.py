@@ -39,9 +39,10 @@ from sf_quantum.service.domain.settings import (
     ServiceSettings,
     UserLimits,
 )
-from sf_quantum.service.queue import leases, live_jobs
 from sf_quantum.service.queue.job_queue import JobQueue
-from sf_quantum.service.queue.live_jobs import LiveJob
+from sf_quantum.service.queue.jobs import live_jobs
+from sf_quantum.service.queue.jobs.live_jobs import LiveJob
+from sf_quantum.service.queue.leases import live_leases as leases
 from sf_quantum.service.scheduling.held import HeldLeases
 from sf_quantum.service.scheduling.pending import PendingJobs
 from sf_quantum.service.scheduling.policies.classes import Classes
@@ -167,7 +168,7 @@ async def test_classes_in_order_and_each_in_its_own(
     ordered = [f"{name}{n}" for name in CLASSES for n in range(3)]
     positions = {}
     for name, job in zip(names, jobs, strict=True):
-        forecast = queue.forecast(job)
+        forecast = queue.forecasts.of(job)
         assert forecast is not None
         positions[name] = forecast.position
     assert sorted(positions, key=lambda name: positions[name]) == ordered
@@ -205,7 +206,7 @@ async def test_production_preempts_and_what_ran_comes_back_first(
     again = queue.find(ANN, low.id)
     assert (again.state, again.attempt) == ("Queued", 2)
     assert again.note == "pre-empted by a production job during attempt 1"
-    forecasts = [queue.forecast(job) for job in (high, low, behind)]
+    forecasts = [queue.forecasts.of(job) for job in (high, low, behind)]
     assert [forecast and forecast.position for forecast in forecasts] == [0, 1, 2]
     gate.all = True
     for job in (low, behind, high):
@@ -310,7 +311,7 @@ async def test_what_breaks_fails_and_the_next_one_runs(
     assert failed.note == "LookupError: what no device should do"
     assert (await over(queue, good)).state == "Completed"
     with pytest.raises(Refused) as refused:
-        await queue.result(ANN, bad.id)
+        await queue.reader.result(ANN, bad.id)
     assert refused.value.status == 409
 
 
@@ -410,13 +411,13 @@ async def test_users_see_their_own(queue: JobQueue) -> None:
             await call
         assert refused.value.status == 404
     with pytest.raises(Refused) as refused:
-        await queue.page(ANN, list, lease=bobs)
+        await queue.reader.page(ANN, list, lease=bobs)
     assert refused.value.status == 404
     with pytest.raises(Refused) as refused:
         await submit(queue, bobs, "c")
     assert refused.value.status == 403
-    assert [job.id for job in queue.list_jobs(ANN)] == [mine.id]
-    assert [job.id for job in queue.list_jobs(ADMIN)] == [mine.id, theirs.id]
+    assert [job.id for job in queue.reader.latest(ANN)] == [mine.id]
+    assert [job.id for job in queue.reader.latest(ADMIN)] == [mine.id, theirs.id]
     assert queue.find(ADMIN, theirs.number) == queue.find(BOB, theirs.id)
     assert (await queue.cancel(ADMIN, theirs.id)).state == "Cancelled"
     # an admin works under anybody's lease, in that user's name
@@ -439,7 +440,7 @@ async def test_draining_lets_the_running_job_end(queue: JobQueue, gate: Gate) ->
     gate.all = True
     assert (await over(queue, running)).state == "Completed"
     assert state(queue, waiting) == "Queued"
-    forecast = queue.forecast(waiting)
+    forecast = queue.forecasts.of(waiting)
     assert forecast is not None
     assert (forecast.position, forecast.eta_seconds) == (0, None)
     assert gate.order == ["a"]
@@ -520,7 +521,7 @@ async def test_order_and_shares_survive_a_restart(
             await submit(queue, leases["test"], "more")
         assert refused.value.status == 429
         gate.all = True
-        jobs = queue.list_jobs(ADMIN)
+        jobs = queue.reader.latest(ADMIN)
         for job in jobs:
             await over(queue, job)
         expected = ["production0", "production1", "test0", "test1", "development0"]
@@ -765,7 +766,7 @@ async def test_a_cancel_that_cannot_be_written_leaves_the_job_in_the_line(
         patch.setattr(queue.store, "cancel_waiting", lambda *_: locked())
         with pytest.raises(sqlite3.OperationalError):
             await queue.cancel(ANN, waiting.id)
-    assert queue.forecast(waiting) is not None
+    assert queue.forecasts.of(waiting) is not None
     assert (await queue.cancel(ANN, waiting.id)).state == "Cancelled"
     await _never_ran(queue, gate, waiting)
 
@@ -828,7 +829,7 @@ async def test_a_cancellation_that_ends_before_the_submission_returns_is_final(
     assert (await queue.cancel(ANN, job.id)).state == "Cancelled"
     assert (await submitting).id == job.id
     assert queue.length == 1
-    assert queue.forecast(job) is None
+    assert queue.forecasts.of(job) is None
 
 
 @pytest.mark.none_ahead
@@ -879,7 +880,7 @@ async def test_cancelled_twice_while_the_service_stops(
     with monkeypatch.context() as patch:
         patch.setattr(queue.store, "cancel_waiting", lambda *_: write)
         first = asyncio.create_task(queue.cancel(ANN, waiting.id))
-        await until(lambda: queue.forecast(waiting) is None)
+        await until(lambda: queue.forecasts.of(waiting) is None)
     queue.request_stop()
     await queue.finished()
     rounds = list[int]()
@@ -915,7 +916,7 @@ async def test_a_quality_job_whose_cancellation_fails_stays_pending(
         patch.setattr(queue.store, "cancel_waiting", lambda *_: locked())
         with pytest.raises(sqlite3.OperationalError):
             await queue.cancel(ADMIN, job.id)
-    assert queue.forecast(job) is not None
+    assert queue.forecasts.of(job) is not None
     gate.all = True
     assert (await over(queue, job)).state == "Completed"
 

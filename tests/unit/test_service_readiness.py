@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sf_quantum.service.http import auth
-from sf_quantum.service.queue import readiness
+from sf_quantum.service.queue.upkeep import readiness
 from tests.service import RunningService, running_service
 
 pytestmark = pytest.mark.devices("sfq", "dwave", "acme")

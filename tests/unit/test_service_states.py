@@ -47,11 +47,11 @@ from sf_quantum.service.domain.reasons import (
     LeaseEndCause,
 )
 from sf_quantum.service.domain.settings import LeaseSettings, ServiceSettings
-from sf_quantum.service.queue import leases as leases_module
-from sf_quantum.service.queue import live_jobs
 from sf_quantum.service.queue.job_queue import JobQueue
-from sf_quantum.service.queue.leases import LeaseState, LiveLease
-from sf_quantum.service.queue.live_jobs import JobState, LiveJob
+from sf_quantum.service.queue.jobs import live_jobs
+from sf_quantum.service.queue.jobs.live_jobs import JobState, LiveJob
+from sf_quantum.service.queue.leases import live_leases as leases_module
+from sf_quantum.service.queue.leases.live_leases import LeaseState, LiveLease
 from sf_quantum.service.scheduling.work import PendingJob
 from sf_quantum.service.store.store import Store
 from tests.service import problem

@@ -13,8 +13,8 @@ from sf_quantum.backoff import Backoff
 from sf_quantum.service.device.drift import DriftWatch
 from sf_quantum.service.device.emulator.device import EmulatedDevice
 from sf_quantum.service.domain.settings import QualitySettings, ServiceSettings
-from sf_quantum.service.queue.supervisor import Supervisor
-from sf_quantum.service.queue.telemetry import Telemetry
+from sf_quantum.service.queue.upkeep.supervisor import Supervisor
+from sf_quantum.service.queue.upkeep.telemetry import Telemetry
 from sf_quantum.service.store.store import Store
 from tests.service import running_queue, running_service
 from tests.waiting import SECONDS, until, until_async

@@ -130,7 +130,7 @@ async def test_jobs_that_wait_with_their_lease_have_a_position_and_an_eta(
             await request(queue, CAROL, "development"),
         ]
         jobs = [await submit(queue, leases[n // 2], f"{n}") for n in range(4)]
-        shown = [queue.forecast(job) for job in (running, pending, *jobs)]
+        shown = [queue.forecasts.of(job) for job in (running, pending, *jobs)]
         forecasts = [one for one in shown if one is not None]
         assert [one.position for one in forecasts] == [0, 1, 2, 3, 4, 5]
         etas = [one.eta_seconds or 0.0 for one in forecasts]
@@ -144,7 +144,7 @@ async def test_jobs_that_wait_with_their_lease_have_a_position_and_an_eta(
             "",
             *["waits for a vQPU: not before another lease ends"] * 4,
         ]
-        listed = (await queue.forecasts([running, *jobs]))()
+        listed = (await queue.forecasts.of_all([running, *jobs]))()
         assert [f.position for _, f in listed if f] == [0, 2, 3, 4, 5]
         activity = Activity(queue)
         told = json.loads(await activity.answer(CAROL))

@@ -39,7 +39,8 @@ from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import Job, Kind, Size, Submission, Written
 from sf_quantum.service.http.auth import get_sender
 from sf_quantum.service.http.limits import SMALL_BYTES, check_connected, check_text
-from sf_quantum.service.queue.job_queue import BUSY_SECONDS, JobQueue
+from sf_quantum.service.queue.admission import BUSY_SECONDS
+from sf_quantum.service.queue.job_queue import JobQueue
 from sf_quantum.threads import in_thread
 
 Dialect: TypeAlias = Literal["v1", "warden", "iqm"]
@@ -97,7 +98,7 @@ class LargeBodyRoute(APIRoute):
                 body, self.dialect, qubits=told.qubits, payloads=told.kinds, more=more
             )
 
-        async with queue.bodies.turn(who.user):
+        async with queue.reader.bodies.turn(who.user):
             await check_connected(request)
             submission = await in_turn(queue, body, whole)
         submitted = await queue.submit(who, lease, submission)
@@ -111,7 +112,7 @@ async def in_turn(
     if len(body) > PROCESS_BYTES:
         # not in the thread pool, where it would delay authentication
         return await asyncio.wrap_future(in_thread(whole))
-    return await queue.bodies.run(whole)
+    return await queue.reader.bodies.run(whole)
 
 
 def read(

@@ -1,1 +1,1 @@
-"""The job queue at work: worker, leases, availability, telemetry."""
+"""The job queue at work: jobs, leases, availability, upkeep."""

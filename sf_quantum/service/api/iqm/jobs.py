@@ -51,7 +51,7 @@ class Jobs:
     def show(self, job: Job) -> dict[str, JSON]:
         """Describe a job without its result."""
         device = self._queue.device
-        forecast = self._queue.forecast(job)
+        forecast = self._queue.forecasts.of(job)
         waiting = job.state == "Queued" and forecast is not None
         used = job.calibration or device.description.calibration
         completed = job.state == "Completed"

@@ -215,7 +215,7 @@ async def _read(
         payloads=told.kinds,
         more={"known": asdict(chip), "metadata": metadata},
     )
-    async with queue.bodies.turn(who.user):
+    async with queue.reader.bodies.turn(who.user):
         await check_connected(request)
         return await large_bodies.in_turn(queue, body, whole)
 
@@ -292,8 +292,8 @@ async def delete(queue: Queue, who: Who, known: Known, job_id: str) -> Response:
 
 async def listed(queue: JobQueue, who: Identity, make: Callable[[], T]) -> T:
     """Make a large answer beside the event loop."""
-    async with queue.lists.turn(who.user):
-        return await queue.lists.run(make)
+    async with queue.reader.lists.turn(who.user):
+        return await queue.reader.lists.run(make)
 
 
 def _calibrated(queue: JobQueue, qc: str, calibration: str) -> Architecture:

@@ -25,7 +25,7 @@ from sf_quantum.service.domain.jobs import (
     State,
 )
 from sf_quantum.service.queue.job_queue import JobQueue
-from sf_quantum.service.queue.leases import visible
+from sf_quantum.service.queue.leases.live_leases import visible
 from sf_quantum.service.store.accounting import used_by_leases
 from sf_quantum.service.store.operation import Operation
 from sf_quantum.service.store.utilisation import Minute, UtilisationHistory
@@ -279,15 +279,15 @@ class Activity:
         queue, steady = self._queue, self._queue.store.clock()
         numbers, own = self._pending_numbers()
         jobs = await asyncio.to_thread(queue.store.jobs_by_number, numbers)
-        forecasts = await queue.forecasts(jobs)
+        forecasts = await queue.forecasts.of_all(jobs)
         minutes = await asyncio.to_thread(self._history.minutes, steady)
         calibration = await asyncio.to_thread(_calibration, queue)
         # from here on there is no await, so that all parts are of the same moment
         now, job = _Moment(time.time(), queue.store.clock()), queue.running
         # in another state, it is about to start, or has just ended
-        forecast = queue.forecast(job) if job and job.state == "Running" else None
+        forecast = queue.forecasts.of(job) if job and job.state == "Running" else None
         running = [(job, forecast)] if job and forecast else []
-        waiting = [*islice(queue.waiting(), SEARCHED)]
+        waiting = [*islice(queue.forecasts.waiting(), SEARCHED)]
         left_waiting = {entry.number for entry in waiting}
         left = [
             number
@@ -334,7 +334,7 @@ class Activity:
 
     def _pending_numbers(self) -> tuple[list[int], dict[str, list[int]]]:
         numbers, others = list[int](), defaultdict[str, list[int]](list)
-        entries = chain(self._queue.order(), self._queue.waiting())
+        entries = chain(self._queue.forecasts.order(), self._queue.forecasts.waiting())
         for entry in islice(entries, SEARCHED):
             if len(numbers) < LISTED:
                 numbers.append(entry.number)
@@ -349,7 +349,7 @@ class Activity:
         if who is None:
             return await asyncio.to_thread(_dump, snapshot.counts)
         own, ended = await asyncio.to_thread(self._read_for, who, snapshot)
-        forecasts = await self._queue.forecasts(own)
+        forecasts = await self._queue.forecasts.of_all(own)
         held = [lease.id for lease in self._visible(who)]
         used = await asyncio.to_thread(used_by_leases, self._queue.store, held)
         leases = self._leases(who, used)

@@ -96,7 +96,7 @@ class Problems:
 
     def all(self, who: Identity, label: str | None = None) -> list[Job]:
         """List the latest problems, or those with a label, oldest first."""
-        return self._queue.list_jobs(who, dialect="sapi", label=label)
+        return self._queue.reader.latest(who, dialect="sapi", label=label)
 
     async def wait_for_any(
         self, who: Identity, ids: Sequence[str], seconds: float

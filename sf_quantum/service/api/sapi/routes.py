@@ -108,9 +108,9 @@ async def submit(
     encoding = request.headers.get("content-encoding", "identity")
     if not _is_large(body, encoding):
         return await _submit(request, queue, who, x_sfq_lease, asyncio.to_thread)
-    async with queue.bodies.turn(who.user):
+    async with queue.reader.bodies.turn(who.user):
         await check_connected(request)
-        return await _submit(request, queue, who, x_sfq_lease, queue.bodies.run)
+        return await _submit(request, queue, who, x_sfq_lease, queue.reader.bodies.run)
 
 
 async def _submit(
@@ -180,8 +180,8 @@ async def problems(
         ]
         return _reply(request, matching[-max_results:])
 
-    async with queue.lists.turn(who.user):
-        return await queue.lists.run(listed)
+    async with queue.reader.lists.turn(who.user):
+        return await queue.reader.lists.run(listed)
 
 
 @router.delete("/problems/")
@@ -216,7 +216,7 @@ async def problem(
 ) -> Response:
     """Show a problem, with its answer once it is completed."""
     (job,) = await known.wait_for_any(who, [name], min(wait, LONGEST_WAIT_SECONDS))
-    return await queue.show(who, job, lambda: _reply(request, known.show(job)))
+    return await queue.reader.show(who, job, lambda: _reply(request, known.show(job)))
 
 
 @router.delete("/problems/{name}/")
@@ -238,7 +238,7 @@ async def answer(
     def shown() -> Response:
         return _reply(request, {"answer": known.show(job)["answer"]})
 
-    return await queue.show(who, job, shown)
+    return await queue.reader.show(who, job, shown)
 
 
 @router.get("/problems/{name}/messages")
@@ -247,7 +247,7 @@ async def messages(
 ) -> Response:
     """List how long a problem is expected to run, or why it failed or started again."""
     job = known.find(who, name)
-    return _reply(request, known.messages(job, queue.forecast(job)))
+    return _reply(request, known.messages(job, queue.forecasts.of(job)))
 
 
 @router.get("/problems/{name}/info")
@@ -256,7 +256,7 @@ async def info(
 ) -> Response:
     """Show a problem completely, so that it could be submitted again."""
     job = known.find(who, name)
-    return await queue.show(who, job, lambda: _reply(request, known.info(job)))
+    return await queue.reader.show(who, job, lambda: _reply(request, known.info(job)))
 
 
 def _code(error: Refused) -> int:

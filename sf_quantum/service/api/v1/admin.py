@@ -18,7 +18,7 @@ from sf_quantum.service.api.common import (
 from sf_quantum.service.api.v1.device import DeviceAnswer, show
 from sf_quantum.service.api.v1.models import Strict
 from sf_quantum.service.domain.errors import Refused
-from sf_quantum.service.queue import device_operations
+from sf_quantum.service.queue.upkeep import device_operations
 from sf_quantum.service.store import audit
 
 router = APIRouter(prefix="/v1", tags=["admin"], responses=EVERYWHERE)

@@ -31,7 +31,7 @@ from sf_quantum.service.device.protocol import Cost, Device
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import JobClass, Kind
 from sf_quantum.service.queue.job_queue import JobQueue
-from sf_quantum.service.queue.readiness import Readiness
+from sf_quantum.service.queue.upkeep.readiness import Readiness
 from sf_quantum.service.store import audit
 
 router = APIRouter(prefix="/v1", tags=["device"], responses=EVERYWHERE)
@@ -334,7 +334,7 @@ def show(
     told = device.description
     watch.look(device)
     job_class = job_class or queue.settings.classes.default
-    forecast = queue.forecast_new(job_class, user, variables=variables, reads=reads)
+    forecast = queue.forecasts.of_new(job_class, user, variables=variables, reads=reads)
     return DeviceAnswer(
         name=device.name,
         technology=told.technology,

@@ -34,8 +34,9 @@ from sf_quantum.service.domain.jobs import (
     State,
 )
 from sf_quantum.service.http.answers import PartsResponse
-from sf_quantum.service.queue.entitlements import LEASE_HEADER
-from sf_quantum.service.queue.job_queue import JobQueue, Listed
+from sf_quantum.service.queue.forecasts import Listed
+from sf_quantum.service.queue.job_queue import JobQueue
+from sf_quantum.service.queue.leases.entitlements import LEASE_HEADER
 from sf_quantum.service.store.store import NO_JOB
 
 # of a result that comes with the job
@@ -219,7 +220,7 @@ async def jobs(
             headers["Link"] = f'<{router.prefix}?{query}>; rel="next"'
         return Response(content, media_type="application/json", headers=headers)
 
-    return await queue.page(
+    return await queue.reader.page(
         who, shown, lease=x_sfq_lease, key=key, before=before, live=live, limit=limit
     )
 
@@ -261,7 +262,7 @@ async def job(
 )
 async def result(job_id: str, queue: Queue, who: Who) -> Response:
     """Fetch the result; its `info` has sampler, QPU, calibration, timing and seed."""
-    found = await queue.result(who, job_id)
+    found = await queue.reader.result(who, job_id)
     return PartsResponse(found.size, found.part, "application/json")
 
 
@@ -295,7 +296,7 @@ async def counters(
     The circuits of a slice finish together; see `slice_seconds` of the configuration.
     """
     make = partial(_lines, first, "circuit", "counter")
-    return await queue.results(who, job_id, "circuit", first, wait, make)
+    return await queue.reader.results(who, job_id, "circuit", first, wait, make)
 
 
 @router.get(
@@ -326,7 +327,7 @@ async def sample_sets(
     The BQMs of a slice finish together; see `slice_seconds` of the configuration.
     """
     make = partial(_lines, first, "problem", "sample_set")
-    return await queue.results(who, job_id, "problem", first, wait, make)
+    return await queue.reader.results(who, job_id, "problem", first, wait, make)
 
 
 def _lines(first: int, what: str, name: str, job: Job, each: Sequence[str]) -> Response:
@@ -358,7 +359,7 @@ async def submitted(
         job = await queue.wait(who, job.id, seconds)
     answer = SubmittedAnswer(**answer_for(queue, job).model_dump())
     if seconds > 0 and job.state == "Completed":
-        found = await queue.result(who, job.id)
+        found = await queue.reader.result(who, job.id)
         if found.size <= INLINE_CHARACTERS:
             text = await asyncio.to_thread(found.part, 0, found.size)
             if not text:
@@ -378,7 +379,7 @@ def _check_wait(request: Request) -> None:
 
 def answer_for(queue: JobQueue, job: Job) -> JobAnswer:
     """Show a job with its forecast."""
-    return shown_job(job, queue.forecast(job))
+    return shown_job(job, queue.forecasts.of(job))
 
 
 def shown_job(job: Job, forecast: Forecast | None) -> JobAnswer:

@@ -21,7 +21,8 @@ from sf_quantum.service.domain.jobs import (
     Pattern,
     UserClass,
 )
-from sf_quantum.service.queue.job_queue import JobQueue, Listed
+from sf_quantum.service.queue.forecasts import Listed
+from sf_quantum.service.queue.job_queue import JobQueue
 
 Budget: TypeAlias = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Count: TypeAlias = Annotated[int, Field(ge=1, le=2**53, strict=True)]
@@ -194,8 +195,8 @@ async def leases(
             [_answer(queue, lease) for lease in found], by_alias=True
         )
 
-    async with queue.lists.turn(who.user):
-        content = await queue.lists.run(listed)
+    async with queue.reader.lists.turn(who.user):
+        content = await queue.reader.lists.run(listed)
     return Response(content, media_type="application/json")
 
 
@@ -269,7 +270,7 @@ async def _with_jobs(queue: JobQueue, who: Identity, lease: Lease) -> Response:
         content = answer.model_dump_json(by_alias=True)
         return Response(content, media_type="application/json")
 
-    return await queue.page(who, shown, lease=lease.id)
+    return await queue.reader.page(who, shown, lease=lease.id)
 
 
 @asynccontextmanager

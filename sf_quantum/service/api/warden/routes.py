@@ -24,8 +24,8 @@ from sf_quantum.service.api.large_bodies import LargeBodyRoute
 from sf_quantum.service.api.warden.models import CreateJob
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import Job, Lease, LeaseRequest, State
-from sf_quantum.service.queue.entitlements import LEASE_HEADER
 from sf_quantum.service.queue.job_queue import JobQueue
+from sf_quantum.service.queue.leases.entitlements import LEASE_HEADER
 
 Status: TypeAlias = Literal["PENDING", "RUNNING", "DONE", "ERROR", "CANCELED"]
 STATUSES: Mapping[State, Status] = {
@@ -358,14 +358,14 @@ async def jobs(queue: Queue, who: Who) -> Response:
 
     def listed() -> bytes:
         shown, left = deque[WardenJob](), RESULT_BYTES
-        for job in reversed(queue.list_jobs(who)):
+        for job in reversed(queue.reader.latest(who)):
             result = queue.store.result(job.number) if left > 0 else None
             left -= len(result or "")
             shown.appendleft(_job(job, result if left >= 0 else None))
         return _JOBS.dump_json([*shown])
 
-    async with queue.lists.turn(who.user):
-        content = await queue.lists.run(listed)
+    async with queue.reader.lists.turn(who.user):
+        content = await queue.reader.lists.run(listed)
     return Response(content, media_type="application/json")
 
 
@@ -377,7 +377,7 @@ async def job(number: JobNumber, queue: Queue, who: Who) -> Response:
     def shown() -> str:
         return _job(found, queue.store.result(found.number)).model_dump_json()
 
-    content = await queue.show(who, found, shown)
+    content = await queue.reader.show(who, found, shown)
     return Response(content, media_type="application/json")
 
 
@@ -401,7 +401,7 @@ async def logs(number: JobNumber, queue: Queue, who: Who) -> Logs:
     """Show when the job was queued, started and ended, and why it failed."""
     job = queue.find(who, number)
     lines = [(job.submitted, f"queued as job {job.number}, class {job.job_class}")]
-    if (forecast := queue.forecast(job)) is not None:
+    if (forecast := queue.forecasts.of(job)) is not None:
         lines.append((job.submitted, forecast.words))
     if job.started is not None:
         lines.append((job.started, f"started, attempt {job.attempt}"))

@@ -34,7 +34,7 @@ from sf_quantum.service.device.merging import merged
 from sf_quantum.service.device.protocol import Cost, Device, calibrated_values
 from sf_quantum.service.domain.jobs import Job, Kind, Size
 from sf_quantum.service.domain.reasons import Interruption
-from sf_quantum.service.queue.device_job import (
+from sf_quantum.service.queue.jobs.device_job import (
     Control,
     Detached,
     DeviceJob,

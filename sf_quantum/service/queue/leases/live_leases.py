@@ -55,9 +55,9 @@ from sf_quantum.service.domain.jobs import (
 )
 from sf_quantum.service.domain.reasons import RELEASED, LeaseEnd, LeaseEndCause
 from sf_quantum.service.domain.settings import ServiceSettings
-from sf_quantum.service.queue import entitlements, slurm_jobs
 from sf_quantum.service.queue.events import log_lease, log_lease_end
-from sf_quantum.service.queue.live_jobs import LiveJob, LiveJobs
+from sf_quantum.service.queue.jobs.live_jobs import LiveJob, LiveJobs
+from sf_quantum.service.queue.leases import entitlements, slurm_jobs
 from sf_quantum.service.store import audit
 from sf_quantum.service.store.accounting import lease_seconds
 

@@ -17,7 +17,7 @@ from sf_quantum.service.domain.jobs import (
     Size,
 )
 from sf_quantum.service.domain.settings import TENTHS, ServiceSettings
-from sf_quantum.service.queue.slurm_jobs import OwnCluster
+from sf_quantum.service.queue.leases.slurm_jobs import OwnCluster
 
 LEASE_HEADER = "X-SFQ-Lease"
 

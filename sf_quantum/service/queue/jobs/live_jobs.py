@@ -79,18 +79,18 @@ from sf_quantum.service.domain.reasons import (
     LeaseEnd,
 )
 from sf_quantum.service.domain.settings import ServiceSettings
-from sf_quantum.service.queue.attempt import Attempt, Ended
 from sf_quantum.service.queue.availability import Availability
-from sf_quantum.service.queue.device_job import (
+from sf_quantum.service.queue.events import log_done, log_interrupted, log_job
+from sf_quantum.service.queue.jobs.attempt import Attempt, Ended
+from sf_quantum.service.queue.jobs.device_job import (
     Detached,
     GivenUp,
     Interrupt,
     runs_again,
     written,
 )
-from sf_quantum.service.queue.entitlements import JobCounts
-from sf_quantum.service.queue.events import log_done, log_interrupted, log_job
-from sf_quantum.service.queue.observations import DeviceState, Observations
+from sf_quantum.service.queue.jobs.observations import DeviceState, Observations
+from sf_quantum.service.queue.leases.entitlements import JobCounts
 from sf_quantum.service.scheduling.eta import Estimator
 from sf_quantum.service.scheduling.pending import PendingJobs
 from sf_quantum.service.scheduling.policies import make

@@ -1,0 +1,118 @@
+"""Whether a job may be submitted: what the device, its user's limits and its lease allow."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+from sf_quantum.samplers.problem import FieldError
+from sf_quantum.service.device.drift import DriftWatch
+from sf_quantum.service.device.processes import Busy
+from sf_quantum.service.device.protocol import Cost
+from sf_quantum.service.domain.errors import Refused
+from sf_quantum.service.domain.jobs import Lease, Size, Submission
+from sf_quantum.service.domain.settings import ServiceSettings
+from sf_quantum.service.queue.jobs.live_jobs import LiveJobs
+from sf_quantum.service.queue.leases import entitlements
+from sf_quantum.service.queue.long_work import LongWork
+from sf_quantum.service.store.accounting import lease_seconds
+from sf_quantum.threads import in_thread
+
+# Pause before a client repeats a submission that this machine was too busy to check.
+BUSY_SECONDS = 10
+
+
+class Admission:
+    """Checks submissions against the device, the limits of users and those of leases.
+
+    :param bodies: the turns of users whose large payloads are checked
+    """
+
+    def __init__(
+        self,
+        jobs: LiveJobs,
+        bodies: LongWork,
+        drift: DriftWatch,
+        settings: ServiceSettings,
+    ) -> None:
+        self.settings = settings
+        self._jobs = jobs
+        self._bodies = bodies
+        self._drift = drift
+
+    async def cost(self, lease: Lease, submission: Submission) -> Cost:
+        """Check a new job's content and size, and return its cost."""
+        size = await self.check_size(lease, submission)
+        device = self._jobs.device
+        cost = device.cost(submission.parameters, size)
+        if size.problems and not device.takes_lists:
+            return cost.times(size.problems)
+        return cost
+
+    async def check_size(self, lease: Lease, submission: Submission) -> Size:
+        """Refuse a job that cannot run, or that is larger than its lease allows."""
+        try:
+            if (seconds := submission.calibrated_within) is not None:
+                self._check_calibration(seconds)
+            size = await self._check_content(lease.user, submission)
+        except FieldError as error:
+            raise Refused(422, error.detail, error.field) from error
+        except Busy as error:
+            retry = {"Retry-After": f"{BUSY_SECONDS}"}
+            raise Refused(503, str(error), headers=retry) from error
+        shots = submission.parameters.get("num_reads") or 1
+        entitlements.check_sizes(lease, submission.kind, shots, size)
+        return size
+
+    def check_limits(self, lease: Lease, submission: Submission, cost: Cost) -> None:
+        """Refuse a new job that exceeds its lease's budget or a limit of its user."""
+        if (most := self.settings.limits.run_seconds) is not None:
+            modelled = self._jobs.device.elapsed_seconds(cost)
+            expected = self._jobs.estimator.seconds(submission.kind, modelled)
+            entitlements.check_run_seconds(most, expected)
+        self.check_budget(lease, cost.qpu_seconds)
+        shots = submission.parameters.get("num_reads") or 1
+        payload_bytes = len(submission.payload)
+        self._jobs.counts.check(lease, shots, cost.qpu_seconds, payload_bytes)
+
+    def check_budget(self, lease: Lease, seconds: float) -> None:
+        """Refuse a job for which its lease has too few QPU seconds left."""
+        if lease.max_qpu_seconds is not None:
+            taken = sum(lease_seconds(self._jobs.store, lease.id))
+            entitlements.check_budget(lease.max_qpu_seconds, taken, seconds)
+
+    async def _check_content(self, user: str, submission: Submission) -> Size:
+        kind, parameters = submission.kind, submission.parameters
+        device, written = self._jobs.device, submission.written
+        if kind == "problem" and written is None:
+            return device.check(kind, submission.content, parameters)
+        if written is not None:
+            device.check_parameters(kind, parameters)
+        if kind == "problem" and written is not None:
+            device.check_size(written.size, parameters)
+            return written.size
+
+        def check() -> Size:
+            content = submission.content
+            if written is not None:
+                content = json.loads(written.payload)
+            return device.check(kind, content, parameters)
+
+        async with self._bodies.turn(user):
+            # in its own thread: many checks must not fill the loop's pool, which checks
+            # credentials
+            return await asyncio.wrap_future(in_thread(check))
+
+    def _check_calibration(self, seconds: float) -> None:
+        device = self._jobs.device
+        age = device.calibration_age
+        if age is None:
+            detail = "the device does not tell when it was calibrated"
+            raise FieldError("calibrated_within", detail)
+        if age > seconds:
+            detail = f"the device was calibrated {age:,.0f} s ago"
+            raise FieldError("calibrated_within", detail)
+        self._drift.look(device)
+        if self._drift.alarms:
+            drifting = " and ".join(self._drift.alarms)
+            raise FieldError("calibrated_within", f"the device drifts: {drifting}")

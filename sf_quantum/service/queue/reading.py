@@ -1,0 +1,187 @@
+"""What users read of their jobs: lists with forecasts, and results as they finish."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+
+from sf_quantum.service.domain.errors import Refused
+from sf_quantum.service.domain.jobs import Dialect, Identity, Job, Kind
+from sf_quantum.service.queue.forecasts import Forecasts, Listed
+from sf_quantum.service.queue.jobs.live_jobs import WRITE_SECONDS, LiveJobs
+from sf_quantum.service.queue.jobs.part_results import finished
+from sf_quantum.service.queue.leases.live_leases import Leases
+from sf_quantum.service.queue.long_work import LongWork
+from sf_quantum.service.store.store import NO_JOB, Store
+from sf_quantum.threads import in_thread
+
+T = TypeVar("T")
+# Kinds of jobs whose results are handed out one by one, and the name of their parts.
+PARTS: Mapping[Kind, str] = {"circuit": "circuits", "problem": "BQMs"}
+# Length of an answer with such results; an answer has at least one.
+RESULT_CHARACTERS = 1_000_000
+
+
+class JobReader:
+    """Reads the jobs of one queue, with long work in threads of its own.
+
+    :ivar lists: turns of users who read lists
+    :ivar bodies: turns of users whose large payloads or results are read
+    """
+
+    def __init__(self, jobs: LiveJobs, leases: Leases, forecasts: Forecasts) -> None:
+        self.lists = LongWork("lists")
+        self.bodies = LongWork("bodies")
+        self._store = jobs.store
+        self._jobs = jobs
+        self._leases = leases
+        self._forecasts = forecasts
+
+    def find(self, who: Identity, job_id: str | int) -> Job:
+        """Find a job by id or number; refuse with 404 if it is unknown or another user's."""
+        job = self._store.job(job_id)
+        if job is None or not (who.admin or who.user == job.user):
+            raise Refused(404, NO_JOB)
+        return job
+
+    def use(self, who: Identity, job_id: str | int) -> Job:
+        """Find a job as :meth:`find` does, and mark its lease as used."""
+        job = self.find(who, job_id)
+        self._leases.touch(job.lease)
+        return job
+
+    def latest(
+        self,
+        who: Identity,
+        *,
+        lease: str | None = None,
+        key: str | None = None,
+        label: str | None = None,
+        dialect: Dialect | None = None,
+        before: int | None = None,
+        live: bool = False,
+        limit: int = 1000,
+    ) -> list[Job]:
+        """List the latest jobs of the caller, or of all users for an admin; oldest first."""
+        return self._store.jobs(
+            lease=lease,
+            user=None if who.admin else who.user,
+            key=key,
+            label=label,
+            dialect=dialect,
+            before=before,
+            live=live,
+            limit=limit,
+        )
+
+    async def page(
+        self,
+        who: Identity,
+        show: Callable[[Sequence[Listed]], T],
+        *,
+        lease: str | None = None,
+        key: str | None = None,
+        before: str | None = None,
+        live: bool = False,
+        limit: int = 1000,
+    ) -> T:
+        """List jobs as :meth:`latest` does, with their forecasts.
+
+        :param show: makes the answer; called in another thread
+        :param key: lists only the caller's own job with this key, under any lease
+        :param before: id of a job; lists only those submitted before it
+        """
+        if key is not None:
+            # not an admin's view of all jobs
+            who, lease = Identity(who.user, admin=False), None
+        if lease is not None:
+            self._leases.find(who, lease)
+            self._leases.touch(lease)
+        last = None if before is None else self.find(who, before).number
+        async with self.lists.turn(who.user):
+            jobs = await self.lists.run(
+                lambda: self.latest(
+                    who, lease=lease, key=key, before=last, live=live, limit=limit
+                )
+            )
+            forecasts = await self._forecasts.of_all(jobs)
+            return await self.lists.run(lambda: show(forecasts()))
+
+    async def show(self, who: Identity, job: Job, make: Callable[[], T]) -> T:
+        """Make an answer with a job's content in a thread, a large one in the user's turn."""
+        if job.bytes <= RESULT_CHARACTERS:
+            return await asyncio.to_thread(make)
+        async with self.lists.turn(who.user):
+            return await self.lists.run(make)
+
+    async def result(self, who: Identity, job_id: str | int) -> StoredResult:
+        """Find a job's result; refuse with 409 if the job has none."""
+        job = self.use(who, job_id)
+        size = await asyncio.to_thread(self._store.result_bytes, job.number)
+        if size is None:
+            why = f": {job.note}" if job.note else ""
+            raise Refused(409, f"the job is {job.state} and has no result{why}")
+        return StoredResult(self._store, job.number, size)
+
+    async def results(
+        self,
+        who: Identity,
+        job_id: str,
+        kind: Kind,
+        first: int,
+        seconds: float,
+        make: Callable[[Job, list[str]], T],
+    ) -> T:
+        """Read the results of a job's circuits or BQMs as they finish.
+
+        If none has finished, wait for some, for a limited time.
+
+        :param kind: a key of :data:`PARTS`; a job of another kind is refused with 409
+        :param first: index of the first circuit or BQM
+        :param make: makes the answer from the job and at least one JSON text, about
+            :data:`RESULT_CHARACTERS` in total; called in another thread
+        """
+        if (job := self.find(who, job_id)).kind != kind:
+            raise Refused(409, f"the job is a {job.kind}, it has no {PARTS[kind]}")
+        deadline = time.monotonic() + seconds
+
+        def read(job: Job) -> tuple[bool, T]:
+            texts = finished(self._store, job.number, first, RESULT_CHARACTERS)
+            return bool(texts), make(job, texts)
+
+        while True:
+            job = self.use(who, job_id)
+            change = self._jobs.next_change(job.number)
+            async with self.bodies.turn(who.user):
+                reading = in_thread(partial(read, job))
+                is_ready, answer = await asyncio.wrap_future(reading)
+            left = deadline - time.monotonic()
+            if is_ready or job.final or left <= 0:
+                return answer
+            if change is None:  # the job is being written
+                await asyncio.sleep(min(left, WRITE_SECONDS))
+                continue
+            with suppress(TimeoutError):
+                async with asyncio.timeout(left):
+                    await change.wait()
+
+
+@dataclass(frozen=True)
+class StoredResult:
+    """A result on disk, JSON text.
+
+    :param size: number of its bytes
+    """
+
+    store: Store
+    number: int
+    size: int
+
+    def part(self, first: int, most: int) -> bytes:
+        """Read some bytes from ``first`` on; nothing if it has been deleted; blocks."""
+        return self.store.result_part(self.number, first, most)

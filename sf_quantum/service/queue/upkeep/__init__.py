@@ -1,0 +1,1 @@
+"""What keeps the service sound: endless tasks, readiness, telemetry, device operations."""

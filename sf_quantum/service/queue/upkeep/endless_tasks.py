@@ -1,0 +1,117 @@
+"""The endless tasks of a job queue: what they follow, and how often they look."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sqlite3
+from contextlib import suppress
+from functools import partial
+
+from sf_quantum.service.domain.reasons import Cause, Interruption
+from sf_quantum.service.queue.jobs.live_jobs import LiveJobs
+from sf_quantum.service.queue.leases.live_leases import Leases
+from sf_quantum.service.queue.upkeep.given_up_jobs import Search
+from sf_quantum.service.queue.upkeep.supervisor import Supervisor
+from sf_quantum.service.store import operation
+from sf_quantum.service.store.retention import purge_regularly, trim_regularly
+from sf_quantum.threads import in_thread
+
+# Longest wait for the device's first report, before the first request is answered.
+FIRST_REPORT_SECONDS = 5.0
+logger = logging.getLogger(__name__)
+
+
+class EndlessTasks:
+    """Tells jobs and leases what the operators, the device and Slurm do.
+
+    :ivar supervisor: runs the tasks; others may add theirs
+    """
+
+    def __init__(self, jobs: LiveJobs, leases: Leases) -> None:
+        self.supervisor = Supervisor()
+        self._jobs = jobs
+        self._leases = leases
+        self._availability = jobs.availability
+        # set when the device has reported its status once
+        self._reported = asyncio.Event()
+
+    def start(self) -> None:
+        """Start the tasks; the device may be offline."""
+        run, store, device = self.supervisor.run, self._jobs.store, self._jobs.device
+        run("availability", self._follow_availability)
+        if device.refresh_seconds is not None:
+            self._availability.device_reason = self._device_reason()
+            run("device", self._follow_device)
+        else:
+            self._reported.set()
+        run("given up", Search(store, lambda: self._jobs.device).run)
+        run("operation", self._record_operation)
+        run("slurm", self._leases.follow_slurm)
+        if (seconds := self._leases.settings.retention_seconds) is not None:
+            run("retention", partial(purge_regularly, store, seconds))
+        limits = partial(trim_regularly, store, lambda: self._leases.settings.limits)
+        run("kept", limits)
+
+    async def device_reported(self) -> None:
+        """Wait until the device has reported its status, for a limited time."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(FIRST_REPORT_SECONDS):
+                await self._reported.wait()
+
+    async def _follow_availability(self) -> None:
+        jobs, window = self._jobs, None
+        while True:
+            if window != (window := self._availability.window):
+                logger.info("%s", window.reason if window else "maintenance is over")
+            jobs.observations.enter(jobs.device_state)
+            if self._availability.status == "closed":
+                closed = Interruption(Cause.QPU_CLOSED)
+                jobs.take_back([*jobs.on_device], closed)
+            jobs.look()
+            self._leases.availability_changed()
+            await self._availability.changed(window)
+
+    async def _follow_device(self) -> None:
+        while (seconds := self._jobs.device.refresh_seconds) is not None:
+            refreshing = asyncio.wrap_future(in_thread(self._jobs.device.refresh))
+            while not refreshing.done():  # the last report grows old meanwhile
+                await asyncio.wait([refreshing], timeout=seconds)
+                if refreshing.done() or self._reported.is_set():
+                    self._note_report()
+            refreshing.result()
+            await asyncio.sleep(seconds)
+
+    def _note_report(self) -> None:
+        self._reported.set()
+        jobs, availability, reason = (
+            self._jobs,
+            self._availability,
+            self._device_reason(),
+        )
+        # a reason with figures differs each time
+        if bool(reason) != bool(availability.device_reason):
+            logger.info("%s: %s", jobs.device.name, reason or "online again")
+            jobs.observations.enter(jobs.device_state)
+        if reason != availability.device_reason:
+            availability.device_reason = reason
+            self._leases.availability_changed()
+            jobs.look()
+
+    def _device_reason(self) -> str:
+        status = self._jobs.device.status
+        return "" if status.online else status.reason or "the device is offline"
+
+    async def _record_operation(self) -> None:
+        store = self._jobs.store
+        while True:
+            window = self._availability.window
+            recording = operation.record(store, self._availability.operation)
+            # waits already while this is written, so that no change is missed
+            with suppress(TimeoutError):
+                async with asyncio.timeout(operation.SEEN_SECONDS):
+                    await self._availability.changed(window)
+            try:
+                await asyncio.wrap_future(recording)
+            except sqlite3.Error as error:
+                logger.warning("the times of operation could not be stored: %s", error)
