@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+
+import pytest
 
 from sf_quantum.checking import check_file
 from sf_quantum.cli import parser_for
@@ -18,3 +21,18 @@ def edited(name: str, old: str, new: str) -> None:
 def found() -> list[str]:
     """The problems of the folder's ``sf.yml``, a line each."""
     return [str(problem) for problem in check_file("sf.yml", parser_for).problems]
+
+
+def slurm_lists(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, script: str = "exit 1"
+) -> Path:
+    """Have a script in place of this host's ``sinfo``, and something to submit jobs with.
+
+    :param script: by default, as without a controller
+    """
+    folder.mkdir(exist_ok=True)
+    for name, text in (("sinfo", script), ("sbatch", "exit 1")):
+        (folder / name).write_text(f"#!/bin/sh\n{text}\n")
+        (folder / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+    return folder / "sinfo"

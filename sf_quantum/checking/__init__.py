@@ -9,6 +9,7 @@ from sf_quantum.checking.commands import Commands
 from sf_quantum.checking.deployments import Deployments, recovery
 from sf_quantum.checking.document import Document, FileProblem, UnreadableError
 from sf_quantum.checking.schema import rules
+from sf_quantum.checking.sites import Sites, bound_deployments
 from sf_quantum.checking.targets import Qpus, check_filters
 from sf_quantum.checking.workflows import Workflow
 from sf_quantum.files import mapping
@@ -21,7 +22,8 @@ class Findings:
     :param problems: those in the file itself first, by line, then those in the files
         it names
     :param remarks: in the same order, what is odd but runs
-    :param silent: why a QPU could not be queried, by its target's name
+    :param silent: why a QPU or a Slurm could not be asked, by the name of its target or
+        deployment
     """
 
     problems: list[FileProblem]
@@ -34,7 +36,8 @@ class Findings:
 def check_file(path: str | Path, commands: Commands | None = None) -> Findings:
     """Check a StreamFlow file, with the CWL and the inputs that it names.
 
-    The QPUs to which steps are bound are queried whether they can run them now.
+    The QPUs to which steps are bound are queried whether they can run them now, and Slurm is
+    asked for its partitions.
 
     :param commands: gives the parser of ``sfq``, with which the command lines of its tools
         are checked
@@ -48,11 +51,13 @@ def check_file(path: str | Path, commands: Commands | None = None) -> Findings:
         return Findings([error.problem])
     deployments = Deployments(document, rules())
     qpus = Qpus(deployments)
+    sites = Sites(deployments, bound_deployments(document.content))
     names = list(mapping(document.content.get("workflows")))
     keys = [*rules().check(document)]
     problems = [
         *keys,
         *deployments.check(keys),
+        *sites.check(),
         *recovery(document),
         *check_filters(document),
         *(p for name in names for p in Workflow(name, qpus, commands).check()),
@@ -66,7 +71,7 @@ def check_file(path: str | Path, commands: Commands | None = None) -> Findings:
         [problem for problem in ordered if not problem.remark],
         len(names),
         len(deployments.sections),
-        qpus.silent,
+        sites.silent | qpus.silent,
         [problem for problem in ordered if problem.remark],
     )
 

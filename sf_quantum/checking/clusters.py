@@ -18,7 +18,6 @@ from sf_quantum.files import JSON, KeyPath, listing, mapping
 from sf_quantum.net.transport import Client
 from sf_quantum.qpu import qrmi_config
 from sf_quantum.slurm import ids
-from sf_quantum.slurm.partitions import partition_nodes
 
 #: StreamFlow's default of maxConcurrentJobs
 ONE_JOB = 1
@@ -72,20 +71,19 @@ class Cluster:
         if self.config.get("slurmrestd"):
             yield from self._rest()
 
-    def partitions(self) -> Iterator[FileProblem]:
-        """Check the services' partitions, if Slurm answers on this host."""
-        if not any(content.get("partition") for content, _ in self.services()):
-            return
-        known = partition_nodes()
+    def partitions(self, known: dict[str, int]) -> Iterator[FileProblem]:
+        """Check the services' partitions.
+
+        :param known: the nodes of each partition of the cluster
+        """
         for content, where in self.services():
             # what Slurm knows here is not what it knows in clusters that are named
             names = None if content.get("clusters") else content.get("partition")
-            for name in names.split(",") if known and isinstance(names, str) else []:
+            for name in names.split(",") if isinstance(names, str) else []:
                 what = f"Slurm has no partition {name!r}"
                 below = (*where, "partition")
                 yield from self.document.unknown(below, name, known, what)
-        if known:
-            yield from self._oversized(known)
+        yield from self._oversized(known)
 
     def _oversized(self, known: dict[str, int]) -> Iterator[FileProblem]:
         """Find services and reservations with more nodes than their partition has.

@@ -100,9 +100,6 @@ class Deployments:
                 yield from self._emulated(name, below)
         for cluster in self.clusters():
             yield from cluster.check()
-            inner = _wrapped(self.get(cluster.name))
-            if inner is None or self.get(inner).get("type") == "local":
-                yield from cluster.partitions()
 
     def clusters(self) -> Iterator[Cluster]:
         """The deployments of type ``sfq.slurm``."""
@@ -119,6 +116,10 @@ class Deployments:
     def config(self, name: str) -> dict[str, JSON]:
         """The configuration of a deployment, or an empty mapping."""
         return mapping(self.get(name).get("config"))
+
+    def wrapped(self, name: str) -> str | None:
+        """The name of the deployment that a deployment wraps, if it names one."""
+        return _wrapped(self.get(name))
 
     def kind(self, name: str) -> type[Connector] | None:
         """The connector of a deployment; ``None`` if there is none of its type."""

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import TypeGuard
 
+from streamflow.core.deployment import Target
+
 from sf_quantum.candidates.decision import (
     Exclusion,
     FilterRules,
@@ -274,25 +276,22 @@ class Qpus:
     ) -> Iterator[FileProblem]:
         """Find QPUs that refuse their user, and steps that no target can run now.
 
-        A step with a classical target, or with a QPU that could not be queried, passes.
+        A step with a classical target, or with a QPU that could not be queried, passes; of
+        a QPU that takes no jobs now or was not queried, a remark tells.
 
         :param sizes: gives the number of variables of a step's problem, or 0
         """
         steps = [binding for binding in bindings if binding.kind == "step"]
         replies = self._poll(steps)
-        refused = {n: reply for n, reply in replies.items() if _refused(reply)}
-        document = self.deployments.document
+        yield from self._refusals(steps, replies)
+        #: what remarks tell: by the cause, the targets and steps that it concerns
+        causes: dict[tuple[str, str], _Concerned] = {}
         for binding in steps:
             targets = self.deployments.targets(binding)
             size, names = sizes(binding), [*map(target_name, targets.values())]
-            for target, name in zip(targets.values(), names, strict=True):
-                if reply := refused.pop(name, None):
-                    config = ("deployments", target.deployment.name, "config")
-                    right = "name credentials that the service accepts"
-                    what = f"{name} {describe(reply)}"
-                    yield document.problem(config, what, right)
             obstacles = [_obstacle(replies[n], size) for n in names if n in replies]
             where: KeyPath = (*binding.where, "target")
+            document = self.deployments.document
             if replies.keys() >= {*names} and obstacles and None not in obstacles:
                 pairs = zip(names, obstacles, strict=True)
                 reasons = "; ".join(f"{name}: {why}" for name, why in pairs)
@@ -300,16 +299,60 @@ class Qpus:
                 right = "bind it elsewhere, or wait for the QPU"
                 yield document.problem(where, what, right)
                 continue
-            for where, target in targets.items():
-                name = target_name(target)
-                if why := _too_small(replies.get(name), size):
-                    what = f"{name} can never run {binding.path}: {why}"
-                    if _is_candidate(document, binding):
-                        right = "the other targets run it"
-                        yield document.remark(where, what, right)
-                    else:
-                        right = "remove the target, or name a filter sfq.candidate"
-                        yield document.problem(where, what, right)
+            yield from self._undersized(binding, targets, replies, size)
+            for where, name in zip(targets, names, strict=True):
+                if cause := _cause(replies.get(name)):
+                    concerned = causes.setdefault(cause, _Concerned(where))
+                    concerned.targets[name] = concerned.steps[binding.path] = None
+                    concerned.alone |= len(names) == 1
+        for cause, concerned in causes.items():
+            yield self._remark(cause, concerned)
+
+    def _remark(self, cause: tuple[str, str], concerned: _Concerned) -> FileProblem:
+        """Tell of a QPU that takes no jobs now, or was not queried."""
+        kind, why = cause
+        names, steps = " and ".join(concerned.targets), " and ".join(concerned.steps)
+        if kind == "offline":
+            what, right = f"{names}: {why}", f"{steps} runs elsewhere until it is open"
+        else:
+            what = f"{names} {why}"
+            right = f"whether it can run {steps} is not checked"
+            if concerned.alone:
+                right = f"{right}, and the run needs it to answer"
+        return self.deployments.document.remark(concerned.where, what, right)
+
+    def _refusals(
+        self, steps: list[Binding], replies: dict[str, StatusReply]
+    ) -> Iterator[FileProblem]:
+        """Find QPUs that refuse their user, each once."""
+        refused = {n: reply for n, reply in replies.items() if _refused(reply)}
+        for binding in steps:
+            for target in self.deployments.targets(binding).values():
+                if reply := refused.pop(name := target_name(target), None):
+                    config = ("deployments", target.deployment.name, "config")
+                    right = "name credentials that the service accepts"
+                    what = f"{name} {describe(reply)}"
+                    yield self.deployments.document.problem(config, what, right)
+
+    def _undersized(
+        self,
+        binding: Binding,
+        targets: dict[KeyPath, Target],
+        replies: dict[str, StatusReply],
+        size: int,
+    ) -> Iterator[FileProblem]:
+        """Find QPUs on which the problem of a step does not fit."""
+        document = self.deployments.document
+        for where, target in targets.items():
+            name = target_name(target)
+            if why := _too_small(replies.get(name), size):
+                what = f"{name} can never run {binding.path}: {why}"
+                if _is_candidate(document, binding):
+                    right = "the other targets run it"
+                    yield document.remark(where, what, right)
+                else:
+                    right = "remove the target, or name a filter sfq.candidate"
+                    yield document.problem(where, what, right)
 
     def _poll(self, steps: list[Binding]) -> dict[str, StatusReply]:
         folder = self.deployments.document.folder
@@ -328,6 +371,29 @@ class Qpus:
             if isinstance(reply, Exclusion) and not _refused(reply)
         }
         return replies
+
+
+@dataclass
+class _Concerned:
+    """What a cause concerns: an ordered set of targets and one of steps.
+
+    :param where: the first of the targets in the file
+    :param alone: whether one of the steps has no other target
+    """
+
+    where: KeyPath
+    targets: dict[str, None] = field(default_factory=dict)
+    steps: dict[str, None] = field(default_factory=dict)
+    alone: bool = False
+
+
+def _cause(reply: StatusReply | None) -> tuple[str, str] | None:
+    """Why a QPU may not run a step, if a remark is to tell: its kind, and the text."""
+    if isinstance(reply, Exclusion):
+        return None if _refused(reply) else ("silent", describe(reply))
+    if reply is not None and not reply.online:
+        return "offline", reply.reason or "the QPU is offline"
+    return None
 
 
 def _refused(reply: StatusReply | None) -> TypeGuard[Exclusion]:

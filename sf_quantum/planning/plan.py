@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from sf_quantum.planning.workflow import StreamFlowFile, WorkflowPlan, dumped
 from sf_quantum.planning.workload import Workload
 from sf_quantum.reporting.report import journals_of
 from sf_quantum.samplers import unknown
-from sf_quantum.slurm.partitions import partition_nodes
+from sf_quantum.slurm.partitions import SilentSlurm, partition_nodes
 from sf_quantum.validation import is_streamflow
 
 
@@ -111,7 +112,7 @@ def _streamflow_plan(
     nodes: Mapping[str, int],
 ) -> Plan:
     flow = StreamFlowFile(file, content)
-    site = {**(partition_nodes() if flow.is_here else {}), **nodes}
+    site = {**_nodes_here(flow), **nodes}
     fit: Fit | None = None
     left_out: Mapping[str, int] = {}
     if paths:
@@ -129,6 +130,13 @@ def _streamflow_plan(
         fitted = {**fitted, "overheads": sources.overheads(fit)}
     workload = reading.checked(fitted, file)
     return Plan(file, fitted, workload, Sources(fit, left_out, plan.assumed), plan)
+
+
+def _nodes_here(flow: StreamFlowFile) -> dict[str, int]:
+    """Return the nodes of the partitions of this host's Slurm, as far as it lists them."""
+    with suppress(SilentSlurm):
+        return partition_nodes() if flow.is_here else {}
+    return {}
 
 
 def _own_journals(file: Path) -> Path | None:

@@ -6,31 +6,66 @@ import subprocess
 from collections import Counter
 from dataclasses import dataclass
 
+from sf_quantum.errors import QuantumError
 from sf_quantum.slurm.counts import count
 
 # Slurm's commands block while the controller is down
-TIMEOUT_SECONDS = 5.0
+TIMEOUT_SECONDS = 5
 #: the value of ``--format`` for :func:`processors`
 PROCESSORS_FORMAT = "%C|%c|%h"
-_COMMAND = ("sinfo", "--noheader", "--all", "--format=%R|%D")
+# exit codes: of timeout(1), and of the command if there is nothing to submit jobs with
+_TIMED_OUT, _NO_SLURM = 124, 127
+#: the shell command whose output :func:`listed` reads
+COMMAND = (
+    f"timeout {TIMEOUT_SECONDS} sinfo --noheader --all '--format=%R|%D' || "
+    f"{{ code=$?; command -v sbatch >/dev/null || exit {_NO_SLURM}; exit $code; }}"
+)
+# what Slurm's commands print if no slurm.conf is to be found
+_NO_CONFIGURATION = "configuration source"
+
+
+class SilentSlurm(QuantumError):
+    """Slurm has not listed its partitions; the text says why.
+
+    :param is_missing: whether jobs cannot be submitted either, also later
+    """
+
+    def __init__(self, why: str, *, is_missing: bool = False) -> None:
+        super().__init__(why)
+        self.is_missing = is_missing
 
 
 def partition_nodes() -> dict[str, int]:
     """Ask the Slurm of this host for the nodes of each partition.
 
-    :returns: nothing if there is no Slurm, or it does not answer
+    :raises SilentSlurm: if there is no Slurm, or it does not answer
     """
-    try:
-        sinfo = subprocess.run(
-            _COMMAND,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=TIMEOUT_SECONDS,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return {}
-    return read(sinfo.stdout) if sinfo.returncode == 0 else {}
+    sinfo = subprocess.run(
+        ["/bin/sh", "-c", COMMAND],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+    )
+    return listed(sinfo.stdout, sinfo.stderr, sinfo.returncode)
+
+
+def listed(output: str, errors: str, code: int) -> dict[str, int]:
+    """Read what :data:`COMMAND` printed.
+
+    :raises SilentSlurm: if it failed, or named no partition
+    """
+    if code == _NO_SLURM:
+        raise SilentSlurm("sbatch is not on the PATH", is_missing=True)
+    if code == _TIMED_OUT:
+        raise SilentSlurm(f"sinfo did not answer within {TIMEOUT_SECONDS} s")
+    if code == 0 and (nodes := read(output)):
+        return nodes
+    lines = [" ".join(line.split()) for line in errors.splitlines()]
+    last = next(filter(None, reversed(lines)), "it named no partition")
+    for prefix in ("sinfo: ", "error: ", "fatal: "):
+        last = last.removeprefix(prefix)
+    raise SilentSlurm(f"sinfo: {last}", is_missing=_NO_CONFIGURATION in last)
 
 
 def read(text: str) -> dict[str, int]:

@@ -26,7 +26,8 @@ class CheckResult:
     :param kind: ``workflow``, ``QPU service`` or ``workload``
     :param problems: what keeps it from running
     :param remarks: what is odd but runs
-    :param silent: why a QPU could not be queried, by its target's name
+    :param silent: why a QPU or a Slurm could not be asked, by the name of its target or
+        deployment
     :param contents: what the file has, such as ``2 deployments``
     """
 
@@ -46,14 +47,8 @@ class CheckResult:
         """One line for each finding, and one if there is no problem."""
         lines = [str(finding["text"]) for finding in (*self.problems, *self.remarks)]
         if self.ok:
-            lines.append(
-                f"{self.file}: OK ({', '.join([*self.contents, *self._mute])})"
-            )
+            lines.append(f"{self.file}: OK ({', '.join(self.contents)})")
         return lines
-
-    @property
-    def _mute(self) -> list[str]:
-        return [f"{qpu} {why}" for qpu, why in self.silent.items()]
 
     def to_json(self) -> dict[str, JSON]:
         """The findings, as ``sfq check --json`` prints them."""
@@ -76,7 +71,8 @@ class CheckResult:
 def check(file: str | Path) -> CheckResult:
     """Check a StreamFlow file, a QPU service's configuration, or a workload of ``sfq plan``.
 
-    Nothing is run. The QPUs of a StreamFlow file are asked whether they can run its steps.
+    Nothing is run. The QPUs of a StreamFlow file are asked whether they can run its steps,
+    and its Slurms for their partitions.
 
     :returns: what was found, also about a file that cannot be read
     """

@@ -33,7 +33,10 @@ def run(folder: Path, file: str, **variables: str) -> list[report.JobAttempt]:
     answer = json.loads(output.read_text())
     assert answer["conflicts"] == []
     assert len(answer["chosen"]) == 4
-    assert main(["check", str(folder / file)]) == 0
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in variables.items():
+            patch.setenv(name, value)
+        assert main(["check", str(folder / file)]) == 0
     return report.collect(journal.read(report.locate(folder / file)))
 
 

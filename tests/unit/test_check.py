@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -10,6 +9,7 @@ import pytest
 from sf_quantum.checking import check_file, schema
 from sf_quantum.cli import main, parser_for
 from sf_quantum.qpu.dwave import DWaveQpu
+from tests.checked_files import slurm_lists
 
 FILE = "sf.yml"
 GOOD = """\
@@ -301,6 +301,7 @@ SERVICE = {
 def cluster() -> None:
     """The cluster is one of ``sfq.slurm``."""
     edited(FILE, "type: slurm", "type: sfq.slurm")
+    edited(FILE, "login.example.org", "127.0.0.1:1")
     Path("job.json").write_text("{}")
     Path("qrmi_config.json").write_text('{"resources": [{"name": "fresno"}]}')
 
@@ -315,10 +316,8 @@ def test_partitions_are_asked_of_the_slurm_that_is_here(
     cluster: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     edited(FILE, "wraps: front", "wraps: laptop")
-    sinfo = tmp_path / "sinfo"
-    sinfo.write_text("#!/bin/sh\nprintf 'compute|3\\nqpus|1\\n'")
-    sinfo.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    lines = "printf 'compute|3\\nqpus|1\\n'"
+    sinfo = slurm_lists(tmp_path / "bin", monkeypatch, lines)
     where = "deployments.cluster.config.services.quantum.partition"
     said = f"{where}: Slurm has no partition 'qpu'; did you mean qpus?"
     assert [line.partition(": ")[2] for line in found()] == [said]
@@ -336,11 +335,9 @@ def test_reservations_fit_into_their_partitions(
     edited(FILE, "partition: qpu", "partition: qpus")
     reserve = "allocation: {strategy: reserved, reserve: {quantum: 4}}"
     edited(FILE, "maxConcurrentJobs: 4", f"maxConcurrentJobs: 4\n      {reserve}")
-    sinfo = tmp_path / "sinfo"
     # a line for each state of nodes
-    sinfo.write_text("#!/bin/sh\nprintf 'compute|9\\nqpus|1\\nqpus|2\\n'")
-    sinfo.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    lines = "printf 'compute|9\\nqpus|1\\nqpus|2\\n'"
+    slurm_lists(tmp_path / "bin", monkeypatch, lines)
     (line,) = found()
     assert "reserve has 4 nodes, but partition qpus has 3; write as many" in line
     edited(FILE, "quantum: 4", "quantum: 3")

@@ -139,12 +139,44 @@ def test_one_that_runs_no_such_jobs_is_told(
 def test_one_that_does_not_answer_is_no_reason_and_is_told(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    code, out = checked(f"unix:{tmp_path}/nobody", capsys, QPU)
+    url = f"unix:{tmp_path}/nobody"
+    code, out = checked(url, capsys, QPU)
+    remark, ok = out.splitlines()
+    where = "sf.yml:8: remark: workflows.main.bindings[0].target[0]"
     assert code == 0
-    assert out.startswith(
-        "sf.yml: OK (1 workflow, 2 deployments, qpu could not be queried"
-    )
-    assert len(out.splitlines()) == 1
+    assert remark.startswith(f"{where}: qpu could not be queried: ")
+    right = "whether it can run /solve is not checked"
+    assert remark.endswith(f"; {right}, and the run needs it to answer")
+    assert ok == "sf.yml: OK (1 workflow, 2 deployments)"
+    remark, _ = checked(url, capsys, QPU, LAPTOP)[1].splitlines()
+    assert remark.endswith(f"; {right}")
+
+
+@pytest.mark.parametrize(
+    ("path", "content", "why"),
+    [
+        ("close", {"message": "the laser is out"}, "is closed: the laser is out"),
+        ("drain", {}, "is being drained"),
+        ("maintenance", {"starts": 1.0}, "is in maintenance"),
+    ],
+)
+def test_one_that_takes_no_jobs_now_is_a_remark(
+    service: RunningService,
+    capsys: pytest.CaptureFixture[str],
+    path: str,
+    content: dict[str, JSON],
+    why: str,
+) -> None:
+    service.ask("POST", f"/v1/device/{path}", content)
+    code, out = checked(service.url, capsys, QPU, LAPTOP)
+    remark, ok = out.splitlines()
+    assert (code, ok) == (0, "sf.yml: OK (1 workflow, 2 deployments)")
+    where = "sf.yml:8: remark: workflows.main.bindings[0].target[0]"
+    assert remark.startswith(f"{where}: qpu: the QPU {why}")
+    assert remark.endswith("; /solve runs elsewhere until it is open")
+    # no job of the step runs before
+    code, out = checked(service.url, capsys, QPU)
+    assert (code, f"/solve cannot run now: qpu: the QPU {why}" in out) == (2, True)
 
 
 def test_one_that_refuses_its_user_is_a_finding(

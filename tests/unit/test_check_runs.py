@@ -12,7 +12,7 @@ from streamflow.core.utils import create_command
 from sf_quantum.checking import check_file, folders
 from sf_quantum.checking.folders import RIGHT
 from sf_quantum.cli import main, parser_for
-from tests.checked_files import edited, found
+from tests.checked_files import edited, found, slurm_lists
 
 FILE = """\
 version: v1.0
@@ -242,7 +242,10 @@ def test_a_temporary_folder_with_a_space(monkeypatch: pytest.MonkeyPatch) -> Non
     ]
 
 
-def test_a_job_without_the_options_of_a_service_is_a_remark() -> None:
+def test_a_job_without_the_options_of_a_service_is_a_remark(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm_lists(tmp_path / "bin", monkeypatch, "echo 'p|1'")
     edited("sf.yml", "{deployment: qpu}", "{deployment: cluster}")
     assert found() == []
     assert remarks() == [
@@ -251,7 +254,10 @@ def test_a_job_without_the_options_of_a_service_is_a_remark() -> None:
     ]
 
 
-def test_no_remark_on_a_service_that_is_misspelt() -> None:
+def test_no_remark_on_a_service_that_is_misspelt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm_lists(tmp_path / "bin", monkeypatch, "echo 'p|1'")
     edited("sf.yml", "{deployment: qpu}", "{deployment: cluster, services: s}")
     assert found() == [
         f"sf.yml:8: {TARGET}.services: unknown key; did you mean service?"

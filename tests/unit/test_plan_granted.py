@@ -18,6 +18,7 @@ from sf_quantum.planning import plan as plans
 from sf_quantum.planning import reading, site_nodes, streamflow
 from sf_quantum.planning.simulation.strategies import Reserved
 from sf_quantum.slurm import partitions
+from tests.checked_files import slurm_lists
 from tests.unit.test_plan_journals import Writer, planned, write
 
 # of each job of the journals below
@@ -138,8 +139,14 @@ def reserved_nodes(allocation: Any) -> int:
 )
 @given(given=workloads(), number=st.uuids())
 def test_each_strategy_can_be_granted_and_passes_the_check(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], given: Workload, number: object
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    given: Workload,
+    number: object,
 ) -> None:
+    lines = f"printf 'batch|{given.nodes}\\nqnodes|1\\n'"
+    slurm_lists(tmp_path / "bin", monkeypatch, lines)
     file = a_project(tmp_path / str(number), given)
     options = ("--nodes", f"batch={given.nodes}", "--repetitions", "2")
     content = yaml.safe_load(file.read_text())

@@ -221,6 +221,17 @@ class Slurmrestd:
             for one in self.jobs()
         )
 
+    def partitions(self) -> dict[str, int]:
+        """The nodes of each partition."""
+        # v0.0.38 has `total_nodes`, later ones `nodes.total`
+        return {
+            str(one["name"]): rest_job.number(
+                one.get("total_nodes", mapping(one.get("nodes")).get("total"))
+            )
+            for one in self._ask("GET", "slurm", "partitions", "partitions")
+            if one.get("name")
+        }
+
     def accounted(self, job: str) -> list[dict[str, JSON]]:
         """What slurmdbd has of a job."""
         return self._ask("GET", "slurmdb", f"job/{job}")
@@ -253,10 +264,12 @@ class Slurmrestd:
             if error.temporary:
                 raise
 
-    def _ask(self, method: str, api: str, path: str) -> list[dict[str, JSON]]:
-        found = self._request(method, api, path).get("jobs")
+    def _ask(
+        self, method: str, api: str, path: str, what: str = "jobs"
+    ) -> list[dict[str, JSON]]:
+        found = self._request(method, api, path).get(what)
         if not isinstance(found, list):
-            raise RestError("slurmrestd returned no list of jobs", temporary=True)
+            raise RestError(f"slurmrestd returned no list of {what}", temporary=True)
         return [mapping(one) for one in found]
 
     def _request(

@@ -1,0 +1,186 @@
+"""What the Slurm of each deployment lists before a run, or why it lists nothing.
+
+It is asked on the way on which the run submits jobs: by commands on this host or over SSH, or
+over ``slurmrestd``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, wait
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import TypeAlias, cast
+
+import asyncssh
+from streamflow.deployment.connector.ssh import SSHConnector
+
+from sf_quantum.checking.clusters import Cluster
+from sf_quantum.checking.deployments import Deployments
+from sf_quantum.checking.document import Document, FileProblem
+from sf_quantum.connectors.slurm.transport.slurmrestd import (
+    RestError,
+    Settings,
+    Slurmrestd,
+)
+from sf_quantum.connectors.ssh import for_any_shell
+from sf_quantum.errors import InputError
+from sf_quantum.files import JSON, KeyPath, listing, mapping
+from sf_quantum.slurm.partitions import COMMAND, SilentSlurm, listed, partition_nodes
+from sf_quantum.threads import in_thread
+
+# for all sites together
+SECONDS = 10.0
+# asyncssh's errors for what a later connection does not change either
+_REFUSALS = (asyncssh.PermissionDenied, asyncssh.HostKeyNotVerifiable)
+
+#: blocks; gives the nodes of each partition, or raises SilentSlurm
+Source: TypeAlias = Callable[[], dict[str, int]]
+
+
+class Sites:
+    """The Slurms of one StreamFlow file.
+
+    :param steps: the deployments to which each step is bound, for all workflows
+    """
+
+    def __init__(self, deployments: Deployments, steps: list[set[str]]) -> None:
+        self.deployments = deployments
+        self.steps = steps
+        #: why a Slurm could not be asked, by its deployment's name
+        self.silent: dict[str, str] = {}
+
+    def check(self) -> Iterator[FileProblem]:
+        """Check partitions against Slurm, and find deployments whose Slurm is silent."""
+        used = set().union(*self.steps)
+        clusters = {
+            cluster.name: cluster
+            for cluster in self.deployments.clusters()
+            if cluster.name in used and self.deployments.kind(cluster.name)
+        }
+        asked: dict[str, Future[dict[str, int]]] = {}
+        silent: dict[str, SilentSlurm] = {}
+        for name, cluster in clusters.items():
+            try:
+                asked[name] = in_thread(self._source(cluster))
+            except SilentSlurm as error:
+                silent[name] = error
+        wait(asked.values(), SECONDS)
+        for name, future in asked.items():
+            try:
+                nodes = future.result(timeout=0)
+            except TimeoutError:
+                silent[name] = SilentSlurm(f"no answer within {SECONDS:g} s")
+            except SilentSlurm as error:
+                silent[name] = error
+            else:
+                yield from clusters[name].partitions(nodes)
+        self.silent = {n: f"could not be asked ({e})" for n, e in silent.items()}
+        causes = dict.fromkeys((str(e), e.is_missing) for e in silent.values())
+        for why, is_missing in causes:
+            names = [name for name, error in silent.items() if str(error) == why]
+            yield self._finding(names, why, is_missing=is_missing)
+
+    def _finding(self, names: list[str], why: str, *, is_missing: bool) -> FileProblem:
+        """What one cause means for the run."""
+        document, text = self.deployments.document, " and ".join(names)
+        where: KeyPath = (self.deployments.sections[names[0]], names[0])
+        if not is_missing:
+            what = f"Slurm of {text} could not be asked ({why})"
+            right = "its partitions and nodes are not checked; jobs need it to answer"
+            return document.remark(where, what, right)
+        what = f"jobs of {text} cannot be submitted from here: {why}"
+        if any(step and step <= {*names} for step in self.steps):
+            right = "run it on a login node, or wrap a deployment that reaches one"
+            return document.problem(where, what, right)
+        right = "the other targets of its steps have to run them"
+        return document.remark(where, what, right)
+
+    def _source(self, cluster: Cluster) -> Source:
+        """How a cluster is asked.
+
+        :raises SilentSlurm: if it cannot be, without a run
+        """
+        folder = self.deployments.document.folder
+        if cluster.config.get("slurmrestd"):
+            return partial(_over_rest, mapping(cluster.config["slurmrestd"]), folder)
+        inner = self.deployments.wrapped(cluster.name)
+        if inner is None or self.deployments.get(inner).get("type") == "local":
+            return partition_nodes
+        kind, config = self.deployments.kind(inner), self.deployments.config(inner)
+        if kind is None or not issubclass(kind, SSHConnector):
+            kind_name = self.deployments.get(inner).get("type")
+            raise SilentSlurm(f"it is behind {inner}, which is of type {kind_name}")
+        if config.get("renewCommand"):
+            # it may ask its user, or use up a one-time password
+            raise SilentSlurm(f"only a run uses the renewCommand of {inner}")
+        return partial(_over_ssh, kind, inner, config, self.deployments.document)
+
+
+def _over_rest(config: dict[str, JSON], folder: Path) -> dict[str, int]:
+    file = config.get("tokenFile")
+    texts = {key: str(config[key]) for key in ("url", "user") if key in config}
+    command = config.get("tokenCommand")
+    try:
+        client = Slurmrestd(
+            Settings(
+                url=texts.get("url", ""),
+                token_file=str(folder / Path(str(file)).expanduser()) if file else None,
+                token_command=str(command) if command else None,
+                user=texts.get("user"),
+            )
+        )
+        return client.partitions()
+    except (InputError, RestError) as error:
+        raise SilentSlurm(str(error)) from error
+
+
+def _over_ssh(
+    kind: type[SSHConnector], name: str, config: dict[str, JSON], document: Document
+) -> dict[str, int]:
+    make = cast("Callable[..., SSHConnector]", kind)
+    try:
+        connector = make(name, os.path.abspath(document.folder), **config)
+        return asyncio.run(_sinfo(connector))
+    except SilentSlurm:
+        raise
+    except _REFUSALS as error:
+        raise SilentSlurm(f"{name}: {error.reason}", is_missing=True) from error
+    except (OSError, asyncssh.Error, TimeoutError, ValueError) as error:
+        message = " ".join(str(error).split()) or type(error).__name__
+        raise SilentSlurm(f"{name}: {message}") from error
+
+
+async def _sinfo(connector: SSHConnector) -> dict[str, int]:
+    """Ask on the first node, by a connection as StreamFlow makes it."""
+    node = next(iter(connector.nodes.values()))
+    # asyncssh fails on a name that is None, which StreamFlow passes on
+    if node.username is None:
+        why = f"{connector.deployment_name} has no username"
+        raise SilentSlurm(why, is_missing=True)
+    context = connector._cls_context(connector.config_dir, node, 1)
+    try:
+        connection = await context.get_connection()
+        process = await connection.create_process(for_any_shell(COMMAND))
+        result = await process.wait()
+    finally:
+        with suppress(OSError, asyncssh.Error):
+            await context.close()
+    code = -1 if result.returncode is None else result.returncode
+    return listed(str(result.stdout), str(result.stderr), code)
+
+
+def bound_deployments(content: dict[str, JSON]) -> list[set[str]]:
+    """The deployments to which each step is bound, for all workflows of a file."""
+    return [
+        {
+            str(mapping(target).get("deployment", mapping(target).get("model")))
+            for target in listing(mapping(binding).get("target"))
+        }
+        for workflow in mapping(content.get("workflows")).values()
+        for binding in listing(mapping(workflow).get("bindings"))
+        if "step" in mapping(binding)
+    ]
