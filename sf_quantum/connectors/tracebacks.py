@@ -126,8 +126,8 @@ class TracebackFilter(logging.Filter):
         if str(error) == FAILED and self.conclusion:
             record.msg, self.conclusion = self.conclusion, ""
             return True
-        message = _message(error)
-        text, first = last_lines(message), message.partition("\n")[0]
+        whole = _message(error)
+        text, first = last_lines(whole), whole.partition("\n")[0]
         record.msg = text if text.startswith(first) else f"{first}\n...\n{text}"
         return not isinstance(error, asyncio.CancelledError)
 

@@ -43,8 +43,9 @@ seconds) and ``event``::
     slurm an attempt of a job on Slurm ended: job, slurm_job, slurm_cluster, allocation,
           deployment, service, strategy, submitted, started, ended, state, exit_code, signal, reason,
           restarts
-    end   last line, unless the driver was killed: status, reason (which part of the workflow
-          has failed, and why, if it is not a job; null otherwise)
+    end   last line, unless the driver was killed: status, reason (why the run has failed, in
+          one line; null if it has not), job (the first whose failure that is; null if another
+          part of the workflow has failed)
 
 The driver holds a lock on the file, so that a reader can distinguish a run in progress from
 an interrupted one without relying on a process id. This module must not import StreamFlow,

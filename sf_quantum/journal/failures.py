@@ -110,13 +110,27 @@ def described(
     :param job: its step, and its iteration
     :param more: lines to add, such as where the log is
     """
-    place = f" on {where}" if where else ""
-    code = "" if exit_code is None else f" with exit code {exit_code}"
-    lines = [f"{job}{place} failed{code}{':' if error else ', and printed nothing'}"]
+    lines = [_headline(job, where, exit_code, error)]
     lines += [f"  {escaped(line)}" for line in error.splitlines()]
     if hint := remedy(exit_code, error, where or "its location"):
         lines.append(f"remedy: {hint}")
     return "\n".join([*lines, *more])
+
+
+def summarised(job: str, where: str, exit_code: int | None, error: str) -> str:
+    """One line that says which job failed, where, and why.
+
+    A command's last line says it; a message of StreamFlow begins with it.
+    """
+    lines = [line.strip() for line in error.splitlines() if line.strip()] or [""]
+    why = lines[0] if exit_code is None else lines[-1]
+    return f"{_headline(job, where, exit_code, error)} {why}".rstrip()
+
+
+def _headline(job: str, where: str, exit_code: int | None, error: str) -> str:
+    place = f" on {where}" if where else ""
+    code = "" if exit_code is None else f" with exit code {exit_code}"
+    return f"{job}{place} failed{code}{':' if error else ', and printed nothing'}"
 
 
 def ordinal(tag: str, loops: int) -> tuple[list[int], list[int]]:

@@ -8,6 +8,7 @@ import posixpath
 import sys
 from collections.abc import Callable
 from contextlib import AsyncExitStack, nullcontext, suppress
+from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
@@ -28,7 +29,7 @@ from streamflow.scheduling.scheduler import DefaultScheduler
 from streamflow.version import VERSION
 
 from sf_quantum.connectors import guardian
-from sf_quantum.connectors.tracebacks import traceback_filter
+from sf_quantum.connectors.tracebacks import FAILED, traceback_filter
 from sf_quantum.connectors.wrapper import ObservedConnector, Observer
 from sf_quantum.errors import InputError
 from sf_quantum.journal import DIRECTORY, HOUSEKEEPING, RESUME, Journal, resuming
@@ -38,6 +39,7 @@ from sf_quantum.journal.failures import (
     last_lines,
     ordinal,
     part_of_workflow,
+    summarised,
 )
 from sf_quantum.journal.results import Result
 from sf_quantum.journal.reuse import Reusable, Reuse, ReuseFilter
@@ -55,6 +57,22 @@ ACTIVE = {*UNSTARTED, Status.RUNNING, Status.RECOVERY, Status.ROLLBACK}
 ENDED = {Status.SKIPPED, Status.COMPLETED, Status.FAILED, Status.CANCELLED}
 LOOP = "-loop-combinator"
 DROPPED = "had not ended when all outputs of the workflow were there; let an output depend on it"
+
+
+@dataclass(frozen=True)
+class _Failure:
+    """Why a run has failed.
+
+    :param reason: one line, for the journal
+    :param text: lines for the terminal; a remedy is among them
+    :param job: the job that has failed; ``None`` if another part of the workflow has
+    :param attempt: its attempt; 0 without a job
+    """
+
+    reason: str
+    text: str
+    job: str | None = None
+    attempt: int = 0
 
 
 class JournalScheduler(DefaultScheduler):
@@ -86,10 +104,8 @@ class JournalScheduler(DefaultScheduler):
         self._observers: dict[str, tuple[Observer, Callable[[str], None]]] = {}
         # exit code and errors of the commands that have failed, by job
         self._errors: dict[str, tuple[int | None, str]] = {}
-        # the latest attempt of each that has failed
-        self._failed: dict[str, int] = {}
-        # the latest failure, in words
-        self._failure = ""
+        # the latest failure of each job, in the order of their times
+        self._failures: dict[str, _Failure] = {}
         self._driver: asyncio.Task[None] | None = None
         with suppress(RuntimeError):  # outside of an event loop
             self._driver = asyncio.current_task()
@@ -309,7 +325,7 @@ class JournalScheduler(DefaultScheduler):
                 self._fail_jobs_of_steps()
             # where something else has failed, the other jobs are cancelled
             told = outcome == Status.FAILED and (
-                self._failed or traceback_filter().step_errors
+                self._failures or traceback_filter().step_errors
             )
             if outcome != Status.CANCELLED and not told and self._fail_dropped_jobs():
                 outcome = Status.FAILED
@@ -346,11 +362,16 @@ class JournalScheduler(DefaultScheduler):
 
     def _end(self, journal: Journal, outcome: Status) -> None:
         self._closed = True
-        reason = None
+        failure = None
         if outcome == Status.FAILED:
-            reason = self._engine_failure()
-            self._conclude(journal, reason)
-        journal.write("end", status=outcome.name.lower(), reason=reason)
+            failure = self._job_failure() or self._engine_failure()
+            self._conclude(journal, failure)
+        journal.write(
+            "end",
+            status=outcome.name.lower(),
+            reason=failure.reason if failure else None,
+            job=failure.job if failure else None,
+        )
         journal.close()
 
     def _record(self, name: str, status: Status) -> None:
@@ -369,9 +390,10 @@ class JournalScheduler(DefaultScheduler):
         allocation = None if status == Status.WAITING else allocation
         target = allocation.target if allocation else None
         if status in (Status.FAILED, Status.RECOVERY):
-            self._record_failure(
-                self._journal, name, target.deployment.name if target else ""
-            )
+            where = target.deployment.name if target else ""
+            # as the reports call StreamFlow's own local deployment
+            where = where.replace("__LOCAL__", "local")
+            self._record_failure(self._journal, name, where)
         self._journal.write(
             "job",
             job=name,
@@ -426,9 +448,10 @@ class JournalScheduler(DefaultScheduler):
     def _record_failure(self, journal: Journal, name: str, where: str) -> None:
         """Record why the current attempt of a job has failed."""
         attempt = self._attempts[name]
-        if self._failed.get(name) == attempt:  # it was recovered in vain
+        known = self._failures.pop(name, None)
+        if known is not None and known.attempt == attempt:  # it was recovered in vain
+            self._failures[name] = known
             return
-        self._failed[name] = attempt
         exit_code, output = self._errors.pop(name, (None, ""))
         if exit_code is None:
             output = output or traceback_filter().latest()
@@ -438,15 +461,28 @@ class JournalScheduler(DefaultScheduler):
         )
         count = counted(*ordinal(get_job_tag(name), self._depth(step)))
         job = f"{step.removeprefix('/')} {count}".strip()
-        # StreamFlow's own steps fail because another one has
-        if not self._failure or not step.endswith(HOUSEKEEPING):
-            self._failure = described(job, where, exit_code, error)
+        self._failures[name] = _Failure(
+            reason=summarised(job, where, exit_code, error),
+            text=described(job, where, exit_code, error),
+            job=name,
+            attempt=attempt,
+        )
 
-    def _engine_failure(self) -> str | None:
+    def _job_failure(self) -> _Failure | None:
+        """The first failure of a job that was not recovered, if there is one."""
+        return next(
+            (
+                failure
+                for name, failure in self._failures.items()
+                # StreamFlow's own steps fail because another one has
+                if not get_job_step_name(name).endswith(HOUSEKEEPING)
+                and self._statuses[name] == Status.FAILED
+            ),
+            None,
+        )
+
+    def _engine_failure(self) -> _Failure | None:
         """Say why a run has failed in which no job has: where, and the first message."""
-        failed = {name for name, s in self._statuses.items() if s == Status.FAILED}
-        if any(not get_job_step_name(name).endswith(HOUSEKEEPING) for name in failed):
-            return None
         errors = [
             error
             for error in traceback_filter().step_errors
@@ -455,16 +491,20 @@ class JournalScheduler(DefaultScheduler):
         ]
         for error in errors or traceback_filter().step_errors:
             where = get_job_step_name(error.job) if error.job else error.step
-            return f"{part_of_workflow(where)}: {' '.join(error.message.split())}"
-        return self._failure or None
+            reason = f"{part_of_workflow(where)}: {' '.join(error.message.split())}"
+            return _Failure(reason, reason)
+        for name, failure in self._failures.items():
+            if name not in self._completed:
+                return failure
+        return None
 
-    def _conclude(self, journal: Journal, reason: str | None) -> None:
+    def _conclude(self, journal: Journal, failure: _Failure | None) -> None:
         """Let the last lines on the terminal say why the run has failed."""
-        lines = [reason or self._failure] if reason or self._failure else []
+        lines = [failure.text] if failure is not None else []
         lines.append(f"report: sfq report {journal.file}")
         if journal.log.exists():
             lines.append(f"tracebacks: {journal.log}")
-        traceback_filter().conclusion = "\n".join(["FAILED Workflow execution", *lines])
+        traceback_filter().conclusion = "\n".join([FAILED, *lines])
 
     async def _end_if_stuck(self) -> None:
         """End a run that a failed job has brought to a standstill.

@@ -41,6 +41,7 @@ WORDS = {
     LOST: "ended without a last word: its driver was killed, or the disk was full",
     RUNNING: "in progress",
 }
+NO_REASON = "no reason is recorded: see StreamFlow's log, in the folder of the outputs"
 ENDS = ("completed", REUSED, "failed", "cancelled", "skipped", "recovery")
 
 
@@ -92,6 +93,11 @@ class JobAttempt:
     reused_from: str | None = None
 
     @property
+    def job(self) -> str:
+        """Its name in the journal."""
+        return f"/{self.step}/{self.tag}"
+
+    @property
     def waited(self) -> float | None:
         """Seconds of waiting for a location, for nodes and for leases."""
         if self.started is None:
@@ -126,7 +132,7 @@ class JobAttempt:
 
     @property
     def remarks(self) -> str:
-        """What there is to know about it, in one line."""
+        """What there is to know about it, except its failure, in one line."""
         waits = [
             f"waited {seconds:.1f} s for {what}"
             for what, seconds in self.waits.items()
@@ -134,13 +140,16 @@ class JobAttempt:
         ]
         found = sum(bool(event.get("found")) for event in self.qpu_jobs)
         again = [f"{found} QPU jobs found again, not paid twice"] if found else []
-        failed = []
-        if self.status == "failed":
-            code = "" if self.exit_code is None else f"exit code {self.exit_code}"
-            last = self.error.rpartition("\n")[2]
-            failed = [": ".join(filter(None, (code, last)))]
         reused = [f"from run {self.reused_from}"] if self.status == REUSED else []
-        return "; ".join(filter(None, [self.why, *waits, *again, *failed, *reused]))
+        return "; ".join(filter(None, [self.why, *waits, *again, *reused]))
+
+    @property
+    def failure(self) -> str:
+        """Its exit code and its last error, in one line; empty if it has not failed."""
+        if self.status != "failed":
+            return ""
+        code = "" if self.exit_code is None else f"exit code {self.exit_code}"
+        return ": ".join(filter(None, (code, self.error.rpartition("\n")[2])))
 
     @property
     def decision(self) -> str:
@@ -309,6 +318,8 @@ def table(rows: list[JobAttempt], status: str = "", reason: str = "") -> str:
     """
     text = align(cells(rows), right=NUMBERS)
     why = [*failures(rows), *filter(None, [escaped(reason)])]
+    if status == "failed" and not why:
+        why = [NO_REASON]
     return "\n".join([*text, "", *why, *candidates(rows), conclusion(status, rows)])
 
 
@@ -324,7 +335,16 @@ def _ended(status: str) -> str:
 def cells(rows: list[JobAttempt]) -> list[tuple[str, ...]]:
     """The cells of the table, its header first, without columns that are empty."""
     short = _short_names({row.location for row in rows})
-    texts = (_cells(row, short.get(row.location, "")) for row in rows)
+    # the failures of these are below the table
+    last = {(row.job, row.attempt) for row in _failed(rows)}
+    texts = (
+        _cells(
+            row,
+            short.get(row.location, ""),
+            "" if (row.job, row.attempt) in last else row.failure,
+        )
+        for row in rows
+    )
     columns = zip(HEADER, *texts, strict=True)
     shown = [c for c in columns if c[0] not in ("score", "why") or any(c[1:])]
     return list(zip(*shown, strict=True))
@@ -332,7 +352,6 @@ def cells(rows: list[JobAttempt]) -> list[tuple[str, ...]]:
 
 def failures(rows: list[JobAttempt]) -> list[str]:
     """The errors of the jobs whose last attempt has failed, and what to do about them."""
-    last = {(row.step, row.tag): row for row in rows}
     return [
         described(
             f"{row.step} {row.round}".strip(),
@@ -341,9 +360,24 @@ def failures(rows: list[JobAttempt]) -> list[str]:
             row.error,
             [""],
         )
-        for row in last.values()
-        if row.status == "failed"
+        for row in _failed(rows)
     ]
+
+
+def reason(end: Event | None, rows: list[JobAttempt]) -> str:
+    """Why a run has failed, unless its failed jobs say it; empty if they do.
+
+    :param end: its last event; ``None`` if there is none
+    """
+    if end is None or end.get("job") in {row.job for row in _failed(rows)}:
+        return ""
+    return str(end.get("reason") or "")
+
+
+def _failed(rows: list[JobAttempt]) -> list[JobAttempt]:
+    """The last attempts of the jobs whose last attempt has failed."""
+    last = {(row.step, row.tag): row for row in rows}
+    return [row for row in last.values() if row.status == "failed"]
 
 
 def candidates(rows: list[JobAttempt]) -> list[str]:
@@ -446,8 +480,7 @@ def progress(events: Iterable[Event]) -> Iterator[str]:
         if event["event"] == "end":
             for text in failures(attempts.all):
                 yield from text.splitlines()
-            if reason := event.get("reason"):
-                yield from str(reason).splitlines()
+            yield from reason(event, attempts.all).splitlines()
             yield from candidates(attempts.all)
             yield conclusion(str(event["status"]), attempts.all)
             return
@@ -597,7 +630,7 @@ def _short_names(locations: Collection[str]) -> dict[str, str]:
     )
 
 
-def _cells(row: JobAttempt, location: str) -> tuple[str, ...]:
+def _cells(row: JobAttempt, location: str, failure: str) -> tuple[str, ...]:
     return (
         row.step,
         row.round or "-",
@@ -607,7 +640,7 @@ def _cells(row: JobAttempt, location: str) -> tuple[str, ...]:
         str(row.attempt),
         row.state,
         "" if row.score is None else f"{row.score:.4f}",
-        row.remarks,
+        "; ".join(filter(None, (row.remarks, failure))),
     )
 
 

@@ -84,7 +84,7 @@ class Report(Sequence[Row]):
         self.attempts = attempts
         self.usage: RunUsage = usage.measure(events)
         ends = [event for event in events if event["event"] == "end"]
-        self._reason = str(ends[-1].get("reason") or "") if ends else ""
+        self._reason = report.reason(ends[-1] if ends else None, attempts)
         self._decisions = [event for event in events if event["event"] == "decision"]
 
     @overload

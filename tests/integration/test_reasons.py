@@ -270,12 +270,19 @@ def test_a_failed_run_says_why_and_where(name: str, lines: list[str]) -> None:
     document, line = FAILURES[name]
     with pytest.raises(runs.RunFailed) as failure:
         runs.run(write(document), progress=lines.append)
-    assert line in " ".join(failure.value.lines)
-    # as the progress of the run, and its report
-    assert line in " ".join(lines)
-    assert failure.value.run is not None
+    run = failure.value.run
+    assert run is not None
     assert lines[-1].startswith("run failed: ")
-    assert line in " ".join(str(failure.value.run.report()).splitlines())
+    # as the progress of the run, and its report
+    told = " ".join(str(run.report()).splitlines())
+    listed = " ".join(" ".join(run.report().failures).splitlines())
+    texts = [" ".join(failure.value.lines), " ".join(lines), told, listed]
+    assert [text.count(line) for text in texts] == [1, 1, 1, 1]
+    assert len(run.report().failures) == 1
+    end = run.events()[-1]
+    assert line.replace(":   ", ": ") in str(end["reason"])
+    assert len(str(end["reason"]).splitlines()) == 1
+    assert (end["job"] is not None) == line.startswith("a on local")
 
 
 def the_reason(lines: list[str], document: dict[str, JSON], **streamflow: JSON) -> str:

@@ -31,8 +31,12 @@ def _context(folder: Path) -> StreamFlowContext:
     )
 
 
-async def ended(folder: Path, jobs: Mapping[str, Sequence[Status]]) -> Report:
-    """The report of a run that StreamFlow ends as completed.
+async def ended(
+    folder: Path,
+    jobs: Mapping[str, Sequence[Status]],
+    outcome: Status = Status.COMPLETED,
+) -> Report:
+    """The report of a run that StreamFlow ends, as completed by default.
 
     :param jobs: what StreamFlow says of each job, after it was scheduled
     """
@@ -47,7 +51,7 @@ async def ended(folder: Path, jobs: Mapping[str, Sequence[Status]]) -> Report:
         await context.scheduler.schedule(job, BindingConfig([target]), None)
         for status in statuses:
             await context.scheduler.notify_status(name, status)
-    await context.database.update_workflow(id_, {"status": Status.COMPLETED.value})
+    await context.database.update_workflow(id_, {"status": outcome.value})
     await context.close()
     path = newest(folder / ".streamflow/sfq")
     assert path is not None
@@ -72,6 +76,22 @@ async def test_a_run_that_has_dropped_a_job_has_failed(tmp_path: Path) -> None:
     }
     [why] = report.failures
     assert "let an output depend on it" in why
+
+
+async def test_the_reason_is_the_failure_that_was_not_recovered(tmp_path: Path) -> None:
+    failed = [Status.RUNNING, Status.FAILED]
+    jobs = {
+        "/a/0.0": [Status.RUNNING, Status.RECOVERY],
+        "/a/0.1": failed,
+        "/a/0.2": failed,
+        "/b-collector/0": failed,
+        "/c/0": [Status.RUNNING, Status.RECOVERY, Status.COMPLETED],
+    }
+    report = await ended(tmp_path, jobs, outcome=Status.FAILED)
+    end = Run(report.path).events()[-1]
+    assert (end["job"], end["status"]) == ("/a/0.1", "failed")
+    assert str(end["reason"]).startswith("a #2 on local failed")
+    assert len(report.failures) == 2
 
 
 async def test_a_run_without_a_dropped_job_has_completed(tmp_path: Path) -> None:

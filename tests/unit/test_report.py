@@ -497,7 +497,6 @@ def test_a_failure_is_in_the_table_and_in_the_progress(
     path = write(tmp_path / "run.jsonl", [{"time": 0, "event": "run"}, *events])
     assert main(["report", str(path)]) == 0
     table = capsys.readouterr().out
-    assert "exit code 127: no such command" in table
     assert "a 2 on nodes/c1 failed with exit code 127:\n  first\n  no such" in table
     assert main(["report", "--json", str(path)]) == 0
     told = json.loads(capsys.readouterr().out)
@@ -510,6 +509,44 @@ def test_a_failure_is_in_the_table_and_in_the_progress(
     lines = capsys.readouterr().out.splitlines()
     assert "  no such command" in lines
     assert lines[-1].startswith("run failed: ")
+
+
+@pytest.mark.parametrize("failed", [True, False])
+def test_a_reason_is_told_once(
+    failed: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """That of a job with its failure, and any other by itself."""
+    failure: Event = {"time": 2, "event": "failure", "job": "/a/0.1", "attempt": 1}
+    end: Event = {"time": 3, "event": "end", "status": "failed"}
+    events: list[Event] = [
+        {"time": 0, "event": "run"},
+        event(0, "/a", "0.1", "waiting"),
+        event(1, "/a", "0.1", "running"),
+        {**failure, "exit_code": 3, "error": "the cause"},
+        event(2, "/a", "0.1", "failed" if failed else "completed"),
+        {**end, "reason": "a on nodes failed: the cause", "job": failed and "/a/0.1"},
+    ]
+    path = str(write(tmp_path / "run.jsonl", events))
+    main(["report", path])
+    table = capsys.readouterr().out
+    assert table.count("the cause") == 1
+    main(["report", "--follow", path])
+    assert capsys.readouterr().out.removesuffix(table).count("the cause") == 1
+    main(["report", "--json", path])
+    assert len(json.loads(capsys.readouterr().out)["failures"]) == 1
+
+
+def test_the_failure_of_an_attempt_before_the_last_is_in_its_row() -> None:
+    events = a_run()
+    failure: Event = {"time": 6, "event": "failure", "job": "/loop/b/0.1", "attempt": 1}
+    events.insert(9, {**failure, "exit_code": 3, "error": "the cause"})
+    table = report.table(report.collect(events), "completed")
+    (line,) = [line for line in table.splitlines() if "the cause" in line]
+    assert line.endswith("failed     exit code 3: the cause")
+
+
+def test_a_failed_run_without_a_reason_names_the_log() -> None:
+    assert "StreamFlow's log" in report.table(report.collect(a_run()), "failed")
 
 
 def test_hosts_are_cut_to_what_distinguishes_them() -> None:
