@@ -88,8 +88,8 @@ def pages() -> Iterator[tuple[Path, str]]:
 
 def commands() -> Iterator[str]:
     """Describe every command of ``sfq`` from its argument parser."""
-    for name, summary in COMMANDS.items():
-        module = importlib.import_module(f"sf_quantum.cli.{name}")
+    for name, (folder, summary) in COMMANDS.items():
+        module = importlib.import_module(f"sf_quantum.cli.{folder}.{name}")
         parser = argparse.ArgumentParser(f"sfq {name}")
         module.configure(parser)
         yield from command(parser, summary, level=2)

@@ -12,7 +12,8 @@ from qiskit.result import Result as Results
 
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
-from sf_quantum.qpu.jobs import Task, counters
+from sf_quantum.protocol.tasks import Task
+from sf_quantum.protocol.values import counters
 from sf_quantum.qpu.running import JobSide
 from sf_quantum.qpu.sdks.qiskit import QpuBackend
 from tests.circuits import LEAST_P, Case, p_value, probabilities

@@ -21,11 +21,11 @@ from pydantic import BaseModel
 
 from sf_quantum.files import JSON, mapping
 from sf_quantum.service import app
-from sf_quantum.service.api.iqm import earlier as iqm_earlier
-from sf_quantum.service.api.iqm import routes as iqm
-from sf_quantum.service.api.iqm.circuits import CircuitJob
-from sf_quantum.service.api.sapi import routes as sapi
-from sf_quantum.service.api.sapi.solver import Problem
+from sf_quantum.service.dialects.iqm import earlier as iqm_earlier
+from sf_quantum.service.dialects.iqm import routes as iqm
+from sf_quantum.service.dialects.iqm.circuits import CircuitJob
+from sf_quantum.service.dialects.sapi import routes as sapi
+from sf_quantum.service.dialects.sapi.solver import Problem
 from tests.service import example_bqm
 
 #: paths whose answers the document does not describe

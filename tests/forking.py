@@ -30,6 +30,7 @@ from pathlib import Path
 
 import coverage
 
+from sf_quantum import cli
 from sf_quantum.service.device import processes
 
 BIN = Path(sys.executable).parent
@@ -47,7 +48,7 @@ FORKED = (
 # what they import while they run
 PRELOADED = (
     "sf_quantum.plugin",
-    *(f"sf_quantum.cli.{name}" for name in FORKED),
+    *(f"sf_quantum.cli.{cli.COMMANDS[name].folder}.{name}" for name in FORKED),
     "sf_quantum.service.run",
     processes.MODULE,
     # of which the latter imports these for a sequence

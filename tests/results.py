@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 
 from sf_quantum.files import JSON, mapping
-from sf_quantum.qpu.jobs import Kind
+from sf_quantum.protocol.tasks import Kind
 from sf_quantum.samplers.problem import document
 
 Content: TypeAlias = dict[str, JSON]

@@ -10,7 +10,7 @@ from typing import TypeAlias
 from pulser.backend.remote import JobParams
 
 from sf_quantum.files import JSON
-from sf_quantum.qpu.sfq import SfqQpu
+from sf_quantum.qpu.sfq.service_qpu import SfqQpu
 from tests.pulse_sequences import Built, Pulses
 from tests.service import RunningService
 from tests.waiting import until

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from sf_quantum.files import JSON
 from sf_quantum.net.transport import Client, Response
-from sf_quantum.qpu.jobs import Kind, Result
+from sf_quantum.protocol.tasks import Kind, Result
 from sf_quantum.samplers.problem import document
 from sf_quantum.service.app import Service, build
 from sf_quantum.service.device.emulator.computation import Computation

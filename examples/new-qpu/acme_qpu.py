@@ -19,20 +19,12 @@ from sf_quantum import qpu
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
 from sf_quantum.net.transport import Client
+from sf_quantum.protocol.descriptions import Description, Timing
+from sf_quantum.protocol.tasks import Outcome, Progress, Result, State, Task, UnknownJob
 from sf_quantum.qpu import NoLease, Qpu, QpuStatus
-from sf_quantum.qpu.ising import ising, samples
-from sf_quantum.qpu.jobs import (
-    Description,
-    Outcome,
-    Progress,
-    Result,
-    State,
-    Task,
-    Timing,
-    UnknownJob,
-)
-from sf_quantum.qpu.rest import RestApi
 from sf_quantum.qpu.sampler import JobSampler
+from sf_quantum.qpu.vendors.ising import ising, samples
+from sf_quantum.qpu.vendors.rest import RestApi
 from sf_quantum.samplers.neal import SWEEPS
 
 Calibration: TypeAlias = dict[str, JsonValue]

@@ -33,8 +33,8 @@ from dwave.samplers import SimulatedAnnealingSampler
 from sf_quantum import qpu
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
+from sf_quantum.protocol.tasks import LeaseLost, NotAccepted, Progress, Task
 from sf_quantum.qpu import AuthenticationError, NoLease, Qpu, selection
-from sf_quantum.qpu.jobs import LeaseLost, NotAccepted, Progress, Task
 from sf_quantum.qpu.selection import QpuSelection
 from sf_quantum.testing.qpus import JobContract, QpuContract, problem
 

@@ -8,36 +8,72 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from sf_quantum.cli.arguments import sentence
 from sf_quantum.errors import QuantumError
 from sf_quantum.text import one_line
 from sf_quantum.version import __version__
 
-# Help by command. A command's module is imported only when the command is called, so
-# that ``sfq --help`` and every step of a workflow start fast.
+
+class Command(NamedTuple):
+    """A subcommand: the folder of its module here, and its help."""
+
+    folder: str
+    help: str
+
+
+# A command's module is imported only when the command is called, so that ``sfq --help``
+# and every step of a workflow start fast.
 COMMANDS = {
-    "cluster": "cluster points with one method",
-    "qubo": "build the QUBO whose optimum is the consensus of several clusterings",
-    "solve": "sample low-energy states of a problem on a QPU or a classical sampler",
-    "score": "score the consensus partitions, and decide whether the loop continues",
-    "plot": "draw the clusters, their inputs and the score by iteration",
-    "serve": "run the QPU service",
-    "token": "create a bearer token for a user of the QPU service",
-    "lease": "run a command under a lease of the QPUs it needs",
-    "slurm": "acquire and release leases for a site's Slurm, as its plugins ask",
-    "qpus": "list the usable kinds of QPU, and the status of given QPUs",
-    "jobs": "list, show, cancel and follow the jobs of a QPU service",
-    "leases": "list and end the leases of a QPU service",
-    "usage": "report QPU usage and waiting times by user, project, lease, job or step",
-    "admin": "open, drain or close a QPU, announce maintenance, run device operations",
-    "samplers": "list the installed samplers, and whether they can be used here",
-    "init": "write a small hybrid workflow that runs at once",
-    "check": "check a StreamFlow file, a QPU service's or a workload before it runs",
-    "plan": "predict what each allocation strategy costs, and recommend one",
-    "run": "check and run a StreamFlow file, show its progress, and report on it",
-    "report": "show a run's journal as a table, JSON or a timeline",
+    "cluster": Command("tools", "cluster points with one method"),
+    "qubo": Command(
+        "tools", "build the QUBO whose optimum is the consensus of several clusterings"
+    ),
+    "solve": Command(
+        "tools", "sample low-energy states of a problem on a QPU or a classical sampler"
+    ),
+    "score": Command(
+        "tools", "score the consensus partitions, and decide whether the loop continues"
+    ),
+    "plot": Command(
+        "tools", "draw the clusters, their inputs and the score by iteration"
+    ),
+    "serve": Command("qpu", "run the QPU service"),
+    "token": Command("qpu", "create a bearer token for a user of the QPU service"),
+    "lease": Command("qpu", "run a command under a lease of the QPUs it needs"),
+    "slurm": Command(
+        "qpu", "acquire and release leases for a site's Slurm, as its plugins ask"
+    ),
+    "qpus": Command(
+        "qpu", "list the usable kinds of QPU, and the status of given QPUs"
+    ),
+    "jobs": Command("qpu", "list, show, cancel and follow the jobs of a QPU service"),
+    "leases": Command("qpu", "list and end the leases of a QPU service"),
+    "usage": Command(
+        "qpu", "report QPU usage and waiting times by user, project, lease, job or step"
+    ),
+    "admin": Command(
+        "qpu", "open, drain or close a QPU, announce maintenance, run device operations"
+    ),
+    "samplers": Command(
+        "tools", "list the installed samplers, and whether they can be used here"
+    ),
+    "init": Command("workflow", "write a small hybrid workflow that runs at once"),
+    "check": Command(
+        "workflow",
+        "check a StreamFlow file, a QPU service's or a workload before it runs",
+    ),
+    "plan": Command(
+        "workflow", "predict what each allocation strategy costs, and recommend one"
+    ),
+    "run": Command(
+        "workflow",
+        "check and run a StreamFlow file, show its progress, and report on it",
+    ),
+    "report": Command(
+        "workflow", "show a run's journal as a table, JSON or a timeline"
+    ),
 }
 
 
@@ -103,10 +139,10 @@ def parser_for(arguments: Sequence[str]) -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"sfq {__version__}")
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     called = next((word for word in arguments if not word.startswith("-")), None)
-    for name, help_ in COMMANDS.items():
+    for name, (folder, help_) in COMMANDS.items():
         sub = subparsers.add_parser(name, help=help_, description=sentence(help_))
         if name == called:
-            module = importlib.import_module(f"sf_quantum.cli.{name}")
+            module = importlib.import_module(f"{__name__}.{folder}.{name}")
             module.configure(sub)
             sub.set_defaults(run=module.run, parser=sub)
     _add_debug(parser)

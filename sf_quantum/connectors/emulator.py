@@ -29,8 +29,8 @@ from sf_quantum.connectors.quantum import QuantumConnector, variable
 from sf_quantum.files import JSON
 from sf_quantum.journal import number
 from sf_quantum.qpu import JobSize, Qpu, QpuStatus
-from sf_quantum.qpu.service_client import Credentials
-from sf_quantum.qpu.sfq import SfqQpu
+from sf_quantum.qpu.sfq.service_client import Credentials
+from sf_quantum.qpu.sfq.service_qpu import SfqQpu
 
 POLL_SECONDS = 0.1
 # A service that starts has used CPU time within this time, however busy its host is, and no

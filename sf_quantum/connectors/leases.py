@@ -19,7 +19,7 @@ from sf_quantum.connectors.tracebacks import OneLineException, traceback_filter
 from sf_quantum.errors import InputError, QpuError, QuantumError
 from sf_quantum.files import JSON
 from sf_quantum.qpu import OVER, Qpu, QpuStatus
-from sf_quantum.qpu.leases import (
+from sf_quantum.qpu.leasing.held_leases import (
     POLL_SECONDS,
     AcquireOptions,
     HeldLease,

@@ -38,9 +38,14 @@ from sf_quantum.connectors.wrapper import Invocation, LocationWrapper, Result
 from sf_quantum.errors import QpuError
 from sf_quantum.files import JSON
 from sf_quantum.qpu import AuthenticationError, JobSize, NoLease, Qpu, QpuStatus
-from sf_quantum.qpu.leases import AcquireOptions, LeaseProblem, QpuLoss, QpuWatch
+from sf_quantum.qpu.leasing.held_leases import (
+    AcquireOptions,
+    LeaseProblem,
+    QpuLoss,
+    QpuWatch,
+)
 from sf_quantum.qpu.sdks import stock_clients
-from sf_quantum.qpu.sfq import SfqQpu
+from sf_quantum.qpu.sfq.service_qpu import SfqQpu
 
 # how a job starts whose clients of SDKs find the QPU by their own variables
 FORWARDED = ("sfq", "lease", "--held", "--clients", "--")

@@ -16,7 +16,8 @@ from typing import cast
 from urllib.request import getproxies, proxy_bypass
 
 from sf_quantum.errors import QuantumError
-from sf_quantum.net.transport import ANSWER_BYTES, Client, Unreachable
+from sf_quantum.net.transport import Client, Unreachable
+from sf_quantum.protocol.bounds import ANSWER_BYTES
 
 # less than that for which the client is waited for
 SECONDS = 25.0

@@ -27,15 +27,10 @@ from urllib.parse import urlsplit
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON, mapping, parse_json
 from sf_quantum.net import answers
+from sf_quantum.protocol.bounds import RESULT_BYTES
 
 # sun_path of <sys/un.h> has 108 bytes, including the final zero
 SOCKET_PATH_BYTES = 107
-# The largest result that is read. The largest of our own service, 100,000 reads of 5,000
-# variables, has about 180 MB.
-RESULT_BYTES = 256 * 1024 * 1024
-# The largest other answer of a QPU's service: the graph of the largest has about 3 MB. What
-# is parsed takes up to some 25 times its size.
-ANSWER_BYTES = 8 * 1024 * 1024
 # a service that asks for more is asked again after a day
 MOST_RETRY_SECONDS = 86400.0
 # Longest wait for each step of a handshake that finds out whether a service speaks TLS.

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, ClassVar, Self
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON, cannot_read
 from sf_quantum.malleability import offload as offload
-from sf_quantum.qpu.jobs import OVER as OVER
-from sf_quantum.qpu.jobs import Description, Kind, Outcome, Progress, Task
+from sf_quantum.protocol.descriptions import Description
+from sf_quantum.protocol.tasks import OVER as OVER
+from sf_quantum.protocol.tasks import Kind, Outcome, Progress, Task
 from sf_quantum.samplers import Registry, unknown
 
 if TYPE_CHECKING:
@@ -191,7 +192,7 @@ class Qpu(ABC):
     ) -> str:
         """Acquire a lease, waiting in the QPU's own queue for leases if it has one.
 
-        :func:`sf_quantum.qpu.leases.acquire` calls this repeatedly, so an implementation
+        :func:`sf_quantum.qpu.leasing.held_leases.acquire` calls this repeatedly, so an implementation
         need not wait.
 
         :param job: see :meth:`acquire`

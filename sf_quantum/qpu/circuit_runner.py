@@ -13,7 +13,8 @@ from qiskit import qasm3
 
 from sf_quantum.errors import QpuError
 from sf_quantum.files import JSON
-from sf_quantum.qpu.jobs import Task, counters
+from sf_quantum.protocol.tasks import Task
+from sf_quantum.protocol.values import counters
 from sf_quantum.qpu.passes import Counts, Passes, whole
 from sf_quantum.qpu.running import JobSide
 from sf_quantum.qpu.sdks.qiskit import QpuBackend

@@ -12,9 +12,9 @@ from typing import ClassVar, Protocol, TypeVar
 from sf_quantum import backoff
 from sf_quantum.backoff import Deadline
 from sf_quantum.errors import InputError, QpuError
-from sf_quantum.qpu.jobs import (
+from sf_quantum.protocol.descriptions import Description
+from sf_quantum.protocol.tasks import (
     OVER,
-    Description,
     NotAccepted,
     Outcome,
     Progress,

@@ -11,11 +11,8 @@ from dimod.core.sampler import Sampler
 
 from sf_quantum.errors import QpuError
 from sf_quantum.files import JSON
+from sf_quantum.protocol.tasks import JobParameters, Task
 from sf_quantum.qpu import Qpu
-from sf_quantum.qpu.jobs import (
-    JobParameters,
-    Task,
-)
 from sf_quantum.samplers.energies import recompute
 
 

@@ -12,27 +12,27 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from sf_quantum.service.api import metrics
-from sf_quantum.service.api.common import Refusal
-from sf_quantum.service.api.iqm import earlier as iqm_earlier
-from sf_quantum.service.api.iqm import routes as iqm
-from sf_quantum.service.api.iqm.errors import refused as iqm_refused
-from sf_quantum.service.api.iqm.jobs import Jobs
-from sf_quantum.service.api.page import routes as page
-from sf_quantum.service.api.page.activity import Activity
-from sf_quantum.service.api.sapi import routes as sapi
-from sf_quantum.service.api.sapi import solver
-from sf_quantum.service.api.sapi.leases import ImplicitLeases
-from sf_quantum.service.api.sapi.problems import Problems
-from sf_quantum.service.api.v1 import accounting, admin, device, jobs, leases
-from sf_quantum.service.api.warden import accounting as warden_accounting
-from sf_quantum.service.api.warden import routes as warden
+from sf_quantum.service import metrics
 from sf_quantum.service.device.protocol import Device
+from sf_quantum.service.dialects.common import Refusal
+from sf_quantum.service.dialects.iqm import earlier as iqm_earlier
+from sf_quantum.service.dialects.iqm import routes as iqm
+from sf_quantum.service.dialects.iqm.errors import refused as iqm_refused
+from sf_quantum.service.dialects.iqm.jobs import Jobs
+from sf_quantum.service.dialects.sapi import routes as sapi
+from sf_quantum.service.dialects.sapi import solver
+from sf_quantum.service.dialects.sapi.leases import ImplicitLeases
+from sf_quantum.service.dialects.sapi.problems import Problems
+from sf_quantum.service.dialects.v1 import accounting, admin, device, jobs, leases
+from sf_quantum.service.dialects.warden import accounting as warden_accounting
+from sf_quantum.service.dialects.warden import routes as warden
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.settings import ServiceSettings
 from sf_quantum.service.http.answers import Answers
 from sf_quantum.service.http.auth import LOCAL_USER, Authenticate
 from sf_quantum.service.http.limits import Guard, Limits
+from sf_quantum.service.page import routes as page
+from sf_quantum.service.page.activity import Activity
 from sf_quantum.service.queue.job_queue import JobQueue
 from sf_quantum.service.queue.upkeep.readiness import Readiness
 from sf_quantum.service.queue.upkeep.telemetry import Telemetry

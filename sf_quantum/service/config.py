@@ -28,12 +28,12 @@ from sf_quantum.files import JSON, KeyPath
 from sf_quantum.net.transport import is_loopback
 from sf_quantum.samplers import unknown
 from sf_quantum.service import device as devices
-from sf_quantum.service.device.emulator import photonic
 from sf_quantum.service.device.emulator.device import (
     PHOTONIC,
     DeviceSettings,
     EmulatedDevice,
 )
+from sf_quantum.service.device.emulator.photons import photonic
 from sf_quantum.service.device.protocol import Device
 from sf_quantum.service.device.qpu import QpuDevice, QpuSettings
 from sf_quantum.service.domain.settings import PolicyChoice, ServiceSettings, Shares

@@ -20,16 +20,10 @@ from pydantic_core import core_schema
 
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON, KeyPath, mapping
+from sf_quantum.protocol.descriptions import Description, Topology
+from sf_quantum.protocol.tasks import JobParameters, Kind, Outcome, Task
 from sf_quantum.qpu import Qpu
-from sf_quantum.qpu.jobs import (
-    Description,
-    JobParameters,
-    Kind,
-    Outcome,
-    Task,
-    Topology,
-)
-from sf_quantum.qpu.sfq import SfqQpu
+from sf_quantum.qpu.sfq.service_qpu import SfqQpu
 from sf_quantum.samplers import unknown
 from sf_quantum.service.config import ORIGINALS, File, OwnDevice, load, make_device
 from sf_quantum.service.device import vendor_answers

@@ -38,7 +38,14 @@ from dimod import SampleSet
 
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
-from sf_quantum.qpu.jobs import Kind, NotAccepted, Outcome, State, Task, UnknownJob
+from sf_quantum.protocol.tasks import (
+    Kind,
+    NotAccepted,
+    Outcome,
+    State,
+    Task,
+    UnknownJob,
+)
 from sf_quantum.samplers.neutral_atom import NeutralAtomSampler
 from sf_quantum.samplers.problem import FieldError, document
 from sf_quantum.service import device as devices

@@ -32,8 +32,9 @@ from sf_quantum import qpu
 from sf_quantum.backoff import REQUEST, Deadline
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
+from sf_quantum.protocol.descriptions import Description
+from sf_quantum.protocol.tasks import Kind, Outcome, State, Task, UnknownJob
 from sf_quantum.qpu import OVER, RESOURCES, TYPES, Qpu
-from sf_quantum.qpu.jobs import Description, Kind, Outcome, State, Task, UnknownJob
 from sf_quantum.samplers.problem import document
 
 #: what a vendor may say that is not so: of results, ids of jobs, times, messages, itself

@@ -31,8 +31,8 @@ from pathlib import Path
 import psutil
 
 from sf_quantum.errors import InputError
-from sf_quantum.service.api.large_bodies import PROCESS_BYTES
 from sf_quantum.service.device.emulator.device import EmulatedDevice
+from sf_quantum.service.dialects.large_bodies import PROCESS_BYTES
 from sf_quantum.service.http import auth
 from tests import dialects
 from tests.adversarial import ROUTES, TOKENS, Family, Route

@@ -27,8 +27,8 @@ from qiskit.qasm2 import QASM2ExportError
 from qiskit_aer import AerSimulator
 
 from sf_quantum.errors import InputError
-from sf_quantum.qpu.sfq import SfqQpu
-from sf_quantum.service.device.emulator.batches import batch
+from sf_quantum.qpu.sfq.service_qpu import SfqQpu
+from sf_quantum.service.device.emulator.circuits.batches import batch
 from sf_quantum.service.device.emulator.device import EmulatedDevice
 from tests.circuit_families import families
 from tests.circuit_paths import SHOTS, Counts, Path, Paths, differences, iqm_api

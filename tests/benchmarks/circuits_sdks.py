@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 from qiskit import qasm3
 
-from sf_quantum.qpu.jobs import Description
-from sf_quantum.qpu.sfq import SfqQpu
-from sf_quantum.service.device.emulator.batches import batch
+from sf_quantum.protocol.descriptions import Description
+from sf_quantum.qpu.sfq.service_qpu import SfqQpu
+from sf_quantum.service.device.emulator.circuits.batches import batch
 from tests.benchmarks.circuits import EXACT, running
 from tests.circuit_paths import SHOTS
 from tests.circuits import LEAST_P, p_value, probabilities, random_circuits

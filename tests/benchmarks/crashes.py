@@ -18,7 +18,7 @@ from typing import ClassVar
 from sf_quantum.errors import QpuError
 from sf_quantum.files import JSON
 from sf_quantum.net.transport import Client, Response
-from sf_quantum.qpu.jobs import OVER
+from sf_quantum.protocol.tasks import OVER
 from sf_quantum.service.domain.jobs import JobClass
 from tests.service import example_bqm
 from tests.waiting import until

@@ -35,9 +35,9 @@ from qiskit import QuantumCircuit
 from sf_quantum.errors import QuantumError
 from sf_quantum.files import JSON
 from sf_quantum.net.transport import Client
-from sf_quantum.qpu.jobs import Kind, Outcome, Task
+from sf_quantum.protocol.tasks import Kind, Outcome, Task
 from sf_quantum.qpu.sdks.qiskit import QpuBackend
-from sf_quantum.qpu.sfq import SfqQpu
+from sf_quantum.qpu.sfq.service_qpu import SfqQpu
 from sf_quantum.samplers.problem import document
 from tests.benchmarks.submission import bare, started
 

@@ -50,7 +50,7 @@ from typing import NamedTuple
 
 from pydantic import Field
 
-from sf_quantum.qpu.jobs import Outcome, Task
+from sf_quantum.protocol.tasks import Outcome, Task
 from sf_quantum.service.device.emulator.device import EmulatedDevice
 from sf_quantum.service.domain.jobs import (
     Identity,

@@ -23,10 +23,10 @@ import numpy
 from dimod import Vartype
 from perceval import NoiseModel
 
-from sf_quantum.qpu.jobs import Task
+from sf_quantum.protocol.tasks import Task
 from sf_quantum.qpu.sampler import QpuSampler
 from sf_quantum.qpu.sdks.perceval import experiment
-from sf_quantum.qpu.sfq import SfqQpu
+from sf_quantum.qpu.sfq.service_qpu import SfqQpu
 from sf_quantum.samplers.neal import beta_range
 from sf_quantum.service.device.emulator.annealing import Annealing, AnnealingSampler
 from sf_quantum.service.device.emulator.device import EmulatedDevice

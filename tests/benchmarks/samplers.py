@@ -38,7 +38,7 @@ from sf_quantum.clustering.methods import METHODS, Doubles, Ranges, apply, draw
 from sf_quantum.clustering.qubo import PENALTIES, WEIGHTS, overlaps
 from sf_quantum.clustering.result import Clustering, assess
 from sf_quantum.errors import InputError
-from sf_quantum.qpu.dwave import DWaveQpu
+from sf_quantum.qpu.vendors.dwave import DWaveQpu
 from sf_quantum.samplers.presolve import LeasedPresolve, Presolve
 from tests import qubos
 from tests.integration.services import QpuService

@@ -22,10 +22,10 @@ import warnings
 from pulser import AnalogDevice, Pulse, Register, Sequence
 from pulser.waveforms import BlackmanWaveform, RampWaveform
 
-from sf_quantum.service.device.emulator import pulses
+from sf_quantum.service.device.emulator.atoms import pulses
+from sf_quantum.service.device.emulator.atoms.sequence import SequenceSimulator
 from sf_quantum.service.device.emulator.computation import compute_seconds
 from sf_quantum.service.device.emulator.device import EmulatedDevice
-from sf_quantum.service.device.emulator.sequence import SequenceSimulator
 from sf_quantum.service.domain.jobs import Size
 from tests.distributions import LEAST, p_value
 from tests.pulse_sequences import FOR_CLIENTS, KINDS, probabilities, random_sequence

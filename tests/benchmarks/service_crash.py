@@ -41,7 +41,7 @@ from statistics import median
 from typing import ClassVar, cast, get_args
 
 from sf_quantum.files import JSON
-from sf_quantum.qpu.jobs import OVER
+from sf_quantum.protocol.tasks import OVER
 from sf_quantum.service.domain.jobs import CLASSES, Lease, Submission, UserClass
 from sf_quantum.service.store.store import Store
 from tests import devices

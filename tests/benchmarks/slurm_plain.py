@@ -26,8 +26,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sf_quantum.files import JSON, listing, mapping
-from sf_quantum.qpu.jobs import number
-from sf_quantum.qpu.service_client import Credentials, ServiceClient
+from sf_quantum.protocol.values import number
+from sf_quantum.qpu.sfq.service_client import Credentials, ServiceClient
 from tests.integration.services import until_ready
 from tests.lab import Lab, running
 from tests.lab_conf import Options

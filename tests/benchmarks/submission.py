@@ -53,7 +53,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from sf_quantum.files import JSON
-from sf_quantum.service.api.v1.models import JobBody
+from sf_quantum.service.dialects.v1.models import JobBody
 from sf_quantum.service.http import auth
 from tests.service import example_bqm
 

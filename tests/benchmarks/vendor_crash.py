@@ -37,7 +37,7 @@ from pathlib import Path
 from typing import get_args
 
 from sf_quantum.files import JSON
-from sf_quantum.qpu.jobs import OVER
+from sf_quantum.protocol.tasks import OVER
 from sf_quantum.service.domain.jobs import Job, UserClass
 from sf_quantum.service.store.store import Store
 from tests.benchmarks.crashes import KilledService, Load, running

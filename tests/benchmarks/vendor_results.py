@@ -24,7 +24,7 @@ import numpy as np
 from dimod import BinaryQuadraticModel, SampleSet
 
 from sf_quantum.files import JSON
-from sf_quantum.qpu.jobs import Kind, Outcome, Result, Task
+from sf_quantum.protocol.tasks import Kind, Outcome, Result, Task
 from sf_quantum.service.device.vendor_answers import Passed, VendorAnswers
 from sf_quantum.service.device.verification import verified
 from sf_quantum.threads import in_thread

@@ -48,7 +48,7 @@ from sf_quantum.errors import QuantumError
 from sf_quantum.files import JSON
 from sf_quantum.net import munge
 from sf_quantum.net.transport import Client, Response
-from sf_quantum.qpu.jobs import OVER
+from sf_quantum.protocol.tasks import OVER
 from sf_quantum.samplers.problem import document
 from tests.lab_supervisor import munged_command
 from tests.service import example_bqm
@@ -92,7 +92,7 @@ from sf_quantum import backoff
 from sf_quantum.backoff import Backoff
 from sf_quantum.cli import main
 from sf_quantum.net import relay, transport
-from sf_quantum.qpu import qrmi
+from sf_quantum.qpu.vendors import qrmi
 from sf_quantum.service.device import qpu as device
 for name in ("VENDOR", "STATUS", "ACCESS", "LEASE", "REQUEST", "GIVEN_UP"):
     known = getattr(backoff, name)
@@ -126,7 +126,11 @@ for line in sys.stdin:
     status = main(told["words"])
     os._exit(status or 0)
 """
-PRELOADED = ("sf_quantum.cli.serve", "sf_quantum.service.run", "sf_quantum.qpu.sfq")
+PRELOADED = (
+    "sf_quantum.cli.qpu.serve",
+    "sf_quantum.service.run",
+    "sf_quantum.qpu.sfq.service_qpu",
+)
 
 
 class Forker:
@@ -598,9 +602,13 @@ OWN_SOCKET = (
 )
 NAME = "machine"
 MODULES: Mapping[str, tuple[str, ...]] = {
-    "dwave": ("dwave.system", "sf_quantum.qpu.dwave", "sf_quantum.qpu.embedding"),
-    "iqm-server": ("qrmi", "sf_quantum.qpu.iqm"),
-    "pasqal-local": ("qrmi", "sf_quantum.qpu.qrmi", "pulser"),
+    "dwave": (
+        "dwave.system",
+        "sf_quantum.qpu.vendors.dwave",
+        "sf_quantum.qpu.vendors.embedding",
+    ),
+    "iqm-server": ("qrmi", "sf_quantum.qpu.vendors.iqm"),
+    "pasqal-local": ("qrmi", "sf_quantum.qpu.vendors.qrmi", "pulser"),
 }
 
 

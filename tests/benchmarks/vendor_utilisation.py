@@ -30,8 +30,8 @@ from statistics import median
 
 from sf_quantum import qpu
 from sf_quantum.files import JSON
+from sf_quantum.protocol.tasks import OVER, Task
 from sf_quantum.qpu import Qpu
-from sf_quantum.qpu.jobs import OVER, Task
 from sf_quantum.service.device.qpu import QpuDevice
 from sf_quantum.service.domain.settings import ServiceSettings
 from tests.service import RunningService, example_bqm, running_service

@@ -26,10 +26,10 @@ from qiskit.circuit.library import RYGate
 from sf_quantum import qpu
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
-from sf_quantum.qpu.iqm import IqmServer
 from sf_quantum.qpu.sdks.qiskit import QpuBackend
-from sf_quantum.qpu.sfq import SfqQpu
-from sf_quantum.service.device.emulator.batches import batch
+from sf_quantum.qpu.sfq.service_qpu import SfqQpu
+from sf_quantum.qpu.vendors.iqm import IqmServer
+from sf_quantum.service.device.emulator.circuits.batches import batch
 from sf_quantum.service.device.emulator.device import EmulatedDevice
 from tests.circuit_paths import Paths, differences, iqm_api, run
 from tests.circuits import (

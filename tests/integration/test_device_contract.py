@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from sf_quantum.files import JSON
-from sf_quantum.qpu.dwave import DWaveQpu
-from sf_quantum.qpu.iqm import IqmServer
+from sf_quantum.qpu.vendors.dwave import DWaveQpu
+from sf_quantum.qpu.vendors.iqm import IqmServer
 from sf_quantum.service.device.emulator.device import DeviceSettings, EmulatedDevice
 from sf_quantum.service.device.emulator.technologies import TECHNOLOGIES
 from sf_quantum.service.device.protocol import Device

@@ -18,7 +18,7 @@ from sf_quantum import qpu
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
 from sf_quantum.qpu import NoLease
-from sf_quantum.qpu.dwave import DWaveQpu, client_options
+from sf_quantum.qpu.vendors.dwave import DWaveQpu, client_options
 from sf_quantum.samplers import problem
 from sf_quantum.samplers.presolve import LeasedPresolve
 from tests.integration.services import SFQ

@@ -11,7 +11,7 @@ import yaml
 
 from sf_quantum import journal
 from sf_quantum.cli import main
-from sf_quantum.cli.init import TEMPLATES
+from sf_quantum.cli.workflow.init import TEMPLATES
 from sf_quantum.reporting import report
 from tests import forking
 from tests.forking import BIN

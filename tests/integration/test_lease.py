@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from sf_quantum.files import JSON
-from sf_quantum.qpu import account
+from sf_quantum.qpu.leasing import account
 from sf_quantum.service.device.emulator.device import EmulatedDevice
 from sf_quantum.service.domain.settings import (
     ClassSettings,
@@ -597,7 +597,7 @@ def test_a_command_that_fails_for_want_of_its_qpu_can_run_elsewhere(
 
 
 def test_its_own_start_is_light() -> None:
-    code = "import sys, sf_quantum.cli.lease; print(*sys.modules)"
+    code = "import sys, sf_quantum.cli.qpu.lease; print(*sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )

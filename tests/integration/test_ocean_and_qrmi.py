@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sf_quantum.files import JSON
-from sf_quantum.service.device.emulator import sequence
+from sf_quantum.service.device.emulator.atoms import sequence
 from sf_quantum.service.http import auth
 from tests.integration import test_qrmi_client
 from tests.integration.test_qrmi_client import SEQUENCE, Service, serving

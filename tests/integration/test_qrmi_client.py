@@ -17,7 +17,7 @@ import pytest
 from sf_quantum.files import JSON, mapping
 from sf_quantum.net import munge
 from sf_quantum.net.transport import Client, Response
-from sf_quantum.service.device.emulator import sequence
+from sf_quantum.service.device.emulator.atoms import sequence
 from sf_quantum.testing.samplers import problem as ring
 from tests import devices, forking
 from tests.integration.services import until_ready

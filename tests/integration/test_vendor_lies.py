@@ -26,7 +26,7 @@ from sf_quantum import backoff
 from sf_quantum.backoff import Backoff
 from sf_quantum.errors import QpuError, QuantumError
 from sf_quantum.files import JSON
-from sf_quantum.qpu.jobs import OVER, NotAccepted, Task
+from sf_quantum.protocol.tasks import OVER, NotAccepted, Task
 from sf_quantum.service.device.emulator.device import EmulatedDevice
 from sf_quantum.service.device.protocol import Device
 from sf_quantum.service.device.qpu import QpuDevice

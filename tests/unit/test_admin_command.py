@@ -12,8 +12,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from sf_quantum.cli import main, usage
-from sf_quantum.cli.service import format_time
+from sf_quantum.cli import main
+from sf_quantum.cli.qpu import usage
+from sf_quantum.cli.qpu.service import format_time
 from sf_quantum.files import JSON
 from sf_quantum.service.device.emulator.device import EmulatedDevice
 from sf_quantum.service.domain.jobs import Identity

@@ -23,9 +23,8 @@ from sf_quantum import backoff
 from sf_quantum.backoff import Backoff
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
-from sf_quantum.qpu import AuthenticationError
-from sf_quantum.qpu.jobs import (
-    Description,
+from sf_quantum.protocol.descriptions import Description
+from sf_quantum.protocol.tasks import (
     JobParameters,
     NotAccepted,
     Outcome,
@@ -35,9 +34,10 @@ from sf_quantum.qpu.jobs import (
     Task,
     UnknownJob,
 )
-from sf_quantum.service.api.v1.jobs import answer_for
+from sf_quantum.qpu import AuthenticationError
 from sf_quantum.service.device.emulator.device import EmulatedDevice
 from sf_quantum.service.device.protocol import Cost, Device, DeviceStatus
+from sf_quantum.service.dialects.v1.jobs import answer_for
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import (
     Identity,

@@ -14,7 +14,7 @@ from sf_quantum.files import JSON, MAX_NESTING
 from sf_quantum.samplers import problem
 from sf_quantum.samplers.problem import FieldError, document
 from sf_quantum.service.device.computing import run
-from sf_quantum.service.device.emulator import pulses, sequence
+from sf_quantum.service.device.emulator.atoms import pulses, sequence
 from tests.adversarial import SEQUENCE
 from tests.benchmarks import bodies
 

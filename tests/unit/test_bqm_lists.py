@@ -11,9 +11,9 @@ from dimod.generators import ran_r
 
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
-from sf_quantum.qpu.jobs import Outcome, Result, Task
+from sf_quantum.protocol.tasks import Outcome, Result, Task
 from sf_quantum.qpu.sampler import JobSampler, QpuSampler
-from sf_quantum.qpu.sfq import SfqQpu
+from sf_quantum.qpu.sfq.service_qpu import SfqQpu
 from sf_quantum.samplers.problem import FieldError
 from sf_quantum.service.device import problems
 from sf_quantum.service.device.emulator.device import EmulatedDevice

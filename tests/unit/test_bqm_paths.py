@@ -16,21 +16,22 @@ from dimod.core.sampler import Sampler
 
 from sf_quantum import samplers
 from sf_quantum.files import JSON
-from sf_quantum.qpu import ising
-from sf_quantum.qpu.jobs import Task, Topology
+from sf_quantum.protocol.descriptions import Topology
+from sf_quantum.protocol.tasks import Task
 from sf_quantum.qpu.sampler import JobSampler, QpuSampler
-from sf_quantum.qpu.sfq import SfqQpu
+from sf_quantum.qpu.sfq.service_qpu import SfqQpu
+from sf_quantum.qpu.vendors import ising
 from sf_quantum.samplers import problem
 from sf_quantum.samplers.energies import recompute
 from sf_quantum.samplers.neal import NealSampler, beta_range
 from sf_quantum.samplers.presolve import LeasedPresolve, Presolve
-from sf_quantum.service.api.sapi import qp_format
-from sf_quantum.service.api.sapi.parameters import ProblemParameters
-from sf_quantum.service.api.sapi.solver import ProblemOptions
 from sf_quantum.service.device import merging, verification
 from sf_quantum.service.device.emulator.annealing import Annealing, AnnealingSampler
 from sf_quantum.service.device.emulator.device import EmulatedDevice
 from sf_quantum.service.device.emulator.noise import Noise
+from sf_quantum.service.dialects.sapi import qp_format
+from sf_quantum.service.dialects.sapi.parameters import ProblemParameters
+from sf_quantum.service.dialects.sapi.solver import ProblemOptions
 from tests.distributions import LEAST, p_value
 from tests.random_bqms import (
     PENALTIES,

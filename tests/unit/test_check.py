@@ -8,7 +8,7 @@ import pytest
 
 from sf_quantum.checking import check_file, schema
 from sf_quantum.cli import main, parser_for
-from sf_quantum.qpu.dwave import DWaveQpu
+from sf_quantum.qpu.vendors.dwave import DWaveQpu
 from tests.checked_files import slurm_lists
 
 FILE = "sf.yml"

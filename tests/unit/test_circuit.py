@@ -18,21 +18,21 @@ from qiskit.quantum_info import Statevector
 
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
-from sf_quantum.qpu.jobs import Task
-from sf_quantum.qpu.sfq import SfqQpu
+from sf_quantum.protocol.tasks import Task
+from sf_quantum.qpu.sfq.service_qpu import SfqQpu
 from sf_quantum.samplers.problem import FieldError
-from sf_quantum.service.device.emulator import aer, openqasm
-from sf_quantum.service.device.emulator.aer import simulate, size
-from sf_quantum.service.device.emulator.batches import batch
-from sf_quantum.service.device.emulator.circuit import (
+from sf_quantum.service.device.emulator.circuits import aer, openqasm
+from sf_quantum.service.device.emulator.circuits.aer import simulate, size
+from sf_quantum.service.device.emulator.circuits.batches import batch
+from sf_quantum.service.device.emulator.circuits.circuit import (
     ARCHITECTURE,
     Architecture,
     CircuitSimulator,
 )
+from sf_quantum.service.device.emulator.circuits.templates import template_of
 from sf_quantum.service.device.emulator.device import EmulatedDevice, Faults
 from sf_quantum.service.device.emulator.noise import Noise
 from sf_quantum.service.device.emulator.technologies import TECHNOLOGIES, Errors
-from sf_quantum.service.device.emulator.templates import template_of
 from sf_quantum.service.device.limits import ComputeLimits
 from sf_quantum.service.device.merging import merge
 from sf_quantum.service.device.readings import Calibration

@@ -13,7 +13,7 @@ from typing import TypeVar, cast
 import pytest
 
 from sf_quantum.errors import QpuError
-from sf_quantum.qpu.jobs import Outcome, Progress, Task
+from sf_quantum.protocol.tasks import Outcome, Progress, Task
 from sf_quantum.service.device.emulator import device as emulated
 from sf_quantum.service.device.emulator.device import EmulatedDevice
 from sf_quantum.service.device.protocol import Device, DeviceStatus

@@ -13,9 +13,9 @@ from dimod import BinaryQuadraticModel
 
 from sf_quantum.files import JSON
 from sf_quantum.net.transport import Response
-from sf_quantum.qpu import sfq
-from sf_quantum.qpu.jobs import Task
-from sf_quantum.qpu.sfq import SfqQpu
+from sf_quantum.protocol.tasks import Task
+from sf_quantum.qpu.sfq import service_qpu
+from sf_quantum.qpu.sfq.service_qpu import SfqQpu
 from sf_quantum.service.device.emulator.computation import compute_seconds
 from sf_quantum.service.device.emulator.device import EmulatedDevice
 from sf_quantum.service.domain.settings import ServiceSettings, UserLimits
@@ -77,7 +77,7 @@ def test_a_circuit_of_many_minutes_says_so(
     qpu = SfqQpu.from_environment(
         "q", {"q_SFQ_URL": service.url, "q_QRMI_JOB_ACQUISITION_TOKEN": lease}
     )
-    with caplog.at_level(logging.INFO, "sf_quantum.qpu.sfq"):
+    with caplog.at_level(logging.INFO, "sf_quantum.qpu.sfq.service_qpu"):
         qpu.submit(Task("tag", "circuit", json.dumps(LONG), PARAMETERS, 1, 1, 0))
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
@@ -133,7 +133,7 @@ def test_a_job_of_seconds_says_so_while_it_waits(
 def test_a_job_that_has_ended_needs_no_line(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(sfq, "_SUBMISSIONS", "/v1/jobs?wait=30")
+    monkeypatch.setattr(service_qpu, "_SUBMISSIONS", "/v1/jobs?wait=30")
     device = EmulatedDevice(time_scale=0, qubits=20)
     with (
         running_service(device) as service,

@@ -13,7 +13,7 @@ import pytest
 from sf_quantum import backoff
 from sf_quantum.backoff import Backoff
 from sf_quantum.files import JSON
-from sf_quantum.qpu.jobs import OVER
+from sf_quantum.protocol.tasks import OVER
 from sf_quantum.service.device import qpu as device_module
 from sf_quantum.service.device.qpu import QpuDevice, QpuSettings
 from sf_quantum.service.domain.settings import ServiceSettings

@@ -22,14 +22,14 @@ from hypothesis import strategies as st
 from starlette.requests import HTTPConnection
 
 from sf_quantum.files import JSON, mapping
-from sf_quantum.qpu import iqm
-from sf_quantum.qpu.jobs import Description, Topology
-from sf_quantum.service.api import large_bodies
-from sf_quantum.service.api.iqm import architecture, circuits, measurements
-from sf_quantum.service.api.iqm.architecture import Architecture
+from sf_quantum.protocol.descriptions import Description, Topology
+from sf_quantum.qpu.vendors import iqm
+from sf_quantum.service.device.emulator.circuits.templates import template_of
 from sf_quantum.service.device.emulator.device import EmulatedDevice, Faults
-from sf_quantum.service.device.emulator.templates import template_of
 from sf_quantum.service.device.protocol import Device
+from sf_quantum.service.dialects import large_bodies
+from sf_quantum.service.dialects.iqm import architecture, circuits, measurements
+from sf_quantum.service.dialects.iqm.architecture import Architecture
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import Identity
 from sf_quantum.service.http.auth import FixedIdentity, Unauthorized

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from sf_quantum.cli import jobs, main
+from sf_quantum.cli import main
+from sf_quantum.cli.qpu import jobs
 from sf_quantum.files import JSON
 from sf_quantum.service.device.emulator.device import EmulatedDevice
 from sf_quantum.service.domain.jobs import Submission
@@ -98,7 +99,7 @@ def test_a_beginning_of_an_id_has_to_be_that_of_one_job(
     sfq: Sfq, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     latest = [{"id": "abc1"}, {"id": "abd2"}]
-    monkeypatch.setattr("sf_quantum.cli.service.request", lambda *_: latest)
+    monkeypatch.setattr("sf_quantum.cli.qpu.service.request", lambda *_: latest)
     told = sfq("ann", "jobs", "cancel", "ab", code=2)
     assert told == "sfq jobs: ab: 2 jobs begin so (sfq jobs list)\n"
     told = sfq("ann", "jobs", "cancel", "", code=2)

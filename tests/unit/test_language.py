@@ -13,9 +13,9 @@ from typing import TypeAlias
 import pytest
 
 from sf_quantum.errors import InputError
-from sf_quantum.service.device.emulator import loops, openqasm, programs
-from sf_quantum.service.device.emulator.batches import batch
-from sf_quantum.service.device.emulator.circuit import Architecture
+from sf_quantum.service.device.emulator.circuits import loops, openqasm, programs
+from sf_quantum.service.device.emulator.circuits.batches import batch
+from sf_quantum.service.device.emulator.circuits.circuit import Architecture
 from tests.circuits import probabilities
 
 HEAD = 'OPENQASM 3.0;\ninclude "stdgates.inc";\n'

@@ -13,10 +13,12 @@ from dimod.core.sampler import Sampler
 
 from sf_quantum import backoff
 from sf_quantum.backoff import Backoff
-from sf_quantum.cli import lease, main
+from sf_quantum.cli import main
+from sf_quantum.cli.qpu import lease
 from sf_quantum.errors import InputError, QpuError
-from sf_quantum.qpu import AuthenticationError, NoLease, Qpu, QpuStatus, leases
-from sf_quantum.qpu.leases import (
+from sf_quantum.qpu import AuthenticationError, NoLease, Qpu, QpuStatus
+from sf_quantum.qpu.leasing import held_leases
+from sf_quantum.qpu.leasing.held_leases import (
     AcquireOptions,
     HeldLease,
     LeaseProblem,
@@ -146,7 +148,7 @@ def test_a_lease_that_cannot_be_renewed_is_reported(
 
     shaky = ShakyQpu(troubles=0)
     monkeypatch.setattr(shaky, "renew", renew)
-    monkeypatch.setattr(leases.logger, "warning", warning)
+    monkeypatch.setattr(held_leases.logger, "warning", warning)
     lease = HeldLease(shaky, "secret")
     assert warned.wait(SECONDS)
     assert messages == ["A lease of QPU q is lost: it has ended"]
@@ -166,7 +168,7 @@ def test_renewals_are_not_more_frequent_than_once_a_second(
             return over.is_set()
 
     replaced = SimpleNamespace(Event=Pauses, Thread=threading.Thread)
-    monkeypatch.setattr(leases, "threading", replaced)
+    monkeypatch.setattr(held_leases, "threading", replaced)
     shaky, answers = ShakyQpu(troubles=0), iter([0.0, 0.4, 5.0])
     monkeypatch.setattr(shaky, "renew", lambda _: next(answers))
     lease = HeldLease(shaky, "secret")
@@ -183,14 +185,14 @@ def test_a_user_who_is_refused_at_a_renewal_leaves_the_qpu(
 
     shaky = ShakyQpu(troubles=0)
     monkeypatch.setattr(shaky, "renew", renew)
-    monkeypatch.setattr(leases, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(held_leases, "POLL_SECONDS", 0.01)
     left, losses = threading.Event(), list[QpuLoss]()
 
     def leave(loss: QpuLoss) -> None:
         losses.append(loss)
         left.set()
 
-    with LeaseSet([shaky]) as held, leases.watching([held.refusal], leave):
+    with LeaseSet([shaky]) as held, held_leases.watching([held.refusal], leave):
         held.acquire(AcquireOptions("job"))
         assert left.wait(SECONDS)
     (loss,) = losses

@@ -13,9 +13,9 @@ import pytest
 from sf_quantum.errors import QpuError
 from sf_quantum.net import relay
 from sf_quantum.net.relay import Relay
-from sf_quantum.qpu.iqm import IqmServer
-from sf_quantum.qpu.qrmi import PasqalLocal, QrmiQpu
 from sf_quantum.qpu.qrmi_config import Resource
+from sf_quantum.qpu.vendors.iqm import IqmServer
+from sf_quantum.qpu.vendors.qrmi import PasqalLocal, QrmiQpu
 from tests.trouble import Kind, Stranger, TroubledProxy
 
 CREDENTIAL = {"X-Munge-Cred": "MUNGE:a credential"}

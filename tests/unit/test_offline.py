@@ -12,10 +12,10 @@ import pytest
 from sf_quantum.connectors import hints
 from sf_quantum.connectors.hints import JobHints
 from sf_quantum.files import JSON
-from sf_quantum.qpu import leases
-from sf_quantum.qpu.leases import LeaseProblem, QpuLoss, QpuWatch
-from sf_quantum.qpu.service_client import Credentials
-from sf_quantum.qpu.sfq import SfqQpu
+from sf_quantum.qpu.leasing import held_leases
+from sf_quantum.qpu.leasing.held_leases import LeaseProblem, QpuLoss, QpuWatch
+from sf_quantum.qpu.sfq.service_client import Credentials
+from sf_quantum.qpu.sfq.service_qpu import SfqQpu
 from sf_quantum.service.device.emulator.device import EmulatedDevice
 from tests.service import RunningService, example_bqm, running_service
 from tests.waiting import SECONDS
@@ -131,14 +131,14 @@ def test_a_service_that_does_not_answer_is_left_to_the_jobs_own_client() -> None
 def test_a_loss_is_reported_once(
     service: RunningService, qpu: SfqQpu, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(leases, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(held_leases, "POLL_SECONDS", 0.01)
     lost, losses = threading.Event(), list[QpuLoss]()
 
     def leave(loss: QpuLoss) -> None:
         losses.append(loss)
         lost.set()
 
-    with leases.watching([QpuWatch(qpu).look, QpuWatch(qpu).look], leave):
+    with held_leases.watching([QpuWatch(qpu).look, QpuWatch(qpu).look], leave):
         shut(service)
         assert lost.wait(SECONDS)
     assert [loss.qpu for loss in losses] == ["q"]

@@ -15,7 +15,7 @@ import sf_quantum
 from sf_quantum import qpu
 from sf_quantum.qpu import NoLease
 from sf_quantum.qpu.opening import check_leasable
-from sf_quantum.qpu.sfq import SfqQpu
+from sf_quantum.qpu.sfq.service_qpu import SfqQpu
 from sf_quantum.service.device.emulator.device import EmulatedDevice
 from tests.service import RunningService, example_bqm, running_service
 from tests.unit.test_lease import ShakyQpu

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sf_quantum.errors import InputError
+from sf_quantum.protocol.descriptions import Description
 from sf_quantum.qpu import passes
-from sf_quantum.qpu.jobs import Description
 from sf_quantum.qpu.passes import Counts, Pass, Passes, whole
 from sf_quantum.qpu.passes.readout import MOST_STRINGS, Readout, nearest_distribution
 

@@ -17,9 +17,9 @@ from perceval.runtime import ExecutionFactory
 from perceval.runtime.legacy import RemoteJob, RemoteProcessor
 
 from sf_quantum.errors import InputError
-from sf_quantum.qpu.jobs import Task
+from sf_quantum.protocol.tasks import Task
 from sf_quantum.qpu.sdks.perceval import experiment
-from sf_quantum.qpu.sfq import SfqQpu
+from sf_quantum.qpu.sfq.service_qpu import SfqQpu
 from sf_quantum.service.device.emulator.device import EmulatedDevice
 from tests.distributions import LEAST, p_value
 from tests.photonic_experiments import probabilities, random_experiment

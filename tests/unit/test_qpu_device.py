@@ -25,9 +25,8 @@ from sf_quantum.backoff import Backoff
 from sf_quantum.errors import InputError, QpuError, QuantumError
 from sf_quantum.files import JSON
 from sf_quantum.net.transport import Unsendable
-from sf_quantum.qpu import TOKEN, AuthenticationError, NoLease, Qpu, QpuStatus
-from sf_quantum.qpu.jobs import (
-    Description,
+from sf_quantum.protocol.descriptions import Description, Timing
+from sf_quantum.protocol.tasks import (
     Kind,
     LeaseLost,
     NotAccepted,
@@ -36,9 +35,9 @@ from sf_quantum.qpu.jobs import (
     Result,
     State,
     Task,
-    Timing,
     UnknownJob,
 )
+from sf_quantum.qpu import TOKEN, AuthenticationError, NoLease, Qpu, QpuStatus
 from sf_quantum.samplers.problem import FieldError
 from sf_quantum.service import run
 from sf_quantum.service.device import processes, vendor_lease

@@ -16,10 +16,13 @@ from dimod import BinaryQuadraticModel, SampleSet
 
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
-from sf_quantum.qpu import AuthenticationError, dwave, embedding, solver_parameters
-from sf_quantum.qpu.dwave import DWaveQpu
-from sf_quantum.qpu.embedding import Embedded
-from sf_quantum.qpu.jobs import NotAccepted, Progress, Task, Timing, UnknownJob
+from sf_quantum.protocol import solver_parameters
+from sf_quantum.protocol.descriptions import Timing
+from sf_quantum.protocol.tasks import NotAccepted, Progress, Task, UnknownJob
+from sf_quantum.qpu import AuthenticationError
+from sf_quantum.qpu.vendors import dwave, embedding
+from sf_quantum.qpu.vendors.dwave import DWaveQpu
+from sf_quantum.qpu.vendors.embedding import Embedded
 from sf_quantum.samplers.neal import SWEEPS
 from sf_quantum.service.device.emulator.device import EmulatedDevice
 from tests.scripted import Reply, Serve, scripted_server

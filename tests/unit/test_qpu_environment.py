@@ -10,7 +10,7 @@ from sf_quantum import qpu
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
 from sf_quantum.qpu.selection import QpuSelection
-from sf_quantum.qpu.sfq import SfqQpu
+from sf_quantum.qpu.sfq.service_qpu import SfqQpu
 
 COMPLETE = {
     "QRMI_JOB_QPU_RESOURCES": "one,two",

@@ -16,9 +16,9 @@ from dimod import BinaryQuadraticModel
 from sf_quantum import qpu
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
+from sf_quantum.protocol.tasks import NotAccepted, Task, UnknownJob
 from sf_quantum.qpu import AuthenticationError
-from sf_quantum.qpu.iqm import IqmServer
-from sf_quantum.qpu.jobs import NotAccepted, Task, UnknownJob
+from sf_quantum.qpu.vendors.iqm import IqmServer
 from sf_quantum.samplers.presolve import LeasedPresolve
 from sf_quantum.samplers.problem import FieldError
 from sf_quantum.samplers.qaoa import QaoaSampler

@@ -19,10 +19,11 @@ import pytest
 
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
-from sf_quantum.qpu import AuthenticationError, QpuStatus, qrmi
-from sf_quantum.qpu.jobs import LeaseLost, NotAccepted, Progress, Task, UnknownJob
-from sf_quantum.qpu.qrmi import PasqalCloud, PasqalLocal
+from sf_quantum.protocol.tasks import LeaseLost, NotAccepted, Progress, Task, UnknownJob
+from sf_quantum.qpu import AuthenticationError, QpuStatus
 from sf_quantum.qpu.qrmi_config import Resource
+from sf_quantum.qpu.vendors import qrmi
+from sf_quantum.qpu.vendors.qrmi import PasqalCloud, PasqalLocal
 from tests.waiting import SECONDS, until
 
 ONLINE = SimpleNamespace(

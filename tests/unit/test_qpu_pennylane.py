@@ -7,7 +7,7 @@ import importlib.util
 import pytest
 
 from sf_quantum.errors import InputError
-from sf_quantum.qpu.sfq import SfqQpu
+from sf_quantum.qpu.sfq.service_qpu import SfqQpu
 from sf_quantum.service.device.emulator.device import EmulatedDevice
 from tests.service import running_service
 

@@ -14,9 +14,9 @@ from pulser.register.mappable_reg import MappableRegister
 from pulser.register.register_layout import RegisterLayout
 
 from sf_quantum.errors import InputError
-from sf_quantum.qpu.jobs import Description
+from sf_quantum.protocol.descriptions import Description
 from sf_quantum.qpu.sdks.pulser import Pulses
-from sf_quantum.qpu.sfq import SfqQpu
+from sf_quantum.qpu.sfq.service_qpu import SfqQpu
 from sf_quantum.service.device.emulator.device import EmulatedDevice, Faults
 from tests.service import RunningService, running_service
 

@@ -17,17 +17,11 @@ from qiskit.providers import JobStatus
 from qiskit.quantum_info import SparsePauliOp
 
 from sf_quantum.errors import InputError, QpuError
+from sf_quantum.protocol.descriptions import Description, Topology
+from sf_quantum.protocol.tasks import Outcome, Progress, Result, Task
 from sf_quantum.qpu.circuit_runner import JobRunner
-from sf_quantum.qpu.jobs import (
-    Description,
-    Outcome,
-    Progress,
-    Result,
-    Task,
-    Topology,
-)
 from sf_quantum.qpu.sdks.qiskit import QpuBackend, program, target
-from sf_quantum.qpu.sfq import SfqQpu
+from sf_quantum.qpu.sfq.service_qpu import SfqQpu
 from sf_quantum.samplers.qaoa import QaoaSampler
 from sf_quantum.service.device.emulator.device import EmulatedDevice, Faults
 from tests.service import RunningService, running_service

@@ -26,7 +26,7 @@ from sf_quantum.cli import main
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
 from sf_quantum.qpu import AuthenticationError, NoLease, Qpu
-from sf_quantum.qpu.qrmi import NO_TIMEOUT, QrmiQpu
+from sf_quantum.qpu.vendors.qrmi import NO_TIMEOUT, QrmiQpu
 from sf_quantum.samplers.neutral_atom import NeutralAtomSampler
 
 DATA = Path(__file__).parent / "data"

@@ -21,28 +21,23 @@ from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON, mapping
 from sf_quantum.net import munge
 from sf_quantum.net.transport import Response, Unreachable
-from sf_quantum.qpu import (
-    AuthenticationError,
-    NoLease,
-    qrmi_config,
-    service_client,
-    sfq,
-)
-from sf_quantum.qpu.jobs import (
+from sf_quantum.protocol.descriptions import Timing
+from sf_quantum.protocol.tasks import (
     LeaseLost,
     NotAccepted,
     Outcome,
     Progress,
     Task,
-    Timing,
     UnknownJob,
 )
-from sf_quantum.qpu.leases import AcquireOptions, acquire
-from sf_quantum.qpu.service_client import Credentials
-from sf_quantum.qpu.sfq import SfqQpu
+from sf_quantum.qpu import AuthenticationError, NoLease, qrmi_config
+from sf_quantum.qpu.leasing.held_leases import AcquireOptions, acquire
+from sf_quantum.qpu.sfq import service_client, service_qpu
+from sf_quantum.qpu.sfq.service_client import Credentials
+from sf_quantum.qpu.sfq.service_qpu import SfqQpu
 from sf_quantum.samplers.neal import NealSampler
-from sf_quantum.service.api.v1.jobs import INLINE_CHARACTERS
 from sf_quantum.service.device.emulator.device import EmulatedDevice, Faults
+from sf_quantum.service.dialects.v1.jobs import INLINE_CHARACTERS
 from sf_quantum.service.domain.settings import (
     ClassSettings,
     LeaseSettings,
@@ -288,7 +283,7 @@ def test_the_clock_of_the_client_has_no_part_in_renewals(
     hours: int, service: RunningService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wrong = SimpleNamespace(time=lambda: time.time() + hours * 3600, sleep=time.sleep)
-    monkeypatch.setattr(sfq, "time", wrong)
+    monkeypatch.setattr(service_qpu, "time", wrong)
     driver = SfqQpu("q", service.url)
     again = driver.renew(driver.acquire())
     assert again is not None
@@ -499,7 +494,7 @@ def test_interrupted_it_cancels_its_job(
     monkeypatch: pytest.MonkeyPatch,
     interruption: type[BaseException],
 ) -> None:
-    monkeypatch.setattr(sfq, "CANCEL_SECONDS", SECONDS)
+    monkeypatch.setattr(service_qpu, "CANCEL_SECONDS", SECONDS)
     with running_service(EmulatedDevice(technology="neutral-atom")) as service:
         lease = service.acquire()
         job_side = _job_side(service, lease)
@@ -1030,7 +1025,7 @@ def test_a_job_that_fails_says_why(bqm: dict[str, JSON]) -> None:
 
 def test_an_interrupted_run_cancels_its_job(monkeypatch: pytest.MonkeyPatch) -> None:
     with running_service(EmulatedDevice(time_scale=1e6)) as service:
-        monkeypatch.setattr(sfq, "POLL_SECONDS", 0.01)
+        monkeypatch.setattr(service_qpu, "POLL_SECONDS", 0.01)
         qpu = _job_side(service, service.acquire())
 
         def interrupt(_: object) -> None:

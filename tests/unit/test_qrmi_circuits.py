@@ -10,8 +10,8 @@ import pytest
 
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
+from sf_quantum.protocol.descriptions import Description
 from sf_quantum.qpu import passes
-from sf_quantum.qpu.jobs import Description
 from sf_quantum.qpu.passes import Counts, Pass
 from sf_quantum.samplers.qaoa import QaoaSampler
 from sf_quantum.testing.samplers import problem
@@ -52,7 +52,7 @@ def test_a_job_of_ibms_that_is_not_waited_for_is_cancelled(
 ) -> None:
     from qiskit.providers.fake_provider import GenericBackendV2
 
-    from sf_quantum.qpu.qrmi import PrimitiveRunner
+    from sf_quantum.qpu.vendors.qrmi import PrimitiveRunner
 
     job = Job(error)
     backend = GenericBackendV2(5, seed=1)
@@ -67,7 +67,7 @@ def test_ibms_samplers_reads_are_taken_as_they_come() -> None:
     from qiskit.primitives import StatevectorSampler
     from qiskit.providers.fake_provider import GenericBackendV2
 
-    from sf_quantum.qpu.qrmi import PrimitiveRunner
+    from sf_quantum.qpu.vendors.qrmi import PrimitiveRunner
 
     line = GenericBackendV2(5, coupling_map=[[i, i + 1] for i in range(4)], seed=1)
     machine = PrimitiveRunner(
@@ -108,7 +108,7 @@ def test_passes_may_write_circuits_of_their_own_for_ibms_sampler(
     from qiskit.primitives import StatevectorSampler
     from qiskit.providers.fake_provider import GenericBackendV2
 
-    from sf_quantum.qpu.qrmi import PrimitiveRunner
+    from sf_quantum.qpu.vendors.qrmi import PrimitiveRunner
 
     monkeypatch.setattr(passes._registry, "load", lambda name: Renaming)
     runner = PrimitiveRunner(

@@ -44,9 +44,14 @@ from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
 from sf_quantum.journal import Journal
 from sf_quantum.qpu import AuthenticationError, NoLease, Qpu, QpuStatus
-from sf_quantum.qpu import leases as qpu_leases
-from sf_quantum.qpu.leases import AcquireOptions, LeaseProblem, QpuLoss, QpuWatch
-from sf_quantum.qpu.sfq import SfqQpu
+from sf_quantum.qpu.leasing import held_leases
+from sf_quantum.qpu.leasing.held_leases import (
+    AcquireOptions,
+    LeaseProblem,
+    QpuLoss,
+    QpuWatch,
+)
+from sf_quantum.qpu.sfq.service_qpu import SfqQpu
 from tests.waiting import SECONDS
 from tests.waiting import until_async as until
 
@@ -161,7 +166,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(qpu, "load", lambda _: ToldQpu)
     monkeypatch.setattr(guardian, "current", lambda: Silent())
     monkeypatch.setattr(backoff, "LEASE", Backoff(0.002, 10.0))
-    monkeypatch.setattr(qpu_leases, "RENEWAL_SECONDS", 0.0)
+    monkeypatch.setattr(held_leases, "RENEWAL_SECONDS", 0.0)
 
 
 @pytest.fixture(autouse=True)

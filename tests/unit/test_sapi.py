@@ -22,12 +22,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from sf_quantum.files import JSON
-from sf_quantum.service.api.sapi import qp_format, routes, solver
-from sf_quantum.service.api.sapi.parameters import ProblemParameters
-from sf_quantum.service.api.sapi.problems import Problems
 from sf_quantum.service.device.emulator.device import EmulatedDevice
 from sf_quantum.service.device.emulator.topology import pegasus
 from sf_quantum.service.device.qpu import QpuDevice
+from sf_quantum.service.dialects.sapi import qp_format, routes, solver
+from sf_quantum.service.dialects.sapi.parameters import ProblemParameters
+from sf_quantum.service.dialects.sapi.problems import Problems
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import Identity
 from sf_quantum.service.domain.settings import LeaseSettings, ServiceSettings

@@ -13,10 +13,11 @@ import pytest
 
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
-from sf_quantum.qpu.jobs import Task
+from sf_quantum.protocol.tasks import Task
 from sf_quantum.samplers.neutral_atom import tensor_networks
 from sf_quantum.samplers.problem import FieldError
-from sf_quantum.service.device.emulator import sequence
+from sf_quantum.service.device.emulator.atoms import sequence
+from sf_quantum.service.device.emulator.atoms.sequence import SequenceSimulator
 from sf_quantum.service.device.emulator.computation import (
     Computation,
     compute_seconds,
@@ -24,7 +25,6 @@ from sf_quantum.service.device.emulator.computation import (
 )
 from sf_quantum.service.device.emulator.device import EmulatedDevice
 from sf_quantum.service.device.emulator.runners import installed
-from sf_quantum.service.device.emulator.sequence import SequenceSimulator
 from sf_quantum.service.device.limits import ComputeLimits
 from sf_quantum.service.domain.jobs import Size
 

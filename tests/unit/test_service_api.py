@@ -19,11 +19,11 @@ from pydantic import ValidationError
 
 from sf_quantum.files import JSON
 from sf_quantum.net.transport import Client, Response
-from sf_quantum.qpu.sfq import SfqQpu
+from sf_quantum.qpu.sfq.service_qpu import SfqQpu
 from sf_quantum.samplers.neal import NealSampler
-from sf_quantum.service.api import large_bodies
-from sf_quantum.service.api.v1.models import CircuitProgram
 from sf_quantum.service.device.emulator.device import EmulatedDevice, Faults
+from sf_quantum.service.dialects import large_bodies
+from sf_quantum.service.dialects.v1.models import CircuitProgram
 from tests.service import RunningService, example_bqm, running_service
 from tests.waiting import until
 

@@ -24,7 +24,7 @@ from sf_quantum.candidates.decision import (
     decide,
 )
 from sf_quantum.files import JSON
-from sf_quantum.qpu.sfq import SfqQpu
+from sf_quantum.qpu.sfq.service_qpu import SfqQpu
 from sf_quantum.service.config import load
 from sf_quantum.service.device.emulator.device import (
     OPERATIONS,

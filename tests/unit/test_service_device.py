@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from sf_quantum.files import JSON
-from sf_quantum.qpu.jobs import Task
+from sf_quantum.protocol.tasks import Task
 from sf_quantum.samplers.neal import NealSampler
 from sf_quantum.samplers.problem import sample
 from sf_quantum.service.device.emulator.device import EmulatedDevice, Faults

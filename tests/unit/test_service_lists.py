@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from sf_quantum.files import JSON
-from sf_quantum.service.api.v1 import jobs as v1
-from sf_quantum.service.api.warden import routes as warden
 from sf_quantum.service.device.emulator.device import EmulatedDevice
+from sf_quantum.service.dialects.v1 import jobs as v1
+from sf_quantum.service.dialects.warden import routes as warden
 from sf_quantum.service.domain.jobs import (
     Forecast,
     Identity,

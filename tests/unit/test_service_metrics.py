@@ -14,7 +14,7 @@ from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families as families
 
 from sf_quantum.files import JSON
-from sf_quantum.service.api import metrics
+from sf_quantum.service import metrics
 from sf_quantum.service.config import Configuration
 from sf_quantum.service.device.emulator.device import EmulatedDevice, Faults
 from sf_quantum.service.domain.settings import (

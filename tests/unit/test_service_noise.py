@@ -11,7 +11,7 @@ import pytest
 from dimod import BinaryQuadraticModel, SampleSet, Vartype
 
 from sf_quantum.files import JSON
-from sf_quantum.qpu.jobs import Result, Task
+from sf_quantum.protocol.tasks import Result, Task
 from sf_quantum.samplers.problem import FieldError
 from sf_quantum.service.device.emulator.computation import Computation
 from sf_quantum.service.device.emulator.device import EmulatedDevice, Faults

@@ -15,10 +15,10 @@ import pytest
 from starlette.requests import HTTPConnection
 
 from sf_quantum.files import JSON
-from sf_quantum.service.api.page import activity, routes
 from sf_quantum.service.device.emulator.device import EmulatedDevice
 from sf_quantum.service.domain.jobs import Identity, Lease, Submission
 from sf_quantum.service.http.auth import Unauthorized
+from sf_quantum.service.page import activity, routes
 from sf_quantum.service.scheduling.pending import PendingJobs
 from sf_quantum.service.store.accounting import Filter, Page, usage
 from sf_quantum.service.store.operation import (

@@ -14,7 +14,7 @@ import pytest
 from dimod import BinaryQuadraticModel, ExactSolver
 
 from sf_quantum.files import JSON
-from sf_quantum.qpu.jobs import Result, Task
+from sf_quantum.protocol.tasks import Result, Task
 from sf_quantum.service.device import quality_problem
 from sf_quantum.service.device.emulator.computation import Computation
 from sf_quantum.service.device.emulator.device import EmulatedDevice, Faults

@@ -17,7 +17,7 @@ import pytest
 from dimod import BinaryQuadraticModel, SampleSet
 
 from sf_quantum.files import JSON
-from sf_quantum.qpu.jobs import Result
+from sf_quantum.protocol.tasks import Result
 from sf_quantum.samplers.problem import FieldError
 from sf_quantum.service.device.emulator.computation import Computation
 from sf_quantum.service.device.emulator.device import EmulatedDevice

@@ -19,9 +19,9 @@ from starlette.types import Message, Scope
 
 from sf_quantum.files import JSON
 from sf_quantum.samplers.problem import FieldError
-from sf_quantum.service.api import large_bodies
 from sf_quantum.service.app import build
 from sf_quantum.service.device.emulator.device import EmulatedDevice
+from sf_quantum.service.dialects import large_bodies
 from sf_quantum.service.domain.jobs import (
     Identity,
     Job,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sf_quantum.qpu.jobs import Topology
+from sf_quantum.protocol.descriptions import Topology
 from sf_quantum.service.device.emulator.device import EmulatedDevice
 from sf_quantum.service.device.emulator.topology import (
     TOPOLOGIES,

@@ -14,7 +14,6 @@ import pytest
 
 from sf_quantum import backoff
 from sf_quantum.backoff import Backoff
-from sf_quantum.service.api.page.activity import Activity
 from sf_quantum.service.device.emulator.device import EmulatedDevice
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import (
@@ -32,6 +31,7 @@ from sf_quantum.service.domain.settings import (
     ServiceSettings,
     UserLimits,
 )
+from sf_quantum.service.page.activity import Activity
 from sf_quantum.service.queue.job_queue import JobQueue
 from tests.service import example_bqm, running_queue
 from tests.waiting import SECONDS

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from sf_quantum.cli import main, slurm, slurm_state
+from sf_quantum.cli import main
+from sf_quantum.cli.qpu import slurm, slurm_state
 from sf_quantum.files import JSON
 from sf_quantum.service.domain.jobs import Identity
 from sf_quantum.service.http.auth import FixedIdentity

@@ -37,7 +37,7 @@ from sf_quantum.connectors.slurm.services import SlurmService, holder_options
 from sf_quantum.connectors.slurm.transport.controller import Commands
 from sf_quantum.connectors.slurm.transport.login import LoginNode
 from sf_quantum.files import JSON
-from sf_quantum.qpu import account
+from sf_quantum.qpu.leasing import account
 from sf_quantum.service.device.emulator.device import EmulatedDevice
 from tests.service import RunningService, example_bqm, running_service
 from tests.waiting import SECONDS

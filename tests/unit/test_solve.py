@@ -22,8 +22,8 @@ from sf_quantum import backoff, samplers
 from sf_quantum.backoff import Backoff
 from sf_quantum.cli import main
 from sf_quantum.files import JSON
-from sf_quantum.qpu import service_client, sfq
-from sf_quantum.qpu.sfq import SfqQpu
+from sf_quantum.qpu.sfq import service_client, service_qpu
+from sf_quantum.qpu.sfq.service_qpu import SfqQpu
 from sf_quantum.samplers.exact import ENUMERATED
 from sf_quantum.samplers.neal import NealSampler
 from sf_quantum.samplers.problem import serialized
@@ -51,7 +51,7 @@ def classical(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backoff, "REQUEST", Backoff(0.01, 3.0))
     monkeypatch.setattr(service_client, "RETRY_SECONDS", 0.03)
     # however long a small job takes on a busy machine, no line says so
-    monkeypatch.setattr(sfq, "_SUBMISSIONS", "/v1/jobs?wait=30")
+    monkeypatch.setattr(service_qpu, "_SUBMISSIONS", "/v1/jobs?wait=30")
     for key in ("QRMI_JOB_QPU_RESOURCES", "QRMI_JOB_QPU_TYPES"):
         monkeypatch.delenv(key, raising=False)
 
@@ -483,8 +483,8 @@ def test_who_waits_is_told_once_for_how_long(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(sfq, "_SUBMISSIONS", "/v1/jobs")
-    monkeypatch.setattr(sfq, "SOON_SECONDS", 0.0)
+    monkeypatch.setattr(service_qpu, "_SUBMISSIONS", "/v1/jobs")
+    monkeypatch.setattr(service_qpu, "SOON_SECONDS", 0.0)
     qaoa = ["--sampler", "qaoa", "--set", "depth=1", "--reads", "2"]
     device = EmulatedDevice(technology="superconducting", qubits=20, time_scale=0)
     for gates, options in ((False, []), (True, qaoa)):
@@ -498,7 +498,7 @@ def test_who_waits_is_told_once_for_how_long(
         (line,) = capsys.readouterr().err.splitlines()
         assert line.startswith("sfq solve: ")
         assert "it is expected to run for " in line
-    assert not logging.getLogger(sfq.__name__).handlers
+    assert not logging.getLogger(service_qpu.__name__).handlers
 
 
 @pytest.mark.parametrize("name", ["exact", "neal", "qaoa"])
@@ -561,7 +561,7 @@ def test_sigterm_disposition_is_restored(
 
 def test_on_a_qpu_neither_dimod_nor_a_web_library_is_imported() -> None:
     code = (
-        "import sys, sf_quantum.cli.solve, sf_quantum.qpu.sfq;"
+        "import sys, sf_quantum.cli.tools.solve, sf_quantum.qpu.sfq.service_qpu;"
         "print([name for name in ('dimod', 'numpy', 'requests', 'aiohttp', 'fastapi')"
         " if name in sys.modules])"
     )

@@ -17,7 +17,7 @@ import pytest
 from qiskit import QuantumCircuit
 from qiskit.circuit.library import UnitaryGate
 
-from sf_quantum.service.device.emulator.batches import batch
+from sf_quantum.service.device.emulator.circuits.batches import batch
 from tests.circuits import Matrix, controlled, power, probabilities
 
 PI = math.pi

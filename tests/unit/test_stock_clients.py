@@ -19,7 +19,7 @@ from sf_quantum import qpu
 from sf_quantum.cli import main
 from sf_quantum.qpu import QpuStatus
 from sf_quantum.qpu.sdks import stock_clients
-from sf_quantum.qpu.sfq import SfqQpu
+from sf_quantum.qpu.sfq.service_qpu import SfqQpu
 from sf_quantum.service.device.emulator.device import EmulatedDevice
 from tests.service import RunningService, running_service
 from tests.waiting import SECONDS, until

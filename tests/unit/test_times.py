@@ -9,7 +9,7 @@ from datetime import datetime, timedelta, timezone
 import pytest
 
 from sf_quantum.cli import parser_for
-from sf_quantum.cli.service import format_time, future_time, past_time
+from sf_quantum.cli.qpu.service import format_time, future_time, past_time
 
 ZONES = ("UTC", "Europe/Rome", "Asia/Kolkata", "America/New_York", "Pacific/Auckland")
 

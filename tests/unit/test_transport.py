@@ -14,13 +14,13 @@ from sf_quantum.errors import InputError
 from sf_quantum.net import transport
 from sf_quantum.net.transport import (
     MOST_RETRY_SECONDS,
-    RESULT_BYTES,
     Client,
     KeptClient,
     Response,
     Unreachable,
     Unsendable,
 )
+from sf_quantum.protocol.bounds import RESULT_BYTES
 from tests.waiting import until
 
 OK = b"HTTP/1.1 200 OK\r\n"

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from sf_quantum.cli import jobs, main
+from sf_quantum.cli import main
+from sf_quantum.cli.qpu import jobs
 from sf_quantum.files import JSON
 from sf_quantum.planning.traces import qpu
 from sf_quantum.service.device.emulator.device import EmulatedDevice

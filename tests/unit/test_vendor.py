@@ -18,8 +18,8 @@ from sf_quantum.backoff import Backoff
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
 from sf_quantum.net import transport
-from sf_quantum.qpu import AuthenticationError, NoLease, Qpu, jobs, running
-from sf_quantum.qpu.jobs import (
+from sf_quantum.protocol import tasks
+from sf_quantum.protocol.tasks import (
     OVER,
     LeaseLost,
     NotAccepted,
@@ -28,6 +28,7 @@ from sf_quantum.qpu.jobs import (
     Task,
     UnknownJob,
 )
+from sf_quantum.qpu import AuthenticationError, NoLease, Qpu, running
 from sf_quantum.samplers.neal import SWEEPS
 from sf_quantum.samplers.problem import document
 from sf_quantum.testing.qpus import JobContract, QpuContract, problem
@@ -435,7 +436,7 @@ def test_news_that_do_not_arrive(job: Qpu, vendor: Vendor, kind: str) -> None:
 def test_a_result_that_is_too_large(
     driver: Qpu, lease: str, vendor: Vendor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(jobs, "RESULT_BYTES", 2**20)
+    monkeypatch.setattr(tasks, "RESULT_BYTES", 2**20)
     job = under(driver, lease)
     number = job.submit(TASK)
     over(job, number)

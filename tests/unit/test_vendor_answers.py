@@ -17,17 +17,9 @@ from hypothesis import strategies as st
 
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON, mapping
+from sf_quantum.protocol.descriptions import Description, Timing, Topology
+from sf_quantum.protocol.tasks import Outcome, Progress, Result, State, Task
 from sf_quantum.qpu import QpuStatus
-from sf_quantum.qpu.jobs import (
-    Description,
-    Outcome,
-    Progress,
-    Result,
-    State,
-    Task,
-    Timing,
-    Topology,
-)
 from sf_quantum.service.device import evidence, vendor_answers, vendor_jobs
 from sf_quantum.service.device.foreign import TooLarge, plain
 from sf_quantum.service.device.vendor_answers import Passed, VendorAnswers

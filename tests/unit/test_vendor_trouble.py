@@ -13,7 +13,7 @@ import pytest
 from sf_quantum import backoff
 from sf_quantum.backoff import Backoff
 from sf_quantum.files import JSON
-from sf_quantum.qpu.jobs import OVER
+from sf_quantum.protocol.tasks import OVER
 from sf_quantum.service.device.qpu import QpuDevice, QpuSettings
 from sf_quantum.service.domain.settings import ServiceSettings
 from tests.service import RunningService, example_bqm, running_service
@@ -219,7 +219,7 @@ def test_a_result_that_cannot_be_read_is_told(
     kind: str,
     more: dict[str, JSON],
 ) -> None:
-    monkeypatch.setattr("sf_quantum.qpu.jobs.RESULT_BYTES", 2**20)
+    monkeypatch.setattr("sf_quantum.protocol.tasks.RESULT_BYTES", 2**20)
     with run() as service:
         lease = service.acquire()
         vendor.fault(kind, "/jobs/1/spins", times=10_000, **more)  # type: ignore[arg-type]

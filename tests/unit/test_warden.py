@@ -16,13 +16,13 @@ from starlette.requests import HTTPConnection
 
 from sf_quantum.files import JSON
 from sf_quantum.net.transport import Response
-from sf_quantum.qpu.jobs import Result
+from sf_quantum.protocol.tasks import Result
 from sf_quantum.samplers.problem import FieldError
-from sf_quantum.service.api.warden import routes
-from sf_quantum.service.device.emulator import sequence
+from sf_quantum.service.device.emulator.atoms import sequence
 from sf_quantum.service.device.emulator.computation import Computation
 from sf_quantum.service.device.emulator.device import EmulatedDevice
 from sf_quantum.service.device.emulator.runners import ProblemRunner, Runner, installed
+from sf_quantum.service.dialects.warden import routes
 from sf_quantum.service.domain.jobs import Identity, Job, Kind, Size
 from sf_quantum.service.domain.settings import (
     ClassLimits,

@@ -16,10 +16,10 @@ from qiskit.primitives import BackendEstimatorV2
 from qiskit.quantum_info import Operator, SparsePauliOp, Statevector
 
 from sf_quantum.errors import InputError
-from sf_quantum.qpu.jobs import Description
+from sf_quantum.protocol.descriptions import Description
 from sf_quantum.qpu.passes import Passes, whole
 from sf_quantum.qpu.passes.zne import Zne
-from sf_quantum.qpu.sfq import SfqQpu
+from sf_quantum.qpu.sfq.service_qpu import SfqQpu
 from sf_quantum.service.device.emulator.device import EmulatedDevice
 from tests.service import running_service
 

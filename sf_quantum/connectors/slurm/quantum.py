@@ -34,9 +34,10 @@ from sf_quantum.connectors.slurm.services import SlurmService
 from sf_quantum.connectors.tracebacks import traceback_filter
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON, listing, mapping, parse_json
-from sf_quantum.qpu import RESOURCES, account, qrmi_config
-from sf_quantum.qpu.account import CommandRun, LeaseUsage
-from sf_quantum.qpu.leases import TROUBLE_SECONDS
+from sf_quantum.qpu import RESOURCES, qrmi_config
+from sf_quantum.qpu.leasing import account
+from sf_quantum.qpu.leasing.account import CommandRun, LeaseUsage
+from sf_quantum.qpu.leasing.held_leases import TROUBLE_SECONDS
 
 # added to a job's waiting time, so that the login node can answer even if that is 0
 ASK_SECONDS = 10.0

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import ClassVar, TypeAlias
 
 from sf_quantum.errors import InputError
-from sf_quantum.qpu.jobs import Description
+from sf_quantum.protocol.descriptions import Description
 from sf_quantum.samplers import Registry
 
 #: how often each bit string was read; after a pass, not necessarily whole numbers, and

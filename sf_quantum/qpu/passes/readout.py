@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sf_quantum.errors import InputError
-from sf_quantum.qpu.jobs import Description, number
+from sf_quantum.protocol.descriptions import Description
+from sf_quantum.protocol.values import number
 from sf_quantum.qpu.passes import Counts, Pass
 
 #: different bit strings; the matrix has the square of their number

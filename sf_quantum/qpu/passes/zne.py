@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from sf_quantum.errors import InputError
-from sf_quantum.qpu.jobs import Description
+from sf_quantum.protocol.descriptions import Description
 from sf_quantum.qpu.native_circuits import NativeCircuit, read
 from sf_quantum.qpu.passes import Counts, Pass
 from sf_quantum.samplers.problem import FieldError

@@ -36,8 +36,10 @@ from perceval.utils.noise_model import noise_to_perf_dict, perf_dict_to_noise
 
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON, mapping
+from sf_quantum.protocol.descriptions import Description
+from sf_quantum.protocol.tasks import Outcome, Task
+from sf_quantum.protocol.values import number
 from sf_quantum.qpu import running
-from sf_quantum.qpu.jobs import Description, Outcome, Task, number
 from sf_quantum.qpu.running import JobSide, not_taken
 from sf_quantum.threads import in_thread
 

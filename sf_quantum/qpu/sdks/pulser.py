@@ -28,7 +28,7 @@ from pulser.exceptions.base import PulserError
 from pulser.json.abstract_repr.deserializer import deserialize_device
 
 from sf_quantum.errors import InputError
-from sf_quantum.qpu.jobs import Outcome, Task
+from sf_quantum.protocol.tasks import Outcome, Task
 from sf_quantum.qpu.running import JobSide, not_taken
 from sf_quantum.text import described
 from sf_quantum.threads import in_thread

@@ -41,14 +41,10 @@ from qiskit.transpiler import Target
 
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
+from sf_quantum.protocol.descriptions import Description
+from sf_quantum.protocol.tasks import JobParameters, Outcome, Task
+from sf_quantum.protocol.values import counters
 from sf_quantum.qpu import running
-from sf_quantum.qpu.jobs import (
-    Description,
-    JobParameters,
-    Outcome,
-    Task,
-    counters,
-)
 from sf_quantum.qpu.passes import Combine, Passes, whole
 from sf_quantum.qpu.running import JobSide, not_taken
 from sf_quantum.samplers import unknown

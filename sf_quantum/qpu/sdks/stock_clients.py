@@ -25,8 +25,8 @@ from typing import ClassVar, TypeAlias
 from sf_quantum.errors import QuantumError
 from sf_quantum.net import munge
 from sf_quantum.qpu import RESOURCES, TOKEN, TYPES, QpuStatus, listed
-from sf_quantum.qpu.service_client import ServiceClient
-from sf_quantum.qpu.sfq import SfqQpu
+from sf_quantum.qpu.sfq.service_client import ServiceClient
+from sf_quantum.qpu.sfq.service_qpu import SfqQpu
 
 # of socketserver
 Request: TypeAlias = socket.socket | tuple[bytes, socket.socket]

@@ -30,13 +30,16 @@ from dimod.core.sampler import Sampler
 from sf_quantum import qpu
 from sf_quantum.errors import InputError, QuantumError
 from sf_quantum.files import JSON, listing, mapping
-from sf_quantum.qpu.jobs import JobParameters
+from sf_quantum.protocol.tasks import JobParameters
 from sf_quantum.samplers import problem
 from sf_quantum.samplers.neal import SEEDS, SWEEPS, NealSampler
 from sf_quantum.service.device import merging, messages, verification
-from sf_quantum.service.device.emulator import aer, annealing, optics, pulses
+from sf_quantum.service.device.emulator import annealing
+from sf_quantum.service.device.emulator.atoms import pulses
+from sf_quantum.service.device.emulator.circuits import aer
 from sf_quantum.service.device.emulator.computation import NOISE
 from sf_quantum.service.device.emulator.noise import Noise
+from sf_quantum.service.device.emulator.photons import optics
 from sf_quantum.service.device.limits import ComputeLimits
 from sf_quantum.service.device.messages import Message
 from sf_quantum.service.domain.jobs import Kind

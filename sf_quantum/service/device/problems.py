@@ -6,8 +6,8 @@ import json
 from collections.abc import Iterator, Mapping
 
 from sf_quantum.files import JSON, mapping
-from sf_quantum.qpu import solver_parameters
-from sf_quantum.qpu.jobs import Description
+from sf_quantum.protocol import solver_parameters
+from sf_quantum.protocol.descriptions import Description
 from sf_quantum.samplers import problem
 from sf_quantum.samplers.problem import FieldError
 from sf_quantum.service.domain.jobs import Size

@@ -21,7 +21,7 @@ from multiprocessing import Pipe
 
 from sf_quantum.errors import InputError, QuantumError
 from sf_quantum.files import JSON, mapping
-from sf_quantum.qpu.jobs import Result
+from sf_quantum.protocol.tasks import Result
 from sf_quantum.service.device import messages
 from sf_quantum.service.device.limits import ComputeLimits
 from sf_quantum.service.device.messages import Message

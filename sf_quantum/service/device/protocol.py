@@ -19,15 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from sf_quantum.files import JSON, mapping
-from sf_quantum.qpu.jobs import (
-    Description,
-    JobParameters,
-    Kind,
-    Outcome,
-    Progress,
-    Task,
-    Topology,
-)
+from sf_quantum.protocol.descriptions import Description, Topology
+from sf_quantum.protocol.tasks import JobParameters, Kind, Outcome, Progress, Task
 from sf_quantum.samplers.problem import FieldError
 from sf_quantum.service.device import problems
 from sf_quantum.service.device.limits import ComputeLimits

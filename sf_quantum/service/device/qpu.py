@@ -31,15 +31,8 @@ from sf_quantum import qpu as clients
 from sf_quantum.backoff import Backoff
 from sf_quantum.errors import InputError, QpuError, QuantumError
 from sf_quantum.files import JSON, mapping
-from sf_quantum.qpu import (
-    AuthenticationError,
-    NoLease,
-    Qpu,
-    QpuStatus,
-    selection,
-)
-from sf_quantum.qpu.jobs import (
-    Description,
+from sf_quantum.protocol.descriptions import Description
+from sf_quantum.protocol.tasks import (
     JobParameters,
     Kind,
     LeaseLost,
@@ -50,10 +43,17 @@ from sf_quantum.qpu.jobs import (
     UnknownJob,
     WrongAnswer,
 )
+from sf_quantum.qpu import (
+    AuthenticationError,
+    NoLease,
+    Qpu,
+    QpuStatus,
+    selection,
+)
 from sf_quantum.samplers.problem import FieldError
 from sf_quantum.service.device import problems, processes, vendor_answers
 from sf_quantum.service.device.circuits import texts as circuit_texts
-from sf_quantum.service.device.emulator import photonic
+from sf_quantum.service.device.emulator.photons import photonic
 from sf_quantum.service.device.protocol import Cost, Device, DeviceStatus, Recovery
 from sf_quantum.service.device.sampling import Samplings
 from sf_quantum.service.device.vendor_answers import (

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field, replace
 
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON, mapping
-from sf_quantum.qpu.jobs import Outcome, Progress, Task, UnknownJob, number
+from sf_quantum.protocol.tasks import Outcome, Progress, Task, UnknownJob
+from sf_quantum.protocol.values import number
 from sf_quantum.service.device import processes
 from sf_quantum.service.device.limits import ComputeLimits
 from sf_quantum.threads import in_thread

@@ -19,21 +19,18 @@ from typing import get_args
 
 from sf_quantum.errors import InputError, QpuError, QuantumError
 from sf_quantum.files import JSON, mapping
-from sf_quantum.qpu import QpuStatus
-from sf_quantum.qpu.jobs import (
-    Description,
+from sf_quantum.protocol.descriptions import Description, Timing, Topology
+from sf_quantum.protocol.tasks import (
     Kind,
     Outcome,
     Progress,
     Result,
     State,
     Task,
-    Timing,
-    Topology,
     WrongAnswer,
-    count,
-    number,
 )
+from sf_quantum.protocol.values import count, number
+from sf_quantum.qpu import QpuStatus
 from sf_quantum.service.device import processes
 from sf_quantum.service.device.evidence import Evidence
 from sf_quantum.service.device.foreign import TooLarge, plain

@@ -22,8 +22,8 @@ from sf_quantum import backoff, qpu
 from sf_quantum.errors import InputError, QpuError, QuantumError
 from sf_quantum.files import JSON, listing, mapping, parse_json, replacing
 from sf_quantum.net.transport import Unsendable
+from sf_quantum.protocol.tasks import LeaseLost
 from sf_quantum.qpu import AuthenticationError, Qpu
-from sf_quantum.qpu.jobs import LeaseLost
 from sf_quantum.text import described
 
 logger = logging.getLogger(__name__)

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from sf_quantum.files import JSON, listing, mapping
-from sf_quantum.qpu import solver_parameters
-from sf_quantum.qpu.jobs import Kind, count
+from sf_quantum.protocol import solver_parameters
+from sf_quantum.protocol.tasks import Kind
+from sf_quantum.protocol.values import count
 from sf_quantum.service.device.foreign import TooLarge, plain
 from sf_quantum.service.domain.photonic import PhotonicExperiment
 

@@ -13,8 +13,8 @@ from functools import cached_property, lru_cache
 from typing import Literal, Self, TypeAlias
 
 from sf_quantum.files import JSON
-from sf_quantum.qpu.jobs import Kind as Kind
-from sf_quantum.qpu.jobs import State as State
+from sf_quantum.protocol.tasks import Kind as Kind
+from sf_quantum.protocol.tasks import State as State
 
 # the classes that users may request
 UserClass: TypeAlias = Literal["production", "test", "development"]

@@ -61,7 +61,7 @@ _AGAIN = (
 class Slice:
     """A slice of a job that is over.
 
-    :param text: its result, as of :class:`~sf_quantum.qpu.jobs.Result`
+    :param text: its result, as of :class:`~sf_quantum.protocol.tasks.Result`
     :param info: its shots, times and calibration, for the job's ``info``
     """
 

@@ -9,7 +9,7 @@ from typing import ClassVar
 from pydantic import TypeAdapter
 
 from sf_quantum.files import JSON
-from sf_quantum.qpu.jobs import JobParameters, Result
+from sf_quantum.protocol.tasks import JobParameters, Result
 from sf_quantum.service.device.emulator.noise import Noise
 from sf_quantum.service.device.limits import ComputeLimits, evolution_of, updates_of
 from sf_quantum.service.device.processes import ask

@@ -27,30 +27,29 @@ from pydantic import (
 
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON, KeyPath
-from sf_quantum.qpu.jobs import (
-    Description,
+from sf_quantum.protocol.descriptions import Description, Timing, Topology
+from sf_quantum.protocol.tasks import (
     JobParameters,
     Outcome,
     Progress,
     Result,
     State,
     Task,
-    Timing,
-    Topology,
     UnknownJob,
 )
 from sf_quantum.samplers import unknown
 from sf_quantum.samplers.neal import SEEDS
 from sf_quantum.samplers.problem import FieldError
 from sf_quantum.service.device.circuits import texts
-from sf_quantum.service.device.emulator import photonic, sequence
-from sf_quantum.service.device.emulator.circuit import (
+from sf_quantum.service.device.emulator.atoms import sequence
+from sf_quantum.service.device.emulator.circuits.circuit import (
     Architecture,
     CircuitSimulator,
 )
 from sf_quantum.service.device.emulator.computation import Computation, compute_seconds
 from sf_quantum.service.device.emulator.noise import Noise
-from sf_quantum.service.device.emulator.photonic import PhotonicSimulator
+from sf_quantum.service.device.emulator.photons import photonic
+from sf_quantum.service.device.emulator.photons.photonic import PhotonicSimulator
 from sf_quantum.service.device.emulator.runners import Runner, installed
 from sf_quantum.service.device.emulator.technologies import (
     TECHNOLOGIES,

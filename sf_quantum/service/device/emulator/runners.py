@@ -6,12 +6,12 @@ from collections.abc import Callable
 from typing import ClassVar, Protocol
 
 from sf_quantum.files import JSON
-from sf_quantum.qpu.jobs import Result
+from sf_quantum.protocol.tasks import Result
 from sf_quantum.service.device import problems
-from sf_quantum.service.device.emulator.circuit import CircuitSimulator
+from sf_quantum.service.device.emulator.atoms.sequence import SequenceSimulator
+from sf_quantum.service.device.emulator.circuits.circuit import CircuitSimulator
 from sf_quantum.service.device.emulator.computation import Computation, SeparateRunner
-from sf_quantum.service.device.emulator.photonic import PhotonicSimulator
-from sf_quantum.service.device.emulator.sequence import SequenceSimulator
+from sf_quantum.service.device.emulator.photons.photonic import PhotonicSimulator
 from sf_quantum.service.device.problems import problem_size as problem_size
 from sf_quantum.service.domain.jobs import Kind, Size
 

@@ -6,7 +6,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from sf_quantum.qpu.jobs import JobParameters, Timing
+from sf_quantum.protocol.descriptions import Timing
+from sf_quantum.protocol.tasks import JobParameters
 from sf_quantum.samplers.neal import SWEEPS
 
 HOUR = 3600.0

@@ -18,7 +18,7 @@ from heapq import heappop, heappush
 from itertools import count, product
 from math import ceil
 
-from sf_quantum.qpu.jobs import Topology
+from sf_quantum.protocol.descriptions import Topology
 
 # offsets of the twelve qubits of a Pegasus tile, vertical and horizontal
 _SHIFTS = (2, 2, 2, 2, 10, 10, 10, 10, 6, 6, 6, 6)

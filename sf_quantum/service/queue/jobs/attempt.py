@@ -20,14 +20,8 @@ from typing import Self
 
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
-from sf_quantum.qpu.jobs import (
-    JobParameters,
-    Outcome,
-    Progress,
-    Result,
-    Task,
-    count,
-)
+from sf_quantum.protocol.tasks import JobParameters, Outcome, Progress, Result, Task
+from sf_quantum.protocol.values import count
 from sf_quantum.samplers.neal import SEEDS
 from sf_quantum.samplers.problem import FieldError
 from sf_quantum.service.device.merging import merged

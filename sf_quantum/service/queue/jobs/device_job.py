@@ -25,8 +25,15 @@ from typing import TypeVar
 
 from sf_quantum import backoff
 from sf_quantum.errors import InputError, QpuError
+from sf_quantum.protocol.tasks import (
+    OVER,
+    NotAccepted,
+    Outcome,
+    Progress,
+    Task,
+    UnknownJob,
+)
 from sf_quantum.qpu import AuthenticationError
-from sf_quantum.qpu.jobs import OVER, NotAccepted, Outcome, Progress, Task, UnknownJob
 from sf_quantum.service.device.protocol import Device
 from sf_quantum.service.domain.jobs import Job, Recovery
 from sf_quantum.service.domain.reasons import MAY_RUN_ON, NOT_FOUND_AGAIN, VANISHED

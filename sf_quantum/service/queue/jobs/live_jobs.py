@@ -60,7 +60,8 @@ from itertools import islice
 from typing import TypeAlias, TypeVar
 
 from sf_quantum.files import JSON
-from sf_quantum.qpu.jobs import Description, Result
+from sf_quantum.protocol.descriptions import Description
+from sf_quantum.protocol.tasks import Result
 from sf_quantum.service.device.protocol import Cost, Device
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import (

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 
 from sf_quantum.files import listing, mapping
-from sf_quantum.qpu.jobs import count
+from sf_quantum.protocol.values import count
 from sf_quantum.service.store.store import Store
 
 _START = re.compile(r'\s*\{\s*"counters?"\s*:\s*(\[?)\s*')

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 
 from sf_quantum import backoff
 from sf_quantum.errors import InputError, QpuError
-from sf_quantum.qpu.jobs import OVER, Task, UnknownJob
+from sf_quantum.protocol.tasks import OVER, Task, UnknownJob
 from sf_quantum.service.device.protocol import Device
 from sf_quantum.service.domain.jobs import Recovery
 from sf_quantum.service.store import given_up

@@ -1,0 +1,180 @@
+"""``sfq jobs``: list, show, cancel and follow the jobs of a QPU service."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from collections.abc import Iterator
+from urllib.parse import quote, urlencode
+
+from sf_quantum.cli.arguments import positive
+from sf_quantum.cli.qpu import service
+from sf_quantum.errors import InputError
+from sf_quantum.files import JSON
+from sf_quantum.net.transport import Response
+from sf_quantum.qpu.sfq.service_client import REQUEST_SECONDS, ServiceClient
+from sf_quantum.text import escaped
+
+_JOBS = "/v1/jobs"
+# of one answer of the service
+LONGEST_WAIT_SECONDS = 10.0
+PAGE = 1000
+_COLUMNS = {
+    "job": "id",
+    "user": "user",
+    "class": "class",
+    "kind": "kind",
+    "state": "state",
+    "position": "position",
+    "start in s": "eta_seconds",
+    "QPU s": "qpu_seconds",
+    "submitted": "submitted",
+    "note": "note",
+}
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add a subcommand for each action."""
+    parser.epilog = "Users see and cancel their own jobs, admins those of all users."
+    actions = parser.add_subparsers(dest="act", required=True, metavar="ACT")
+    listing = service.add_action(actions, "list", "list the latest jobs", _list)
+    number = listing.add_mutually_exclusive_group()
+    number.add_argument(
+        "--limit",
+        type=positive,
+        default=100,
+        metavar="N",
+        help="how many at most (default: %(default)s)",
+    )
+    number.add_argument(
+        "--all",
+        dest="limit",
+        action="store_const",
+        const=math.inf,
+        help="all that the service has",
+    )
+    listing.add_argument(
+        "--live", action="store_true", help="only pending and running jobs"
+    )
+    given = f"as listed, or the first characters of one of the latest {PAGE}"
+    for name, help_, action in (
+        ("show", "show all that the service tells about a job", _show),
+        ("cancel", "cancel jobs, and wait until they have left the device", _cancel),
+        ("follow", "print a job whenever its state or position changes", _follow),
+    ):
+        added = service.add_action(actions, name, help_, action)
+        many = "+" if name == "cancel" else None
+        added.add_argument("ids", nargs=many, metavar="ID", help=given)
+        if name == "follow":
+            added.epilog = "Exit status: 0 if the job completed, else 1."
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the action."""
+    return int(args.action(service.client(args), args))
+
+
+def _list(client: ServiceClient, args: argparse.Namespace) -> int:
+    listed = [*pages(client, args.limit, live=args.live)]
+    jobs = [job for page in reversed(listed) for job in page]
+    service.print_table(_COLUMNS, jobs, "no jobs", args)
+    return 0
+
+
+def pages(
+    client: ServiceClient, most: float = math.inf, *, live: bool = False
+) -> Iterator[list[dict[str, JSON]]]:
+    """Yield the latest jobs page by page, each oldest first."""
+    query: dict[str, JSON] = {"live": "true"} if live else {}
+    last = set[str]()
+    while most > 0:
+        query["limit"] = limit = int(min(PAGE, most))
+        path = f"{_JOBS}?{urlencode(query)}"
+        page = service.objects(service.request(client, "GET", path))
+        ids = {str(job["id"]) for job in page}
+        # a service that ignores the page would be asked for ever
+        if ids & last:
+            return
+        last = ids
+        yield page
+        if len(page) < limit:
+            return
+        query["before"] = page[0]["id"]
+        most -= limit
+
+
+def _show(client: ServiceClient, args: argparse.Namespace) -> int:
+    job = _job(client, "GET", args.ids)
+    service.print_fields(job, args)
+    return 0
+
+
+def _cancel(client: ServiceClient, args: argparse.Namespace) -> int:
+    jobs = [_job(client, "DELETE", id_) for id_ in args.ids]
+    service.print_table(_COLUMNS, jobs, "no jobs", args)
+    # a job may have ended before
+    return 0 if all(job["state"] == "Cancelled" for job in jobs) else 1
+
+
+def _follow(client: ServiceClient, args: argparse.Namespace) -> int:
+    for job in _changes(client, args.ids):
+        print(json.dumps(job) if args.json else _line(job), flush=True)
+    return 0 if job["state"] == "Completed" else 1
+
+
+def _changes(client: ServiceClient, id_: str) -> Iterator[dict[str, JSON]]:
+    """Yield a job whenever something about it has changed, until it is over."""
+    seen: tuple[JSON, ...] = ()
+    wait = 0.0
+    while True:
+        job = _job(client, "GET", id_, wait)
+        now = job["state"], job["attempt"], job["position"], job["note"]
+        if now != seen:
+            yield job
+        if _over(job):
+            return
+        # the service answers earlier once the job is over
+        seen, wait = now, LONGEST_WAIT_SECONDS if job["state"] == "Running" else 1.0
+
+
+def _line(job: dict[str, JSON]) -> str:
+    parts = [str(job["state"])]
+    if job["state"] == "Queued":
+        start = ""
+        if job["eta_seconds"] is not None:
+            start = f", starts in {service.format_seconds(job['eta_seconds'])} s"
+        parts.append(f"position {job['position']}{start}")
+    if job["note"]:
+        parts.append(escaped(str(job["note"])))
+    return ": ".join(parts)
+
+
+def _over(job: dict[str, JSON]) -> bool:
+    return job["ended"] is not None
+
+
+def _job(
+    client: ServiceClient, method: str, id_: str, wait: float = 0.0
+) -> dict[str, JSON]:
+    """Request one job by its id or its first characters."""
+    query = f"?wait={wait:g}" if method == "GET" else ""
+    timeout = REQUEST_SECONDS + wait
+
+    def send(whole: str) -> Response:
+        path = f"{_JOBS}/{quote(whole, safe='')}{query}"
+        return client.send(method, path, timeout_seconds=timeout, expected=(404,))
+
+    if not id_:  # as of an empty variable, with which every id begins
+        raise InputError("ID: is empty (sfq jobs list)")
+    response = send(id_)
+    if response.status == 404:
+        latest = service.objects(
+            service.request(client, "GET", f"{_JOBS}?limit={PAGE}")
+        )
+        found = [i for i in (str(job["id"]) for job in latest) if i.startswith(id_)]
+        if len(found) != 1:
+            what = f"{len(found)} jobs begin so" if found else "no such job"
+            raise InputError(f"{id_}: {what} (sfq jobs list)")
+        response = send(found[0])
+    return response.json()

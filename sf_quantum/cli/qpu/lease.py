@@ -1,0 +1,468 @@
+"""``sfq lease -- CMD``: run a command under a lease of each QPU it needs."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import math
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from types import FrameType
+from typing import TypeAlias
+
+from sf_quantum import qpu
+from sf_quantum.cli.arguments import checked, positive, seconds
+from sf_quantum.cli.qpu.service import add_selection, selection
+from sf_quantum.errors import InputError, QpuError
+from sf_quantum.files import JSON
+from sf_quantum.malleability import give_back, malleable
+from sf_quantum.qpu import RESOURCES, AuthenticationError, NoLease, Qpu, listed, opening
+from sf_quantum.qpu.leasing import account
+from sf_quantum.qpu.leasing.account import CommandRun, LeaseUsage
+from sf_quantum.qpu.leasing.held_leases import (
+    LeaseProblem,
+    LeaseSet,
+    QpuLoss,
+    QpuWatch,
+    WaitCancelled,
+    watching,
+)
+from sf_quantum.qpu.sdks import stock_clients
+from sf_quantum.qpu.sfq.service_qpu import SfqQpu
+from sf_quantum.text import one_line
+from sf_quantum.threads import in_thread
+
+CLASSES = ("production", "test", "development")
+PATTERNS = ("qc-heavy", "cc-heavy", "balanced")
+# between SIGTERM at the time limit and SIGKILL, as Slurm's KillWait
+GRACE_SECONDS = 30.0
+# a terminal sends these to the command as well
+FROM_TERMINAL = (signal.SIGINT, signal.SIGQUIT)
+ENDING = (signal.SIGTERM, signal.SIGHUP, *FROM_TERMINAL)
+FORWARDED = (*ENDING, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT)
+PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
+#: requests the usage of the leases
+Usage: TypeAlias = Callable[[], list[LeaseUsage]]
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = (
+        "CMD finds its QPUs in environment variables, those of QRMI's SPANK plugin. "
+        "Exit status: CMD's, 128+n if signal n ended it; 75 if no lease was granted in "
+        "time, or with --elsewhere a QPU is offline; 2 for bad input, or if a QPU "
+        "refuses its user, also while CMD runs, which is then terminated."
+    )
+    add_selection(parser)
+    add = parser.add_argument
+    add("--class", dest="class_", choices=CLASSES, help="class of the leases")
+    add(
+        "--project",
+        metavar="NAME",
+        help="whose share of the QPU is used (default: that of your first project)",
+    )
+    add(
+        "--expected-seconds",
+        type=seconds,
+        metavar="S",
+        help="a hint: seconds on the QPU that CMD will use, without waits",
+    )
+    add("--pattern", choices=PATTERNS, help="a hint: how CMD spends its time")
+    add_bounds(parser)
+    add(
+        "--purpose",
+        metavar="TEXT",
+        help="what the leases are for, in usage reports (default: CMD's name)",
+    )
+    add(
+        "--wait",
+        type=seconds,
+        metavar="S",
+        help="seconds to wait for the leases (default: as long as it takes, but no more "
+        "than two minutes for a QPU that does not answer)",
+    )
+    add(
+        "--elsewhere",
+        action="store_true",
+        help="CMD can also run elsewhere: end with 75 if a QPU goes offline while CMD "
+        "waits for its lease or has no job running there (without it: wait until the "
+        "QPU is back)",
+    )
+    add(
+        "--time-limit",
+        type=seconds,
+        metavar="S",
+        help="seconds after which CMD gets SIGTERM, and SIGKILL half a minute later",
+    )
+    add(
+        "--held",
+        action="store_true",
+        help="acquire no leases: CMD uses the leases in its environment, which the "
+        "batch system acquires and releases",
+    )
+    add(
+        "--clients",
+        action="store_true",
+        help="the clients of SDKs in CMD find the QPU by their own variables: Ocean's an "
+        "annealer, IQM's and QRMI's a superconducting QPU, QRMI's one of neutral atoms "
+        "(of the type sfq)",
+    )
+    add(
+        "--shrink-to",
+        type=positive,
+        metavar="N",
+        help="in a Slurm job: give back all nodes but N before the wait for the leases, "
+        "and get nodes again when CMD has ended; sfq-nodes-JOB/environment.sh then tells "
+        "a shell of its nodes",
+    )
+    add(
+        "--regrow-to",
+        type=positive,
+        metavar="N",
+        help="nodes to have when CMD has ended (default: those of the job's start)",
+    )
+    add(
+        "--patience",
+        type=seconds,
+        metavar="S",
+        help="seconds to wait for these, then go on with those that are free (default: as "
+        "long as it takes)",
+    )
+    add(
+        "--account",
+        metavar="FILE",
+        help="append a line of JSON with CMD's QPU jobs when CMD has ended",
+    )
+    add(
+        "cmd",
+        nargs="+",
+        metavar="CMD",
+        help="the command, after --, with its arguments",
+    )
+
+
+def add_bounds(parser: argparse.ArgumentParser) -> None:
+    """Add the options for what the jobs of a lease may take."""
+    add = parser.add_argument
+    add(
+        "--max-qpu-seconds",
+        type=checked(float, "a number of seconds above 0", lambda s: 0 < s < math.inf),
+        metavar="S",
+        help="a bound: seconds on the QPU that the jobs of a lease may take together",
+    )
+    add("--max-shots", type=positive, metavar="N", help="a bound: shots of each job")
+    add(
+        "--max-qubits",
+        type=positive,
+        metavar="N",
+        help="a bound: qubits, variables, atoms or modes of each job",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the command, and return its exit status."""
+    logging.basicConfig(format="sfq lease: %(message)s", stream=sys.stderr)
+    if args.held:
+        _check_held(args)
+    if args.account is not None:
+        _append(args.account, "")  # fail before a lease is acquired
+    for option in ("regrow_to", "patience"):
+        if args.shrink_to is None and getattr(args, option) is not None:
+            raise InputError(f"--{option.replace('_', '-')}: only with --shrink-to")
+    command = _Command(args.cmd, args.time_limit)
+    with command.signals(), _shrunk(args, command):
+        try:
+            usage = (_run_held if args.held else _run_leased)(args, command)
+        except AuthenticationError as error:
+            refused = CommandRun(error.exit_code, [], refusal=str(error))
+            _write_account(args.account, refused)
+            raise
+        except NoLease as error:
+            waited_out = CommandRun(error.exit_code, [], waited_out=True)
+            _write_account(args.account, waited_out)
+            raise
+        ran = CommandRun(command.status, [], command.waited_seconds, command.refusal)
+        if args.account is not None:
+            _write_account(args.account, replace(ran, leases=usage()))
+    command.report_loss()
+    return command.status
+
+
+@contextmanager
+def _shrunk(args: argparse.Namespace, command: _Command) -> Iterator[None]:
+    """Give nodes of the Slurm job back for the block, if that is asked for."""
+    keep = args.shrink_to
+    job = malleable(os.environ, keep, args.regrow_to, _print) if keep else None
+    if job is not None:
+        give_back(job, keep)
+    try:
+        yield
+    finally:
+        # without a lease as well: the caller may do without the QPU
+        if job is not None and not command.interrupted.is_set():
+            job.grow(args.patience, command.interrupted)
+
+
+def _check_held(args: argparse.Namespace) -> None:
+    for option in (
+        "url qrmi_config token_file munge class_ project wait expected_seconds pattern "
+        "max_qpu_seconds max_shots max_qubits purpose"
+    ).split():
+        if getattr(args, option) is not None:
+            name = option.strip("_").replace("_", "-")
+            raise InputError(f"--{name}: not with --held, which acquires no lease")
+
+
+def _run_held(args: argparse.Namespace, command: _Command) -> Usage:
+    """Run the command under the leases of the environment."""
+    names = account.named(selection(args).names, os.environ)
+    leases = account.leases_of(names, os.environ) if args.elsewhere else []
+    looks = [QpuWatch(qpu_, partial(_jobs, qpu_, token)).look for qpu_, token in leases]
+    with watching(looks, command.leave), _clients(args, os.environ) as own:
+        command.run({**os.environ, **own})
+        command.ascribe_failure(looks)
+    return lambda: account.usage(account.leases_of(names, os.environ), names)
+
+
+def _jobs(client: Qpu, token: str) -> Collection[Mapping[str, JSON]]:
+    return client.jobs(token) or ()
+
+
+def _run_leased(args: argparse.Namespace, command: _Command) -> Usage:
+    """Run the command under leases of its own, which are released when it ends."""
+    options = {"class": args.class_, "project": args.project}
+    qpus = selection(args, **options).qpus(os.environ)
+    opening.check_leasable(qpus, vars(args))
+    with LeaseSet(qpus, partial(_announce_wait, args.wait)) as leases:
+        watched = qpus if args.elsewhere else []
+        watches = [QpuWatch(client, partial(leases.jobs, client)) for client in watched]
+        looks = [leases.refusal, *(watch.look for watch in watches)]
+        with watching(looks, command.leave), suppress(WaitCancelled):
+            began = time.monotonic()
+            # in a thread, so that no lease is lost to a signal at the wrong moment;
+            # signal handlers run in this one meanwhile
+            given = {**vars(args), "wait_seconds": args.wait}
+            request = opening.request(qpus, given, Path(args.cmd[0]).name)
+            in_thread(lambda: leases.acquire(request, command.unwanted)).result()
+            command.waited_seconds = time.monotonic() - began
+            environment = {**os.environ, **_environment(leases)}
+            with _clients(args, environment) as own:
+                command.run({**environment, **own})
+                command.ascribe_failure(looks)
+        return partial(account.usage, leases.tokens())
+
+
+def _environment(leases: LeaseSet) -> dict[str, str]:
+    ids = (os.environ.get(key) for key in ("QRMI_JOB_ID", "SLURM_JOB_ID"))
+    return {
+        **qpu.environment(leases.tokens()),
+        "QRMI_JOB_UID": str(os.getuid()),
+        "QRMI_JOB_ID": next(filter(None, ids), str(os.getpid())),
+    }
+
+
+@contextmanager
+def _clients(
+    args: argparse.Namespace, environment: Mapping[str, str]
+) -> Iterator[dict[str, str]]:
+    """Yield the variables of SDKs' own clients, and answer these meanwhile."""
+    client = qpu.from_environment(environment) if args.clients else None
+    if client is None:
+        _check_addresses(environment)
+        yield {}
+    elif isinstance(client, SfqQpu):
+        with stock_clients.variables(client, client.status(), environment) as own:
+            yield own
+    else:
+        raise InputError(
+            f"--clients: QPU {client.name!r} has the type {client.type}, whose own "
+            "variables its clients read; this is for the type sfq"
+        )
+
+
+def _check_addresses(environment: Mapping[str, str]) -> None:
+    """Refuse to wait for the lease that the command itself holds."""
+    given = {key: environment.get(key, "") for key in stock_clients.ADDRESSES}
+    for name in listed(environment, RESOURCES) or []:
+        url = environment.get(f"{name}_SFQ_URL", "")
+        for key, address in given.items():
+            if not url or not stock_clients.is_at(url, address):
+                continue
+            if SfqQpu.from_environment(name, environment).status().vqpus == 1:
+                remedy = "add --clients, and leave the variable to it"
+                raise InputError(stock_clients.unleased(key, name, remedy))
+
+
+def _announce_wait(limit: float | None, client: Qpu, reason: QpuError) -> None:
+    # for a QPU that does not answer, there is a limit
+    unlimited = limit is None and isinstance(reason, NoLease)
+    way_out = "; no limit, --wait S sets one" if unlimited else ""
+    _print(f"{opening.waiting(client, reason)}{way_out}")
+
+
+def _write_account(path: str | None, ran: CommandRun) -> None:
+    try:
+        if path is not None:
+            _append(path, f"{account.dumps(ran)}\n")
+    except InputError as error:  # the command's exit status matters more
+        _print(str(error))
+
+
+def _append(path: str, text: str) -> None:
+    try:
+        with open(path, "a", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        raise InputError(f"--account {path}: {error.strerror}") from error
+
+
+class _Command:
+    """The command, from the wait for its leases to its exit status."""
+
+    def __init__(self, words: Sequence[str], time_limit: float | None) -> None:
+        self._words = list(words)
+        self._time_limit = time_limit
+        self._process: subprocess.Popen[bytes] | None = None
+        self._loss: QpuLoss | None = None
+        #: set once the command must not start
+        self.unwanted = threading.Event()
+        #: set by a signal that is to end everything
+        self.interrupted = threading.Event()
+        self.status = 0
+        #: how long the command waited for its leases
+        self.waited_seconds = 0.0
+
+    def run(self, environment: Mapping[str, str]) -> None:
+        """Run the command until its end or time limit, with a shell's exit status."""
+        if self.unwanted.is_set():
+            return
+        try:
+            self._process = subprocess.Popen(
+                self._words, env=environment, preexec_fn=_killed_with_parent()
+            )
+        except OSError as error:
+            _print(f"{self._words[0]}: {(error.strerror or str(error)).lower()}")
+            self.status = 127 if isinstance(error, FileNotFoundError) else 126
+            return
+        if self.unwanted.is_set():  # while it was being started
+            self._process.send_signal(
+                signal.SIGTERM if self._loss else self.status - 128
+            )
+        try:
+            code = self._process.wait(self._time_limit)
+        except subprocess.TimeoutExpired:
+            _print(f"time limit of {self._time_limit:g} s reached, SIGTERM sent")
+            _terminate(self._process)
+            code = self._process.wait()
+        self.status = 128 - code if code < 0 else code
+        if self._loss and code != 0:
+            self.status = _exit_code(self._loss)
+
+    def ascribe_failure(self, looks: Iterable[Callable[[], QpuLoss | None]]) -> None:
+        """See whether the command failed for want of its QPU, before a watch said so."""
+        if self.status == 0 or self.unwanted.is_set():
+            return
+        self._loss = next(filter(None, (look() for look in looks)), None)
+        if self._loss is not None:
+            self.status = _exit_code(self._loss)
+
+    def leave(self, loss: QpuLoss) -> None:
+        """Terminate the command, which has to end; called in another thread."""
+        self._loss = loss
+        if self._process is None:
+            self.status = _exit_code(loss)
+        self.unwanted.set()
+        if self._process is not None:
+            _terminate(self._process)
+
+    def report_loss(self) -> None:
+        """Print why the command was terminated, after its own output."""
+        if self._loss is None or self.status != _exit_code(self._loss):
+            return
+        if self.refusal is not None:
+            _print(self.refusal)
+        else:
+            why = self._loss.detail or "no reason given"
+            _print(
+                f"QPU {self._loss.qpu} is offline: {why}; the command can run elsewhere"
+            )
+
+    @property
+    def refusal(self) -> str | None:
+        """The refusal of the user while the command had its leases."""
+        refused = self._loss and self._loss.problem is LeaseProblem.REFUSED
+        return self._loss.detail if self._loss and refused else None
+
+    @contextmanager
+    def signals(self) -> Iterator[None]:
+        """Forward signals to the command; while it waits for leases, end the wait."""
+        previous = {
+            number: signal.signal(number, self._handle)
+            for number in FORWARDED
+            if signal.getsignal(number) is not signal.SIG_IGN  # nohup
+        }
+        try:
+            yield
+        finally:
+            for number, handler in previous.items():
+                signal.signal(number, handler)
+
+    def _handle(self, number: int, _: FrameType | None) -> None:
+        if number in ENDING:
+            self.interrupted.set()
+        if self._process is None or self._process.returncode is not None:
+            if number in ENDING:
+                self.status = 128 + number
+                self.unwanted.set()
+        elif number not in FROM_TERMINAL or not _in_foreground():
+            self._process.send_signal(number)
+
+
+def _exit_code(loss: QpuLoss) -> int:
+    refused = loss.problem is LeaseProblem.REFUSED
+    return (InputError if refused else QpuError).exit_code
+
+
+def _terminate(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(GRACE_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+
+
+def _killed_with_parent() -> Callable[[], None] | None:
+    """Return a child's hook that lets it die with this process, also by SIGKILL."""
+    if sys.platform != "linux":
+        return None
+    import ctypes
+
+    prctl, parent = ctypes.CDLL(None).prctl, os.getpid()
+    kill = ctypes.c_ulong(signal.SIGKILL)
+
+    def bind() -> None:
+        # runs after fork() in a process with threads: it must not take any lock
+        prctl(PR_SET_PDEATHSIG, kill)
+        if os.getppid() != parent:  # killed before the call took effect
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return bind
+
+
+def _in_foreground() -> bool:
+    try:
+        return os.tcgetpgrp(0) == os.getpgrp()
+    except OSError:
+        return False
+
+
+def _print(text: str) -> None:
+    print(f"sfq lease: {one_line(text)}", file=sys.stderr, flush=True)

@@ -1,0 +1,122 @@
+"""The trace of the jobs that a QPU service has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TypeAlias
+from urllib.parse import urlencode
+
+from pydantic import BaseModel, Field, TypeAdapter
+
+from sf_quantum.cli.qpu import jobs, service
+from sf_quantum.files import JSON, mapping
+from sf_quantum.planning.traces.qpu import QpuJob, QpuTrace
+from sf_quantum.qpu.sfq.service_client import ServiceClient
+from sf_quantum.service.domain.jobs import JobClass
+
+
+class _Job(BaseModel):
+    """What is read of a job as the service tells it; see its ``JobAnswer``."""
+
+    id: str
+    user: str
+    lease: str
+    job_class: JobClass = Field(alias="class")
+    kind: str
+    parameters: dict[str, int | None]
+    state: str
+    attempt: int
+    submitted: float
+    started: float | None
+    ended: float | None
+    queued_seconds: float | None = None
+    qpu_seconds: float
+    seconds: float
+    lost_qpu_seconds: float = 0.0
+
+
+_JOBS = TypeAdapter(list[_Job])
+_Leases: TypeAlias = Mapping[str, Mapping[str, JSON]]
+
+
+def collect(
+    client: ServiceClient, since: float | None, before: float | None
+) -> tuple[QpuTrace, int]:
+    """Read the jobs that were submitted in a period: the user's or, for an admin, all.
+
+    :param since: seconds since the epoch, inclusive; ``None`` sets no bound
+    :param before: the same, exclusive
+    :returns: the trace, and the number of jobs that are not over
+    """
+    device = mapping(service.request(client, "GET", "/v1/device"))
+    found = [*_submitted(client, since, before)]
+    over = [job for job in found if job.ended is not None]
+    leases = _leases(client, since)
+    trace = QpuTrace(
+        [_row(job, leases.get(job.lease, {})) for job in over],
+        str(device["name"]),
+        str(device["technology"]),
+    )
+    return trace, len(found) - len(over)
+
+
+def _submitted(
+    client: ServiceClient, since: float | None, before: float | None
+) -> Iterator[_Job]:
+    for page in jobs.pages(client):
+        told = _JOBS.validate_python(page)
+        for job in told:
+            if (since or 0.0) <= job.submitted and (
+                before is None or job.submitted < before
+            ):
+                yield job
+        # the next page has earlier ones
+        if since is not None and all(job.submitted < since for job in told):
+            return
+
+
+def _leases(client: ServiceClient, since: float | None) -> _Leases:
+    """Return what the usage report tells of leases, by their ids."""
+    found: dict[str, Mapping[str, JSON]] = {}
+    count = 1
+    while len(found) < count:
+        query = {"by": "lease", "limit": str(jobs.PAGE), "offset": str(len(found))}
+        if since is not None:
+            query["from"] = str(since)
+        path = f"/v1/accounting?{urlencode(query)}"
+        page = mapping(service.request(client, "GET", path))
+        rows = service.objects(page["rows"])
+        if not rows:
+            break
+        found |= {str(row["lease"]): row for row in rows}
+        count = int(str(page["count"]))
+    return found
+
+
+def _row(job: _Job, lease: Mapping[str, JSON]) -> QpuJob:
+    slurm_job, cluster = lease.get("slurm_job_id"), lease.get("slurm_cluster")
+    return QpuJob(
+        job=job.id,
+        user=job.user,
+        project=_text(lease.get("project")),
+        account=_text(lease.get("slurm_account")),
+        # ids are those of their cluster
+        slurm_job=f"{slurm_job}@{cluster}" if cluster else _text(slurm_job),
+        lease=job.lease,
+        job_class=job.job_class,
+        kind=job.kind,
+        shots=job.parameters.get("num_reads"),
+        state=job.state,
+        submitted=job.submitted,
+        started=job.started,
+        ended=job.ended,
+        queued_seconds=job.queued_seconds,
+        attempts=job.attempt if job.started is not None else 0,
+        qpu_seconds=job.qpu_seconds,
+        device_seconds=job.seconds,
+        lost_qpu_seconds=job.lost_qpu_seconds,
+    )
+
+
+def _text(value: JSON) -> str | None:
+    return None if value is None else str(value)

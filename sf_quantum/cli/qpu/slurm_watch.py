@@ -1,0 +1,475 @@
+"""``sfq slurm watch``: give back what jobs of a site's Slurm leave or cannot use.
+
+One process on the host of slurmctld, which the plugin starts again if it has ended. It knows
+nothing that is not in Slurm or in the folder of :mod:`sf_quantum.cli.qpu.slurm_state`, so it may
+be killed at any time.
+
+::
+
+    a job with a lease and without nodes    held in Slurm ----> asks again, is released
+    a job that Slurm cannot start           held in Slurm ----> released when it can
+    more places of one user than a share    held in Slurm ----> released when there is room
+    a job whose wait Slurm has forgotten    queued again
+    a file of a job that is gone            its lease is given back
+    a place of a job that is gone           another one is added to the pool
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import logging
+import logging.handlers
+import math
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from sf_quantum.cli.qpu.slurm_state import (
+    PRE_RUN,
+    STAGED,
+    STAGING,
+    Entry,
+    Folder,
+    Held,
+    Why,
+    buffers,
+    cannot_start,
+    comment,
+    is_asking,
+    queue,
+    slurm,
+)
+from sf_quantum.errors import QpuError
+from sf_quantum.slurm.burst import Buffer
+from sf_quantum.slurm.queue import QueuedJob
+
+LOOK_SECONDS = 5.0
+TICK_SECONDS = 1.0
+# between two looks at Slurm's queue while no job is known
+IDLE_SECONDS = 30.0
+# after which what a job has left is swept, if nobody else does so
+GONE_SECONDS = 15.0
+# for which a place has to be lost, so that it is not one that is just taken
+LOST_SECONDS = 10.0
+# until a job that has just been held, or released, is so in Slurm, too
+SETTLE_SECONDS = 3.0
+# of one job, and of all in one look: each costs the controller 8 ms
+TEST_SECONDS = 15.0
+TESTS_AT_ONCE = 20
+_WAITS = "BurstBufferResources"
+logger = logging.getLogger("sfq-slurm-watch")
+
+
+@dataclass(frozen=True)
+class Places:
+    """How many jobs ask for a QPU, or have its lease, at once.
+
+    :param share: for one user, while other users wait
+    """
+
+    qpu: str
+    count: int
+    share: int
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read ``NAME=COUNT:SHARE``.
+
+        :raises ValueError: if it is none
+        """
+        found = re.fullmatch(r"(\w+)=(\d+):(\d+)", text)
+        if found is None:
+            raise ValueError(text)
+        return cls(found[1], int(found[2]), int(found[3]))
+
+
+def run(args: argparse.Namespace) -> None:
+    """Watch until the folder is gone; return at once if another process does so."""
+    # slurmctld's own, which would keep its port from the next one
+    os.closerange(3, 1024)
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+    if Path("/dev/log").exists():
+        logger.addHandler(logging.handlers.SysLogHandler("/dev/log"))
+    folder = Folder(args.state)
+    folder.make()
+    with _alone(folder) as alone:
+        if not alone:
+            return
+        watch = Watch(args, folder)
+        while folder.path.is_dir():
+            watch.look_safely()
+            until = time.monotonic() + LOOK_SECONDS
+            while (left := until - time.monotonic()) > 0 and folder.path.is_dir():
+                # the first lease that may be without nodes for too long
+                time.sleep(max(0.1, min(TICK_SECONDS, left, watch.due - time.time())))
+                if watch.due <= time.time():
+                    break
+
+
+@contextmanager
+def _alone(folder: Folder) -> Iterator[bool]:
+    with (folder.path / "watch").open("a+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+            return
+        file.truncate(0)
+        file.write(f"{os.getpid()}\n")
+        file.flush()
+        yield True
+
+
+@contextmanager
+def _logged(job: int) -> Iterator[None]:
+    """Log what Slurm refuses for one job, of which the others know nothing."""
+    try:
+        yield
+    except QpuError as error:
+        logger.info("job %d: %s", job, error)
+
+
+class Watch:
+    """What is remembered from one look to the next, of which nothing has to be."""
+
+    def __init__(self, args: argparse.Namespace, folder: Folder) -> None:
+        self._args = args
+        self._folder = folder
+        self._pools: Mapping[str, Places] = {one.qpu: one for one in args.asking}
+        # when a job was first seen to be gone, and when a held one may be tested again
+        self._gone: dict[int, float] = {}
+        self._forgotten: dict[int, float] = {}
+        self._listed = -math.inf
+        # places of jobs that are gone, by QPU: how many, since when, and what is written
+        self._lost: dict[str, tuple[int, float]] = {}
+        self._counted = Counter[str]()
+        self._tests: dict[int, float] = {}
+        self._children: dict[int, subprocess.Popen[bytes]] = {}
+        #: when the next lease is to be given back, if its job has no nodes by then
+        self.due = math.inf
+
+    def look_safely(self) -> None:
+        """Look once; what fails is tried again in the next look."""
+        self.due = math.inf
+        try:
+            self.look()
+        except QpuError as error:  # such as a controller that is away
+            logger.info("%s", error)
+        except FileNotFoundError:  # a job's file, by another process, or the folder
+            pass
+
+    def look(self) -> None:
+        """Compare the folder with Slurm, and mend what differs.
+
+        :raises QpuError: if Slurm does not answer
+        """
+        for job, child in [*self._children.items()]:
+            if child.poll() is not None:
+                del self._children[job]
+        folder = self._folder
+        # before Slurm is asked, so that a job that is new in the folder is in Slurm's answer
+        entries = {job: entry for job in folder.jobs() if (entry := folder.entry(job))}
+        held = {job: mark for job in folder.jobs(".held") if (mark := folder.held(job))}
+        folder.sweep_parts()
+        taken, used = buffers()
+        known = {*entries, *held, *folder.jobs(".command"), *(one.job for one in taken)}
+        now = time.monotonic()
+        idle = not (known or any(used.values()) or self._counted)
+        if idle and now - self._listed < IDLE_SECONDS:
+            return
+        jobs, self._listed = queue(), now
+        self._gone = {job: self._gone.get(job, now) for job in known if job not in jobs}
+        gone = {job for job, since in self._gone.items() if now - since >= GONE_SECONDS}
+        self._count_places(taken, used, gone)
+        for job in gone:
+            self._sweep(job, entries.get(job))
+        self._mend_forgotten(jobs, {one.job for one in taken}, entries, held)
+        for job, entry in entries.items():
+            if job in jobs:
+                with _logged(job):
+                    self._check_nodes(jobs[job], entry, held.get(job))
+        self._release_held({job: jobs[job] for job in held if job in jobs}, held)
+        for places in self._pools.values():
+            alive = [one for one in taken if one.pool == places.qpu and one.job in jobs]
+            self._share(places, alive, jobs, entries, held)
+
+    # places and files that are left
+
+    def _count_places(
+        self, taken: list[Buffer], used: Mapping[str, int], gone: set[int]
+    ) -> None:
+        """Write how many places Slurm does not free, which the plugin adds to the pools."""
+        lost = Counter(one.pool for one in taken if one.job in gone)
+        lost += Counter(used) - Counter(one.pool for one in taken)
+        # those that have been lost for a while: Slurm's list and count may differ shortly
+        now = time.monotonic()
+        counted = Counter[str]()
+        for pool, count in lost.items():
+            before, since = self._lost.get(pool, (0, now))
+            since = since if before == count else now
+            self._lost[pool] = count, since
+            kept = min(count, self._counted[pool])
+            counted[pool] = count if now - since >= LOST_SECONDS else kept
+        self._lost = {pool: self._lost[pool] for pool in lost}
+        self._counted = +counted
+        text = "".join(
+            f"{pool} {count}\n" for pool, count in sorted(self._counted.items())
+        )
+        if text:
+            self._folder.replace("places", text)
+        else:
+            (self._folder.path / "places").unlink(missing_ok=True)
+
+    def _sweep(self, job: int, entry: Entry | None) -> None:
+        """Give back the lease of a job that is gone, and forget the job."""
+        held = self._folder.held(job)
+        if held is not None and held.why is not Why.FORGOTTEN:
+            (self._folder.path / f"{job}.held").unlink(missing_ok=True)
+        if entry is None:
+            self._folder.remove(job)
+        elif job not in self._children:
+            logger.info("job %d is gone: releasing its lease", job)
+            self._start(job, self._words("release", job, entry.qpu))
+
+    # jobs that a controller that died has half forgotten
+
+    def _mend_forgotten(
+        self,
+        jobs: Mapping[int, QueuedJob],
+        taken: set[int],
+        entries: Mapping[int, Entry],
+        held: Mapping[int, Held],
+    ) -> None:
+        """Queue jobs again that Slurm believes to be asking, or to have a lease.
+
+        A controller that is killed has saved its jobs within five seconds, but its burst
+        buffers within ten: nothing asks for such a job, nor does Slurm try that again.
+        """
+        for job_id, mark in held.items():
+            if mark.why is not Why.FORGOTTEN:
+                continue
+            if job_id in jobs:
+                (self._folder.path / f"{job_id}.held").unlink(missing_ok=True)
+            else:
+                self._queue_again(job_id, mark.text)
+        for job in jobs.values():
+            # Slurm would not try it again: something of it has failed before, but not now
+            if self._is_given_up(job) and job.id not in held:
+                with _logged(job.id):
+                    slurm("scontrol", "release", job.name)
+        now = time.monotonic()
+        self._forgotten = {
+            job.id: self._forgotten.get(job.id, now)
+            for job in jobs.values()
+            if job.pool in self._pools
+            and job.state == "PENDING"
+            and self._is_forgotten(job, job.id in taken, entries.get(job.id))
+        }
+        for job_id, since in self._forgotten.items():
+            if now - since < GONE_SECONDS:
+                continue
+            with _logged(job_id):
+                self._mend(jobs[job_id])
+
+    def _mend(self, job: QueuedJob) -> None:
+        if job.requeues is None:
+            comment(job.name, f"{job.pool}: Slurm has lost its place, submit it again")
+            return
+        logger.info("job %d is queued again: its place was lost", job.id)
+        if not job.requeues:
+            slurm("scontrol", "update", f"JobId={job.name}", "Requeue=1")
+        # it has to end before it can be queued again, even if this process is killed
+        words = f"{job.name} {int(job.requeues)}"
+        self._folder.hold(job.id, Held(Why.FORGOTTEN, 0, words))
+        slurm("scancel", job.name)
+        self._queue_again(job.id, words)
+
+    def _is_given_up(self, job: QueuedJob) -> bool:
+        failed = job.reason.startswith("burst_buffer/lua") and job.priority > 0
+        waits = job.state == "PENDING" and job.buffer in ("complete", "pending")
+        return job.pool in self._pools and failed and waits
+
+    def _is_forgotten(self, job: QueuedJob, taken: bool, entry: Entry | None) -> bool:
+        if job.id in self._children or (entry and is_asking(entry.pid, job.id)):
+            return False
+        if job.reason == "JobHeldUser":
+            return False
+        if job.buffer == STAGING:
+            return not taken
+        return job.buffer in (STAGED, PRE_RUN) and entry is None
+
+    def _queue_again(self, job_id: int, words: str) -> None:
+        name, _, requeues = words.partition(" ")
+        flags = [] if requeues == "1" else ["Requeue=0"]
+        try:
+            slurm("scontrol", "requeue", name)
+            # not only after two minutes
+            slurm("scontrol", "update", f"JobId={name}", "StartTime=now", *flags)
+            # what failed before it was forgotten may have held it
+            slurm("scontrol", "release", name)
+        except QpuError as error:
+            logger.info("job %d: %s", job_id, error)
+            # the next look tries it again
+            if "Invalid job id" not in str(error):
+                return
+        comment(name, "")
+        (self._folder.path / f"{job_id}.held").unlink(missing_ok=True)
+
+    # leases without nodes
+
+    def _check_nodes(self, job: QueuedJob, entry: Entry, held: Held | None) -> None:
+        """Take a lease from a job that has no nodes for it."""
+        if entry.token is None or job.state != "PENDING":
+            return
+        due = entry.written + self._args.hold_seconds
+        if time.time() < due:
+            self.due = min(self.due, due)
+            return
+        if job.id in self._children or (
+            held is not None and job.reason == "JobHeldUser"
+        ):
+            return
+        command = self._folder.command(job.id)
+        if job.buffer != STAGED or command is None:
+            # as after a restart of the controller: it asks again when Slurm says so
+            self._start(job.id, self._words("release", job.id, entry.qpu))
+            return
+        losses = 1 + (0 if held is None else held.losses)
+        text = f"{entry.qpu}: its lease had no nodes ({job.reason}), it asks again"
+        # Slurm may have started it just now
+        slurm("scontrol", "hold", job.name)
+        self._folder.hold(job.id, Held(Why.NODES, losses, text))
+        comment(job.name, text)
+        logger.info("job %d: %s", job.id, text)
+        self._start(job.id, [*command, "--again"])
+
+    # jobs that are held until they can start
+
+    def _release_held(
+        self, jobs: Mapping[int, QueuedJob], held: Mapping[int, Held]
+    ) -> None:
+        now, due = time.monotonic(), []
+        for id_, job in jobs.items():
+            if held[id_].why in (Why.CANNOT, Why.NODES) and self._is_settled(job):
+                due.append(id_)
+        self._tests = {id_: self._tests.get(id_, 0.0) for id_ in due}
+        due = [id_ for id_ in due if self._tests[id_] <= now]
+        due = sorted(due, key=lambda id_: self._tests[id_])[:TESTS_AT_ONCE]
+        reasons = cannot_start(self._args.can_start, due)
+        for id_ in due:
+            self._tests[id_] = now + TEST_SECONDS
+            job, mark = jobs[id_], held[id_]
+            if (why := reasons.get(id_)) is None:
+                with _logged(id_):
+                    self._let_go(job)
+                continue
+            qpu = mark.text.partition(":")[0]
+            text = f"{qpu}: Slurm cannot start it: {why}"
+            if text != mark.text:
+                self._folder.hold(id_, Held(Why.CANNOT, mark.losses, text))
+                comment(job.name, text)
+
+    def _is_settled(self, job: QueuedJob) -> bool:
+        """Whether a job with a mark is held, by us alone, and nothing is done for it."""
+        path = self._folder.path / f"{job.id}.held"
+        age = time.time() - path.stat().st_mtime
+        if job.id in self._children or age < SETTLE_SECONDS:
+            return False
+        if job.state != "PENDING" or (job.priority and job.buffer != STAGING):
+            # somebody has released it
+            path.unlink(missing_ok=True)
+            return False
+        return job.reason != "JobHeldUser" and job.buffer not in (STAGING, "teardown")
+
+    def _let_go(self, job: QueuedJob) -> None:
+        """Let a job ask for a lease that Slurm could start now."""
+        if job.buffer == STAGED:
+            command = self._folder.command(job.id)
+            if command is not None:
+                self._start(job.id, [*command, "--again"])
+            return
+        slurm("scontrol", "release", job.name)
+        comment(job.name, "")
+        (self._folder.path / f"{job.id}.held").unlink(missing_ok=True)
+        logger.info("job %d: released, it can start", job.id)
+
+    # shares of the places
+
+    def _share(
+        self,
+        places: Places,
+        taken: list[Buffer],
+        jobs: Mapping[int, QueuedJob],
+        entries: Mapping[int, Entry],
+        held: Mapping[int, Held],
+    ) -> None:
+        """Take places from a user who has more than a share while others wait."""
+        counts = Counter(one.uid for one in taken)
+        waiting = [
+            job
+            for job in jobs.values()
+            if job.pool == places.qpu and job.reason == _WAITS and job.priority
+        ]
+        room = places.count - len(taken)
+        for id_, mark in sorted(held.items()):
+            job = jobs.get(id_)
+            if mark.why is not Why.SHARE or job is None or job.pool != places.qpu:
+                continue
+            if not self._is_settled(job):
+                continue
+            others = any(one.uid != job.uid for one in waiting)
+            if counts[job.uid] < places.share or (room > 0 and not others):
+                with _logged(id_):
+                    self._let_go(job)
+                counts[job.uid] += 1
+                room -= 1
+        if room > 0:
+            return
+        for uid, count in counts.items():
+            number = sum(job.uid != uid for job in waiting)
+            asking = [
+                jobs[one.job]
+                for one in taken
+                if one.uid == uid and self._asks(jobs[one.job], entries.get(one.job))
+            ]
+            last = sorted(asking, key=lambda job: job.rank, reverse=True)
+            for job in last[: max(0, min(count - places.share, number))]:
+                with suppress(ProcessLookupError):
+                    os.kill(entries[job.id].pid, signal.SIGUSR1)
+
+    @staticmethod
+    def _asks(job: QueuedJob, entry: Entry | None) -> bool:
+        if entry is None or entry.token is not None or job.buffer != STAGING:
+            return False
+        return is_asking(entry.pid, job.id)
+
+    # processes
+
+    def _words(self, action: str, job: int, qpu: str) -> list[str]:
+        args = self._args
+        words = ["slurm", action, str(job), "--state", str(args.state)]
+        words += ["--qpu", qpu] if qpu not in ("", "-") else []
+        for name in ("qrmi_config", "url", "token_file"):
+            if (value := getattr(args, name)) is not None:
+                words += [f"--{name.replace('_', '-')}", str(value)]
+        if args.munge:
+            words += ["--munge"] if args.munge is True else ["--munge", args.munge]
+        return words
+
+    def _start(self, job: int, words: list[str]) -> None:
+        self._children[job] = subprocess.Popen(
+            [sys.argv[0], *words],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )

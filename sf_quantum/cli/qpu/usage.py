@@ -1,0 +1,174 @@
+"""``sfq usage``: reports of QPU usage and waiting times, and traces of jobs."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlencode
+
+from sf_quantum.cli.qpu import service
+from sf_quantum.errors import InputError
+from sf_quantum.files import JSON, check_writable, mapping
+from sf_quantum.journal import number
+from sf_quantum.qpu.sfq.service_client import ServiceClient
+from sf_quantum.reporting.columns import align
+from sf_quantum.text import PERIOD, csv_row
+
+# the columns that identify a row, by report
+REPORTS = {
+    "user": ("user",),
+    "project": ("project",),
+    "user-project": ("user", "project"),
+    "month": ("month",),
+    "month-user-project": ("month", "user", "project"),
+    "lease": (
+        *("lease", "user", "project"),
+        *("slurm_job_id", "slurm_cluster", "slurm_account"),
+    ),
+    "slurm-job": ("slurm_job_id", "user", "slurm_cluster", "slurm_account"),
+    "slurm-account": ("slurm_account", "slurm_cluster"),
+    "step": ("user", "run", "step"),
+}
+# the columns with sums that the table has; CSV and JSON have more
+_NUMBERS = (
+    *("jobs", "completed", "failed", "cancelled", "qpu_seconds", "seconds"),
+    *("mean_wait_seconds", "longest_wait_seconds", "lost_attempts", "lost_qpu_seconds"),
+)
+# if the device has a price
+_COST = ("cost",)
+PAGE = 1000
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = (
+        "A job counts once it has ended, in any state. Attempts that were interrupted "
+        "are lost, and counted apart. qpu_seconds are the QPU's own time, seconds go from a "
+        "job's start to its end, and months are those of UTC. CSV has the period in each row. "
+        "Users see their own jobs, admins all jobs. "
+        f"{service.WHEN} a duration before now: 90s, 30m, 2h, 7d."
+    )
+    service.add_service(parser)
+    add = parser.add_argument
+    add("--csv", action="store_true", help="print the rows as CSV, without the total")
+    add("--by", choices=REPORTS, help="what each row sums up (default: user)")
+    add(
+        "--from",
+        dest="from_",
+        type=service.past_time,
+        metavar="WHEN",
+        help="start of the period (default: all that the service has)",
+    )
+    add(
+        "--until",
+        type=service.past_time,
+        metavar="WHEN",
+        help="end of the period (default: now)",
+    )
+    add(
+        "--trace",
+        type=Path,
+        metavar="FILE",
+        help="write the jobs that were submitted in the period and are over, as a trace "
+        "for sfq plan, instead of a report",
+    )
+    add(
+        "--anonymise",
+        action="store_true",
+        help="in the trace, write numbers instead of names, and times from the first "
+        "submission on",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the report, or write the trace."""
+    if args.trace is not None:
+        return _write_trace(args)
+    if args.anonymise:
+        raise InputError("--anonymise: only with --trace")
+    args.by = args.by or "user"
+    client = service.client(args)
+    pages = list(_pages(client, args))
+    rows: list[JSON] = [row for page in pages for row in service.objects(page["rows"])]
+    report: dict[str, JSON] = {**pages[0], "rows": rows}
+    if args.csv:
+        _print_csv(args.by, report)
+    elif args.json:
+        print(json.dumps(report))
+    else:
+        print(*_table(args.by, report), sep="\n")
+    return 0
+
+
+def _write_trace(args: argparse.Namespace) -> int:
+    from sf_quantum.cli.qpu import qpu_trace
+    from sf_quantum.planning.traces import qpu
+
+    if given := [f"--{name}" for name in ("by", "csv", "json") if getattr(args, name)]:
+        raise InputError(f"--trace: writes no report, so leave out {given[0]}")
+    check_writable(args.trace)
+    trace, pending = qpu_trace.collect(service.client(args), args.from_, args.until)
+    qpu.write(args.trace, qpu.anonymised(trace) if args.anonymise else trace)
+    left_out = f" ({pending} not over yet, left out)" if pending else ""
+    print(f"{args.trace}: {len(trace.jobs)} jobs{left_out}")
+    return 0
+
+
+def _pages(
+    client: ServiceClient, args: argparse.Namespace
+) -> Iterator[dict[str, JSON]]:
+    count, until = 1, args.until
+    offset = 0
+    while offset < count:
+        page = mapping(service.request(client, "GET", _path(args, until, offset)))
+        yield page
+        until, count = page["until"], int(str(page["count"]))
+        offset += PAGE
+
+
+def _path(args: argparse.Namespace, until: JSON, offset: int) -> str:
+    query = {
+        "by": args.by,
+        "from": args.from_,
+        "until": until,
+        "limit": PAGE,
+        "offset": offset,
+    }
+    given = {name: value for name, value in query.items() if value is not None}
+    return f"/v1/accounting?{urlencode(given)}"
+
+
+def _print_csv(by: str, report: dict[str, JSON]) -> None:
+    # as the service itself does for spreadsheets
+    names = [*REPORTS[by], *mapping(report["total"])]
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow([*PERIOD, *names])
+    since, until = report["from"], number(report["until"])
+    period = (None if since is None else number(since), until)
+    for row in service.objects(report["rows"]):
+        cells = [
+            value if isinstance(value, str | int | float) else None
+            for value in map(row.get, names)
+        ]
+        writer.writerow(csv_row(period, cells))
+
+
+def _table(by: str, report: dict[str, JSON]) -> Iterator[str]:
+    keys = REPORTS[by]
+    sums = mapping(report["total"])
+    numbers = _NUMBERS if sums.get("cost") is None else (*_NUMBERS, *_COST)
+    rows = [_row(keys, numbers, row) for row in service.objects(report["rows"])]
+    total = ("total", *("" for _ in keys[1:]), *_row((), numbers, sums))
+    yield from align([(*keys, *numbers), *rows, total], numbers)
+    start, end = (service.format_time(report[key]) for key in ("from", "until"))
+    yield f"from {start} until {end}"
+
+
+def _row(
+    keys: tuple[str, ...], numbers: tuple[str, ...], row: dict[str, JSON]
+) -> tuple[str, ...]:
+    names = ("-" if row.get(key) is None else str(row[key]) for key in keys)
+    return (*names, *(service.format_seconds(row.get(key)) for key in numbers))

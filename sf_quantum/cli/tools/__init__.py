@@ -1,0 +1,1 @@
+"""Commands that are steps of a workflow: files in, files out."""

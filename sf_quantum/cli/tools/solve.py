@@ -1,0 +1,265 @@
+"""``sfq solve``: sample low-energy states of a problem."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import signal
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, NoReturn
+
+from sf_quantum import qpu, samplers
+from sf_quantum.cli.arguments import positive, whole
+from sf_quantum.errors import InputError
+from sf_quantum.files import (
+    JSON,
+    check_writable,
+    mapping,
+    parse_json,
+    read_json,
+    write_json,
+)
+from sf_quantum.qpu import Qpu
+from sf_quantum.samplers import problem
+
+if TYPE_CHECKING:
+    from dimod.core.sampler import Sampler
+
+AUTO = "auto"
+# the sampler whose circuits a QPU may take
+CIRCUITS = "qaoa"
+CLASSICAL = "neal"
+# The client's logger tells when jobs start and how long they run.
+LOGGER = "sf_quantum.qpu.sfq.service_qpu"
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--problem", type=Path, required=True, metavar="FILE", help="from sfq qubo")
+    add(
+        "--sampler",
+        type=_known,
+        default=AUTO,
+        help="name of a sampler, or auto: the QPU in the environment, or else neal; the "
+        "circuits of qaoa run on the QPU in the environment if it takes circuits",
+    )
+    add(
+        "--reads",
+        type=positive,
+        default=qpu.DEFAULT_READS,
+        help="number of samples (default %(default)s)",
+    )
+    add("--seed", type=whole, help="drawn and reported if omitted")
+    add("--sweeps", type=positive, help="sweeps of simulated annealing (default 100)")
+    add(
+        "--set",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="another parameter of the sampler (sfq samplers NAME lists them); may be "
+        "repeated",
+    )
+    add(
+        "--previous",
+        type=Path,
+        metavar="FILE",
+        help="samples of the previous iteration, from which some samplers can start "
+        "(qaoa from the angles); --set takes precedence",
+    )
+    add("--output", type=Path, required=True, metavar="FILE", help="samples, as JSON")
+
+
+def _known(name: str) -> str:
+    if name != AUTO and name not in (known := samplers.names()):
+        raise argparse.ArgumentTypeError(samplers.unknown("sampler", name, known))
+    return name
+
+
+def run(args: argparse.Namespace) -> int:
+    """Solve one problem."""
+    content = read_json(args.problem, "problem")
+    bqm = _bqm(args.problem, content)
+    check_writable(args.output)
+    parameters: dict[str, JSON] = {
+        "num_reads": args.reads,
+        "seed": args.seed,
+        "num_sweeps": args.sweeps,
+        **_assigned(args.set),
+    }
+    before = _previous_info(args.previous) if args.previous else {}
+    remote = _remote(args.sampler)
+    name = CLASSICAL if args.sampler == AUTO else args.sampler
+    with nullcontext() if remote is None else _on_qpu():
+        samples = _solve(remote, name, bqm, parameters, before)
+    if "identity" in content:
+        mapping(samples["info"])["problem"] = content["identity"]
+    write_json(args.output, samples)
+    return 0
+
+
+def _remote(sampler: str) -> Qpu | None:
+    if sampler not in (AUTO, CIRCUITS):
+        return None
+    held = qpu.from_environment()
+    if sampler == AUTO or held is None or "circuit" in held.describe().kinds:
+        return held
+    return None
+
+
+def _bqm(path: Path, content: dict[str, JSON]) -> dict[str, JSON]:
+    if "bqm" not in content:
+        raise InputError(f"{path}: key 'bqm' is missing; expected a problem file")
+    try:
+        return problem.check(content["bqm"])
+    except problem.FieldError as error:
+        raise InputError(f"{path}: {error}") from error
+
+
+def _previous_info(path: Path) -> dict[str, JSON]:
+    info = read_json(path, "samples").get("info")
+    if not isinstance(info, dict):
+        raise InputError(
+            f"{path}: key 'info' is missing; expected samples written by sfq solve"
+        )
+    return info
+
+
+def _assigned(settings: list[str]) -> dict[str, JSON]:
+    assigned: dict[str, JSON] = {}
+    for setting in settings:
+        name, equals, text = setting.partition("=")
+        if not name or not equals:
+            raise InputError(f"--set {setting}: expected NAME=VALUE")
+        try:
+            assigned[name] = parse_json(text)
+        except ValueError:  # a word, such as the name of a file
+            assigned[name] = text
+    return assigned
+
+
+def _solve(
+    remote: Qpu | None,
+    name: str,
+    bqm: Mapping[str, JSON],
+    parameters: Mapping[str, JSON],
+    before: Mapping[str, JSON],
+) -> dict[str, JSON]:
+    """Run a QPU, with the sampler's circuits if it has some, or else the sampler.
+
+    :param before: the ``info`` of earlier samples
+    """
+    if remote is None:
+        sampler = _classical(name)
+    else:
+        sampler = remote.qaoa() if name == CIRCUITS else remote.sampler()
+    # importing dimod takes longer than most problems
+    from sf_quantum.samplers.presolve import LeasedPresolve, Presolve
+
+    presolve = Presolve if remote is None else LeasedPresolve
+    begin = time.monotonic()
+    # passed on in `info` even if the presolve leaves nothing to sample
+    known = sampler.properties.get("carried", [])
+    carried = {key: before[key] for key in known if key in before}
+    samples = problem.sample(presolve(sampler), bqm, {**carried, **parameters})
+    seconds = time.monotonic() - begin
+    info = mapping(samples.get("info"))
+    if remote is None:
+        samples["info"] = {
+            **carried,
+            "sampler": name,
+            "reads": parameters["num_reads"],
+            **info,
+            "qpu": None,
+            "technology": None,
+            "calibration": None,
+            "timing": _timing([], seconds),
+        }
+    else:
+        parts = info.get("parts")
+        # each part that was sent separately was a job of its own
+        jobs = parts if isinstance(parts, list) else [info]
+        timings = [mapping(job).get("timing") for job in jobs]
+        info["timing"] = _timing(timings, seconds)
+    return samples
+
+
+def _classical(name: str) -> Sampler:
+    sampler = samplers.load(name)
+    if (obstacle := samplers.obstacle(name)) is not None:
+        raise InputError(f"sampler {name!r}: {obstacle}")
+    return sampler()
+
+
+def _timing(jobs: list[JSON], seconds: float) -> JSON:
+    """Add up the QPU jobs' timing, and compute the time spent around them.
+
+    :param jobs: the timing of each job; empty without a QPU
+    :param seconds: wall time of the whole call
+    """
+    added = {
+        key: sum(
+            float(value)
+            for job in jobs
+            if isinstance(value := mapping(job).get(key), int | float)
+        )
+        for key in ("queued_seconds", "qpu_seconds", "seconds")
+    }
+    around = seconds - added["queued_seconds"] - added["seconds"]
+    if not jobs:
+        added["seconds"] = seconds
+    return {**added, "around_seconds": around}
+
+
+@contextmanager
+def _on_qpu() -> Iterator[None]:
+    """Cancel the job on SIGTERM, and say on stderr how long the first one will take."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("sfq solve: %(message)s"))
+    # the circuits of qaoa are many jobs, about which one line says enough
+    handler.addFilter(_FirstOfInfo())
+    logger = logging.getLogger(LOGGER)
+    level = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(min(logging.INFO, logger.getEffectiveLevel()))
+    try:
+        with _terminable():
+            yield
+    finally:
+        logger.setLevel(level)
+        logger.removeHandler(handler)
+
+
+class _FirstOfInfo(logging.Filter):
+    """Passes the first record at level INFO, and all warnings."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._passed = False
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.levelno >= logging.WARNING:
+            return True
+        first, self._passed = not self._passed, True
+        return first
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """Turn SIGTERM into an exception, so that the job on the QPU is cancelled."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    previous = signal.signal(signal.SIGTERM, _exit)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
+def _exit(number: int, _: FrameType | None) -> NoReturn:
+    raise SystemExit(128 + number)

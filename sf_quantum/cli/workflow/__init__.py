@@ -1,0 +1,1 @@
+"""Commands for a workflow's author: check, init, plan, report, run."""

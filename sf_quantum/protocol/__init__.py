@@ -1,0 +1,1 @@
+"""What client, service and device say to each other: typed, and without I/O."""

@@ -1,0 +1,94 @@
+"""QPUs as their vendors describe them: technology, working graph, run times, limits."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from sf_quantum.files import JSON
+from sf_quantum.protocol.tasks import Kind
+
+
+@dataclass(frozen=True)
+class Topology:
+    """The working graph of an annealer or of a gate-based QPU.
+
+    :param kind: ``pegasus``, ``zephyr``, ``chimera``, ``square``, for example
+    :param shape: its parameters, in the vendor's notation
+    :param labels: upper bound of the qubit numbers, some of which are unused
+    :param couplers: sorted pairs of qubits, lower number first
+    """
+
+    kind: str
+    shape: tuple[int, ...]
+    labels: int
+    couplers: tuple[tuple[int, int], ...]
+
+    @cached_property
+    def qubits(self) -> tuple[int, ...]:
+        """The numbers of the qubits, sorted."""
+        return tuple(sorted({qubit for pair in self.couplers for qubit in pair}))
+
+    @cached_property
+    def id(self) -> str:
+        """Hash of the graph."""
+        text = f"{self.kind}{self.shape}{self.couplers}"
+        return hashlib.sha256(text.encode()).hexdigest()[:10]
+
+    def __hash__(self) -> int:
+        # that of all couplers takes a millisecond, in each look into a cache
+        return hash(self.id)
+
+    def without(self, qubits: Collection[int]) -> Topology:
+        """Return the graph without some qubits and their couplers."""
+        if not qubits:
+            return self
+        removed = set(qubits)
+        couplers = tuple(pair for pair in self.couplers if removed.isdisjoint(pair))
+        return replace(self, couplers=couplers)
+
+
+@dataclass(frozen=True)
+class Timing:
+    """The run time of a job; a shot includes delays, but no read-out."""
+
+    setup_seconds: float = 0.0
+    shot_seconds: float = 0.0
+    readout_seconds: float = 0.0
+
+    def job_seconds(self, shots: int) -> float:
+        """Return ``setup + shots * (shot + readout)``."""
+        return self.setup_seconds + shots * (self.shot_seconds + self.readout_seconds)
+
+
+@dataclass(frozen=True)
+class Description:
+    """A QPU as its vendor describes it now.
+
+    :param qubits: in service: the largest job, in variables, qubits or modes; 0 if unknown
+    :param out_of_service: numbers of the qubits out of service
+    :param shots: the most that one job may have, if limited
+    :param kinds: of jobs that it takes
+    :param timing: ``None`` if unknown
+    :param calibration: its id, its time in ISO 8601 and its values, as far as they are told
+    :param specs: JSON text: of a neutral-atom device, Pulser's abstract representation; of
+        a photonic one, Perceval's specifications
+    :param solver: of an annealer, the properties of its solver beside its graph, with SAPI's
+        names, if it takes the parameters that they list
+    :param native_gates: of circuits, by their names in OpenQASM, on the couplers of
+        ``topology``; empty if any gate may be on any qubits
+    """
+
+    technology: str
+    qubits: int
+    kinds: tuple[Kind, ...]
+    out_of_service: frozenset[int] = frozenset()
+    shots: int | None = None
+    timing: Timing | None = None
+    calibration: dict[str, JSON] | None = None
+    topology: Topology | None = None
+    specs: str | None = None
+    native_gates: tuple[str, ...] = ()
+    solver: dict[str, JSON] | None = None

@@ -1,0 +1,95 @@
+"""The parameters of an annealer's solver: kept with a problem, checked for its vendor.
+
+Names are SAPI's, and so are the properties: ``parameters`` has those of the solver, and
+``<name>_range`` the least and the largest value of one. Others the vendor checks itself.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+from sf_quantum.files import JSON, mapping
+from sf_quantum.protocol.values import number
+from sf_quantum.samplers.problem import FieldError
+
+# in the ``info`` of a serialized BQM
+KEY = "solver_parameters"
+# those whose values are of each qubit
+ARRAYS = ("anneal_offsets", "flux_biases", "initial_state")
+
+
+def given(bqm: Mapping[str, JSON]) -> dict[str, JSON]:
+    """Return the parameters that are kept with a serialized BQM."""
+    return {**mapping(mapping(bqm.get("info")).get(KEY))}
+
+
+def check(parameters: Mapping[str, JSON], properties: Mapping[str, JSON]) -> None:
+    """Refuse what the solver certainly does not take, before anything is sent.
+
+    :raises FieldError: naming the parameter
+    """
+    known = mapping(properties.get("parameters"))
+    for name in parameters:
+        if name not in known:
+            raise FieldError(name, "not a parameter of this solver")
+        try:
+            json.dumps(parameters[name], allow_nan=False)
+        except ValueError as error:
+            raise FieldError(name, "expected finite numbers") from error
+    for name in ARRAYS:
+        values, qubits = parameters.get(name), properties.get("num_qubits")
+        if isinstance(values, list) and len(values) != qubits:
+            raise FieldError(name, f"has {len(values)} values for {qubits} qubits")
+    check_ranges(parameters, properties)
+
+
+def check_ranges(
+    parameters: Mapping[str, JSON], properties: Mapping[str, JSON]
+) -> None:
+    """Check numbers against the solver's ranges; its defaults apply to what is not given.
+
+    :raises FieldError: naming the parameter
+    """
+    times = {
+        name: time(name, parameters, properties)
+        for name in ("programming_thermalization", "readout_thermalization")
+    }
+    reads = number(parameters.get("num_reads")) or 1
+    anneal = duration(parameters, properties)
+    values = {
+        **times,
+        "num_reads": reads,
+        "annealing_time": anneal,
+        # D-Wave's definition (Solver Properties: problem_run_duration_range)
+        "problem_run_duration": reads * (anneal + times["readout_thermalization"])
+        + times["programming_thermalization"],
+    }
+    ranges = {name: f"{name}_range" for name in values}
+    if parameters.get("fast_anneal"):
+        ranges["annealing_time"] = "fast_anneal_time_range"
+    for name, value in values.items():
+        match properties.get(ranges[name]):
+            case [int() | float() as least, int() | float() as most] if (
+                not least <= value <= most
+            ):
+                takes = f"the solver takes {least:g} to {most:g}"
+                raise FieldError(name, f"{value:g} is out of range, {takes}")
+
+
+def duration(parameters: Mapping[str, JSON], properties: Mapping[str, JSON]) -> float:
+    """Return the time of the annealing of a read, in microseconds."""
+    match parameters.get("anneal_schedule"):
+        case [*_, [int() | float() as last, *_]]:
+            return last
+    return time("annealing_time", parameters, properties)
+
+
+def time(
+    name: str, parameters: Mapping[str, JSON], properties: Mapping[str, JSON]
+) -> float:
+    default = number(properties.get(f"default_{name}")) or 0.0
+    match parameters.get(name):
+        case int() | float() as told:
+            return told
+    return default

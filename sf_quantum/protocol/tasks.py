@@ -1,0 +1,160 @@
+"""Jobs at a QPU whose vendor's API has jobs: what is submitted, how it goes, how it ends.
+
+Shared by the clients of QPUs, which drive their vendor's API, and by the QPU service,
+whose queue drives any device in these terms.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from sf_quantum.errors import QpuError
+from sf_quantum.files import JSON
+from sf_quantum.protocol.bounds import ANSWER_BYTES, RESULT_BYTES
+
+# QRMI's words
+State: TypeAlias = Literal["Queued", "Running", "Completed", "Failed", "Cancelled"]
+# a serialized BQM, a sequence in Pulser's abstract representation, OpenQASM 3, an
+# experiment of linear optics
+Kind: TypeAlias = Literal["problem", "sequence", "circuit", "photonic"]
+JobParameters: TypeAlias = Mapping[str, int | None]
+#: states of a job that has ended
+OVER: tuple[State, ...] = ("Completed", "Failed", "Cancelled")
+# of a shot in a result, beside its values: energy, number, text around them
+SHOT_BYTES = 1024
+
+
+class NotAccepted(QpuError):
+    """A submission that certainly has made no job: the vendor is busy or closed.
+
+    After any other :class:`~sf_quantum.errors.QpuError` of a submission, there may be a
+    job.
+
+    :param retry_seconds: after which the vendor asks for another attempt, if it does
+    """
+
+    def __init__(self, message: str, retry_seconds: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_seconds = retry_seconds
+
+
+class LeaseLost(NotAccepted):
+    """The vendor has ended the lease of a request, which has done nothing."""
+
+
+class UnknownJob(QpuError):
+    """The vendor does not know, or no longer knows, a job that it has accepted.
+
+    :param lease_lost: whether the vendor has ended its lease
+    """
+
+    def __init__(self, message: str, *, lease_lost: bool = False) -> None:
+        super().__init__(message)
+        self.lease_lost = lease_lost
+
+
+class WrongAnswer(QpuError):
+    """The vendor answers what cannot be read.
+
+    :param answer: what it has sent, for the operator of a service
+    """
+
+    def __init__(self, message: str, answer: str) -> None:
+        super().__init__(message)
+        self.answer = answer
+
+
+@dataclass(frozen=True)
+class Task:
+    """One attempt at a job, or at a slice of its shots.
+
+    :param tag: of this submission and no other, for vendors who keep one: at most 60
+        letters, digits and hyphens
+    :param payload: JSON text: an object for a problem or an experiment, a list of objects
+        for several problems, else a string
+    :param parameters: ``num_reads`` (shots), optionally ``seed`` and ``num_sweeps``
+    :param number: of the job in its queue
+    :param attempt: at the job, from 1
+    :param part: number of the slice, from 0
+    """
+
+    tag: str
+    kind: Kind
+    payload: str
+    parameters: JobParameters
+    number: int = 0
+    attempt: int = 1
+    part: int = 0
+
+    @property
+    def shots(self) -> int:
+        return self.parameters.get("num_reads") or 1
+
+    @property
+    def result_bytes(self) -> int:
+        """Largest size of its result, as JSON text: more is not read of an answer.
+
+        A shot names each variable, atom or mode of the payload at most once.
+        """
+        if self.kind == "circuit":  # which may have more bits than letters, and values
+            return RESULT_BYTES
+        each = len(self.payload) + SHOT_BYTES
+        return min(ANSWER_BYTES + self.shots * each, RESULT_BYTES)
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How a job is going.
+
+    :param position: of a queued job: jobs before it in the vendor's queue, if told
+    :param eta_seconds: until it starts, if told
+    """
+
+    state: State
+    position: int | None = None
+    eta_seconds: float | None = None
+
+
+@dataclass(frozen=True)
+class Result:
+    """A result, which may be large and is not parsed by the service.
+
+    :param text: a JSON object without its ``info``: a serialized sample set,
+        ``{"sample_sets": [...]}`` or ``{"counter": {bits: count}}``
+    """
+
+    text: str = "{}"
+    info: dict[str, JSON] = field(default_factory=dict)
+
+    @property
+    def whole(self) -> str:
+        """The JSON text with ``info``."""
+        comma = "" if self.text == "{}" else ", "
+        return f'{self.text[:-1]}{comma}"info": {json.dumps(self.info)}}}'
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a job ended.
+
+    :param result: ``None`` unless it completed
+    :param failure: why it failed; ``None`` if it completed or was cancelled
+    :param qpu_seconds: QPU time as the vendor bills it, also of a part of a job that was
+        cancelled or failed; ``None`` if the vendor does not tell
+    :param seconds: elapsed time on the QPU; ``None`` if the vendor does not tell
+    :param calibration: id, time and values of the calibration, if told
+    :param note: what the vendor says of how it ended, if anything
+    :param lost: why the vendor has ended it, if that was no fault of the job, which may be
+        submitted again; it has no result then
+    """
+
+    result: Result | None = None
+    failure: str | None = None
+    qpu_seconds: float | None = None
+    seconds: float | None = None
+    calibration: dict[str, JSON] | None = None
+    note: str = ""
+    lost: str | None = None

@@ -1,0 +1,58 @@
+"""Values in vendors' answers: times, counts, prices, and how often a bit string was read."""
+
+from __future__ import annotations
+
+from sf_quantum.errors import QpuError
+from sf_quantum.files import JSON, listing, mapping, parse_json
+
+# what is more is neither seconds, nor a count, nor a price
+MOST = 1e12
+
+
+def number(told: JSON) -> float | None:
+    """Read a time, a count or a price that a vendor tells.
+
+    :returns: ``None`` if it is none: no number, negative, not finite (as JSON's ``NaN``)
+        or absurdly large
+    """
+    if isinstance(told, bool) or not isinstance(told, int | float):
+        return None
+    return told if 0 <= told <= MOST else None
+
+
+def count(told: JSON) -> int | None:
+    """As :func:`number`, of a whole number."""
+    return told if isinstance(told, int) and number(told) is not None else None
+
+
+def counter(told: JSON) -> dict[str, int]:
+    """Read how often each bit string was read.
+
+    :raises ValueError: if these are no such counts
+    """
+    if not isinstance(told, dict):
+        raise ValueError("no counts")
+    read = {bits: count(n) for bits, n in told.items() if not bits.strip("01")}
+    known = {bits: n for bits, n in read.items() if n is not None}
+    if len(known) != len(told):
+        raise ValueError("no counts of bit strings")
+    return known
+
+
+def counters(who: str, text: str, circuits: int) -> list[dict[str, int]]:
+    """Read the counts of a job's circuits, in their order.
+
+    :param who: the QPU, in error messages
+    :param text: of the result
+    :param circuits: how many the job had
+    :raises QpuError: if these are not the counts of so many
+    """
+    try:
+        content = mapping(parse_json(text))
+        told = content.get("counters", content.get("counter"))
+        found = [counter(one) for one in listing(told)]
+        if len(found) != circuits:
+            raise ValueError("not of all circuits")
+        return found
+    except ValueError as error:
+        raise QpuError(f"{who}: its answer has no counts of bit strings") from error

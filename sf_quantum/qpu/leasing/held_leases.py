@@ -1,0 +1,323 @@
+"""Leases of QPUs: waiting for them, renewing them, giving them back, leaving a QPU early.
+
+``sfq lease`` and the connectors both use this module; its calls block.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+import uuid
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from functools import partial
+
+from sf_quantum import backoff
+from sf_quantum.backoff import Deadline
+from sf_quantum.errors import InputError, QpuError, QuantumError
+from sf_quantum.files import JSON
+from sf_quantum.protocol.tasks import LeaseLost
+from sf_quantum.qpu import OVER, AuthenticationError, NoLease, Qpu
+
+logger = logging.getLogger(__name__)
+
+# one request to the QPU's queue for leases; a cancelled wait lasts no longer
+STAY_SECONDS = 2.0
+# a service that is restarted is back within seconds, one that is moved within minutes
+TROUBLE_SECONDS = 120.0
+# between two renewals, whatever the QPU says
+RENEWAL_SECONDS = 1.0
+# between two looks at a QPU that may have to be left
+POLL_SECONDS = 0.5
+
+
+class LeaseProblem(Enum):
+    """Why a job has to leave its QPU."""
+
+    REFUSED = "refused"
+    OFFLINE = "offline"
+    QUEUE_WAIT = "queue wait"
+
+
+class WaitCancelled(QpuError):
+    """The wait for a lease was cancelled."""
+
+
+@dataclass(frozen=True)
+class AcquireOptions:
+    """What a lease is acquired for, and how long to wait for it.
+
+    :param job: the job, in error messages
+    :param wait_seconds: the longest wait, also for a QPU that does not answer; ``None``
+        for as long as it takes
+    :param trouble_seconds: the longest wait for a QPU that does not answer, if
+        ``wait_seconds`` is ``None``
+    :param hints: see :meth:`~sf_quantum.qpu.Qpu.hinted`
+    :param purpose: what the lease is for, shown to the QPU's operator; the job by default
+    :param key: by which the QPU's queue recognizes the request when it is repeated, also by
+        another process; by default one of its own
+    """
+
+    job: str | None = None
+    wait_seconds: float | None = None
+    trouble_seconds: float = TROUBLE_SECONDS
+    hints: Mapping[str, JSON] = field(default_factory=dict)
+    purpose: str | None = None
+    key: str | None = None
+
+
+def acquire(
+    qpu: Qpu,
+    request: AcquireOptions,
+    stop: threading.Event | None = None,
+    on_wait: Callable[[QpuError], None] | None = None,
+) -> str:
+    """Acquire a lease as soon as one is free.
+
+    :param stop: set by another thread to cancel the wait
+    :param on_wait: called with the reason if no lease is free at once, and with another
+        one whenever it changes
+    :returns: the acquisition token
+    :raises NoLease: if none was free in time
+    :raises WaitCancelled: if ``stop`` was set first
+    :raises QpuError: if the QPU does not answer for too long
+    :raises AuthenticationError: if the QPU refuses the user
+    :raises InputError: if it refuses the request for another reason
+    """
+    qpu, purpose = qpu.hinted(request.hints), request.purpose or request.job
+    key = request.key or uuid.uuid4().hex
+    wait = _Wait(request, stop or threading.Event())
+    told = None if on_wait else ""
+    while True:
+        began = time.monotonic()
+        # the first attempt does not wait, so that on_wait is called at once
+        stay_seconds = (
+            min(STAY_SECONDS, wait.deadline.left) if told is not None else 0.0
+        )
+        try:
+            return qpu.acquire_waiting(purpose, wait_seconds=stay_seconds, key=key)
+        except QpuError as error:
+            if told is not None:
+                wait.pause(error, began)
+            if on_wait and told != str(error):
+                on_wait(error)
+                told = str(error)
+
+
+class _Wait:
+    """The deadline and the pauses of one request."""
+
+    def __init__(self, request: AcquireOptions, stop: threading.Event) -> None:
+        self._stop = stop
+        self.deadline = Deadline(request.wait_seconds)
+        unlimited = request.wait_seconds is None
+        self._trouble_seconds = request.trouble_seconds if unlimited else math.inf
+        self._pauses = backoff.LEASE.pauses()
+        self._trouble_since: float | None = None
+
+    def pause(self, error: QpuError, began: float) -> None:
+        """Pause after an attempt that failed, or raise its error if it was the last."""
+        if self._stop.is_set():
+            raise WaitCancelled("the wait was cancelled") from error
+        now = time.monotonic()
+        if isinstance(error, NoLease):
+            self._trouble_since = None
+            if now - began >= STAY_SECONDS / 2:
+                # the QPU has a queue for leases, which keeps the request's position
+                self._pauses = backoff.LEASE.pauses()
+                return
+        else:
+            self._trouble_since = self._trouble_since or began
+            if now - self._trouble_since >= self._trouble_seconds:
+                raise QpuError(
+                    f"{error}; given up after {self._trouble_seconds:g} s, --wait or a "
+                    "deployment's `wait` sets how long"
+                ) from error
+        if self.deadline.left <= 0:
+            raise error
+        if self._stop.wait(min(next(self._pauses), self.deadline.left)):
+            raise WaitCancelled("the wait was cancelled") from error
+
+
+class HeldLease:
+    """A lease, renewed by a thread of its own until it is released."""
+
+    def __init__(self, qpu: Qpu, token: str, log: logging.Logger = logger) -> None:
+        self.qpu = qpu
+        self.token = token
+        #: set if the QPU refuses its user; there are no renewals then
+        self.refusal: QpuLoss | None = None
+        self._log = log
+        self._released = threading.Event()
+        # a daemon: a QPU that does not answer must not delay the end of the process
+        threading.Thread(target=self._renew, name="sfq-renew", daemon=True).start()
+
+    def release(self) -> None:
+        """Give the lease back, which cancels the QPU jobs it still has."""
+        self._released.set()
+        self.qpu.release(self.token)
+
+    def _renew(self) -> None:
+        pause: float | None = 0.0
+        while pause is not None and not self._released.wait(pause):
+            try:
+                pause = self.qpu.renew(self.token)
+                if pause is not None:
+                    pause = max(pause, RENEWAL_SECONDS)
+            except AuthenticationError as error:
+                self.refusal = QpuLoss(LeaseProblem.REFUSED, self.qpu.name, str(error))
+                return
+            except (InputError, LeaseLost) as error:
+                if not self._released.is_set():
+                    text = "A lease of QPU %s is lost: %s"
+                    self._log.warning(text, self.qpu.name, error)
+                return
+            except QpuError:
+                pause = backoff.LEASE.longest_seconds
+
+
+class LeaseSet(ExitStack[None]):
+    """One lease of each of several QPUs; on exit all are given back.
+
+    They are acquired in the order of the QPUs' names, so that two processes that need the
+    same QPUs never wait for each other.
+
+    :param on_wait: called for each QPU without a free lease, see :func:`acquire`
+    """
+
+    def __init__(
+        self,
+        qpus: Iterable[Qpu],
+        on_wait: Callable[[Qpu, QpuError], None] | None = None,
+    ) -> None:
+        super().__init__()
+        self._qpus = sorted(qpus, key=lambda qpu: qpu.name)
+        self._on_wait = on_wait
+        self.held: list[HeldLease] = []
+
+    def tokens(self) -> list[tuple[Qpu, str]]:
+        """List each QPU that has a lease, with its token."""
+        return [(lease.qpu, lease.token) for lease in self.held]
+
+    def refusal(self) -> QpuLoss | None:
+        """The refusal of a user whose lease can no longer be renewed."""
+        return next(filter(None, (lease.refusal for lease in self.held)), None)
+
+    def jobs(self, qpu: Qpu) -> list[dict[str, JSON]]:
+        """List the QPU jobs of one QPU's lease, none while it has no lease."""
+        held = [lease for lease in self.held if lease.qpu is qpu]
+        return [job for lease in held for job in qpu.jobs(lease.token) or []]
+
+    def acquire(
+        self, request: AcquireOptions, stop: threading.Event | None = None
+    ) -> None:
+        """Acquire every lease, see :func:`acquire`; the wait is for all of them together."""
+        deadline = Deadline(request.wait_seconds)
+        for qpu in self._qpus:
+            if request.wait_seconds is not None:
+                request = replace(request, wait_seconds=deadline.left)
+            on_wait = partial(self._on_wait, qpu) if self._on_wait else None
+            token = acquire(qpu, request, stop, on_wait)
+            self.held.append(lease := HeldLease(qpu, token))
+            self.callback(_release, lease)
+            if (shortfall := qpu.shortfall(token)) is not None:
+                logger.warning("The lease of QPU %s has %s", qpu.name, shortfall)
+
+
+def _release(lease: HeldLease) -> None:
+    try:
+        lease.release()
+    except QuantumError as error:
+        # it will expire; the command's exit status must not change
+        text = "The lease of QPU %s was not given back: %s"
+        logger.warning(text, lease.qpu.name, error)
+
+
+@dataclass(frozen=True)
+class QpuLoss:
+    """Why a job has to leave its QPU.
+
+    :param detail: the QPU's own reason for being offline, or the refusal
+    :param seconds: how long a QPU job has waited in its queue
+    """
+
+    problem: LeaseProblem
+    qpu: str
+    detail: str = ""
+    seconds: float = 0.0
+
+    def __str__(self) -> str:
+        if self.problem is LeaseProblem.QUEUE_WAIT:
+            return f"a QPU job waited in its queue for more than {self.seconds:.3g} s"
+        if self.problem is LeaseProblem.REFUSED:
+            return self.detail
+        return f"the QPU is offline ({self.detail or 'no reason given'})"
+
+
+@dataclass(eq=False)
+class QpuWatch:
+    """Watches a QPU for one job.
+
+    :param jobs: lists the job's QPU jobs, see :meth:`~sf_quantum.qpu.Qpu.jobs`
+    :param wait_seconds: the longest wait of a QPU job in the queue, from when it is first
+        seen there; no limit once one of them has started
+    """
+
+    qpu: Qpu
+    jobs: Callable[[], Collection[Mapping[str, JSON]]] = tuple
+    wait_seconds: float | None = None
+    _started: bool = field(default=False, init=False)
+    _first_seen: dict[str, float] = field(default_factory=dict, init=False)
+
+    def look(self) -> QpuLoss | None:
+        """Say why the job has to leave, if it has to; no answer is not a reason."""
+        try:
+            status = self.qpu.status()
+            if status.online and self.wait_seconds is None:
+                return None
+            jobs = self.jobs()
+        except QuantumError:
+            return None  # the job's own client retries, or gives up
+        states = {job.get("state") for job in jobs}
+        # jobs are pending or still to come; one may be running on a draining QPU
+        waiting = states <= {"Queued", *OVER} and (not states or "Queued" in states)
+        if waiting and not status.online:
+            return QpuLoss(LeaseProblem.OFFLINE, self.qpu.name, status.reason)
+        self._started |= not states <= {"Queued"}
+        pending = [str(job.get("id")) for job in jobs if job.get("state") == "Queued"]
+        now, limit = time.monotonic(), self.wait_seconds
+        waits = [now - self._first_seen.setdefault(job, now) for job in pending]
+        if limit is None or self._started or max(waits, default=0.0) <= limit:
+            return None
+        return QpuLoss(LeaseProblem.QUEUE_WAIT, self.qpu.name, seconds=limit)
+
+
+@contextmanager
+def watching(
+    looks: Collection[Callable[[], QpuLoss | None]], leave: Callable[[QpuLoss], None]
+) -> Iterator[None]:
+    """Watch QPUs in a thread for as long as the block runs.
+
+    :param looks: such as :meth:`QpuWatch.look`
+    :param leave: called in that thread, at most once, when a QPU has to be left
+    """
+    over = threading.Event()
+
+    def watch() -> None:
+        while not over.wait(POLL_SECONDS):
+            for loss in filter(None, (look() for look in looks)):
+                if not over.is_set():
+                    leave(loss)
+                return
+
+    if looks:
+        # a daemon: a QPU that does not answer must not delay the end of the process
+        threading.Thread(target=watch, daemon=True).start()
+    try:
+        yield
+    finally:
+        over.set()

@@ -1,0 +1,180 @@
+"""The client of our QPU service's HTTP interface, for commands and QPUs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+
+from sf_quantum import backoff
+from sf_quantum.backoff import Deadline
+from sf_quantum.errors import InputError, QpuError, QuantumError
+from sf_quantum.files import JSON
+from sf_quantum.net.transport import Client, KeptClient, Response, Unreachable
+from sf_quantum.protocol.bounds import ANSWER_BYTES
+from sf_quantum.protocol.tasks import LeaseLost
+from sf_quantum.qpu import AuthenticationError, read_token
+from sf_quantum.text import shortened
+
+LEASE_HEADER = "X-SFQ-Lease"
+# a service that is being restarted is back in less
+RETRY_SECONDS = 15.0
+REQUEST_SECONDS = 10.0
+# statuses after which another attempt may succeed: the service is busy or closed, or a
+# proxy answers in its place
+BUSY = (408, 425, 429, 502, 503, 504)
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """How a client authenticates, and how long it retries.
+
+    :param token_file: a file with the bearer token
+    :param munge: send a MUNGE credential with each request: True, or ``munged``'s socket
+    :param retry_seconds: how long a request without an answer is retried; ``None`` for as
+        long as a restart of the service may take
+    """
+
+    token_file: str | None = None
+    munge: str | bool = False
+    retry_seconds: float | None = None
+
+    @property
+    def name(self) -> str | None:
+        """What identifies the user, in messages."""
+        if self.token_file is not None:
+            return f"token file {self.token_file}"
+        return "MUNGE credential" if self.munge else None
+
+    def munge_header(self) -> Mapping[str, str]:
+        """Make a header for one request, since a credential is accepted once."""
+        if not self.munge:
+            return {}
+        # on demand, since it loads ctypes and libmunge
+        from sf_quantum.net import munge
+
+        socket = self.munge if isinstance(self.munge, str) else None
+        return {"X-Munge-Cred": munge.encode(socket)}
+
+
+class ServiceClient:
+    """Sends requests to one service: retries, refusals and their messages.
+
+    :param qpu: names the QPU, in error messages
+    :param lease: on the job's side, where an ended or unknown lease is a ``QpuError``,
+        since it is no mistake of the job
+    """
+
+    def __init__(
+        self, url: str, qpu: str, credentials: Credentials, lease: str | None = None
+    ) -> None:
+        headers = {} if lease is None else {LEASE_HEADER: lease}
+        self._credentials = credentials
+        self._token: str | None = None
+        if credentials.token_file is not None:
+            self._token = read_token(credentials.token_file)
+        # a job may send one request after the other; a driver, one now and then
+        kind = Client if lease is None else KeptClient
+        self._client = kind(url, headers, self._credential)
+        #: sends another client's request under this one's lease and credential
+        self.exchange = self._client.exchange
+        self.url = self._client.url
+        self.name = f"QPU {qpu!r} at {self.url}"
+        retry = credentials.retry_seconds
+        self._retry_seconds = RETRY_SECONDS if retry is None else retry
+        self._under_lease = lease is not None
+        # which variable of a job sets them
+        variable = f", which {qpu}_SFQ_PATIENCE_SECONDS sets"
+        self._retry_setting = variable if self._under_lease else ""
+
+    def _credential(self) -> Mapping[str, str]:
+        if (file := self._credentials.token_file) is not None:
+            # it may have been replaced since; for a moment, it may not be there
+            with suppress(InputError):
+                self._token = read_token(file)
+        token = {"Authorization": f"Bearer {self._token}"} if self._token else {}
+        return {**token, **self._credentials.munge_header()}
+
+    def send(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, JSON] | bytes | None = None,
+        *,
+        timeout_seconds: float = REQUEST_SECONDS,
+        retry: bool = False,
+        expected: Collection[int] = (),
+        most_bytes: int = ANSWER_BYTES,
+    ) -> Response:
+        """Send a request, once or, if it is idempotent, until it is answered.
+
+        :param expected: the statuses of refusals that the caller handles
+        :param most_bytes: of the answer
+        :raises Unreachable: if there is no answer in time
+        :raises AuthenticationError: if the user is not accepted, or may not do this
+        :raises LeaseLost: if the lease has ended
+        :raises InputError: if the request is refused for another reason
+        :raises QpuError: if the service is in trouble
+        """
+        retry_seconds = self._retry_seconds if retry else 0.0
+        deadline = None
+        for pause in backoff.REQUEST.pauses():
+            failure = None
+            try:
+                response = self._client.request(
+                    method,
+                    path,
+                    body,
+                    timeout_seconds=timeout_seconds,
+                    most_bytes=most_bytes,
+                )
+                if response.status not in BUSY:
+                    break
+            except Unreachable as error:
+                failure = error
+            # from the first failure on, since a request may legitimately take long
+            deadline = deadline or Deadline(retry_seconds)
+            if deadline.left <= 0:
+                break
+            time.sleep(min(pause, deadline.left))
+        if failure is not None:
+            message = f"{self.name} does not answer: {failure}"
+            if retry_seconds:
+                message += f" (tried for {retry_seconds:g} s{self._retry_setting})"
+            raise Unreachable(message, sent=failure.sent) from failure
+        if response.status >= 400 and response.status not in expected:
+            raise self._error(response)
+        return response
+
+    def _error(self, response: Response) -> QuantumError:
+        status = response.status
+        if status >= 500 or status in BUSY:
+            return QpuError(f"{self.name} is in trouble: {refusal(response)}")
+        message = f"{self.name} refuses: {refusal(response)}"
+        ended = status == 403 and response.json().get("field") == LEASE_HEADER
+        if status == 401 or (status == 403 and not ended):
+            by = self._credentials.name
+            if by is None and response.json().get("field") == "Authorization":
+                by = "--token-file, or tokenFile of a deployment, names a file with it"
+            return AuthenticationError(f"{message} ({by})" if by else message)
+        if ended:
+            return LeaseLost(message)
+        if self._under_lease and status == 404:
+            return QpuError(message)
+        return InputError(message)
+
+    def text(self, content: Mapping[str, JSON], key: str) -> str:
+        """Read a text that every answer of this kind has."""
+        value = content.get(key)
+        if not isinstance(value, str):
+            raise QpuError(f"{self.name}: its answer has no {key!r}, is it sfq serve?")
+        return value
+
+
+def refusal(response: Response) -> str:
+    """The service's own reason for a refusal."""
+    content = response.json()
+    detail = content.get("detail") or f"HTTP status {response.status}"
+    field = content.get("field")
+    return shortened(f"{field}: {detail}" if field else str(detail))

@@ -1,0 +1,335 @@
+"""IQM's QPUs, behind an IQM Server: circuits of ``prx`` and ``cz``.
+
+The driver's side is QRMI's. Jobs go over IQM's own API, as QRMI's client sends them: that
+client waits for half a minute in each request about a job, also before it cancels one,
+and does not tell the time that is billed, a position in the queue or a calibration.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, ClassVar
+from urllib.parse import quote
+
+from pydantic import BaseModel, JsonValue
+
+from sf_quantum.errors import InputError, QpuError
+from sf_quantum.files import JSON, mapping, parse_json
+from sf_quantum.net.transport import Client, Response
+from sf_quantum.protocol.descriptions import Description, Topology
+from sf_quantum.protocol.tasks import (
+    Kind,
+    Outcome,
+    Progress,
+    Result,
+    State,
+    Task,
+    WrongAnswer,
+)
+from sf_quantum.protocol.values import count, number
+from sf_quantum.qpu import OVER, AuthenticationError
+from sf_quantum.qpu.native_circuits import NativeCircuit, number_of, read
+from sf_quantum.qpu.vendors.qrmi import Gates
+from sf_quantum.qpu.vendors.rest import RestApi
+from sf_quantum.text import one_line
+
+if TYPE_CHECKING:
+    from sf_quantum.samplers.qaoa import CircuitRunner
+
+# an object, of which some fields are read
+Told = dict[str, JsonValue]
+# statuses after which there is no job, and another attempt may succeed: from anyone, and
+# from IQM only, since a proxy also answers so when it loses a connection that was used
+NOT_ACCEPTED, NOT_ACCEPTED_BY_IQM = (425, 429), (408, 503)
+STATES: Mapping[str, State] = {
+    "waiting": "Queued",
+    "processing": "Running",
+    "completed": "Completed",
+    "failed": "Failed",
+    "cancelled": "Cancelled",
+}
+# the code with which a job that is over cannot be cancelled
+OVER_ALREADY = "illegal_job_status"
+# what a set of calibrations tells, by our names: begin and end of its name, and the factor
+# that makes a depolarising error of an average fidelity, if it is one
+OBSERVED: Mapping[str, tuple[str, str, float]] = {
+    "readout_false_one": ("metrics.ssro.measure.", ".error_0_to_1", 0.0),
+    "readout_false_zero": ("metrics.ssro.measure.", ".error_1_to_0", 0.0),
+    "gate_error_one_qubit": ("metrics.rb.prx.", ".fidelity", 2.0),
+    "gate_error_two_qubits": ("metrics.irb.cz.", ".fidelity", 4 / 3),
+    "t1_seconds": ("characterization.model.QB", ".t1_time", 0.0),
+    "t2_seconds": ("characterization.model.QB", ".t2_time", 0.0),
+}
+
+
+class IqmServer(Gates):
+    """An IQM QPU or IQM's cloud; tested against our service, which speaks its API."""
+
+    type = "iqm-server"
+    solving = ("qiskit", "scipy")
+    extra = "iqm"
+    kinds: ClassVar[tuple[Kind, ...]] = ("circuit",)
+    url_variable = "QRMI_IQM_ISA_ENDPOINT"
+
+    @cached_property
+    def _api(self) -> RestApi:
+        own = self._resource.environment
+        for key in ("QRMI_IQM_ISA_ENDPOINT", "QRMI_IQM_ISA_TOKEN"):
+            if not own.get(key):
+                raise InputError(f"{self._who}: {key} is missing")
+        token = {"Authorization": f"Bearer {own['QRMI_IQM_ISA_TOKEN']}"}
+        client = Client(f"{own['QRMI_IQM_ISA_ENDPOINT']}/api/v1", token)
+        return RestApi(
+            self.name,
+            client,
+            nothing_done=NOT_ACCEPTED,
+            its_own=NOT_ACCEPTED_BY_IQM,
+            reason="message",
+            code="error_code",
+        )
+
+    @property
+    def _alias(self) -> str:
+        """The QPU's name there: QRMI's names have an underscore for a colon."""
+        before, _, after = self.name.rpartition("_")
+        return quote(f"{before}:{after}" if before else after, safe=":")
+
+    def _runner(self) -> CircuitRunner:
+        from sf_quantum.qpu.circuit_runner import JobRunner
+
+        return JobRunner(self)
+
+    def describe(self) -> Description:
+        """See :meth:`Qpu.describe`; from its architecture, and its present calibration."""
+        told = self._api.get(Told, f"/quantum-computers/{self._alias}")
+        path = f"/calibration-sets/{self._alias}/default"
+        dynamic = self._api.get(Told, f"{path}/dynamic-quantum-architecture")
+        metrics = self._api.get(Told, f"{path}/metrics")
+        # the names of all qubits; not every server has it
+        artifact = f"/quantum-computers/{self._alias}/artifacts"
+        answer = self._api.send(
+            "GET", f"{artifact}/static-quantum-architectures", expected=(404,)
+        )
+        try:
+            return self._description(told, dynamic, metrics, _first(answer))
+        except (
+            AttributeError,
+            KeyError,
+            TypeError,
+            ValueError,
+        ) as error:
+            text = f"{self._who}: its architecture cannot be read: {error}"
+            raise QpuError(text) from error
+
+    def _description(
+        self,
+        told: Mapping[str, JSON],
+        dynamic: Mapping[str, JSON],
+        metrics: Mapping[str, JSON],
+        static: Mapping[str, JSON],
+    ) -> Description:
+        if dynamic.get("computational_resonators"):
+            detail = "its qubits are coupled by resonators, which circuits cannot name"
+            raise InputError(f"{self._who}: {detail}")
+        qubits = sorted(map(_number, _texts(dynamic["qubits"])))
+        known = sorted(map(_number, _texts(static.get("qubits", []))))
+        gates = mapping(mapping(dynamic["gates"])["cz"])["implementations"]
+        pairs = {
+            (min(pair), max(pair))
+            for one in mapping(gates).values()
+            for locus in _lists(mapping(one)["loci"])
+            for pair in [[*map(_number, _texts(locus))]]
+        }
+        limits = mapping(told.get("limits"))
+        return Description(
+            self.technology,
+            len(qubits),
+            self.kinds,
+            frozenset(known) - frozenset(qubits),
+            count(limits.get("max_shots_per_circuit")) or None,
+            calibration=_calibration(dynamic, metrics),
+            topology=Topology(
+                "iqm", (), 1 + max([*qubits, *known], default=-1), tuple(sorted(pairs))
+            ),
+            native_gates=("r", "cz"),
+        )
+
+    @classmethod
+    def check(cls, kind: Kind, content: JSON) -> None:
+        if kind == "circuit":
+            read(content)
+
+    def submit(self, task: Task) -> str:
+        """See :meth:`Qpu.submit`; the vendor keeps the tag, but finds no job by it."""
+        circuits = read(parse_json(task.payload))
+        job: dict[str, JSON] = {
+            "circuits": [
+                _circuit(str(index), circuit) for index, circuit in enumerate(circuits)
+            ],
+            "shots": task.shots,
+        }
+        path = f"/jobs/{self._alias}/circuit?use_timeslot=false&tag={quote(task.tag)}"
+        answer = self._api.send("POST", path, job, expected=(404,))
+        if answer.status == 404:
+            raise InputError(self._api.reason(answer))
+        return self._api.checked(_Submitted, answer).id
+
+    def poll(self, job_id: str) -> Progress:
+        told = self._job(job_id)
+        return Progress(self._state(told), count(told.get("queue_position")))
+
+    def result(self, job_id: str, task: Task) -> Outcome:
+        """See :meth:`Qpu.result`; the QPU time is that of which the vendor tells."""
+        told = self._job(job_id)
+        state = self._state(told)
+        if state not in OVER:
+            raise QpuError(f"{self._who}: job {job_id} is {state}")
+        runtime = number(told.get("runtime_ms"))
+        seconds = None if runtime is None else runtime / 1000
+        compiled = mapping(told.get("compilation")).get("calibration_set_id")
+        calibration: dict[str, JSON] | None = {"id": compiled} if compiled else None
+        result, failure = None, None
+        if state == "Failed":
+            failure = _messages(told.get("errors")) or "no reason given"
+        elif state == "Completed":
+            path = f"/jobs/{quote(job_id)}/artifacts/measurement_counts"
+            content = parse_json(task.payload)
+            several = number_of(content)
+            answer = self._api.send("GET", path, result_of=task)
+            counters = self._counters(answer.body, read(content))
+            text = {"counters": counters} if several else {"counter": counters[0]}
+            info: dict[str, JSON] = {
+                "qpu": self.name,
+                "technology": self.technology,
+                "job": job_id,
+                **({"calibration": calibration} if calibration else {}),
+            }
+            result = Result(json.dumps(text), info)
+        return Outcome(
+            result,
+            failure,
+            seconds,
+            calibration=calibration,
+            note=_messages(told.get("messages")),
+        )
+
+    def cancel(self, job_id: str) -> None:
+        path = f"/jobs/{quote(job_id)}/cancel"
+        answer = self._api.send("POST", path, expected=(403, 404))
+        code = answer.json().get("error_code")
+        if answer.status == 403 and code != OVER_ALREADY:
+            raise AuthenticationError(self._api.reason(answer))
+
+    def _job(self, job_id: str) -> Mapping[str, JSON]:
+        return self._api.get(Told, f"/jobs/{quote(job_id)}")
+
+    def _state(self, told: Mapping[str, JSON]) -> State:
+        word = told.get("status")
+        if (state := STATES.get(str(word))) is None:
+            raise QpuError(f"{self._who}: unknown state {str(word)[:40]!r}")
+        return state
+
+    def _counters(
+        self, body: bytes, circuits: Sequence[NativeCircuit]
+    ) -> list[dict[str, int]]:
+        """Read the counts of each circuit, with the last bit first as in Qiskit."""
+        try:
+            told = _lists(parse_json(body))
+            pairs = zip(told, circuits, strict=True)
+            return [_counter(mapping(one), circuit) for one, circuit in pairs]
+        except (
+            ArithmeticError,
+            AttributeError,
+            LookupError,
+            TypeError,
+            ValueError,
+        ) as error:
+            message = f"{self._who}: its answer has no counts of bit strings"
+            raise WrongAnswer(message, body.decode(errors="replace")) from error
+
+
+class _Submitted(BaseModel):
+    id: str
+
+
+def _circuit(name: str, circuit: NativeCircuit) -> dict[str, JSON]:
+    """Write a circuit as IQM's clients do; a measurement's key has the bits and the bit."""
+    instructions: list[JSON] = []
+    for one in circuit.operations:
+        args: dict[str, JSON] = dict(zip(("angle", "phase"), one.values, strict=False))
+        if one.name == "measure":
+            args["key"] = f"m_{circuit.bits}_{one.bit}"
+        locus: list[JSON] = [f"QB{qubit + 1}" for qubit in one.qubits]
+        instructions.append({"name": one.name, "locus": locus, "args": args})
+    return {"name": f"circuit_{name}", "instructions": instructions}
+
+
+def _counter(told: Mapping[str, JSON], circuit: NativeCircuit) -> dict[str, int]:
+    keys = [key.split("_") for key in _texts(told["measurement_keys"])]
+    bits = circuit.bits
+    places = [bits - 1 - int(bit) for _, _, bit in keys]
+    measured = {one.bit for one in circuit.operations if one.name == "measure"}
+    known = sorted(bits - 1 - bit for bit in measured)
+    if {int(own) for _, own, _ in keys} != {bits} or sorted(places) != known:
+        raise ValueError("not of this circuit")
+    counter: dict[str, int] = {}
+    for word, reads in mapping(told["counts"]).items():
+        if count(reads) is None or len(word) != len(places) or {*word} - {*"01"}:
+            raise ValueError("not counts")
+        read_bits = ["0"] * bits
+        for place, bit in zip(places, word, strict=True):
+            read_bits[place] = bit
+        text = "".join(read_bits)
+        counter[text] = counter.get(text, 0) + int(str(reads))
+    return counter
+
+
+def _calibration(
+    dynamic: Mapping[str, JSON], metrics: Mapping[str, JSON]
+) -> dict[str, JSON]:
+    """Return id, time and mean values of the present set of calibrations."""
+    known: dict[str, JSON] = {}
+    observed = [mapping(one) for one in _lists(metrics.get("observations"))]
+    for name, (begin, end, factor) in OBSERVED.items():
+        values = [
+            value
+            for one in observed
+            if (field := str(one.get("dut_field")).partition(":")[0]).startswith(begin)
+            and field.endswith(end)
+            and (value := number(one.get("value"))) is not None
+        ]
+        if values:
+            mean = sum(values) / len(values)
+            known[name] = max(0.0, factor * (1.0 - mean)) if factor else mean
+    return {
+        "id": str(dynamic["calibration_set_id"]),
+        "time": str(metrics.get("created_timestamp")),
+        "values": known,
+    }
+
+
+def _number(qubit: str) -> int:
+    """Return the number of a qubit from its name, ``QB1`` for the first."""
+    if not (qubit.startswith("QB") and qubit[2:].isdecimal()) or int(qubit[2:]) < 1:
+        raise ValueError(f"{qubit[:40]!r} is no name of a qubit")
+    return int(qubit[2:]) - 1
+
+
+def _first(answer: Response) -> Mapping[str, JSON]:
+    listed = parse_json(answer.body) if answer.status == 200 else []
+    return mapping(listed[0] if isinstance(listed, list) and listed else listed)
+
+
+def _messages(told: JSON) -> str:
+    messages = (mapping(one).get("message") for one in _lists(told))
+    return one_line("; ".join(map(str, messages)))[:300]
+
+
+def _lists(told: JSON) -> list[JSON]:
+    return told if isinstance(told, list) else []
+
+
+def _texts(told: JSON) -> list[str]:
+    return [str(one) for one in _lists(told)]

@@ -1,0 +1,144 @@
+"""Requests to a vendor's REST API, for clients of QPUs: checked answers, and our errors."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from functools import partial
+from typing import TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+from pydantic_core import from_json, to_json
+
+from sf_quantum.errors import InputError, QpuError
+from sf_quantum.files import JSON
+from sf_quantum.net.transport import Client, Response, Unreachable
+from sf_quantum.protocol.bounds import ANSWER_BYTES
+from sf_quantum.protocol.tasks import (
+    LeaseLost,
+    NotAccepted,
+    Task,
+    UnknownJob,
+    WrongAnswer,
+)
+from sf_quantum.qpu import AuthenticationError
+from sf_quantum.text import shortened
+
+# of a result, which may be large
+RESULT_SECONDS = 90.0
+T = TypeVar("T")
+
+
+class RestApi:
+    """A vendor's REST API, whose errors are those of :class:`~sf_quantum.qpu.Qpu`.
+
+    :param qpu: names the QPU in messages
+    :param nothing_done: statuses after which a submission has certainly made no job, and
+        another attempt may succeed; one that a proxy may answer with is not among them
+    :param its_own: likewise, where the refusal has a ``code``; without, a proxy has answered,
+        and the job may have been made behind it
+    :param reason: the field of a refusal that says why
+    :param code: the field that only the vendor's own refusals have
+    """
+
+    def __init__(
+        self,
+        qpu: str,
+        client: Client,
+        *,
+        nothing_done: Collection[int] = (429,),
+        its_own: Collection[int] = (),
+        reason: str = "error",
+        code: str = "",
+    ) -> None:
+        self._name = f"QPU {qpu!r}"
+        self._client = client
+        self._nothing_done = nothing_done
+        self._its_own = its_own
+        self._reason = reason
+        self._code = code
+
+    def get(self, expected: type[T], path: str, *, result_of: Task | None = None) -> T:
+        """Get an answer of a type that pydantic can check; see :meth:`send`.
+
+        :raises QpuError: also if the answer is of another type
+        """
+        return self.checked(expected, self.send("GET", path, result_of=result_of))
+
+    def checked(self, expected: type[T], response: Response) -> T:
+        """Parse an answer of a type that pydantic can check.
+
+        ``NaN`` and infinities are read as ``null``: they are no JSON, and no time or price.
+
+        :raises QpuError: if it is not
+        """
+        body = response.body
+        with suppress(ValueError):  # of what is no JSON, the next line says more
+            body = to_json(from_json(body), inf_nan_mode="null")
+        try:
+            return TypeAdapter(expected).validate_json(body)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            where = ".".join(map(str, first["loc"])) or "it"
+            text = f"{self._name}: malformed answer: {where}: {first['msg']}"
+            raise WrongAnswer(text, body.decode(errors="replace")) from error
+
+    def send(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, JSON] | None = None,
+        *,
+        expected: Collection[int] = (),
+        result_of: Task | None = None,
+    ) -> Response:
+        """Send one request, once.
+
+        An answer may have 8 MiB and take ten seconds; the result of a job may be as large as
+        its shots allow, and take longer.
+
+        :param expected: the statuses of refusals that the caller handles
+        :param result_of: the task whose result is asked for
+        :raises NotAccepted: if it has certainly had no effect, and may succeed later
+        :raises LeaseLost: if what it was to use has ended (410)
+        :raises UnknownJob: if what the path names is not there (404)
+        :raises AuthenticationError: if the user is refused (401, 403)
+        :raises InputError: if the request is
+        :raises QpuError: if there is no answer, or the service is in trouble
+        """
+        try:
+            if result_of is None:
+                request = partial(self._client.request, most_bytes=ANSWER_BYTES)
+            else:
+                request = partial(
+                    self._client.request,
+                    timeout_seconds=RESULT_SECONDS,
+                    most_bytes=result_of.result_bytes,
+                )
+            response = request(method, path, body)
+        except Unreachable as error:
+            kind = QpuError if error.sent else NotAccepted
+            raise kind(f"{self._name} does not answer: {error}") from error
+        if 200 <= response.status < 300 or response.status in expected:
+            return response
+        raise self._refusal(response)
+
+    def reason(self, response: Response) -> str:
+        """Write a message with the vendor's own reason for a refusal."""
+        told = response.json().get(self._reason) or f"HTTP status {response.status}"
+        return f"{self._name}: {shortened(str(told))}"
+
+    def _refusal(self, response: Response) -> QpuError | InputError:
+        status, text = response.status, self.reason(response)
+        own = status in self._its_own and response.json().get(self._code)
+        if own or status in self._nothing_done:
+            return NotAccepted(text, response.retry_seconds)
+        if status in self._its_own:
+            return QpuError(text)
+        if status in (401, 403):
+            return AuthenticationError(text)
+        if status == 404:
+            return UnknownJob(text)
+        if status == 410:
+            return LeaseLost(text)
+        return InputError(text) if 400 <= status < 500 else QpuError(text)

@@ -1,1 +1,0 @@
-"""The dialects over one job queue, the page, and the metrics."""

@@ -1,0 +1,1 @@
+"""Pulse sequences for neutral atoms: read, checked and simulated."""

@@ -1,0 +1,1 @@
+"""Circuits in OpenQASM: read, checked and simulated."""

@@ -1,0 +1,301 @@
+"""Circuits simulated by Aer.
+
+Only separate processes import Qiskit and Aer, which take half a second.
+"""
+
+from __future__ import annotations
+
+import math
+import resource
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from sf_quantum.errors import InputError
+from sf_quantum.files import JSON
+from sf_quantum.protocol.tasks import JobParameters
+from sf_quantum.samplers.neal import SEEDS
+from sf_quantum.service.device.emulator.circuits.batches import Group, batch
+from sf_quantum.service.device.emulator.circuits.circuit import ARCHITECTURE
+from sf_quantum.service.device.emulator.circuits.openqasm import PLAIN
+from sf_quantum.service.device.emulator.noise import Noise
+from sf_quantum.service.device.emulator.technologies import (
+    ONE_QUBIT_SECONDS,
+    TWO_QUBITS_SECONDS,
+)
+from sf_quantum.text import described
+
+if TYPE_CHECKING:
+    from qiskit import QuantumCircuit
+    from qiskit.circuit import Qubit
+    from qiskit_aer import AerSimulator
+    from qiskit_aer.noise import NoiseModel
+
+# with more qubits, a circuit is simulated by matrix-product states
+MOST_QUBITS = 28
+AMPLITUDE_BYTES = 16
+# with more qubits, a circuit with errors is simulated shot by shot
+MOST_DENSITY_QUBITS = 10
+EXACT, DENSITY, BONDS = "statevector", "density_matrix", "matrix_product_state"
+# how often an amplitude is changed: by a gate and its error, by a measurement or a reset
+# between gates or in a shot of its own, and by the sampling of all shots
+ERROR_WORK, MEASURE_WORK, SAMPLING_WORK = 2, 10, 50
+# amplitudes that could be changed while a shot is begun (0.1 ms), while a gate on
+# matrix-product states is prepared (10 us), and per cube of their bond dimension
+SHOT_AMPLITUDES, BOND_AMPLITUDES, BOND_CUBE_AMPLITUDES = 50_000, 5000, 12
+# gates and measurements of the circuits that Aer gets at once
+MOST_STEPS = 100_000
+# without those of IBM's and IQM's QPUs that only shift the phase of what follows (McKay et
+# al., "Efficient Z gates for quantum computing", arXiv:1612.00858)
+ONE_QUBIT = frozenset("h r rx ry sx sxdg u u2 u3 x y".split())
+TWO_QUBITS = frozenset("cp cx cy cz ecr rxx ryy rzx rzz swap".split())
+NOISY = ONE_QUBIT | TWO_QUBITS
+
+
+def size(
+    payload: JSON, architecture: JSON, noisy: bool, bond_dimension: int
+) -> dict[str, JSON]:
+    """Refuse circuits that a device cannot run.
+
+    :param noisy: whether the device has errors
+    :returns: the fields of their :class:`~sf_quantum.service.domain.jobs.Size`
+    :raises InputError: with the reason
+    """
+    groups = batch(payload, ARCHITECTURE.validate_python(architecture)).groups
+    shots = amplitudes = gates = bits = qubits = 0
+    for group in groups:
+        circuit, circuits = group.circuit, len(group.numbers)
+        gates += circuits * len(circuit.data)
+        bits += circuits * circuit.num_clbits
+        qubits = max(qubits, used := _used(circuit))
+        method = _method(circuit, noisy)
+        once = method == DENSITY or (_sampled(circuit) and not noisy)
+        if method == BONDS:
+            work = _bond_work(circuit, bond_dimension)
+        else:
+            amplitudes_of = 2 * used if method == DENSITY else used
+            work = _work(circuit, noisy=noisy, once=once) << amplitudes_of
+        if once:
+            amplitudes += circuits * work
+        else:
+            shots += circuits * (work + SHOT_AMPLITUDES)
+    return {
+        "values": bits,
+        "qubits": qubits,
+        "circuits": sum(len(group.numbers) for group in groups),
+        "gates": gates,
+        "amplitudes": amplitudes,
+        "shot_amplitudes": shots,
+    }
+
+
+def _work(circuit: QuantumCircuit, *, noisy: bool, once: bool) -> int:
+    """Estimate how often each amplitude is changed.
+
+    :param once: whether one run of the circuit suffices for all shots
+    """
+    counts = Counter(one.operation.name for one in circuit.data)
+    with_errors = sum(counts[name] for name in NOISY) if noisy else 0
+    work = len(circuit.data) + with_errors * (ERROR_WORK - 1)
+    if once:
+        return work + SAMPLING_WORK
+    return work + (counts["measure"] + counts["reset"]) * (MEASURE_WORK - 1)
+
+
+def _bond_work(circuit: QuantumCircuit, bond_dimension: int) -> int:
+    """Estimate the work on matrix-product states, in amplitudes that are changed.
+
+    Every other gate of two qubits that a qubit has had doubles the bonds, at most; gates
+    that entangle less take less.
+    """
+    had: Counter[Qubit] = Counter()
+    work, most = 0, (bond_dimension - 1).bit_length()
+    for one in circuit.data:
+        bonds = 0
+        if len(one.qubits) > 1:
+            had.update(one.qubits)
+            bonds = min(-(-min(had[qubit] for qubit in one.qubits) // 2), most)
+        work += BOND_AMPLITUDES + (BOND_CUBE_AMPLITUDES << 3 * bonds)
+    return work
+
+
+def simulate(
+    content: JSON,
+    parameters: JobParameters,
+    noise: Noise | None,
+    bond_dimension: int,
+    *,
+    architecture: JSON = None,
+) -> dict[str, JSON]:
+    """Return the counts of the bit strings, the last bit of the last register first.
+
+    :param architecture: against which the job was checked; ``None`` for any
+    :raises InputError: if a circuit cannot be simulated
+    """
+    told = architecture and ARCHITECTURE.validate_python(architecture)
+    job = batch(content, told or None)
+    seed = parameters.get("seed") or 0
+    shots = parameters.get("num_reads") or 1
+    # errors change with each attempt
+    seed = (seed + (noise.seed if noise else 0)) % SEEDS
+    alike: dict[tuple[str, frozenset[str]], list[Group]] = {}
+    for group in job.groups:
+        method = _method(group.circuit, noise is not None)
+        names = frozenset(one.name for one in group.circuit.data) & NOISY
+        alike.setdefault((method, names if noise else frozenset()), []).append(group)
+    counters: dict[int, JSON] = {}
+    for (method, names), groups in alike.items():
+        simulator = _simulator(method, names, noise, bond_dimension)
+        own_seed = seed + groups[0].numbers[0]
+        counters.update(_counters(simulator, groups, shots, own_seed))
+    if job.single:
+        return {"counter": counters[0]}
+    return {"counters": [counters[number] for number in range(len(counters))]}
+
+
+def _simulator(
+    method: str, names: frozenset[str], noise: Noise | None, bond_dimension: int
+) -> AerSimulator:
+    from qiskit_aer import AerSimulator
+
+    model = None
+    if noise is not None:
+        # so exact that the model need not be made for every job anew
+        present = replace(noise.calibration, age=round(noise.calibration.age, 2))
+        errors = frozenset(noise.errors.aged(present.age, present.excess).items())
+        model = _noise_model(names, errors, method == DENSITY)
+    return AerSimulator(
+        method=method,
+        noise_model=model,
+        max_parallel_threads=1,
+        matrix_product_state_max_bond_dimension=bond_dimension,
+    )
+
+
+def _counters(
+    simulator: AerSimulator, groups: Sequence[Group], shots: int, seed: int
+) -> Iterator[tuple[int, dict[str, JSON]]]:
+    """Yield the counts of circuits, each with its number in the job."""
+    numbered = (
+        one
+        for group in groups
+        for one in zip(group.numbers, group.bound(), strict=True)
+    )
+    for part in _parts(numbered):
+        counts = _counts(simulator, [circuit for _, circuit in part], shots, seed)
+        yield from zip((number for number, _ in part), counts, strict=True)
+        # Aer derives the seed of each circuit of a part from the part's.
+        seed = (seed + len(part)) % SEEDS
+
+
+def _parts(
+    circuits: Iterable[tuple[int, QuantumCircuit]],
+) -> Iterator[list[tuple[int, QuantumCircuit]]]:
+    """Yield circuits in parts of a bounded size: Aer copies each of them."""
+    part: list[tuple[int, QuantumCircuit]] = []
+    steps = 0
+    for one in circuits:
+        part.append(one)
+        steps += 1 + len(one[1].data)
+        if steps > MOST_STEPS:
+            yield part
+            part, steps = [], 0
+    if part:
+        yield part
+
+
+def _counts(
+    simulator: AerSimulator, circuits: list[QuantumCircuit], shots: int, seed: int
+) -> Iterator[dict[str, JSON]]:
+    from qiskit_aer.aererror import AerError
+
+    try:
+        result = simulator.run(circuits, shots=shots, seed_simulator=seed).result()
+    except AerError as error:
+        raise InputError(described(error)) from error
+    if not result.success:
+        failed = (one.status for one in result.results if not one.success)
+        raise InputError(f"Aer: {next(failed, result.status)}"[:300])
+    for place, circuit in enumerate(circuits):
+        width, told = circuit.num_clbits, result.data(place)["counts"]
+        found = sorted((int(word, 16), int(count)) for word, count in told.items())
+        yield {f"{word:0{width}b}": count for word, count in found}
+
+
+@lru_cache(maxsize=100)
+def _noise_model(
+    names: frozenset[str], errors: frozenset[tuple[str, float]], kraus: bool
+) -> NoiseModel:
+    """Make the errors of gates and of the read-out.
+
+    As in IQM's fake backends, a gate has a depolarising error and, for its duration, the
+    relaxation of its qubits; qubits that wait have none.
+
+    :param names: of the gates that have errors; each one takes Aer some time
+    :param kraus: write errors as matrices, with which density matrices are quicker
+    """
+    from qiskit.quantum_info import Kraus, SuperOp
+    from qiskit_aer.noise import (
+        NoiseModel,
+        QuantumError,
+        ReadoutError,
+        depolarizing_error,
+        thermal_relaxation_error,
+    )
+
+    told = dict(errors)
+    zeros = told.get("readout_false_one", 0.0)
+    ones = told.get("readout_false_zero", 0.0)
+
+    def relaxation(seconds: float) -> QuantumError:
+        # where none is told
+        t1, t2 = told.get("t1_seconds", math.inf), told.get("t2_seconds", math.inf)
+        return thermal_relaxation_error(t1, min(t2, 2 * t1), seconds)
+
+    one, two = relaxation(ONE_QUBIT_SECONDS), relaxation(TWO_QUBITS_SECONDS)
+    channels = (
+        one.compose(depolarizing_error(told.get("gate_error_one_qubit", 0.0), 1)),
+        two.tensor(two).compose(
+            depolarizing_error(told.get("gate_error_two_qubits", 0.0), 2)
+        ),
+    )
+    if kraus:
+        channels = tuple(QuantumError(Kraus(SuperOp(each))) for each in channels)
+    model = NoiseModel()
+    for channel, gates in zip(channels, (ONE_QUBIT, TWO_QUBITS), strict=True):
+        if some := sorted(names & gates):
+            model.add_all_qubit_quantum_error(channel, some)
+    read = ReadoutError([[1 - zeros, zeros], [ones, 1 - ones]])
+    model.add_all_qubit_readout_error(read)
+    return model
+
+
+def _method(circuit: QuantumCircuit, noisy: bool) -> str:
+    """Choose the method, also by the memory that this process may have."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    used = _used(circuit)
+    if noisy and used <= MOST_DENSITY_QUBITS and _sampled(circuit):
+        return DENSITY
+    fits = limit == resource.RLIM_INFINITY or 2 * AMPLITUDE_BYTES << used <= limit
+    return EXACT if fits and used <= MOST_QUBITS else BONDS
+
+
+def _used(circuit: QuantumCircuit) -> int:
+    """Count the qubits that a circuit uses; Aer simulates no others."""
+    return len({qubit for one in circuit.data for qubit in one.qubits})
+
+
+def _sampled(circuit: QuantumCircuit) -> bool:
+    """Tell whether one run of a circuit suffices for all shots: it measures at its end."""
+    measured = set()
+    for one in circuit.data:
+        name = one.operation.name
+        if name == "measure":
+            measured.update(one.qubits)
+        elif name in ("reset", "if_else") or (
+            name not in PLAIN and not measured.isdisjoint(one.qubits)
+        ):
+            return False
+    return True

@@ -1,0 +1,545 @@
+"""Programs in OpenQASM 3, between their parser and Qiskit's converter.
+
+The converter (qiskit-qasm3-import 0.6.0) makes objects for whatever a program says, and
+takes some of it for something else, without a word. So a program is bounded before it is
+converted, and what the converter would get wrong is written in another way or refused.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import sys
+from collections import ChainMap
+from collections.abc import Container, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from sf_quantum.errors import InputError
+from sf_quantum.service.device.emulator.circuits import language
+from sf_quantum.service.device.emulator.circuits.circuit import (
+    MAX_BITS,
+    MAX_QUBITS,
+    MAX_STEPS,
+)
+from sf_quantum.service.device.emulator.circuits.expressions import (
+    CONSTANTS,
+    ROOM,
+    Value,
+    check_division,
+    check_rounding,
+    fold,
+    integer,
+    literal,
+    value,
+)
+from sf_quantum.service.device.emulator.circuits.loops import (
+    Unrolling,
+    check_fits,
+    check_values,
+    steps,
+    too_many_steps,
+)
+from sf_quantum.service.device.emulator.circuits.syntax import (
+    blocks,
+    nodes,
+    refusal,
+    statements,
+)
+
+if TYPE_CHECKING:
+    from openqasm3.ast import (
+        AliasStatement,
+        BinaryExpression,
+        ConstantDeclaration,
+        Expression,
+        Identifier,
+        IndexElement,
+        Program,
+        QASMNode,
+        QuantumGate,
+        QuantumGateDefinition,
+        QuantumPhase,
+        RangeDefinition,
+    )
+
+# Gates whose phase is another one in Qiskit than in OpenQASM 3: stdgates.inc multiplies u2
+# and u3 by exp(-i (phi + lambda) / 2), and the specification U by exp(i theta / 2).
+_OTHER_PHASE = frozenset(("U", "u2", "u3"))
+_CONTROLS = ("ctrl", "negctrl")
+_MOST_FLOAT = sys.float_info.max
+
+
+def prepare(program: Program, own: Container[str]) -> None:
+    """Bound a program, and write it as the converter understands it.
+
+    :param own: the names of Qiskit's own gates
+    :raises InputError: naming the line, if it is too large, or the converter would take it
+        for something else
+    """
+    from openqasm3 import ast
+
+    language.check_statements(program)
+    _replace_constants(program)
+    program.statements = Unrolling().unrolled(program.statements)
+    definitions = _Definitions()
+    _bound(program.statements, _Registers(), definitions)
+    _check_divisions(program.statements, set())
+    for node in nodes(program):
+        if isinstance(node, ast.QuantumGate):
+            definitions.check_name(node, own)
+            definitions.check_phase(node)
+            definitions.check_power(node)
+            # A control commutes with inv and pow, and Qiskit's inverse of ctrl @ cu is not
+            # its inverse.
+            node.modifiers.sort(key=lambda one: one.modifier.name not in _CONTROLS)
+        elif isinstance(node, ast.QuantumPhase):
+            _check_power(node, "gphase", has_angles=True)
+        elif isinstance(node, ast.QuantumGateDefinition):
+            _check_controlled(node)
+    fold(program)
+    language.check(program)
+
+
+def _bound(
+    block: Sequence[QASMNode],
+    registers: _Registers,
+    definitions: _Definitions,
+    steps: int = 0,
+) -> int:
+    """Visit the statements of a block in its scope, and count their steps.
+
+    :param steps: those before
+    :returns: these, and those of the block
+    :raises InputError: naming the line, if there are too many, or an operand cannot be
+    """
+    from openqasm3 import ast
+
+    for statement in block:
+        registers.visit(statement)
+        if isinstance(statement, ast.QuantumGateDefinition):
+            definitions.add(statement)
+        elif operands := _operands(statement):
+            width = max(registers.qubits(operand) for operand in operands)
+            steps += width * definitions.steps(statement)
+        if steps > MAX_STEPS:
+            raise InputError(too_many_steps(MAX_STEPS))
+        for inner in blocks(statement):
+            with registers.scope():
+                steps = _bound(inner, registers, definitions, steps)
+    return steps
+
+
+def check_size(qubits: int, bits: int, most: int = MAX_QUBITS) -> None:
+    """Refuse a circuit that is larger than a device, or than any may be.
+
+    :raises InputError: with the number and the bound
+    """
+    if qubits > most:
+        raise InputError(f"{qubits} qubits do not fit on {most} qubits")
+    if bits > MAX_BITS:
+        raise InputError(f"{bits:,} bits; at most {MAX_BITS:,} per circuit")
+
+
+def _replace_constants(program: Program) -> None:
+    """Write the values of constants in their places: the converter knows none.
+
+    :raises InputError: naming the line of a constant whose name is that of something else
+        too, or whose value is not of its type
+    """
+    from openqasm3 import ast
+
+    values: dict[str, Expression] = {}
+    kept: list[ast.Statement | ast.Pragma] = []
+    others = {*CONSTANTS, "U"}
+    for statement in program.statements:
+        if values:
+            if used := values.keys() & _declared(statement):
+                why = f"{min(used)} is a constant: use another name"
+                raise refusal(statement, why)
+            _replace(statement, values)
+        if isinstance(statement, ast.ConstantDeclaration):
+            if (name := statement.identifier.name) in others:
+                raise refusal(statement, f"{name} is there already: use another name")
+            values[name] = _constant(statement)
+        else:
+            others |= _declared(statement)
+            kept.append(statement)
+    program.statements = kept
+
+
+def _replace(node: QASMNode, values: Mapping[str, Expression]) -> None:
+    """Replace identifiers within a node."""
+    for name, one in vars(node).items():
+        if name != "name":  # of a gate, a function or a register
+            setattr(node, name, _replaced(one, values))
+
+
+def _replaced(one: Value, values: Mapping[str, Expression]) -> Value:
+    from openqasm3 import ast
+
+    if isinstance(one, list):
+        return [_replaced(each, values) for each in one]
+    if isinstance(one, ast.Identifier):
+        return values.get(one.name, one)
+    if isinstance(one, ast.QASMNode):
+        _replace(one, values)
+    return one
+
+
+def _declared(statement: QASMNode) -> set[str]:
+    """Return the names that a statement declares, and the statements within it."""
+    from openqasm3 import ast
+
+    names: set[str] = set()
+    for one in (statement, *nodes(statement)):
+        match one:
+            case ast.QubitDeclaration():
+                names.add(one.qubit.name)
+            case ast.QuantumGateDefinition():
+                names.update(each.name for each in (*one.arguments, *one.qubits))
+                names.add(one.name.name)
+            case ast.AliasStatement():
+                names.add(one.target.name)
+            case ast.Statement():
+                names.add(getattr(getattr(one, "identifier", None), "name", ""))
+    return names
+
+
+def _constant(statement: ConstantDeclaration) -> Expression:
+    from openqasm3 import ast
+
+    given, room = value(statement.init_expression), None
+    is_number = given is not None and not isinstance(given, bool)
+    if isinstance(statement.type, ast.IntType | ast.UintType):
+        if not isinstance(given, int) or not is_number:
+            check_rounding(statement.init_expression)
+            raise refusal(statement, "expected a whole number as the constant")
+        room = check_fits(statement, statement.type, given)
+    elif isinstance(statement.type, ast.FloatType):
+        if statement.type.size is not None and integer(statement.type.size) != 64:
+            raise refusal(statement, "only float and float[64] are supported")
+        if given is None or not is_number:
+            check_rounding(statement.init_expression)
+            raise refusal(statement, "expected a number as the constant")
+        # An integer of a text may be larger than any float.
+        given = float(given) if abs(given) <= _MOST_FLOAT else math.inf
+    elif not isinstance(statement.type, ast.BoolType):
+        raise refusal(statement, "constants are int, uint, float or bool")
+    elif not isinstance(given, bool):
+        raise refusal(statement, "expected true or false as the constant")
+    made = literal(given, statement.init_expression)
+    setattr(made, ROOM, room)
+    return made
+
+
+def _check_divisions(block: Sequence[QASMNode], integers: set[str]) -> None:
+    """Refuse divisions of integers, and loops over numbers that their types would change.
+
+    :param integers: the variables of the loops around a block
+    """
+    from openqasm3 import ast
+
+    for statement in block:
+        inner = integers
+        if isinstance(statement, ast.ForInLoop):
+            check_values(statement)
+            inner = integers | {statement.identifier.name}
+        elif isinstance(statement, ast.QuantumGateDefinition):
+            _check_divisions(statement.body, set())
+        for node in nodes(statement, within=False):
+            if isinstance(node, ast.BinaryExpression):
+                check_division(node, integers)
+        for one in blocks(statement):
+            _check_divisions(one, inner)
+
+
+class _Registers:
+    """The registers and aliases of a program, and their sizes."""
+
+    def __init__(self) -> None:
+        # None is a single qubit or bit.
+        self._sizes: ChainMap[str, int | None] = ChainMap()
+        self._total = {"qubit": 0, "bit": 0}
+        self._aliased = 0
+
+    def visit(self, statement: QASMNode) -> None:
+        """Note what a statement declares, and list the indices of its slices."""
+        from openqasm3 import ast
+
+        match statement:
+            case ast.QubitDeclaration():
+                self._declare("qubit", statement.qubit.name, statement)
+            case ast.ClassicalDeclaration():
+                self._declare("bit", statement.identifier.name, statement)
+        within = [*nodes(statement, within=False)]
+        for node in within:
+            if isinstance(node, ast.IndexedIdentifier | ast.IndexExpression):
+                self._list_indices(node)
+        for node in within:
+            if isinstance(node, ast.BinaryExpression):
+                self._compare_bits(node)
+        if isinstance(statement, ast.AliasStatement):
+            self._alias(statement)
+
+    @contextmanager
+    def scope(self) -> Iterator[None]:
+        """Forget afterwards what is declared in a block."""
+        self._sizes = self._sizes.new_child()
+        yield
+        self._sizes = self._sizes.parents
+
+    def _alias(self, statement: AliasStatement) -> None:
+        size = self._size(statement.value)
+        self._aliased += size or 1
+        if self._aliased > MAX_STEPS:
+            why = f"aliases of more than {MAX_STEPS:,} qubits and bits in all"
+            raise refusal(statement, why)
+        self._sizes[statement.target.name] = size
+
+    def qubits(self, operand: QASMNode) -> int:
+        """Return the number of qubits of an operand; 1 if it is not known."""
+        return self._size(operand) or 1
+
+    def _compare_bits(self, node: BinaryExpression) -> None:
+        """Compare a bit with false or true, where it is compared with 0 or 1."""
+        if node.op.name not in ("==", "!="):
+            return
+        for bit, number, side in (
+            (node.lhs, node.rhs, "rhs"),
+            (node.rhs, node.lhs, "lhs"),
+        ):
+            if (whole := integer(number)) is not None and self._is_bit(bit):
+                if whole not in (0, 1):
+                    raise refusal(node, f"a bit is 0 or 1, and never {whole}")
+                setattr(node, side, literal(bool(whole), number))
+
+    def _is_bit(self, node: Expression) -> bool:
+        from openqasm3 import ast
+
+        if isinstance(node, ast.Identifier) and node.name not in self._sizes:
+            return False
+        known = isinstance(node, ast.Identifier | ast.IndexExpression)
+        return known and self._size(node) is None
+
+    def _declare(self, kind: str, name: str, statement: QASMNode) -> None:
+        size = getattr(statement, "size", None) or getattr(
+            getattr(statement, "type", None), "size", None
+        )
+        width = None
+        if size is not None:
+            width = integer(size)
+            if width is None or width < 1:
+                expected = "expected a positive whole number as the size of a register"
+                raise refusal(statement, expected)
+        self._sizes[name] = width
+        self._total[kind] += 1 if width is None else width
+        check_size(self._total["qubit"], self._total["bit"])
+
+    def _size(self, node: QASMNode) -> int | None:
+        from openqasm3 import ast
+
+        match node:
+            case ast.Identifier():
+                return self._sizes.get(node.name)
+            case ast.Concatenation():
+                return (self._size(node.lhs) or 0) + (self._size(node.rhs) or 0)
+            case ast.IndexedIdentifier():
+                size = self._sizes.get(node.name.name)
+                for index in node.indices:
+                    size = _indexed(index)
+                return size
+            case ast.IndexExpression():
+                return _indexed(node.index)
+        return None
+
+    def _list_indices(self, node: QASMNode) -> None:
+        """Replace slices with their indices: Python's, which Qiskit uses, have other ends."""
+        from openqasm3 import ast
+
+        if isinstance(node, ast.IndexExpression):
+            size = self._size(node.collection)
+            node.index = _listed(node.index, size, node)
+        elif isinstance(node, ast.IndexedIdentifier):
+            size = self._sizes.get(node.name.name)
+            for place, index in enumerate(node.indices):
+                node.indices[place] = _listed(index, size, node)
+                size = _indexed(node.indices[place])
+
+
+def _indexed(index: IndexElement) -> int | None:
+    """Return how many bits an index selects; ``None`` for one."""
+    return None if isinstance(index, list) else len(getattr(index, "values", ()))
+
+
+def _listed(index: IndexElement, size: int | None, node: QASMNode) -> IndexElement:
+    from openqasm3 import ast
+
+    if not isinstance(index, list) or not isinstance(index[0], ast.RangeDefinition):
+        return index
+    if size is None:
+        raise refusal(node, "only registers have slices")
+    return ast.DiscreteSet(
+        [ast.IntegerLiteral(number) for number in _slice(index[0], size, node)]
+    )
+
+
+def _slice(told: RangeDefinition, size: int, node: QASMNode) -> range:
+    """Return the indices of a slice, whose end is one of them."""
+    step = 1 if told.step is None else integer(told.step)
+    ends = (0, size - 1) if step is None or step > 0 else (size - 1, 0)
+    start, end = (
+        default if one is None else integer(one)
+        for one, default in zip((told.start, told.end), ends, strict=True)
+    )
+    if start is None or end is None or not step:
+        raise refusal(node, "the ends and the step of a slice are whole numbers")
+    # Negative ones are counted from the register's end.
+    first, last = (one + size if one < 0 else one for one in (start, end))
+    if not (0 <= first < size and 0 <= last < size):
+        raise refusal(node, f"slice {start}:{end} of a register of {size}")
+    return range(first, last + (1 if step > 0 else -1), step)
+
+
+class _Definitions:
+    """The gates that a program defines."""
+
+    def __init__(self) -> None:
+        self._steps: dict[str, int] = {}
+        self._phases = {*_OTHER_PHASE}
+
+    def add(self, definition: QuantumGateDefinition) -> None:
+        """Note a definition; the converter copies it with all that is in it."""
+        from openqasm3 import ast
+
+        names = [one.name for one in (*definition.arguments, *definition.qubits)]
+        for name in names:
+            if names.count(name) > 1:
+                raise refusal(definition, f"{name} is there twice: use another name")
+        _order_angles(definition, len(self._steps))
+        name = definition.name.name
+        inner = steps(definition.body, self.steps)
+        self._steps[name] = min(1 + inner, MAX_STEPS + 1)
+        used = {
+            one.name.name
+            for one in statements(definition.body)
+            if isinstance(one, ast.QuantumGate)
+        }
+        if self._phases.isdisjoint(used):
+            self._phases.discard(name)
+        else:
+            self._phases.add(name)
+
+    def steps(self, statement: QASMNode) -> int:
+        """Return how many steps the gate of a statement has."""
+        return self._steps.get(_called(statement), 1)
+
+    def check_power(self, gate: QuantumGate) -> None:
+        """Refuse a root of a gate of the library with angles, or of a power."""
+        name = gate.name.name
+        has_angles = bool(gate.arguments) and name not in self._steps
+        _check_power(gate, name, has_angles=has_angles)
+
+    def check_name(self, gate: QuantumGate, own: Container[str]) -> None:
+        """Refuse a control of the program's own gate that has the name of one of Qiskit's.
+
+        Qiskit makes a controlled gate of some by their names, whatever their definition is.
+        """
+        name = gate.name.name
+        if name in self._steps and name in own:
+            for modifier in gate.modifiers:
+                if (control := modifier.modifier.name) in _CONTROLS:
+                    detail = "Qiskit would take its own: use another name for this gate"
+                    raise refusal(gate, f"{control} @ {name}: {detail}")
+
+    def check_phase(self, gate: QuantumGate) -> None:
+        """Refuse modifiers that make a phase seen of which there are two definitions."""
+        if gate.name.name not in self._phases:
+            return
+        for modifier in gate.modifiers:
+            argument = getattr(modifier, "argument", None)
+            whole = modifier.modifier.name == "pow" and integer(argument) is not None
+            if modifier.modifier.name != "inv" and not whole:
+                raise refusal(
+                    gate,
+                    f"{modifier.modifier.name} @ {gate.name.name}: OpenQASM and Qiskit "
+                    "differ in the phase of U, u2 and u3: use cu",
+                )
+
+
+def _check_power(
+    gate: QuantumGate | QuantumPhase, name: str, *, has_angles: bool
+) -> None:
+    """Refuse a root that Qiskit takes of an angle, and not of the gate.
+
+    The root of rx(4) is not rx(2): it is the principal one, whose eigenvalues have half the
+    phases between -pi and pi.
+    """
+    powers = [one for one in gate.modifiers if one.modifier.name == "pow"]
+    for place, one in enumerate(powers):
+        if integer(one.argument) is None and (has_angles or powers[place + 1 :]):
+            of = "of a power" if powers[place + 1 :] else f"of {name}, which has angles"
+            detail = "only whole powers are supported"
+            raise refusal(gate, f"pow @ {name}: a root {of}: {detail}")
+
+
+def _check_controlled(definition: QuantumGateDefinition) -> None:
+    """Refuse ctrl @ cu in a definition, whose inverse Qiskit would get wrong."""
+    from openqasm3 import ast
+
+    for one in statements(definition.body):
+        if isinstance(one, ast.QuantumGate) and one.name.name == "cu":
+            for modifier in one.modifiers:
+                if modifier.modifier.name in _CONTROLS:
+                    detail = "write it without ctrl, by p, cu and ccx"
+                    raise refusal(one, f"ctrl @ cu in a definition: {detail}")
+
+
+def _operands(statement: QASMNode) -> list[QASMNode]:
+    measure = getattr(statement, "measure", None)
+    told = getattr(measure, "qubit", None) or getattr(statement, "qubits", None)
+    return told if isinstance(told, list) else [told] if told else []
+
+
+#: a name by which an angle of a gate is ordered
+ANGLE_OF_A_GATE = re.compile(r"angle\d+_\d{6}")
+
+
+def _order_angles(definition: QuantumGateDefinition, number: int) -> None:
+    """Rename a gate's angles so that their names are in order, and no other gate's.
+
+    The converter (qiskit-qasm3-import 0.6.0) gives values to angles in the order of their
+    names, whatever the order in which the gate has them, and refuses some values with
+    angles of another gate that have the same names.
+
+    :param number: of the definition
+    """
+    names = {
+        one.name: f"angle{number}_{n:06}" for n, one in enumerate(definition.arguments)
+    }
+    for statement in (*definition.arguments, *definition.body):
+        for identifier in _angle_names(statement):
+            identifier.name = names.get(identifier.name, identifier.name)
+
+
+def _angle_names(node: QASMNode) -> Iterator[Identifier]:
+    from openqasm3 import ast
+
+    if isinstance(node, ast.Identifier):
+        yield node
+        return
+    for key, one in vars(node).items():
+        if key == "qubits" or (key == "name" and isinstance(node, ast.QuantumGate)):
+            continue
+        for each in one if isinstance(one, list) else [one]:
+            if isinstance(each, ast.QASMNode):
+                yield from _angle_names(each)
+
+
+def _called(statement: QASMNode) -> str:
+    return _whole(getattr(statement, "name", statement))
+
+
+def _whole(operand: QASMNode) -> str:
+    name = getattr(operand, "name", "")
+    return name if isinstance(name, str) else ""

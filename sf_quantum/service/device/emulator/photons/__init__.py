@@ -1,0 +1,1 @@
+"""Experiments in linear optics: read, checked and simulated."""

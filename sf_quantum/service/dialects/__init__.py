@@ -1,0 +1,1 @@
+"""The dialects over one job queue."""

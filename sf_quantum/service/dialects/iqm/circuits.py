@@ -1,0 +1,366 @@
+"""Circuits as IQM's clients send them, and as OpenQASM 3.
+
+The text has a statement for each instruction, on the QPU's own qubits. Its first comment
+is one line of JSON with what OpenQASM has no words for: the circuit's name and metadata,
+and the keys of its measurements with their numbers of bits, in order.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Literal, TypeAlias
+from uuid import UUID
+
+from pydantic import (
+    AfterValidator,
+    AliasChoices,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    JsonValue,
+    TypeAdapter,
+    ValidationError,
+)
+
+from sf_quantum.files import JSON
+from sf_quantum.service.dialects.iqm.architecture import (
+    IMPLEMENTATIONS,
+    Architecture,
+    qubit_name,
+)
+from sf_quantum.service.domain.errors import Refused
+from sf_quantum.service.domain.jobs import Submission
+
+#: the bounds of a job, which clients can ask for
+CIRCUITS, INSTRUCTIONS, SHOTS, EXECUTIONS = 200, 10_000, 100_000, 1_000_000
+# of a job without its circuits, which is read with every list of jobs
+OPTIONS_BYTES = 16 * 1024
+# of a mapping of their names
+MAX_QUBITS = 10_000
+# characters of a name, and qubits, in a message
+SHOWN, SHOWN_QUBITS = 100, 5
+# prx as iqm-client defines it, up to a global phase
+PRX = "gate prx(t, p) q { U(t, p - pi/2, pi/2 - p) q; }"
+# names and numbers of arguments, and whether they act on each qubit by itself
+ARGUMENTS: Mapping[str, tuple[str, ...]] = {
+    "prx": ("angle", "phase"),
+    "cz": (),
+    "measure": (),
+    "barrier": (),
+    "delay": ("duration",),
+}
+# angles in radians, by the same ones in full turns
+TURNS = {"angle_t": "angle", "phase_t": "phase"}
+MOST_TURNS = 1e300
+QUBITS = {"prx": 1, "cz": 2}
+_STATEMENT = re.compile(r"(?:m\[\d+\] = )?(\w+)(?:\(([^)]*)\)|\[([^]]*)ns\])? (.*);")
+_QUBIT = re.compile(r"q\[(\d+)\]")
+_NANO = 1e9
+Name: TypeAlias = Annotated[str, Field(min_length=1, max_length=1000)]
+
+
+def _pairs(mapping: JsonValue) -> JsonValue:
+    """Accept a mapping of qubits also as IQM's list of pairs."""
+    if isinstance(mapping, dict | list) and len(mapping) > MAX_QUBITS:
+        raise ValueError(f"more than {MAX_QUBITS} qubits")
+    if not isinstance(mapping, list):
+        return mapping
+    known: dict[str, JsonValue] = {}
+    for pair in mapping:
+        if not isinstance(pair, dict) or "logical_name" not in pair:
+            raise ValueError("expected logical_name and physical_name")
+        known[str(pair["logical_name"])] = pair.get("physical_name")
+    return known
+
+
+def _radians(args: dict[str, JsonValue]) -> dict[str, JsonValue]:
+    """Accept angles in full turns, which earlier clients send."""
+    for turns, angle in TURNS.items():
+        if isinstance(given := args.pop(turns, None), int | float):
+            # nobody means more turns, and the product of a long integer overflows
+            args[angle] = given * math.tau if abs(given) < MOST_TURNS else math.inf
+    return args
+
+
+class Instruction(BaseModel):
+    """An operation on qubits; earlier clients name these ``qubits``."""
+
+    name: Name
+    locus: Annotated[list[Name], Field(fail_fast=True)] = Field(
+        min_length=1, validation_alias=AliasChoices("locus", "qubits")
+    )
+    args: Annotated[dict[str, JsonValue], AfterValidator(_radians)] = Field(
+        default_factory=dict
+    )
+    implementation: str | None = None
+
+
+class Circuit(BaseModel):
+    """A circuit."""
+
+    name: Name
+    instructions: Annotated[list[Instruction], Field(fail_fast=True)] = Field(
+        min_length=1, max_length=INSTRUCTIONS
+    )
+    metadata: dict[str, JsonValue] | None = None
+
+
+def _not_qir(circuit: JsonValue) -> JsonValue:
+    if isinstance(circuit, str):
+        raise ValueError("QIR is not supported by this device")
+    return circuit
+
+
+class CircuitJob(BaseModel):
+    """A batch of circuits; unknown fields are ignored, as by IQM."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    circuits: Annotated[
+        list[Annotated[Circuit, BeforeValidator(_not_qir)]], Field(fail_fast=True)
+    ] = Field(min_length=1, max_length=CIRCUITS)
+    shots: int = Field(default=1, ge=1, le=SHOTS, strict=True)
+    calibration_set_id: UUID | None = None
+    qubit_mapping: Annotated[dict[str, Name] | None, BeforeValidator(_pairs)] = None
+    max_circuit_duration_over_t2: float | None = Field(
+        default=None, ge=0, allow_inf_nan=False
+    )
+    heralding_mode: Literal["none"] = "none"
+    move_gate_validation: str | None = None
+    move_gate_frame_tracking: str | None = None
+    active_reset_cycles: None = None
+    dd_mode: Literal["disabled", "enabled"] = "disabled"
+    dd_strategy: dict[str, JsonValue] | None = None
+
+    def submission(
+        self, known: Architecture, about: Mapping[str, JSON] | None = None
+    ) -> Submission:
+        """Convert it for the queue.
+
+        :param about: further metadata
+        :raises Refused: 400 if a circuit does not fit on the QPU
+        """
+        if (names := self.qubit_mapping) and len({*names.values()}) < len(names):
+            # each instruction would be shown with the longest name of its qubit
+            raise Refused(400, "two names have the same qubit", "qubit_mapping")
+        if len(self.circuits) * self.shots > EXECUTIONS:
+            detail = f"circuits times shots exceed {EXECUTIONS}"
+            raise Refused(400, detail, "shots")
+        texts: list[JSON] = [
+            text(circuit, index, known, self.qubit_mapping)
+            for index, circuit in enumerate(self.circuits)
+        ]
+        options = self.model_dump(mode="json", exclude={"circuits"}, exclude_unset=True)
+        metadata: dict[str, JSON] = {**(about or {}), "options": options}
+        if len(json.dumps(metadata)) > OPTIONS_BYTES:
+            raise Refused(400, f"the options exceed {OPTIONS_BYTES} bytes")
+        return Submission(
+            "circuit",
+            texts if len(texts) > 1 else texts[0],
+            {"num_reads": self.shots},
+            # IQM has no idempotency keys: the same request twice is two jobs
+            f"iqm-{secrets.token_hex(16)}",
+            dialect="iqm",
+            metadata=metadata,
+        )
+
+
+def read(body: bytes, known: Architecture, about: Mapping[str, JSON]) -> Submission:
+    """Read a body.
+
+    :param about: further metadata
+    :raises Refused: 400 if it is invalid, or a circuit does not fit on the QPU
+    """
+    try:
+        job = CircuitJob.model_validate(json.loads(body))
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        raise Refused(400, str(first["msg"]), where or None) from error
+    except (ValueError, RecursionError) as error:
+        raise Refused(400, "the body is not JSON") from error
+    return job.submission(known, about)
+
+
+def submission_of(body: bytes, more: Mapping[str, JSON]) -> Submission:
+    """As :func:`read`, in another process.
+
+    :param more: the fields of the architecture as ``known``, and the metadata
+    """
+    known = TypeAdapter(Architecture).validate_python(more["known"])
+    metadata = more["metadata"]
+    return read(body, known, metadata if isinstance(metadata, dict) else {})
+
+
+def text(
+    circuit: Circuit,
+    index: int,
+    known: Architecture,
+    mapping: Mapping[str, str] | None = None,
+) -> str:
+    """Write a circuit as OpenQASM 3.
+
+    :param mapping: of the names of its qubits to those of the QPU
+    :raises Refused: 400 if it does not fit on the QPU, in the words of ``iqm-client``
+    """
+    field = f"circuits.{index}"
+    keys: dict[str, int] = {}
+    lines: list[str] = []
+    bits = 0
+    for number, one in enumerate(circuit.instructions):
+        try:
+            name = _operation(one)
+            qubits = _qubits(one, name, known, mapping)
+            if name == "measure":
+                key = one.args.get("key")
+                if not isinstance(key, str) or not key:
+                    raise ValueError("'measure' needs the argument 'key', a text")
+                if key in keys:
+                    raise ValueError(f"non-unique measurement key {_shown(key)}")
+                keys[key] = len(qubits)
+                for qubit in qubits:
+                    lines.append(f"m[{bits}] = measure q[{qubit}];")
+                    bits += 1
+            else:
+                lines.append(_statement(one, name, qubits))
+        except ValueError as error:
+            where = f"{field}.instructions.{number}"
+            raise Refused(400, str(error), where) from error
+    if not bits:
+        raise Refused(400, "the circuit measures nothing", field)
+    about: dict[str, JSON] = {
+        "name": circuit.name,
+        "keys": [[*one] for one in keys.items()],
+    }
+    if circuit.metadata is not None:
+        about["metadata"] = circuit.metadata
+    head = f'OPENQASM 3.0; include "stdgates.inc";\n// {json.dumps(about)}\n{PRX}\nqubit[{known.labels}] q;'
+    return "\n".join((head, f"bit[{bits}] m;", *lines, ""))
+
+
+def _operation(one: Instruction) -> str:
+    name = "measure" if one.name == "measurement" else one.name
+    if name not in ARGUMENTS:
+        if name in ("cc_prx", "move", "reset"):
+            raise ValueError(
+                f"Operation '{name}' is not supported by the dynamic quantum architecture."
+            )
+        raise ValueError(f"Unknown quantum operation {_shown(name)}.")
+    if one.implementation not in (None, IMPLEMENTATIONS.get(name)):
+        raise ValueError(
+            f"Operation '{name}' implementation {_shown(str(one.implementation))} "
+            "is not supported by the dynamic quantum architecture."
+        )
+    return name
+
+
+def _qubits(
+    one: Instruction,
+    name: str,
+    known: Architecture,
+    mapping: Mapping[str, str] | None,
+) -> list[int]:
+    """Return the numbers of its qubits."""
+    if mapping is not None:
+        if missing := [qubit for qubit in one.locus if qubit not in mapping]:
+            detail = "is not found in the provided qubit mapping"
+            raise ValueError(f"The qubit {_shown(missing[0])} {detail}.")
+        locus = [mapping[qubit] for qubit in one.locus]
+    else:
+        locus = one.locus
+    for qubit in locus:
+        if qubit not in known.numbers:
+            raise ValueError(f"{_shown(qubit)} is not allowed as locus for '{name}'")
+    qubits = [known.numbers[qubit] for qubit in locus]
+    # all of them are the QPU's
+    shown = f"{tuple(locus[:SHOWN_QUBITS])}"
+    if len({*qubits}) < len(qubits):
+        raise ValueError(f"{shown} has a qubit twice")
+    wrong = len(qubits) != QUBITS.get(name, len(qubits))
+    if wrong or (name == "cz" and (qubits[0], qubits[1]) not in known.pairs):
+        raise ValueError(f"{shown} is not allowed as locus for '{name}'")
+    return qubits
+
+
+def _shown(text: str) -> str:
+    return repr(text[:SHOWN])
+
+
+def _statement(one: Instruction, name: str, qubits: Sequence[int]) -> str:
+    values = [_number(one, argument) for argument in ARGUMENTS[name]]
+    operands = ", ".join(f"q[{qubit}]" for qubit in qubits)
+    match name:
+        case "prx":
+            return f"prx({values[0]!r}, {values[1]!r}) {operands};"
+        case "delay":
+            if values[0] < 0:
+                raise ValueError("'duration' is negative")
+            return f"delay[{values[0] * _NANO!r}ns] {operands};"
+    return f"{name} {operands};"
+
+
+def _number(one: Instruction, argument: str) -> float:
+    value = one.args.get(argument)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"'{one.name}' needs the argument '{argument}', a number")
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number):
+        raise ValueError(f"'{argument}' is not finite")
+    return number
+
+
+def about(text: str) -> dict[str, JSON]:
+    """Read the comment of a text."""
+    _, comment, _ = text.split("\n", 2)
+    told: dict[str, JSON] = json.loads(comment.removeprefix("// "))
+    return told
+
+
+def keys(text: str) -> list[tuple[str, int]]:
+    """List the keys of a text's measurements, with their numbers of bits."""
+    told = about(text)["keys"]
+    listed = told if isinstance(told, list) else []
+    return [(str(one[0]), int(str(one[1]))) for one in listed if isinstance(one, list)]
+
+
+def circuit(text: str, mapping: Mapping[str, str] | None) -> dict[str, JSON]:
+    """Write the circuit of a text as it was submitted."""
+    told = about(text)
+    names = {physical: logical for logical, physical in (mapping or {}).items()}
+    return {
+        "name": told["name"],
+        "instructions": [*_instructions(text, names)],
+        "metadata": told.get("metadata"),
+    }
+
+
+def _instructions(text: str, names: Mapping[str, str]) -> Iterator[JSON]:
+    left = iter(keys(text))
+    key, bits = next(left)
+    measured: list[JSON] = []
+    for line in text.splitlines()[5:]:
+        match = _STATEMENT.fullmatch(line)
+        if match is None:
+            continue
+        name, angles, duration, operands = match.groups()
+        physical = [qubit_name(int(number)) for number in _QUBIT.findall(operands)]
+        locus: list[JSON] = [names.get(qubit, qubit) for qubit in physical]
+        values = [float(angle) for angle in angles.split(",")] if angles else []
+        if duration:
+            values = [float(duration) / _NANO]
+        args: dict[str, JSON] = dict(zip(ARGUMENTS[name], values, strict=True))
+        if name == "measure":
+            measured += locus
+            if len(measured) < bits:
+                continue
+            locus, measured, args = measured, [], {"key": key}
+            key, bits = next(left, ("", 0))
+        yield {"name": name, "locus": locus, "args": args, "implementation": None}

@@ -1,0 +1,74 @@
+"""What is left of IQM's earlier API: the requests of CUDA-Q's target ``iqm``.
+
+They name no quantum computer, and angles are in full turns; besides, they are as now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import JSONResponse
+
+from sf_quantum.files import JSON, listing, mapping
+from sf_quantum.service.dialects.common import LeaseId, Queue, Who
+from sf_quantum.service.dialects.iqm import routes
+from sf_quantum.service.dialects.iqm.jobs import Jobs
+from sf_quantum.service.dialects.iqm.routes import Known
+from sf_quantum.service.domain.jobs import Job, State
+
+STATUSES: Mapping[State, str] = {
+    "Queued": "pending execution",
+    "Running": "pending execution",
+    "Completed": "ready",
+    "Failed": "failed",
+    "Cancelled": "aborted",
+}
+# not in our OpenAPI document, as IQM's present API
+router = APIRouter(include_in_schema=False)
+
+
+@router.get("/calibration-sets/{calibration}/dynamic-quantum-architecture")
+def dynamic_architecture(
+    request: Request, queue: Queue, who: Who, calibration: str
+) -> Response:
+    """Show the operations that are calibrated."""
+    qc = queue.device.name
+    return routes.dynamic_architecture(request, queue, who, qc, calibration)
+
+
+@router.post("/circuits")
+async def submit(
+    request: Request, queue: Queue, who: Who, known: Known, x_sfq_lease: LeaseId = None
+) -> Response:
+    """Submit a batch of circuits."""
+    job = await routes.submitted(
+        request, queue, who, queue.device.name, {}, x_sfq_lease
+    )
+    return JSONResponse({"id": known.show(job)["id"]}, 201)
+
+
+@router.get("/circuits/{job_id}/counts")
+async def counts(queue: Queue, who: Who, known: Known, job_id: str) -> Response:
+    """Show a job, with its circuits and counts once it is over."""
+    found = known.find(who, job_id)
+    if not found.final:
+        return JSONResponse({"status": STATUSES[found.state]})
+    return await routes.listed(
+        queue, who, lambda: JSONResponse(_over(known, found), 200)
+    )
+
+
+def _over(known: Jobs, job: Job) -> dict[str, JSON]:
+    sent = known.payload(job)
+    for circuit in listing(sent["circuits"]):
+        for one in listing(mapping(circuit)["instructions"]):
+            instruction = mapping(one)
+            instruction["qubits"] = instruction.pop("locus")
+    completed = job.state == "Completed"
+    return {
+        "status": STATUSES[job.state],
+        "message": job.note or None,
+        "counts_batch": known.counted(job) if completed else None,
+        "metadata": {"request": sent},
+    }

@@ -1,0 +1,178 @@
+"""The queue's jobs as IQM's."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from typing import Literal, TypeAlias
+from uuid import UUID
+
+from sf_quantum.files import JSON
+from sf_quantum.service.dialects.iqm import architecture, circuits, measurements
+from sf_quantum.service.dialects.iqm.errors import Coded
+from sf_quantum.service.domain.errors import Refused
+from sf_quantum.service.domain.jobs import Forecast, Identity, Job, State
+from sf_quantum.service.queue.job_queue import JobQueue
+from sf_quantum.service.store import retention
+
+Status: TypeAlias = Literal["waiting", "processing", "completed", "failed", "cancelled"]
+STATUSES: Mapping[State, Status] = {
+    "Queued": "waiting",
+    "Running": "processing",
+    "Completed": "completed",
+    "Failed": "failed",
+    "Cancelled": "cancelled",
+}
+# whoever says something of a job
+SERVER, STATION = "iqm-server", "iqm-station-control"
+
+
+class Jobs:
+    """The circuits of one queue.
+
+    :meth:`payload`, :meth:`counted`, :meth:`counts` and :meth:`reads` read large contents.
+    """
+
+    def __init__(self, queue: JobQueue) -> None:
+        self._queue = queue
+
+    def find(self, who: Identity, job_id: str) -> Job:
+        """Find a job by its UUID; jobs of other dialects are refused with 404."""
+        unknown = Coded(404, "job_not_found", f"job {job_id[:40]} not found")
+        try:
+            job = self._queue.find(who, UUID(job_id).hex)
+        except (ValueError, Refused) as error:
+            raise unknown from error
+        if job.dialect != "iqm":
+            raise unknown
+        return job
+
+    def show(self, job: Job) -> dict[str, JSON]:
+        """Describe a job without its result."""
+        device = self._queue.device
+        forecast = self._queue.forecasts.of(job)
+        waiting = job.state == "Queued" and forecast is not None
+        used = job.calibration or device.description.calibration
+        completed = job.state == "Completed"
+        return {
+            "id": uuid(job),
+            "type": "circuit",
+            "qc": {"id": architecture.identity(device), "alias": device.name},
+            "status": STATUSES[job.state],
+            "tag": (job.metadata or {}).get("tag"),
+            "execution": {
+                "progress": {
+                    "shots": {
+                        "value": job.shots if completed else job.shots_done,
+                        "max_value": job.shots,
+                    }
+                }
+            },
+            "compilation": {
+                "calibration_set_id": architecture.calibration_set(device, used)
+            },
+            "queue_position": forecast.position if waiting and forecast else None,
+            "runtime_ms": round(job.qpu_seconds * 1000) if job.final else None,
+            "messages": _messages(job, forecast),
+            "errors": _errors(job),
+            "timeline": _timeline(job),
+            "artifacts": [{"type": name} for name in ARTIFACTS] if completed else [],
+        }
+
+    async def delete(self, who: Identity, job: Job) -> None:
+        """Cancel a job, and delete it; its usage remains in the accounting."""
+        over = await self._queue.cancel(who, job.id)
+        if not over.final:
+            detail = f"job {uuid(job)} could not be cancelled yet"
+            raise Coded(403, "illegal_job_status", detail)
+        deleted = retention.delete(self._queue.store, job.number)
+        await asyncio.wrap_future(deleted)
+
+    def payload(self, job: Job) -> dict[str, JSON]:
+        """Return what was submitted."""
+        options = (job.metadata or {}).get("options")
+        known = {**options} if isinstance(options, dict) else {}
+        mapping = known.pop("qubit_mapping", None)
+        names = mapping if isinstance(mapping, dict) else {}
+        qubits = {logical: str(physical) for logical, physical in names.items()}
+        sent: list[JSON] = [circuits.circuit(one, qubits) for one in self._texts(job)]
+        pairs: list[JSON] = [
+            {"logical_name": logical, "physical_name": physical}
+            for logical, physical in qubits.items()
+        ]
+        given = pairs if mapping is not None else None
+        return {"circuits": sent, **known, "qubit_mapping": given}
+
+    def counts(self, job: Job) -> str:
+        """Return the counts of each circuit, as JSON."""
+        return json.dumps(self.counted(job))
+
+    def counted(self, job: Job) -> list[JSON]:
+        """Return the counts of each circuit."""
+        told = zip(self._texts(job), self._counters(job), strict=True)
+        return [
+            measurements.counts(circuits.keys(text), counter) for text, counter in told
+        ]
+
+    def reads(self, job: Job) -> str:
+        """Return the reads of each circuit, as JSON."""
+        told = zip(self._texts(job), self._counters(job), strict=True)
+        parts = [
+            measurements.reads(circuits.keys(text), counter, f"{job.id}/{index}")
+            for index, (text, counter) in enumerate(told)
+        ]
+        return f"[{', '.join(parts)}]"
+
+    def _texts(self, job: Job) -> list[str]:
+        content = json.loads(self._queue.store.payload(job.number))
+        return [content] if isinstance(content, str) else content
+
+    def _counters(self, job: Job) -> list[dict[str, int]]:
+        result = self._queue.store.result(job.number)
+        if result is None:
+            why = f": {job.note}" if job.note else ""
+            detail = f"the job is {STATUSES[job.state]} and has no result{why}"
+            raise Coded(404, "job_artifact_not_found", detail)
+        return measurements.counters(result)
+
+
+#: what a completed job has, by name
+ARTIFACTS = {"measurements": Jobs.reads, "measurement_counts": Jobs.counts}
+
+
+def uuid(job: Job) -> str:
+    """Return the id of a job as IQM writes it."""
+    return str(UUID(job.id))
+
+
+def _messages(job: Job, forecast: Forecast | None) -> list[JSON]:
+    told = (job.metadata or {}).get("messages")
+    listed = [*told] if isinstance(told, list) else []
+    if job.note and job.state != "Failed":
+        listed.append(job.note)
+    if forecast is not None:
+        listed.append(forecast.words)
+    return [{"source": SERVER, "message": str(message)} for message in listed]
+
+
+def _errors(job: Job) -> list[JSON]:
+    if job.state != "Failed":
+        return []
+    message = job.note or "no reason given"
+    return [{"source": STATION, "error_code": "job_failed", "message": message}]
+
+
+def _timeline(job: Job) -> list[JSON]:
+    ended = {"Completed": "ready"}.get(job.state, STATUSES[job.state])
+    known = (
+        (SERVER, "created", job.submitted),
+        (STATION, "execution_started", job.started),
+        (STATION, "execution_ended", job.ended if job.started else None),
+        (SERVER, ended, job.ended),
+    )
+    return [
+        {"source": source, "status": status, "timestamp": architecture.time(at)}
+        for source, status, at in known
+        if at is not None
+    ]

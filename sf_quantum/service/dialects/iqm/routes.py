@@ -1,0 +1,360 @@
+"""IQM's API, the dialect of ``iqm-client``, over the same queue and leases.
+
+The service's URL is that of an IQM Server with one quantum computer, and the token a
+bearer token of the service. Paths, bodies, names and statuses are those that
+``iqm-client`` 36 and QRMI's ``iqm-server`` use, so that they work unmodified.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import asdict
+from functools import partial
+from typing import Annotated, TypeVar
+
+from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi.responses import JSONResponse
+
+from sf_quantum.files import JSON
+from sf_quantum.service.device.protocol import Device
+from sf_quantum.service.dialects import large_bodies
+from sf_quantum.service.dialects.common import (
+    LeaseId,
+    Queue,
+    Who,
+    qpu_reason,
+    qpu_status,
+)
+from sf_quantum.service.dialects.iqm import architecture, circuits
+from sf_quantum.service.dialects.iqm.architecture import Architecture
+from sf_quantum.service.dialects.iqm.errors import Coded
+from sf_quantum.service.dialects.iqm.jobs import ARTIFACTS, STATUSES, Jobs
+from sf_quantum.service.dialects.sapi.leases import ImplicitLeases
+from sf_quantum.service.domain.errors import Refused
+from sf_quantum.service.domain.jobs import Identity, Job, Submission
+from sf_quantum.service.http.limits import check_connected
+from sf_quantum.service.queue.job_queue import JobQueue
+from sf_quantum.version import __version__
+
+PREFIX = "/api/v1"
+# as documented by IQM: of a request that waits for a job to end
+WAIT_SECONDS, LONGEST_WAIT_SECONDS = 10, 30
+TAG = 1024
+# of the sets of calibrations that were told of, for jobs that still name an earlier one
+MOST_CALIBRATIONS = 1000
+T = TypeVar("T")
+
+
+async def _jobs(request: Request) -> Jobs:
+    jobs: Jobs = request.app.state.iqm_jobs
+    return jobs
+
+
+Known = Annotated[Jobs, Depends(_jobs)]
+# not in our OpenAPI document: IQM's client defines it
+router = APIRouter(prefix=PREFIX, include_in_schema=False)
+
+
+def machine(device: Device, qc: str) -> Architecture:
+    """Return the architecture of the quantum computer with a name or UUID.
+
+    :raises Refused: 404 if there is none, or the device is not a gate-based QPU
+    """
+    known = architecture.of(device.description)
+    # QRMI asks for a name with a colon in place of the last underscore
+    names = {qc, "_".join(qc.rsplit(":", 1))}
+    if known is None or not names & {device.name, architecture.identity(device)}:
+        raise Coded(404, "qc_not_found", f"quantum computer {qc[:100]!r} not found")
+    return known
+
+
+@router.get("/about")
+def about(_: Who) -> Response:
+    """Tell the version."""
+    return JSONResponse({"software": "sf_quantum", "version": __version__})
+
+
+@router.get("/quantum-computers")
+def quantum_computers(queue: Queue, _: Who) -> Response:
+    """List the QPU, or none if the device is not gate-based."""
+    known = architecture.of(queue.device.description)
+    listed: list[JSON] = [] if known is None else [_details(queue, known)]
+    return JSONResponse({"quantum_computers": listed})
+
+
+@router.get("/quantum-computers/{qc}")
+def quantum_computer(queue: Queue, _: Who, qc: str) -> Response:
+    """Show the QPU and how it is."""
+    return JSONResponse(_details(queue, machine(queue.device, qc)))
+
+
+@router.get("/quantum-computers/{qc}/health")
+def health(queue: Queue, _: Who, qc: str) -> Response:
+    """Tell whether it runs jobs."""
+    machine(queue.device, qc)
+    return JSONResponse(_health(queue))
+
+
+@router.get("/quantum-computers/{qc}/artifacts/{artifact}")
+def qpu_artifact(queue: Queue, _: Who, qc: str, artifact: str) -> Response:
+    """Show what does not depend on its calibration."""
+    device = queue.device
+    known = machine(device, qc)
+    match artifact:
+        case "static-quantum-architectures":
+            return JSONResponse([architecture.static(device, known)])
+        case "about":
+            return JSONResponse({"version": __version__, "software_versions": {}})
+        case "channel-properties":
+            # an empty message: no qubit can control another by its measurement
+            return Response(b"", media_type="application/protobuf")
+    detail = f"{device.name} has no artifact {artifact[:100]!r}"
+    raise Coded(404, "qc_artifact_not_found", detail)
+
+
+@router.get("/calibration-sets/{qc}/{calibration}")
+def calibration_set(queue: Queue, _: Who, qc: str, calibration: str) -> Response:
+    """Show a set of calibrations."""
+    known = _calibrated(queue, qc, calibration)
+    told = architecture.observations(queue.device, known, metrics=False)
+    return JSONResponse(told)
+
+
+@router.get("/calibration-sets/{qc}/{calibration}/metrics")
+def metrics(queue: Queue, _: Who, qc: str, calibration: str) -> Response:
+    """Show how good the operations are."""
+    known = _calibrated(queue, qc, calibration)
+    told = architecture.observations(queue.device, known, metrics=True)
+    return JSONResponse(told)
+
+
+@router.get("/calibration-sets/{qc}/{calibration}/dynamic-quantum-architecture")
+def dynamic_architecture(
+    request: Request, queue: Queue, _: Who, qc: str, calibration: str
+) -> Response:
+    """Show the operations that are calibrated."""
+    known = _calibrated(queue, qc, calibration)
+    told = architecture.dynamic(queue.device, known)
+    seen: dict[str, None] = request.app.state.iqm_calibrations
+    seen[str(told["calibration_set_id"])] = None
+    while len(seen) > MOST_CALIBRATIONS:
+        seen.pop(next(iter(seen)), None)
+    return JSONResponse(told)
+
+
+# before the submission, whose path is of the same shape
+@router.post("/jobs/{job_id}/cancel")
+async def cancel(queue: Queue, who: Who, known: Known, job_id: str) -> Response:
+    """Cancel a job; one that is over cannot be cancelled."""
+    found = known.find(who, job_id)
+    if found.final:
+        detail = f"job {job_id} is {STATUSES[found.state]} already"
+        raise Coded(403, "illegal_job_status", detail)
+    return JSONResponse(known.show(await queue.cancel(who, found.id)))
+
+
+@router.post("/jobs/{qc}/{job_type}")
+async def submit(
+    request: Request,
+    queue: Queue,
+    who: Who,
+    known: Known,
+    qc: str,
+    job_type: str,
+    use_timeslot: bool = False,
+    tag: Annotated[str | None, Query(max_length=TAG)] = None,
+    x_sfq_lease: LeaseId = None,
+) -> Response:
+    """Submit a batch of circuits."""
+    machine(queue.device, qc)
+    if job_type != "circuit":
+        detail = f"{job_type[:100]!r}: this device runs jobs of type 'circuit' only"
+        raise Coded(400, "unsupported_job_type", detail)
+    if use_timeslot:
+        raise Coded(403, "no_booked_timeslots", "there are no timeslots to be booked")
+    metadata: dict[str, JSON] = {} if tag is None else {"tag": tag}
+    job = await submitted(request, queue, who, qc, metadata, x_sfq_lease)
+    return JSONResponse(known.show(job), 201)
+
+
+async def submitted(
+    request: Request,
+    queue: JobQueue,
+    who: Identity,
+    qc: str,
+    metadata: dict[str, JSON],
+    lease: str | None,
+) -> Job:
+    """Submit the circuits of a request's body.
+
+    :param lease: a lease of the user, or ``None`` for one of the service's own
+    """
+    chip = machine(queue.device, qc)
+    body = await request.body()
+    submission = await _read(request, queue, who, body, chip, metadata)
+    submission = _with_calibration(request, queue.device, submission)
+    leases: ImplicitLeases = request.app.state.iqm_leases
+    async with leases.submitting(who, lease) as submitting:
+        job, _ = await queue.submit(who, await submitting.lease(), submission)
+        submitting.jobs.append(job)
+    return job
+
+
+async def _read(
+    request: Request,
+    queue: JobQueue,
+    who: Identity,
+    body: bytes,
+    chip: Architecture,
+    metadata: dict[str, JSON],
+) -> Submission:
+    """Read a submission, a large one as those of other dialects."""
+    if len(body) <= large_bodies.LARGE_BYTES:
+        return await asyncio.to_thread(circuits.read, body, chip, metadata)
+    told = queue.device.description
+    whole = partial(
+        large_bodies.read,
+        body,
+        "iqm",
+        qubits=told.qubits,
+        payloads=told.kinds,
+        more={"known": asdict(chip), "metadata": metadata},
+    )
+    async with queue.reader.bodies.turn(who.user):
+        await check_connected(request)
+        return await large_bodies.in_turn(queue, body, whole)
+
+
+def _with_calibration(
+    request: Request, device: Device, submission: Submission
+) -> Submission:
+    """Check which set of calibrations a job asks for.
+
+    It runs with the present one; a job that was compiled for an earlier one is told so.
+    """
+    metadata = submission.metadata or {}
+    options = metadata.get("options")
+    asked = options.get("calibration_set_id") if isinstance(options, dict) else None
+    now = architecture.calibration_set(device, device.description.calibration)
+    if asked is None or asked == now:
+        return submission
+    if asked not in request.app.state.iqm_calibrations:
+        raise _no_calibration(str(asked))
+    metadata["messages"] = [
+        f"calibration set {asked} has been replaced: the job runs with the present one"
+    ]
+    return submission
+
+
+@router.get("/jobs/{job_id}")
+async def job(
+    queue: Queue,
+    who: Who,
+    known: Known,
+    job_id: str,
+    wait_until_terminal: bool = False,
+    timeout_seconds: Annotated[
+        int, Query(ge=0, le=LONGEST_WAIT_SECONDS)
+    ] = WAIT_SECONDS,
+) -> Response:
+    """Show a job, or wait until it is over."""
+    found = known.find(who, job_id)
+    headers = {}
+    if wait_until_terminal and not found.final:
+        found = await queue.wait(who, found.id, timeout_seconds)
+        if not found.final:
+            headers["IQM-Long-Poll-Timed-Out"] = "true"
+    return JSONResponse(known.show(found), headers=headers)
+
+
+@router.get("/jobs/{job_id}/payload")
+async def payload(queue: Queue, who: Who, known: Known, job_id: str) -> Response:
+    """Return a job's circuits."""
+    found = known.find(who, job_id)
+    return await listed(queue, who, lambda: JSONResponse(known.payload(found)))
+
+
+@router.get("/jobs/{job_id}/artifacts/{artifact}")
+async def artifact(
+    queue: Queue, who: Who, known: Known, job_id: str, artifact: str
+) -> Response:
+    """Return a job's counts, or the reads of each shot."""
+    found = known.find(who, job_id)
+    if (make := ARTIFACTS.get(artifact)) is None or found.state != "Completed":
+        detail = f"the job is {STATUSES[found.state]} and has no {artifact[:100]!r}"
+        raise Coded(404, "job_artifact_not_found", detail)
+    return await listed(
+        queue, who, lambda: Response(make(known, found), media_type="application/json")
+    )
+
+
+@router.delete("/jobs/{job_id}", status_code=204)
+async def delete(queue: Queue, who: Who, known: Known, job_id: str) -> Response:
+    """Cancel a job, and forget its circuits and its result."""
+    await known.delete(who, known.find(who, job_id))
+    return Response(status_code=204)
+
+
+async def listed(queue: JobQueue, who: Identity, make: Callable[[], T]) -> T:
+    """Make a large answer beside the event loop."""
+    async with queue.reader.lists.turn(who.user):
+        return await queue.reader.lists.run(make)
+
+
+def _calibrated(queue: JobQueue, qc: str, calibration: str) -> Architecture:
+    """Return the architecture, if a name is that of the present set of calibrations."""
+    device = queue.device
+    known = machine(device, qc)
+    now = architecture.calibration_set(device, device.description.calibration)
+    if calibration not in ("default", now):
+        raise _no_calibration(calibration)
+    return known
+
+
+def _no_calibration(asked: str) -> Refused:
+    detail = f"calibration set {asked[:100]} not found, or no longer present"
+    return Coded(404, "calibration_set_not_found", detail)
+
+
+def _health(queue: JobQueue) -> dict[str, JSON]:
+    online = qpu_status(queue) == "online"
+    updated = queue.device.calibrated
+    return {
+        "healthy": online,
+        "updated_at": None if updated is None else architecture.time(updated),
+    }
+
+
+def _details(queue: JobQueue, known: Architecture) -> dict[str, JSON]:
+    device = queue.device
+    status = qpu_status(queue)
+    price = device.price
+    return {
+        "id": architecture.identity(device),
+        "alias": device.name,
+        "display_name": device.name,
+        "description": qpu_reason(queue) or f"{len(known.qubits)} qubits",
+        "backend_type": "qpu",
+        "number_of_qubits": len(known.qubits),
+        "pulla_enabled": False,
+        # no pulses: requests that pass IQM's server by are not answered
+        "proxy_path": None,
+        "operational_status": "online" if status == "online" else "maintenance",
+        "health": _health(queue),
+        "queue_length": queue.length,
+        "limits": {
+            "max_instructions_per_circuit": circuits.INSTRUCTIONS,
+            "max_shots_per_circuit": device.description.shots or circuits.SHOTS,
+            "max_circuits_per_job": circuits.CIRCUITS,
+            "max_executions_per_job": circuits.EXECUTIONS,
+            "max_queued_jobs_per_user": queue.settings.limits.jobs,
+        },
+        "pricing": {"payg_price_per_second": f"{price or 0:g}"},
+        "additional_info": {
+            "academy_url": "",
+            "best_suited_for": [],
+            "documentation_url": "",
+            "mock_url": "",
+        },
+    }

@@ -1,0 +1,278 @@
+"""Reads submissions that are too large to be parsed on the event loop.
+
+A thread reads those of up to 1 MiB. Parsing, checking and rewriting 60 MB of JSON takes
+Python some seconds, during which no other thread runs. Another process does it, running
+this module as a program. Its standard input is a line of JSON with the dialect and the
+limits of the device, then the body; its standard output is a line of JSON with the
+submission or its refusal, then the payload for the disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from abc import abstractmethod
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import asdict
+from typing import ClassVar, Literal, TypeAlias
+
+from fastapi import Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
+from pydantic import ValidationError
+
+from sf_quantum.files import JSON
+from sf_quantum.samplers.problem import FieldError
+from sf_quantum.service.device import problems
+from sf_quantum.service.dialects.iqm import circuits
+from sf_quantum.service.dialects.v1.models import JobBody
+from sf_quantum.service.dialects.warden.models import CreateJob
+from sf_quantum.service.domain.errors import Refused
+from sf_quantum.service.domain.jobs import Job, Kind, Size, Submission, Written
+from sf_quantum.service.http.auth import get_sender
+from sf_quantum.service.http.limits import SMALL_BYTES, check_connected, check_text
+from sf_quantum.service.queue.admission import BUSY_SECONDS
+from sf_quantum.service.queue.job_queue import JobQueue
+from sf_quantum.threads import in_thread
+
+Dialect: TypeAlias = Literal["v1", "warden", "iqm"]
+# of a body that is read beside the event loop
+LARGE_BYTES = SMALL_BYTES
+# a smaller body is parsed in some 50 ms, less than the start of a process takes
+PROCESS_BYTES = 1024 * 1024
+# CPU time of a process that reads a body; one of 64 MiB takes a tenth of it
+CPU_SECONDS = 60
+# Longest wait for such a process, with that for its turn.
+PATIENCE_SECONDS = 120.0
+# Address space of such a process, and that for each byte of its body: sound bodies take
+# ten bytes, and the smallest JSON values fifty.
+MEMORY_BYTES, BYTES_PER_BYTE = 2**30, 100
+# each takes a core
+_reading = threading.BoundedSemaphore(2)
+
+
+class LargeBodyRoute(APIRoute):
+    """Reads large submissions itself: FastAPI would parse them on the event loop."""
+
+    dialect: ClassVar[Dialect]
+    #: the header with the id of the lease
+    header: ClassVar[str]
+
+    @staticmethod
+    @abstractmethod
+    def reply(queue: JobQueue, job: Job, new: bool) -> Response:
+        """Answer as the dialect's route does."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[None, None, Response]]:
+        handle_small = super().get_route_handler()
+
+        async def handle(request: Request) -> Response:
+            # earlier versions of FastAPI parse a body without a type, too
+            is_json = "json" in request.headers.get("content-type", "json").lower()
+            if request.method == "POST" and is_json:
+                body = await request.body()
+                if len(body) > LARGE_BYTES:
+                    return await self.handle_large(request, body)
+            return await handle_small(request)
+
+        return handle
+
+    async def handle_large(self, request: Request, body: bytes) -> Response:
+        """Submit a job with a large body."""
+        queue: JobQueue = request.app.state.queue
+        who, lease = get_sender(request), request.headers.get(self.header)
+        queue.leases.active(who, lease)  # refuse before the costly reading of the body
+        told = queue.device.description
+        more = {"solver": problems.solver(told)}
+
+        def whole() -> Submission:
+            return read(
+                body, self.dialect, qubits=told.qubits, payloads=told.kinds, more=more
+            )
+
+        async with queue.reader.bodies.turn(who.user):
+            await check_connected(request)
+            submission = await in_turn(queue, body, whole)
+        submitted = await queue.submit(who, lease, submission)
+        return self.reply(queue, *submitted)
+
+
+async def in_turn(
+    queue: JobQueue, body: bytes, whole: Callable[[], Submission]
+) -> Submission:
+    """Run what reads a whole body, in its user's turn."""
+    if len(body) > PROCESS_BYTES:
+        # not in the thread pool, where it would delay authentication
+        return await asyncio.wrap_future(in_thread(whole))
+    return await queue.reader.bodies.run(whole)
+
+
+def read(
+    body: bytes,
+    dialect: Dialect = "v1",
+    *,
+    qubits: int,
+    payloads: Sequence[Kind],
+    more: Mapping[str, JSON] | None = None,
+) -> Submission:
+    """Read a submission and check that the device can run it; blocks.
+
+    :param qubits: of the device
+    :param payloads: that the device accepts; the queue refuses others, and checks those
+        that are no problems
+    :param more: that the dialect needs, or the solver's properties of a device for BQMs
+    :raises RequestValidationError: as FastAPI does for a small body
+    :raises Refused: as the queue does for a small body
+    """
+    if len(body) > PROCESS_BYTES:
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        if not _reading.acquire(timeout=PATIENCE_SECONDS):
+            raise _busy()
+        try:
+            left = deadline - time.monotonic()
+            return _read_in_process(body, dialect, qubits, payloads, more or {}, left)
+        finally:
+            _reading.release()
+    return _submission(*_read(body, dialect, qubits, payloads, more or {}))
+
+
+def _read_in_process(
+    body: bytes,
+    dialect: Dialect,
+    qubits: int,
+    payloads: Sequence[Kind],
+    more: Mapping[str, JSON],
+    seconds: float,
+) -> Submission:
+    command = [sys.executable, "-m", __name__]
+    with tempfile.TemporaryFile() as stdin, tempfile.TemporaryFile() as out:
+        given: dict[str, JSON] = {"dialect": dialect, "qubits": qubits}
+        given |= {"payloads": [*payloads], "more": {**more}}
+        stdin.write(json.dumps(given).encode() + b"\n")
+        stdin.write(body)
+        stdin.seek(0)
+        try:
+            status = subprocess.run(
+                command,
+                stdin=stdin,
+                stdout=out,
+                stderr=subprocess.DEVNULL,
+                timeout=seconds,
+                check=False,
+            ).returncode
+        except subprocess.TimeoutExpired as error:
+            raise _busy() from error
+        if status == -signal.SIGXCPU:
+            detail = f"reading the body takes more than {CPU_SECONDS} s of CPU time"
+            raise Refused(422, detail)
+        if status != 0:
+            raise _busy()
+        out.seek(0)
+        return _submission(out.readline().decode(), out.read().decode())
+
+
+def _busy() -> Refused:
+    detail = "this machine is too busy to read the body now: send it again later"
+    return Refused(503, detail, headers={"Retry-After": f"{BUSY_SECONDS}"})
+
+
+def main() -> None:
+    """Read one submission."""
+    os.nice(10)  # the service and its device go first
+    # so that it ends even if the service has died
+    resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS + 1))
+    given, body = json.loads(sys.stdin.buffer.readline()), sys.stdin.buffer.read()
+    memory = MEMORY_BYTES + BYTES_PER_BYTE * len(body)
+    resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+    try:
+        answer, payload = _read(body, **given)
+    except MemoryError:
+        detail = f"reading the body takes more than {memory >> 20:,} MiB of memory"
+        refused = {"status": 422, "detail": detail, "field": None}
+        answer, payload = json.dumps({"refused": refused}), ""
+    sys.stdout.buffer.write(answer.encode() + b"\n")
+    sys.stdout.buffer.write(payload.encode())
+
+
+def _read(
+    body: bytes,
+    dialect: Dialect,
+    qubits: int,
+    payloads: Sequence[Kind],
+    more: Mapping[str, JSON],
+) -> tuple[str, str]:
+    answer, payload = _answer(body, dialect, qubits, payloads, more)
+    return json.dumps(answer), payload
+
+
+def _answer(
+    body: bytes,
+    dialect: Dialect,
+    qubits: int,
+    payloads: Sequence[Kind],
+    more: Mapping[str, JSON],
+) -> tuple[dict[str, JSON], str]:
+    try:
+        check_text(body)
+        submission, size = _READERS[dialect](body, more), Size()
+        if submission.kind == "problem" in payloads:
+            size = problems.check(submission.content, qubits)
+            problems.check_solver_parameters(submission.content, more.get("solver"))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where: list[JSON] = ["body", *first["loc"]]
+        return {
+            "invalid": {"loc": where, "msg": first["msg"], "type": first["type"]}
+        }, ""
+    except (FieldError, Refused) as error:
+        status = error.status if isinstance(error, Refused) else 422
+        refused: dict[str, JSON] = {
+            "status": status,
+            "detail": error.detail,
+            "field": error.field,
+        }
+        return {"refused": refused}, ""
+    except (ValueError, RecursionError):
+        return {"invalid": {"loc": ["body"], "msg": "", "type": "json_invalid"}}, ""
+    names = """kind parameters key digest purpose calibrated_within dialect metadata
+        repeatable""".split()
+    read = {name: getattr(submission, name) for name in names}
+    return {**read, "size": asdict(size)}, submission.payload
+
+
+def _v1(body: bytes, _: Mapping[str, JSON]) -> Submission:
+    return JobBody.model_validate(json.loads(body)).submission()
+
+
+def _warden(body: bytes, _: Mapping[str, JSON]) -> Submission:
+    return CreateJob.model_validate(json.loads(body)).submission()
+
+
+_READERS: Mapping[Dialect, Callable[[bytes, Mapping[str, JSON]], Submission]] = {
+    "v1": _v1,
+    "warden": _warden,
+    "iqm": circuits.submission_of,
+}
+
+
+def _submission(text: str, payload: str) -> Submission:
+    answer = json.loads(text)
+    if invalid := answer.get("invalid"):
+        raise RequestValidationError([invalid])
+    if refused := answer.get("refused"):
+        raise Refused(**refused)
+    size = Size(**answer.pop("size"))
+    written = Written(payload, answer.pop("digest"), size)
+    return Submission(content=None, written=written, **answer)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,145 @@
+"""Problems and answers in SAPI's ``qp`` format.
+
+All arrays are little-endian and base64. In a problem, ``lin`` has a float64 for each of
+the solver's qubits in their order, NaN for an unused qubit; ``quad`` has a float64 for
+each coupler whose two qubits are used, in their order. An answer has energies as
+float64, occurrences and used qubits as int32, and a row of bits for each sample, padded
+to whole bytes (from ``dwave.cloud.coders``).
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import numpy
+
+from sf_quantum.files import JSON
+from sf_quantum.protocol.descriptions import Topology
+from sf_quantum.samplers.problem import document
+from sf_quantum.service.dialects.sapi.solver import VARTYPES, Problem, ProblemOptions
+from sf_quantum.service.domain.errors import Refused
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_UNUSED = float("nan")
+
+
+def bqm(problem: Problem, graph: Topology) -> dict[str, JSON]:
+    """Convert a problem into a BQM over qubits, or name the invalid part with 400."""
+    known, pairs = _arrays(graph)
+    linear = _floats(problem.data.lin, "data.lin", len(known), "qubits")
+    used = ~numpy.isnan(linear)
+    _check_finite(linear[used], "data.lin")
+    if not used.any():
+        raise Refused(400, "data.lin: the problem uses no qubit")
+    qubits = known[used]
+    active = numpy.zeros(graph.labels, dtype=bool)
+    active[qubits] = True
+    pairs = pairs[active[pairs].all(axis=1)]
+    quadratic = _floats(problem.data.quad, "data.quad", len(pairs), "couplers in use")
+    _check_finite(quadratic, "data.quad")
+    pairs, quadratic = pairs[quadratic != 0], quadratic[quadratic != 0]
+    positions = numpy.searchsorted(qubits, pairs)
+    return document(
+        qubits.tolist(),
+        linear[used].tolist(),
+        positions.tolist(),
+        quadratic.tolist(),
+        VARTYPES[problem.type],
+        problem.data.offset,
+    )
+
+
+def problem_data(content: Mapping[str, JSON], graph: Topology) -> dict[str, JSON]:
+    """Convert a BQM of :func:`bqm` back, without couplers whose bias is 0."""
+    from dimod import BinaryQuadraticModel
+
+    model = BinaryQuadraticModel.from_serializable(content)
+    linear = [float(model.linear.get(qubit, _UNUSED)) for qubit in graph.qubits]
+    quadratic = [
+        float(model.get_quadratic(*pair, default=0.0))
+        for pair in graph.couplers
+        if all(qubit in model.linear for qubit in pair)
+    ]
+    offset = float(model.offset)
+    lin, quad = (_text(numpy.array(v, dtype="<f8")) for v in (linear, quadratic))
+    return {"format": "qp", "lin": lin, "quad": quad, "offset": offset}
+
+
+def answer(
+    result: str,
+    options: ProblemOptions,
+    graph: Topology,
+    content: Mapping[str, JSON] | None,
+) -> dict[str, JSON]:
+    """Convert a sample set into an answer, without its timing.
+
+    :param result: the serialized sample set, JSON text
+    :param content: BQM with a constant term, which SAPI's energies do not include
+    """
+    from dimod import BinaryQuadraticModel, SampleSet
+
+    from sf_quantum.samplers.energies import exact_energies
+
+    # dimod leaves these methods untyped
+    samples: SampleSet = SampleSet.from_serializable(json.loads(result))  # type: ignore[no-untyped-call]
+    if options.params.answer_mode == "histogram":
+        samples = samples.aggregate()  # type: ignore[no-untyped-call]
+        record = numpy.sort(samples.record, order="energy", kind="stable")
+    else:
+        # a real QPU may have merged equal answers
+        record = numpy.repeat(samples.record, samples.record["num_occurrences"])
+        record["num_occurrences"] = 1
+    record = record[: options.params.max_answers]
+    qubits = numpy.array(samples.variables)
+    order = numpy.argsort(qubits)
+    bits = numpy.packbits(record["sample"][:, order] > 0, axis=1)
+    energies, offset = record["energy"], 0.0
+    if content is not None:
+        # a difference of two rounded numbers would not be the closest double
+        bqm = BinaryQuadraticModel.from_serializable(content)
+        energies = exact_energies(
+            bqm, record["sample"], samples.variables, offset=False
+        )
+        offset = float(bqm.offset)
+    return {
+        "format": "qp",
+        "active_variables": _text(qubits[order].astype("<i4")),
+        "energies": _text(energies.astype("<f8")),
+        "num_occurrences": _text(record["num_occurrences"].astype("<i4")),
+        "num_variables": graph.labels,
+        "offset": offset,
+        "solutions": _text(bits),
+    }
+
+
+@lru_cache(4)
+def _arrays(graph: Topology) -> tuple[NDArray[numpy.int64], NDArray[numpy.int64]]:
+    """Return the qubits and the couplers, which take as long to convert as a problem."""
+    return numpy.array(graph.qubits), numpy.array(graph.couplers)
+
+
+def _floats(text: str, field: str, expected: int, what: str) -> NDArray[numpy.float64]:
+    try:
+        raw = base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise Refused(400, f"{field}: not base64") from error
+    if len(raw) != 8 * expected:
+        detail = f"{field}: has {len(raw) / 8:g} numbers for {expected} {what}"
+        raise Refused(400, detail)
+    return numpy.frombuffer(raw, dtype="<f8").astype(numpy.float64)
+
+
+def _check_finite(values: NDArray[numpy.float64], field: str) -> None:
+    if not numpy.isfinite(values).all():
+        raise Refused(400, f"{field}: a bias is not a finite number")
+
+
+def _text(values: NDArray[numpy.generic]) -> str:
+    return base64.b64encode(values.tobytes()).decode()

@@ -1,0 +1,346 @@
+"""SAPI, the dialect of D-Wave's Ocean tools, over the same queue and leases.
+
+``DWAVE_API_ENDPOINT`` is the service's URL followed by ``/sapi/v2``,
+``DWAVE_API_TOKEN`` a bearer token of the service. Paths, bodies, names and statuses are
+those that ``dwave-cloud-client`` uses, so that it works unmodified.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import zlib
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Annotated, Protocol, TypeVar
+
+from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi.responses import JSONResponse
+from pydantic import Field, TypeAdapter, ValidationError
+
+from sf_quantum.files import JSON
+from sf_quantum.service.dialects.common import (
+    LONGEST_WAIT_SECONDS,
+    LeaseId,
+    Queue,
+    Who,
+    conditional,
+)
+from sf_quantum.service.dialects.sapi import solver
+from sf_quantum.service.dialects.sapi.leases import ImplicitLeases
+from sf_quantum.service.dialects.sapi.problems import OFFLINE, Problems
+from sf_quantum.service.dialects.sapi.solver import STATUSES
+from sf_quantum.service.domain.errors import Refused
+from sf_quantum.service.domain.jobs import Identity, Job
+from sf_quantum.service.http.limits import SMALL_BYTES, check_connected, check_text
+from sf_quantum.service.queue.job_queue import JobQueue
+
+PREFIX = "/sapi/v2"
+PROBLEMS_AT_ONCE = 1000
+# for which the client need not ask again what the solver is
+FIXED_SECONDS = 30
+# of a body; problems hold their data in strings, so that sound ones have few values
+VALUES = 200_000
+# of a body that is decompressed at once; other threads run in between
+PART_BYTES = 64 * 1024
+_MEDIA_TYPE = re.compile(r"application/vnd\.dwave\.sapi\.[a-z-]+\+json")
+
+
+async def _problems(request: Request) -> Problems:
+    problems: Problems = request.app.state.sapi_problems
+    return problems
+
+
+Known = Annotated[Problems, Depends(_problems)]
+Wait = Annotated[float, Query(ge=0, allow_inf_nan=False, alias="timeout")]
+_T = TypeVar("_T")
+_NAMES: TypeAdapter[list[str]] = TypeAdapter(
+    Annotated[list[str], Field(fail_fast=True)]
+)
+
+
+class _Run(Protocol):
+    """Runs something in another thread."""
+
+    def __call__(self, make: Callable[[], _T], /) -> Awaitable[_T]: ...
+
+
+# not in our OpenAPI document: D-Wave's client defines it
+router = APIRouter(prefix=PREFIX, include_in_schema=False)
+
+
+def refused(error: Refused) -> Response:
+    """Refuse as SAPI does, with status 400 for every malformed request."""
+    return JSONResponse(_error(error), _code(error), error.headers)
+
+
+@router.get("/solvers/remote/")
+@router.get("/solvers/remote")
+def solvers(request: Request, queue: Queue, _: Who, filter: str = "all") -> Response:
+    """List the solver, or none if the device is not an annealer."""
+    found: list[dict[str, JSON]] = []
+    solver.check_known(queue.device)
+    if queue.device.graph is not None:
+        found.append(solver.filtered(solver.configuration(queue), filter))
+    return _cached(request, [*found], found)
+
+
+@router.get("/solvers/remote/{name}/")
+@router.get("/solvers/remote/{name}")
+def show_solver(
+    request: Request, queue: Queue, _: Who, name: str, filter: str = "all"
+) -> Response:
+    """Show the solver."""
+    solver.check(queue.device, solver.SolverName(name=name))
+    content = solver.filtered(solver.configuration(queue), filter)
+    return _cached(request, content, [content])
+
+
+@router.post("/problems/")
+@router.post("/problems")
+async def submit(
+    request: Request, queue: Queue, who: Who, known: Known, x_sfq_lease: LeaseId = None
+) -> Response:
+    """Submit one problem, or several, each of which may be refused on its own."""
+    body = await request.body()
+    encoding = request.headers.get("content-encoding", "identity")
+    if not _is_large(body, encoding):
+        return await _submit(request, queue, who, x_sfq_lease, asyncio.to_thread)
+    async with queue.reader.bodies.turn(who.user):
+        await check_connected(request)
+        return await _submit(request, queue, who, x_sfq_lease, queue.reader.bodies.run)
+
+
+async def _submit(
+    request: Request, queue: JobQueue, who: Identity, lease: str | None, run: _Run
+) -> Response:
+    """Submit problems.
+
+    :param run: reads them in another thread
+    """
+    body, most = await request.body(), request.app.state.guard.most_bytes(request, who)
+    encoding = request.headers.get("content-encoding", "identity")
+    content: JSON = await run(lambda: _decoded(body, encoding, most))
+    several = isinstance(content, list)
+    problems = content if isinstance(content, list) else [content]
+    if not 0 < len(problems) <= PROBLEMS_AT_ONCE:
+        raise Refused(400, f"expected 1 to {PROBLEMS_AT_ONCE} problems")
+    answers: list[JSON] = []
+    leases: ImplicitLeases = request.app.state.implicit_leases
+    known: Problems = request.app.state.sapi_problems
+    async with leases.submitting(who, lease) as submitting:
+        for problem in problems:
+            try:
+                submission = await run(partial(known.read, problem))
+                job, _ = await queue.submit(who, await submitting.lease(), submission)
+            except Refused as error:
+                if not several:
+                    raise
+                answers.append(_error(error))
+            else:
+                submitting.jobs.append(job)
+                answers.append(await asyncio.to_thread(known.status, job))
+    return _reply(request, answers if several else answers[0])
+
+
+@router.get("/problems/")
+@router.get("/problems")
+async def problems(
+    request: Request,
+    queue: Queue,
+    who: Who,
+    known: Known,
+    ids: Annotated[str | None, Query(alias="id")] = None,
+    wait: Wait = 0.0,
+    max_results: Annotated[int, Query(ge=1, le=PROBLEMS_AT_ONCE)] = PROBLEMS_AT_ONCE,
+    label: str | None = None,
+    status: str | None = None,
+    solver: str | None = None,
+) -> Response:
+    """List problems; with ids, wait until one of these is over."""
+    if status is not None and status not in STATUSES.values():
+        raise Refused(400, f"status: {status[:100]!r} is unknown")
+    chosen = None if ids is None else ids.split(",")
+    if chosen is not None and len(chosen) > PROBLEMS_AT_ONCE:
+        raise Refused(400, f"id: more than {PROBLEMS_AT_ONCE} ids")
+    found: Sequence[Job] | None = None
+    if chosen is not None:
+        found = await known.wait_for_any(who, chosen, min(wait, LONGEST_WAIT_SECONDS))
+    name = queue.device.name
+
+    def listed() -> Response:
+        jobs = known.all(who, label) if found is None else found
+        entries = [known.status(job) for job in jobs if solver in (None, name)]
+        matching: list[JSON] = [
+            entry
+            for entry in entries
+            if label in (None, entry["label"]) and status in (None, entry["status"])
+        ]
+        return _reply(request, matching[-max_results:])
+
+    async with queue.reader.lists.turn(who.user):
+        return await queue.reader.lists.run(listed)
+
+
+@router.delete("/problems/")
+@router.delete("/problems")
+async def cancel_several(request: Request, who: Who, known: Known) -> Response:
+    """Cancel problems, each of which may be refused on its own."""
+    try:
+        names = _NAMES.validate_json(await request.body())
+    except ValidationError as error:
+        raise Refused(400, "expected a list of problem ids") from error
+    if len(names) > PROBLEMS_AT_ONCE:
+        raise Refused(400, f"more than {PROBLEMS_AT_ONCE} problems")
+
+    async def cancelled(name: str) -> JSON:
+        try:
+            return await known.cancel(who, name)
+        except Refused as error:
+            return _error(error)
+
+    return _reply(request, list(await asyncio.gather(*map(cancelled, names))))
+
+
+@router.get("/problems/{name}/")
+@router.get("/problems/{name}")
+async def problem(
+    request: Request,
+    queue: Queue,
+    who: Who,
+    known: Known,
+    name: str,
+    wait: Wait = 0.0,
+) -> Response:
+    """Show a problem, with its answer once it is completed."""
+    (job,) = await known.wait_for_any(who, [name], min(wait, LONGEST_WAIT_SECONDS))
+    return await queue.reader.show(who, job, lambda: _reply(request, known.show(job)))
+
+
+@router.delete("/problems/{name}/")
+@router.delete("/problems/{name}")
+async def cancel(request: Request, who: Who, known: Known, name: str) -> Response:
+    """Cancel a problem."""
+    return _reply(request, await known.cancel(who, name))
+
+
+@router.get("/problems/{name}/answer")
+async def answer(
+    request: Request, queue: Queue, who: Who, known: Known, name: str
+) -> Response:
+    """Show the answer alone."""
+    job = known.find(who, name)
+    if job.state != "Completed":
+        raise Refused(404, f"problem {name} is {solver.STATUSES[job.state]}: no answer")
+
+    def shown() -> Response:
+        return _reply(request, {"answer": known.show(job)["answer"]})
+
+    return await queue.reader.show(who, job, shown)
+
+
+@router.get("/problems/{name}/messages")
+async def messages(
+    request: Request, queue: Queue, who: Who, known: Known, name: str
+) -> Response:
+    """List how long a problem is expected to run, or why it failed or started again."""
+    job = known.find(who, name)
+    return _reply(request, known.messages(job, queue.forecasts.of(job)))
+
+
+@router.get("/problems/{name}/info")
+async def info(
+    request: Request, queue: Queue, who: Who, known: Known, name: str
+) -> Response:
+    """Show a problem completely, so that it could be submitted again."""
+    job = known.find(who, name)
+    return await queue.reader.show(who, job, lambda: _reply(request, known.info(job)))
+
+
+def _code(error: Refused) -> int:
+    return 400 if error.status == 422 else error.status
+
+
+def _error(error: Refused) -> dict[str, JSON]:
+    message = f"{error.field}: {error.detail}" if error.field else error.detail
+    offline = OFFLINE if error.status == 503 else ""
+    return {"error_code": _code(error), "error_msg": f"{offline}{message}"}
+
+
+def _media_type(request: Request) -> str:
+    """Return the media type that the client accepts, since it accepts no other."""
+    accepted = _MEDIA_TYPE.match(request.headers.get("accept", ""))
+    return f"{accepted[0]}; version=3.0.0" if accepted else "application/json"
+
+
+def _reply(request: Request, content: JSON) -> Response:
+    return Response(json.dumps(content), media_type=_media_type(request))
+
+
+def _cached(
+    request: Request, content: JSON, solvers: Sequence[Mapping[str, JSON]]
+) -> Response:
+    """Let the client cache what hardly changes, and revalidate the rest.
+
+    D-Wave's client asks for both in requests of their own. A problem for an earlier graph
+    is refused.
+    """
+    fixed = solvers and not any(solver.CHANGING & one.keys() for one in solvers)
+    age = f"max-age={FIXED_SECONDS}" if fixed else "no-cache"
+    return conditional(
+        request.headers.get("if-none-match"),
+        json.dumps(content).encode(),
+        _media_type(request),
+        {"Cache-Control": f"private, {age}"},
+    )
+
+
+def _is_large(body: bytes, encoding: str) -> bool:
+    """Return whether a body is large, perhaps only after decompression."""
+    if len(body) > SMALL_BYTES or encoding != "deflate":
+        return len(body) > SMALL_BYTES
+    with suppress(zlib.error):
+        return len(zlib.decompressobj().decompress(body, SMALL_BYTES)) == SMALL_BYTES
+    return False
+
+
+def _decoded(body: bytes, encoding: str, most: int) -> JSON:
+    if encoding not in ("deflate", "identity"):
+        raise Refused(415, "Content-Encoding: expected gzip, deflate or none")
+    whole, values = bytearray(), 0
+    for part in _inflated(body, most) if encoding == "deflate" else _parts(body):
+        # parsing them would stop all threads, and take ten times their bytes of memory
+        values += sum(map(part.count, (b",", b"[", b"{")))
+        if values > VALUES:
+            raise Refused(413, f"the body has more than {VALUES} values")
+        whole += part
+    text = bytes(whole)
+    check_text(text)
+    try:
+        content: JSON = json.loads(text.decode())
+    except (ValueError, RecursionError) as error:
+        raise Refused(400, "the body is not JSON") from error
+    return content
+
+
+def _parts(body: bytes) -> Iterator[bytes]:
+    for start in range(0, len(body), PART_BYTES):
+        yield body[start : start + PART_BYTES]
+
+
+def _inflated(body: bytes, most: int) -> Iterator[bytes]:
+    decompressor, size = zlib.decompressobj(), 0
+    while not decompressor.eof:
+        try:
+            part = decompressor.decompress(body, PART_BYTES)
+        except zlib.error as error:
+            raise Refused(400, "the body is not deflated data") from error
+        body = decompressor.unconsumed_tail
+        if not (part or body):
+            raise Refused(400, "the body is incomplete")
+        size += len(part)
+        if size > most:
+            raise Refused(413, f"the body has more than {most} bytes")
+        yield part

@@ -1,0 +1,311 @@
+"""The emulated annealer as SAPI describes a solver, and the problems that it takes.
+
+Names and ranges are those that ``dwave-cloud-client`` 0.14.8 sends and reads.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Literal, TypeAlias
+
+from pydantic import BaseModel, Field
+
+from sf_quantum.files import JSON, mapping
+from sf_quantum.protocol.descriptions import Timing, Topology
+from sf_quantum.service.device.emulator.annealing import COUPLING, NEGATIVE
+from sf_quantum.service.device.emulator.noise import FIELD_RANGE
+from sf_quantum.service.device.emulator.technologies import ANNEALING_SECONDS
+from sf_quantum.service.device.protocol import Device
+from sf_quantum.service.dialects.common import qpu_status
+from sf_quantum.service.dialects.sapi import parameters
+from sf_quantum.service.dialects.sapi.parameters import (
+    MICROSECONDS,
+    Number,
+    ProblemParameters,
+)
+from sf_quantum.service.domain.errors import Refused
+from sf_quantum.service.domain.jobs import State
+from sf_quantum.service.queue.job_queue import JobQueue
+
+Status: TypeAlias = Literal[
+    "PENDING", "IN_PROGRESS", "COMPLETED", "FAILED", "CANCELLED"
+]
+ProblemType: TypeAlias = Literal["ising", "qubo"]
+STATUSES: Mapping[State, Status] = {
+    "Queued": "PENDING",
+    "Running": "IN_PROGRESS",
+    "Completed": "COMPLETED",
+    "Failed": "FAILED",
+    "Cancelled": "CANCELLED",
+}
+VARTYPES: Mapping[ProblemType, str] = {"ising": "SPIN", "qubo": "BINARY"}
+# what is not the same from one moment to the next
+CHANGING = frozenset(("status", "avg_load"))
+LABEL = 1024
+# the most problems that D-Wave's client sends in one request, and of each, the bytes of
+# what is not its biases
+BATCH, OTHER_BYTES = 20, 256 * 1024
+
+
+class SolverVersion(BaseModel):
+    """The graph that a client knows."""
+
+    graph_id: str | None = None
+
+
+class SolverName(BaseModel):
+    name: str
+    version: SolverVersion | None = None
+
+
+class ProblemData(BaseModel):
+    """A problem over all qubits and couplers of a solver; see ``qp_format``."""
+
+    format: Literal["qp"]
+    lin: str
+    quad: str
+    offset: Number = 0.0
+
+
+class Problem(BaseModel):
+    solver: SolverName | str
+    type: ProblemType
+    data: ProblemData
+    params: ProblemParameters = Field(default_factory=ProblemParameters)
+    label: str | None = Field(default=None, max_length=LABEL)
+
+    @property
+    def solver_name(self) -> SolverName:
+        """The solver; older clients send its name alone."""
+        solver = self.solver
+        return SolverName(name=solver) if isinstance(solver, str) else solver
+
+
+class ProblemOptions(BaseModel):
+    """The metadata of a problem's job."""
+
+    type: ProblemType
+    params: ProblemParameters
+    label: str | None = None
+    # problems of earlier versions have it in their content only
+    offset: float | None = None
+
+
+def check_known(device: Device) -> None:
+    """Refuse with 503 while a service that has just started does not know its QPU yet."""
+    status = device.status
+    if not status.online and device.description.technology == "unknown":
+        why = f"{device.name} is not known yet: {status.reason}"
+        raise Refused(503, why, headers={"Retry-After": "1"})
+
+
+def graph(device: Device) -> Topology:
+    """Return the graph of an annealer; other devices have none: 404."""
+    check_known(device)
+    if device.graph is None:
+        raise Refused(404, f"{device.name} is not an annealer and has no solver")
+    return device.graph
+
+
+def identity(device: Device) -> dict[str, JSON]:
+    """Name the solver and the graph that its problems refer to."""
+    return {"name": device.name, "version": {"graph_id": graph(device).id}}
+
+
+def batch_bytes(device: Device) -> int:
+    """Return the size of the largest request of D-Wave's client; 0 without a solver."""
+    if (graph := device.graph) is None:
+        return 0
+    # the biases of a problem are doubles, in base64
+    biases = 4 * math.ceil(8 * (graph.labels + len(graph.couplers)) / 3)
+    return BATCH * (biases + OTHER_BYTES)
+
+
+def check(device: Device, name: SolverName) -> None:
+    """Refuse a problem for another solver, or for an earlier graph, with 404."""
+    known = graph(device).id
+    if name.name != device.name:
+        raise Refused(404, f"no solver {name.name!r}; the solver is {device.name!r}")
+    if name.version is not None and name.version.graph_id not in (None, known):
+        detail = (
+            f"solver {device.name!r} has graph {known}, not "
+            f"{name.version.graph_id!r}: fetch the solver again"
+        )
+        raise Refused(404, detail)
+
+
+def configuration(queue: JobQueue) -> dict[str, JSON]:
+    """Describe the solver and how busy it is."""
+    device = queue.device
+    return {
+        "identity": identity(device),
+        "status": "ONLINE" if qpu_status(queue) == "online" else "OFFLINE",
+        "description": f"An annealer with a {graph(device).kind} graph.",
+        "properties": _properties(device),
+        # 0 for an empty queue, near 1 for a long one
+        "avg_load": queue.length / (queue.length + 1),
+    }
+
+
+def timing(device: Device, params: ProblemParameters, access: float) -> dict[str, JSON]:
+    """Return an answer's times in microseconds; ``access`` is all QPU time in seconds."""
+    per_sample = {
+        "qpu_anneal_time_per_sample": params.duration,
+        "qpu_readout_time_per_sample": _timing(device).readout_seconds * MICROSECONDS,
+        "qpu_delay_time_per_sample": _delay(device) + params.pause,
+    }
+    programming = _programming(device) + params.programming_thermalization
+    return {
+        **per_sample,
+        "qpu_sampling_time": params.num_reads * sum(per_sample.values()),
+        "qpu_programming_time": programming,
+        "qpu_access_time": access * MICROSECONDS,
+        # included in the programming time here
+        "qpu_access_overhead_time": 0.0,
+        "post_processing_overhead_time": 0.0,
+        "total_post_processing_time": 0.0,
+    }
+
+
+def filtered(content: dict[str, JSON], filter_: str) -> dict[str, JSON]:
+    """Select parts of a description.
+
+    :param filter_: ``all`` or ``none``, then names after ``+`` or ``-``, as in
+        ``all,-status,-avg_load``; a dot separates the names of nested parts
+    :raises Refused: 400 if it is invalid
+    """
+    first, *rest = [word.strip() for word in filter_.split(",")]
+    if first not in ("all", "none"):
+        rest.insert(0, first)
+    kept = {} if first == "none" else dict(content)
+    for word in rest:
+        sign, path = word[:1], word[1:].split(".")
+        if sign not in ("+", "-") or not all(path):
+            raise Refused(400, f"filter: {word!r} is not a name after + or -")
+        kept = _edited(kept, content, path, keep=sign == "+")
+    return kept
+
+
+def _edited(
+    kept: dict[str, JSON], content: dict[str, JSON], path: list[str], *, keep: bool
+) -> dict[str, JSON]:
+    """Keep or remove a part of the content; one that does not exist changes nothing."""
+    name, *rest = path
+    whole, inner = content.get(name), kept.get(name)
+    if rest and isinstance(whole, dict) and (keep or name in kept):
+        known = inner if isinstance(inner, dict) else {}
+        return {**kept, name: _edited(known, whole, rest, keep=keep)}
+    if keep and name in content:
+        return {**kept, name: whole}
+    return {key: value for key, value in kept.items() if keep or key != name}
+
+
+def _properties(device: Device) -> dict[str, JSON]:
+    ours, vendors = graph(device), device.description.solver
+    own: dict[str, JSON] = {
+        "chip_id": device.name,
+        "problem_timing_data": _timing_model(device),
+    }
+    if vendors is None:
+        known = _emulated_properties(ours, custom=device.custom_annealing)
+        return {**known, **own, **_graph_properties(ours)}
+    of_answers = {name: parameters.PARAMETERS[name] for name in parameters.OF_ANSWERS}
+    listed = {**mapping(vendors.get("parameters")), **of_answers}
+    return {**own, **vendors, "parameters": listed, **_graph_properties(ours)}
+
+
+@lru_cache(4)
+def _graph_properties(graph: Topology) -> dict[str, JSON]:
+    return {
+        "topology": {"type": graph.kind, "shape": [*graph.shape]},
+        "num_qubits": graph.labels,
+        "qubits": [*graph.qubits],
+        "couplers": [[*pair] for pair in graph.couplers],
+    }
+
+
+@lru_cache(4)
+def _emulated_properties(graph: Topology, *, custom: bool) -> dict[str, JSON]:
+    """:param custom: whether it takes all parameters"""
+    told = parameters
+    return {
+        "category": "qpu",
+        "supported_problem_types": ["ising", "qubo"],
+        "parameters": {**told.PARAMETERS, **(told.CUSTOM if custom else {})},
+        "h_range": [-FIELD_RANGE, FIELD_RANGE],
+        "j_range": [-1.0, 1.0],
+        "extended_j_range": [-NEGATIVE, 1.0],
+        "num_reads_range": [*told.READS],
+        "annealing_time_range": [*told.ANNEALING],
+        "default_annealing_time": told.DEFAULT_ANNEALING,
+        "default_programming_thermalization": told.PROGRAMMING_THERMALIZATION,
+        "default_readout_thermalization": 0.0,
+        "problem_run_duration_range": [0.0, told.RUN_DURATION],
+        "quota_conversion_rate": 1,
+        "tags": ["emulated"],
+        **(_custom_properties(graph) if custom else {}),
+    }
+
+
+def _custom_properties(graph: Topology) -> dict[str, JSON]:
+    told, working = parameters, frozenset(graph.qubits)
+    return {
+        "anneal_offset_ranges": [
+            [*told.OFFSET] if qubit in working else [0.0, 0.0]
+            for qubit in range(graph.labels)
+        ],
+        "anneal_offset_step": told.OFFSET_STEP,
+        "anneal_offset_step_phi0": told.OFFSET_STEP_PHI0,
+        "fast_anneal_time_range": [*told.FAST_ANNEALING],
+        "h_gain_schedule_range": [*told.GAIN],
+        "per_qubit_coupling_range": [-COUPLING[0], COUPLING[1]],
+        "max_anneal_schedule_points": told.SCHEDULE_POINTS,
+        "max_h_gain_schedule_points": told.GAIN_POINTS,
+        "programming_thermalization_range": [*told.THERMALIZATION],
+        "readout_thermalization_range": [*told.THERMALIZATION],
+    }
+
+
+def _timing_model(device: Device) -> dict[str, JSON]:
+    """The figures that ``Solver.estimate_qpu_access_time`` uses, in microseconds."""
+    timing = _timing(device)
+    readout = timing.readout_seconds * MICROSECONDS
+    return {
+        "version": "1.0.0",
+        "typical_programming_time": _programming(device),
+        "reverse_annealing_with_reinit_prog_time_delta": 0.0,
+        "reverse_annealing_without_reinit_prog_time_delta": 0.0,
+        "default_programming_thermalization": parameters.PROGRAMMING_THERMALIZATION,
+        "default_annealing_time": parameters.DEFAULT_ANNEALING,
+        "readout_time_model": "pwl_linear",
+        # the same for any number of qubits
+        "readout_time_model_parameters": [
+            0.0,
+            float(graph(device).labels),
+            readout,
+            readout,
+        ],
+        "qpu_delay_time_per_sample": _delay(device),
+        "reverse_annealing_with_reinit_delay_time_delta": 0.0,
+        "reverse_annealing_without_reinit_delay_time_delta": 0.0,
+        "default_readout_thermalization": 0.0,
+        "decorrelation_max_nominal_anneal_time": parameters.ANNEALING[1],
+        "decorrelation_time_range": [*parameters.DECORRELATION],
+    }
+
+
+def _programming(device: Device) -> float:
+    # without thermalization, in microseconds; a device that is not D-Wave's may take less
+    seconds = _timing(device).setup_seconds * MICROSECONDS
+    return seconds - parameters.PROGRAMMING_THERMALIZATION
+
+
+def _delay(device: Device) -> float:
+    # the delay of a read after its annealing, in microseconds
+    return (_timing(device).shot_seconds - ANNEALING_SECONDS) * MICROSECONDS
+
+
+def _timing(device: Device) -> Timing:
+    return device.description.timing or Timing()

@@ -1,0 +1,407 @@
+"""``/v1``: the device, its availability, and the health of the service."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Annotated, TypeAlias
+
+from fastapi import APIRouter, Query, Request, Response
+from pydantic import Field
+
+from sf_quantum.service.device.emulator.circuits.circuit import (
+    MAX_BITS,
+    MAX_CHARACTERS,
+    MAX_STATEMENTS,
+    MAX_STEPS,
+)
+from sf_quantum.service.device.limits import ComputeLimits
+from sf_quantum.service.device.protocol import Cost, Device
+from sf_quantum.service.dialects.common import (
+    ADMINS_ONLY,
+    EVERYWHERE,
+    Admin,
+    Queue,
+    Who,
+    qpu_reason,
+    qpu_status,
+    refusal,
+)
+from sf_quantum.service.dialects.v1.models import CalibrationAnswer, Strict
+from sf_quantum.service.domain.errors import Refused
+from sf_quantum.service.domain.jobs import JobClass, Kind
+from sf_quantum.service.queue.job_queue import JobQueue
+from sf_quantum.service.queue.upkeep.readiness import Readiness
+from sf_quantum.service.store import audit
+
+router = APIRouter(prefix="/v1", tags=["device"], responses=EVERYWHERE)
+# of the variables and of the reads of a job that is asked about
+MAX_ASKED = 10**9
+
+
+# a tuple would be an array of the OpenAPI document that not every reader of it knows
+Pair: TypeAlias = Annotated[list[int], Field(min_length=2, max_length=2)]
+
+
+class TimingAnswer(Strict):
+    """Modelled seconds per job, per shot, and per read-out of a shot."""
+
+    setup_seconds: float
+    shot_seconds: float
+    readout_seconds: float
+    time_scale: float = Field(description="Seconds waited per modelled second.")
+
+
+class DriftAnswer(Strict):
+    """Whether the device drifts from its usual errors."""
+
+    alarms: list[str] = Field(
+        description="The values that drift, until the calibration is renewed."
+    )
+    sums: dict[str, float] = Field(
+        description="The larger CUSUM of each value, in its standard deviations."
+    )
+    threshold: float = Field(description="An alarm is raised for a sum above it.")
+
+
+class BoundsAnswer(Strict):
+    """The largest job; a larger one is refused, or fails while it is computed."""
+
+    values: int = Field(description="Shots times variables, atoms or classical bits.")
+    updates: int = Field(
+        description="Reads times sweeps times interactions of a problem, where a "
+        "variable counts as 50 interactions."
+    )
+    evolution: int = Field(
+        description="Nanoseconds of a sequence, and 3 per radian by which it may turn a "
+        "state, times its amplitudes (2 or 3 to the power of its atoms) and 64."
+    )
+    characters: int = Field(description="Characters of all circuits of a job.")
+    statements: int = Field(description="Statements of all circuits of a job.")
+    bits: int = Field(description="Bits of a circuit.")
+    gates: int = Field(
+        description="Gates and measurements of a circuit, with each use of its own gates."
+    )
+    circuits: int = Field(description="Circuits of a job.")
+    gate_shots: int = Field(
+        description="Shots times gates and measurements of all circuits of a job."
+    )
+    bond_dimension: int = Field(
+        description="Of the matrix-product states by which circuits of many qubits, and "
+        "sequences of many atoms, are simulated; what is beyond it is cut off."
+    )
+    cpu_seconds: int = Field(description="CPU time of its computation.")
+    memory_gib: float = Field(description="Memory of its computation.")
+
+
+class LimitsAnswer(Strict):
+    """What each user may have; null: no limit."""
+
+    jobs: int | None = Field(description="Jobs that are not over.")
+    run_seconds: float | None = Field(
+        description="Expected time of a job from its start to its end."
+    )
+    leases: int = Field(description="Leases that are held or waited for.")
+    body_mib: float = Field(description="The body of a submission, in MiB.")
+    pending_mib: float | None = Field(
+        description="Payloads of jobs that are not over, in MiB."
+    )
+    kept_mib: float | None = Field(
+        description="Payloads and results of jobs that are over, in MiB; beyond it, the "
+        "oldest of these jobs are deleted."
+    )
+
+
+class DeviceAnswer(Strict):
+    """The device and how busy it is."""
+
+    name: str
+    technology: str
+    status: str = Field(description="online, draining, closed or offline")
+    reason: str = Field(description="Why it is not online; empty if it is.")
+    trouble: str = Field(
+        description="What hinders the device although it is online, such as its vendor's "
+        "answers; empty if nothing does."
+    )
+    qubits: int = Field(description="The largest problem, in variables.")
+    out_of_service: list[int] = Field(description="Qubits that are out of service.")
+    native_gates: list[str] = Field(
+        description="The gates that circuits may have, on the couplers of the topology; "
+        "empty if any gate may be on any qubits."
+    )
+    shots: int | None = Field(description="The limit of one job; null for none.")
+    payloads: list[Kind] = Field(description="The payloads that a job may have.")
+    vqpus: int = Field(description="How many leases may be held at once.")
+    leases: int = Field(description="How many leases are held.")
+    leases_waiting: int = Field(description="Pending requests for a lease.")
+    queue_length: int = Field(description="Pending jobs and the running one.")
+    policy: str = Field(description="The name of the scheduling policy.")
+    job_class: JobClass = Field(
+        alias="class", description="The class that position and eta_seconds are for."
+    )
+    position: int = Field(description="Jobs that would run before one submitted now.")
+    eta_seconds: float | None = Field(
+        description="From now to its start, including maintenance; null while it is "
+        "unknown when the QPU opens or is online again."
+    )
+    job_qpu_seconds: float = Field(
+        description="Expected `qpu_seconds` of the job that is asked about, of one read "
+        "unless the request says more."
+    )
+    job_run_seconds: float = Field(
+        description="Expected time of this job from its start to its end, at the device's "
+        "time scale and with the service's own time."
+    )
+    cost_per_second: float | None = Field(
+        description="Per second of modelled QPU time, in the site's unit; null if free."
+    )
+    maintenance: float | None = Field(
+        description="When the next maintenance window starts, seconds since the epoch."
+    )
+    maintenance_seconds: float | None = Field(description="Seconds until then.")
+    calibration: CalibrationAnswer | None = Field(
+        description="Null if the device does not tell."
+    )
+    calibration_age_seconds: float | None = Field(
+        description="Since the calibration; null if its time is unknown."
+    )
+    drift: DriftAnswer
+    timing: TimingAnswer | None = Field(description="Null if the device does not tell.")
+    bounds: BoundsAnswer | None = Field(
+        description="Null if the service computes nothing itself."
+    )
+    limits: LimitsAnswer
+
+
+class TopologyAnswer(Strict):
+    """The working graph of the device: no qubit that is out of service is in it."""
+
+    kind: str = Field(description="pegasus, zephyr or square, for example.")
+    shape: list[int] = Field(description="Its parameters, in the vendor's notation.")
+    labels: int = Field(
+        description="Upper bound of the qubit numbers, some of which are unused."
+    )
+    couplers: list[Pair] = Field(
+        description="Sorted pairs of qubits, lower number first."
+    )
+
+
+class DeviceChange(Strict):
+    """Settings that an admin may change until the next start of the service."""
+
+    vqpus: int = Field(
+        ge=1, le=10_000, strict=True, description="Leases that are held stay held."
+    )
+
+
+class Message(Strict):
+    """The message for requests that are refused."""
+
+    message: str = Field(default="", max_length=1000)
+
+
+class HealthAnswer(Strict):
+    """Whether the service works."""
+
+    status: str
+
+
+@router.get("/health", summary="Show whether the service works")
+async def health(queue: Queue) -> HealthAnswer:
+    """Answer 200 while the queue works, also if the QPU is drained or closed.
+
+    Answer 503 with the reason once it broke or is being stopped. Needs no credential.
+    """
+    if queue.failure:
+        raise Refused(503, queue.failure)
+    return HealthAnswer(status="ok")
+
+
+@router.get("/health/live", summary="Show whether the service runs")
+async def live() -> HealthAnswer:
+    """Answer 200 while the service answers at all. Needs no credential."""
+    return HealthAnswer(status="ok")
+
+
+@router.get("/health/ready", summary="Show whether the service takes work")
+async def ready(request: Request) -> HealthAnswer:
+    """Answer 200 if jobs can be submitted and run, and 503 with the reason if not.
+
+    Tests a write to the state, the free space there, the background tasks, the QPU's
+    status, and whether the tokens file can be read, at most every 2 s: an answer may be
+    that old. Needs no credential.
+    """
+    readiness: Readiness = request.app.state.readiness
+    if (why := await readiness.problem()) is not None:
+        raise Refused(503, why)
+    return HealthAnswer(status="ok")
+
+
+@router.get("/device", summary="Describe the device and how busy it is")
+async def device(
+    queue: Queue,
+    who: Who,
+    job_class: Annotated[
+        JobClass | None,
+        Query(
+            alias="class", description="The class of a job that would be submitted now."
+        ),
+    ] = None,
+    variables: Annotated[
+        int | None, Query(ge=1, le=MAX_ASKED, description="Variables of its problem.")
+    ] = None,
+    reads: Annotated[int, Query(ge=1, le=MAX_ASKED, description="Its reads.")] = 1,
+) -> DeviceAnswer:
+    """Show name, technology, size, leases, queue, calibration and time scale.
+
+    Position, ETA and what it costs are those of a job that would be submitted now.
+    """
+    return show(queue, job_class, who.user, variables=variables, reads=reads)
+
+
+@router.get(
+    "/device/topology",
+    summary="Show the device's graph",
+    response_model=TopologyAnswer,
+    responses={404: refusal("The device tells no graph.")},
+)
+def topology(queue: Queue, _: Who) -> Response:
+    """List the couplers of an annealer or of a gate-based device, up to some 40,000."""
+    if (told := queue.device.description.topology) is None:
+        raise Refused(404, "this device tells no graph")
+    # in a thread, and without a check of each coupler
+    content = {name: getattr(told, name) for name in TopologyAnswer.model_fields}
+    return Response(json.dumps(content), media_type="application/json")
+
+
+@router.patch(
+    "/device", summary="Change the number of vQPUs", responses={403: ADMINS_ONLY}
+)
+async def change(body: DeviceChange, queue: Queue, who: Admin) -> DeviceAnswer:
+    """Change how many leases may be held at once; leases that are held stay held."""
+    old, new = {"vqpus": queue.leases.vqpus}, {"vqpus": body.vqpus}
+    entry = audit.AuditEntry(who.user, "set vqpus", new, old, new)
+    await audit.append(queue.store, entry)
+    queue.leases.resize(body.vqpus)
+    return show(queue)
+
+
+@router.post("/device/open", summary="Open the QPU", responses={403: ADMINS_ONLY})
+async def open_(queue: Queue, who: Admin) -> DeviceAnswer:
+    """Let jobs start and leases be granted again."""
+    await queue.availability.set_status("open", user=who.user)
+    return show(queue)
+
+
+@router.post(
+    "/device/close", summary="Close the QPU at once", responses={403: ADMINS_ONLY}
+)
+async def close(body: Message, queue: Queue, who: Admin) -> DeviceAnswer:
+    """Refuse new jobs and leases, and stop the running job, which is queued again.
+
+    Pending jobs and held leases stay.
+    """
+    await queue.availability.set_status("closed", body.message, user=who.user)
+    return show(queue)
+
+
+@router.post("/device/drain", summary="Drain the QPU", responses={403: ADMINS_ONLY})
+async def drain(body: Message, queue: Queue, who: Admin) -> DeviceAnswer:
+    """Refuse new jobs and leases, and let the running job end.
+
+    Pending jobs and held leases stay.
+    """
+    await queue.availability.set_status("draining", body.message, user=who.user)
+    return show(queue)
+
+
+def show(
+    queue: JobQueue,
+    job_class: JobClass | None = None,
+    user: str = "",
+    *,
+    variables: int | None = None,
+    reads: int = 1,
+) -> DeviceAnswer:
+    """Describe the device.
+
+    :param job_class: of the job to forecast; the service's default if ``None``
+    :param user: who would submit this job
+    :param variables: of this job
+    :param reads: of this job
+    """
+    device, watch = queue.device, queue.drift
+    told = device.description
+    watch.look(device)
+    job_class = job_class or queue.settings.classes.default
+    forecast = queue.forecasts.of_new(job_class, user, variables=variables, reads=reads)
+    return DeviceAnswer(
+        name=device.name,
+        technology=told.technology,
+        status=qpu_status(queue),
+        reason=qpu_reason(queue),
+        trouble=device.status.trouble,
+        qubits=told.qubits,
+        out_of_service=sorted(told.out_of_service),
+        native_gates=[*told.native_gates],
+        shots=told.shots,
+        payloads=[*told.kinds],
+        vqpus=queue.leases.vqpus,
+        leases=len(queue.leases.held),
+        leases_waiting=queue.leases.waiting,
+        queue_length=queue.length,
+        policy=queue.settings.policy.type,
+        **{"class": job_class},
+        position=forecast.position,
+        eta_seconds=forecast.eta_seconds,
+        job_qpu_seconds=forecast.expected_seconds,
+        job_run_seconds=forecast.expected_run_seconds,
+        cost_per_second=device.price,
+        maintenance=queue.availability.next_maintenance,
+        maintenance_seconds=queue.availability.maintenance_seconds,
+        calibration=_calibration(device),
+        calibration_age_seconds=device.calibration_age,
+        drift=DriftAnswer(
+            alarms=watch.alarms,
+            sums={
+                name: max(cusum.above, cusum.below)
+                for name, cusum in watch.sums.items()
+            },
+            threshold=watch.settings.threshold,
+        ),
+        timing=_timing(device),
+        bounds=_bounds(device.compute_limits),
+        limits=LimitsAnswer(
+            **queue.settings.limits.model_dump(include={*LimitsAnswer.model_fields})
+        ),
+    )
+
+
+def _calibration(device: Device) -> CalibrationAnswer | None:
+    if (told := device.description.calibration) is None:
+        return None
+    return CalibrationAnswer(
+        id=str(told.get("id") or ""),
+        time=str(told["time"]) if told.get("time") else None,
+        values=device.calibrated_values,
+    )
+
+
+def _timing(device: Device) -> TimingAnswer | None:
+    timing = device.description.timing
+    if timing is None:
+        return None
+    scale = device.elapsed_seconds(Cost(1.0))
+    return TimingAnswer(**asdict(timing), time_scale=scale)
+
+
+def _bounds(limits: ComputeLimits | None) -> BoundsAnswer | None:
+    if limits is None:
+        return None
+    return BoundsAnswer(
+        **limits.model_dump(),
+        characters=MAX_CHARACTERS,
+        statements=MAX_STATEMENTS,
+        bits=MAX_BITS,
+        gates=MAX_STEPS,
+    )

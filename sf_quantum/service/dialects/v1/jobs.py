@@ -1,0 +1,391 @@
+"""``/v1``: jobs and their results."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from dataclasses import fields
+from functools import partial
+from typing import Annotated, TypeAlias
+
+from fastapi import APIRouter, Query, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from pydantic import Field, JsonValue, TypeAdapter, ValidationError
+
+from sf_quantum.service.dialects.common import (
+    EVERYWHERE,
+    LONGEST_WAIT_SECONDS,
+    LeaseId,
+    Queue,
+    Who,
+    refusal,
+)
+from sf_quantum.service.dialects.large_bodies import LargeBodyRoute
+from sf_quantum.service.dialects.v1.models import CalibrationAnswer, JobBody, Strict
+from sf_quantum.service.domain.errors import Refused
+from sf_quantum.service.domain.jobs import (
+    Forecast,
+    Identity,
+    Job,
+    JobClass,
+    Kind,
+    State,
+)
+from sf_quantum.service.http.answers import PartsResponse
+from sf_quantum.service.queue.forecasts import Listed
+from sf_quantum.service.queue.job_queue import JobQueue
+from sf_quantum.service.queue.leases.entitlements import LEASE_HEADER
+from sf_quantum.service.store.store import NO_JOB
+
+# of a result that comes with the job
+INLINE_CHARACTERS = 65_536
+
+
+class _Route(LargeBodyRoute):
+    dialect = "v1"
+    header = LEASE_HEADER
+
+    async def handle_large(self, request: Request, body: bytes) -> Response:
+        _check_wait(request)
+        return await super().handle_large(request, body)
+
+    @staticmethod
+    def reply(queue: JobQueue, job: Job, new: bool) -> Response:
+        # at once: the body stays in memory until the answer, and few may
+        answer = SubmittedAnswer(**answer_for(queue, job).model_dump())
+        content = answer.model_dump(mode="json", by_alias=True)
+        return JSONResponse(content, 201 if new else 200)
+
+
+class JobAnswer(Strict):
+    """A job; times are seconds since the epoch."""
+
+    id: str
+    user: str
+    lease: str
+    job_class: JobClass = Field(alias="class")
+    kind: Kind
+    idempotency_key: str
+    parameters: dict[str, int | None]
+    state: State
+    attempt: int = Field(
+        description="2 or more after a pre-emption, or a restart of the service."
+    )
+    note: str | None = Field(
+        description="Why it failed, was cancelled, started again, or cannot start now."
+    )
+    position: int | None = Field(
+        description="Jobs that run before it, the running one included; null once over."
+    )
+    eta_seconds: float | None = Field(
+        description="From now to its start, including maintenance; null once over, or "
+        "while it is unknown when the QPU opens or is online again."
+    )
+    expected_seconds: float | None = Field(
+        description="Expected `qpu_seconds`; null once over."
+    )
+    expected_run_seconds: float | None = Field(
+        description="Expected time from its start to its end, at the device's time scale "
+        "and with the service's own time; null once over."
+    )
+    submitted: float
+    started: float | None
+    ended: float | None
+    queued_seconds: float | None = Field(
+        description="From its submission to its last start; not the difference of these, "
+        "if the clock was set between them."
+    )
+    qpu_seconds: float = Field(
+        description="Time on hardware, as billed or modelled, of the attempt that ended it."
+    )
+    seconds: float = Field(
+        description="Actual time on the device, of the same attempt."
+    )
+    lost_qpu_seconds: float = Field(
+        description="As `qpu_seconds`, of its interrupted attempts, which are not charged."
+    )
+    cost: float | None = Field(
+        description="Of `qpu_seconds`, in the site's unit, at the price when it ended; "
+        "null if the device had none."
+    )
+    calibration: CalibrationAnswer | None = Field(
+        description="The calibration it ran under; null unless it ran."
+    )
+    repeatable: bool = Field(
+        description="Whether it may run twice; see its submission."
+    )
+    device_job: str | None = Field(
+        description="Its id at the device's vendor, of the last attempt; null where there "
+        "is none."
+    )
+
+
+class SubmittedAnswer(JobAnswer):
+    """A job, and its result if the submission has waited for it."""
+
+    result: dict[str, JsonValue] | None = Field(
+        default=None,
+        description="As `GET /v1/jobs/{id}/result`, of a job that was completed within "
+        "`wait`, if it has at most 65,536 characters; else null.",
+    )
+
+
+Wait: TypeAlias = Annotated[
+    float,
+    Query(ge=0, le=LONGEST_WAIT_SECONDS, description="Seconds to wait at most."),
+]
+_WAIT: TypeAdapter[float] = TypeAdapter(
+    Annotated[float, Field(ge=0, le=LONGEST_WAIT_SECONDS, allow_inf_nan=False)]
+)
+_JOBS = TypeAdapter(list[JobAnswer])
+# the forecast of a job that is over
+_NO_FORECAST = dict.fromkeys(one.name for one in fields(Forecast))
+router = APIRouter(
+    prefix="/v1/jobs", tags=["jobs"], route_class=_Route, responses=EVERYWHERE
+)
+_NO_JOB = refusal("No such job.")
+
+
+@router.post(
+    "",
+    status_code=201,
+    summary="Submit a job",
+    responses={
+        200: {"model": JobAnswer, "description": "The job submitted with this key."},
+        403: refusal("The lease is missing or has ended."),
+        409: refusal("The key belongs to another job."),
+        422: refusal("A field is wrong, or the job exceeds a limit of its class."),
+        429: refusal("The user has too many jobs, or sends too many requests."),
+        503: refusal(
+            "The QPU is closed or draining, the service is being stopped, or this machine "
+            "is too busy to check the job."
+        ),
+    },
+)
+async def submit(
+    body: JobBody,
+    queue: Queue,
+    who: Who,
+    response: Response,
+    x_sfq_lease: LeaseId = None,
+    wait: Wait = 0.0,
+) -> SubmittedAnswer:
+    """Submit a job to the queue, under a lease that is held.
+
+    An acknowledged job is on disk: it survives the service being killed. With `wait`, the
+    answer comes once the job is over, with its result, or when the time has passed; to a
+    body of more than 65,536 bytes, it comes at once all the same.
+    """
+    job, new = await queue.submit(who, x_sfq_lease, body.submission())
+    response.status_code = 201 if new else 200
+    return await submitted(queue, who, job, wait)
+
+
+@router.get(
+    "",
+    summary="List jobs",
+    response_model=list[JobAnswer],
+    responses={404: refusal("No such lease, or no such job.")},
+)
+async def jobs(
+    queue: Queue,
+    who: Who,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+    before: Annotated[
+        str | None, Query(description="A job's id: list those submitted before it.")
+    ] = None,
+    live: Annotated[bool, Query(description="Only jobs that are not over.")] = False,
+    key: Annotated[
+        str | None,
+        Query(
+            description="Only the caller's own job with this idempotency key, under "
+            "any lease; an empty list if there is none."
+        ),
+    ] = None,
+    x_sfq_lease: LeaseId = None,
+) -> Response:
+    """List the latest jobs, oldest first: of the lease in the header, or of the caller.
+
+    An admin sees the jobs of all users. If there may be earlier jobs, the header `Link`
+    has the address of the page with these, `rel="next"`.
+    """
+
+    def shown(listed: Sequence[Listed]) -> Response:
+        content = _JOBS.dump_json([shown_job(*each) for each in listed], by_alias=True)
+        headers = {}
+        if len(listed) == limit and key is None:
+            query = f"limit={limit}&before={listed[0][0].id}{'&live=true' * live}"
+            headers["Link"] = f'<{router.prefix}?{query}>; rel="next"'
+        return Response(content, media_type="application/json", headers=headers)
+
+    return await queue.reader.page(
+        who, shown, lease=x_sfq_lease, key=key, before=before, live=live, limit=limit
+    )
+
+
+@router.get(
+    "/{job_id}",
+    summary="Show a job, or wait for it to be over",
+    responses={404: _NO_JOB},
+)
+async def job(
+    job_id: str,
+    queue: Queue,
+    who: Who,
+    wait: Wait = 0.0,
+) -> JobAnswer:
+    """Show a job; with `wait`, once it is over or the time has passed."""
+    current = await queue.wait(who, job_id, wait)
+    if not current.final and queue.failure:
+        raise Refused(503, queue.failure)
+    return answer_for(queue, current)
+
+
+@router.get(
+    "/{job_id}/result",
+    summary="Fetch the result of a completed job",
+    response_class=Response,
+    responses={
+        200: {
+            "description": "For a problem, a dimod SampleSet, `to_serializable()`; for a "
+            "list of them, `sample_sets`, one of them for each, with `info` of its own; for "
+            "a sequence or a circuit, `counter`, the count of each bit string; for several "
+            "circuits, `counters`, one of them for each circuit; for photons, `counter`, the "
+            "count of each Fock state.",
+            "content": {"application/json": {}},
+        },
+        404: _NO_JOB,
+        409: refusal("The job has no result."),
+    },
+)
+async def result(job_id: str, queue: Queue, who: Who) -> Response:
+    """Fetch the result; its `info` has sampler, QPU, calibration, timing and seed."""
+    found = await queue.reader.result(who, job_id)
+    return PartsResponse(found.size, found.part, "application/json")
+
+
+@router.get(
+    "/{job_id}/counters",
+    summary="Fetch the counts of a job's circuits as they finish",
+    response_class=Response,
+    responses={
+        200: {
+            "description": "A line of JSON for each circuit, `circuit`, its number from 0, "
+            "and `counter`; at most 1,000,000 characters of these, or one. The last line "
+            "has `next`, the number of the circuit to go on with, `state` of the job, and "
+            "`over`, whether there is no more.",
+            "content": {"application/x-ndjson": {}},
+        },
+        404: _NO_JOB,
+        409: refusal("The job is not of circuits."),
+    },
+)
+async def counters(
+    job_id: str,
+    queue: Queue,
+    who: Who,
+    first: Annotated[
+        int, Query(ge=0, le=1_000_000, description="The first circuit.")
+    ] = 0,
+    wait: Wait = 0.0,
+) -> Response:
+    """Fetch the counts of circuits; with `wait`, once there are any, or the job is over.
+
+    The circuits of a slice finish together; see `slice_seconds` of the configuration.
+    """
+    make = partial(_lines, first, "circuit", "counter")
+    return await queue.reader.results(who, job_id, "circuit", first, wait, make)
+
+
+@router.get(
+    "/{job_id}/sample_sets",
+    summary="Fetch the sample sets of a job's BQMs as they finish",
+    response_class=Response,
+    responses={
+        200: {
+            "description": "A line of JSON for each BQM, `problem`, its number from 0, and "
+            "`sample_set`; at most 1,000,000 characters of these, or one. The last line has "
+            "`next`, the number of the BQM to go on with, `state` of the job, and `over`, "
+            "whether there is no more.",
+            "content": {"application/x-ndjson": {}},
+        },
+        404: _NO_JOB,
+        409: refusal("The job is not of BQMs."),
+    },
+)
+async def sample_sets(
+    job_id: str,
+    queue: Queue,
+    who: Who,
+    first: Annotated[int, Query(ge=0, le=1_000_000, description="The first BQM.")] = 0,
+    wait: Wait = 0.0,
+) -> Response:
+    """Fetch the sample sets of BQMs; with `wait`, once there are any, or the job is over.
+
+    The BQMs of a slice finish together; see `slice_seconds` of the configuration.
+    """
+    make = partial(_lines, first, "problem", "sample_set")
+    return await queue.reader.results(who, job_id, "problem", first, wait, make)
+
+
+def _lines(first: int, what: str, name: str, job: Job, each: Sequence[str]) -> Response:
+    lines = [
+        f'{{"{what}": {number}, "{name}": {text}}}'
+        for number, text in enumerate(each, first)
+    ]
+    last: dict[str, JsonValue] = {
+        "next": first + len(each),
+        "state": job.state,
+        "over": job.final and not each,
+    }
+    # encoded here, beside the event loop: one of them may be large
+    text = "\n".join([*lines, json.dumps(last), ""]).encode()
+    return Response(text, media_type="application/x-ndjson")
+
+
+@router.delete("/{job_id}", summary="Cancel a job", responses={404: _NO_JOB})
+async def cancel(job_id: str, queue: Queue, who: Who) -> JobAnswer:
+    """Cancel a job unless it is over, and answer once it has left the device."""
+    return answer_for(queue, await queue.cancel(who, job_id))
+
+
+async def submitted(
+    queue: JobQueue, who: Identity, job: Job, seconds: float
+) -> SubmittedAnswer:
+    """Show a job that was submitted, once it is over or the time has passed."""
+    if seconds > 0:
+        job = await queue.wait(who, job.id, seconds)
+    answer = SubmittedAnswer(**answer_for(queue, job).model_dump())
+    if seconds > 0 and job.state == "Completed":
+        found = await queue.reader.result(who, job.id)
+        if found.size <= INLINE_CHARACTERS:
+            text = await asyncio.to_thread(found.part, 0, found.size)
+            if not text:
+                raise Refused(404, NO_JOB)
+            answer.result = json.loads(text)
+    return answer
+
+
+def _check_wait(request: Request) -> None:
+    try:
+        _WAIT.validate_python(request.query_params.get("wait", 0.0))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = {"loc": ["query", "wait"], "msg": first["msg"], "type": first["type"]}
+        raise RequestValidationError([where]) from error
+
+
+def answer_for(queue: JobQueue, job: Job) -> JobAnswer:
+    """Show a job with its forecast."""
+    return shown_job(job, queue.forecasts.of(job))
+
+
+def shown_job(job: Job, forecast: Forecast | None) -> JobAnswer:
+    """Show a job with a forecast, ``None`` once it is over."""
+    expected = vars(forecast) if forecast else _NO_FORECAST
+    shown = {**vars(job), **expected, "idempotency_key": job.key}
+    shown["note"] = job.note or (forecast and forecast.reason) or None
+    shown["queued_seconds"] = job.queued_seconds
+    return JobAnswer(**{name: shown[name] for name in JobAnswer.model_fields})

@@ -1,0 +1,291 @@
+"""``/v1``: leases."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Annotated, TypeAlias
+
+from fastapi import APIRouter, Query, Request, Response
+from pydantic import Field, TypeAdapter
+
+from sf_quantum.service.dialects.common import EVERYWHERE, Queue, Who, refusal
+from sf_quantum.service.dialects.v1.jobs import JobAnswer, shown_job
+from sf_quantum.service.dialects.v1.models import Name, Seconds, Strict
+from sf_quantum.service.domain.jobs import (
+    Identity,
+    JobClass,
+    Lease,
+    LeaseRequest,
+    Pattern,
+    UserClass,
+)
+from sf_quantum.service.queue.forecasts import Listed
+from sf_quantum.service.queue.job_queue import JobQueue
+
+Budget: TypeAlias = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Count: TypeAlias = Annotated[int, Field(ge=1, le=2**53, strict=True)]
+router = APIRouter(prefix="/v1/leases", tags=["leases"], responses=EVERYWHERE)
+_NO_LEASE = refusal("No such lease.")
+
+
+class LeaseBody(Strict):
+    """A request for a lease."""
+
+    job: str | None = Field(
+        default=None,
+        max_length=1000,
+        description="The purpose, for the operator and the accounting: `RUN:/step/tag` of "
+        "a workflow's run, or any text.",
+    )
+    job_class: UserClass | None = Field(
+        default=None,
+        alias="class",
+        description="The highest class to use; the answer has the one granted.",
+    )
+    wait: Seconds = Field(
+        default=0.0, description="Seconds to wait while all vQPUs are leased."
+    )
+    key: Name | None = Field(
+        default=None,
+        description="A request with the same key gets the same lease while it is held, "
+        "and keeps its position among the pending requests.",
+    )
+    slurm_job_id: Name | None = Field(
+        default=None, description="The lease ends when this Slurm job is gone."
+    )
+    slurm_cluster: Name | None = Field(
+        default=None,
+        description="The cluster of that Slurm job, by default the service's own. A "
+        "lease of another cluster's job ends by the idle limit.",
+    )
+    partition: Name | None = Field(
+        default=None, description="The Slurm partition, which may determine the class."
+    )
+    expected_seconds: Seconds | None = Field(
+        default=None,
+        description="A hint: the sum of the `qpu_seconds` of its jobs, without waits.",
+    )
+    pattern: Pattern | None = Field(
+        default=None,
+        description="Whether most time is spent on the QPU (qc-heavy) or beside it "
+        "(cc-heavy).",
+    )
+    max_qpu_seconds: Budget | None = Field(
+        default=None,
+        description="A job is refused that would take more than what is left of it. If "
+        "jobs turn out longer than expected, the lease ends when it is spent.",
+    )
+    max_shots: Count | None = Field(
+        default=None, description="A job with more shots is refused."
+    )
+    max_qubits: Count | None = Field(
+        default=None,
+        description="A job with more qubits, variables, atoms or modes is refused.",
+    )
+    project: Name | None = Field(
+        default=None,
+        description="The project to charge, by default the user's first one.",
+    )
+    account: Name | None = Field(
+        default=None,
+        description="The Slurm account, used as the project if the user belongs to it. "
+        "If the service can ask Slurm about the job, it is the job's account there.",
+    )
+    tenths: int | None = Field(
+        default=None,
+        ge=1,
+        le=10,
+        strict=True,
+        description="The share that the batch system granted as licences or gres; only "
+        "root and admins may set it.",
+    )
+    user: Name | None = Field(
+        default=None,
+        description="The owner of the lease; only root and admins may set it.",
+    )
+
+
+class LeaseAnswer(Strict):
+    """A lease; its id is the acquisition token and goes into `X-SFQ-Lease`.
+
+    Times are seconds since the epoch.
+    """
+
+    id: str
+    user: str
+    job_class: JobClass = Field(alias="class")
+    job: str | None
+    key: str | None
+    slurm_job_id: str | None
+    partition: str | None
+    expected_seconds: float | None
+    pattern: Pattern | None
+    max_qpu_seconds: float | None = Field(description="What its jobs may take.")
+    max_shots: int | None = Field(description="Of each job.")
+    max_qubits: int | None = Field(description="Of each job.")
+    project: str | None = Field(
+        description="The project that is charged, if it is not the user."
+    )
+    tenths: int | None = Field(description="The share that the batch system granted.")
+    slurm_cluster: str | None = Field(description="The cluster of the Slurm job.")
+    slurm_account: str | None = Field(description="The account of the Slurm job.")
+    held: bool
+    waiting: bool = Field(
+        description="Whether it waits for a vQPU, and the problems of SAPI that were "
+        "submitted under it wait with it."
+    )
+    opened: float
+    expires: float | None = Field(description="When it ends at the latest.")
+    seconds_left: float | None = Field(
+        description="Seconds until it ends at the latest, for clients whose clock may be "
+        "wrong."
+    )
+    idle_expires: float | None = Field(
+        description="When it ends unless it is renewed or used."
+    )
+    idle_seconds_left: float | None = Field(
+        description="Seconds until it ends unless it is renewed or used."
+    )
+    closed: float | None
+    reason: str | None = Field(description="Why it ended.")
+    jobs: list[JobAnswer] = Field(description="The latest 1000, oldest first.")
+
+
+_LEASES = TypeAdapter(list[LeaseAnswer])
+
+
+@router.post(
+    "",
+    status_code=201,
+    summary="Acquire a lease",
+    responses={
+        403: refusal("The caller may not."),
+        409: refusal("All leases are held."),
+    },
+)
+async def acquire(
+    body: LeaseBody, request: Request, queue: Queue, who: Who
+) -> LeaseAnswer:
+    """Acquire the right to submit jobs; at most one lease per vQPU is held at a time.
+
+    With `wait`, pending requests are granted by class, then in order of arrival.
+    """
+    wanted = LeaseRequest(**body.model_dump(exclude={"wait"}))
+    async with _disconnection(request, body.wait) as gone:
+        lease = await queue.leases.acquire(who, wanted, body.wait, gone)
+    return _answer(queue, lease)
+
+
+@router.get("", summary="List leases", response_model=list[LeaseAnswer])
+async def leases(
+    queue: Queue,
+    who: Who,
+    closed: Annotated[
+        bool, Query(description="Include ended leases, the latest 1000.")
+    ] = False,
+) -> Response:
+    """List the caller's leases, for admins all leases, without their jobs."""
+    held = None if closed else queue.leases.list(who)
+
+    def listed() -> bytes:
+        found = queue.leases.list(who, held_only=False) if held is None else held
+        return _LEASES.dump_json(
+            [_answer(queue, lease) for lease in found], by_alias=True
+        )
+
+    async with queue.reader.lists.turn(who.user):
+        content = await queue.reader.lists.run(listed)
+    return Response(content, media_type="application/json")
+
+
+@router.get(
+    "/{lease_id}",
+    summary="Show a lease and its jobs",
+    response_model=LeaseAnswer,
+    responses={404: _NO_LEASE},
+)
+async def lease(lease_id: str, queue: Queue, who: Who) -> Response:
+    """Show whether the lease is held, and the jobs submitted under it."""
+    return await _with_jobs(queue, who, queue.leases.find(who, lease_id))
+
+
+@router.post(
+    "/{lease_id}/renew",
+    summary="Renew a lease",
+    responses={403: refusal("It has ended."), 404: refusal("No such lease.")},
+)
+async def renew(lease_id: str, queue: Queue, who: Who) -> LeaseAnswer:
+    """Keep an idle lease from ending; the time when it expires does not change."""
+    return _answer(queue, queue.leases.renew(who, lease_id))
+
+
+@router.delete(
+    "/{lease_id}",
+    summary="Release a lease and cancel its jobs",
+    response_model=LeaseAnswer,
+    responses={
+        403: refusal("Only an admin may have a place kept."),
+        404: _NO_LEASE,
+    },
+)
+async def release(
+    lease_id: str,
+    queue: Queue,
+    who: Who,
+    keep_place: Annotated[
+        bool,
+        Query(
+            description="Whether a request with the lease's key, within a minute, is "
+            "ahead of those that came after the lease's own request; for admins."
+        ),
+    ] = False,
+) -> Response:
+    """Release the lease and cancel its unfinished jobs, including a running one.
+
+    Releasing it again changes nothing.
+    """
+    lease = await queue.leases.release(who, lease_id, keep_place=keep_place)
+    return await _with_jobs(queue, who, lease)
+
+
+def _answer(queue: JobQueue, lease: Lease) -> LeaseAnswer:
+    leases = queue.leases
+    return LeaseAnswer(
+        **vars(lease),
+        held=lease.held,
+        seconds_left=leases.seconds_left(lease) if lease.held else None,
+        idle_expires=leases.idle_expires_at(lease) if lease.held else None,
+        idle_seconds_left=leases.idle_seconds_left(lease) if lease.held else None,
+        jobs=[],
+    )
+
+
+async def _with_jobs(queue: JobQueue, who: Identity, lease: Lease) -> Response:
+    answer = _answer(queue, lease)
+
+    def shown(listed: Sequence[Listed]) -> Response:
+        answer.jobs = [shown_job(*each) for each in listed]
+        content = answer.model_dump_json(by_alias=True)
+        return Response(content, media_type="application/json")
+
+    return await queue.reader.page(who, shown, lease=lease.id)
+
+
+@asynccontextmanager
+async def _disconnection(request: Request, wait: float) -> AsyncIterator[asyncio.Event]:
+    """Notice if a waiting client disconnects, since it could not release its lease."""
+    gone = asyncio.Event()
+
+    async def watch() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+        gone.set()
+
+    watching = asyncio.create_task(watch()) if wait else None
+    try:
+        yield gone
+    finally:
+        if watching is not None:
+            watching.cancel()

@@ -1,0 +1,242 @@
+"""Accounting in warden's dialect: reports of QPU usage, for admins."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Generic, Self, TypeVar
+
+from fastapi import APIRouter, Query
+from pydantic import AwareDatetime, BaseModel, BeforeValidator, Field, NaiveDatetime
+
+from sf_quantum.service.dialects.common import Admin, Queue, refusal, since_epoch
+from sf_quantum.service.dialects.warden.routes import (
+    STATES,
+    STATUSES,
+    Status,
+    StatusOf,
+    Time,
+    UserId,
+    user_name,
+    user_number,
+)
+from sf_quantum.service.domain.jobs import State
+from sf_quantum.service.store import accounting
+from sf_quantum.service.store.accounting import Filter, Page
+
+Row = TypeVar("Row", bound=BaseModel)
+Texts = Annotated[list[str], Field(default_factory=list, max_length=100)]
+router = APIRouter(
+    tags=["warden"],
+    responses={
+        401: refusal("No credential, or an invalid one."),
+        403: refusal("For admins."),
+        422: refusal("A parameter is wrong."),
+    },
+)
+# newer versions of warden use the second path
+PATHS = ("/acct", "/accounting")
+
+
+class UsersQuery(BaseModel):
+    user_id: Texts
+    ended_after: AwareDatetime | NaiveDatetime | None = None
+    ended_before: AwareDatetime | NaiveDatetime | None = None
+    limit: int = Field(default=100, gt=0, le=100)
+    offset: int = Field(default=0, ge=0, le=2**62)
+
+    @property
+    def users(self) -> list[str]:
+        # not a validator's work, since it may block and queries are read in the loop
+        return [*map(user_name, self.user_id)]
+
+    @property
+    def page(self) -> Page:
+        """The rows to return."""
+        return Page(self.limit, self.offset)
+
+    def rows(
+        self, ended: str, among: Mapping[str, Sequence[accounting.Value]]
+    ) -> Filter:
+        """Cover rows by the time in the column ``ended`` and by values of others."""
+        since, before = since_epoch(self.ended_after), since_epoch(self.ended_before)
+        return Filter(ended, since, before, among)
+
+
+class SessionsQuery(UsersQuery):
+    session_id: Texts
+    slurm_job_id: Texts
+
+
+class JobsQuery(SessionsQuery):
+    status: list[Status] = Field(default_factory=list)
+    job_id: list[Annotated[int, Field(ge=0, le=2**62)]] = Field(
+        default_factory=list, max_length=100
+    )
+
+
+class Pagination(BaseModel):
+    """The range of the rows returned."""
+
+    total: int
+    start: int
+    end: int
+
+
+# warden's clients expect integers
+Whole = Annotated[int, BeforeValidator(round)]
+
+
+class Sums(BaseModel):
+    """Jobs and their times in seconds.
+
+    `qpu_seconds`, which is exact, and what follows it are extensions. Lost attempts, which
+    were interrupted, are in none of the other sums.
+    """
+
+    count: int = 0
+    execution_time: Whole = Field(default=0, validation_alias="seconds")
+    wait_time: Whole = Field(default=0, validation_alias="wait")
+    shots: int = 0
+    qpu_seconds: float = 0.0
+    lost_attempts: int = 0
+    lost_qpu_seconds: float = 0.0
+    cost: float | None = None
+
+
+class JobsSummary(Sums):
+    """The jobs of a user."""
+
+    per_status: dict[str, Sums] = Field(default_factory=dict)
+
+
+class SessionsSummary(BaseModel):
+    """The sessions of a user; the duration in seconds."""
+
+    count: int
+    total_duration: Whole = Field(validation_alias="seconds")
+
+
+class UserRow(BaseModel):
+    """The sessions and jobs of a user."""
+
+    user_id: str
+    sessions: SessionsSummary
+    jobs: JobsSummary
+
+
+class SessionRow(BaseModel):
+    """A session that is over."""
+
+    id: str
+    user_id: UserId
+    created_at: Time = Field(validation_alias="opened")
+    revoked_at: Time = Field(validation_alias="closed")
+    slurm_job_id: str | None
+    total_duration: Whole
+    jobs_count: int = Field(validation_alias="jobs")
+
+
+class JobRow(BaseModel):
+    """A job that is over."""
+
+    id: int = Field(validation_alias="number")
+    user_id: UserId
+    session_id: str = Field(validation_alias="lease")
+    slurm_job_id: str | None
+    status: StatusOf
+    shots: int
+    execution_time: Whole = Field(validation_alias="seconds")
+    wait_time: Whole = Field(validation_alias="wait")
+    qpu_seconds: float
+    lost_attempts: int
+    lost_qpu_seconds: float
+    cost: float | None
+
+
+class _Report(BaseModel, Generic[Row]):
+    data: list[Row]
+    pagination: Pagination
+
+    @classmethod
+    def of(cls, page: Page, total: int, rows: list[Row]) -> Self:
+        start = min(page.offset, total)
+        pagination = Pagination(total=total, start=start, end=start + len(rows))
+        return cls(data=rows, pagination=pagination)
+
+
+class Users(_Report[UserRow]):
+    """A report by user."""
+
+
+class Sessions(_Report[SessionRow]):
+    """A report by session."""
+
+
+class Jobs(_Report[JobRow]):
+    """A report by job."""
+
+
+@router.get(PATHS[0], summary="Sum up sessions and jobs by user")
+@router.get(PATHS[1], include_in_schema=False)
+def by_user(queue: Queue, _: Admin, query: Annotated[UsersQuery, Query()]) -> Users:
+    """Sum up the sessions that are over, and those of their jobs that are over."""
+    sessions = query.rows("closed", {"user": query.users})
+    total, rows = accounting.users(queue.store, sessions, query.page)
+    jobs: dict[str, dict[State, sqlite3.Row]] = {row["user"]: {} for row in rows}
+    # an empty list would allow all users
+    of_page = query.rows("leases.closed", {"leases.user": [*jobs] or [""]})
+    for row in accounting.users_jobs(queue.store, of_page):
+        jobs[row["user"]][row["state"]] = row
+    data = [
+        UserRow(
+            user_id=user_number(row["user"]),
+            sessions=SessionsSummary(**row),
+            jobs=_sums(jobs[row["user"]]),
+        )
+        for row in rows
+    ]
+    return Users.of(query.page, total, data)
+
+
+@router.get(f"{PATHS[0]}/sessions", summary="List sessions that are over")
+@router.get(f"{PATHS[1]}/sessions", include_in_schema=False)
+def by_session(
+    queue: Queue, _: Admin, query: Annotated[SessionsQuery, Query()]
+) -> Sessions:
+    """List sessions that are over with their durations, the oldest first."""
+    among = {
+        "user": query.users,
+        "id": query.session_id,
+        "slurm_job_id": query.slurm_job_id,
+    }
+    sessions = query.rows("closed", among)
+    total, rows = accounting.leases(queue.store, sessions, query.page)
+    return Sessions.of(query.page, total, [SessionRow(**row) for row in rows])
+
+
+@router.get(f"{PATHS[0]}/jobs", summary="List jobs that are over")
+@router.get(f"{PATHS[1]}/jobs", include_in_schema=False)
+def by_job(queue: Queue, _: Admin, query: Annotated[JobsQuery, Query()]) -> Jobs:
+    """List jobs that are over with their times and shots, the oldest first."""
+    among: dict[str, Sequence[accounting.Value]] = {
+        "jobs.user": query.users,
+        "jobs.lease": query.session_id,
+        "leases.slurm_job_id": query.slurm_job_id,
+        "jobs.state": [STATES[status] for status in query.status],
+        "jobs.number": query.job_id,
+    }
+    wanted = query.rows("jobs.ended", among)
+    total, rows = accounting.jobs(queue.store, wanted, query.page)
+    return Jobs.of(query.page, total, [JobRow(**row) for row in rows])
+
+
+def _sums(rows: Mapping[State, sqlite3.Row]) -> JobsSummary:
+    """Add up the sums of the states."""
+    counted = ("count", "shots", "lost_attempts")
+    names = (*counted, "seconds", "wait", "qpu_seconds", "lost_qpu_seconds")
+    total = {name: sum(row[name] for row in rows.values()) for name in names}
+    costs = [row["cost"] for row in rows.values() if row["cost"] is not None]
+    total["cost"] = sum(costs) if costs else None
+    per_status = {STATUSES[state]: dict(row) for state, row in rows.items()}
+    return JobsSummary.model_validate({**total, "per_status": per_status})

@@ -1,0 +1,534 @@
+"""``GET /v1/activity``, the content of the page; times are seconds since the epoch."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain, groupby, islice
+from typing import Literal, NamedTuple, TypeAlias
+
+from pydantic import Field
+
+from sf_quantum.service.dialects.common import qpu_reason, qpu_status
+from sf_quantum.service.dialects.v1.models import Strict
+from sf_quantum.service.domain.jobs import (
+    CLASSES,
+    Forecast,
+    Identity,
+    Job,
+    JobClass,
+    Kind,
+    Lease,
+    State,
+)
+from sf_quantum.service.queue.job_queue import JobQueue
+from sf_quantum.service.queue.leases.live_leases import visible
+from sf_quantum.service.store.accounting import used_by_leases
+from sf_quantum.service.store.operation import Operation
+from sf_quantum.service.store.utilisation import Minute, UtilisationHistory
+
+# how long an answer is reused
+FRESH_SECONDS = 1.0
+# pending jobs listed, a user's own jobs listed beyond these, and jobs searched for them
+LISTED, OWN, SEARCHED = 200, 10, 20_000
+ENDED = 10
+LEASES = 100
+WINDOWS = 10
+Sees: TypeAlias = Literal["all", "own", "counts"]
+
+
+class ShownJob(Strict):
+    """A job whose details the caller may see."""
+
+    id: str
+    short_id: str = Field(
+        description="For people: the beginning of its id; warden's number of its jobs."
+    )
+    label: str | None = Field(
+        description="The user's name for it: the label of a problem of SAPI, or else the "
+        "purpose of the job or of its lease."
+    )
+    user: str
+    job_class: JobClass = Field(alias="class")
+    kind: Kind
+    idempotency_key: str
+    shots: int
+    state: State
+    attempt: int
+    note: str | None = Field(
+        description="Why it ended so, started again, or cannot start now."
+    )
+    position: int | None = Field(
+        description="Jobs that run before it, the running one included; null once over."
+    )
+    starts: float | None = Field(
+        description="When it is expected to start; null unless it is pending and may start."
+    )
+    ends: float | None = Field(
+        description="When it is expected to end; null unless it runs."
+    )
+    submitted: float
+    started: float | None
+    ended: float | None
+    seconds: float = Field(
+        description="On the device, of the attempt that ended the job."
+    )
+    lost_seconds: float = Field(
+        description="On the device, of its interrupted attempts."
+    )
+    cost: float | None = Field(
+        description="In the site's unit; null if the device had no price."
+    )
+
+
+class OtherJobs(Strict):
+    """Consecutive jobs without their details."""
+
+    jobs: int
+    classes: dict[JobClass, int] = Field(
+        description="How many of each class; jobs far back in the queue are left out."
+    )
+
+
+class ShownLease(Strict):
+    """A lease, without its id, which is a secret."""
+
+    user: str
+    job_class: JobClass = Field(alias="class")
+    job: str | None
+    slurm_job_id: str | None
+    opened: float
+    ends: float | None = Field(
+        description="When it ends at the latest, or unless it is used; null: never."
+    )
+    qpu_seconds: float = Field(description="Of its jobs that are over.")
+
+
+class LeasesShown(Strict):
+    """The leases that are held."""
+
+    vqpus: int = Field(description="How many may be held at once.")
+    held: int
+    waiting: int = Field(description="Pending requests for a lease.")
+    shown: list[ShownLease] = Field(
+        description="Those the caller may see, at most 100."
+    )
+
+
+class MaintenanceShown(Strict):
+    """A maintenance window."""
+
+    starts: float
+    ends: float | None = Field(description="Null: when the operator opens the QPU.")
+    message: str
+
+
+class DeviceShown(Strict):
+    """The device."""
+
+    name: str
+    technology: str
+    qubits: int
+    out_of_service: int = Field(description="How many of these are out of service.")
+    status: str = Field(description="online, draining, closed or offline")
+    reason: str = Field(description="Why it is not online; empty if it is.")
+    trouble: str = Field(
+        description="What hinders it although it is online, if anything."
+    )
+    closed_by: str | None = Field(
+        description="The operator who has drained or closed it; null if none has, and for "
+        "viewers who see counts only."
+    )
+    in_maintenance: bool = Field(
+        description="Whether it is not online because of a maintenance window."
+    )
+    maintenance: MaintenanceShown | None = Field(description="The next, if any.")
+    windows: list[MaintenanceShown] = Field(
+        description="The present maintenance window and the next ones, at most 10."
+    )
+
+
+class Utilisation(Strict):
+    """How busy the device was."""
+
+    until: float = Field(description="The beginning of the last minute.")
+    minutes: list[float | None] = Field(
+        description="The busy part of each of the last 60 minutes, 0 to 1; the last one is "
+        "not over. Null while the service was not in operation, or was not set up yet."
+    )
+    statuses: list[Operation | None] = Field(
+        description="Of the QPU, for most of each of these minutes; null if unknown."
+    )
+    mean: float = Field(description="Of the time in operation within these minutes.")
+
+
+class CalibrationValue(Strict):
+    """One error of the device."""
+
+    name: str
+    value: float
+    history: list[float] = Field(
+        description="Its values at `times` of the calibration."
+    )
+
+
+class CalibrationShown(Strict):
+    """The present calibration, and the history of its values."""
+
+    id: str
+    made: float
+    times: list[float] = Field(
+        description="Those of the values' histories; the last is now."
+    )
+    renewals: list[float] = Field(
+        description="When the calibration was renewed, within these times."
+    )
+    values: list[CalibrationValue]
+    alarms: list[str] = Field(
+        description="The values that drift, in the order of the alarms."
+    )
+
+
+class ActivityAnswer(Strict):
+    """What the page shows: everything to admins, to others their own and counts."""
+
+    viewer: str | None = Field(description="The caller; null without a credential.")
+    sees: Sees
+    device: DeviceShown
+    waiting: dict[JobClass, int]
+    running: ShownJob | OtherJobs | None
+    line: list[ShownJob | OtherJobs] = Field(
+        description="The pending jobs in the order they will run, then those that wait with "
+        "their lease for a vQPU; empty for viewers who see counts only."
+    )
+    ended: list[ShownJob] = Field(description="The latest that are over, newest first.")
+    leases: LeasesShown
+    utilisation: Utilisation
+    calibration: CalibrationShown | None
+
+
+class _Moment(NamedTuple):
+    """A time by the system's clock, and by the store's."""
+
+    wall: float
+    steady: float
+
+    def by_wall(self, steady: float) -> float:
+        """Convert a time; rounded, so that it is the same in each answer."""
+        return steady + round(self.wall - self.steady, 1)
+
+
+@dataclass(frozen=True)
+class _Snapshot:
+    """What the answers for all viewers are made from.
+
+    :param counts: the answer for viewers who see counts only
+    :param running: the running job, if there is one
+    :param pending: the first jobs in the order they will run
+    :param own: by user, the numbers of the user's first jobs behind these
+    :param labels: of the running and the pending jobs, by number
+    """
+
+    now: _Moment
+    counts: ActivityAnswer
+    running: list[tuple[Job, Forecast]]
+    pending: list[tuple[Job, Forecast]]
+    own: dict[str, list[int]]
+    labels: Mapping[int, str]
+
+
+class Activity:
+    """Makes the answers for the page, in the event loop of the queue.
+
+    However many viewers there are, the store is read once a second, and once more for
+    each user among them; without viewers it is not read at all.
+    """
+
+    def __init__(self, queue: JobQueue) -> None:
+        self._queue = queue
+        self._history = UtilisationHistory(queue.store, queue.observations.interrupted)
+        self._read_at = float("-inf")
+        self._snapshot: asyncio.Task[_Snapshot] | None = None
+        self._answers: dict[Identity | None, asyncio.Task[bytes]] = {}
+
+    async def answer(self, who: Identity | None) -> bytes:
+        """Return what a viewer may see, at most a second old.
+
+        :param who: ``None`` for a viewer without a credential, who sees counts only
+        """
+        snapshot = self._fresh_snapshot()
+        if who not in self._answers:
+            self._answers[who] = asyncio.create_task(self._make(who, snapshot))
+        # a viewer who leaves must not cancel it for the others
+        return await asyncio.shield(self._answers[who])
+
+    def _fresh_snapshot(self) -> asyncio.Task[_Snapshot]:
+        now, snapshot = time.monotonic(), self._snapshot
+        fresh = now - self._read_at < FRESH_SECONDS
+        if snapshot is not None and (fresh or not snapshot.done()):
+            return snapshot
+        self._read_at = now
+        self._answers = {}
+        self._snapshot = asyncio.create_task(self._read())
+        return self._snapshot
+
+    async def _read(self) -> _Snapshot:
+        queue, steady = self._queue, self._queue.store.clock()
+        numbers, own = self._pending_numbers()
+        jobs = await asyncio.to_thread(queue.store.jobs_by_number, numbers)
+        forecasts = await queue.forecasts.of_all(jobs)
+        minutes = await asyncio.to_thread(self._history.minutes, steady)
+        calibration = await asyncio.to_thread(_calibration, queue)
+        # from here on there is no await, so that all parts are of the same moment
+        now, job = _Moment(time.time(), queue.store.clock()), queue.running
+        # in another state, it is about to start, or has just ended
+        forecast = queue.forecasts.of(job) if job and job.state == "Running" else None
+        running = [(job, forecast)] if job and forecast else []
+        waiting = [*islice(queue.forecasts.waiting(), SEARCHED)]
+        left_waiting = {entry.number for entry in waiting}
+        left = [
+            number
+            for number in numbers
+            if queue.jobs.pending.get(number) or number in left_waiting
+        ]
+        lengths = queue.jobs.pending.lengths
+        lengths = lengths + Counter(entry.job_class for entry in waiting)
+        availability, told = queue.availability, queue.device.description
+        windows = [
+            MaintenanceShown.model_validate(window, from_attributes=True)
+            for window in availability.windows[:WINDOWS]
+        ]
+        counts = ActivityAnswer(
+            viewer=None,
+            sees="counts",
+            device=DeviceShown(
+                name=queue.device.name,
+                technology=told.technology,
+                qubits=told.qubits + len(told.out_of_service),
+                out_of_service=len(told.out_of_service),
+                status=qpu_status(queue),
+                reason=qpu_reason(queue),
+                trouble=queue.device.status.trouble,
+                closed_by=None,
+                in_maintenance=availability.in_maintenance,
+                maintenance=next((w for w in windows if w.starts > now.wall), None),
+                windows=windows,
+            ),
+            waiting=dict(lengths),
+            running=_other(running[0][0]) if running else None,
+            line=[],
+            ended=[],
+            leases=self._leases(None, {}),
+            utilisation=_utilisation(now.by_wall(now.steady // 60 * 60), minutes),
+            calibration=calibration,
+        )
+        listed = await asyncio.to_thread(forecasts)
+        forecast_of = {job.number: (job, f) for job, f in listed if f}
+        pending = [forecast_of[number] for number in left if number in forecast_of]
+        numbers = [job.number for job, _ in (*running, *pending)]
+        labels = await asyncio.to_thread(queue.store.labels, numbers)
+        return _Snapshot(now, counts, running, pending, own, labels)
+
+    def _pending_numbers(self) -> tuple[list[int], dict[str, list[int]]]:
+        numbers, others = list[int](), defaultdict[str, list[int]](list)
+        entries = chain(self._queue.forecasts.order(), self._queue.forecasts.waiting())
+        for entry in islice(entries, SEARCHED):
+            if len(numbers) < LISTED:
+                numbers.append(entry.number)
+            elif len(own := others[entry.user]) < OWN:
+                own.append(entry.number)
+        return numbers, others
+
+    async def _make(
+        self, who: Identity | None, reading: asyncio.Task[_Snapshot]
+    ) -> bytes:
+        snapshot = await asyncio.shield(reading)
+        if who is None:
+            return await asyncio.to_thread(_dump, snapshot.counts)
+        own, ended = await asyncio.to_thread(self._read_for, who, snapshot)
+        forecasts = await self._queue.forecasts.of_all(own)
+        held = [lease.id for lease in self._visible(who)]
+        used = await asyncio.to_thread(used_by_leases, self._queue.store, held)
+        leases = self._leases(who, used)
+        by = {"closed_by": self._queue.availability.user}
+        running_numbers = {job.number for job, _ in snapshot.running}
+
+        def make() -> bytes:
+            numbers = [job.number for job in (*own, *ended)]
+            labels = {**snapshot.labels, **self._queue.store.labels(numbers)}
+            rows = _Rows(who, snapshot.now, labels)
+            farther = [
+                (job, f)
+                for job, f in forecasts()
+                if f and job.number not in running_numbers
+            ]
+            running = [rows.row(*pair) for pair in snapshot.running]
+            seen = {
+                "viewer": who.user,
+                "sees": "all" if who.admin else "own",
+                "device": snapshot.counts.device.model_copy(update=by),
+                "running": running[0] if running else None,
+                "line": _pending(rows, snapshot, farther),
+                "ended": [
+                    rows.shown(job, None)
+                    for job in ended
+                    if (job.ended_steady or 0) <= snapshot.now.steady
+                ],
+                "leases": leases,
+            }
+            return _dump(snapshot.counts.model_copy(update=seen))
+
+        return await asyncio.to_thread(make)
+
+    def _read_for(
+        self, who: Identity, snapshot: _Snapshot
+    ) -> tuple[list[Job], list[Job]]:
+        """Read the user's jobs far back in the queue, and the latest that are over."""
+        store, user = self._queue.store, None if who.admin else who.user
+        numbers = [] if user is None else snapshot.own.get(user, [])
+        return store.jobs_by_number(numbers), store.last_ended(ENDED, user)
+
+    def _visible(self, who: Identity | None) -> list[Lease]:
+        held = self._queue.leases.held
+        shown = [lease for lease in held if who is not None and visible(who, lease)]
+        return shown[:LEASES]
+
+    def _leases(self, who: Identity | None, used: Mapping[str, float]) -> LeasesShown:
+        """:param used: by lease, the QPU seconds of its jobs that are over"""
+        leases = self._queue.leases
+        return LeasesShown(
+            vqpus=leases.vqpus,
+            held=len(leases.held),
+            waiting=leases.waiting,
+            shown=[
+                ShownLease(
+                    user=lease.user,
+                    **{"class": lease.job_class},
+                    job=lease.job,
+                    slurm_job_id=lease.slurm_job_id,
+                    opened=lease.opened,
+                    ends=self._end(lease),
+                    qpu_seconds=round(used.get(lease.id, 0.0), 1),
+                )
+                for lease in self._visible(who)
+            ],
+        )
+
+    def _end(self, lease: Lease) -> float | None:
+        """Return when a lease ends unless it is used; to the minute, so that it stays."""
+        ends = [lease.expires, self._queue.leases.idle_expires_at(lease)]
+        known = [end for end in ends if end is not None]
+        return min(known) // 60 * 60 if known else None
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Shows jobs to one viewer.
+
+    :param labels: of the jobs, by number
+    """
+
+    who: Identity
+    now: _Moment
+    labels: Mapping[int, str]
+
+    def row(self, job: Job, forecast: Forecast) -> ShownJob | OtherJobs:
+        if self.who.admin or self.who.user == job.user:
+            return self.shown(job, forecast)
+        return _other(job)
+
+    def shown(self, job: Job, forecast: Forecast | None) -> ShownJob:
+        now, starts, started, ends = self.now, None, job.started, None
+        if forecast is not None and job.state == "Running":
+            # true also if the system's clock was set since
+            started = now.by_wall(job.started_steady or now.steady)
+            ends = round(started + forecast.expected_run_seconds, 1)
+        elif forecast is not None and forecast.eta_seconds is not None:
+            starts = round(now.wall + forecast.eta_seconds, 1)
+        shown = vars(job) | {
+            "short_id": str(job.number) if job.dialect == "warden" else job.id[:8],
+            "label": self.labels.get(job.number),
+            "idempotency_key": job.key,
+            "shots": job.parameters.get("num_reads") or 1,
+            "note": job.note or (forecast and forecast.reason) or None,
+            "position": forecast.position if forecast else None,
+            "started": started,
+            "starts": starts,
+            "ends": ends,
+        }
+        return ShownJob(**{name: shown[name] for name in ShownJob.model_fields})
+
+
+def _dump(answer: ActivityAnswer) -> bytes:
+    return answer.model_dump_json(by_alias=True).encode()
+
+
+def _pending(
+    shown: _Rows, snapshot: _Snapshot, farther: list[tuple[Job, Forecast]]
+) -> list[ShownJob | OtherJobs]:
+    """List the first pending jobs, and the viewer's own ones farther back."""
+    rows = [shown.row(*pair) for pair in snapshot.pending]
+    position = first = len(snapshot.running)
+    position += len(rows)
+    for job, forecast in sorted(farther, key=lambda pair: pair[1].position):
+        between = max(0, forecast.position - position)
+        rows.append(OtherJobs(jobs=between, classes={}))
+        rows.append(shown.shown(job, forecast))
+        position += between + 1
+    rest = max(0, first + sum(snapshot.counts.waiting.values()) - position)
+    rows.append(OtherJobs(jobs=rest, classes={}))
+    return _merged(rows)
+
+
+def _merged(rows: list[ShownJob | OtherJobs]) -> list[ShownJob | OtherJobs]:
+    """Merge jobs without details that follow each other."""
+    merged = list[ShownJob | OtherJobs]()
+    for kind, group in groupby(rows, type):
+        if kind is ShownJob:
+            merged += group
+            continue
+        jobs, classes = 0, Counter[JobClass]()
+        for row in group:
+            if isinstance(row, OtherJobs):
+                jobs += row.jobs
+                classes.update(row.classes)
+        if jobs:
+            ordered = {name: classes[name] for name in CLASSES if classes[name]}
+            merged.append(OtherJobs(jobs=jobs, classes=ordered))
+    return merged
+
+
+def _other(job: Job) -> OtherJobs:
+    return OtherJobs(jobs=1, classes={job.job_class: 1})
+
+
+def _utilisation(until: float, minutes: Sequence[Minute]) -> Utilisation:
+    parts = [minute.part for minute in minutes]
+    busy = sum(minute.busy for minute in minutes)
+    known = sum(minute.seconds for minute in minutes)
+    return Utilisation(
+        until=until,
+        minutes=[None if part is None else round(part, 3) for part in parts],
+        statuses=[minute.status for minute in minutes],
+        mean=round(min(1.0, busy / max(1.0, known)), 3),
+    )
+
+
+def _calibration(queue: JobQueue) -> CalibrationShown | None:
+    """Describe the errors of the last calibrations."""
+    if (history := queue.device.history()) is None:
+        return None
+    return CalibrationShown(
+        id=history.id,
+        made=history.made,
+        times=[*history.times],
+        renewals=[*history.renewals],
+        values=[
+            CalibrationValue(name=name, value=values[-1], history=[*values])
+            for name, values in history.values.items()
+        ],
+        alarms=[*queue.drift.alarms],
+    )
