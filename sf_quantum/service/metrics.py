@@ -132,7 +132,7 @@ class QpuCollector(Collector):
         yield _counter("sfq_qpu_seconds", used, "class")
         yield _gauge("sfq_leases_held", len(queue.leases.held))
         yield _gauge("sfq_leases_waiting", queue.leases.waiting)
-        yield _gauge("sfq_leases_limit", queue.leases.vqpus)
+        yield _gauge("sfq_leases_limit", queue.vqpus.number)
 
     def _calibration(self) -> Iterator[Metric]:
         device, watch = self._queue.device, self._queue.drift

@@ -44,6 +44,7 @@ from sf_quantum.service.queue.jobs import live_jobs
 from sf_quantum.service.queue.leases import live_leases as leases
 from sf_quantum.service.queue.leases import slurm_jobs
 from sf_quantum.service.queue.leases.entitlements import lease_class
+from sf_quantum.service.queue.leases.lease_states import Held
 from sf_quantum.service.queue.leases.slurm_jobs import QUERIES_AT_ONCE
 from tests.service import (
     RunningService,
@@ -109,11 +110,13 @@ def ended(queue: JobQueue, lease: Lease) -> str | None:
 def pass_time(queue: JobQueue, *leases: Lease, seconds: float = HOUR) -> None:
     """Let time pass for some leases, of which the queue's clock knows nothing."""
     for lease in leases:
-        live = queue.leases._leases[lease.id]
+        live = queue.vqpus.table.get(lease.id)
+        assert live is not None
         live.last_used -= seconds
-        live.expires -= seconds
-        if lease.id in queue.jobs.last_done:
-            queue.jobs.last_done[lease.id] -= seconds
+        held = live.expect(Held)
+        if held.hold.expires is not None:
+            hold = dataclasses.replace(held.hold, expires=held.hold.expires - seconds)
+            live.move(dataclasses.replace(held, hold=hold))
     # their timers are of that clock
     queue.reconfigure(queue.settings)
 
@@ -124,9 +127,9 @@ async def test_as_many_as_vqpus_and_no_more(queue: JobQueue) -> None:
         await acquire(queue)
     assert refused.value.status == 409
     assert refused.value.detail == "all 1 vQPUs are held, try again later"
-    queue.leases.resize(2)
+    queue.vqpus.resize(2)
     second = await acquire(queue)
-    queue.leases.resize(1)  # revokes nothing
+    queue.vqpus.resize(1)  # revokes nothing
     assert queue.leases.held == [first, second]
     await queue.leases.release(ANN, first.id)
     with pytest.raises(Refused):
@@ -155,7 +158,7 @@ async def test_a_user_holds_and_waits_for_so_many_only(tmp_path: Path) -> None:
 
 
 async def test_many_at_once_get_no_more_than_there_are(queue: JobQueue) -> None:
-    queue.leases.resize(3)
+    queue.vqpus.resize(3)
     outcomes = await asyncio.gather(
         *(acquire(queue) for _ in range(20)), return_exceptions=True
     )
@@ -238,7 +241,7 @@ async def test_a_key_is_one_lease_and_keeps_its_place(queue: JobQueue) -> None:
     await queue.leases.release(ANN, got.id)
     assert (await late).key == "late"
     # released: the key asks for a new one
-    queue.leases.resize(2)
+    queue.vqpus.resize(2)
     assert (await acquire(queue, key="k")).id != first.id
 
 
@@ -766,7 +769,7 @@ async def test_a_request_that_is_cancelled_as_it_is_granted_holds_nothing(
     first = await acquire(queue)
     waiting = asyncio.create_task(acquire(queue, 5))
     await until(lambda: queue.leases.waiting == 1)
-    queue.leases.resize(2)
+    queue.vqpus.resize(2)
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting
@@ -781,7 +784,7 @@ async def test_a_lease_of_two_requests_outlives_the_client_of_one(
     left = asyncio.create_task(queue.leases.acquire(ANN, request, 5, gone=gone))
     stays = asyncio.create_task(queue.leases.acquire(ANN, request, 5))
     await until(lambda: queue.leases.waiting == 2)
-    queue.leases.resize(2)
+    queue.vqpus.resize(2)
     gone.set()
     assert queue.leases.holds((await stays).id)
     assert await left == await stays
@@ -795,7 +798,7 @@ async def test_a_grant_is_answered_while_the_service_stops(
     monkeypatch.setattr(queue.store, "add_lease", lambda _: written)
     granted = asyncio.create_task(acquire(queue))
     await until(lambda: bool(queue.leases.held))
-    queue.leases.stop()
+    queue.vqpus.stop()
     written.set_result(add_lease(queue.leases.held[0]).result())
     async with asyncio.timeout(SECONDS):
         lease = await granted

@@ -8,11 +8,12 @@ import sqlite3
 import tempfile
 import threading
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
+from inspect import isfunction
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Literal, TypeVar, get_args, get_type_hints
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -50,8 +51,15 @@ from sf_quantum.service.domain.settings import LeaseSettings, ServiceSettings
 from sf_quantum.service.queue.job_queue import JobQueue
 from sf_quantum.service.queue.jobs import live_jobs
 from sf_quantum.service.queue.jobs.live_jobs import JobState, LiveJob
-from sf_quantum.service.queue.leases import live_leases as leases_module
-from sf_quantum.service.queue.leases.live_leases import LeaseState, LiveLease
+from sf_quantum.service.queue.leases import lease_states
+from sf_quantum.service.queue.leases.lease_states import (
+    Ended,
+    Failed,
+    Held,
+    LiveLease,
+    Opening,
+    Waiting,
+)
 from sf_quantum.service.scheduling.work import PendingJob
 from sf_quantum.service.store.store import Store
 from tests.service import problem
@@ -249,15 +257,11 @@ class Machine(RuleBasedStateMachine):
                 quiet = quiet + 1 if self._quiet() else 0
 
     def _quiet(self) -> bool:
-        leases = self.queue.leases
-        on_disk = [one.live for one in leases._waiting if one.live is not None]
-        clients = len(leases._waiting) - len(on_disk)
+        vqpus = self.queue.vqpus
+        clients = len(vqpus.requests) - len(vqpus.requests.leases)
         return (
             self.device_is_quiet()
-            and all(
-                live.state is LeaseState.HELD or live in on_disk
-                for live in leases._leases.values()
-            )
+            and all(isinstance(live.state, Held | Waiting) for live in vqpus.table)
             and sum(not task.done() for task in self.tasks) <= clients
         )
 
@@ -654,7 +658,8 @@ class Leases(Machine):
 
     @property
     def clients_waiting(self) -> bool:
-        return any(one.live is None for one in self.queue.leases._waiting)
+        requests = self.queue.vqpus.requests
+        return len(requests) > len(requests.leases)
 
     @rule(
         name=st.sampled_from(["add_lease", "grant_lease", "close_lease"]),
@@ -699,7 +704,7 @@ class Leases(Machine):
         await self.queue.leases.end(lease.id, LeaseEnd(cause))
 
     async def _resize(self, vqpus: int) -> None:
-        self.queue.leases.resize(vqpus)
+        self.queue.vqpus.resize(vqpus)
 
     @invariant()
     def no_more_than_there_are_vqpus(self) -> None:
@@ -709,12 +714,11 @@ class Leases(Machine):
         self.most = max(self.vqpus, len(held))
         on_disk = {lease.id for lease in self.store.held()}
         assert on_disk == {lease.id for lease in leases.on_disk}
-        assert on_disk - held == {
-            one.live.lease.id for one in leases._waiting if one.live
-        }
+        assert on_disk - held == {*leases.waiting_on_disk}
         if leases.waiting and self.queue.availability.works:
             assert len(held) >= self.vqpus
-            assert leases._waiting == sorted(leases._waiting)
+            orders = [one.order for one in self.queue.vqpus.requests]
+            assert orders == sorted(orders)
 
     @invariant()
     def a_lease_is_of_one_request_or_of_one_key(self) -> None:
@@ -747,15 +751,30 @@ def test_only_what_the_table_says_moves_a_job() -> None:
     assert not any(before is JobState.DONE for before, _ in live_jobs.TRANSITIONS)
 
 
-def test_only_what_the_table_says_moves_a_lease() -> None:
+def test_each_event_of_a_lease_leads_to_a_state() -> None:
+    states = {*get_args(lease_states.LeaseState)}
+    events = {state: transitions(state, vars(lease_states)) for state in states}
+    assert {type for each in events.values() for type in each.values()} < states
+    reached = {lease_states.Registering, lease_states.Opening}
+    while new := {to for one in reached for to in events[one].values()} - reached:
+        reached |= new
+    assert reached == states
+    assert {one for one in states if not events[one]} == {Ended, Failed}
+
+
+def transitions(state: type, names: Mapping[str, object]) -> dict[str, type]:
+    """The events that may happen in a state, and the states that they lead to."""
+    methods = {n: m for n, m in vars(state).items() if isfunction(m) and n[0] != "_"}
+    hints = {n: get_type_hints(m, dict(names)) for n, m in methods.items()}
+    return {name: hint["return"] for name, hint in hints.items()}
+
+
+async def test_an_event_in_another_state_is_an_error() -> None:
     lease = Lease("l", "ann", "test", *6 * (None,), 0.0, None)
-    for state, to in itertools.product([None, *LeaseState], LeaseState):
-        live = LiveLease(lease, 0.0, state)
-        if to in leases_module.TRANSITIONS[state]:
-            live.move(to)
-        else:
-            with pytest.raises(RuntimeError, match="cannot move"):
-                live.move(to)
+    live = LiveLease(lease, Waiting())
+    with pytest.raises(RuntimeError, match="it is Waiting"):
+        live.expect(Opening)
+    assert live.expect(Waiting) is live.state
 
 
 @pytest.mark.parametrize(

@@ -309,7 +309,7 @@ async def test_a_users_sequences_are_checked_one_after_the_other(
         raise FieldError("sequence", "has no pulse")
 
     monkeypatch.setattr(EmulatedDevice, "check", slow)
-    service.queue.leases.resize(2)
+    service.queue.vqpus.resize(2)
     bob = Identity("bob", admin=False)
     lease = (await service.queue.leases.acquire(bob, LeaseRequest())).id
     headers = {"user": "bob", "x-sfq-lease": lease}

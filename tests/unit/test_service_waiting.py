@@ -278,7 +278,7 @@ async def test_a_closed_qpu_refuses_no_lease_that_waits_on_disk(
     assert refused.value.status == 503
     with pytest.raises(Refused):
         await request(queue, CAROL)
-    queue.leases.resize(2)
+    queue.vqpus.resize(2)
     assert queue.find(ANN, job.id).state == "Queued"
     await queue.availability.set_status("open")
     assert (await over(queue, job)).state == "Completed"

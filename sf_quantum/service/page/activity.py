@@ -400,7 +400,7 @@ class Activity:
         """:param used: by lease, the QPU seconds of its jobs that are over"""
         leases = self._queue.leases
         return LeasesShown(
-            vqpus=leases.vqpus,
+            vqpus=self._queue.vqpus.number,
             held=len(leases.held),
             waiting=leases.waiting,
             shown=[

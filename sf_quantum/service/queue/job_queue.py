@@ -26,7 +26,10 @@ from sf_quantum.service.queue.events import log_recovered
 from sf_quantum.service.queue.forecasts import Forecasts
 from sf_quantum.service.queue.jobs.live_jobs import LiveJobs
 from sf_quantum.service.queue.jobs.observations import DeviceState
-from sf_quantum.service.queue.leases.live_leases import STOPPING, Leases
+from sf_quantum.service.queue.leases.lease_table import LeaseTable
+from sf_quantum.service.queue.leases.live_leases import Leases
+from sf_quantum.service.queue.leases.slurm_jobs import OwnCluster
+from sf_quantum.service.queue.leases.vqpus import STOPPING, VQpus
 from sf_quantum.service.queue.reading import JobReader
 from sf_quantum.service.queue.upkeep.endless_tasks import EndlessTasks
 from sf_quantum.service.store import audit, operation
@@ -41,8 +44,8 @@ logger = logging.getLogger(__name__)
 class JobQueue:
     """The jobs of one device, and the leases they are submitted under.
 
-    Its parts, each of which knows only those before it: availability, live jobs, leases,
-    forecasts, reader, admission and endless tasks. It belongs to the event loop that ran
+    Its parts, each of which knows only those before it: availability, live jobs, vQPUs,
+    leases, forecasts, reader, admission and endless tasks. It belongs to the event loop that ran
     :meth:`start`; only :meth:`request_stop` may be called from another thread.
     """
 
@@ -52,17 +55,20 @@ class JobQueue:
         self.store = store
         self.settings = settings or ServiceSettings()
         self.drift = DriftWatch(device.name, self.settings.drift)
-        self.jobs = LiveJobs(store, device, self.settings)
+        table = LeaseTable()
+        self.jobs = LiveJobs(store, device, self.settings, table)
         self.policy = self.jobs.policy
         self.availability = self.jobs.availability
         self.observations = self.jobs.observations
         self.between_jobs = self.jobs.between_jobs
-        self.leases = Leases(self.settings, self.jobs)
+        self.vqpus = VQpus(self.settings, table, self.jobs)
+        cluster = OwnCluster()
+        self.leases = Leases(self.vqpus, store, cluster)
         self.forecasts = Forecasts(self.jobs, self.leases)
         self.reader = JobReader(self.jobs, self.leases, self.forecasts)
         bodies = self.reader.bodies
         self.admission = Admission(self.jobs, bodies, self.drift, self.settings)
-        self.tasks = EndlessTasks(self.jobs, self.leases)
+        self.tasks = EndlessTasks(self.jobs, self.vqpus, cluster)
         self.supervisor = self.tasks.supervisor
         self._loop: asyncio.AbstractEventLoop | None = None
         self._work: asyncio.Task[None] | None = None
@@ -70,7 +76,7 @@ class JobQueue:
     def reconfigure(self, settings: ServiceSettings) -> None:
         """Take other users, shares, classes and limits; jobs and leases stay as they are."""
         self.settings = self.jobs.counts.settings = self.admission.settings = settings
-        self.leases.reconfigure(settings)
+        self.vqpus.reconfigure(settings)
         self.policy.set_shares(settings.shares)
 
     def start(self) -> None:
@@ -87,7 +93,7 @@ class JobQueue:
         since = self.store.clock() - self.policy.remembers_seconds()
         for used in recent_use(self.store, since):
             self.policy.used(used)
-        self.leases.start()
+        self.vqpus.start()
         self.jobs.resume()
         self._work = self._loop.create_task(self.jobs.work())
         self.tasks.start()
@@ -236,5 +242,5 @@ class JobQueue:
 
     def _stop(self, drain_seconds: float) -> None:
         self.supervisor.stop()
-        self.leases.stop()
+        self.vqpus.stop()
         self.jobs.stop(drain_seconds)

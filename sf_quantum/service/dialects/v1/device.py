@@ -279,10 +279,10 @@ def topology(queue: Queue, _: Who) -> Response:
 )
 async def change(body: DeviceChange, queue: Queue, who: Admin) -> DeviceAnswer:
     """Change how many leases may be held at once; leases that are held stay held."""
-    old, new = {"vqpus": queue.leases.vqpus}, {"vqpus": body.vqpus}
+    old, new = {"vqpus": queue.vqpus.number}, {"vqpus": body.vqpus}
     entry = audit.AuditEntry(who.user, "set vqpus", new, old, new)
     await audit.append(queue.store, entry)
-    queue.leases.resize(body.vqpus)
+    queue.vqpus.resize(body.vqpus)
     return show(queue)
 
 
@@ -346,7 +346,7 @@ def show(
         native_gates=[*told.native_gates],
         shots=told.shots,
         payloads=[*told.kinds],
-        vqpus=queue.leases.vqpus,
+        vqpus=queue.vqpus.number,
         leases=len(queue.leases.held),
         leases_waiting=queue.leases.waiting,
         queue_length=queue.length,

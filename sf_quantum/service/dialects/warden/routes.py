@@ -252,7 +252,7 @@ async def set_accessible(body: SetAccessible, queue: Queue, who: Admin) -> Acces
 @router.get("/qpu-slots", summary="Count the vQPUs")
 async def slots(queue: Queue) -> Slots:
     """Needs no credential, since load sensors of batch systems call it."""
-    total, used = queue.leases.vqpus, len(queue.leases.held)
+    total, used = queue.vqpus.number, len(queue.leases.held)
     return Slots(
         qpu_slots_total=total,
         qpu_slots_used=used,
@@ -292,7 +292,7 @@ async def create_session(body: CreateSession, queue: Queue, who: Who) -> Session
     If no vQPU is free, a session of the same user and Slurm job without unfinished jobs,
     which an earlier program has not released, is the answer.
     """
-    if body.qpu_slots > queue.leases.vqpus:
+    if body.qpu_slots > queue.vqpus.number:
         raise Refused(409, NO_SLOTS, "qpu_slots")
     if body.qpu_slots > 1:
         raise Refused(422, "a session holds exactly one slot", "qpu_slots")

@@ -92,6 +92,7 @@ from sf_quantum.service.queue.jobs.device_job import (
 )
 from sf_quantum.service.queue.jobs.observations import DeviceState, Observations
 from sf_quantum.service.queue.leases.entitlements import JobCounts
+from sf_quantum.service.queue.leases.lease_table import LeaseTable
 from sf_quantum.service.scheduling.eta import Estimator
 from sf_quantum.service.scheduling.pending import PendingJobs
 from sf_quantum.service.scheduling.policies import make
@@ -223,7 +224,13 @@ class LiveJobs:
     Belongs to the event loop's thread.
     """
 
-    def __init__(self, store: Store, device: Device, settings: ServiceSettings) -> None:
+    def __init__(
+        self,
+        store: Store,
+        device: Device,
+        settings: ServiceSettings,
+        leases: LeaseTable,
+    ) -> None:
         self.store = store
         self.device = device
         chosen = settings.policy
@@ -250,17 +257,12 @@ class LiveJobs:
         self.finished = asyncio.Event()
         #: set when a job may have become the next to run
         self.changed = asyncio.Event()
-        #: the end of the last job of each lease, by the monotonic clock
-        self.last_done: dict[str, float] = {}
-        #: called with the lease of a job that is over
-        self.job_over: Callable[[str], None] = lambda _: None
         self._jobs: dict[int, LiveJob] = {}
         # by lease
         self._waiting: defaultdict[str, dict[int, LiveJob]] = defaultdict(dict)
         # the last write of a new job of each lease
         self._adding: dict[str, asyncio.Future[tuple[Job, bool]]] = {}
-        # those that take jobs
-        self._leases: dict[str, Lease] = {}
+        self._leases = leases
         self._taking: asyncio.Task[None] | None = None
 
     def resume(self) -> None:
@@ -272,10 +274,6 @@ class LiveJobs:
                 self.pending.remove(job.number)
                 live.recovered = True
                 self._give(live)
-
-    def open_lease(self, lease: Lease) -> None:
-        self._leases[lease.id] = lease
-        self.last_done[lease.id] = time.monotonic()
 
     async def lease_granted(self, lease_id: str) -> None:
         """Make the jobs pending that waited with their lease."""
@@ -314,7 +312,8 @@ class LiveJobs:
                 job, new = written.result()
                 if new:
                     log_job("submitted", job)
-                if new and (job.lease in self._leases or lease.closed is not None):
+                accepted = self._leases.accepting(job.lease) or lease.closed is not None
+                if new and accepted:
                     self._add(job, Cause.SUBMISSION).fits = fits
                     return
                 if new:  # its lease has ended, and cancelled the job on disk
@@ -421,7 +420,6 @@ class LiveJobs:
         The caller cancels the pending ones on disk, then calls :meth:`end_lease`.
         """
         interruption = Interruption(Cause.LEASE_END, lease_end=end)
-        self._leases.pop(lease_id, None)
         interrupted = []
         numbers = [*self._waiting.get(lease_id, ()), *self.pending.of_lease(lease_id)]
         for number in numbers:
@@ -446,7 +444,6 @@ class LiveJobs:
             # not if another submission has moved it to another lease
             elif live.ends_with_lease and live.entry.lease == lease_id:
                 self._done(live, "Cancelled", Cause.LEASE_END)
-        self.last_done.pop(lease_id, None)
 
     def waiting_with(self, lease_id: str) -> Mapping[int, LiveJob]:
         """The jobs that wait with a lease, by number, in their order."""
@@ -800,7 +797,7 @@ class LiveJobs:
             log_interrupted(job, live.interruption)
             self.pending.add(live.entry)
             live.move(_P, Cause.WORKER)
-            self._note_done(live.entry.lease)
+            self._leases.touch(live.entry.lease)
 
     def _how(self, attempt: Attempt, interruption: Interruption) -> Interrupt:
         """Return what an interruption does to the job on the device."""
@@ -813,10 +810,11 @@ class LiveJobs:
     # transitions
 
     def _add(self, job: Job, cause: Cause) -> LiveJob:
-        lease = self._leases.get(job.lease)
+        live_lease = self._leases.accepting(job.lease)
+        lease = None if live_lease is None else live_lease.lease
         entry = PendingJob.of(job, self._seconds_left(job), lease)
         live = self._jobs[job.number] = LiveJob(entry)
-        if lease is not None and lease.waiting:
+        if live_lease is not None and live_lease.jobs_wait:
             self._wait_with_lease(live, cause)
         else:
             self._pend(live, cause)
@@ -850,7 +848,8 @@ class LiveJobs:
         except sqlite3.Error:
             # the end of its lease cancels it on disk; the lease of a quality job takes no
             # vQPU, and is not among these
-            if live.entry.lease in self._leases or live.entry.job_class == "quality":
+            accepted = self._leases.accepting(live.entry.lease) is not None
+            if accepted or live.entry.job_class == "quality":
                 self._pend_again(live, Cause.CANCELLATION)
             else:
                 self._done(live, "Cancelled", interruption.cause)
@@ -865,11 +864,12 @@ class LiveJobs:
         if live is None:  # it has just ended with its former lease
             self.counts.take(job.user, job.job_class, job.bytes)
             live = self._add(job, Cause.SUBMISSION)
-        if (lease := self._leases.get(job.lease)) is None:
+        if (live_lease := self._leases.accepting(job.lease)) is None:
             if live in self.on_device:
                 live.entry.lease = job.lease
             ended = Interruption(Cause.CANCELLATION, lease_end=RELEASED)
             return [asyncio.create_task(self.cancel(number, ended))]
+        lease = live_lease.lease
         self.estimator.moved(live.entry, lease)
         if live in self.on_device:  # its use is charged to the new lease
             self.policy.ended(live.entry, 0.0)
@@ -898,8 +898,8 @@ class LiveJobs:
 
     def _pend_again(self, live: LiveJob, cause: Cause) -> None:
         live.interruption = None
-        lease = self._leases.get(live.entry.lease)
-        if lease is not None and lease.waiting:
+        lease = self._leases.accepting(live.entry.lease)
+        if lease is not None and lease.jobs_wait:
             self._wait_with_lease(live, cause)
             return
         live.move(_P, cause)
@@ -921,12 +921,7 @@ class LiveJobs:
             self.estimator.cancelled(entry)
         self.counts.give_back(entry.user, entry.job_class, entry.payload_bytes)
         self.observations.jobs[entry.job_class, state] += 1
-        self._note_done(entry.lease)
-        self.job_over(entry.lease)
-
-    def _note_done(self, lease_id: str) -> None:
-        if lease_id in self.last_done:
-            self.last_done[lease_id] = time.monotonic()
+        self._leases.job_ended(entry.lease)
 
     async def _until(
         self, live: LiveJob, states: Collection[JobState | None], seconds: float

@@ -10,8 +10,10 @@ from functools import partial
 
 from sf_quantum.service.domain.reasons import Cause, Interruption
 from sf_quantum.service.queue.jobs.live_jobs import LiveJobs
-from sf_quantum.service.queue.leases.live_leases import Leases
+from sf_quantum.service.queue.leases.slurm_jobs import OwnCluster
+from sf_quantum.service.queue.leases.vqpus import VQpus
 from sf_quantum.service.queue.upkeep.given_up_jobs import Search
+from sf_quantum.service.queue.upkeep.slurm_watch import SlurmWatch
 from sf_quantum.service.queue.upkeep.supervisor import Supervisor
 from sf_quantum.service.store import operation
 from sf_quantum.service.store.retention import purge_regularly, trim_regularly
@@ -28,16 +30,18 @@ class EndlessTasks:
     :ivar supervisor: runs the tasks; others may add theirs
     """
 
-    def __init__(self, jobs: LiveJobs, leases: Leases) -> None:
+    def __init__(self, jobs: LiveJobs, vqpus: VQpus, cluster: OwnCluster) -> None:
         self.supervisor = Supervisor()
         self._jobs = jobs
-        self._leases = leases
+        self._vqpus = vqpus
+        self._cluster = cluster
         self._availability = jobs.availability
         # set when the device has reported its status once
         self._reported = asyncio.Event()
 
     def start(self) -> None:
         """Start the tasks; the device may be offline."""
+        limits = self._vqpus.limits
         run, store, device = self.supervisor.run, self._jobs.store, self._jobs.device
         run("availability", self._follow_availability)
         if device.refresh_seconds is not None:
@@ -47,11 +51,10 @@ class EndlessTasks:
             self._reported.set()
         run("given up", Search(store, lambda: self._jobs.device).run)
         run("operation", self._record_operation)
-        run("slurm", self._leases.follow_slurm)
-        if (seconds := self._leases.settings.retention_seconds) is not None:
+        run("slurm", SlurmWatch(self._vqpus, self._cluster).run)
+        if (seconds := limits.settings.retention_seconds) is not None:
             run("retention", partial(purge_regularly, store, seconds))
-        limits = partial(trim_regularly, store, lambda: self._leases.settings.limits)
-        run("kept", limits)
+        run("kept", partial(trim_regularly, store, lambda: limits.settings.limits))
 
     async def device_reported(self) -> None:
         """Wait until the device has reported its status, for a limited time."""
@@ -69,7 +72,7 @@ class EndlessTasks:
                 closed = Interruption(Cause.QPU_CLOSED)
                 jobs.take_back([*jobs.on_device], closed)
             jobs.look()
-            self._leases.availability_changed()
+            self._vqpus.availability_changed()
             await self._availability.changed(window)
 
     async def _follow_device(self) -> None:
@@ -95,7 +98,7 @@ class EndlessTasks:
             jobs.observations.enter(jobs.device_state)
         if reason != availability.device_reason:
             availability.device_reason = reason
-            self._leases.availability_changed()
+            self._vqpus.availability_changed()
             jobs.look()
 
     def _device_reason(self) -> str:

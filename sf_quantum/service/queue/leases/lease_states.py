@@ -1,0 +1,206 @@
+"""The states of a lease, from its request until its jobs have left the device.
+
+::
+
+    a request without           a request with a client,      restart
+    a client, no free vQPU      when a vQPU is free              |
+        |                             |                          |
+        v                             v                          v
+    Registering --> Waiting         Opening ------------------> Held
+        |            |   |             |                        ^  |
+        |            |   +-> Granting -|------------------------+  |
+        v            v                 v                           v
+      Failed       Ending            Failed          Ending --> Ended
+
+While a request with a client waits for a vQPU, it has no lease. ``Opening``, ``Granting``,
+``Held`` and the ``Ending`` after it each occupy a vQPU; lowering the number of vQPUs ends
+no lease. A restart restores all leases whose end is not on disk, as ``Waiting`` or
+``Held``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import time
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
+
+from sf_quantum.service.domain.jobs import Lease
+from sf_quantum.service.domain.reasons import LeaseEnd
+from sf_quantum.service.queue.machine import Machine
+
+
+class Position(NamedTuple):
+    """The position of a request among those of its class.
+
+    :param number: lower is earlier
+    :param passed: how many later requests of the class were granted before it
+    """
+
+    number: int
+    passed: int
+
+
+@dataclass(frozen=True)
+class Hold:
+    """The use of a vQPU by a lease; times are of the monotonic clock.
+
+    :param expires: its latest end; ``None`` without a limit
+    :param position: position of its request; ``None`` after a restart
+    """
+
+    since: float
+    expires: float | None = None
+    position: Position | None = None
+
+
+@dataclass(frozen=True)
+class Failed:
+    """It could not be written: it is not on disk, and its request is refused."""
+
+    error: sqlite3.Error
+
+
+@dataclass(frozen=True)
+class Ended:
+    """Its end is on disk and its vQPU free; the device has yet to stop its jobs."""
+
+    end: LeaseEnd
+    closing: asyncio.Task[Lease]
+
+
+@dataclass(frozen=True)
+class Ending:
+    """It accepts no jobs; they are interrupted, and its end is written, with retries.
+
+    :param hold: the vQPU that it still occupies; ``None`` if it has waited for one
+    :param closing: writes the end, then waits for the jobs
+    """
+
+    end: LeaseEnd
+    closing: asyncio.Task[Lease]
+    hold: Hold | None = None
+
+    def written(self) -> Ended:
+        return Ended(self.end, self.closing)
+
+
+@dataclass(frozen=True)
+class Held:
+    """It has a vQPU and is on disk; accepts jobs.
+
+    :param watch: ends it when it is idle, expired or spent
+    """
+
+    hold: Hold
+    watch: asyncio.Task[None]
+
+    def ended(self, end: LeaseEnd, closing: asyncio.Task[Lease]) -> Ending:
+        self.watch.cancel()
+        return Ending(end, closing, self.hold)
+
+
+@dataclass(frozen=True)
+class Granting:
+    """It has waited on disk, and has a vQPU; the grant is being written, with retries.
+
+    Accepts jobs, which still wait with it.
+    """
+
+    hold: Hold
+
+    def written(self, watch: asyncio.Task[None]) -> Held:
+        return Held(self.hold, watch)
+
+
+@dataclass(frozen=True)
+class Opening:
+    """It has a vQPU and is being written for the first time; accepts no jobs yet."""
+
+    hold: Hold
+
+    def written(self, watch: asyncio.Task[None]) -> Held:
+        return Held(self.hold, watch)
+
+    def failed(self, error: sqlite3.Error) -> Failed:
+        return Failed(error)
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """It waits for a vQPU, and is on disk; accepts jobs, which wait with it."""
+
+    def granted(self, hold: Hold) -> Granting:
+        return Granting(hold)
+
+    def ended(self, end: LeaseEnd, closing: asyncio.Task[Lease]) -> Ending:
+        return Ending(end, closing)
+
+
+@dataclass(frozen=True)
+class Registering:
+    """It will wait for a vQPU, and is being written; accepts no jobs yet."""
+
+    def written(self) -> Waiting:
+        return Waiting()
+
+    def failed(self, error: sqlite3.Error) -> Failed:
+        return Failed(error)
+
+
+LeaseState: TypeAlias = (
+    Registering | Waiting | Granting | Opening | Held | Ending | Ended | Failed
+)
+
+
+class LiveLease(Machine[LeaseState]):
+    """A lease that is in memory.
+
+    :param clients: number of requests that were granted it, without those of lost clients
+    :ivar last_used: when a request or a job last used it, by the monotonic clock
+    :ivar activity: set when one of its jobs has ended, or its limits have changed
+    """
+
+    def __init__(self, lease: Lease, state: LeaseState) -> None:
+        super().__init__(state)
+        self.lease = lease
+        self.clients = 1
+        self.last_used = time.monotonic()
+        self.activity = asyncio.Event()
+
+    @property
+    def hold(self) -> Hold | None:
+        """The vQPU that it occupies."""
+        match self.state:
+            case Opening() | Granting() | Held() | Ending():
+                return self.state.hold
+        return None
+
+    @property
+    def is_active(self) -> bool:
+        """Whether it is or will be on disk, and its end has not begun."""
+        return not isinstance(self.state, Ending | Ended | Failed)
+
+    @property
+    def accepts_jobs(self) -> bool:
+        return isinstance(self.state, Waiting | Granting | Held)
+
+    @property
+    def jobs_wait(self) -> bool:
+        """Whether its jobs wait with it for a vQPU."""
+        return isinstance(self.state, Waiting | Granting)
+
+    def touch(self) -> None:
+        """Note that it is used now."""
+        self.last_used = time.monotonic()
+
+    async def opened(self) -> None:
+        """Wait until it is on disk.
+
+        :raises sqlite3.Error: if it could not be written
+        """
+        while isinstance(self.state, Registering | Opening):
+            await self.moved.wait()
+        if isinstance(self.state, Failed):
+            raise self.state.error

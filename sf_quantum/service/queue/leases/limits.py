@@ -1,0 +1,61 @@
+"""When a lease ends by itself: it is idle, expired, or has spent its QPU seconds."""
+
+from __future__ import annotations
+
+import logging
+import math
+import sqlite3
+import time
+
+from sf_quantum.service.domain.jobs import Lease
+from sf_quantum.service.domain.reasons import LeaseEnd, LeaseEndCause
+from sf_quantum.service.domain.settings import ServiceSettings
+from sf_quantum.service.queue.jobs.live_jobs import LiveJobs
+from sf_quantum.service.queue.leases.lease_states import LiveLease
+from sf_quantum.service.store.accounting import lease_seconds
+
+logger = logging.getLogger(__name__)
+
+
+class LeaseLimits:
+    """The limits of leases, by the settings and by what their jobs have used."""
+
+    def __init__(self, settings: ServiceSettings, jobs: LiveJobs) -> None:
+        self.settings = settings
+        self._jobs = jobs
+
+    def idle_seconds(self, live: LiveLease) -> float:
+        """Return for how long no request and no job has used a lease."""
+        if self._jobs.busy(live.lease.id):
+            live.touch()
+        return time.monotonic() - live.last_used
+
+    def left(self, live: LiveLease) -> tuple[float, LeaseEndCause]:
+        """Return for how long a lease may be held without further use, and why."""
+        if self._is_spent(live.lease):
+            return 0.0, LeaseEndCause.SPENT
+        seconds, cause = math.inf, LeaseEndCause.EXPIRED
+        if (hold := live.hold) is not None and hold.expires is not None:
+            seconds = hold.expires - time.monotonic()
+        if (idle := self.settings.leases.idle_seconds) is not None:
+            left = idle - self.idle_seconds(live)
+            if left < seconds:
+                return left, LeaseEndCause.IDLE
+        return seconds, cause
+
+    def lease_end(self, lease: Lease, cause: LeaseEndCause) -> LeaseEnd:
+        """Return why a lease ends, with the figures of the reason."""
+        idle, job = self.settings.leases.idle_seconds, lease.slurm_job_id
+        return LeaseEnd(cause, idle or 0.0, job or "", lease.max_qpu_seconds or 0.0)
+
+    def _is_spent(self, lease: Lease) -> bool:
+        """Whether the jobs of a lease have used more QPU seconds than were expected."""
+        if (most := lease.max_qpu_seconds) is None:
+            return False
+        try:
+            spent, _ = lease_seconds(self._jobs.store, lease.id)
+        except sqlite3.Error as error:  # the end of its next job is another occasion
+            text = "lease %.8s: its QPU seconds could not be read: %s"
+            logger.error(text, lease.id, error)
+            return False
+        return spent > most * (1 + 1e-9)  # sums are not exact

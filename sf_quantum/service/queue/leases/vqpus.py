@@ -1,0 +1,303 @@
+"""The vQPUs: which leases occupy them, and when a lease begins and ends.
+
+Requests wait in :class:`~.waiting_requests.WaitingRequests`; each lease is a machine with
+the states of :mod:`.lease_states`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import sqlite3
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import replace
+from typing import TypeVar
+
+from sf_quantum import backoff
+from sf_quantum.service.domain.errors import Refused
+from sf_quantum.service.domain.jobs import JobClass, Lease, LeaseRequest
+from sf_quantum.service.domain.reasons import LeaseEnd, LeaseEndCause
+from sf_quantum.service.domain.settings import ServiceSettings
+from sf_quantum.service.queue.events import log_lease, log_lease_end
+from sf_quantum.service.queue.jobs.live_jobs import LiveJob, LiveJobs
+from sf_quantum.service.queue.leases.lease_states import (
+    Ended,
+    Ending,
+    Granting,
+    Held,
+    Hold,
+    LiveLease,
+    Opening,
+    Position,
+    Registering,
+    Waiting,
+)
+from sf_quantum.service.queue.leases.lease_table import LeaseTable
+from sf_quantum.service.queue.leases.limits import LeaseLimits
+from sf_quantum.service.queue.leases.waiting_requests import (
+    ClientRequest,
+    StoredRequest,
+    WaitingRequest,
+    WaitingRequests,
+)
+
+STOPPING = "the service is being stopped"
+_T = TypeVar("_T")
+logger = logging.getLogger(__name__)
+
+
+class VQpus:
+    """Assigns vQPUs to waiting requests, and moves the leases from state to state.
+
+    Belongs to the event loop's thread.
+
+    :ivar number: how many leases may occupy a vQPU at once
+    :ivar limits: tells when a lease ends by itself
+    """
+
+    def __init__(
+        self, settings: ServiceSettings, table: LeaseTable, jobs: LiveJobs
+    ) -> None:
+        self.number = settings.vqpus
+        self.table = table
+        self.limits = LeaseLimits(settings, jobs)
+        self.requests = WaitingRequests()
+        self.stopped = False
+        self.availability = jobs.availability
+        self._jobs = jobs
+        self._store = jobs.store
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def start(self) -> None:
+        """Resume the leases of the previous service, held and waiting."""
+        ages = self._store.lease_ages()
+        for lease in self._store.held():
+            if lease.waiting:
+                live = LiveLease(lease, Waiting())
+                self.requests.of_lease(live)
+            else:
+                live = LiveLease(lease, Opening(self._occupy(lease, ages[lease.id])))
+                self._hold(live, live.expect(Opening))
+            self.table.add(live)
+
+    def reconfigure(self, settings: ServiceSettings) -> None:
+        """Take other settings; another idle limit applies to held leases also."""
+        self.limits.settings = settings
+        for live in self.table:
+            live.activity.set()
+
+    def stop(self) -> None:
+        """Refuse the waiting requests; leases stay held, on disk."""
+        self.stopped = True
+        self.requests.refuse(STOPPING)
+        for live in self.table:
+            if isinstance(live.state, Held):
+                live.state.watch.cancel()
+
+    def resize(self, number: int) -> None:
+        """Change the number of vQPUs, which ends no lease."""
+        self.number = number
+        self._assign()
+
+    def availability_changed(self) -> None:
+        """Grant leases if the QPU takes work, else refuse the waiting requests."""
+        self._assign()
+        if not self.availability.works:
+            self.requests.refuse(self.availability.reason)
+
+    def request(
+        self, user: str, job_class: JobClass, request: LeaseRequest
+    ) -> ClientRequest:
+        """Add a request, which is granted immediately if a vQPU is free."""
+        waiting = self.requests.of_client(user, job_class, request)
+        self._assign()
+        return waiting
+
+    def register(self, waiting: ClientRequest) -> LiveLease:
+        """Write a lease that waits for a vQPU, instead of its client."""
+        self.requests.withdraw(waiting)
+        live = LiveLease(replace(self._new_lease(waiting), waiting=True), Registering())
+        self.table.add(live)
+        self.spawn(self._register(live))
+        return live
+
+    async def client_gone(self, live: LiveLease) -> None:
+        """End a lease, unless another request with its key was granted it also."""
+        live.clients -= 1
+        if not live.clients:
+            await self.end_logged(live, LeaseEndCause.CLIENT_GONE)
+
+    async def end(
+        self,
+        lease_id: str,
+        end: LeaseEnd,
+        record: Callable[[sqlite3.Connection], None] | None = None,
+    ) -> Lease:
+        """End a lease, unless it is ending; ``record`` is part of the same transaction."""
+        live = self.table.get(lease_id)
+        if live is None:  # its end was recorded before
+            closed = self._store.close_lease(lease_id, end.reason, end.note)
+            return await asyncio.wrap_future(closed)
+        while isinstance(live.state, Registering | Opening | Granting):
+            await live.moved.wait()
+        if isinstance(live.state, Waiting | Held):
+            self.requests.lease_ended(live)
+            jobs = self._jobs.interrupt_lease(lease_id, end)
+            closing = asyncio.create_task(self._close(live, jobs, record))
+            live.move(live.state.ended(end, closing))
+        if not isinstance(live.state, Ending | Ended):
+            raise Refused(404, "no such lease")
+        # the lease ends even if the caller is cancelled
+        return await asyncio.shield(live.state.closing)
+
+    # a lease begins
+
+    def _assign(self) -> None:
+        while (
+            self.requests
+            and not self.stopped
+            and self.availability.works
+            and len(held := self.table.held) < self.number
+        ):
+            waiting = self.requests.take(self._jobs.policy, held)
+            if isinstance(waiting, StoredRequest):
+                self._grant(waiting)
+            elif isinstance(waiting, ClientRequest):
+                self._open(waiting)
+
+    def _grant(self, stored: StoredRequest) -> None:
+        live = stored.live
+        live.lease = replace(self._new_lease(stored), id=live.lease.id)
+        hold = self._occupy(live.lease, position=stored.position)
+        live.move(live.expect(Waiting).granted(hold))
+        self.spawn(self._write_grant(live))
+
+    def _open(self, waiting: ClientRequest) -> None:
+        lease = self._new_lease(waiting)
+        hold = self._occupy(lease, position=waiting.position)
+        live = LiveLease(lease, Opening(hold))
+        self.table.add(live)
+        waiting.granted.set_result(live)
+        for same in self.requests.take_same(waiting):
+            same.granted.set_result(live)
+            live.clients += 1
+        self.spawn(self._write_new(live))
+
+    def _new_lease(self, waiting: WaitingRequest) -> Lease:
+        return waiting.new_lease(self.limits.settings.leases.total_seconds)
+
+    def _occupy(
+        self, lease: Lease, age: float = 0.0, position: Position | None = None
+    ) -> Hold:
+        """Let a lease occupy a vQPU, since some seconds ago."""
+        since, expires = time.monotonic() - age, None
+        if lease.expires is not None:
+            seconds = lease.expires - lease.opened
+            expires = since + seconds
+            # by the policy's clock
+            lease = replace(lease, expires=self._store.clock() - age + seconds)
+        self._jobs.policy.leased(lease)
+        self._jobs.estimator.held.add(lease)
+        return Hold(since, expires, position)
+
+    def _vacate(self, lease: Lease) -> None:
+        self._jobs.policy.released(lease)
+        self._jobs.estimator.held.remove(lease.id)
+
+    async def _register(self, live: LiveLease) -> None:
+        try:
+            await asyncio.wrap_future(self._store.add_lease(live.lease))
+        except sqlite3.Error as error:
+            self.table.remove(live)
+            live.move(live.expect(Registering).failed(error))
+        else:
+            self.requests.of_lease(live)
+            live.move(live.expect(Registering).written())
+        self._assign()
+
+    async def _write_new(self, live: LiveLease) -> None:
+        try:
+            await asyncio.wrap_future(self._store.add_lease(live.lease))
+        except sqlite3.Error as error:
+            self._vacate(live.lease)
+            self.table.remove(live)
+            live.move(live.expect(Opening).failed(error))
+            self._assign()
+        else:
+            log_lease("granted", live.lease)
+            self._hold(live, live.expect(Opening))
+
+    async def _write_grant(self, live: LiveLease) -> None:
+        with suppress(sqlite3.Error):  # the service stops
+            await self._repeated(lambda: self._store.grant_lease(live.lease))
+            log_lease("granted", live.lease)
+            self._hold(live, live.expect(Granting))
+            await self._jobs.lease_granted(live.lease.id)
+
+    def _hold(self, live: LiveLease, state: Opening | Granting) -> None:
+        live.touch()
+        watch = asyncio.create_task(self._watch(live))
+        live.move(state.written(watch))
+
+    # a lease ends
+
+    async def _watch(self, live: LiveLease) -> None:
+        """End a held lease when it is idle, expired or spent."""
+        while True:
+            live.activity.clear()
+            seconds, cause = self.limits.left(live)
+            if seconds <= 0:
+                break
+            with suppress(TimeoutError):
+                async with asyncio.timeout(None if seconds == math.inf else seconds):
+                    await live.activity.wait()
+        self.spawn(self.end_logged(live, cause))
+
+    async def end_logged(self, live: LiveLease, cause: LeaseEndCause) -> None:
+        """End a lease for which no client waits."""
+        try:
+            await self.end(live.lease.id, self.limits.lease_end(live.lease, cause))
+        except (Refused, sqlite3.Error) as error:
+            logger.error("lease %.8s could not be ended: %s", live.lease.id, error)
+
+    async def _close(
+        self,
+        live: LiveLease,
+        jobs: Sequence[LiveJob],
+        record: Callable[[sqlite3.Connection], None] | None,
+    ) -> Lease:
+        lease, state = live.lease, live.expect(Ending)
+        end, hold = state.end, state.hold
+        closed = await self._repeated(
+            lambda: self._store.close_lease(lease.id, end.reason, end.note, record)
+        )
+        live.move(state.written())
+        held_seconds = 0.0 if hold is None else time.monotonic() - hold.since
+        log_lease_end(closed, end.cause, held_seconds)
+        if hold is not None:
+            self._vacate(lease)
+        self._assign()
+        await self._jobs.end_lease(lease.id, jobs)
+        self.table.remove(live)
+        return closed
+
+    async def _repeated(self, write: Callable[[], Future[_T]]) -> _T:
+        """Write to disk until it succeeds, or the service stops."""
+        pauses = backoff.DATABASE.pauses()
+        while True:
+            try:
+                return await asyncio.wrap_future(write())
+            except sqlite3.Error as error:
+                if self.stopped:  # the next service finds the lease unchanged
+                    raise
+                logger.error("a lease could not be written, trying again: %s", error)
+            await asyncio.sleep(next(pauses))
+
+    def spawn(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

@@ -1,0 +1,198 @@
+"""Requests that wait for a vQPU: of clients, and of leases that are on disk already."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from bisect import insort
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from sf_quantum.service.domain.errors import Refused
+from sf_quantum.service.domain.jobs import RANKS, JobClass, Lease, LeaseRequest
+from sf_quantum.service.queue.leases.lease_states import LiveLease, Position
+from sf_quantum.service.scheduling.policies.base import Policy
+
+# A refused request keeps its position this long, for its retry.
+POSITION_SECONDS = 60.0
+
+
+@dataclass(eq=False)
+class WaitingRequest:
+    """A request that waits for a vQPU.
+
+    :param request: the request with its project
+    :param number: its position; lower is earlier
+    :param passed: how many later requests of the class were granted before it
+    """
+
+    user: str
+    job_class: JobClass
+    request: LeaseRequest
+    number: int
+    passed: int
+
+    @property
+    def position(self) -> Position:
+        return Position(self.number, self.passed)
+
+    @property
+    def order(self) -> tuple[int, int]:
+        return RANKS[self.job_class], self.number
+
+    def new_lease(self, total_seconds: float | None) -> Lease:
+        """Make a lease, which ends after some seconds at the latest."""
+        request, opened = self.request, time.time()
+        return Lease(
+            id=secrets.token_urlsafe(24),
+            user=self.user,
+            job_class=self.job_class,
+            job=request.job,
+            slurm_job_id=request.slurm_job_id,
+            partition=request.partition,
+            expected_seconds=request.expected_seconds,
+            pattern=request.pattern,
+            key=request.key,
+            opened=opened,
+            expires=None if total_seconds is None else opened + total_seconds,
+            project=request.project,
+            tenths=request.tenths,
+            slurm_cluster=request.slurm_cluster,
+            slurm_account=request.account if request.slurm_job_id else None,
+            max_qpu_seconds=request.max_qpu_seconds,
+            max_shots=request.max_shots,
+            max_qubits=request.max_qubits,
+        )
+
+
+@dataclass(eq=False)
+class ClientRequest(WaitingRequest):
+    """A request whose client waits.
+
+    :param granted: the lease, or the refusal
+    """
+
+    granted: asyncio.Future[LiveLease] = field(default_factory=asyncio.Future)
+
+    async def wait(self, gone: asyncio.Event | None, seconds: float) -> None:
+        """Wait for the grant, the client's disconnection or the end of the time."""
+        disconnected = asyncio.ensure_future((gone or asyncio.Event()).wait())
+        waits: set[asyncio.Future[LiveLease] | asyncio.Task[bool]]
+        waits = {self.granted, disconnected}
+        await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        disconnected.cancel()
+
+
+@dataclass(eq=False)
+class StoredRequest(WaitingRequest):
+    """The request of a lease that is on disk; no client waits."""
+
+    live: LiveLease
+
+
+class WaitingRequests:
+    """The requests that wait for a vQPU, by class and position."""
+
+    def __init__(self) -> None:
+        self._requests: list[WaitingRequest] = []
+        self._added = 0
+        # by user and key of requests that wait no longer: position and expiry
+        self._kept: dict[tuple[str, str | None], tuple[Position, float]] = {}
+
+    def __len__(self) -> int:
+        return len(self._requests)
+
+    def __iter__(self) -> Iterator[WaitingRequest]:
+        return iter(self._requests)
+
+    def of_client(
+        self, user: str, job_class: JobClass, request: LeaseRequest
+    ) -> ClientRequest:
+        """Add a request whose client waits."""
+        position = self._position(user, request.key)
+        waiting = ClientRequest(user, job_class, request, *position)
+        insort(self._requests, waiting, key=lambda one: one.order)
+        return waiting
+
+    def of_lease(self, live: LiveLease) -> None:
+        """Add the request of a lease that is on disk."""
+        lease = live.lease
+        position = self._position(lease.user, lease.key)
+        request = LeaseRequest(
+            job=lease.job,
+            partition=lease.partition,
+            expected_seconds=lease.expected_seconds,
+            pattern=lease.pattern,
+            key=lease.key,
+            project=lease.project,
+            tenths=lease.tenths,
+            max_qpu_seconds=lease.max_qpu_seconds,
+            max_shots=lease.max_shots,
+            max_qubits=lease.max_qubits,
+        )
+        stored = StoredRequest(lease.user, lease.job_class, request, *position, live)
+        insort(self._requests, stored, key=lambda one: one.order)
+
+    def _position(self, user: str, key: str | None) -> Position:
+        """Return the position of an earlier request with the key, or the last one."""
+        self._added += 1
+        now = time.monotonic()
+        self._kept = {k: v for k, v in self._kept.items() if v[1] > now}
+        return self._kept.pop((user, key), (Position(self._added, 0), now))[0]
+
+    def keep_position(self, user: str, key: str | None, position: Position) -> None:
+        """Keep a position for the next request of the user with the key."""
+        if key is not None:
+            self._kept[user, key] = position, time.monotonic() + POSITION_SECONDS
+
+    def withdraw(self, waiting: WaitingRequest) -> bool:
+        """Remove a request, keep its position, and return whether it was waiting."""
+        if waiting not in self._requests:
+            return False
+        self._requests.remove(waiting)
+        self.keep_position(waiting.user, waiting.request.key, waiting.position)
+        return True
+
+    def refuse(self, reason: str) -> None:
+        """Refuse the requests whose clients wait, with 503."""
+        for waiting in self._requests:
+            if isinstance(waiting, ClientRequest):
+                waiting.granted.set_exception(Refused(503, reason))
+        self._requests = [*self._stored]
+
+    def lease_ended(self, live: LiveLease) -> None:
+        """Remove the request of a lease, if it waits."""
+        self._requests = [
+            waiting
+            for waiting in self._requests
+            if not (isinstance(waiting, StoredRequest) and waiting.live is live)
+        ]
+
+    def take(self, policy: Policy, held: Sequence[Lease]) -> WaitingRequest:
+        """Remove the request that gets a vQPU: by class, then as the policy chooses."""
+        job_class = self._requests[0].job_class
+        first = [one for one in self._requests if one.job_class == job_class]
+        index = policy.choose(first, held)
+        for earlier in first[:index]:
+            earlier.passed += 1
+        self._requests.remove(first[index])
+        return first[index]
+
+    def take_same(self, granted: ClientRequest) -> Iterator[ClientRequest]:
+        """Remove the other requests of clients with the key of a granted request."""
+        key = granted.request.key
+        for other in [*self._requests] if key is not None else []:
+            same = (other.user, other.request.key) == (granted.user, key)
+            if same and isinstance(other, ClientRequest):
+                self._requests.remove(other)
+                yield other
+
+    @property
+    def leases(self) -> list[Lease]:
+        """The leases that wait on disk, in the order of their requests."""
+        return [stored.live.lease for stored in self._stored]
+
+    @property
+    def _stored(self) -> list[StoredRequest]:
+        return [one for one in self._requests if isinstance(one, StoredRequest)]

@@ -1,0 +1,48 @@
+"""State machines: a state is an object, and an event is a method that returns the next."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Generic, TypeVar
+
+S = TypeVar("S")
+T = TypeVar("T")
+
+
+class Machine(Generic[S]):
+    """Something with a state; belongs to the event loop's thread.
+
+    The class of a state has the data of that state, and a method for each event that may
+    happen in it. Type checking thus rejects an event that may not happen.
+    """
+
+    def __init__(self, state: S) -> None:
+        self.state = state
+        # made by the first waiter
+        self._moved: asyncio.Event | None = None
+
+    def expect(self, kind: type[T]) -> T:
+        """Return the state, which has to be of a class.
+
+        :raises RuntimeError: if it is of another class
+        """
+        if not isinstance(self.state, kind):
+            raise RuntimeError(f"it is {self.state!r}, expected {kind.__name__}")
+        return self.state
+
+    def move(self, state: S) -> None:
+        """Change the state to what an event has returned."""
+        self.state = state
+        self.wake()
+
+    def wake(self) -> None:
+        """Wake all who wait for the next move."""
+        if self._moved is not None:
+            self._moved.set()
+            self._moved = None
+
+    @property
+    def moved(self) -> asyncio.Event:
+        """The event that the next move, or :meth:`wake`, sets."""
+        self._moved = self._moved or asyncio.Event()
+        return self._moved

@@ -1,0 +1,38 @@
+"""Ends the leases whose Slurm jobs are gone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+
+from sf_quantum.service.domain.reasons import LeaseEndCause
+from sf_quantum.service.queue.leases import slurm_jobs
+from sf_quantum.service.queue.leases.vqpus import VQpus
+
+# Consecutive replies that a job is gone: Slurm may not list it between two of its states.
+CLEAR_ANSWERS = 2
+
+
+class SlurmWatch:
+    """Queries Slurm for the jobs of leases."""
+
+    def __init__(self, vqpus: VQpus, cluster: slurm_jobs.OwnCluster) -> None:
+        self._vqpus = vqpus
+        self._cluster = cluster
+
+    async def run(self) -> None:
+        """Follow the jobs of all leases, until cancelled."""
+        gone = defaultdict[str, int](int)
+        while True:
+            await asyncio.sleep(self._vqpus.limits.settings.slurm_poll_seconds)
+            leases = {live.lease.id: live for live in self._vqpus.table}
+            gone = defaultdict(int, {id_: gone[id_] for id_ in leases.keys() & gone})
+            for id_, live in leases.items():
+                job, cluster = live.lease.slurm_job_id, live.lease.slurm_cluster
+                own = self._vqpus.limits.settings.slurm_cluster
+                if job is None or not await self._cluster.has(job, cluster, own):
+                    continue
+                gone[id_] = gone[id_] + 1 if await slurm_jobs.is_gone(job) else 0
+                if gone[id_] >= CLEAR_ANSWERS:
+                    cause = LeaseEndCause.SLURM_JOB_GONE
+                    await self._vqpus.end_logged(live, cause)
