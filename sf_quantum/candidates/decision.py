@@ -154,6 +154,7 @@ class Obstacle(Enum):
     BUDGET_EXCEEDED = (
         "would exceed the {scope}'s budget: {value} of {limit} {unit} left"
     )
+    NO_BUDGET = "may not be used: the {scope}'s budget is 0 {unit}"
     USAGE_UNREADABLE = (
         "might exceed the {scope}'s budget: past usage cannot be read from the journal"
     )
@@ -183,6 +184,7 @@ _BRIEF = {
     Obstacle.ABOVE_MAX_VARIABLES: "more than maxVariables",
     Obstacle.BELOW_MIN_VARIABLES: "less than minVariables",
     Obstacle.BUDGET_EXCEEDED: "budget spent",
+    Obstacle.NO_BUDGET: "budget is 0",
     Obstacle.USAGE_UNREADABLE: "spending unknown",
     Obstacle.USAGE_UNMEASURED: "usage not measured yet",
     Obstacle.FAILED: "QPU failed",
@@ -231,6 +233,8 @@ class Exclusion:
         """The reason in a few words, the same for all jobs that it concerns."""
         if self.cause is Obstacle.OFFLINE and (state := _STATE.match(self.detail)):
             return f"QPU {state[1]}"
+        if self.cause is Obstacle.BUDGET_EXCEEDED and self.value == self.limit:
+            return "budget below a job's cost"
         return _BRIEF[self.cause]
 
 
@@ -515,6 +519,13 @@ def _permanent(
             yield Exclusion(Obstacle.ABOVE_MAX_VARIABLES, size, rules.max_variables)
         if rules.min_variables is not None and size < rules.min_variables:
             yield Exclusion(Obstacle.BELOW_MIN_VARIABLES, size, rules.min_variables)
+    yield from _beyond_budget(rules, job, target)
+
+
+def _beyond_budget(
+    rules: StepRules, job: CandidateJob, target: QuantumTarget
+) -> Iterator[Exclusion]:
+    """The exclusions by what is spent, and by a budget that allows nothing."""
     seconds = target.qpu_seconds or 0.0
     for scope, budget, spending in _budgets(rules, job):
         for unit, limit, spent, more in (
@@ -523,7 +534,9 @@ def _permanent(
         ):
             if limit is None or (unit == "cost" and target.cost == 0):
                 continue
-            if spent >= limit or spent + more > limit:
+            if limit == 0:
+                yield Exclusion(Obstacle.NO_BUDGET, budget=(scope, unit))
+            elif spent >= limit or spent + more > limit:
                 left = max(0.0, limit - spent)
                 yield Exclusion(Obstacle.BUDGET_EXCEEDED, left, limit, (scope, unit))
 

@@ -32,6 +32,13 @@ from sf_quantum.files import JSON, KeyPath, listing, mapping, socket_in
 
 # keys of StreamFlow's connectors and ours that name a file on the driver's host
 FILES = ("passwordFile", "sshKey", "sshKeyPassphraseFile", "tokenFile", "qrmiConfig")
+# keys of StreamFlow's connectors for queues and SSH that its schema does not bound
+LIMITS = {
+    "maxConcurrentJobs": "job start",
+    "maxConcurrentSessions": "command start",
+    "maxConnections": "command start",
+    "retries": "",
+}
 OURS = "sf_quantum."
 ADVICE = (
     "add failureManager: {type: default, config: {max_retries: 3}}"
@@ -93,6 +100,7 @@ class Deployments:
             missing = [*self._files(self.get(name).get("config"), below)]
             yield from missing
             yield from self._templates(name, below)
+            yield from self._limits(name, below)
             is_sound = not missing and where not in wrong
             if self.get(name).get("type") == REST and is_sound:
                 yield from self._qpu(name, below)
@@ -297,6 +305,15 @@ class Deployments:
                 yield from self._file(content.get("file"), (*below, "file"))
             else:
                 yield from self._file(content, below)
+
+    def _limits(self, name: str, where: KeyPath) -> Iterator[FileProblem]:
+        """Find limits of StreamFlow's connectors that let no job or connection through."""
+        for below, value in nested(self.config(name), where):
+            if below[-1] in LIMITS and type(value) is int and value < 1:
+                what = f"{value} lets no {LIMITS[str(below[-1])]}, so steps never end"
+                if below[-1] == "retries":
+                    what = f"{value} allows no attempt to connect"
+                yield self.document.problem(below, what, "write 1 or more")
 
     def _qpu(self, name: str, where: KeyPath) -> Iterator[FileProblem]:
         """Check the QPU of an ``sfq.rest``, whose client runs on this host."""

@@ -14,8 +14,10 @@ from sf_quantum.candidates.decision import (
     Exclusion,
     FilterRules,
     Obstacle,
+    StepRules,
     describe,
     is_below,
+    rounded,
 )
 from sf_quantum.candidates.targets import (
     StatusPoller,
@@ -77,9 +79,16 @@ def check_filters(document: Document) -> Iterator[FileProblem]:
 
 
 def check_bindings(
-    deployments: Deployments, bindings: list[Binding], process: Process
+    deployments: Deployments,
+    bindings: list[Binding],
+    process: Process,
+    size: Callable[[Binding], int],
 ) -> Iterator[FileProblem]:
-    """Check the bindings of a workflow that name an ``sfq.candidate``."""
+    """Check the bindings of a workflow that name an ``sfq.candidate``.
+
+    :param size: gives the number of variables of a step's problem that the rules of its
+        candidate name, or 0
+    """
     filters = mapping(deployments.document.content.get("bindingFilters"))
     for name, entry in filters.items():
         own = [b for b in bindings if name in listing(b.content.get("filters"))]
@@ -87,7 +96,8 @@ def check_bindings(
         sound = all(deployments.is_sound(binding) for binding in own)
         if mapping(entry).get("type") == TYPE and own and sound:
             config = mapping(mapping(entry).get("config"))
-            yield from _FilterCheck(deployments, name, config, own, process).check()
+            found = _FilterCheck(deployments, name, config, own, process, size)
+            yield from found.check()
 
 
 def quantum_targets(deployments: Deployments, binding: Binding) -> list[str]:
@@ -109,6 +119,7 @@ class _FilterCheck:
     config: dict[str, JSON]
     bindings: list[Binding]
     process: Process
+    size: Callable[[Binding], int]
 
     def check(self) -> Iterator[FileProblem]:
         yield from self._costs()
@@ -250,6 +261,8 @@ class _FilterCheck:
             where = ("failureManager", "config", "max_retries")
             what = f"{path} needs {needed} attempts to try all its targets"
             yield document.problem(where, what, f"write {needed} or more")
+        if quantum and len(quantum) < len(targets):
+            yield from self._nothing(binding, rules, quantum)
         # one of the names in costs may be meant for the target
         priced = rules.limits_cost and not self._strangers()
         for where, target in targets.items() if priced else ():
@@ -259,6 +272,57 @@ class _FilterCheck:
                 what = f"{name} is emulated and free, so budget.cost does not limit it"
                 right = f"set the cost of a QPU second: costs: {{{name}: ...}}"
                 yield document.problem(where, what, right)
+
+    def _nothing(
+        self, binding: Binding, rules: StepRules, quantum: list[str]
+    ) -> Iterator[FileProblem]:
+        """Remark on limits that keep every job of a step from its QPUs."""
+        path, costs = binding.path, mapping(self.config.get("costs"))
+        prices = [
+            price for q in quantum if isinstance(price := costs.get(q), int | float)
+        ]
+        price = min(prices) if len(prices) == len(quantum) else 0.0
+        seconds, document = rules.expected_seconds or 0.0, self.deployments.document
+        for scope, budget in (("run", rules.run), ("step", rules.step)):
+            for key, limit, job in (
+                ("qpuSeconds", budget.seconds, seconds),
+                ("cost", budget.cost, seconds * price),
+            ):
+                if limit is None or (limit >= job and (limit > 0 or key == "cost")):
+                    continue
+                where = (*self._level(path, "budget", own=scope == "step"), key)
+                what = f"no job of {path} goes to a QPU: the {scope}'s budget is 0"
+                right = "write a larger budget, or bind the step to classical targets"
+                if limit > 0:
+                    what = (
+                        f"no job of {path} goes to a QPU before a shorter one is known: "
+                        f"expectedSeconds says that it takes {rounded(job)}, and the "
+                        f"{scope}'s budget is {rounded(limit)}"
+                    )
+                    right = "write a larger budget, or the seconds that a job takes"
+                yield document.remark(where, what, right)
+        size = self.size(binding)
+        for key, limit, is_excluded in (
+            ("maxVariables", rules.max_variables, size > (rules.max_variables or size)),
+            ("minVariables", rules.min_variables, size < (rules.min_variables or 0)),
+        ):
+            if size and is_excluded:
+                what = f"no job of {path} goes to a QPU: {key} is {limit}, and its problem "
+                what += f"has {size} variables"
+                right = f"write another {key}, or bind the step to classical targets"
+                yield document.remark(self._level(path, key), what, right)
+
+    def _level(self, step: str, key: str, *, own: bool = True) -> KeyPath:
+        """The place of a key that applies to a step: the entry nearest to it, or the top.
+
+        :param own: whether the entries of steps count
+        """
+        entries = mapping(self.config.get("steps"))
+        names = [
+            n for n, e in entries.items() if is_below(step, n) and key in mapping(e)
+        ]
+        below = ("steps", max(names, key=len)) if own and names else ()
+        return ("bindingFilters", self.name, "config", *below, key)
 
 
 @dataclass
@@ -422,17 +486,13 @@ def _is_candidate(document: Document, binding: Binding) -> bool:
     return any(mapping(filters.get(name)).get("type") == TYPE for name in names)
 
 
-def problem_size(
+def named_size(
     deployments: Deployments,
     process: Process,
     settings: Document | None,
     binding: Binding,
 ) -> int:
-    """A lower bound of the number of variables of a step's problem.
-
-    The rules of a candidate may name the input that holds it. Otherwise the smallest problem
-    file among the workflow's inputs gives it, since any of them may be the step's.
-    """
+    """The number of variables in the input that a candidate's rules name for it, or 0."""
     given = settings.content if settings is not None else {}
     defaults = {n: mapping(e.body).get("default") for n, e in process.inputs.items()}
     filters = mapping(deployments.document.content.get("bindingFilters"))
@@ -444,6 +504,23 @@ def problem_size(
             size = (defaults | given).get(PurePosixPath(port).name)
             if rules.variables and isinstance(size, int):
                 return size
+    return 0
+
+
+def problem_size(
+    deployments: Deployments,
+    process: Process,
+    settings: Document | None,
+    binding: Binding,
+) -> int:
+    """A lower bound of the number of variables of a step's problem.
+
+    The rules of a candidate may name the input that holds it. Otherwise the smallest problem
+    file among the workflow's inputs gives it, since any of them may be the step's.
+    """
+    if size := named_size(deployments, process, settings, binding):
+        return size
+    given = settings.content if settings is not None else {}
     folder = settings.folder if settings is not None else Path()
     sizes = [_variables(value, folder) for value in given.values()]
     return min((size for size in sizes if size), default=0)

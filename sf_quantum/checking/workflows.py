@@ -26,6 +26,7 @@ from sf_quantum.checking.document import (
 from sf_quantum.checking.targets import (
     Qpus,
     check_bindings,
+    named_size,
     problem_size,
     quantum_targets,
 )
@@ -71,9 +72,10 @@ class Workflow:
             where = (*binding.where, binding.kind)
             yield from self._path(where, binding.kind, binding.path)
         yield from self._releases()
-        yield from check_bindings(self.deployments, self.bindings, self.process)
         settings = self.read_settings()
         given = settings if isinstance(settings, Document) else None
+        size = partial(named_size, self.deployments, self.process, given)
+        yield from check_bindings(self.deployments, self.bindings, self.process, size)
         sizes = partial(problem_size, self.deployments, self.process, given)
         yield from self.qpus.check(self.bindings, sizes)
         yield from self._settings(settings)

@@ -552,6 +552,26 @@ def test_a_budget_takes_as_many_jobs_as_fit(
     assert "2 on cpu (budget spent)" in line
 
 
+def test_a_budget_of_nothing_is_named_and_spends_nothing(
+    project: Project, serve: Serve
+) -> None:
+    _rest(project, serve(*FAST))
+    scatter(project, 2, SOLVE, budget={"qpuSeconds": 0})
+    assert project.run() == 0, project.log
+    assert summaries(project) == ["solve: 2 on cpu (budget is 0)"]
+    (reason,) = {*reasons(project)}
+    assert reason == "qpu may not be used: the run's budget is 0 QPU seconds"
+
+
+def test_a_free_qpu_runs_a_job_that_does_not_wait(
+    project: Project, serve: Serve
+) -> None:
+    _rest(project, serve(*FAST))
+    scatter(project, 1, SOLVE, maxWait=0)
+    assert project.run() == 0, project.log
+    assert summaries(project) == ["solve: 1 on qpu"]
+
+
 def test_a_hint_of_another_time_scale_sends_no_job_away(
     project: Project, serve: Serve
 ) -> None:

@@ -207,6 +207,20 @@ CASES: list[tuple[QuantumTarget, StepRules, CandidateJob, Obstacle, str]] = [
     ),
     (
         QuantumTarget("q"),
+        StepRules(run=Budget(0)),
+        ANY,
+        Obstacle.NO_BUDGET,
+        "q may not be used: the run's budget is 0 QPU seconds",
+    ),
+    (
+        QuantumTarget("q", cost=2),
+        StepRules(step=Budget(cost=0)),
+        ANY,
+        Obstacle.NO_BUDGET,
+        "q may not be used: the step's budget is 0 cost",
+    ),
+    (
+        QuantumTarget("q"),
         StepRules(run=Budget(10)),
         CandidateJob(run=Spending(0, 0, unmeasured=True)),
         Obstacle.USAGE_UNMEASURED,
@@ -908,6 +922,27 @@ def test_only_a_permanent_obstacle_makes_a_job_impossible(
             Obstacle.ABOVE_MAX_VARIABLES,
             Obstacle.BELOW_MIN_VARIABLES,
             Obstacle.BUDGET_EXCEEDED,
+            Obstacle.NO_BUDGET,
         )
     else:
         assert decision.targets == ("q",)
+
+
+@given(
+    limit=st.integers(0, 9),
+    spent=st.integers(0, 9),
+    job=st.integers(0, 9),
+    is_cost=st.booleans(),
+)
+def test_a_budget_is_called_spent_iff_some_of_it_is(
+    limit: int, spent: int, job: int, is_cost: bool
+) -> None:
+    budget = Budget(cost=limit) if is_cost else Budget(seconds=limit)
+    spending = Spending(cost=spent) if is_cost else Spending(seconds=spent)
+    rules, qpu = StepRules(run=budget), QuantumTarget("q", qpu_seconds=job, cost=1)
+    decision = ask(qpu, CPU, rules=rules, job=CandidateJob(run=spending))
+    if decision.quantum:
+        assert spent + job <= limit
+        return
+    expected = "budget spent" if spent else "budget below a job's cost"
+    assert brief(rules, decision) == ("budget is 0" if limit == 0 else expected)

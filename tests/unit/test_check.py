@@ -905,3 +905,64 @@ def test_kinds_of_qpu(kind: str, line: str, monkeypatch: pytest.MonkeyPatch) -> 
         f"sfq.rest, config: {{url: 'https://q', type: {kind}}}",
     )
     assert found() == [f"sf.yml:33: deployments.q.config.type: {line}"]
+
+
+def limited(config: str) -> list[str]:
+    """The remarks on a candidate's limits, for a problem of nine variables."""
+    candidate = f"type: sfq.candidate, config: {config}"
+    edited(FILE, "type: shuffle, config: {}", candidate)
+    edited(FILE, "{deployment: cluster, service: quantum}", "{deployment: q}")
+    edited(FILE, "  front:\n", "  q: {type: sfq.emulator, config: {}}\n  front:\n")
+    edited(FILE, "type: default, config: {retry_delay: 1}", JOURNAL)
+    edited("cwl/main.cwl", "inputs: {table: File}", "inputs: {table: File, n: int?}")
+    edited("cwl/main.cwl", "source: table}]", "source: table}, {id: n, source: n}]")
+    edited("cwl/main.cwl", "in: {table: prepare/table}", IN)
+    edited("cwl/tool.cwl", "inputs: {points: File}", "inputs: {points: File, n: int?}")
+    edited("job.yml", "archive:", "limit: 9\narchive:")
+    text = "no job of /loop/solve goes to a QPU"
+    return [str(one) for one in check_file(FILE).remarks if text in one.what]
+
+
+JOURNAL = "type: sfq.journal, config: {}"
+IN = "in: {table: prepare/table, n: limit}"
+NOTHING: dict[str, tuple[str, bool]] = {
+    "no seconds": ("{budget: {qpuSeconds: 0}}", True),
+    "no seconds of the step": (
+        "{budget: {qpuSeconds: 9}, steps: {/loop: {budget: {qpuSeconds: 0}}}}",
+        True,
+    ),
+    "less than a job": ("{budget: {qpuSeconds: 9}, expectedSeconds: 10}", True),
+    "a job": ("{budget: {qpuSeconds: 10}, expectedSeconds: 10}", False),
+    "less than a job costs": (
+        "{budget: {cost: 9}, costs: {q: 2}, expectedSeconds: 5}",
+        True,
+    ),
+    "what a job costs": (
+        "{budget: {cost: 10}, costs: {q: 2}, expectedSeconds: 5}",
+        False,
+    ),
+    "free QPUs alone": ("{budget: {cost: 0}, costs: {q: 0}}", False),
+    "below the size": ("{variables: n, maxVariables: 8}", True),
+    "the size": ("{variables: n, maxVariables: 9, minVariables: 9}", False),
+    "above the size": ("{variables: n, minVariables: 10}", True),
+    # a QPU that is free starts the job at once
+    "no wait": ("{maxWait: 0}", False),
+}
+
+
+@pytest.mark.parametrize(("config", "remarked"), NOTHING.values(), ids=NOTHING)
+def test_limits_that_allow_no_qpu_are_remarks(config: str, remarked: bool) -> None:
+    lines = limited(config)
+    assert found() == []
+    assert len(lines) == remarked
+
+
+@pytest.mark.parametrize("key", ["maxConcurrentJobs", "maxConnections", "retries"])
+def test_limits_that_let_nothing_through_are_problems(key: str) -> None:
+    if key == "maxConcurrentJobs":
+        edited(FILE, "maxConcurrentJobs: 4", "maxConcurrentJobs: 0")
+    else:
+        edited(FILE, "username: me", f"username: me, {key}: 0")
+    (line,) = found()
+    assert f".{key}: 0 " in line
+    assert line.endswith("; write 1 or more")
