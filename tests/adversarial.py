@@ -356,6 +356,9 @@ SAPI: Mapping[str, Family] = {
 }
 DEFLATED: Mapping[str, Family] = {
     "deflated blanks": lambda n: zlib.compress(b" " * (n * 500)),
+    "deflated text": lambda n: zlib.compress(b'"%b"' % (b"x" * (n * 500))),
+    "deflated escapes": lambda n: zlib.compress(b'"%b"' % (b"\\u00e9" * (n * 80))),
+    "deflated digits": lambda n: zlib.compress(b"0." + b"7" * (n * 500)),
     "deflated lists": lambda n: zlib.compress(b"[" + b"[]," * (n * 100) + b"[]]"),
 }
 LEASES: Mapping[str, Family] = {

@@ -34,6 +34,7 @@ from sf_quantum.errors import InputError
 from sf_quantum.service.device.emulator.device import EmulatedDevice
 from sf_quantum.service.dialects.large_bodies import PROCESS_BYTES
 from sf_quantum.service.http import auth
+from sf_quantum.service.http.limits import Limits
 from tests import dialects
 from tests.adversarial import ROUTES, TOKENS, Family, Route
 from tests.service import RunningService, running_service
@@ -53,6 +54,8 @@ SLOW_SECONDS = {
     "photonic": 45.0,
 }
 MEMORY_BYTES, MEMORY_PER_BYTE = 100e6, 120.0
+# Of a compressed body, per byte of the largest one after decompression.
+CPU_PER_HELD_BYTE, MEMORY_PER_HELD_BYTE = 20e-9, 2.0
 # Of the event loop, for any body: others wait as long.
 LOOP_SECONDS = 0.25
 KEY = b'"idempotency_key": "%b"'
@@ -75,10 +78,11 @@ class Cost:
         """The largest of its figures, relative to its bound."""
         cpu = CPU_SECONDS + CPU_PER_BYTE * self.bytes
         cpu += PROCESS_SECONDS * (self.bytes > PROCESS_BYTES)
+        memory = MEMORY_BYTES + MEMORY_PER_BYTE * self.bytes
         # a compressed body is charged for what it holds, up to the limit of any body
         if self.route == "deflated":
-            cpu += CPU_PER_BYTE * SIZES[-1]
-        memory = MEMORY_BYTES + MEMORY_PER_BYTE * self.bytes
+            cpu += CPU_PER_HELD_BYTE * Limits().body_bytes
+            memory += MEMORY_PER_HELD_BYTE * Limits().body_bytes
         return max(
             self.cpu_seconds / max(cpu, SLOW_SECONDS.get(self.route, 0.0)),
             self.loop_seconds / LOOP_SECONDS,

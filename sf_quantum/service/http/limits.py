@@ -340,7 +340,7 @@ async def check_connected(request: Request) -> None:
         raise asyncio.CancelledError(CANCEL)
 
 
-def check_text(body: bytes) -> None:
+def check_text(body: bytes | bytearray) -> None:
     """Refuse text that Python's json can parse but nothing else can encode.
 
     It accepts UTF-16, and half of a surrogate pair, escaped or not. SQLite, a log or an

@@ -316,12 +316,12 @@ def _decoded(body: bytes, encoding: str, most: int) -> JSON:
         if values > VALUES:
             raise Refused(413, f"the body has more than {VALUES} values")
         whole += part
-    text = bytes(whole)
-    check_text(text)
+    check_text(whole)
     try:
-        content: JSON = json.loads(text.decode())
-    except (ValueError, RecursionError) as error:
-        raise Refused(400, "the body is not JSON") from error
+        content: JSON = json.loads(whole)
+    except (ValueError, RecursionError):
+        # The error would keep the text for as long as it is handled.
+        raise Refused(400, "the body is not JSON") from None
     return content
 
 
