@@ -14,6 +14,7 @@ from streamflow.deployment.connector.ssh import SSHConnector
 from streamflow.deployment.wrapper import ConnectorWrapper
 
 from sf_quantum import qpu
+from sf_quantum.checking import site_file
 from sf_quantum.checking.clusters import Cluster
 from sf_quantum.checking.document import (
     Document,
@@ -108,6 +109,9 @@ class Deployments:
                 yield from self._emulated(name, below)
         for cluster in self.clusters():
             yield from cluster.check()
+        files = [self.config(name).get("qrmiConfig") for name in self.sections]
+        for file in dict.fromkeys(one for one in files if isinstance(one, str)):
+            yield from site_file.check(self.document.folder / Path(file).expanduser())
 
     def clusters(self) -> Iterator[Cluster]:
         """The deployments of type ``sfq.slurm``."""

@@ -124,6 +124,9 @@ class Qpu(ABC):
     #: whether :meth:`from_config` reads a site's file (``qrmiConfig``); for other kinds, the
     #: ``environment`` of an entry there is merged into the configuration
     reads_qrmi_config: ClassVar[bool] = False
+    #: the keys that this kind reads in the ``environment`` of an entry; empty if only its
+    #: vendor's client knows them
+    variables: ClassVar[tuple[str, ...]] = ()
     #: further keys of a deployment's configuration that name files, so that paths may be
     #: relative to the StreamFlow file
     files: ClassVar[tuple[str, ...]] = ()

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from pathlib import Path
 
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON, read_json, socket_in
 from sf_quantum.qpu import check_name
 from sf_quantum.samplers import unknown
+
+# the similarity of a misspelt key, 0 to 1
+_NEAR = 0.8
 
 
 @dataclass(frozen=True)
@@ -19,11 +23,27 @@ class Resource:
 
     :param environment: the variables of its client, without the name's prefix; left out of
         the ``repr``, since they may be credentials
+    :param where: its place, such as ``qrmi_config.json: resources[0]``
     """
 
     name: str
     type: str
     environment: dict[str, str] = field(repr=False)
+    where: str = ""
+
+    def missing(self, variable: str) -> InputError:
+        """The error for a variable that is not in the file, with what is in its place."""
+        meant = near(variable, self.environment)
+        found = f"{meant!r} is there instead" if meant else "add it"
+        return InputError(f"{self.where}.environment.{variable}: missing; {found}")
+
+
+def near(key: str, others: Iterable[str]) -> str | None:
+    """The key that is this one misspelt, or with the prefix it has in the environment."""
+    names = {other.lower(): other for other in others if other != key}
+    prefixed = [name for name in names if name.endswith(f"_{key.lower()}")]
+    close = get_close_matches(key.lower(), names, 1, _NEAR)
+    return next((names[name] for name in (*prefixed, *close)), None)
 
 
 def names(path: str) -> list[str]:
@@ -52,7 +72,7 @@ def read(path: str, name: str, type_: str | None = None) -> Resource:
     if token := environment.get("SFQ_TOKEN_FILE"):
         token = str(folder.absolute() / Path(token).expanduser())
         environment["SFQ_TOKEN_FILE"] = token
-    found = Resource(name, _text(entry, "type", where), environment)
+    found = Resource(name, _text(entry, "type", where), environment, where)
     if type_ not in (None, found.type):
         message = f"resource {name!r} is of type {found.type!r}, not {type_!r}"
         raise InputError(f"{path}: {message}")
@@ -70,7 +90,10 @@ def unprefixed(name: str, environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _entries(path: str) -> dict[str, tuple[str, dict[str, JSON]]]:
-    entries = read_json(path, "QRMI configuration").get("resources")
+    content = read_json(path, "QRMI configuration")
+    entries = content.get("resources")
+    if entries is None and (meant := near("resources", content)):
+        raise InputError(f"{path}: resources: missing; {meant!r} is there instead")
     if not isinstance(entries, list):
         raise InputError(f"{path}: resources: expected a list")
     known = {}
@@ -84,6 +107,8 @@ def _entries(path: str) -> dict[str, tuple[str, dict[str, JSON]]]:
 
 def _text(entry: dict[str, JSON], key: str, where: str) -> str:
     value = entry.get(key)
+    if key not in entry and (meant := near(key, entry)):
+        raise InputError(f"{where}.{key}: missing; {meant!r} is there instead")
     if not isinstance(value, str) or not value:
         raise InputError(f"{where}.{key}: expected text")
     return value
@@ -91,6 +116,8 @@ def _text(entry: dict[str, JSON], key: str, where: str) -> str:
 
 def _environment(entry: dict[str, JSON], where: str) -> dict[str, str]:
     values = entry.get("environment", {})
+    if "environment" not in entry and (meant := near("environment", entry)):
+        raise InputError(f"{where}.environment: missing; {meant!r} is there instead")
     if not isinstance(values, dict):
         raise InputError(f"{where}.environment: expected an object")
     environment = {}

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from sf_quantum import qpu
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
 from sf_quantum.qpu import RESOURCES, Qpu, listed, qrmi_config, types_by_name
+from sf_quantum.qpu.qrmi_config import Resource
 
 SFQ = "sfq"
 DEFAULT_NAME = "qpu"
@@ -65,14 +67,15 @@ class QpuSelection:
             entry = qrmi_config.read(self.qrmi_config, name)
             if entry.type != SFQ:
                 return client(entry.type, name, {"qrmiConfig": self.qrmi_config})
-            variables = entry.environment
-        else:
-            type_ = types_by_name(environment).get(name, SFQ)
-            if type_ != SFQ:
-                raise InputError(
-                    f"QPU {name}: the type {type_} is described by a site's file (--qrmi-config)"
-                )
-            variables = qrmi_config.unprefixed(name, environment)
+            config = _config(_complete(entry))
+            with _told_of(entry):
+                return self._make(name, config)
+        type_ = types_by_name(environment).get(name, SFQ)
+        if type_ != SFQ:
+            raise InputError(
+                f"QPU {name}: the type {type_} is described by a site's file (--qrmi-config)"
+            )
+        variables = qrmi_config.unprefixed(name, environment)
         if not variables.get("SFQ_URL"):
             raise InputError(
                 f"QPU {name}: {name}_SFQ_URL is not set; name the file that describes "
@@ -96,12 +99,38 @@ def client(type_: str, name: str, config: Mapping[str, JSON]) -> Qpu:
     if kind.reads_qrmi_config or not isinstance(path, str):
         return kind.from_config(name, config)
     entry = qrmi_config.read(path, str(config.get("resource", name)), type_)
-    site = _config(entry.environment) if type_ == SFQ else {**entry.environment}
     own = {k: v for k, v in config.items() if k not in ("qrmiConfig", "resource")}
-    try:
+    if type_ == SFQ:
+        site = _config(entry.environment if "url" in own else _complete(entry))
+    else:
+        site = {**entry.environment}
+    with _told_of(entry):
         return kind.from_config(name, {**site, **own})
+
+
+def _complete(entry: Resource) -> Mapping[str, str]:
+    """The variables of an entry for our own kind.
+
+    :raises InputError: if it has no URL
+    """
+    if not entry.environment.get("SFQ_URL"):
+        raise entry.missing("SFQ_URL")
+    return entry.environment
+
+
+@contextmanager
+def _told_of(entry: Resource) -> Iterator[None]:
+    """Name the file, and the variable there, in errors about a client's configuration."""
+    try:
+        yield
     except InputError as error:
-        raise InputError(f"{path}: {entry.name}: {error}") from error
+        text, where = str(error), entry.where
+        for variable, key in _VARIABLES.items():
+            value = entry.environment.get(variable)
+            if value and text.startswith((f"{key}: ", f"{value}: ")):
+                where = f"{where}.environment.{variable}"
+                text = text.removeprefix(f"{key}: ")
+        raise InputError(f"{where}: {text}") from error
 
 
 def _config(variables: Mapping[str, str]) -> dict[str, JSON]:

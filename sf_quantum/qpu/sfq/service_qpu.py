@@ -115,6 +115,7 @@ class SfqQpu(Qpu):
     """
 
     type = "sfq"
+    variables = ("SFQ_URL", "SFQ_TOKEN_FILE", "SFQ_MUNGE")
     kinds = KINDS
     finds = True
 

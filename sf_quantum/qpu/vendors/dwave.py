@@ -74,6 +74,7 @@ VARIABLES = {
     "DWAVE_API_TOKEN": "token",
     "DWAVE_API_SOLVER": "solver",
 }
+REQUIRED = ("DWAVE_API_ENDPOINT", "DWAVE_API_TOKEN")
 LEASE_PREFIX = "sfq-lease"
 MISSING = "dwave-system is not installed (pip install 'sf-quantum[dwave]')"
 # D-Wave's states, and QRMI's
@@ -120,6 +121,7 @@ class DWaveQpu(Qpu):
     """
 
     type = "dwave"
+    variables = tuple(VARIABLES)
     reads_qrmi_config = True
     kinds: ClassVar[tuple[Kind, ...]] = ("problem",)
     finds = True
@@ -154,6 +156,9 @@ class DWaveQpu(Qpu):
         given = {key: config_text(config, key) for key in KEYS}
         if (path := given["qrmiConfig"]) is not None:
             entry = qrmi_config.read(path, given["resource"] or name, cls.type)
+            for variable in REQUIRED:
+                if not entry.environment.get(variable):
+                    raise entry.missing(variable)
             return cls(name, _connection(name, entry.environment))
         url, token_file = given["url"], given["tokenFile"]
         if url is None or token_file is None:
@@ -611,7 +616,7 @@ def client_options(connection: Mapping[str, str]) -> dict[str, JSON]:
 
 
 def _connection(name: str, variables: Mapping[str, str | None]) -> dict[str, str]:
-    for variable in ("DWAVE_API_ENDPOINT", "DWAVE_API_TOKEN"):
+    for variable in REQUIRED:
         if not variables.get(variable):
             raise InputError(f"{variable} is not set for QPU {name!r}")
     given = {VARIABLES[key]: variables.get(key) for key in VARIABLES}
