@@ -12,7 +12,15 @@ from pathlib import Path, PurePosixPath
 from sf_quantum import samplers
 from sf_quantum.candidates.decision import is_below
 from sf_quantum.checking import commands as command_lines
-from sf_quantum.checking import cwl, folders, inputs, resources, types, wiring
+from sf_quantum.checking import (
+    cwl,
+    folders,
+    inputs,
+    resources,
+    tool_files,
+    types,
+    wiring,
+)
 from sf_quantum.checking.commands import Commands, Line
 from sf_quantum.checking.deployments import Binding
 from sf_quantum.checking.document import (
@@ -198,6 +206,7 @@ class Workflow:
                 yield from problems
                 wrong = {str(problem.where[0]) for problem in problems if problem.where}
                 yield from self._tool_inputs(settings, wrong)
+                yield from self._tool_files(settings, wrong)
                 yield from self._samplers(settings)
             ports = {b.path.lstrip("/") for b in self.bindings if b.kind == "port"}
             unused = wiring.unused(self.process)
@@ -266,6 +275,41 @@ class Workflow:
                 if what := command_lines.rejection(option, str(value)):
                     right = f"{tool.step} passes it to sfq {line.command} {flag}"
                     yield document.problem(where, what, right)
+
+    def _tool_files(self, settings: Document, wrong: set[str]) -> Iterator[FileProblem]:
+        """Check files that are passed to ``sfq`` tools, each once.
+
+        :param wrong: the inputs whose values do not fit the workflow
+        """
+        elsewhere = {b.path.lstrip("/") for b in self.bindings if b.kind == "port"}
+        seen: set[tuple[tool_files.Reader, KeyPath, str]] = set()
+        for tool, line in self._lines:
+            options = dict(self._options(tool))
+            label = self._label(settings, line, options)
+            for flag, port in options.items():
+                reader = tool_files.READERS.get((line.command, flag))
+                found = self._value(settings, port)
+                if reader is None or found is None or label is None:
+                    continue
+                document, where, value = found
+                key = (reader, (document.name, *where), label)
+                if where[0] in wrong | elsewhere or key in seen:
+                    continue
+                seen.add(key)
+                use = f"{tool.step} passes it to sfq {line.command} {flag}"
+                file = tool_files.Use(document, where, use)
+                yield from tool_files.check(file, value, reader, label or None)
+
+    def _label(
+        self, settings: Document, line: Line, options: dict[str, str]
+    ) -> str | None:
+        """The column of ``--label``, empty without one; ``None`` if it is not known."""
+        if (word := line.values.get("--label")) is not None:
+            return word.literal
+        if "--label" not in options:
+            return ""
+        found = self._value(settings, options["--label"])
+        return found[2] if found and isinstance(found[2], str) else None
 
     def _samplers(self, settings: Document) -> Iterator[FileProblem]:
         """Find samplers that ignore the QPU of their location."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from sf_quantum.errors import InputError
-from sf_quantum.files import JSON, mapping
+from sf_quantum.files import JSON, mapping, read_json
 
 if TYPE_CHECKING:
     from dimod import SampleSet
@@ -38,6 +39,33 @@ class FieldError(InputError):
         super().__init__(f"{field}: {detail}")
         self.field = field
         self.detail = detail
+
+
+def read(path: str | Path) -> dict[str, JSON]:
+    """Read a problem file as ``sfq qubo`` writes it, whose BQM is checked.
+
+    :raises InputError: if it is another file, or the BQM is invalid
+    """
+    content = read_json(path, "problem")
+    if "bqm" not in content:
+        raise InputError(f"{path}: key 'bqm' is missing; expected a problem file")
+    try:
+        return {**content, "bqm": check(content["bqm"])}
+    except FieldError as error:
+        raise InputError(f"{path}: {error}") from error
+
+
+def read_info(path: str | Path) -> dict[str, JSON]:
+    """Read the ``info`` of samples.
+
+    :raises InputError: if it is another file
+    """
+    info = read_json(path, "samples").get("info")
+    if not isinstance(info, dict):
+        raise InputError(
+            f"{path}: key 'info' is missing; expected samples written by sfq solve"
+        )
+    return info
 
 
 def document(

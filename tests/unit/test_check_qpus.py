@@ -10,6 +10,7 @@ import pytest
 
 from sf_quantum.cli import main
 from sf_quantum.files import JSON
+from sf_quantum.samplers.problem import document
 from sf_quantum.service.device.emulator.device import EmulatedDevice
 from sf_quantum.service.http.auth import Tokens
 from tests.service import RunningService, emulated, example_bqm, running_service
@@ -94,7 +95,7 @@ def test_what_can_run_is_fine(
 def test_a_problem_that_is_too_large_is_told_in_one_line(
     service: RunningService, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    larger = example_bqm() | {"num_variables": 6}
+    larger = document([*range(6)], [1.0] * 6, [], [], "BINARY")
     Path("problem.json").write_text(json.dumps({"bqm": larger}))
     line = (
         "sf.yml:8: workflows.main.bindings[0].target: /solve cannot run now: qpu: 6 "

@@ -12,6 +12,7 @@ from streamflow.core.utils import create_command
 from sf_quantum.checking import check_file, folders
 from sf_quantum.checking.folders import RIGHT
 from sf_quantum.cli import main, parser_for
+from sf_quantum.samplers.problem import document
 from tests.checked_files import edited, found, slurm_lists
 
 FILE = """\
@@ -61,12 +62,14 @@ outputs: {}
 """
 JOB = "problem: {class: File, path: problem.json}\n"
 
+PROBLEM = json.dumps({"bqm": document([0], [1.0], [], [], "BINARY")})
+
 
 @pytest.fixture(autouse=True)
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A folder with a workflow that is right."""
     monkeypatch.chdir(tmp_path)
-    files = {"sf.yml": FILE, "main.cwl": MAIN, "job.yml": JOB, "problem.json": "{}"}
+    files = {"sf.yml": FILE, "main.cwl": MAIN, "job.yml": JOB, "problem.json": PROBLEM}
     for name, text in {**files, "solve.cwl": SOLVE, "show.cwl": SHOW}.items():
         Path(name).write_text(text)
 
@@ -201,7 +204,8 @@ def test_limits_that_no_problem_meets() -> None:
 
 
 def test_a_problem_that_is_larger_than_a_qpu_that_is_not_deployed() -> None:
-    Path("problem.json").write_text('{"bqm": {"num_variables": 10}}')
+    larger = document([*range(10)], [1.0] * 10, [], [], "BINARY")
+    Path("problem.json").write_text(json.dumps({"bqm": larger}))
     why = "10 variables do not fit on 9 qubits"
     assert found() == [
         f"sf.yml:8: {TARGET}: /solve cannot run now: qpu: {why}; bind it elsewhere, or wait "

@@ -21,7 +21,6 @@ from sf_quantum.files import (
     check_writable,
     mapping,
     parse_json,
-    read_json,
     write_json,
 )
 from sf_quantum.qpu import Qpu
@@ -82,8 +81,8 @@ def _known(name: str) -> str:
 
 def run(args: argparse.Namespace) -> int:
     """Solve one problem."""
-    content = read_json(args.problem, "problem")
-    bqm = _bqm(args.problem, content)
+    content = problem.read(args.problem)
+    bqm = mapping(content["bqm"])
     check_writable(args.output)
     parameters: dict[str, JSON] = {
         "num_reads": args.reads,
@@ -91,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
         "num_sweeps": args.sweeps,
         **_assigned(args.set),
     }
-    before = _previous_info(args.previous) if args.previous else {}
+    before = problem.read_info(args.previous) if args.previous else {}
     remote = _remote(args.sampler)
     name = CLASSICAL if args.sampler == AUTO else args.sampler
     with nullcontext() if remote is None else _on_qpu():
@@ -109,24 +108,6 @@ def _remote(sampler: str) -> Qpu | None:
     if sampler == AUTO or held is None or "circuit" in held.describe().kinds:
         return held
     return None
-
-
-def _bqm(path: Path, content: dict[str, JSON]) -> dict[str, JSON]:
-    if "bqm" not in content:
-        raise InputError(f"{path}: key 'bqm' is missing; expected a problem file")
-    try:
-        return problem.check(content["bqm"])
-    except problem.FieldError as error:
-        raise InputError(f"{path}: {error}") from error
-
-
-def _previous_info(path: Path) -> dict[str, JSON]:
-    info = read_json(path, "samples").get("info")
-    if not isinstance(info, dict):
-        raise InputError(
-            f"{path}: key 'info' is missing; expected samples written by sfq solve"
-        )
-    return info
 
 
 def _assigned(settings: list[str]) -> dict[str, JSON]:

@@ -1,0 +1,77 @@
+"""Checks of files among a workflow's inputs with the readers of the ``sfq`` tools."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+from sf_quantum.checking.document import Document, FileProblem
+from sf_quantum.errors import InputError
+from sf_quantum.files import JSON, KeyPath, mapping
+from sf_quantum.samplers import problem
+
+if TYPE_CHECKING:
+    from sf_quantum.clustering.points import Points
+
+#: bytes of the largest file that is read, so that a check takes seconds at most
+MAX_BYTES = 8 * 1024 * 1024
+
+#: gets a path, and the column of the labels; raises InputError as the tool does
+Reader: TypeAlias = "Callable[[Path, str | None], Points | dict[str, JSON]]"
+
+
+def _points(path: Path, label: str | None) -> Points:
+    # imports numpy, which most checks do not need
+    from sf_quantum.clustering.points import read_points
+
+    return read_points(path, label)
+
+
+#: by the command and its option; the other files of the tools depend on several inputs
+READERS: dict[tuple[str | None, str], Reader] = {
+    ("cluster", "--points"): _points,
+    ("score", "--points"): _points,
+    ("plot", "--points"): _points,
+    ("solve", "--problem"): lambda path, _: problem.read(path),
+    ("solve", "--previous"): lambda path, _: problem.read_info(path),
+}
+
+
+@dataclass(frozen=True)
+class Use:
+    """An input that is a file, and the tool that gets it.
+
+    :param where: its key in the document
+    :param how: what passes it to which tool
+    """
+
+    document: Document
+    where: KeyPath
+    how: str
+
+
+def check(
+    use: Use, value: JSON, reader: Reader, label: str | None
+) -> Iterator[FileProblem]:
+    """Read a file that is there, if it is not too large, as the tool will do.
+
+    :param value: of the input
+    """
+    name = mapping(value).get("path", mapping(value).get("location"))
+    # a tool sees another name, and may read the file by its suffix
+    if not isinstance(name, str) or "basename" in mapping(value):
+        return
+    path = use.document.folder / name.removeprefix("file://")
+    if not path.is_file():  # another check reports it
+        return
+    if path.stat().st_size > MAX_BYTES:
+        most = MAX_BYTES // 1024**2
+        what = f"{name} is not checked, since it has more than {most} MiB"
+        yield use.document.remark(use.where, what, use.how)
+        return
+    try:
+        reader(path, label)
+    except InputError as error:
+        yield use.document.problem(use.where, str(error), use.how)
