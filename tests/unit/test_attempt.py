@@ -919,7 +919,7 @@ async def test_while_the_vendor_is_offline_jobs_wait_and_no_lease_is_given(
     async with service(tmp_path, VendorDevice(vendor)) as queue:
         lease = await queue.leases.acquire(ANN, LeaseRequest())
         vendor.online = False
-        await until_async(lambda: queue.jobs.device_state == "offline")
+        await until_async(lambda: queue.worker.device_state == "offline")
         asked = Submission("problem", problem("a"), {"num_reads": 5}, "a")
         job = (await queue.submit(ANN, lease.id, asked))[0]
         forecast = queue.forecasts.of(job)

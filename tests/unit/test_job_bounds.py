@@ -20,7 +20,7 @@ from sf_quantum.service.domain.jobs import (
     Size,
     Submission,
 )
-from sf_quantum.service.queue.jobs.live_jobs import LiveJobs
+from sf_quantum.service.queue.jobs.worker import Worker
 from tests.service import example_bqm, running_queue, running_service
 
 
@@ -114,7 +114,7 @@ def test_bounds_are_told_and_hold_for_large_bodies_too() -> None:
 async def test_the_estimate_counts_what_the_computation_costs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(LiveJobs, "may_start", False)
+    monkeypatch.setattr(Worker, "may_start", False)
     who = Identity("ann", admin=False)
     parameters = {"num_reads": 1, "seed": 1, "num_sweeps": 1_000_000}
     async with running_queue(tmp_path, EmulatedDevice()) as queue:

@@ -15,7 +15,7 @@ from sf_quantum.service.device.qpu import _operands
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import Identity, LeaseRequest, Submission
 from sf_quantum.service.domain.settings import ServiceSettings
-from sf_quantum.service.queue.jobs.live_jobs import LiveJobs
+from sf_quantum.service.queue.jobs.worker import Worker
 from tests.service import RunningService, example_bqm, running_queue, running_service
 from tests.waiting import until
 
@@ -139,7 +139,7 @@ def test_a_lease_ends_when_its_seconds_turn_out_to_be_spent(
 async def test_jobs_that_come_at_once_share_the_seconds_that_are_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(LiveJobs, "may_start", False)
+    monkeypatch.setattr(Worker, "may_start", False)
     who, device = Identity("ann", admin=False), EmulatedDevice()
     most = 2.5 * device.cost({"num_reads": 10}).qpu_seconds
     async with running_queue(tmp_path, device) as queue:
@@ -158,7 +158,7 @@ async def test_jobs_that_come_at_once_share_the_seconds_that_are_left(
 async def test_a_job_that_moves_is_checked_against_the_bounds_of_its_new_lease(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(LiveJobs, "may_start", False)
+    monkeypatch.setattr(Worker, "may_start", False)
     who, device = Identity("ann", admin=False), EmulatedDevice()
     settings = ServiceSettings(vqpus=2)
     cost = device.cost({"num_reads": 10}).qpu_seconds

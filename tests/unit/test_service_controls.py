@@ -290,7 +290,7 @@ async def test_a_job_that_ends_before_it_is_cancelled_is_not_written_down_as_can
     async def too_late(_number: int, _why: Interruption) -> None:
         assert (await queue.wait(ANN, job, SECONDS)).final
 
-    monkeypatch.setattr(queue.jobs, "cancel", too_late)
+    monkeypatch.setattr(queue.control, "cancel", too_late)
     assert (await queue.cancel(ADMIN, job)).state == "Completed"
     (kept,) = audit.entries(queue.store, 10)
     assert kept.new == {"state": "Completed"}

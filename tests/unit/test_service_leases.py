@@ -40,7 +40,7 @@ from sf_quantum.service.domain.settings import (
     UserLimits,
 )
 from sf_quantum.service.queue.job_queue import JobQueue
-from sf_quantum.service.queue.jobs import live_jobs
+from sf_quantum.service.queue.jobs import worker
 from sf_quantum.service.queue.leases import live_leases as leases
 from sf_quantum.service.queue.leases import slurm_jobs
 from sf_quantum.service.queue.leases.entitlements import lease_class
@@ -73,7 +73,7 @@ def running(
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A disk or a device may be slow to let a job go."""
     monkeypatch.setattr(leases, "RELEASE_SECONDS", SECONDS)
-    monkeypatch.setattr(live_jobs, "LET_GO_SECONDS", SECONDS)
+    monkeypatch.setattr(worker, "INTERRUPT_SECONDS", SECONDS)
 
 
 @pytest.fixture

@@ -40,8 +40,8 @@ from sf_quantum.service.domain.settings import (
     UserLimits,
 )
 from sf_quantum.service.queue.job_queue import JobQueue
-from sf_quantum.service.queue.jobs import live_jobs
-from sf_quantum.service.queue.jobs.live_jobs import LiveJob
+from sf_quantum.service.queue.jobs import worker
+from sf_quantum.service.queue.jobs.job_states import LiveJob
 from sf_quantum.service.queue.leases import live_leases as leases
 from sf_quantum.service.scheduling.held import HeldLeases
 from sf_quantum.service.scheduling.pending import PendingJobs
@@ -107,7 +107,7 @@ def _samples(computation: Computation) -> dict[str, JSON]:
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A test may be slow to let a job go."""
     monkeypatch.setattr(leases, "RELEASE_SECONDS", SECONDS)
-    monkeypatch.setattr(live_jobs, "LET_GO_SECONDS", SECONDS)
+    monkeypatch.setattr(worker, "INTERRUPT_SECONDS", SECONDS)
 
 
 @pytest.fixture
@@ -634,7 +634,7 @@ async def test_a_device_that_does_not_let_go_does_not_keep_the_service(
     gate = Stubborn()
     device = EmulatedDevice(time_scale=0, runners={"problem": gate})
     monkeypatch.setattr("sf_quantum.service.queue.job_queue.STOP_SECONDS", 0.05)
-    monkeypatch.setattr(live_jobs, "LET_GO_SECONDS", 0.05)
+    monkeypatch.setattr(worker, "INTERRUPT_SECONDS", 0.05)
     async with running(tmp_path, device) as queue:
         job = await submit(queue, await lease(queue), "a")
         await until(lambda: gate.order == ["a"])

@@ -11,7 +11,8 @@ from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
-from inspect import isfunction
+from dataclasses import is_dataclass
+from inspect import getmembers, isfunction
 from pathlib import Path
 from typing import Literal, TypeVar, get_args, get_type_hints
 
@@ -49,8 +50,18 @@ from sf_quantum.service.domain.reasons import (
 )
 from sf_quantum.service.domain.settings import LeaseSettings, ServiceSettings
 from sf_quantum.service.queue.job_queue import JobQueue
-from sf_quantum.service.queue.jobs import live_jobs
-from sf_quantum.service.queue.jobs.live_jobs import JobState, LiveJob
+from sf_quantum.service.queue.jobs import job_states
+from sf_quantum.service.queue.jobs.job_states import (
+    Done,
+    LiveJob,
+    OnDevice,
+    Pending,
+    Running,
+    Starting,
+    State,
+    Taken,
+)
+from sf_quantum.service.queue.jobs.job_states import Waiting as WaitingJob
 from sf_quantum.service.queue.leases import lease_states
 from sf_quantum.service.queue.leases.lease_states import (
     Ended,
@@ -60,7 +71,6 @@ from sf_quantum.service.queue.leases.lease_states import (
     Opening,
     Waiting,
 )
-from sf_quantum.service.scheduling.work import PendingJob
 from sf_quantum.service.store.store import Store
 from tests.service import problem
 from tests.unit.test_attempt import Vendor, VendorDevice
@@ -268,11 +278,11 @@ class Machine(RuleBasedStateMachine):
     def device_is_quiet(self) -> bool:
         """Whether nothing moves on its way to the device or back."""
         jobs, on_device = self.queue.jobs, self.script.current
-        running = jobs.running
+        running = first_of(jobs.on_device)
         idle = running is None and not jobs.changed.is_set() and on_device is None
         busy = (
             running is not None
-            and running.state is JobState.RUNNING
+            and isinstance(running.state, Running)
             and on_device is not None
             and on_device.number == running.number
         )
@@ -357,13 +367,13 @@ class Jobs(Machine):
     def no_job_is_lost_or_in_two_places(self) -> None:
         queue = self.queue
         disk = {job.number: job for job in self.store.live()}
-        live = queue.jobs._jobs
+        live = {one.number: one for one in queue.jobs}
         pending = {entry.number for entry in queue.jobs.pending}
-        running = queue.jobs.running
+        running = first_of(queue.jobs.on_device)
         assert live.keys() == disk.keys()
         assert pending == {n for n, job in disk.items() if job.state == "Queued"}
         assert pending == {
-            n for n, one in live.items() if one.state is JobState.PENDING
+            n for n, one in live.items() if isinstance(one.state, Pending)
         }
         on_device = {n for n, job in disk.items() if job.state == "Running"}
         assert on_device == ({running.number} if running else set())
@@ -394,7 +404,8 @@ class Jobs(Machine):
     @invariant()
     def the_device_is_used_as_the_policy_says(self) -> None:
         queue = self.queue
-        running, first = queue.jobs.running, queue.jobs.pending.first()
+        running = first_of(queue.jobs.on_device)
+        first = queue.jobs.pending.first()
         status = queue.availability.status
         if status == "closed":
             assert running is None
@@ -415,6 +426,10 @@ class Jobs(Machine):
         assert {job.lease for job in disk} <= held
         assert {lease.id for lease in self.store.held()} == held
         assert len(held) <= VQPUS
+
+
+def first_of(jobs: list[LiveJob]) -> LiveJob | None:
+    return jobs[0] if jobs else None
 
 
 class Killed(BaseException):
@@ -505,8 +520,8 @@ class KeptJobs(Jobs):
         running = self.vendor.jobs[job.device_job].state == "Running"
         queued = self.vendor.jobs[job.device_job].state == "Queued"
         return (
-            running and live.state is JobState.RUNNING and job.state == "Running"
-        ) or (queued and live.state is JobState.STARTING and job.state == "Queued")
+            running and isinstance(live.state, Running) and job.state == "Running"
+        ) or (queued and isinstance(live.state, Starting) and job.state == "Queued")
 
     def end_attempt(self, outcome: Literal["completed", "failed"]) -> None:
         for job in [*self.vendor.jobs.values()]:
@@ -547,7 +562,7 @@ class KeptJobs(Jobs):
         jobs = self.queue.jobs
         pending = {entry.number for entry in jobs.pending}
         on_device = {live.number for live in jobs.on_device}
-        assert jobs._jobs.keys() == disk.keys()
+        assert {live.number for live in jobs} == disk.keys()
         assert pending | on_device == disk.keys()
         assert not pending & on_device
         assert {number for number in disk if disk[number].device} == on_device
@@ -738,17 +753,30 @@ TestLeases = Leases.TestCase
 TestLeases.settings = STATEFUL
 
 
-def test_only_what_the_table_says_moves_a_job() -> None:
-    entry = PendingJob(1, "1", "ann", "l", "test", "problem", 1.0)
-    for state, to, cause in itertools.product([None, *JobState], JobState, Cause):
-        live = LiveJob(entry, state)
-        if cause in live_jobs.TRANSITIONS.get((state, to), ()):
-            live.move(to, cause)
-            assert live.state is to
-        else:
-            with pytest.raises(RuntimeError, match="cannot move it"):
-                live.move(to, cause)
-    assert not any(before is JobState.DONE for before, _ in live_jobs.TRANSITIONS)
+def test_each_event_of_a_job_leads_to_a_state() -> None:
+    states: set[type] = {
+        kind
+        for kind in vars(job_states).values()
+        if isinstance(kind, type) and is_dataclass(kind) and issubclass(kind, State)
+    }
+    events = {state: transitions(state, vars(job_states)) for state in states}
+    reached: set[type] = {WaitingJob}
+    while new := {to for one in reached for to in events[one].values()} - reached:
+        reached |= new
+    assert reached == states
+    assert {one for one in states if not events[one]} == {Done}
+    on_device = {one for one in states if issubclass(one, OnDevice)}
+    assert {one for one in states if "ended" in events[one]} == on_device
+    assert {one for one in states if "interrupted" in events[one]} == on_device
+
+
+@pytest.mark.parametrize("cause", Cause)
+def test_a_cancellation_replaces_other_interruptions(cause: Cause) -> None:
+    other = Taken(recovered=False).interrupted(Interruption(cause))
+    after = other.interrupted(CANCELLED)
+    assert after.interruption.cancels
+    # nothing replaces a cancellation
+    assert after.interrupted(Interruption(cause)) is after
 
 
 def test_each_event_of_a_lease_leads_to_a_state() -> None:
@@ -764,7 +792,7 @@ def test_each_event_of_a_lease_leads_to_a_state() -> None:
 
 def transitions(state: type, names: Mapping[str, object]) -> dict[str, type]:
     """The events that may happen in a state, and the states that they lead to."""
-    methods = {n: m for n, m in vars(state).items() if isfunction(m) and n[0] != "_"}
+    methods = {n: m for n, m in getmembers(state, isfunction) if n[0] != "_"}
     hints = {n: get_type_hints(m, dict(names)) for n, m in methods.items()}
     return {name: hint["return"] for name, hint in hints.items()}
 

@@ -113,7 +113,7 @@ async def test_jobs_wait_with_their_lease_and_run_when_it_is_granted(
     assert granted.opened >= lease.opened
     assert queue.store.lease(lease.id) == granted
     assert ids(queue) == [lease.id]
-    assert not queue.jobs._waiting
+    assert not any(True for _ in queue.forecasts.waiting())
 
 
 async def test_jobs_that_wait_with_their_lease_have_a_position_and_an_eta(
@@ -210,7 +210,7 @@ async def test_a_lease_ends_while_it_waits(queue: JobQueue) -> None:
     ((held,),) = queue.store.read(
         "SELECT closed_steady - opened_steady FROM leases WHERE id = ?", lease.id
     )
-    assert (held, queue.leases.waiting, queue.jobs._waiting) == (0.0, 0, {})
+    assert (held, queue.leases.waiting, [*queue.forecasts.waiting()]) == (0.0, 0, [])
     with pytest.raises(Refused) as refused:
         await submit(queue, lease)
     assert refused.value.detail == "the lease has ended: released"

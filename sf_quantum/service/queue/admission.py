@@ -12,7 +12,7 @@ from sf_quantum.service.device.protocol import Cost
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import Lease, Size, Submission
 from sf_quantum.service.domain.settings import ServiceSettings
-from sf_quantum.service.queue.jobs.live_jobs import LiveJobs
+from sf_quantum.service.queue.jobs.job_table import JobTable
 from sf_quantum.service.queue.leases import entitlements
 from sf_quantum.service.queue.long_work import LongWork
 from sf_quantum.service.store.accounting import lease_seconds
@@ -30,7 +30,7 @@ class Admission:
 
     def __init__(
         self,
-        jobs: LiveJobs,
+        jobs: JobTable,
         bodies: LongWork,
         drift: DriftWatch,
         settings: ServiceSettings,

@@ -17,7 +17,9 @@ from sf_quantum.service.domain.jobs import (
     LeaseRequest,
     Size,
 )
-from sf_quantum.service.queue.jobs.live_jobs import LiveJob, LiveJobs
+from sf_quantum.service.queue.jobs.job_states import LiveJob
+from sf_quantum.service.queue.jobs.job_table import JobTable
+from sf_quantum.service.queue.jobs.worker import Worker
 from sf_quantum.service.queue.leases import entitlements
 from sf_quantum.service.queue.leases.live_leases import Leases
 from sf_quantum.service.scheduling.held import Overtaking
@@ -41,8 +43,9 @@ LAST = 2**63 - 1
 class Forecasts:
     """Forecasts the jobs of one queue; belongs to the event loop's thread."""
 
-    def __init__(self, jobs: LiveJobs, leases: Leases) -> None:
+    def __init__(self, jobs: JobTable, worker: Worker, leases: Leases) -> None:
         self._jobs = jobs
+        self._worker = worker
         self._leases = leases
         self._order: Sequence[PendingJob] = ()
         self._order_expires = 0.0
@@ -211,7 +214,7 @@ class Forecasts:
             position, wait = position + waiting.jobs, wait + waiting.seconds
         run_seconds = estimator.run_seconds(entry)
         eta = None
-        if not self._jobs.stopping:
+        if not self._worker.stopping:
             if not self._jobs.on_device:  # else the vendor's queue is behind these
                 wait += self._jobs.device.status.eta_seconds
             eta = availability.seconds_until_start(wait, run_seconds)

@@ -24,8 +24,10 @@ from sf_quantum.service.domain.settings import ServiceSettings
 from sf_quantum.service.queue.admission import Admission
 from sf_quantum.service.queue.events import log_recovered
 from sf_quantum.service.queue.forecasts import Forecasts
-from sf_quantum.service.queue.jobs.live_jobs import LiveJobs
+from sf_quantum.service.queue.jobs.job_control import JobControl
+from sf_quantum.service.queue.jobs.job_table import JobTable
 from sf_quantum.service.queue.jobs.observations import DeviceState
+from sf_quantum.service.queue.jobs.worker import Worker
 from sf_quantum.service.queue.leases.lease_table import LeaseTable
 from sf_quantum.service.queue.leases.live_leases import Leases
 from sf_quantum.service.queue.leases.slurm_jobs import OwnCluster
@@ -44,8 +46,8 @@ logger = logging.getLogger(__name__)
 class JobQueue:
     """The jobs of one device, and the leases they are submitted under.
 
-    Its parts, each of which knows only those before it: availability, live jobs, vQPUs,
-    leases, forecasts, reader, admission and endless tasks. It belongs to the event loop that ran
+    Its parts, each of which knows only those before it: the table of jobs, worker,
+    job control, vQPUs, leases, forecasts, reader, admission and endless tasks. It belongs to the event loop that ran
     :meth:`start`; only :meth:`request_stop` may be called from another thread.
     """
 
@@ -55,20 +57,21 @@ class JobQueue:
         self.store = store
         self.settings = settings or ServiceSettings()
         self.drift = DriftWatch(device.name, self.settings.drift)
-        table = LeaseTable()
-        self.jobs = LiveJobs(store, device, self.settings, table)
+        leases, cluster = LeaseTable(), OwnCluster()
+        self.jobs = JobTable(store, device, self.settings, leases)
+        self.worker = Worker(self.jobs, self.settings)
+        self.control = JobControl(self.jobs, leases)
         self.policy = self.jobs.policy
         self.availability = self.jobs.availability
         self.observations = self.jobs.observations
-        self.between_jobs = self.jobs.between_jobs
-        self.vqpus = VQpus(self.settings, table, self.jobs)
-        cluster = OwnCluster()
+        self.between_jobs = self.worker.between_jobs
+        self.vqpus = VQpus(self.settings, leases, self.control)
         self.leases = Leases(self.vqpus, store, cluster)
-        self.forecasts = Forecasts(self.jobs, self.leases)
+        self.forecasts = Forecasts(self.jobs, self.worker, self.leases)
         self.reader = JobReader(self.jobs, self.leases, self.forecasts)
         bodies = self.reader.bodies
         self.admission = Admission(self.jobs, bodies, self.drift, self.settings)
-        self.tasks = EndlessTasks(self.jobs, self.vqpus, cluster)
+        self.tasks = EndlessTasks(self.worker, self.vqpus, cluster)
         self.supervisor = self.tasks.supervisor
         self._loop: asyncio.AbstractEventLoop | None = None
         self._work: asyncio.Task[None] | None = None
@@ -94,8 +97,8 @@ class JobQueue:
         for used in recent_use(self.store, since):
             self.policy.used(used)
         self.vqpus.start()
-        self.jobs.resume()
-        self._work = self._loop.create_task(self.jobs.work())
+        self.worker.start()
+        self._work = self._loop.create_task(self.worker.work())
         self.tasks.start()
 
     @property
@@ -109,15 +112,16 @@ class JobQueue:
 
     @property
     def running(self) -> Job | None:
-        running = self.jobs.running
-        return None if running is None else self.store.job(running.number)
+        """The job that the device runs, or runs next."""
+        on_device = self.jobs.on_device
+        return self.store.job(on_device[0].number) if on_device else None
 
     @property
     def failure(self) -> str | None:
         """Why no job can run any more; ``None`` if jobs can."""
         if self.broken is not None:
             return f"the queue broke: {self.broken}"
-        return STOPPING if self.jobs.stopping else None
+        return STOPPING if self.worker.stopping else None
 
     @property
     def broken(self) -> BaseException | None:
@@ -129,7 +133,7 @@ class JobQueue:
 
     def device_states(self) -> tuple[DeviceState, Mapping[DeviceState, float]]:
         """Return the state of the device, and its seconds in each state."""
-        state = self.jobs.device_state
+        state = self.worker.device_state
         self.observations.enter(state)
         return state, self.observations.seconds
 
@@ -141,7 +145,7 @@ class JobQueue:
 
     async def finished(self) -> None:
         """Wait until the worker has ended, after a stop or an error."""
-        await self.jobs.finished.wait()
+        await self.worker.finished.wait()
 
     async def stopped(self) -> None:
         """Wait until no job runs and everything is on disk."""
@@ -176,11 +180,11 @@ class JobQueue:
                 submission = replace(submission, repeatable=True)
             cost = await self.admission.cost(lease, submission)
         else:  # a cancellation ends before the job moves
-            await self.jobs.settled(stored.number)
+            await self.control.settled(stored.number)
             if not stored.final and (lease.max_shots or lease.max_qubits):
                 await self.admission.check_size(lease, submission)
         if lease.max_qpu_seconds is not None:
-            await self.jobs.added(lease.id)
+            await self.control.added(lease.id)
         # no await before the write: the end of the lease is written after it
         lease = self.leases.active(who, lease.id, waiting=waiting)
         if stored is None:
@@ -188,7 +192,7 @@ class JobQueue:
         elif not self.find(who, stored.number).final:
             self.admission.check_budget(lease, stored.model_seconds)
         is_stored = stored is not None
-        return await self.jobs.submit(lease, submission, cost, known=is_stored)
+        return await self.control.submit(lease, submission, cost, known=is_stored)
 
     async def submit_service_job(self, lease: Lease, submission: Submission) -> Job:
         """Submit a job of the service itself, under a lease that takes no vQPU.
@@ -199,7 +203,7 @@ class JobQueue:
         self._check_open()
         await asyncio.wrap_future(self.store.add_lease(lease))
         cost = self.device.cost(submission.parameters)
-        job, _ = await self.jobs.submit(lease, submission, cost)
+        job, _ = await self.control.submit(lease, submission, cost)
         return job
 
     def find(self, who: Identity, job_id: str | int) -> Job:
@@ -210,7 +214,7 @@ class JobQueue:
         """Wait for the end of a job, for a limited time, and return the job."""
         job = self.reader.use(who, job_id)
         if not job.final:
-            await self.jobs.wait(job.number, seconds)
+            await self.control.wait(job.number, seconds)
         return self.find(who, job_id)
 
     async def cancel(self, who: Identity, job_id: str | int) -> Job:
@@ -222,7 +226,7 @@ class JobQueue:
         return await asyncio.shield(asyncio.create_task(self._cancel(who, job)))
 
     async def _cancel(self, who: Identity, job: Job) -> Job:
-        await self.jobs.cancel(job.number, CANCELLED)
+        await self.control.cancel(job.number, CANCELLED)
         cancelled = self.find(who, job.number)
         if job.user != who.user:
             # it may have ended by itself, or still be on the device
@@ -243,4 +247,4 @@ class JobQueue:
     def _stop(self, drain_seconds: float) -> None:
         self.supervisor.stop()
         self.vqpus.stop()
-        self.jobs.stop(drain_seconds)
+        self.worker.stop(drain_seconds)

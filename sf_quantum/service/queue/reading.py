@@ -13,7 +13,8 @@ from typing import TypeVar
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import Dialect, Identity, Job, Kind
 from sf_quantum.service.queue.forecasts import Forecasts, Listed
-from sf_quantum.service.queue.jobs.live_jobs import WRITE_SECONDS, LiveJobs
+from sf_quantum.service.queue.jobs.job_control import WRITE_SECONDS
+from sf_quantum.service.queue.jobs.job_table import JobTable
 from sf_quantum.service.queue.jobs.part_results import finished
 from sf_quantum.service.queue.leases.live_leases import Leases
 from sf_quantum.service.queue.long_work import LongWork
@@ -34,7 +35,7 @@ class JobReader:
     :ivar bodies: turns of users whose large payloads or results are read
     """
 
-    def __init__(self, jobs: LiveJobs, leases: Leases, forecasts: Forecasts) -> None:
+    def __init__(self, jobs: JobTable, leases: Leases, forecasts: Forecasts) -> None:
         self.lists = LongWork("lists")
         self.bodies = LongWork("bodies")
         self._store = jobs.store
@@ -156,19 +157,20 @@ class JobReader:
 
         while True:
             job = self.use(who, job_id)
-            change = self._jobs.next_change(job.number)
+            live = self._jobs.get(job.number)
+            moved = None if live is None else live.moved
             async with self.bodies.turn(who.user):
                 reading = in_thread(partial(read, job))
                 is_ready, answer = await asyncio.wrap_future(reading)
             left = deadline - time.monotonic()
             if is_ready or job.final or left <= 0:
                 return answer
-            if change is None:  # the job is being written
+            if moved is None:  # the job is being written
                 await asyncio.sleep(min(left, WRITE_SECONDS))
                 continue
             with suppress(TimeoutError):
                 async with asyncio.timeout(left):
-                    await change.wait()
+                    await moved.wait()
 
 
 @dataclass(frozen=True)

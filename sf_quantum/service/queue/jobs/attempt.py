@@ -26,8 +26,8 @@ from sf_quantum.samplers.neal import SEEDS
 from sf_quantum.samplers.problem import FieldError
 from sf_quantum.service.device.merging import merged
 from sf_quantum.service.device.protocol import Cost, Device, calibrated_values
-from sf_quantum.service.domain.jobs import Job, Kind, Size
-from sf_quantum.service.domain.reasons import Interruption
+from sf_quantum.service.domain.jobs import Job, Kind, Recovery, Size
+from sf_quantum.service.domain.reasons import Cause, Interruption
 from sf_quantum.service.queue.jobs.device_job import (
     Control,
     Detached,
@@ -167,9 +167,24 @@ class Attempt:
         whole = self._device.takes_lists or self._job.kind != "problem"
         return self._batch is not None and not whole
 
-    def interrupt(self, how: Interrupt, interruption: Interruption) -> None:
-        """Interrupt the attempt; a cancellation takes precedence. Returns at once."""
-        control = self._control
+    def pauses_for(self, interruption: Interruption) -> bool:
+        """Whether what is on the device ends by itself, and nothing more is submitted."""
+        return self._how(interruption) is Interrupt.PAUSE
+
+    def detaches(self, interruption: Interruption) -> bool:
+        """Whether the job continues on the device, for the next service."""
+        return self._how(interruption) is Interrupt.DETACH
+
+    def _how(self, interruption: Interruption) -> Interrupt:
+        if interruption.cause is Cause.PREEMPTION and self.pauses:
+            return Interrupt.PAUSE
+        continues = self._device.recovery in (Recovery.BY_TAG, Recovery.BY_ID)
+        stops = interruption.cause is Cause.SERVICE_STOP
+        return Interrupt.DETACH if stops and continues else Interrupt.CANCEL
+
+    def interrupt(self, interruption: Interruption) -> None:
+        """Interrupt the attempt; a cancellation takes precedence. Does not block."""
+        how, control = self._how(interruption), self._control
         control.note = None
         if not interruption.cancels:
             control.note = interruption.note(self._job.attempt)

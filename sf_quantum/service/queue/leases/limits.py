@@ -10,7 +10,7 @@ import time
 from sf_quantum.service.domain.jobs import Lease
 from sf_quantum.service.domain.reasons import LeaseEnd, LeaseEndCause
 from sf_quantum.service.domain.settings import ServiceSettings
-from sf_quantum.service.queue.jobs.live_jobs import LiveJobs
+from sf_quantum.service.queue.jobs.job_table import JobTable
 from sf_quantum.service.queue.leases.lease_states import LiveLease
 from sf_quantum.service.store.accounting import lease_seconds
 
@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 class LeaseLimits:
     """The limits of leases, by the settings and by what their jobs have used."""
 
-    def __init__(self, settings: ServiceSettings, jobs: LiveJobs) -> None:
+    def __init__(self, settings: ServiceSettings, jobs: JobTable) -> None:
         self.settings = settings
         self._jobs = jobs
 

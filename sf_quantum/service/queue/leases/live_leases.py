@@ -30,7 +30,7 @@ from sf_quantum.service.store import audit
 from sf_quantum.service.store.store import Store
 
 # Longest wait for a lease's end to be written and its jobs to stop; a device may take
-# live_jobs.LET_GO_SECONDS to stop one.
+# worker.INTERRUPT_SECONDS to stop one.
 RELEASE_SECONDS = 8.0
 
 

@@ -23,7 +23,8 @@ from sf_quantum.service.domain.jobs import JobClass, Lease, LeaseRequest
 from sf_quantum.service.domain.reasons import LeaseEnd, LeaseEndCause
 from sf_quantum.service.domain.settings import ServiceSettings
 from sf_quantum.service.queue.events import log_lease, log_lease_end
-from sf_quantum.service.queue.jobs.live_jobs import LiveJob, LiveJobs
+from sf_quantum.service.queue.jobs.job_control import JobControl
+from sf_quantum.service.queue.jobs.job_states import LiveJob
 from sf_quantum.service.queue.leases.lease_states import (
     Ended,
     Ending,
@@ -60,16 +61,17 @@ class VQpus:
     """
 
     def __init__(
-        self, settings: ServiceSettings, table: LeaseTable, jobs: LiveJobs
+        self, settings: ServiceSettings, table: LeaseTable, control: JobControl
     ) -> None:
         self.number = settings.vqpus
         self.table = table
-        self.limits = LeaseLimits(settings, jobs)
+        self.limits = LeaseLimits(settings, control.table)
         self.requests = WaitingRequests()
         self.stopped = False
-        self.availability = jobs.availability
-        self._jobs = jobs
-        self._store = jobs.store
+        self.availability = control.table.availability
+        self._control = control
+        self._jobs = control.table
+        self._store = control.table.store
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
@@ -146,7 +148,7 @@ class VQpus:
             await live.moved.wait()
         if isinstance(live.state, Waiting | Held):
             self.requests.lease_ended(live)
-            jobs = self._jobs.interrupt_lease(lease_id, end)
+            jobs = self._control.interrupt_lease(lease_id, end)
             closing = asyncio.create_task(self._close(live, jobs, record))
             live.move(live.state.ended(end, closing))
         if not isinstance(live.state, Ending | Ended):
@@ -236,7 +238,7 @@ class VQpus:
             await self._repeated(lambda: self._store.grant_lease(live.lease))
             log_lease("granted", live.lease)
             self._hold(live, live.expect(Granting))
-            await self._jobs.lease_granted(live.lease.id)
+            await self._control.lease_granted(live.lease.id)
 
     def _hold(self, live: LiveLease, state: Opening | Granting) -> None:
         live.touch()
@@ -281,7 +283,7 @@ class VQpus:
         if hold is not None:
             self._vacate(lease)
         self._assign()
-        await self._jobs.end_lease(lease.id, jobs)
+        await self._control.end_lease(lease.id, jobs)
         self.table.remove(live)
         return closed
 

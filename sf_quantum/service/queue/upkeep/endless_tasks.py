@@ -9,7 +9,7 @@ from contextlib import suppress
 from functools import partial
 
 from sf_quantum.service.domain.reasons import Cause, Interruption
-from sf_quantum.service.queue.jobs.live_jobs import LiveJobs
+from sf_quantum.service.queue.jobs.worker import Worker
 from sf_quantum.service.queue.leases.slurm_jobs import OwnCluster
 from sf_quantum.service.queue.leases.vqpus import VQpus
 from sf_quantum.service.queue.upkeep.given_up_jobs import Search
@@ -30,9 +30,10 @@ class EndlessTasks:
     :ivar supervisor: runs the tasks; others may add theirs
     """
 
-    def __init__(self, jobs: LiveJobs, vqpus: VQpus, cluster: OwnCluster) -> None:
+    def __init__(self, worker: Worker, vqpus: VQpus, cluster: OwnCluster) -> None:
         self.supervisor = Supervisor()
-        self._jobs = jobs
+        self._worker = worker
+        self._jobs = jobs = worker.table
         self._vqpus = vqpus
         self._cluster = cluster
         self._availability = jobs.availability
@@ -67,11 +68,11 @@ class EndlessTasks:
         while True:
             if window != (window := self._availability.window):
                 logger.info("%s", window.reason if window else "maintenance is over")
-            jobs.observations.enter(jobs.device_state)
+            jobs.observations.enter(self._worker.device_state)
             if self._availability.status == "closed":
                 closed = Interruption(Cause.QPU_CLOSED)
-                jobs.take_back([*jobs.on_device], closed)
-            jobs.look()
+                self._worker.take_back([*jobs.on_device], closed)
+            jobs.changed.set()
             self._vqpus.availability_changed()
             await self._availability.changed(window)
 
@@ -95,11 +96,11 @@ class EndlessTasks:
         # a reason with figures differs each time
         if bool(reason) != bool(availability.device_reason):
             logger.info("%s: %s", jobs.device.name, reason or "online again")
-            jobs.observations.enter(jobs.device_state)
+            jobs.observations.enter(self._worker.device_state)
         if reason != availability.device_reason:
             availability.device_reason = reason
             self._vqpus.availability_changed()
-            jobs.look()
+            jobs.changed.set()
 
     def _device_reason(self) -> str:
         status = self._jobs.device.status

@@ -1,0 +1,205 @@
+"""Submits, moves and cancels jobs, and ends those whose lease has ended."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Collection
+from itertools import islice
+
+from sf_quantum.service.device.protocol import Cost
+from sf_quantum.service.domain.errors import Refused
+from sf_quantum.service.domain.jobs import Job, Lease, Submission
+from sf_quantum.service.domain.reasons import RELEASED, Cause, Interruption, LeaseEnd
+from sf_quantum.service.queue.events import log_job
+from sf_quantum.service.queue.jobs import worker
+from sf_quantum.service.queue.jobs.job_states import (
+    Done,
+    LiveJob,
+    OnDevice,
+    Queued,
+    Stage,
+    fitting,
+)
+from sf_quantum.service.queue.jobs.job_table import JobTable
+from sf_quantum.service.queue.leases.lease_table import LeaseTable
+
+# Number of jobs that end with their lease before other requests have their turn.
+DONE_AT_ONCE = 50
+# Pause before the disk is read again, for a write to be over.
+WRITE_SECONDS = 0.1
+
+
+class JobControl:
+    """What users and leases do to jobs; belongs to the event loop's thread."""
+
+    def __init__(self, table: JobTable, leases: LeaseTable) -> None:
+        self.table = table
+        self._store = table.store
+        self._leases = leases
+        # the last write of a new job of each lease
+        self._adding: dict[str, asyncio.Future[tuple[Job, bool]]] = {}
+
+    async def submit(
+        self, lease: Lease, submission: Submission, cost: Cost, *, known: bool = False
+    ) -> tuple[Job, bool]:
+        """Add a job; it is on disk when this returns.
+
+        The write is queued before the first ``await``, so that the end of the lease is
+        written after it.
+
+        :param known: see :meth:`.Store.add_job`
+        :returns: the job, and whether it is new; an unfinished job with the same key is
+            moved to this lease
+        """
+        seconds = cost.qpu_seconds, cost.compute_seconds
+        adding = asyncio.wrap_future(
+            self._store.add_job(lease, submission, *seconds, known=known)
+        )
+        self._adding[lease.id] = adding
+        checked_for = fitting(self.table.device.description)
+        counted = lease.user, lease.job_class, len(submission.payload)
+        self.table.counts.take(*counted)
+        # in a callback: a caller that is cancelled must not leave a job on disk only
+        cancelling: list[asyncio.Task[None]] = []
+
+        def added(written: asyncio.Future[tuple[Job, bool]]) -> None:
+            if self._adding.get(lease.id) is written:
+                del self._adding[lease.id]
+            self.table.counts.give_back(*counted)
+            if written.exception() is not None:
+                return
+            job, new = written.result()
+            if not new:
+                cancelling.extend(self._move_to_lease(job.number))
+                return
+            log_job("submitted", job)
+            if self._leases.accepting(job.lease) or lease.closed is not None:
+                self.table.added(job, checked_for)
+            else:  # the end of its lease has cancelled the job on disk
+                self.table.observations.jobs[job.job_class, "Cancelled"] += 1
+                log_job("cancelled", job, reason="its lease has ended")
+
+        adding.add_done_callback(added)
+        job, new = await asyncio.shield(adding)
+        if not new:
+            for task in cancelling:
+                await asyncio.shield(task)
+            await self.settled(job.number)
+            job = self._store.job(job.number) or job
+        return job, new
+
+    async def added(self, lease_id: str) -> None:
+        """Wait until all jobs of a lease that were submitted are on disk."""
+        while (adding := self._adding.get(lease_id)) is not None:
+            await asyncio.wait([adding])
+
+    async def settled(self, number: int) -> None:
+        """Wait for the end of a cancellation; refuse with 503 if that takes too long."""
+        live = self.table.get(number)
+        if live is None or live.interruption is None or not live.interruption.cancels:
+            return
+        if not await live.until((Queued, Stage, Done), worker.INTERRUPT_SECONDS):
+            detail = "the job is being cancelled, try again later"
+            raise Refused(503, detail, headers={"Retry-After": "1"})
+
+    async def wait(self, number: int, seconds: float) -> None:
+        """Wait for the end of a job, for a limited time."""
+        live = self.table.get(number)
+        if live is not None and seconds > 0:
+            await live.until(Done, seconds)
+        elif seconds > 0:  # its submission or the end of its lease is being written
+            await asyncio.sleep(min(seconds, WRITE_SECONDS))
+
+    async def cancel(self, number: int, interruption: Interruption) -> None:
+        """Cancel a job, and wait until the device has interrupted it.
+
+        :raises sqlite3.Error: if it cannot be written; the job is then pending or runs on
+        """
+        note = interruption.note()
+        while True:
+            live = self.table.get(number)
+            if live is None:
+                await asyncio.wrap_future(self._store.cancel_waiting(number, note))
+                if self.table.get(number) is None:
+                    return
+                # its submission has been noticed only now
+            elif isinstance(live.state, OnDevice):
+                # on disk first: the service may die before the device has stopped it
+                await asyncio.wrap_future(self._store.note_cancellation(number, note))
+                if isinstance(live.state, OnDevice):
+                    live.interrupt(interruption)
+                    await live.until(Done, worker.INTERRUPT_SECONDS)
+                    return
+            elif isinstance(live.state, Queued) or live.ends_with_lease:
+                await self._cancel_queued(live, interruption)
+                return
+            else:  # another cancellation is being written, with or without a worker
+                await live.moved.wait()
+
+    async def _cancel_queued(self, live: LiveJob, interruption: Interruption) -> None:
+        table, note = self.table, interruption.note()
+        table.withdrawn(live, interruption)
+        try:
+            await asyncio.wrap_future(self._store.cancel_waiting(live.number, note))
+        except sqlite3.Error:
+            # the end of its lease cancels it on disk; the lease of a quality job takes no
+            # vQPU, and is not among these
+            accepted = self._leases.accepting(live.entry.lease) is not None
+            if accepted or live.entry.job_class == "quality":
+                table.restored(live)
+            else:
+                table.cancelled(live)
+            raise
+        table.cancelled(live)
+
+    def _move_to_lease(self, number: int) -> list[asyncio.Task[None]]:
+        """Move a job to its lease on disk; return what cancels it if that has ended."""
+        job, live = self._store.job(number), self.table.get(number)
+        if job is None or job.final:
+            return []
+        if live is None:  # it has just ended with its former lease
+            live = self.table.added(job)
+        if (lease := self._leases.accepting(job.lease)) is not None:
+            self.table.moved(live, lease.lease)
+            return []
+        if isinstance(live.state, OnDevice):
+            live.entry.lease = job.lease
+        ended = Interruption(Cause.CANCELLATION, lease_end=RELEASED)
+        return [asyncio.create_task(self.cancel(number, ended))]
+
+    # events of leases
+
+    async def lease_granted(self, lease_id: str) -> None:
+        """Make the jobs pending that waited with their lease."""
+        while waiting := self.table.waiting_with(lease_id):
+            for live in [*islice(waiting.values(), DONE_AT_ONCE)]:
+                self.table.lease_granted(live)
+            await asyncio.sleep(0)
+
+    def interrupt_lease(self, lease_id: str, end: LeaseEnd) -> list[LiveJob]:
+        """Interrupt the jobs of a lease, which accepts no more jobs.
+
+        The caller cancels the queued ones on disk, then calls :meth:`end_lease`.
+        """
+        interruption = Interruption(Cause.LEASE_END, lease_end=end)
+        queued = self.table.queued_under(lease_id)
+        for live in queued:
+            self.table.withdrawn(live, interruption)
+        running = [
+            live for live in self.table.on_device if live.entry.lease == lease_id
+        ]
+        for live in running:
+            live.interrupt(interruption)
+        return queued + running
+
+    async def end_lease(self, lease_id: str, interrupted: Collection[LiveJob]) -> None:
+        """Forget the queued jobs of an ended lease; wait for those on the device."""
+        for index, live in enumerate(interrupted):
+            if index % DONE_AT_ONCE == 0:
+                await asyncio.sleep(0)
+            if isinstance(live.state, OnDevice):
+                await live.until(Done, worker.INTERRUPT_SECONDS)
+            # not if another submission has moved it to another lease
+            elif live.ends_with_lease and live.entry.lease == lease_id:
+                self.table.cancelled(live)

@@ -1,0 +1,200 @@
+"""The worker, which gives jobs to the device in the policy's order and takes them back."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import Sequence
+
+from sf_quantum.service.domain.reasons import Cause, Interruption
+from sf_quantum.service.domain.settings import ServiceSettings
+from sf_quantum.service.queue.jobs.job_run import JobRun
+from sf_quantum.service.queue.jobs.job_states import Done, LiveJob, Pending
+from sf_quantum.service.queue.jobs.job_table import JobTable
+from sf_quantum.service.queue.jobs.observations import DeviceState
+
+logger = logging.getLogger(__name__)
+# Longest wait for the device to interrupt a job.
+INTERRUPT_SECONDS = 5.0
+# Longest wait for the device to interrupt all its jobs when the service stops.
+STOP_SECONDS = 8.0
+
+
+class Worker:
+    """Runs one job at a time; belongs to the event loop's thread.
+
+    :ivar stopping: whether the service is stopping; no job starts then
+    :ivar none_may_start: whether no pending job could start when the worker last looked
+    :ivar between_jobs: held while a job runs; the device is replaced under it
+    :ivar finished: set when the worker has ended
+    """
+
+    def __init__(self, table: JobTable, settings: ServiceSettings) -> None:
+        self.stopping = False
+        self.none_may_start = False
+        self.between_jobs = asyncio.Lock()
+        self.finished = asyncio.Event()
+        self.table = table
+        self._slice_seconds = settings.slice_seconds
+        self._max_losses = settings.service_deaths
+        # when the worker ends in any case, by the monotonic clock
+        self._ends_by = math.inf
+        self._taking_back: asyncio.Task[None] | None = None
+
+    @property
+    def may_start(self) -> bool:
+        return self.table.availability.works and not self.stopping
+
+    @property
+    def device_state(self) -> DeviceState:
+        table = self.table
+        if any(live.attempt is not None for live in table.on_device):
+            return "busy"
+        availability = table.availability
+        if self.finished.is_set() or self.stopping or availability.device_reason:
+            return "offline"
+        if availability.status != "open":
+            return availability.status
+        return "held" if self.none_may_start and len(table.pending) > 0 else "idle"
+
+    def start(self) -> None:
+        """Resume the unfinished jobs of the former service."""
+        for job in self.table.store.live():
+            if job.device is None:
+                self.table.added(job)
+            else:
+                self.table.recovered(job)
+
+    def stop(self, drain_seconds: float) -> None:
+        """Start no more jobs, and interrupt those on the device after a while."""
+        self.stopping = True
+        self._ends_by = time.monotonic() + drain_seconds + STOP_SECONDS
+        self.table.changed.set()
+        if drain_seconds <= 0:
+            self._interrupt_all()
+        else:
+            loop = asyncio.get_running_loop()
+            loop.call_later(drain_seconds, self._interrupt_all)
+
+    def _interrupt_all(self) -> None:
+        for live in self.table.on_device:
+            live.interrupt(Interruption(Cause.SERVICE_STOP))
+
+    async def work(self) -> None:
+        """Give jobs to the device until the service stops."""
+        table, runs = self.table, set[asyncio.Task[None]]()
+        if table.on_device:  # from the former service
+            await self.between_jobs.acquire()
+        for live in table.on_device:
+            runs.add(asyncio.create_task(self._run(live)))
+        try:
+            while not self.stopping:
+                table.changed.clear()
+                for ended in [run for run in runs if run.done()]:
+                    runs.remove(ended)
+                    ended.result()
+                self._preempt()
+                if (taken := await self._take()) is not None:
+                    runs.add(asyncio.create_task(self._run(taken)))
+                    continue
+                self._note_state()
+                await table.changed.wait()
+            await self._let_end(runs)
+        finally:
+            for run in runs:
+                run.cancel()
+            self.finished.set()
+            for live in table:
+                live.leave()
+
+    async def _let_end(self, runs: set[asyncio.Task[None]]) -> None:
+        """Wait for the runs under way when the service stops, for a limited time.
+
+        All that the next service needs of a job that waits for its vendor is on disk.
+        """
+        while runs:
+            left = max(0.0, self._ends_by - time.monotonic())
+            ended, runs = await asyncio.wait(runs, timeout=left)
+            for run in ended:
+                run.result()
+            if not ended:
+                text = "%d jobs on the device are left to the next service as they are"
+                logger.warning(text, len(runs))
+                for run in runs:
+                    run.cancel()
+                return
+
+    async def _take(self) -> LiveJob | None:
+        """Take the next job for the device, unless it has enough."""
+        on_device = self.table.on_device
+        if len(on_device) >= self.table.device.depth:
+            return None
+        if on_device:
+            attempt = on_device[-1].attempt
+            if attempt is None or not attempt.submitted:
+                return None  # the next job could overtake it
+        else:
+            await self.between_jobs.acquire()
+        live = self.table.take() if self.may_start else None
+        self.none_may_start = live is None
+        if live is None and not on_device:
+            self.between_jobs.release()
+        return live
+
+    async def _run(self, live: LiveJob) -> None:
+        table = self.table
+        run = JobRun(table, live, self._slice_seconds, self._max_losses)
+        try:
+            await run.run()
+        finally:
+            table.on_device.remove(live)
+            if not table.on_device:
+                self.between_jobs.release()
+            self._note_state()
+            table.changed.set()
+
+    def _note_state(self) -> None:
+        self.table.observations.enter(self.device_state)
+
+    # pre-emption and closing
+
+    def _preempt(self) -> None:
+        """Take back the jobs on the device that the next pending job pre-empts."""
+        table = self.table
+        if not table.on_device or not self.may_start or self._is_taking_back:
+            return
+        if (first := table.pending.first()) is not None:
+            preempts = table.policy.preempts
+            jobs = [live for live in table.on_device if preempts(first, live.entry)]
+            self.take_back(jobs, Interruption(Cause.PREEMPTION, first.job_class))
+
+    def take_back(self, jobs: Sequence[LiveJob], interruption: Interruption) -> None:
+        """Interrupt jobs on the device, the last one first, so that none of them starts."""
+        pausing = [
+            live
+            for live in jobs
+            if live.attempt is not None and live.attempt.pauses_for(interruption)
+        ]
+        for live in pausing:  # immediately, so that no other slice is submitted
+            live.interrupt(interruption)
+        others = [live for live in jobs if live not in pausing]
+        if len(others) < 2 or self._is_taking_back:
+            for live in others:
+                live.interrupt(interruption)
+        else:
+            work = self._take_back(others, interruption)
+            self._taking_back = asyncio.create_task(work)
+
+    @property
+    def _is_taking_back(self) -> bool:
+        return self._taking_back is not None and not self._taking_back.done()
+
+    async def _take_back(
+        self, jobs: Sequence[LiveJob], interruption: Interruption
+    ) -> None:
+        for live in reversed(jobs):
+            if live in self.table.on_device:
+                live.interrupt(interruption)
+                await live.until((Pending, Done), INTERRUPT_SECONDS)
