@@ -436,7 +436,8 @@ def _leases(site: SiteUnderFaults) -> dict[str, JSON]:
     """
     leases = site.service.leases() or []
     leases.sort(key=lambda lease: float(str(lease["opened"])))
-    idle, unused, others, first = [0.0], 0, [0.0], dict[str, float]()
+    unused, others, first = 0, [0.0], dict[str, float]()
+    idle = [(0.0, "no lease")]
     for lease in leases:
         opened, closed = float(str(lease["opened"])), float(str(lease["closed"]))
         job = str(lease["slurm_job_id"])
@@ -447,7 +448,10 @@ def _leases(site: SiteUnderFaults) -> dict[str, JSON]:
         unused += without == [(opened, closed)]
         for down in site.down:
             without = _minus(without, down)
-        idle += [end - start for start, end in without]
+        idle += [
+            (end - start, f"of job {job}, from {start:.1f} to {end:.1f}")
+            for start, end in without
+        ]
         if lease["user"] != OWNER:
             reserved = _within(without, site.reservation)
             others.append(sum(end - start for start, end in reserved))
@@ -458,12 +462,13 @@ def _leases(site: SiteUnderFaults) -> dict[str, JSON]:
             for down in site.down:
                 wait = _minus(wait, down)
             waits.append(sum(end - start for start, end in wait))
-    if max(idle) > LEASE_SECONDS:
-        raise Missed(f"a lease was without nodes for {max(idle):.1f} s")
+    longest, which = max(idle)
+    if longest > LEASE_SECONDS:
+        raise Missed(f"a lease was without nodes for {longest:.1f} s: {which}")
     return {
         "leases": len(leases),
         "leases_without_a_run": unused,
-        "longest_lease_without_nodes_seconds": round(max(idle), 1),
+        "longest_lease_without_nodes_seconds": round(longest, 1),
         "others_leases_without_nodes_in_the_reservation_seconds": round(max(others), 1),
         "owners_jobs_in_the_reservation": sum(job.reserved for job in site.jobs),
         "owners_longest_wait_for_a_lease_seconds": round(max(waits), 1),

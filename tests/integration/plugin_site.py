@@ -35,7 +35,7 @@ SLURM = FixedIdentity(Identity("slurm", admin=True))
 # one for each test, since they share the lab
 QPUS = (
     "first waits closed cancelled killed again lost array together srun large account "
-    "option workflow share impossible nodes reserved crowded killing"
+    "option workflow share impossible nodes reserved crowded killing halved"
 ).split()
 
 
@@ -143,6 +143,17 @@ class Site:
             if own and "acquire" in words and Path(words[0]).name != "sh":
                 return process
         return None
+
+    def script_daemon(self) -> psutil.Process:
+        """The process that runs the plugins' scripts for the controller."""
+        conf = str(self.lab.folder / "slurm.conf")
+        for process in psutil.process_iter(["name"]):
+            if process.info["name"] == "slurmctld":
+                # a zombie of a killed one has neither
+                with suppress(psutil.Error):
+                    if process.environ().get("SLURM_CONF") == conf:
+                        return process.children()[0]
+        raise LookupError("slurmscriptd")
 
     def pipes(self, qpu: str) -> list[Counter[str]]:
         """How many ends of each pipe the processes of Slurm that wait for a lease have."""

@@ -401,6 +401,32 @@ def test_what_is_killed_is_swept(site: Site) -> None:
         assert [one.slurm_job_id for one in leases(service)] == [None, str(job)]
 
 
+def test_a_job_runs_whose_buffer_the_controller_forgot(site: Site) -> None:
+    """Jobs and burst buffers are saved apart, and a kill may come between the two."""
+    saved = site.lab.folder / "state"
+    with site.serving("halved") as service:
+        service.ask("POST", "/v1/device/close", {})
+        job = site.submit("halved", "echo ran")
+        site.until(job, "BurstBufferState=staging-in")
+        scripts = site.script_daemon()
+        scripts.suspend()
+        site.lab.output("scancel", str(job))
+        site.lab.output("scontrol", "requeue", str(job))
+        ending = time.time()
+        site.until(job, "JobState=PENDING [^$]*BurstBufferState=teardown")
+        site.lab.wait_for(
+            lambda: (saved / "job_state").stat().st_mtime > ending + 1, "saved", SECONDS
+        )
+        site.lab.kill_controller()
+        scripts.kill()
+        for file in saved.glob("burst_buffer*"):
+            file.unlink()
+        site.lab.start_controller()
+        service.ask("POST", "/v1/device/open", {})
+        assert "ran" in site.output(job)
+        assert not service.queue.leases.held
+
+
 def test_a_step_without_a_script_waits_as_well(site: Site) -> None:
     with site.serving("srun") as service:
         output = site.as_user("srun", *asking("srun"), "env")

@@ -33,6 +33,8 @@ SLURM_SECONDS = 60.0
 END_SECONDS = 2.0
 # states of burst buffers
 STAGING, STAGED, PRE_RUN = "staging-in", "staged-in", "pre-run"
+# those of a job that was queued again before its burst buffer was taken down
+ENDING = ("post-run", "staging-out", "staged-out", "teardown", "teardown-fail")
 
 
 class Asks(Enum):

@@ -35,6 +35,7 @@ from pathlib import Path
 from typing import Self
 
 from sf_quantum.cli.qpu.slurm_state import (
+    ENDING,
     PRE_RUN,
     STAGED,
     STAGING,
@@ -304,7 +305,8 @@ class Watch:
             return False
         if job.reason == "JobHeldUser":
             return False
-        if job.buffer == STAGING:
+        # What ends a buffer is resumed only if the buffer itself was saved, too.
+        if job.buffer in (STAGING, *ENDING):
             return not taken
         return job.buffer in (STAGED, PRE_RUN) and entry is None
 
