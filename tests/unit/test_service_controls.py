@@ -216,7 +216,8 @@ async def test_a_drained_qpu_takes_another_time_scale_and_so_does_its_queue(
     entry = next(iter(queue.jobs.pending.order()))
     before = entry.seconds
     scale = device_operations.find(queue, "set-time-scale")
-    await device_operations.run(queue, "operator", scale, {"time_scale": 0.001}, 5)
+    changes = {"time_scale": 0.001}
+    await device_operations.run(queue, "operator", scale, changes, SECONDS)
     assert queue.find(ANN, running).final
     # no less than its computation takes
     assert entry.compute_seconds == entry.seconds < before
