@@ -250,7 +250,7 @@ class TestAcme(QpuContract, JobContract):
         assert of_rest.status().online
         file.write_text(file.read_text().replace('"url"', '"uri"'))
         with pytest.raises(
-            InputError, match=r"qrmi_config.json: one: unknown key 'uri'"
+            InputError, match=r"qrmi_config.json: resources\[0\]: unknown key 'uri'"
         ):
             QpuSelection(["one"], qrmi_config=str(file)).qpus({})
 
