@@ -32,7 +32,7 @@ from sf_quantum.files import JSON, KeyPath, listing, mapping
 from sf_quantum.slurm.partitions import COMMAND, SilentSlurm, listed, partition_nodes
 from sf_quantum.threads import in_thread
 
-# for all sites together
+# Longest wait for the answers of all sites together.
 SECONDS = 10.0
 # asyncssh's errors for what a later connection does not change either
 _REFUSALS = (asyncssh.PermissionDenied, asyncssh.HostKeyNotVerifiable)

@@ -391,7 +391,7 @@ class JournalScheduler(DefaultScheduler):
         target = allocation.target if allocation else None
         if status in (Status.FAILED, Status.RECOVERY):
             where = target.deployment.name if target else ""
-            # as the reports call StreamFlow's own local deployment
+            # Reports call StreamFlow's own local deployment so.
             where = where.replace("__LOCAL__", "local")
             self._record_failure(self._journal, name, where)
         self._journal.write(

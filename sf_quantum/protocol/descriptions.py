@@ -38,7 +38,7 @@ class Topology:
         return hashlib.sha256(text.encode()).hexdigest()[:10]
 
     def __hash__(self) -> int:
-        # that of all couplers takes a millisecond, in each look into a cache
+        # A hash of all couplers would take a millisecond in each look into a cache.
         return hash(self.id)
 
     def without(self, qubits: Collection[int]) -> Topology:

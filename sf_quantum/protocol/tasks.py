@@ -23,7 +23,7 @@ Kind: TypeAlias = Literal["problem", "sequence", "circuit", "photonic"]
 JobParameters: TypeAlias = Mapping[str, int | None]
 #: states of a job that has ended
 OVER: tuple[State, ...] = ("Completed", "Failed", "Cancelled")
-# of a shot in a result, beside its values: energy, number, text around them
+# Size of a shot in a result beside its values: energy, number, text around them.
 SHOT_BYTES = 1024
 
 

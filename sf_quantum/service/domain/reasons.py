@@ -19,13 +19,10 @@ VANISHED = "it may have run, and has left no result: submit it as a new job"
 
 
 class Cause(Enum):
-    """What moves a job from one state to another."""
+    """What interrupts a job."""
 
-    SUBMISSION = auto()
-    WORKER = auto()
     PREEMPTION = auto()
     CANCELLATION = auto()
-    LEASE_GRANT = auto()
     LEASE_END = auto()
     QPU_CLOSED = auto()
     SERVICE_STOP = auto()

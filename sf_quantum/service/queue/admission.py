@@ -99,8 +99,8 @@ class Admission:
             return device.check(kind, content, parameters)
 
         async with self._bodies.turn(user):
-            # in its own thread: many checks must not fill the loop's pool, which checks
-            # credentials
+            # A thread of its own, since many checks must not fill the loop's pool, which
+            # checks credentials.
             return await asyncio.wrap_future(in_thread(check))
 
     def _check_calibration(self, seconds: float) -> None:

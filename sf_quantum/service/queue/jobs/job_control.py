@@ -60,7 +60,7 @@ class JobControl:
         checked_for = fitting(self.table.device.description)
         counted = lease.user, lease.job_class, len(submission.payload)
         self.table.counts.take(*counted)
-        # in a callback: a caller that is cancelled must not leave a job on disk only
+        # A callback, since a caller that is cancelled must not leave a job on disk only.
         cancelling: list[asyncio.Task[None]] = []
 
         def added(written: asyncio.Future[tuple[Job, bool]]) -> None:
@@ -125,7 +125,7 @@ class JobControl:
                     return
                 # its submission has been noticed only now
             elif isinstance(live.state, OnDevice):
-                # on disk first: the service may die before the device has stopped it
+                # The disk comes first: the service may die before the device has stopped it.
                 await asyncio.wrap_future(self._store.note_cancellation(number, note))
                 if isinstance(live.state, OnDevice):
                     live.interrupt(interruption)
