@@ -121,19 +121,8 @@ class Sites:
 
 
 def _over_rest(config: dict[str, JSON], folder: Path) -> dict[str, int]:
-    file = config.get("tokenFile")
-    texts = {key: str(config[key]) for key in ("url", "user") if key in config}
-    command = config.get("tokenCommand")
     try:
-        client = Slurmrestd(
-            Settings(
-                url=texts.get("url", ""),
-                token_file=str(folder / Path(str(file)).expanduser()) if file else None,
-                token_command=str(command) if command else None,
-                user=texts.get("user"),
-            )
-        )
-        return client.partitions()
+        return Slurmrestd(Settings.read(config, folder)).partitions()
     except (InputError, RestError) as error:
         raise SilentSlurm(str(error)) from error
 

@@ -11,10 +11,15 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from streamflow.core.exception import WorkflowExecutionException
+from streamflow.core.exception import (
+    WorkflowDefinitionException,
+    WorkflowExecutionException,
+)
 from streamflow.deployment.connector.local import LocalConnector
 
+from sf_quantum.checking import check_file
 from sf_quantum.connectors import guardian
+from sf_quantum.connectors.slurm.connector import SlurmConnector
 from sf_quantum.connectors.slurm.services import JobOptions, SlurmService
 from sf_quantum.connectors.slurm.transport import rest, slurmrestd
 from sf_quantum.connectors.slurm.transport.controller import (
@@ -233,6 +238,46 @@ def test_jobs_are_listed_or_asked_for_singly(
         *("job/1", "jobs"),
         *("job/1", "job/99"),
     ]
+
+
+async def test_check_and_run_read_one_token_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "token").write_text("no token")
+    key: dict[str, JSON] = {"url": "http://127.0.0.1:1", "tokenFile": "./token"}
+    file = tmp_path / "sf.yml"
+    config: JSON = {"services": {"s": {"partition": "p"}}, "slurmrestd": key}
+    target: JSON = {"target": {"deployment": "hpc"}, "step": "/"}
+    workflow: JSON = {
+        "type": "cwl",
+        "config": {"file": "none.cwl"},
+        "bindings": [target],
+    }
+    content: JSON = {
+        "version": "v1.0",
+        "workflows": {"main": workflow},
+        "deployments": {"hpc": {"type": "sfq.slurm", "config": config}},
+    }
+    file.write_text(json.dumps(content))
+    monkeypatch.chdir(tmp_path)
+    found = check_file("sf.yml").silent["hpc"]
+    # StreamFlow passes the file, not its folder, where `lazy` is false
+    for place in (tmp_path, file):
+        local = LocalConnector("local", str(tmp_path))
+        run = SlurmConnector("hpc", str(place), local, None, slurmrestd=key)
+        with pytest.raises(WorkflowDefinitionException) as error:
+            await run.deploy(False)
+        _, _, why = str(error.value).partition("slurmrestd: ")
+        assert f"file {tmp_path / 'token'} has no token" in why
+        assert found == f"could not be asked ({why})"
+
+
+@pytest.mark.parametrize("name", [None, "t", "/f/t"])
+def test_settings_have_an_absolute_token_file(name: str | None) -> None:
+    config: dict[str, JSON] = {"url": "unix:/s", "tokenFile": name, "user": "u"}
+    read = Settings.read({**config, "tokenCommand": "c"}, Path("/f"))
+    assert read.token_file == (name and "/f/t")
+    assert (read.url, read.token_command, read.user) == ("unix:/s", "c", "u")
 
 
 def test_a_sweep_goes_on_until_no_job_is_left(

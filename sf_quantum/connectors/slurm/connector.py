@@ -89,7 +89,7 @@ class SlurmConnector(InvokedConnector, Stock):
         allocation: str | dict[str, JSON] = "per-step",
         orphanTimeout: float = 600,
         qrmiConfig: str | None = None,
-        slurmrestd: dict[str, str] | None = None,
+        slurmrestd: dict[str, JSON] | None = None,
         **stock: JSON,
     ) -> None:
         initialise: Callable[..., None] = super().__init__
@@ -107,7 +107,9 @@ class SlurmConnector(InvokedConnector, Stock):
         self._qpus = ServiceQpus(
             deployment_name, self._services.values(), self._absolute(qrmiConfig)
         )
-        self._rest = None if slurmrestd is None else self._rest_settings(**slurmrestd)
+        self._rest = (
+            None if slurmrestd is None else Settings.read(slurmrestd, self._folder)
+        )
         self._run = uuid.uuid4().hex[:12]
         self._queues: dict[str, SlurmQueue] = {}
         # by their settings and service
@@ -312,20 +314,6 @@ class SlurmConnector(InvokedConnector, Stock):
             )
         return self._queues[folder]
 
-    def _rest_settings(
-        self,
-        url: str,
-        tokenFile: str | None = None,
-        tokenCommand: str | None = None,
-        user: str | None = None,
-    ) -> Settings:
-        return Settings(
-            url=url,
-            token_file=self._absolute(tokenFile),
-            token_command=tokenCommand,
-            user=user,
-        )
-
     async def _check_rest(self, settings: Settings) -> None:
         where = f"Deployment {self.deployment_name}"
         for name, service in self._services.items():
@@ -349,14 +337,18 @@ class SlurmConnector(InvokedConnector, Stock):
                 f"{where}, slurmrestd: {error}"
             ) from error
 
+    @property
+    def _folder(self) -> Path:
+        """The folder of the StreamFlow file."""
+        folder = Path(self.config_dir)
+        # StreamFlow passes the file where `lazy` is false
+        return folder.parent if folder.is_file() else folder
+
     def _absolute(self, path: str | None) -> str | None:
         """The absolute form of a path relative to the StreamFlow file."""
         if path is None:
             return None
-        folder = Path(self.config_dir)
-        if folder.is_file():  # StreamFlow passes the file where `lazy` is false
-            folder = folder.parent
-        return str((folder / Path(path).expanduser()).absolute())
+        return str((self._folder / Path(path).expanduser()).absolute())
 
 
 def _line(invocation: Invocation) -> str:

@@ -162,6 +162,21 @@ class Settings:
     token_command: str | None = None
     user: str | None = None
 
+    @classmethod
+    def read(cls, config: Mapping[str, JSON], folder: Path) -> Settings:
+        """Read the key as its schema describes it; a file with mistakes has less of it.
+
+        :param folder: the base of a relative path
+        """
+        texts = {key: str(value) for key, value in config.items() if value is not None}
+        file = texts.get("tokenFile")
+        return cls(
+            url=texts.get("url", ""),
+            token_file=file and str((folder / Path(file).expanduser()).absolute()),
+            token_command=texts.get("tokenCommand"),
+            user=texts.get("user"),
+        )
+
 
 class Slurmrestd:
     """A client of ``slurmrestd``; its methods block, and may be called by several threads.
