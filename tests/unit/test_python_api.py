@@ -164,6 +164,7 @@ TOOL = """\
 """
 DRIVER = """
 from sf_quantum.journal import Journal
+input()  # a journal that is there before the run begins is another run's
 run = Journal(".streamflow/sfq")
 run.start(FILE, [], {})
 run.write("job", **JOB)
