@@ -215,6 +215,8 @@ class SiteUnderFaults:
     def all_ran(self) -> bool:
         """Whether all jobs that can run have done so."""
         self.resume_node()
+        # a controller's last kill is found by Slurm's nodes only a while later
+        self.submit_lost()
         self.end_reservation()
         return all(self.ran(job) for job in self.jobs if job.possible)
 
