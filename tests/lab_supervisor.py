@@ -223,6 +223,8 @@ def main(folder: str, run: str, listening: str, lock: str, stays: str) -> None:
     :param lock: that of the file whose lock says that it runs
     """
     os.set_inheritable(int(lock), False)
+    # a killed controller's script daemon can dump its core into the working directory
+    os.chdir(folder)
     supervisor = Supervisor(Path(folder), Path(run), stays=stays == "stays")
     asyncio.run(supervisor.serve(socket.socket(fileno=int(listening))))
 
