@@ -251,7 +251,7 @@ class Attempts:
         self._cooldown = cooldown
         self._jobs: dict[str, Attempt] = {}
         # end on the monotonic clock, and the failure
-        self._cooldowns: dict[str, tuple[float, str]] = {}
+        self._cooldowns: dict[str, tuple[float, Exclusion]] = {}
         self._reading: asyncio.Task[None] | None = None
         # set, and replaced, when a job ends
         self._end = asyncio.Event()
@@ -356,13 +356,16 @@ class Attempts:
             attempt.failures[target] = Exclusion(Obstacle.WAITED, limit=seconds)
         self._has_ended()
 
-    def fail(self, job: str, target: str, error: str) -> None:
+    def fail(
+        self, job: str, target: str, error: str, cause: Obstacle = Obstacle.FAILED
+    ) -> None:
         """Record that an attempt has failed on a target, which begins a cooldown."""
+        failure = Exclusion(cause, detail=error)
         if (attempt := self._jobs.get(job)) is not None:
             attempt.end()
             attempt.quantum = None
-            attempt.failures[target] = Exclusion(Obstacle.FAILED, detail=error)
-        self._cooldowns[target] = (time.monotonic() + self._cooldown, error)
+            attempt.failures[target] = failure
+        self._cooldowns[target] = (time.monotonic() + self._cooldown, failure)
         self._has_ended()
 
     def number(self, job: str) -> int:
@@ -457,9 +460,13 @@ class Attempts:
 
     def cooldown_left(self, target: str) -> Exclusion | None:
         """The cooldown after a failure, if it is not over."""
-        until, error = self._cooldowns.get(target, (0.0, ""))
+        if target not in self._cooldowns:
+            return None
+        until, failure = self._cooldowns[target]
         left = until - time.monotonic()
-        return Exclusion(Obstacle.COOLDOWN, left, detail=error) if left > 0 else None
+        if left <= 0 or failure.cause is Obstacle.SLURM_REFUSED:
+            return failure if left > 0 else None
+        return Exclusion(Obstacle.COOLDOWN, left, detail=failure.detail)
 
     def cost(self, target: str) -> float | None:
         """The cost of a QPU second on a target, if known."""

@@ -406,7 +406,8 @@ class CandidateFilter(BindingFilter):
         if given.waited_out and status in (None, QpuError.exit_code):
             self._attempts.wait_out(job, target, given.wait_seconds or 0.0)
         elif status in (None, QpuError.exit_code):
-            self._attempts.fail(job, target, error)
+            cause = Obstacle.SLURM_REFUSED if given.refused else Obstacle.FAILED
+            self._attempts.fail(job, target, error, cause)
         else:  # a success if CWL's successCodes include it
             self._attempts.exit(job, target, error)
         if status is not None:

@@ -23,6 +23,8 @@ class JobHints:
         offline instead of waiting for it
     :param since: when the wait began, on the monotonic clock
     :param waited_out: set by the connector of a job that was not started in this time
+    :param refused: set by the connector of a job that Slurm refused, which is no failure of
+        the QPU
     """
 
     lease_hints: Mapping[str, JSON] = field(default_factory=dict)
@@ -30,6 +32,7 @@ class JobHints:
     has_alternative: bool = False
     since: float = field(default_factory=time.monotonic, compare=False)
     waited_out: bool = False
+    refused: bool = False
 
     @property
     def seconds_left(self) -> float | None:
@@ -54,6 +57,11 @@ def of(job: str) -> JobHints:
 def wait_out(job: str) -> None:
     """Note that a job was not started in the time that it waits."""
     _hints[job] = replace(of(job), waited_out=True)
+
+
+def refuse(job: str) -> None:
+    """Note that Slurm refused a job."""
+    _hints[job] = replace(of(job), refused=True)
 
 
 def discard(job: str) -> None:

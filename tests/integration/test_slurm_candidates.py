@@ -174,6 +174,54 @@ def test_the_wait_for_nodes_is_predicted(
     assert "cluster/compute would end in" in str(second["reason"])
 
 
+# what Slurm refuses or never starts, and what its partition has
+REFUSED: dict[str, tuple[dict[str, JSON], str]] = {
+    "gres": ({"gres": "qpu:11"}, "`gres: qpu:11` of service gres; partition quantum has gres qpu:1"),
+    "feature": ({"constraint": "fast"}, "`constraint: fast` of service feature; partition quantum has no features"),
+    "nodes": ({"nodes": "9"}, "`nodes: 9` of service nodes; partition quantum has 1 node"),
+    "time": ({"partition": "short", "time": "00:05:00"}, "`time: 00:05:00` of service time; partition short has a time limit of 1:00"),
+}  # fmt: skip
+
+
+def test_what_slurm_refuses_is_named_and_no_failure_of_the_qpu(
+    start_lab: StartLab,
+    project: Project,
+    service: QpuService,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    short = "PartitionName=short Nodes=q1 MaxTime=1"
+    with start_lab(Options(nodes=1, extra=(short,))) as lab:
+        cluster = _on(lab, project, service, monkeypatch)
+        services: dict[str, JSON] = {"compute": {"partition": "compute"}}
+        for name, (options, _) in REFUSED.items():
+            services[name] = {"partition": "quantum", "qpu": ["a"], **options}
+        config: dict[str, JSON] = {
+            "qrmiConfig": "qrmi_config.json",
+            "pollingInterval": 1,
+        }
+        cluster.deployment(
+            "cluster", "sfq.slurm", wraps="host", services=services, **config
+        )
+        candidate(cluster, rounds=1)
+        targets: list[JSON] = [
+            {"deployment": "cluster", "service": name} for name in (*REFUSED, "compute")
+        ]
+        bind(cluster, {"/loop/solve": targets})
+        retries: JSON = {"max_retries": len(REFUSED) + 2}
+        cluster.extra["failureManager"] = {"type": "default", "config": retries}
+        assert cluster.run() == 0, cluster.log[-3000:]
+        assert lab.output("squeue", "--noheader") == ""
+    assert _where(cluster) == ["compute"]
+    last = decisions(cluster)[-1]
+    for _, right in REFUSED.values():
+        assert right in str(last["reason"])
+    assert "failed an earlier attempt" not in str(last["reason"])
+    assert str(last["brief"]) == "refused by Slurm"
+    (line,) = report.candidates(report.collect(cluster.events()))
+    assert line.startswith("warning: ")
+    assert line.endswith("(refused by Slurm); no result is of a QPU")
+
+
 def test_a_lease_that_does_not_come_in_time(
     cluster: Project, service: QpuService
 ) -> None:

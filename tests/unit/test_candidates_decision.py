@@ -143,6 +143,13 @@ CASES: list[tuple[QuantumTarget, StepRules, CandidateJob, Obstacle, str]] = [
         "q failed an earlier attempt of this job (x)",
     ),
     (
+        QuantumTarget("q", failed=Exclusion(Obstacle.SLURM_REFUSED, detail="x")),
+        StepRules(),
+        ANY,
+        Obstacle.SLURM_REFUSED,
+        "q does not take this job (x)",
+    ),
+    (
         QuantumTarget("q", failed=Exclusion(Obstacle.OUTPUTS_MISSING)),
         StepRules(),
         ANY,

@@ -26,8 +26,8 @@ from streamflow.deployment.connector.queue_manager import SlurmConnector as Stoc
 from streamflow.deployment.wrapper import get_inner_location
 
 from sf_quantum import journal
-from sf_quantum.connectors import guardian
-from sf_quantum.connectors.slurm import partition, scripts
+from sf_quantum.connectors import guardian, hints
+from sf_quantum.connectors.slurm import partition, refusals, scripts
 from sf_quantum.connectors.slurm.allocation.elastic import Elastic
 from sf_quantum.connectors.slurm.allocation.per_step import run_alone
 from sf_quantum.connectors.slurm.allocation.pool import ElasticSettings
@@ -40,6 +40,7 @@ from sf_quantum.connectors.slurm.partition import (
 )
 from sf_quantum.connectors.slurm.quantum import ServiceQpus
 from sf_quantum.connectors.slurm.queue import SlurmQueue
+from sf_quantum.connectors.slurm.refusals import SlurmRefusal
 from sf_quantum.connectors.slurm.services import (
     SEVERAL_CLUSTERS,
     AllocationSettings,
@@ -197,7 +198,13 @@ class SlurmConnector(InvokedConnector, Stock):
             )
             run = await self._strategy(queue, job)
             with quantum_steps.running(name) if service.quantum else nullcontext():
-                outcome = await run(job)
+                try:
+                    outcome = await run(job)
+                except SlurmRefusal as refusal:
+                    # no failure of the QPU, and the same for all jobs of this service
+                    hints.refuse(name)
+                    text = await self._explained(str(refusal), queue, job)
+                    raise SlurmRefusal(text) from None
             if use is not None:
                 await self._qpus.settle(queue, use, good=outcome.good)
             if outcome.good:
@@ -206,6 +213,16 @@ class SlurmConnector(InvokedConnector, Stock):
             if not outcome.plain:
                 raise WorkflowExecutionException(message)
             return message, outcome.exit_code
+
+    async def _explained(self, text: str, queue: SlurmQueue, job: StepJob) -> str:
+        """Why Slurm refuses a job, with the options of its service that it is about."""
+        partitions: dict[str, refusals.Partition] = {}
+        if self._rest is None and not job.service.clusters:
+            partitions = refusals.read((await queue.login.ask(refusals.command()))[0])
+        options = dict(job.service.options)
+        if job.time_limit:
+            options["time"] = f"{job.time_limit} (ToolTimeLimit)"
+        return refusals.explained(text, options, job.service.name, partitions)
 
     async def partition_queue(
         self, service: str | None

@@ -44,6 +44,7 @@ from enum import Enum, auto
 from typing import TypeVar
 
 from sf_quantum import journal
+from sf_quantum.connectors.slurm.refusals import is_refusal
 from sf_quantum.connectors.slurm.scripts import JobMark
 from sf_quantum.connectors.slurm.services import SlurmService
 from sf_quantum.connectors.slurm.transport import answers
@@ -122,6 +123,8 @@ class BatchJob:
         #: done when the nodes of an allocation are granted; cancelled if it ends before
         self.granted: asyncio.Future[JobMark] = asyncio.Future()
         self.ended: asyncio.Future[JobOutcome] = asyncio.Future()
+        #: the reason for which Slurm never starts it, once there is one
+        self.refusal: asyncio.Future[str] = asyncio.Future()
         self._components: list[BatchJob] = []
         self._before = BatchJobState.SUBMITTING
         self._denials = 0
@@ -228,6 +231,8 @@ class BatchJob:
             reason = row.reason.strip("()")
             if row.state != "PENDING" or reason in self._reported:
                 continue
+            if is_refusal(reason) and not self.refusal.done():
+                self.refusal.set_result(reason)
             hopeless = answers.is_hopeless(reason)
             long = now - self._queued_at >= LONG_SECONDS
             if hopeless or (long and not self._reported):

@@ -22,6 +22,7 @@ from streamflow.log_handler import logger
 from sf_quantum import backoff
 from sf_quantum.connectors.slurm import scripts
 from sf_quantum.connectors.slurm.job import BatchJob, BatchJobState, NodeUsage
+from sf_quantum.connectors.slurm.refusals import SlurmRefusal
 from sf_quantum.connectors.slurm.scripts import JobMark
 from sf_quantum.connectors.slurm.services import JobOptions
 from sf_quantum.connectors.slurm.transport import answers
@@ -103,7 +104,7 @@ class SlurmQueue:
 
         :param options: see :class:`sf_quantum.connectors.slurm.transport.controller.Submission`
         :param note: see there, as for ``at_once`` and ``clusters``
-        :raises WorkflowExecutionException: if Slurm refuses it, with Slurm's message
+        :raises SlurmRefusal: if Slurm refuses it, with Slurm's message
         :raises asyncio.CancelledError: once the queue is closed
         """
         await self.start_watching()
@@ -138,7 +139,7 @@ class SlurmQueue:
                     return await asyncio.shield(submission)
                 except SubmissionFailed as error:
                     if not error.temporary:
-                        raise WorkflowExecutionException(
+                        raise SlurmRefusal(
                             f"Slurm refuses {job.name}: {error}"
                         ) from None
                     message = str(error)

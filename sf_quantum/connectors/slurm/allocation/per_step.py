@@ -6,6 +6,7 @@ import asyncio
 import time
 from dataclasses import replace
 
+from sf_quantum.connectors import hints
 from sf_quantum.connectors.slurm import scripts
 from sf_quantum.connectors.slurm.allocation.step_job import (
     StepJob,
@@ -14,6 +15,7 @@ from sf_quantum.connectors.slurm.allocation.step_job import (
 )
 from sf_quantum.connectors.slurm.job import BatchJob, NodeUsage
 from sf_quantum.connectors.slurm.queue import SlurmQueue
+from sf_quantum.connectors.slurm.refusals import SlurmRefusal
 from sf_quantum.connectors.slurm.services import JobOptions
 from sf_quantum.connectors.slurm.transport.answers import JobOutcome
 from sf_quantum.connectors.steps import quantum_steps
@@ -25,7 +27,7 @@ START_PAUSE_SECONDS = 1.0
 async def run_alone(queue: SlurmQueue, job: StepJob) -> JobOutcome:
     """Run a job as a Slurm job of its own, which is cancelled with the caller.
 
-    :raises WorkflowExecutionException: if Slurm refuses it
+    :raises SlurmRefusal: if Slurm refuses it, or never starts it and it can run elsewhere
     """
     requested = time.time()
     usage = NodeUsage(queue.deployment, job.service, "per-step", job=job.name)
@@ -53,7 +55,15 @@ async def run_alone(queue: SlurmQueue, job: StepJob) -> JobOutcome:
             # of the template's own lines, since the command's are merged with its output
             errors = await queue.controller.files(batch_job.slurm_job, "StdErr")
             job = replace(job, stderr=f"{job.stdout or output}\n{errors}")
-        # a cancelled future would count as the end of the job
+        # cancelled futures would count as the end of the job
+        if hints.of(job.name).has_alternative:
+            either: list[asyncio.Future[JobOutcome] | asyncio.Future[str]]
+            either = [batch_job.ended, batch_job.refusal]
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            if not batch_job.ended.done():
+                raise SlurmRefusal(
+                    f"Slurm never starts {batch_job.name}: {batch_job.refusal.result()}"
+                )
         outcome = await asyncio.shield(batch_job.ended)
     except BaseException:
         await queue.cancel(batch_job)

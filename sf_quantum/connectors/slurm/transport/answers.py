@@ -23,7 +23,7 @@ _HOPELESS = re.compile(
     "AccountNotAllowed|BadConstraints|DependencyNeverSatisfied|InvalidAccount|InvalidQOS|"
     "JobHeldAdmin|JobHeldUser|JobHoldMaxRequeue|JobLaunchFailure|NodeDown|"
     "launch.failed.requeued.held|user.env.retrieval.failed.requeued.held|"
-    "PartitionDown|PartitionInactive|PartitionNodeLimit|PartitionTimeLimit|"
+    "PartitionConfig|PartitionDown|PartitionInactive|PartitionNodeLimit|PartitionTimeLimit|"
     r"QOSNotAllowed|QOSMin\w+|(Assoc|QOS)Max\w*PerJob(Limit)?|"
     "ReqNodeNotAvail|ReservationDeleted"
 )
