@@ -1,9 +1,10 @@
-"""Text that others wrote, as a terminal, a log or a spreadsheet shows it."""
+"""Text for people: what others wrote, made safe to show, and common messages."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import UTC, datetime
+from difflib import get_close_matches
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -78,3 +79,13 @@ def rounded(value: float) -> str:
 def described(error: BaseException) -> str:
     """Describe an error of a library in one line of at most 300 characters."""
     return one_line(str(error)[:2000])[:MAX_CHARACTERS] or type(error).__name__
+
+
+def unknown(kind: str, name: str, known: list[str]) -> str:
+    """Return the message for an unknown name: the closest match and all known names.
+
+    :param kind: the kind of thing that has the name, such as ``sampler``
+    """
+    close = get_close_matches(name, known, n=1)
+    meant = f", did you mean {close[0]!r}?" if close else ""
+    return f"unknown {kind} {name!r}{meant} (known: {', '.join(sorted(known))})"

@@ -13,7 +13,7 @@ from pydantic_core import ErrorDetails
 
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON, KeyPath, cannot_read, mapping
-from sf_quantum.samplers import unknown
+from sf_quantum.text import unknown
 
 # message by the type of pydantic's error
 _MESSAGES = {

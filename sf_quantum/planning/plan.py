@@ -19,8 +19,8 @@ from sf_quantum.planning.streamflow import config, lines
 from sf_quantum.planning.workflow import StreamFlowFile, WorkflowPlan, dumped
 from sf_quantum.planning.workload import Workload
 from sf_quantum.reporting.report import journals_of
-from sf_quantum.samplers import unknown
 from sf_quantum.slurm.partitions import SilentSlurm, partition_nodes
+from sf_quantum.text import unknown
 from sf_quantum.validation import is_streamflow
 
 

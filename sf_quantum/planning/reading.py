@@ -27,8 +27,8 @@ from sf_quantum.planning.workload import (
     Workload,
     qpu_job_seconds,
 )
-from sf_quantum.samplers import unknown
 from sf_quantum.service.scheduling.policies import make
+from sf_quantum.text import unknown
 from sf_quantum.validation import (
     ValidationErrors,
     dotted,

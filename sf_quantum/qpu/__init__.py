@@ -16,7 +16,8 @@ from sf_quantum.malleability import offload as offload
 from sf_quantum.protocol.descriptions import Description
 from sf_quantum.protocol.tasks import OVER as OVER
 from sf_quantum.protocol.tasks import Kind, Outcome, Progress, Task
-from sf_quantum.samplers import Registry, unknown
+from sf_quantum.registry import Registry
+from sf_quantum.text import unknown
 
 if TYPE_CHECKING:
     from dimod.core.sampler import Sampler

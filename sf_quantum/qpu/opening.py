@@ -20,7 +20,7 @@ from sf_quantum.files import JSON, socket_in
 from sf_quantum.qpu import RESOURCES, TOKEN, Qpu, listed, types_by_name
 from sf_quantum.qpu.leasing.held_leases import AcquireOptions, LeaseSet
 from sf_quantum.qpu.selection import SFQ, QpuSelection
-from sf_quantum.samplers import unknown
+from sf_quantum.text import unknown
 from sf_quantum.threads import in_thread
 
 logger = logging.getLogger(__name__)

@@ -26,7 +26,6 @@ from sf_quantum import yaml
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON, KeyPath
 from sf_quantum.net.transport import is_loopback
-from sf_quantum.samplers import unknown
 from sf_quantum.service import device as devices
 from sf_quantum.service.device.emulator.device import (
     PHOTONIC,
@@ -39,6 +38,7 @@ from sf_quantum.service.device.qpu import QpuDevice, QpuSettings
 from sf_quantum.service.domain.settings import PolicyChoice, ServiceSettings, Shares
 from sf_quantum.service.http.limits import Limits
 from sf_quantum.service.scheduling import policies
+from sf_quantum.text import unknown
 from sf_quantum.validation import (
     Section,
     ValidationErrors,

@@ -24,7 +24,6 @@ from sf_quantum.protocol.descriptions import Description, Topology
 from sf_quantum.protocol.tasks import JobParameters, Kind, Outcome, Task
 from sf_quantum.qpu import Qpu
 from sf_quantum.qpu.sfq.service_qpu import SfqQpu
-from sf_quantum.samplers import unknown
 from sf_quantum.service.config import ORIGINALS, File, OwnDevice, load, make_device
 from sf_quantum.service.device import vendor_answers
 from sf_quantum.service.device.emulator.device import DeviceSettings, EmulatedDevice
@@ -32,7 +31,7 @@ from sf_quantum.service.device.emulator.technologies import TECHNOLOGIES, Techno
 from sf_quantum.service.device.limits import ComputeLimits
 from sf_quantum.service.device.qpu import QpuSettings
 from sf_quantum.service.domain.jobs import Size
-from sf_quantum.text import shortened
+from sf_quantum.text import shortened, unknown
 from sf_quantum.validation import dotted, validated
 
 logger = logging.getLogger(__name__)

@@ -6,14 +6,20 @@ from dataclasses import dataclass, field
 from functools import partial
 from html import escape
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from sf_quantum import cli
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
+from sf_quantum.registry import Registry
 from sf_quantum.threads import in_thread
+
+if TYPE_CHECKING:
+    from sf_quantum.checking.commands import Commands
 
 # keys that every workload file of ``sfq plan`` has
 _WORKLOAD = {"partitions", "applications"}
+# Makers of parsers. They are plug-ins, since the command imports this room.
+_commands: Registry[Commands] = Registry("sf_quantum.commands", "command")
 
 
 @dataclass(frozen=True)
@@ -103,7 +109,7 @@ def _check(file: str) -> CheckResult:
     # StreamFlow takes most of a second to import, too long for --help
     from sf_quantum.checking import check_file
 
-    findings = check_file(file, cli.parser_for)
+    findings = check_file(file, _commands.load("sfq"))
     return CheckResult(
         file,
         "workflow",

@@ -25,6 +25,7 @@ from sf_quantum.files import (
 )
 from sf_quantum.qpu import Qpu
 from sf_quantum.samplers import problem
+from sf_quantum.text import unknown
 
 if TYPE_CHECKING:
     from dimod.core.sampler import Sampler
@@ -75,7 +76,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def _known(name: str) -> str:
     if name != AUTO and name not in (known := samplers.names()):
-        raise argparse.ArgumentTypeError(samplers.unknown("sampler", name, known))
+        raise argparse.ArgumentTypeError(unknown("sampler", name, known))
     return name
 
 

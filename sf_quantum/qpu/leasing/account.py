@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from sf_quantum.errors import InputError, QuantumError
 from sf_quantum.files import JSON
 from sf_quantum.qpu import RESOURCES, TOKEN, Qpu, listed, load, types_by_name
-from sf_quantum.samplers import unknown
+from sf_quantum.text import unknown
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from typing import ClassVar, TypeAlias
 
 from sf_quantum.errors import InputError
 from sf_quantum.protocol.descriptions import Description
-from sf_quantum.samplers import Registry
+from sf_quantum.registry import Registry
 
 #: how often each bit string was read; after a pass, not necessarily whole numbers, and
 #: negative ones after a pass of quasi-probabilities

@@ -47,8 +47,7 @@ from sf_quantum.protocol.values import counters
 from sf_quantum.qpu import running
 from sf_quantum.qpu.passes import Combine, Passes, whole
 from sf_quantum.qpu.running import JobSide, not_taken
-from sf_quantum.samplers import unknown
-from sf_quantum.text import described
+from sf_quantum.text import described, unknown
 from sf_quantum.threads import in_thread
 
 SHOTS = 1024

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sf_quantum.samplers import Registry
+from sf_quantum.registry import Registry
 
 if TYPE_CHECKING:
     from sf_quantum.service.device.protocol import Device

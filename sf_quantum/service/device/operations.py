@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from typing import Generic, TypeAlias, TypeVar
 
 from sf_quantum.files import JSON
-from sf_quantum.samplers import unknown
 from sf_quantum.samplers.problem import FieldError
+from sf_quantum.text import unknown
 
 Values: TypeAlias = Mapping[str, float]
 D = TypeVar("D")

@@ -37,7 +37,6 @@ from sf_quantum.protocol.tasks import (
     Task,
     UnknownJob,
 )
-from sf_quantum.samplers import unknown
 from sf_quantum.samplers.neal import SEEDS
 from sf_quantum.samplers.problem import FieldError
 from sf_quantum.service.device.circuits import texts
@@ -81,6 +80,7 @@ from sf_quantum.service.device.readings import (
 from sf_quantum.service.domain.jobs import Kind, Size
 from sf_quantum.service.domain.reasons import QPU_OFFLINE
 from sf_quantum.service.domain.settings import Count, NotNegative, Positive
+from sf_quantum.text import unknown
 from sf_quantum.threads import in_thread
 from sf_quantum.validation import Section, dotted, validated
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from sf_quantum.files import JSON
-from sf_quantum.samplers import Registry
+from sf_quantum.registry import Registry
 from sf_quantum.service.domain.settings import Shares
 from sf_quantum.service.scheduling.policies.base import Policy
 from sf_quantum.service.scheduling.work import Clock

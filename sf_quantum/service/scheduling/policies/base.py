@@ -11,7 +11,6 @@ from typing import ClassVar, Generic, Protocol, Self, TypeVar
 
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
-from sf_quantum.samplers import unknown
 from sf_quantum.service.domain.jobs import (
     CLASSES,
     RANKS,
@@ -24,6 +23,7 @@ from sf_quantum.service.domain.jobs import (
 from sf_quantum.service.domain.settings import Shares
 from sf_quantum.service.scheduling.held import HeldLeases, Overtaking
 from sf_quantum.service.scheduling.work import Clock, PendingJob, Work
+from sf_quantum.text import unknown
 
 
 class PendingLease(Protocol):
