@@ -16,12 +16,14 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+from sf_quantum.connectors import guardian
 from sf_quantum.errors import QpuError
 from sf_quantum.net import munge
 from tests import devices
 from tests.lab import ROOT, Lab, running, shared
 from tests.lab_conf import Options
 from tests.lab_supervisor import SYSTEM_PATH, missing, munged_command
+from tests.leftovers import Leftovers
 from tests.waiting import until
 
 # Four workers and their children share the cores: threads of OpenBLAS and OpenMP would
@@ -152,6 +154,22 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """
     waits = any("unit" not in Path(path).parts for path in config.args)
     return (3 if waits else 2) * (os.cpu_count() or 1)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _guardian_ended() -> Iterator[None]:
+    """End the guardian that connectors in this process have started, and wait for it."""
+    yield
+    if guardian.current.cache_info().currsize:
+        own = guardian.current()
+        os.close(own._pipe)
+        own._process.wait()
+
+
+@pytest.fixture(autouse=True)
+def _leftovers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """End the processes that the test's event loops leave running."""
+    Leftovers(monkeypatch)
 
 
 @pytest.fixture(autouse=True)

@@ -9,9 +9,7 @@ import os
 import subprocess
 import threading
 import time
-import uuid
-from asyncio.subprocess import Process
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
@@ -167,34 +165,6 @@ def told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(guardian, "current", lambda: Silent())
     monkeypatch.setattr(backoff, "LEASE", Backoff(0.002, 10.0))
     monkeypatch.setattr(held_leases, "RENEWAL_SECONDS", 0.0)
-
-
-@pytest.fixture(autouse=True)
-async def _ended(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[None]:
-    """End what cancelled jobs left running, as the guardian does behind the driver.
-
-    StreamFlow does not; and a loop that closes before leaves the pipes of its subprocesses
-    to the garbage collector, in whichever test that comes.
-    """
-    monkeypatch.setenv(guardian.MARKER, mark := str(uuid.uuid4()))
-    started: list[Process] = []
-    create = _kept(asyncio.create_subprocess_exec, started)
-    monkeypatch.setattr(asyncio, "create_subprocess_exec", create)
-    yield
-    if any(process.returncode is None for process in started):
-        await asyncio.to_thread(guardian.end_processes, mark)
-    for process in started:
-        await process.communicate()
-
-
-def _kept(
-    create: Callable[P, Awaitable[Process]], into: list[Process]
-) -> Callable[P, Awaitable[Process]]:
-    async def start(*words: P.args, **options: P.kwargs) -> Process:
-        into.append(process := await create(*words, **options))
-        return process
-
-    return start
 
 
 class Silent:
