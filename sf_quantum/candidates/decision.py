@@ -615,13 +615,14 @@ def describe(exclusion: Exclusion) -> str:
 def explain(decision: Decision) -> str:
     """The reason of a decision, to follow "STEP on TARGET: " in a message."""
     job, qpu, classical = decision.job, decision.qpu, decision.classical
+    exclusions = [f"{name} {describe(e)}" for name, e in decision.exclusions.items()]
     if decision.basis is Basis.LAST_ATTEMPT:
-        return f"last attempt ({job.attempt} of {job.attempts_allowed})"
+        last = f"last attempt ({job.attempt} of {job.attempts_allowed})"
+        return "; ".join([last, *exclusions])
     if decision.basis is Basis.CLASSICAL_FREE:
         return f"{next(target.name for target in classical if target.free)} is free"
     if decision.basis is Basis.NO_QUANTUM_TARGET:
         return "the binding lists no quantum target"
-    exclusions = [f"{name} {describe(e)}" for name, e in decision.exclusions.items()]
     if qpu is None or qpu.name in decision.exclusions:
         return "; ".join(exclusions)
     if decision.basis is Basis.QPU_EARLIEST:
@@ -645,7 +646,8 @@ def brief(rules: StepRules, decision: Decision) -> str:
     if decision.basis is Basis.NO_CLASSICAL_USABLE:
         return "classical targets failed"
     if decision.basis is Basis.LAST_ATTEMPT:
-        return "last attempt"
+        reasons = dict.fromkeys(e.brief for e in _exclusions_of_qpus(decision))
+        return ", ".join(["last attempt", *reasons])
     if decision.basis is Basis.NO_CLASSICAL_TARGET and decision.job.others[0]:
         return Exclusion(Obstacle.MIXED).brief
     if decision.basis is not Basis.NO_QPU_USABLE:
@@ -655,7 +657,8 @@ def brief(rules: StepRules, decision: Decision) -> str:
 
 def is_trouble(rules: StepRules, decision: Decision) -> bool:
     """Whether a job goes against the preference since a QPU failed or does not answer."""
-    if decision.basis is not Basis.NO_QPU_USABLE or not brief(rules, decision):
+    excluded = decision.basis in (Basis.NO_QPU_USABLE, Basis.LAST_ATTEMPT)
+    if not excluded or not brief(rules, decision):
         return False
     return any(e.cause in _TROUBLE for e in _exclusions_of_qpus(decision))
 

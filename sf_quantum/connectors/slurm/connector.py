@@ -203,8 +203,7 @@ class SlurmConnector(InvokedConnector, Stock):
                 except SlurmRefusal as refusal:
                     # no failure of the QPU, and the same for all jobs of this service
                     hints.refuse(name)
-                    text = await self._explained(str(refusal), queue, job)
-                    raise SlurmRefusal(text) from None
+                    raise await self._explained(refusal, queue, job) from None
             if use is not None:
                 await self._qpus.settle(queue, use, good=outcome.good)
             if outcome.good:
@@ -214,15 +213,22 @@ class SlurmConnector(InvokedConnector, Stock):
                 raise WorkflowExecutionException(message)
             return message, outcome.exit_code
 
-    async def _explained(self, text: str, queue: SlurmQueue, job: StepJob) -> str:
-        """Why Slurm refuses a job, with the options of its service that it is about."""
+    async def _explained(
+        self, refusal: SlurmRefusal, queue: SlurmQueue, job: StepJob
+    ) -> SlurmRefusal:
+        """A refusal with the options of the services that it is about."""
         partitions: dict[str, refusals.Partition] = {}
         if self._rest is None and not job.service.clusters:
             partitions = refusals.read((await queue.login.ask(refusals.command()))[0])
-        options = dict(job.service.options)
-        if job.time_limit:
-            options["time"] = f"{job.time_limit} (ToolTimeLimit)"
-        return refusals.explained(text, options, job.service.name, partitions)
+        message = str(refusal)
+        right: list[str] = []
+        for service in refusal.services or (job.service,):
+            options = dict(service.options)
+            if job.time_limit and not refusal.services:
+                options["time"] = f"{job.time_limit} (ToolTimeLimit)"
+            text = refusals.explained(message, options, service.name, partitions)
+            right += filter(None, [text.removeprefix(message).lstrip(":; ")])
+        return SlurmRefusal(": ".join([message, *filter(None, ["; ".join(right)])]))
 
     async def partition_queue(
         self, service: str | None

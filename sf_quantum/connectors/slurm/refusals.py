@@ -7,13 +7,17 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from streamflow.core.exception import WorkflowExecutionException
 
 from sf_quantum.files import JSON
 from sf_quantum.slurm.partitions import TIMEOUT_SECONDS
+
+if TYPE_CHECKING:
+    from sf_quantum.connectors.slurm.services import SlurmService
 
 #: what sinfo(1) prints of a partition: its nodes of a kind in each line
 FORMAT = "%P|%D|%c|%m|%G|%f|%l"
@@ -76,7 +80,14 @@ _PENDING = re.compile(
 
 
 class SlurmRefusal(WorkflowExecutionException):
-    """Slurm does not take a job, or never starts it, because of its options."""
+    """Slurm does not take a job, or never starts it, because of its options.
+
+    :param services: those of an allocation; empty if it is a job of its own
+    """
+
+    def __init__(self, message: str, services: Sequence[SlurmService] = ()) -> None:
+        super().__init__(message)
+        self.services = services
 
 
 def is_refusal(reason: str) -> bool:

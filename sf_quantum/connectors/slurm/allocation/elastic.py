@@ -20,6 +20,7 @@ from streamflow.core.utils import get_job_step_name
 from streamflow.log_handler import logger
 
 from sf_quantum import journal
+from sf_quantum.connectors import hints
 from sf_quantum.connectors.slurm.allocation import history
 from sf_quantum.connectors.slurm.allocation.forecast import JobForecast
 from sf_quantum.connectors.slurm.allocation.limits import START_SECONDS, JobLength
@@ -39,10 +40,15 @@ from sf_quantum.slurm import ids
 
 @dataclass(frozen=True)
 class _Waiting:
-    """A job that waits for an allocation."""
+    """A job that waits for an allocation.
+
+    :param has_alternative: it can run elsewhere, so it does not wait for nodes that Slurm
+        never grants
+    """
 
     arrived: float
     length: JobLength
+    has_alternative: bool
 
 
 class Elastic:
@@ -78,6 +84,8 @@ class Elastic:
         self._longest_seconds: defaultdict[str, float] = defaultdict(float)
         # the longest time limit of all jobs, infinite if one has none
         self._longest_limit = 0.0
+        # requests that no smaller one follows, until they are granted
+        self._pending: set[SlurmAllocation] = set()
         # by the Slurm jobs on which they depend, None for no dependency
         self._requests: dict[str | None, list[asyncio.Task[None]]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -94,12 +102,13 @@ class Elastic:
         requested, step = time.time(), get_job_step_name(job.name)
         arrived = time.monotonic()
         self._pool.job_arrived(arrived)
+        elsewhere = hints.of(job.name).has_alternative
         limit = math.inf if job.seconds is None else job.seconds
         self._longest_limit = max(self._longest_limit, limit)
         try:
             while True:
                 length = JobLength(job.seconds, self._longest_seconds[step])
-                allocation = await self._get(_Waiting(arrived, length))
+                allocation = await self._get(_Waiting(arrived, length, elsewhere))
                 self._pool.job_began(allocation, step, time.monotonic())
                 if self._service.quantum:
                     quantum_steps.begins(job.name, 0.0)
@@ -211,6 +220,7 @@ class Elastic:
         for wanted in [one for one in self._wanted if one.done()]:
             del self._wanted[wanted]
         self._assign()
+        self._send_elsewhere()
         due = self._pool.due(now)
         for allocation in self._pool.remove_idle(now, due):
             self._spawn(allocation.give_back())
@@ -238,6 +248,16 @@ class Elastic:
             for allocation in list(self._pool.free):
                 self._pool.note_follower(allocation, waiting.arrived)
                 self._give_back(allocation)
+
+    def _send_elsewhere(self) -> None:
+        """Fail the waiting jobs that can run elsewhere, if Slurm never grants a request."""
+        refused = next((one for one in self._pending if one.refusal.done()), None)
+        if refused is None:
+            return
+        for wanted, waiting in list(self._wanted.items()):
+            if waiting.has_alternative:
+                del self._wanted[wanted]
+                wanted.set_exception(refused.never_granted())
 
     @property
     def _may_shorten(self) -> bool:
@@ -270,6 +290,7 @@ class Elastic:
             for tasks in self._requests.values():
                 if task in tasks:
                     tasks.remove(task)
+            self._pending.difference_update(requests)
             for request in requests:
                 if request is not granted:
                     await request.give_back()
@@ -335,6 +356,9 @@ class Elastic:
         )
         if least_minutes is not None:
             allocation.limit.least_seconds = 60.0 * least_minutes
+        if nodes == service.options.get("nodes"):
+            self._pending.add(allocation)
+            allocation.refusal.add_done_callback(lambda _: self._balance())
         return allocation
 
     def _least_minutes(self, dependency: str | None) -> int | None:

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from streamflow.core.utils import get_job_step_name
 from streamflow.log_handler import logger
 
+from sf_quantum.connectors import hints
 from sf_quantum.connectors.slurm.allocation.per_step import run_alone
 from sf_quantum.connectors.slurm.allocation.step_job import (
     AllocationGone,
@@ -20,6 +21,7 @@ from sf_quantum.connectors.slurm.allocation.step_job import (
     StepJob,
 )
 from sf_quantum.connectors.slurm.queue import SlurmQueue
+from sf_quantum.connectors.slurm.refusals import SlurmRefusal
 from sf_quantum.connectors.slurm.services import ReservedSettings, SlurmService
 from sf_quantum.connectors.slurm.transport.answers import JobOutcome
 
@@ -50,13 +52,15 @@ class Reserved:
         self._quantum_running = 0
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
+        # why Slurm never grants the allocation that jobs wait for, once there is a reason
+        self._refusal: asyncio.Future[SlurmRefusal] = asyncio.Future()
 
     async def run(self, job: StepJob) -> JobOutcome:
         """Run a job on a component, or per step if the quantum nodes have been given back."""
         requested = time.time()
         while not (job.service.quantum and self._quantum_released):
             try:
-                components = await self._components()
+                components = await self._components_for(job)
             except AllocationGone:
                 continue
             self._begin(job)
@@ -80,6 +84,25 @@ class Reserved:
             self._timer.cancel()
         for components in self._held:
             await components.give_back()
+
+    async def _components_for(self, job: StepJob) -> Components:
+        """The components, once their nodes are granted.
+
+        :raises SlurmRefusal: if Slurm never grants them, and the job can run elsewhere
+        """
+        if not hints.of(job.name).has_alternative:
+            return await self._components()
+        granted, refusal = asyncio.create_task(self._components()), self._refusal
+        try:
+            either: list[asyncio.Future[Components] | asyncio.Future[SlurmRefusal]]
+            either = [granted, refusal]
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            if not granted.done():
+                raise refusal.result()
+            return granted.result()
+        finally:
+            granted.cancel()
+            await asyncio.wait([granted])
 
     async def _components(self) -> Components:
         """The components, once their nodes are granted."""
@@ -111,11 +134,24 @@ class Reserved:
         )
         names = [service.name for service in services]
         components = Components(zip(names, held, strict=True))
+
+        def refuse(reason: asyncio.Future[str]) -> None:
+            own = next(one for one in held if one.refusal is reason)
+            if not self._refusal.done():
+                self._refusal.set_result(own.never_granted())
+
+        for one in held:
+            one.refusal.add_done_callback(refuse)
         try:
             await held[0].granted()
         except BaseException:
             await components.give_back()
             raise
+        finally:
+            for one in held:
+                one.refusal.remove_done_callback(refuse)
+            if self._refusal.done():
+                self._refusal = asyncio.Future()
         return components
 
     def _begin(self, job: StepJob) -> None:

@@ -16,6 +16,7 @@ from sf_quantum.connectors.slurm import scripts, services
 from sf_quantum.connectors.slurm.allocation.limits import JobLength, ShortLimit
 from sf_quantum.connectors.slurm.job import BatchJob, NodeUsage
 from sf_quantum.connectors.slurm.queue import SlurmQueue, capitalized
+from sf_quantum.connectors.slurm.refusals import SlurmRefusal
 from sf_quantum.connectors.slurm.scripts import JobMark
 from sf_quantum.connectors.slurm.services import SlurmService
 from sf_quantum.connectors.slurm.transport import answers
@@ -77,7 +78,9 @@ class SlurmAllocation:
     :ivar limit: its time limit, if that is shorter than its service's
     """
 
-    def __init__(self, queue: SlurmQueue, leader: BatchJob, own: BatchJob) -> None:
+    def __init__(
+        self, queue: SlurmQueue, leader: BatchJob, own: BatchJob, service: SlurmService
+    ) -> None:
         self.limit = ShortLimit()
         # of the running step
         self._key = ""
@@ -85,6 +88,7 @@ class SlurmAllocation:
         self._login = queue.login
         self._leader = leader
         self._own = own
+        self._service = service
         self._given_back = False
         self._useless = False
         self._used = False
@@ -101,25 +105,45 @@ class SlurmAllocation:
         """Submit a job that only holds nodes, in a component for each service.
 
         :param instead: see :meth:`SlurmService.words`
-        :raises WorkflowExecutionException: if Slurm refuses it
+        :raises SlurmRefusal: if Slurm refuses it
         """
         deployment = queue.deployment
         usages = [NodeUsage(deployment, service, strategy) for service in held]
         leader = BatchJob(name, usages[0], group=0 if len(held) > 1 else None)
         seconds = queue.orphan_seconds
-        await queue.submit(
-            leader,
-            services.holder_options(deployment, held, **instead),
-            scripts.holder(queue.login.spool, leader.key, directives, seconds),
-            note=held[0].note,
-            at_once=services.at_once_options(deployment, held, directives, **instead),
-            clusters=held[0].clusters,
-        )
+        try:
+            await queue.submit(
+                leader,
+                services.holder_options(deployment, held, **instead),
+                scripts.holder(queue.login.spool, leader.key, directives, seconds),
+                note=held[0].note,
+                at_once=services.at_once_options(
+                    deployment, held, directives, **instead
+                ),
+                clusters=held[0].clusters,
+            )
+        except SlurmRefusal as refusal:
+            raise SlurmRefusal(str(refusal), held) from None
         components = [
             queue.follow_component(leader, number, usage)
             for number, usage in enumerate(usages[1:], start=1)
         ]
-        return [SlurmAllocation(queue, leader, own) for own in (leader, *components)]
+        return [
+            SlurmAllocation(queue, leader, own, service)
+            for own, service in zip((leader, *components), held, strict=True)
+        ]
+
+    @property
+    def refusal(self) -> asyncio.Future[str]:
+        """Done once Slurm gives a reason for which it never grants the nodes."""
+        return self._own.refusal
+
+    def never_granted(self) -> SlurmRefusal:
+        """The error of a job that leaves nodes which Slurm never grants."""
+        reason = self.refusal.result()
+        return SlurmRefusal(
+            f"Slurm never starts {self._own.name}: {reason}", [self._service]
+        )
 
     @property
     def over(self) -> bool:
