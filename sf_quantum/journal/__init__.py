@@ -20,6 +20,9 @@ seconds) and ``event``::
           granted, given-up), reason (why it waits or waited), seconds (waited so far)
     start a job waits for a QPU that is being started, or no longer does: job, qpu, status
           (waiting, started), seconds (waited so far)
+    nodes a job waits for nodes of an allocation that serves several, or for those that Slurm
+          has taken from it, or no longer does: job, deployment, service, status (waiting,
+          granted, given-up), seconds (waited so far)
     decision  the target of an attempt of a quantum candidate: job, step, tag, attempt,
           quantum, targets, reason, brief (in a few words why it is not of the preferred
           kind, else empty), trouble (whether no QPU gets it because one has failed or does

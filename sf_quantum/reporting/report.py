@@ -217,10 +217,9 @@ class _AttemptLog:
                 _wait(
                     latest, f"a lease of {event.get('qpu')}", event.get("lease_seconds")
                 )
-            case "slurm" if event["started"] is not None:
-                waited = number(event["started"]) - number(event["submitted"])
-                _wait(latest, "nodes", waited)
-            case "lease" | "start" | "allocation":
+            case "slurm":
+                _waited_for_nodes(latest, event)
+            case "lease" | "start" | "allocation" | "nodes":
                 return _waited(latest, event)
             case "failure":
                 latest.exit_code = _exit_code(event["exit_code"])
@@ -547,9 +546,9 @@ def _change(row: JobAttempt, event: Event) -> str:
             return f"waiting   {job} for {event['qpu']}: {event['reason']}"
         case "start" if event["status"] == "waiting":
             return f"waiting   {job} for {event['qpu']}: it is being started"
-        case "allocation" if event["status"] == "requested":
+        case "allocation" | "nodes" if event["status"] in ("requested", "waiting"):
             return f"waiting   {job} for nodes of {row.target or row.location}"
-        case "lease" | "start" | "allocation" if row.state == RUNNING:
+        case "lease" | "start" | "allocation" | "nodes" if row.state == RUNNING:
             return _line(row)
         case "reuse" if row.reused_from is None:
             return f"again     {job}: {event['reason']}"
@@ -647,6 +646,17 @@ def _cells(row: JobAttempt, location: str, failure: str) -> tuple[str, ...]:
 def _wait(row: JobAttempt, what: str, seconds: JSON) -> None:
     if number(seconds) > 0:
         row.waits[what] = max(row.waits.get(what, 0.0), number(seconds))
+
+
+def _waited_for_nodes(row: JobAttempt, event: Event) -> None:
+    """Apply the wait between the times that Slurm has of a job, which has ended."""
+    if event["started"] is None:
+        row.got("nodes", number(event["time"]))
+        return
+    # not since when they were requested: a poll may see the grant after the job's end
+    row.pending.pop("nodes", None)
+    row.waits.pop("nodes", None)
+    _wait(row, "nodes", number(event["started"]) - number(event["submitted"]))
 
 
 def _waited(row: JobAttempt, event: Event) -> JobAttempt | None:

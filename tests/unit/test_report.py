@@ -577,7 +577,8 @@ def waits(*events: Event, end: str = "completed") -> list[Event]:
 
 LEASE: Event = {"event": "lease", "reason": "it is closed", "seconds": 0.0}
 START: Event = {"event": "start", "seconds": 0.0}
-NODES: Event = {"event": "allocation"}
+REQUEST: Event = {"event": "allocation"}
+NODES: Event = {"event": "nodes", "seconds": 0.0}
 
 
 @pytest.mark.parametrize(
@@ -585,7 +586,8 @@ NODES: Event = {"event": "allocation"}
     [
         ({**LEASE, "status": "waiting"}, {**LEASE, "status": "granted"}, "q: it is closed"),
         ({**START, "status": "waiting"}, {**START, "status": "started"}, "q: it is being started"),
-        ({**NODES, "status": "requested", "at": 1.0}, {**NODES, "status": "granted", "at": 6.0}, "nodes of q"),
+        ({**REQUEST, "status": "requested", "at": 1.0}, {**REQUEST, "status": "granted", "at": 6.0}, "nodes of q"),
+        ({**NODES, "status": "waiting"}, {**NODES, "status": "granted"}, "nodes of q"),
     ],
 )  # fmt: skip
 def test_a_job_that_waits_is_not_running(begin: Event, end: Event, line: str) -> None:
@@ -602,3 +604,55 @@ def test_a_job_that_waits_is_not_running(begin: Event, end: Event, line: str) ->
     # one that never got it has not run
     (row,) = report.collect(waits({"time": 1.0, **begin}, end="cancelled"))
     assert (row.waited, row.ran) == (9.0, 0.0)
+
+
+SLURM: Event = {"time": 8.5, "event": "slurm", "submitted": 1.5, "started": 6.0}
+
+
+@pytest.mark.parametrize("grant", [None, 2.0, 8.25, 8.75, 9.5])
+def test_a_wait_for_nodes_is_slurms_whenever_it_is_seen(grant: float | None) -> None:
+    """A poll sees the grant late, after the end of a short job, or never."""
+    request = {"time": 1.5, **REQUEST, "status": "requested", "at": 1.5}
+    granted = {"time": grant, **REQUEST, "status": "granted", "at": 5.0}
+    others = [request, *([granted] if grant else []), SLURM]
+    (row,) = report.collect(_in_order(waits(*others)))
+    assert (row.waits, row.state) == ({"nodes": 4.5}, "completed")
+    assert (row.waited, row.ran) == (1.0 + 4.5, 3.5)
+
+
+def test_nodes_that_were_there_at_once_are_no_wait() -> None:
+    # the request is seen a moment before
+    request = {"time": 1.5, **REQUEST, "status": "requested", "at": 1.5}
+    (row,) = report.collect(waits(request, {**SLURM, "started": 1.5}))
+    assert (row.waited, row.ran) == (1.0, 8.0)
+
+
+def test_a_job_without_nodes_has_not_run() -> None:
+    request = {"time": 1.5, **REQUEST, "status": "requested", "at": 1.5}
+    lost = {**SLURM, "time": 9.0, "started": None}
+    (row,) = report.collect(waits(request, lost, end="failed"))
+    assert row.waits == {"nodes": 7.5}
+
+
+def test_a_job_whose_nodes_are_taken_waits_again() -> None:
+    request = {"time": 1.0, **REQUEST, "status": "requested", "at": 1.0}
+    granted = {**REQUEST, "status": "granted"}
+    events = waits(
+        request,
+        {**granted, "time": 2.0, "at": 2.0},
+        {**REQUEST, "time": 3.0, "status": "released", "at": 3.0},
+        {**NODES, "time": 3.0, "status": "waiting"},
+        {**granted, "time": 6.0, "at": 6.0},
+        {**SLURM, "submitted": 1.0},
+    )
+    assert [line.partition(" ")[0] for line in report.progress(events)] == [
+        *("running", "waiting", "running", "waiting", "running", "completed", "run")
+    ]
+    (row,) = report.collect(events[:6])
+    assert row.state == "waiting"
+    (row,) = report.collect(events)
+    assert (row.waited, row.ran) == (6.0, 3.0)
+
+
+def _in_order(events: list[Event]) -> list[Event]:
+    return sorted(events, key=lambda one: float(str(one["time"])))

@@ -86,7 +86,8 @@ def record(tmp_path: Path) -> Iterator[Journal]:
 
 
 def written(record: Journal, *keys: str) -> list[list[JSON]]:
-    events = [e for e in journal.read(record.path) if e["event"] != "run"]
+    kinds = ("allocation", "slurm")
+    events = [e for e in journal.read(record.path) if e["event"] in kinds]
     return [[event[key] for key in keys] for event in events]
 
 
@@ -423,6 +424,10 @@ def test_an_entry_follows_the_nodes_that_are_held(record: Journal) -> None:
         ["released", 125.0, 0, None],
         ["granted", 140.0, 2, "c[1-2]"],
         ["released", 150.5, 0, None],
+    ]
+    waits = [e for e in journal.read(record.path) if e["event"] == "nodes"]
+    assert [(e["job"], e["service"], e["status"]) for e in waits] == [
+        ("/s/0", "gpu", "waiting")
     ]
     about = "deployment service strategy partition quantum job slurm_job".split()
     assert written(record, *about)[0] == [

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import cast
 
 import pytest
 
+from sf_quantum import journal
+from sf_quantum.connectors.slurm.allocation.nodes_wait import NodesWait
 from sf_quantum.connectors.slurm.allocation.reserved import Components
 from sf_quantum.connectors.slurm.allocation.step_job import (
     AllocationGone,
@@ -15,6 +18,7 @@ from sf_quantum.connectors.slurm.allocation.step_job import (
 )
 from sf_quantum.connectors.slurm.services import SlurmService
 from sf_quantum.connectors.slurm.transport.answers import JobOutcome
+from sf_quantum.journal import Journal
 
 
 class _Held:
@@ -35,13 +39,19 @@ class _Held:
         self.over = True
 
 
-async def test_no_job_gets_nodes_that_are_being_given_back() -> None:
+async def test_no_job_gets_nodes_that_are_being_given_back(tmp_path: Path) -> None:
+    record = Journal(tmp_path)
+    record.start("site.yml", ["site"], {})
     held, service = _Held(), SlurmService()
     service.name = "qpu"
     components = Components([("qpu", cast("SlurmAllocation", held))])
+
+    async def run(name: str) -> JobOutcome:
+        with NodesWait(name, "hpc", service) as wait:
+            return await components.run(StepJob(name, service, "true"), 0.0, wait)
+
     first, second = (
-        asyncio.create_task(components.run(StepJob(name, service, "true"), 0.0))
-        for name in ("/first/0", "/second/0")
+        asyncio.create_task(run(name)) for name in ("/first/0", "/second/0")
     )
     while not held.ran:  # noqa: ASYNC110 - it has nothing to wait for
         await asyncio.sleep(0)
@@ -52,3 +62,10 @@ async def test_no_job_gets_nodes_that_are_being_given_back() -> None:
         await second
     assert held.ran == ["/first/0"]
     assert held.over
+    record.close()
+    # the first has found them free
+    waits = [one for one in journal.read(record.path) if one["event"] == "nodes"]
+    assert [(one["job"], one["service"], one["status"]) for one in waits] == [
+        ("/second/0", "qpu", "waiting"),
+        ("/second/0", "qpu", "given-up"),
+    ]

@@ -416,6 +416,7 @@ class NodeUsage:
             if self.nodes:
                 ended = row.ended or row.started or self._started
                 self._release(ended or self._requested)
+                self._wait_again()
 
     def given_up(self, at: float) -> None:
         """Slurm has lost the request."""
@@ -485,6 +486,13 @@ class NodeUsage:
     def _release(self, at: float) -> None:
         self.nodes = 0
         self._write_held("released", at)
+
+    def _wait_again(self) -> None:
+        """Note that a job waits for the nodes that Slurm has taken from it."""
+        keys = ("job", "deployment", "service")
+        about = {key: self._about[key] for key in keys}
+        if about["job"] is not None and (record := journal.current()) is not None:
+            record.write("nodes", **about, status="waiting", seconds=0.0)
 
     def _write_held(self, status: str, at: float, node_list: str | None = None) -> None:
         self._write(

@@ -24,6 +24,7 @@ from sf_quantum.connectors import hints
 from sf_quantum.connectors.slurm.allocation import history
 from sf_quantum.connectors.slurm.allocation.forecast import JobForecast
 from sf_quantum.connectors.slurm.allocation.limits import START_SECONDS, JobLength
+from sf_quantum.connectors.slurm.allocation.nodes_wait import NodesWait
 from sf_quantum.connectors.slurm.allocation.pool import ElasticSettings, Pool
 from sf_quantum.connectors.slurm.allocation.step_job import (
     AllocationGone,
@@ -99,6 +100,10 @@ class Elastic:
 
     async def run(self, job: StepJob) -> JobOutcome:
         """Run a job on a free allocation, or on a new one."""
+        with NodesWait(job.name, self._queue.deployment, job.service) as wait:
+            return await self._run(job, wait)
+
+    async def _run(self, job: StepJob, wait: NodesWait) -> JobOutcome:
         requested, step = time.time(), get_job_step_name(job.name)
         arrived = time.monotonic()
         self._pool.job_arrived(arrived)
@@ -108,7 +113,9 @@ class Elastic:
         try:
             while True:
                 length = JobLength(job.seconds, self._longest_seconds[step])
-                allocation = await self._get(_Waiting(arrived, length, elsewhere))
+                waiting = _Waiting(arrived, length, elsewhere)
+                allocation = await self._get(waiting, wait)
+                wait.granted()
                 self._pool.job_began(allocation, step, time.monotonic())
                 if self._service.quantum:
                     quantum_steps.begins(job.name, 0.0)
@@ -186,10 +193,12 @@ class Elastic:
             history.replay(events, *of, earlier)
         self._forecast.learn(earlier)
 
-    async def _get(self, waiting: _Waiting) -> SlurmAllocation:
+    async def _get(self, waiting: _Waiting, wait: NodesWait) -> SlurmAllocation:
         wanted: asyncio.Future[SlurmAllocation] = asyncio.Future()
         self._wanted[wanted] = waiting
         self._balance()
+        if not wanted.done():
+            wait.begin()
         try:
             return await wanted
         except asyncio.CancelledError:

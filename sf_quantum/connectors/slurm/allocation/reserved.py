@@ -14,6 +14,7 @@ from streamflow.core.utils import get_job_step_name
 from streamflow.log_handler import logger
 
 from sf_quantum.connectors import hints
+from sf_quantum.connectors.slurm.allocation.nodes_wait import NodesWait
 from sf_quantum.connectors.slurm.allocation.per_step import run_alone
 from sf_quantum.connectors.slurm.allocation.step_job import (
     AllocationGone,
@@ -57,15 +58,21 @@ class Reserved:
 
     async def run(self, job: StepJob) -> JobOutcome:
         """Run a job on a component, or per step if the quantum nodes have been given back."""
+        with NodesWait(job.name, self._queue.deployment, job.service) as wait:
+            outcome = await self._run(job, wait)
+        return outcome or await run_alone(self._queue, job)
+
+    async def _run(self, job: StepJob, wait: NodesWait) -> JobOutcome | None:
+        """Run a job on a component; ``None`` if there are none of its service any more."""
         requested = time.time()
         while not (job.service.quantum and self._quantum_released):
             try:
-                components = await self._components_for(job)
+                components = await self._components_for(job, wait)
             except AllocationGone:
                 continue
             self._begin(job)
             try:
-                outcome = await components.run(job, requested)
+                outcome = await components.run(job, requested, wait)
             except AllocationGone:  # before the job began
                 continue
             finally:
@@ -76,7 +83,7 @@ class Reserved:
                 if self._jobs_before_release <= 0:
                     self._release()
             return outcome
-        return await run_alone(self._queue, job)
+        return None
 
     async def close(self) -> None:
         self._closed = True
@@ -85,11 +92,13 @@ class Reserved:
         for components in self._held:
             await components.give_back()
 
-    async def _components_for(self, job: StepJob) -> Components:
+    async def _components_for(self, job: StepJob, wait: NodesWait) -> Components:
         """The components, once their nodes are granted.
 
         :raises SlurmRefusal: if Slurm never grants them, and the job can run elsewhere
         """
+        if self._lock.locked() or not self._held or self._held[-1].over:
+            wait.begin()
         if not hints.of(job.name).has_alternative:
             return await self._components()
         granted, refusal = asyncio.create_task(self._components()), self._refusal
@@ -200,18 +209,21 @@ class Components:
             if name not in self._released
         )
 
-    async def run(self, job: StepJob, requested: float) -> JobOutcome:
+    async def run(self, job: StepJob, requested: float, wait: NodesWait) -> JobOutcome:
         """Run a job on a component of its service, as soon as one is free.
 
         :raises AllocationGone: if the component has ended by then
         """
         free = self._free[job.service.name]
+        if free.empty():
+            wait.begin()
         allocation = await free.get()
         self._busy.add(allocation)
         try:
             # the component may have been given back since its last job ended
             if allocation in self._given_back:
                 raise AllocationGone
+            wait.granted()
             return await allocation.run(job, requested)
         finally:
             self._busy.discard(allocation)

@@ -1,0 +1,61 @@
+"""A job's wait for nodes that several jobs have in turn, in the run's journal.
+
+The request for the nodes of one job is in the journal with the job itself.
+"""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+from typing import Self
+
+from sf_quantum import journal
+from sf_quantum.connectors.slurm.services import SlurmService
+from sf_quantum.files import JSON
+
+
+class NodesWait:
+    """Notes that a job waits, as soon as it has to, and until its nodes are there.
+
+    Leaving the context means that the job has given up.
+    """
+
+    def __init__(self, job: str, deployment: str, service: SlurmService) -> None:
+        self._about: dict[str, JSON] = {
+            "job": job,
+            "deployment": deployment,
+            "service": service.name or None,
+        }
+        self._began = time.monotonic()
+        self._waits = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        type_: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._end("given-up")
+
+    def begin(self) -> None:
+        """The job has to wait; it may do so already."""
+        if not self._waits:
+            self._waits = True
+            self._write("waiting")
+
+    def granted(self) -> None:
+        """The nodes are there."""
+        self._end("granted")
+
+    def _end(self, status: str) -> None:
+        if self._waits:
+            self._waits = False
+            self._write(status)
+
+    def _write(self, status: str) -> None:
+        if (record := journal.current()) is not None:
+            seconds = time.monotonic() - self._began
+            record.write("nodes", **self._about, status=status, seconds=seconds)
