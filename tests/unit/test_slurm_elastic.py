@@ -25,6 +25,7 @@ class _Held:
 
     def __init__(self) -> None:
         self.limit = ShortLimit()
+        self.refusal: asyncio.Future[str] = asyncio.Future()
         self.ending = self.given_back = False
         self.made.append(self)
 
