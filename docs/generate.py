@@ -16,13 +16,15 @@ import subprocess
 import sys
 import textwrap
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.resources import files
+from itertools import zip_longest
 from pathlib import Path
 from typing import TypeAlias, cast
 
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
+from starlette.routing import Route
 
 from sf_quantum.cli import COMMANDS
 from sf_quantum.files import JSON
@@ -35,10 +37,11 @@ from sf_quantum.planning.simulation.strategies import (
     Reserved,
 )
 from sf_quantum.service.config import Configuration
+from sf_quantum.service.dialects import dialect
 from sf_quantum.validation import Section
 
 Schema: TypeAlias = dict[str, JSON]
-REFERENCE = Path(__file__).parent / "reference"
+DOCS = Path(__file__).parent
 BEGIN = "<!-- generated from the code by `python -m docs.generate` -->"
 END = "<!-- end of the generated part -->"
 METHODS = ("get", "post", "put", "patch", "delete")
@@ -68,22 +71,24 @@ def write_pages() -> None:
 
 
 def pages() -> Iterator[tuple[Path, str]]:
-    """Each page with a generated part, and the text that it is to have."""
-    parts = {
-        "commands.md": commands(),
-        "streamflow.md": streamflow_keys(),
-        "service.md": service_keys(),
-        "plan.md": plan_keys(),
-        "http.md": http_paths(openapi()),
+    """Each page with generated parts, and the text that it is to have."""
+    parts: Mapping[str, Sequence[Iterator[str]]] = {
+        "reference/commands.md": [commands()],
+        "reference/streamflow.md": [streamflow_keys()],
+        "reference/service.md": [service_keys()],
+        "reference/plan.md": [plan_keys()],
+        "reference/http.md": [dialects(), http_paths(openapi())],
     }
-    for name, lines in parts.items():
-        path = REFERENCE / name
-        before, begin, rest = path.read_text(encoding="utf-8").partition(BEGIN)
-        _, end, after = rest.partition(END)
-        if not end:
-            raise ValueError(f"{path}: expected the lines {BEGIN!r} and {END!r}")
-        part = "\n".join(lines).rstrip()
-        yield path, f"{before}{begin}\n\n{part}\n\n{end}{after}"
+    for name, contents in parts.items():
+        path = DOCS / name
+        between = re.split(f"{BEGIN}.*?{END}", path.read_text("utf-8"), flags=re.DOTALL)
+        if len(between) != len(contents) + 1:
+            marks = f"the lines {BEGIN!r} and {END!r}"
+            raise ValueError(f"{path}: expected {marks}, {len(contents)} times")
+        texts = ["\n".join(lines).rstrip() for lines in contents]
+        marked = [f"{BEGIN}\n\n{text}\n\n{END}" for text in texts]
+        pairs = zip_longest(between, marked, fillvalue="")
+        yield path, "".join(text for pair in pairs for text in pair)
 
 
 def commands() -> Iterator[str]:
@@ -354,6 +359,27 @@ def openapi() -> Schema:
     return document
 
 
+def dialects() -> Iterator[str]:
+    """Describe each dialect from its class."""
+    yield "| dialect | clients | payloads | header of the lease | paths |"
+    yield "|---|---|---|---|---|"
+    names = dialect.installed()
+    for name in sorted(names, key=lambda name: (name != dialect.OWN, name)):
+        kind = dialect.load(name)
+        tops = {
+            f"/{route.path.split('/')[1]}"
+            for route in kind.routes()
+            if isinstance(route, Route)
+            and not (kind.prefix and route.path.startswith(kind.prefix))
+        }
+        paths = [f"{kind.prefix}/..."] if kind.prefix else []
+        shown = ", ".join(f"`{path}`" for path in [*paths, *sorted(tops)])
+        payloads = ", ".join(f"`{payload}`" for payload in kind.payloads)
+        yield (
+            f"| `{name}` | {kind.clients} | {payloads} | `{kind.lease_header}` | {shown} |"
+        )
+
+
 def http_paths(document: Schema) -> Iterator[str]:
     """Describe every path: what it does, what it takes, what it answers."""
     operations = [
@@ -375,10 +401,10 @@ def http_paths(document: Schema) -> Iterator[str]:
     yield from ("## Statuses of most paths", "")
     yield from (f"- **{status}** {text}" for status, text in sorted(common))
     yield ""
-    for dialect, title in DIALECTS.items():
+    for start, title in DIALECTS.items():
         yield from (f"## {title}", "")
         for method, path, operation in operations:
-            if _dialect(path) == dialect:
+            if _dialect(path) == start:
                 yield from http_operation(method, path, operation, common)
     yield from ("## Objects", "")
     schemas = _mapping(_mapping(document["components"])["schemas"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import tempfile
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
@@ -142,6 +142,7 @@ def running_service(
     public_metrics: bool = True,
     certificate: Path | None = None,
     tcp: bool = False,
+    dialects: Sequence[str] | None = None,
 ) -> Iterator[RunningService]:
     """Run the service in a thread, on a Unix socket in a temporary folder.
 
@@ -150,6 +151,7 @@ def running_service(
     :param state: the SQLite file, to be found again by another service
     :param certificate: with its key, for TLS on the socket
     :param tcp: on a port of the loopback instead, for clients that know no socket
+    :param dialects: names of the dialects beside ``/v1``; by default all
     """
     # a short path: pytest's own folders can be too long for a socket
     with tempfile.TemporaryDirectory(prefix="sfq-") as folder:
@@ -168,6 +170,7 @@ def running_service(
                 public_metrics=public_metrics,
                 certificate=certificate,
                 tcp=tcp,
+                dialects=dialects,
             ) as running,
         ):
             yield running
@@ -192,6 +195,7 @@ def _running(
     public_metrics: bool = True,
     certificate: Path | None = None,
     tcp: bool = False,
+    dialects: Sequence[str] | None = None,
 ) -> Iterator[RunningService]:
     service = build(
         store,
@@ -199,6 +203,7 @@ def _running(
         settings,
         authenticate=authenticate,
         public_metrics=public_metrics,
+        dialects=dialects,
     )
     config = server_config(service.guard, certificate, certificate)
     # a test may be slow between two requests on a connection

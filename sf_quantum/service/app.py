@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -15,17 +16,7 @@ from starlette.exceptions import HTTPException
 from sf_quantum.service import metrics
 from sf_quantum.service.device.protocol import Device
 from sf_quantum.service.dialects.common import Refusal
-from sf_quantum.service.dialects.iqm import earlier as iqm_earlier
-from sf_quantum.service.dialects.iqm import routes as iqm
-from sf_quantum.service.dialects.iqm.errors import refused as iqm_refused
-from sf_quantum.service.dialects.iqm.jobs import Jobs
-from sf_quantum.service.dialects.sapi import routes as sapi
-from sf_quantum.service.dialects.sapi import solver
-from sf_quantum.service.dialects.sapi.leases import ImplicitLeases
-from sf_quantum.service.dialects.sapi.problems import Problems
-from sf_quantum.service.dialects.v1 import accounting, admin, device, jobs, leases
-from sf_quantum.service.dialects.warden import accounting as warden_accounting
-from sf_quantum.service.dialects.warden import routes as warden
+from sf_quantum.service.dialects.dialect import Dialects
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.settings import ServiceSettings
 from sf_quantum.service.http.answers import Answers
@@ -38,21 +29,6 @@ from sf_quantum.service.queue.upkeep.readiness import Readiness
 from sf_quantum.service.queue.upkeep.telemetry import Telemetry
 from sf_quantum.service.store.store import Store
 from sf_quantum.version import __version__
-
-_DIALECTS = (
-    device,
-    leases,
-    jobs,
-    accounting,
-    admin,
-    page,
-    metrics,
-    warden,
-    warden_accounting,
-    sapi,
-    iqm,
-    iqm_earlier,
-)
 
 
 @dataclass(frozen=True)
@@ -77,76 +53,73 @@ def build(
     limits: Limits | None = None,
     public_metrics: bool = True,
     names: Collection[str] | None = None,
+    dialects: Sequence[str] | None = None,
 ) -> Service:
     """Build the service.
 
     :param authenticate: identifies the sender of a request, or refuses it
     :param public_metrics: whether ``/metrics`` needs no credential
     :param names: host names for which it answers; ``None``: any
+    :param dialects: names of the dialects beside ``/v1``; ``None``: all that are installed
     """
     queue = JobQueue(store, device, settings)
     telemetry = Telemetry(queue, public_metrics=public_metrics)
+    spoken = Dialects(queue, dialects)
+    routers = (page.router, metrics.router)
     app = FastAPI(
         title="sf_quantum QPU service",
         version=__version__,
         summary="Leases, jobs and results of one QPU.",
-        lifespan=_lifespan,
+        lifespan=partial(_lifespan, spoken),
         # as they are: to include a router makes all its routes anew, at the first request
-        routes=[route for dialect in _DIALECTS for route in dialect.router.routes],
+        routes=[*spoken.routes, *(r for router in routers for r in router.routes)],
         # these pages would load scripts from elsewhere
         docs_url=None,
         redoc_url=None,
     )
     app.state.queue = queue
-    app.state.implicit_leases = ImplicitLeases(queue, "sapi", "problems over SAPI")
-    app.state.sapi_problems = Problems(queue)
-    app.state.iqm_leases = ImplicitLeases(queue, "iqm", "circuits over IQM's API")
-    app.state.iqm_jobs = Jobs(queue)
-    app.state.iqm_calibrations = {}
+    app.state.dialects = spoken.by_name
     app.state.telemetry = telemetry
-    app.state.activity = Activity(queue)
+    app.state.activity = Activity(queue, spoken.numbered)
+
+    def refuse(request: Request, refused: Refused) -> Response:
+        return spoken.refusal(request, refused) or _refusal(refused)
+
+    async def answer(request: Request, error: Exception) -> Response:
+        return refuse(request, _refused(error))
+
     for kind in (Refused, RequestValidationError, HTTPException, sqlite3.Error):
-        app.add_exception_handler(kind, _answer)
+        app.add_exception_handler(kind, answer)
     guard = app.state.guard = Guard(
         app,
         authenticate,
         limits or Limits(),
         names,
-        _refusal,
+        refuse,
         Answers(store.path.parent),
+        spoken,
     )
-    guard.batch_bytes = lambda: solver.batch_bytes(device)
     app.state.metrics = metrics.registered(queue, telemetry, guard.traffic)
     app.state.readiness = Readiness(queue, guard.credentials_problem)
     return Service(queue, telemetry, app, guard)
 
 
 @asynccontextmanager
-async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
+async def _lifespan(dialects: Dialects, app: FastAPI) -> AsyncIterator[None]:
     queue: JobQueue = app.state.queue
     queue.start()
     await queue.tasks.device_reported()
-    app.state.implicit_leases.start()
-    app.state.iqm_leases.start()
+    dialects.start()
     app.state.telemetry.start()
     try:
         yield
     finally:
-        app.state.implicit_leases.stop()
-        app.state.iqm_leases.stop()
+        dialects.stop()
         queue.request_stop()
         await queue.stopped()
 
 
-async def _answer(request: Request, error: Exception) -> Response:
-    return _refusal(request, _refused(error))
-
-
-def _refusal(request: Request, refused: Refused) -> Response:
-    if request.url.path.startswith(sapi.PREFIX):
-        return sapi.refused(refused)
-    if request.url.path.startswith(iqm.PREFIX):
-        return iqm_refused(request, refused)
+def _refusal(refused: Refused) -> Response:
     content = Refusal(detail=refused.detail, field=refused.field).model_dump()
     return JSONResponse(content, refused.status, refused.headers)
 

@@ -35,6 +35,7 @@ from sf_quantum.service.device.emulator.device import (
 from sf_quantum.service.device.emulator.photons import photonic
 from sf_quantum.service.device.protocol import Device
 from sf_quantum.service.device.qpu import QpuDevice, QpuSettings
+from sf_quantum.service.dialects import dialect
 from sf_quantum.service.domain.settings import PolicyChoice, ServiceSettings, Shares
 from sf_quantum.service.http.limits import Limits
 from sf_quantum.service.scheduling import policies
@@ -183,18 +184,31 @@ def make_device(settings: DeviceChoice) -> Device:
     return kind.from_config(settings.model_extra or {})
 
 
+def _dialects(names: list[str] | None) -> list[str] | None:
+    try:
+        for name in names or []:
+            dialect.load(name)
+    except InputError as error:
+        raise ValueError(str(error)) from error
+    return names
+
+
 class ProcessSettings(Section):
-    """The service's address, its state directory, its users and its device.
+    """The service's address, its state directory, its users, device and dialects.
 
     :param state: directory of jobs, results and leases; without it they are kept in
         memory only
     :param device: the device that the service drives
+    :param dialects: the APIs that it speaks beside its own, such as ``[sapi, iqm]``, by the
+        names of their entry points in the group ``sf_quantum.dialects``; null: all that are
+        installed
     """
 
     listen: Listen = Listen()
     state: File | None = None
     auth: Auth = Auth()
     device: Annotated[DeviceChoice, BeforeValidator(_device)] = DeviceSettings()
+    dialects: Annotated[list[str] | None, AfterValidator(_dialects)] = None
 
 
 class Configuration(ServiceSettings, ProcessSettings):

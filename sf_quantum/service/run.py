@@ -88,6 +88,7 @@ def serve(
             limits=config.request_limits(),
             public_metrics=config.public_metrics,
             names=config.names,
+            dialects=config.dialects,
         )
         server = _Server(service, config, lambda: ready(url), load)
         # these objects stay: each collection would take some 50 ms to search them, while

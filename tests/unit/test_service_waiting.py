@@ -17,7 +17,6 @@ from sf_quantum.backoff import Backoff
 from sf_quantum.service.device.emulator.device import EmulatedDevice
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import (
-    Dialect,
     Identity,
     Job,
     JobClass,
@@ -65,9 +64,16 @@ async def request(
 
 
 async def submit(
-    queue: JobQueue, lease: Lease, key: str = "a", dialect: Dialect = "sapi"
+    queue: JobQueue, lease: Lease, key: str = "a", dialect: str = "sapi"
 ) -> Job:
-    asked = Submission("problem", example_bqm(), {"num_reads": 1}, key, dialect=dialect)
+    asked = Submission(
+        "problem",
+        example_bqm(),
+        {"num_reads": 1},
+        key,
+        dialect=dialect,
+        implicit_lease=dialect != "v1",
+    )
     return (await queue.submit(ADMIN, lease.id, asked))[0]
 
 

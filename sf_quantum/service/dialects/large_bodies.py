@@ -22,7 +22,7 @@ import time
 from abc import abstractmethod
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import asdict
-from typing import ClassVar, Literal, TypeAlias
+from typing import ClassVar
 
 from fastapi import Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -32,9 +32,7 @@ from pydantic import ValidationError
 from sf_quantum.files import JSON
 from sf_quantum.samplers.problem import FieldError
 from sf_quantum.service.device import problems
-from sf_quantum.service.dialects.iqm import circuits
-from sf_quantum.service.dialects.v1.models import JobBody
-from sf_quantum.service.dialects.warden.models import CreateJob
+from sf_quantum.service.dialects.dialect import OWN, load
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import Job, Kind, Size, Submission, Written
 from sf_quantum.service.http.auth import get_sender
@@ -43,7 +41,6 @@ from sf_quantum.service.queue.admission import BUSY_SECONDS
 from sf_quantum.service.queue.job_queue import JobQueue
 from sf_quantum.threads import in_thread
 
-Dialect: TypeAlias = Literal["v1", "warden", "iqm"]
 # of a body that is read beside the event loop
 LARGE_BYTES = SMALL_BYTES
 # a smaller body is parsed in some 50 ms, less than the start of a process takes
@@ -62,7 +59,8 @@ _reading = threading.BoundedSemaphore(2)
 class LargeBodyRoute(APIRoute):
     """Reads large submissions itself: FastAPI would parse them on the event loop."""
 
-    dialect: ClassVar[Dialect]
+    #: the name of the dialect
+    dialect: ClassVar[str]
     #: the header with the id of the lease
     header: ClassVar[str]
 
@@ -117,7 +115,7 @@ async def in_turn(
 
 def read(
     body: bytes,
-    dialect: Dialect = "v1",
+    dialect: str = OWN,
     *,
     qubits: int,
     payloads: Sequence[Kind],
@@ -146,7 +144,7 @@ def read(
 
 def _read_in_process(
     body: bytes,
-    dialect: Dialect,
+    dialect: str,
     qubits: int,
     payloads: Sequence[Kind],
     more: Mapping[str, JSON],
@@ -204,7 +202,7 @@ def main() -> None:
 
 def _read(
     body: bytes,
-    dialect: Dialect,
+    dialect: str,
     qubits: int,
     payloads: Sequence[Kind],
     more: Mapping[str, JSON],
@@ -215,14 +213,14 @@ def _read(
 
 def _answer(
     body: bytes,
-    dialect: Dialect,
+    dialect: str,
     qubits: int,
     payloads: Sequence[Kind],
     more: Mapping[str, JSON],
 ) -> tuple[dict[str, JSON], str]:
     try:
         check_text(body)
-        submission, size = _READERS[dialect](body, more), Size()
+        submission, size = load(dialect).read(body, more), Size()
         if submission.kind == "problem" in payloads:
             size = problems.check(submission.content, qubits)
             problems.check_solver_parameters(submission.content, more.get("solver"))
@@ -243,24 +241,9 @@ def _answer(
     except (ValueError, RecursionError):
         return {"invalid": {"loc": ["body"], "msg": "", "type": "json_invalid"}}, ""
     names = """kind parameters key digest purpose calibrated_within dialect metadata
-        repeatable""".split()
+        implicit_lease repeatable""".split()
     read = {name: getattr(submission, name) for name in names}
     return {**read, "size": asdict(size)}, submission.payload
-
-
-def _v1(body: bytes, _: Mapping[str, JSON]) -> Submission:
-    return JobBody.model_validate(json.loads(body)).submission()
-
-
-def _warden(body: bytes, _: Mapping[str, JSON]) -> Submission:
-    return CreateJob.model_validate(json.loads(body)).submission()
-
-
-_READERS: Mapping[Dialect, Callable[[bytes, Mapping[str, JSON]], Submission]] = {
-    "v1": _v1,
-    "warden": _warden,
-    "iqm": circuits.submission_of,
-}
 
 
 def _submission(text: str, payload: str) -> Submission:

@@ -20,9 +20,6 @@ from sf_quantum.protocol.tasks import State as State
 UserClass: TypeAlias = Literal["production", "test", "development"]
 # the service's own jobs, which look after the device, have a class of their own
 JobClass: TypeAlias = UserClass | Literal["quality"]
-Dialect: TypeAlias = Literal["v1", "sapi", "warden", "iqm"]
-# those without leases: their jobs may wait with a lease that the service acquires
-LEASELESS: frozenset[Dialect] = frozenset(("sapi", "iqm"))
 # how a lease's user works: mostly on the QPU, mostly beside it, or both (paper 004)
 Pattern: TypeAlias = Literal["qc-heavy", "cc-heavy", "balanced"]
 
@@ -198,6 +195,8 @@ class Submission:
     :param written: replaces a large content
     :param purpose: by default that of its lease
     :param metadata: what the client of a dialect wants to have back with the job
+    :param implicit_lease: whether it may wait with its lease, since its dialect has none
+        and the service acquires it
     :param calibrated_within: age limit of the calibration in seconds; also refuses a
         device that drifts
     :param repeatable: whether it may run twice, where it cannot be found out whether it
@@ -211,8 +210,9 @@ class Submission:
     written: Written | None = None
     purpose: str | None = None
     calibrated_within: float | None = None
-    dialect: Dialect = "v1"
+    dialect: str = "v1"
     metadata: dict[str, JSON] | None = None
+    implicit_lease: bool = False
     repeatable: bool | None = None
 
     @cached_property
@@ -310,7 +310,7 @@ class Job:
     submitted_steady: float = 0.0
     started_steady: float | None = None
     ended_steady: float | None = None
-    dialect: Dialect = "v1"
+    dialect: str = "v1"
     metadata: dict[str, JSON] | None = None
     calibration: dict[str, JSON] | None = None
     compute_seconds: float = 0.0

@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from typing import Protocol
 from urllib.parse import urlsplit
 from weakref import WeakValueDictionary
 
@@ -36,18 +37,12 @@ from sf_quantum.service.http.buckets import TokenBuckets
 from sf_quantum.service.http.connections import CANCEL
 from sf_quantum.service.http.traffic import Traffic
 
-# of a body from a sender without a valid credential, or not to a path of SUBMISSIONS
+# Size limit of a body from a sender without a valid credential, and of one that is not a
+# submission.
 SMALL_BYTES = 64 * 1024
-# the paths of jobs, whose bodies may have the configured size
-BATCHES = "/sapi/v2/problems"
-SUBMISSIONS = frozenset(("/v1/jobs", "/jobs", "/circuits", BATCHES))
-# and those of IQM's dialect, which name the QPU and the kind of the job
-_IQM_SUBMISSION = re.compile(r"/api/v1/jobs/[^/]+/circuit")
 _REQUEST_ID = "sfq.request_id"
 # values of Content-Encoding
 GZIP = ("gzip", "x-gzip")
-# the prefix of the paths whose bodies may also be deflated, which their routes undo
-COMPRESSED_PATHS = "/sapi/"
 # of every answer without its own
 PAGE_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
@@ -83,6 +78,16 @@ class Limits:
     at_once: int | None = None
 
 
+class Paths(Protocol):
+    """What the dialects say of the paths of requests."""
+
+    def submission_bytes(self, path: str, configured: int) -> int | None:
+        """Return the size limit of a submission; ``None`` for other requests."""
+
+    def inflates(self, path: str) -> bool:
+        """Return whether the route of a path decompresses deflated bodies itself."""
+
+
 class Guard:
     """Authenticates each request and applies the limits, as ASGI middleware.
 
@@ -104,16 +109,19 @@ class Guard:
         names: Collection[str] | None = None,
         refuse: Callable[[Request, Refused], Response] | None = None,
         answers: Answers | None = None,
+        paths: Paths | None = None,
     ) -> None:
         """Make the middleware.
 
         :param names: host names for which it answers; ``None``: any
         :param refuse: writes a refusal as the dialect of its request does
         :param answers: stores large answers until they are read
+        :param paths: the dialects' paths; without them, no request is a submission
         """
         self._refuse = refuse or _refusal
         self._app = app
         self._answers = answers or Answers()
+        self._paths = paths
         self._names = names
         self.configure(authenticate, limits)
         self.traffic = Traffic()
@@ -121,8 +129,6 @@ class Guard:
         # a semaphore exists while a request holds it or waits for it
         self._large = WeakValueDictionary[str, asyncio.Semaphore]()
         self._authenticating = WeakValueDictionary[str, asyncio.Semaphore]()
-        #: how large a body with several jobs of :data:`BATCHES` may be, if it is more
-        self.batch_bytes: Callable[[], int] = int
         #: set once the service is being stopped: new submissions are refused
         self.draining = False
 
@@ -244,8 +250,9 @@ class Guard:
                 headers["content-length"] = str(len(body))
             # a compressed body is not text yet, and a large one takes long: its route
             # checks it, beside the event loop
-            compressed = request.headers.get("content-encoding") == "deflate"
-            compressed &= request.scope["path"].startswith(COMPRESSED_PATHS)
+            deflated = request.headers.get("content-encoding") == "deflate"
+            paths = self._paths if deflated else None
+            compressed = paths is not None and paths.inflates(request.scope["path"])
             if len(body) <= SMALL_BYTES and not compressed:
                 check_text(body)
             whole = Whole(send)
@@ -266,13 +273,11 @@ class Guard:
 
     def most_bytes(self, request: Request, sender: Identity | AuthError) -> int:
         """Return how many bytes a body may have, also after decompression."""
-        path = request.scope["path"].rstrip("/")
-        submits = path in SUBMISSIONS or _IQM_SUBMISSION.fullmatch(path)
-        if isinstance(sender, AuthError) or not submits:
-            return min(self.limits.body_bytes, SMALL_BYTES)
-        if path == BATCHES:
-            return max(self.limits.body_bytes, self.batch_bytes())
-        return self.limits.body_bytes
+        path, configured = request.scope["path"].rstrip("/"), self.limits.body_bytes
+        most = None
+        if self._paths is not None and not isinstance(sender, AuthError):
+            most = self._paths.submission_bytes(path, configured)
+        return min(configured, SMALL_BYTES) if most is None else most
 
     async def _body(
         self, request: Request, sender: Identity | AuthError, turn: _Turn

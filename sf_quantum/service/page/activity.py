@@ -247,8 +247,13 @@ class Activity:
     each user among them; without viewers it is not read at all.
     """
 
-    def __init__(self, queue: JobQueue) -> None:
+    def __init__(self, queue: JobQueue, numbered: frozenset[str] = frozenset()) -> None:
+        """Make it.
+
+        :param numbered: dialects whose users know jobs by number
+        """
         self._queue = queue
+        self._numbered = numbered
         self._history = UtilisationHistory(queue.store, queue.observations.interrupted)
         self._read_at = float("-inf")
         self._snapshot: asyncio.Task[_Snapshot] | None = None
@@ -359,7 +364,7 @@ class Activity:
         def make() -> bytes:
             numbers = [job.number for job in (*own, *ended)]
             labels = {**snapshot.labels, **self._queue.store.labels(numbers)}
-            rows = _Rows(who, snapshot.now, labels)
+            rows = _Rows(who, snapshot.now, labels, self._numbered)
             farther = [
                 (job, f)
                 for job, f in forecasts()
@@ -429,11 +434,13 @@ class _Rows:
     """Shows jobs to one viewer.
 
     :param labels: of the jobs, by number
+    :param numbered: dialects whose users know jobs by number
     """
 
     who: Identity
     now: _Moment
     labels: Mapping[int, str]
+    numbered: frozenset[str]
 
     def row(self, job: Job, forecast: Forecast) -> ShownJob | OtherJobs:
         if self.who.admin or self.who.user == job.user:
@@ -449,7 +456,7 @@ class _Rows:
         elif forecast is not None and forecast.eta_seconds is not None:
             starts = round(now.wall + forecast.eta_seconds, 1)
         shown = vars(job) | {
-            "short_id": str(job.number) if job.dialect == "warden" else job.id[:8],
+            "short_id": str(job.number) if job.dialect in self.numbered else job.id[:8],
             "label": self.labels.get(job.number),
             "idempotency_key": job.key,
             "shots": job.parameters.get("num_reads") or 1,

@@ -13,7 +13,6 @@ from sf_quantum.service.device.drift import DriftWatch
 from sf_quantum.service.device.protocol import Cost, Device
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import (
-    LEASELESS,
     Identity,
     Job,
     Lease,
@@ -166,7 +165,7 @@ class JobQueue:
             422 for a job that cannot run or is too large, 429 for too many, 503 while
             the QPU takes none
         """
-        waiting = submission.dialect in LEASELESS
+        waiting = submission.implicit_lease
         lease = self.leases.active(who, lease_id, waiting=waiting)
         stored = self.store.job_by_key(lease.user, submission)
         if stored is not None and stored.lease == lease.id:

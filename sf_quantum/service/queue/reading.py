@@ -11,7 +11,7 @@ from functools import partial
 from typing import TypeVar
 
 from sf_quantum.service.domain.errors import Refused
-from sf_quantum.service.domain.jobs import Dialect, Identity, Job, Kind
+from sf_quantum.service.domain.jobs import Identity, Job, Kind
 from sf_quantum.service.queue.forecasts import Forecasts, Listed
 from sf_quantum.service.queue.jobs.job_control import WRITE_SECONDS
 from sf_quantum.service.queue.jobs.job_table import JobTable
@@ -63,7 +63,7 @@ class JobReader:
         lease: str | None = None,
         key: str | None = None,
         label: str | None = None,
-        dialect: Dialect | None = None,
+        dialect: str | None = None,
         before: int | None = None,
         live: bool = False,
         limit: int = 1000,

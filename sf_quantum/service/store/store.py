@@ -15,7 +15,6 @@ from typing import cast
 from sf_quantum.files import JSON
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import (
-    Dialect,
     Job,
     Lease,
     Purpose,
@@ -35,10 +34,10 @@ from sf_quantum.service.store.schema import SCHEMA, UPGRADES, VERSION
 
 _LEASE = f"SELECT {', '.join(field.name for field in fields(Lease))} FROM leases "
 _JOB = f"SELECT {', '.join(field.name for field in fields(Job))} FROM jobs "
-# the purpose of the leases that SAPI itself takes is the same for all its users
+# An implicit lease, whose key is the name of its dialect, has the same purpose for all users.
 _LABELS = (
     "SELECT jobs.number, coalesce(json_extract(jobs.metadata, '$.label'), jobs.purpose, "
-    "CASE WHEN jobs.dialect != 'sapi' THEN leases.job END) "
+    "CASE WHEN leases.key IS NOT jobs.dialect THEN leases.job END) "
     "FROM jobs JOIN leases ON leases.id = jobs.lease "
     "WHERE jobs.number IN (SELECT value FROM json_each(?))"
 )
@@ -271,7 +270,7 @@ class Store(Database):
         user: str | None = None,
         key: str | None = None,
         label: str | None = None,
-        dialect: Dialect | None = None,
+        dialect: str | None = None,
         before: int | None = None,
         live: bool = False,
         limit: int = 1000,

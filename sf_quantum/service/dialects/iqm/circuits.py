@@ -166,6 +166,7 @@ class CircuitJob(BaseModel):
             # IQM has no idempotency keys: the same request twice is two jobs
             f"iqm-{secrets.token_hex(16)}",
             dialect="iqm",
+            implicit_lease=True,
             metadata=metadata,
         )
 

@@ -26,11 +26,11 @@ from sf_quantum.service.dialects.common import (
     qpu_reason,
     qpu_status,
 )
+from sf_quantum.service.dialects.implicit_leases import ImplicitLeases
 from sf_quantum.service.dialects.iqm import architecture, circuits
 from sf_quantum.service.dialects.iqm.architecture import Architecture
 from sf_quantum.service.dialects.iqm.errors import Coded
 from sf_quantum.service.dialects.iqm.jobs import ARTIFACTS, STATUSES, Jobs
-from sf_quantum.service.dialects.sapi.leases import ImplicitLeases
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import Identity, Job, Submission
 from sf_quantum.service.http.limits import check_connected
@@ -47,7 +47,7 @@ T = TypeVar("T")
 
 
 async def _jobs(request: Request) -> Jobs:
-    jobs: Jobs = request.app.state.iqm_jobs
+    jobs: Jobs = request.app.state.dialects["iqm"].jobs
     return jobs
 
 
@@ -136,7 +136,7 @@ def dynamic_architecture(
     """Show the operations that are calibrated."""
     known = _calibrated(queue, qc, calibration)
     told = architecture.dynamic(queue.device, known)
-    seen: dict[str, None] = request.app.state.iqm_calibrations
+    seen: dict[str, None] = request.app.state.dialects["iqm"].calibrations
     seen[str(told["calibration_set_id"])] = None
     while len(seen) > MOST_CALIBRATIONS:
         seen.pop(next(iter(seen)), None)
@@ -194,7 +194,7 @@ async def submitted(
     body = await request.body()
     submission = await _read(request, queue, who, body, chip, metadata)
     submission = _with_calibration(request, queue.device, submission)
-    leases: ImplicitLeases = request.app.state.iqm_leases
+    leases: ImplicitLeases = request.app.state.dialects["iqm"].leases
     async with leases.submitting(who, lease) as submitting:
         job, _ = await queue.submit(who, await submitting.lease(), submission)
         submitting.jobs.append(job)
@@ -239,7 +239,7 @@ def _with_calibration(
     now = architecture.calibration_set(device, device.description.calibration)
     if asked is None or asked == now:
         return submission
-    if asked not in request.app.state.iqm_calibrations:
+    if asked not in request.app.state.dialects["iqm"].calibrations:
         raise _no_calibration(str(asked))
     metadata["messages"] = [
         f"calibration set {asked} has been replaced: the job runs with the present one"

@@ -80,6 +80,7 @@ class Problems:
             job_parameters,
             f"sapi-{secrets.token_hex(16)}",
             dialect="sapi",
+            implicit_lease=True,
             metadata=options.model_dump(
                 exclude_unset=True, exclude_none=True, exclude={"params": kept}
             ),

@@ -28,8 +28,8 @@ from sf_quantum.service.dialects.common import (
     Who,
     conditional,
 )
+from sf_quantum.service.dialects.implicit_leases import ImplicitLeases
 from sf_quantum.service.dialects.sapi import solver
-from sf_quantum.service.dialects.sapi.leases import ImplicitLeases
 from sf_quantum.service.dialects.sapi.problems import OFFLINE, Problems
 from sf_quantum.service.dialects.sapi.solver import STATUSES
 from sf_quantum.service.domain.errors import Refused
@@ -49,7 +49,7 @@ _MEDIA_TYPE = re.compile(r"application/vnd\.dwave\.sapi\.[a-z-]+\+json")
 
 
 async def _problems(request: Request) -> Problems:
-    problems: Problems = request.app.state.sapi_problems
+    problems: Problems = request.app.state.dialects["sapi"].problems
     return problems
 
 
@@ -128,8 +128,9 @@ async def _submit(
     if not 0 < len(problems) <= PROBLEMS_AT_ONCE:
         raise Refused(400, f"expected 1 to {PROBLEMS_AT_ONCE} problems")
     answers: list[JSON] = []
-    leases: ImplicitLeases = request.app.state.implicit_leases
-    known: Problems = request.app.state.sapi_problems
+    dialect = request.app.state.dialects["sapi"]
+    leases: ImplicitLeases = dialect.leases
+    known: Problems = dialect.problems
     async with leases.submitting(who, lease) as submitting:
         for problem in problems:
             try:

@@ -1,0 +1,161 @@
+"""The interface of a dialect, and the dialects that one service speaks."""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+from fastapi import Request, Response
+from starlette.routing import BaseRoute
+
+from sf_quantum.errors import InputError
+from sf_quantum.files import JSON
+from sf_quantum.registry import Registry
+from sf_quantum.service.domain.errors import Refused
+from sf_quantum.service.domain.jobs import Kind, Submission
+from sf_quantum.service.queue.job_queue import JobQueue
+
+#: the service's own dialect, which it always speaks
+OWN = "v1"
+
+
+class Dialect(ABC):
+    """An API over the job queue, such as a vendor's, so that its clients work unmodified.
+
+    A dialect is one class with one entry point in the group ``sf_quantum.dialects``, whose
+    name is that of the dialect. A service has one instance of it, which its routes find as
+    ``request.app.state.dialects[name]``. Routes identify the sender, read the request,
+    call the queue, and write the answer; everything else is the queue's.
+    """
+
+    #: marks its jobs in the store; the name of its entry point
+    name: ClassVar[str]
+    #: the programs that speak it, for the reference
+    clients: ClassVar[str]
+    #: kinds of payload that its clients submit
+    payloads: ClassVar[tuple[Kind, ...]]
+    #: header in which a submission names its lease
+    lease_header: ClassVar[str]
+    #: Start of the paths of its own. Refusals of other paths are the service's own.
+    prefix: ClassVar[str] = ""
+    #: Paths of submissions, without a slash at the end. Bodies of other requests are small.
+    submissions: ClassVar[re.Pattern[str]]
+    #: whether its routes decompress deflated bodies themselves
+    inflates: ClassVar[bool] = False
+    #: whether its users know jobs by their number
+    numbers_jobs: ClassVar[bool] = False
+
+    def __init__(self, queue: JobQueue) -> None:
+        self.queue = queue
+
+    @classmethod
+    @abstractmethod
+    def routes(cls) -> Sequence[BaseRoute]:
+        """Return its routes, with their whole paths."""
+
+    def start(self) -> None:  # noqa: B027 - most dialects have no background work
+        """Begin background work, once the queue runs."""
+
+    def stop(self) -> None:  # noqa: B027
+        """End background work, before the queue stops."""
+
+    def refusal(self, request: Request, refused: Refused) -> Response | None:
+        """Write a refusal of a path below :attr:`prefix` as its clients expect it."""
+        return None
+
+    def submission_bytes(self, path: str, configured: int) -> int:
+        """Return the size limit of a submission, also after decompression.
+
+        :param path: one that :attr:`submissions` matches
+        :param configured: limit of the service's configuration
+        """
+        return configured
+
+    @staticmethod
+    def read(body: bytes, more: Mapping[str, JSON]) -> Submission:
+        """Read a large submission; see :mod:`~sf_quantum.service.dialects.large_bodies`.
+
+        It runs in another process if the body has more than 1 MiB.
+
+        :param more: what the routes have added
+        :raises pydantic.ValidationError: for a wrong field
+        :raises sf_quantum.service.domain.errors.Refused: for any other reason
+        """
+        raise NotImplementedError
+
+
+class Dialects:
+    """The dialects of one service, as the guard of its requests sees them."""
+
+    def __init__(self, queue: JobQueue, names: Sequence[str] | None = None) -> None:
+        """Create the dialects.
+
+        :param names: the dialects beside the service's own; ``None`` is every installed one
+        """
+        chosen = dict.fromkeys((OWN, *(installed() if names is None else names)))
+        self.by_name = {name: load(name)(queue) for name in chosen}
+
+    @property
+    def routes(self) -> list[BaseRoute]:
+        """The routes of all dialects."""
+        return [
+            route for dialect in self.by_name.values() for route in dialect.routes()
+        ]
+
+    @property
+    def numbered(self) -> frozenset[str]:
+        """The dialects whose users know jobs by their number."""
+        dialects = self.by_name.items()
+        return frozenset(name for name, dialect in dialects if dialect.numbers_jobs)
+
+    def start(self) -> None:
+        for dialect in self.by_name.values():
+            dialect.start()
+
+    def stop(self) -> None:
+        for dialect in self.by_name.values():
+            dialect.stop()
+
+    def submission_bytes(self, path: str, configured: int) -> int | None:
+        """Return the size limit of a submission; ``None`` for other requests."""
+        for dialect in self.by_name.values():
+            if dialect.submissions.fullmatch(path):
+                return dialect.submission_bytes(path, configured)
+        return None
+
+    def inflates(self, path: str) -> bool:
+        """Return whether the route of a path decompresses deflated bodies itself."""
+        owner = self._owner(path)
+        return owner is not None and owner.inflates
+
+    def refusal(self, request: Request, refused: Refused) -> Response | None:
+        """Write a refusal as its dialect does; ``None`` if it does as the service's own."""
+        owner = self._owner(request.url.path)
+        return None if owner is None else owner.refusal(request, refused)
+
+    def _owner(self, path: str) -> Dialect | None:
+        for dialect in self.by_name.values():
+            if dialect.prefix and path.startswith(dialect.prefix):
+                return dialect
+        return None
+
+
+_REGISTRY: Registry[type[Dialect]] = Registry("sf_quantum.dialects", "dialect")
+
+
+def installed() -> list[str]:
+    """List the names of the installed dialects."""
+    return _REGISTRY.names()
+
+
+def load(name: str) -> type[Dialect]:
+    """Load the class of a dialect.
+
+    :raises InputError: if it is not installed, cannot be loaded, or is not a dialect
+    """
+    loaded = _REGISTRY.load(name)
+    if not (isinstance(loaded, type) and issubclass(loaded, Dialect)):
+        raise InputError(f"dialect {name!r}: its entry point is not a Dialect")
+    return loaded

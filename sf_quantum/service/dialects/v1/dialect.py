@@ -1,0 +1,37 @@
+"""The service's own dialect as a whole."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import get_args
+
+from starlette.routing import BaseRoute
+
+from sf_quantum.files import JSON
+from sf_quantum.service.dialects.dialect import OWN, Dialect
+from sf_quantum.service.dialects.v1 import accounting, admin, device, jobs, leases
+from sf_quantum.service.dialects.v1.models import JobBody
+from sf_quantum.service.domain.jobs import Kind, Submission
+from sf_quantum.service.queue.leases.entitlements import LEASE_HEADER
+
+
+class V1(Dialect):
+    """``/v1``: leases, jobs, accounting and administration."""
+
+    name = OWN
+    clients = "`sfq`, and QPUs of the type `sfq`"
+    payloads = get_args(Kind)
+    lease_header = LEASE_HEADER
+    prefix = "/v1"
+    submissions = re.compile("/v1/jobs")
+
+    @classmethod
+    def routes(cls) -> Sequence[BaseRoute]:
+        parts = (device, leases, jobs, accounting, admin)
+        return [route for part in parts for route in part.router.routes]
+
+    @staticmethod
+    def read(body: bytes, more: Mapping[str, JSON]) -> Submission:
+        return JobBody.model_validate(json.loads(body)).submission()
