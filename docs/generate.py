@@ -7,6 +7,7 @@ whole wherever it is read; a test fails where a page does not say what the code 
 from __future__ import annotations
 
 import argparse
+import ast
 import functools
 import importlib
 import inspect
@@ -78,6 +79,7 @@ def pages() -> Iterator[tuple[Path, str]]:
         "reference/service.md": [service_keys()],
         "reference/plan.md": [plan_keys()],
         "reference/http.md": [dialects(), http_paths(openapi())],
+        "explanation/architecture.md": [rooms()],
     }
     for name, contents in parts.items():
         path = DOCS / name
@@ -357,6 +359,23 @@ def openapi() -> Schema:
         document = client.request("GET", "/openapi.json", timeout_seconds=100).json()
         service.stdin.close()
     return document
+
+
+def rooms() -> Iterator[str]:
+    """Describe each folder of the package from the docstring of its ``__init__``."""
+    package = DOCS.parent / "sf_quantum"
+    yield "| room | what is in it | imports |"
+    yield "|---|---|---|"
+    for file in sorted(package.rglob("__init__.py")):
+        name = file.parent.relative_to(package).as_posix()
+        text = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or ""
+        if name == "." or "templates" in file.parts:
+            continue
+        content, _, imports = text.partition("\n\nImports: ")
+        summary = " ".join(content.split("\n\n")[0].split()).removesuffix(".")
+        summary = summary.replace("``", "`")
+        imported = " ".join(imports.split()).removesuffix(".")
+        yield f"| `{name}/` | {summary} | {imported} |"
 
 
 def dialects() -> Iterator[str]:

@@ -3,4 +3,6 @@
 StreamFlow calls ``filter``; ``attempts`` keeps run times, spending and failures;
 ``targets`` queries the state of QPUs and classical targets; ``decision`` chooses a target
 from plain values.
+
+Imports: connectors, journal, planning, qpu.
 """

@@ -1,4 +1,4 @@
-"""The journal of a run (Contract 8): where jobs ran and waited, and what they held.
+"""The journal of a run: where jobs ran and waited, and what they held.
 
 There is one JSON-lines file per run with one event per line, each with ``time`` (epoch
 seconds) and ``event``::
@@ -53,6 +53,8 @@ seconds) and ``event``::
 The driver holds a lock on the file, so that a reader can distinguish a run in progress from
 an interrupted one without relying on a process id. This module must not import StreamFlow,
 so that ``sfq report`` starts fast.
+
+Imports: connectors.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 Malleability is what the field calls a running job's change of its number of nodes (D. G.
 Feitelson and L. Rudolph, 1996); R. Rocco et al., QCE 2025, use it around QPU calls.
+
+Imports: slurm.
 """
 
 from __future__ import annotations

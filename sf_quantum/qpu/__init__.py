@@ -1,4 +1,12 @@
-"""The interface of every kind of QPU, and the registry of the installed kinds."""
+"""The interface of every kind of QPU, and the registry of the installed kinds.
+
+``opening`` finds the QPU of a step in its environment, ``running`` runs problems, circuits
+and sequences on it, ``sampler`` is its ``dimod.Sampler``. ``vendors`` has one module per kind
+of QPU, ``sfq`` the client of our own service, ``leasing`` the leases, ``sdks`` and ``passes``
+what programs of SDKs need.
+
+Imports: malleability, net, protocol, samplers.
+"""
 
 from __future__ import annotations
 

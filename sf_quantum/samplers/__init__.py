@@ -4,6 +4,8 @@ Beside dimod's interface, a sampler may offer a class method ``problem()`` (see
 :func:`obstacle`) and a method ``check_parameters(**parameters)`` that raises what
 ``sample`` would raise for wrong values. :class:`~.presolve.Presolve` calls it, because a
 problem that the presolve solves completely never reaches ``sample``.
+
+Imports: nothing above the foundation.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Contract tests for registered samplers, QPUs and devices, ours and a site's own."""
+"""Contract tests for registered samplers, QPUs and devices, ours and a site's own.
+
+Imports: checking, protocol, qpu, samplers, service, service/device, service/domain.
+"""
 
 from __future__ import annotations
 

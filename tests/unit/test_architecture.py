@@ -23,7 +23,8 @@ MODULES = {
 }
 GROUPS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
 
-# What each room may import of ours. Rooms that are not here may import any but cli.
+# What modules of the foundation, and the plugin, may import of ours. Each room says so itself,
+# in the last paragraph of its docstring.
 _FOUNDATION = {
     *("backoff", "errors", "files", "registry", "text", "threads"),
     *("validation", "version", "yaml"),
@@ -38,30 +39,8 @@ LAYERS = {
     "validation": {"errors", "files", "text"},
     "version": set(),
     "yaml": {"errors", "files"},
-    "samplers": {"samplers", *_FOUNDATION},
-    "clustering": {"clustering", *_FOUNDATION},
-    "journal": {"journal", "connectors", *_FOUNDATION},
-    "reporting": {"reporting", "journal", *_FOUNDATION},
-    "protocol": {"protocol", "samplers", *_FOUNDATION},
-    "net": {"net", "protocol", *_FOUNDATION},
-    "slurm": {"slurm", *_FOUNDATION},
-    "malleability": {"malleability", "slurm", *_FOUNDATION},
-    "qpu": {
-        *("samplers", "protocol", "net", "qpu", "malleability", "slurm"),
-        *_FOUNDATION,
-    },
-    "service": {
-        *("samplers", "protocol", "net", "qpu", "service", "slurm"),
-        *_FOUNDATION,
-    },
-    "planning": {
-        *("samplers", "slurm", "service", "connectors", "journal", "reporting"),
-        "planning",
-        *_FOUNDATION,
-    },
+    "plugin": {"candidates", "connectors", "journal"},
 }
-# the rooms of the service: each imports itself and those before it
-SERVICE = "domain store device scheduling queue http dialects metrics page".split()
 STREAMFLOW = {"plugin", "connectors", "candidates", "checking"}
 # the scheduler that writes the journal, and what it alone uses
 SCHEDULER = {
@@ -146,49 +125,62 @@ def _imports(module: str) -> Iterator[str]:
 
 def own(module: str) -> set[str]:
     """The rooms that a module imports."""
-    names = {room(name) for name in imports(module) if name.startswith("sf_quantum.")}
+    names = {place(name) for name in imports(module) if name.startswith("sf_quantum.")}
     return {name for name in names if not name.startswith("__")}
+
+
+def place(module: str) -> str:
+    """The room of a module; those of the service are rooms of their own."""
+    names = [*module.split("."), ""]
+    inner = "/".join(names[1:3])
+    return inner if names[1] == "service" and inner in rooms() else names[1]
+
+
+@cache
+def rooms() -> dict[str, frozenset[str]]:
+    """What each room may import of other rooms, as its docstring says."""
+    found = {}
+    for path in sorted([*PACKAGE.glob("*/"), *PACKAGE.glob("service/*/")]):
+        text = (
+            ast.get_docstring(ast.parse(file.read_text()))
+            if ((file := path / "__init__.py").exists())
+            else None
+        )
+        if text is not None:
+            name = path.relative_to(PACKAGE).as_posix()
+            said = text.split("\n\nImports: ")
+            assert len(said) == 2, f"{name}: its docstring ends with its imports"
+            items = " ".join(said[1].split()).removesuffix(".")
+            nothing = items == "nothing above the foundation"
+            found[name] = frozenset(() if nothing else items.split(", "))
+    return found
 
 
 def test_imports_point_one_way() -> None:
     for module in MODULES:
         if (allowed := LAYERS.get(room(module))) is not None:
             assert own(module) <= allowed, module
-        if room(module) != "cli":
-            assert "cli" not in own(module), module
-        if room(module) not in ("cli", "candidates", "planning", "workflows"):
-            assert "planning" not in own(module), module
+
+
+def test_a_room_imports_what_its_docstring_says() -> None:
+    """Neither more nor less, so that the list is the whole picture."""
+    used: dict[str, set[str]] = {name: set() for name in rooms()}
+    for module in MODULES:
+        if (here := place(module)) in used:
+            used[here] |= own(module) - {here} - _FOUNDATION
+    for name, others in used.items():
+        if name == "service":
+            others = {
+                "service/*" if one in rooms() and "/" in one else one for one in others
+            }
+        assert others == rooms()[name], name
+    assert not [name for name, allowed in rooms().items() if "cli" in allowed]
 
 
 def test_the_foundation_imports_no_room() -> None:
     assert LAYERS.keys() >= _FOUNDATION
     for name in _FOUNDATION:
         assert LAYERS[name] <= _FOUNDATION, name
-
-
-def service_room(module: str) -> int:
-    """Where a module of the service stands: its root is after all rooms."""
-    name = [*module.split("."), "", ""][2]
-    return SERVICE.index(name) if name in SERVICE else len(SERVICE)
-
-
-def test_rooms_of_the_service_import_one_way() -> None:
-    for module in MODULES:
-        if room(module) == "service":
-            for name in imports(module):
-                if room(name) == "service":
-                    assert service_room(name) <= service_room(module), (module, name)
-
-
-def test_planning_runs_the_policies_of_the_service_and_nothing_else_of_it() -> None:
-    used = {
-        name.split(".")[2]
-        for module in MODULES
-        if room(module) == "planning"
-        for name in imports(module)
-        if room(name) == "service"
-    }
-    assert used == {"domain", "scheduling"}
 
 
 def test_planning_follows_the_rules_of_elastic_and_nothing_else_of_connectors() -> None:
@@ -252,10 +244,7 @@ def test_the_rules_name_modules_that_exist() -> None:
     files = {path.relative_to(PACKAGE).as_posix() for path in MODULES.values()}
     assert {path for paths in VENDORS.values() for path in paths} <= files
     assert {f"sf_quantum.{name}" for name in PURE} | SCHEDULER <= MODULES.keys()
-    rooms = {room(module) for module in MODULES}
-    assert LAYERS.keys() | STREAMFLOW <= rooms
-    inner = {[*module.split("."), ""][2] for module in MODULES}
-    assert set(SERVICE) <= inner
+    assert LAYERS.keys() | STREAMFLOW <= {room(module) for module in MODULES}
 
 
 def test_a_module_says_what_it_is_for() -> None:

@@ -2,6 +2,8 @@
 
 A device is a subclass of :class:`~sf_quantum.service.device.protocol.Device` with an entry
 point in the group ``sf_quantum.devices``, whose name the service's configuration refers to.
+
+Imports: net, protocol, qpu, samplers, service/domain.
 """
 
 from __future__ import annotations

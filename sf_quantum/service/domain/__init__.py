@@ -1,1 +1,4 @@
-"""Jobs, leases, identities, reasons, settings and errors: plain data."""
+"""Jobs, leases, identities, reasons, settings and errors: plain data.
+
+Imports: protocol.
+"""
