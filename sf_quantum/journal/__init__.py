@@ -7,13 +7,15 @@ seconds) and ``event``::
           what earlier runs of the file have completed)
     job   a job's status changed: job, step, tag, loops, status, attempt, deployment,
           service, locations, output; the status of a job that was not run, since an earlier
-          run has its outputs, is reused where it would be completed
+          run has its outputs, is reused where it would be completed; a job that a `when` has
+          left out is skipped, which is known when the run ends
     result  a job whose result can be reused is about to be completed: job, fingerprint
-          (command, inputs, target: digests of what the result depends on), locations, output,
-          local (whether output is on the driver's machine), exit_code, contents (digest of
-          the files in output)
+          (digests of what the result depends on: command, target, and inputs, which has the
+          files of each input by their names, and the rest of it under an empty name),
+          locations, output, local (whether output is on the driver's machine), exit_code,
+          contents (digest of the files in output)
     reuse a job of a run that resumes had started before: job, run (the earlier run with its
-          result; null if it runs again), reason
+          result; null if it runs again), latest (the latest run that had started it), reason
     failure   an attempt of a job failed: job, attempt, exit_code (null if it has none),
           error (the last lines of its errors, or the message of StreamFlow)
     lease a job waits for a lease of a QPU, or no longer does: job, qpu, status (waiting,
@@ -46,9 +48,9 @@ seconds) and ``event``::
     slurm an attempt of a job on Slurm ended: job, slurm_job, slurm_cluster, allocation,
           deployment, service, strategy, submitted, started, ended, state, exit_code, signal, reason,
           restarts
-    end   last line, unless the driver was killed: status, reason (why the run has failed, in
-          one line; null if it has not), job (the first whose failure that is; null if another
-          part of the workflow has failed)
+    end   last line, unless the driver was killed: status, reason (in one line why the run has
+          failed, or was stopped if that was not by the user; else null), job (the first whose
+          failure that is; null if another part of the workflow has failed)
 
 The driver holds a lock on the file, so that a reader can distinguish a run in progress from
 an interrupted one without relying on a process id. This module must not import StreamFlow,
@@ -84,6 +86,8 @@ LOCK = "resume.lock"
 POLL_SECONDS = 0.1
 #: the variable by which `sfq run --resume` asks the driver to resume
 RESUME = "SFQ_RESUME"
+#: the variable by which `sfq run` gives the driver its process id
+COMMAND = "SFQ_RUN_PID"
 #: suffixes of the steps that StreamFlow adds; few of these get a final status
 HOUSEKEEPING = ("-injector", "-collector")
 

@@ -21,6 +21,7 @@ from streamflow.workflow.utils import get_token_value
 
 from sf_quantum.files import JSON, listing, mapping
 from sf_quantum.journal.contents import digest, digest_script, of_file
+from sf_quantum.journal.results import Inputs
 from sf_quantum.version import __version__
 
 if TYPE_CHECKING:
@@ -44,6 +45,8 @@ _VARIABLE = re.compile(r"\$\{?([A-Za-z_][A-Za-z0-9_]*)")
 _LOADING = {"LD_LIBRARY_PATH", "LOADEDMODULES", "PYTHONPATH"}
 # StreamFlow sets these for each job
 _OF_JOB = {"HOME", "TMPDIR"}
+# an input with more files has one digest, as events should be short
+MOST_FILES = 64
 _FILE_FIELDS = ("basename", "size", "checksum", "contents", "format")
 
 
@@ -108,13 +111,15 @@ class CommandDigests:
         return self._programs[path]
 
 
-async def of_inputs(context: StreamFlowContext, job: Job) -> str:
-    """The digest of a job's inputs.
+async def of_inputs(context: StreamFlowContext, job: Job) -> Inputs:
+    """The digests of a job's inputs.
 
     :raises Uncertain: if a file or folder has no digest
     """
-    values = {name: get_token_value(token) for name, token in job.inputs.items()}
-    return _digest(await _content(context, values))
+    return {
+        name: _parts(await _content(context, get_token_value(token)))
+        for name, token in job.inputs.items()
+    }
 
 
 def of_target(context: StreamFlowContext, target: Target) -> str:
@@ -197,6 +202,28 @@ async def _content(context: StreamFlowContext, value: JSON) -> JSON:
         raise Uncertain("the contents of an input are unknown")
     others = await _content(context, value.get("secondaryFiles"))
     return {**content, "secondaryFiles": others}
+
+
+def _parts(content: JSON) -> dict[str, str]:
+    """The digests of an input's files by their names, and of the rest of it."""
+    files: dict[str, JSON] = {}
+    rest = _without_files(content, files)
+    if len(files) > MOST_FILES:
+        rest, files = content, {}
+    return {name: _digest(one) for name, one in {**files, "": rest}.items()}
+
+
+def _without_files(content: JSON, files: dict[str, JSON]) -> JSON:
+    """A content with numbers in the place of its files, which are moved to another one."""
+    if isinstance(content, list):
+        return [_without_files(one, files) for one in content]
+    if not isinstance(content, dict):
+        return content
+    if not {*_FILE_FIELDS, "secondaryFiles"} <= content.keys():
+        return {key: _without_files(one, files) for key, one in content.items()}
+    number, name = len(files), str(content["basename"])
+    files[f"{name} ({number + 1})" if name in files else name] = content
+    return number
 
 
 async def _of_directory(context: StreamFlowContext, path: str) -> str | None:

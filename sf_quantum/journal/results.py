@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from itertools import islice
+from typing import TypeAlias
 
 from sf_quantum import journal
 from sf_quantum.errors import InputError
@@ -13,6 +15,8 @@ from sf_quantum.journal import Event, Journal
 
 #: whose results are looked for
 LATEST_RUNS = 20
+#: digests by input, and by the parts of each
+Inputs: TypeAlias = Mapping[str, Mapping[str, str]]
 SAME = "its inputs, command and environment are the same"
 
 
@@ -21,27 +25,38 @@ class Fingerprint:
     """What the result of a job depends on, each as a digest.
 
     :param command: the tool: its command line and environment, and the programs it names
-    :param inputs: values, and contents of files and folders
+    :param inputs: of each input the files and folders, by name, and under an empty name its
+        other values
     :param target: the kind of deployment, and its QPU or container
     """
 
     command: str
-    inputs: str
+    inputs: Inputs
     target: str
 
     def difference(self, other: Fingerprint) -> str:
         """Explain why a result of another fingerprint is not this job's, if it is not."""
-        for name, change in _CHANGES.items():
-            if getattr(self, name) != getattr(other, name):
-                return change
-        return ""
+        if self.command != other.command:
+            return "its command or environment has changed"
+        changes = [*_changes(self.inputs, other.inputs)]
+        if changes:
+            more = f", and {len(changes) - 1} more" if len(changes) > 1 else ""
+            return f"{changes[0]}{more}"
+        return "its target has changed" if self.target != other.target else ""
 
 
-_CHANGES = {
-    "command": "its command or environment has changed",
-    "inputs": "its inputs have changed",
-    "target": "its target has changed",
-}
+def _changes(now: Inputs, before: Inputs) -> Iterator[str]:
+    """Say which inputs have changed, and what of them."""
+    for name in dict.fromkeys([*now, *before]):
+        new, old = now.get(name, {}), before.get(name, {})
+        differing = [part for part in {**new, **old} if new.get(part) != old.get(part)]
+        files = [part for part in differing if part]
+        if files:
+            change = "changed" if files[0] in old else "is new"
+            change = change if files[0] in new else "is gone"
+            yield f"its input {name} has changed: file {files[0]} {change}"
+        elif differing:
+            yield f"its input {name} has another value"
 
 
 @dataclass(frozen=True)
@@ -100,7 +115,14 @@ def _result(event: Event, run: str) -> Result | None:
     return Result(
         run=run,
         job=str(event.get("job")),
-        fingerprint=Fingerprint(*(str(digests.get(name)) for name in _CHANGES)),
+        fingerprint=Fingerprint(
+            command=str(digests.get("command")),
+            inputs={
+                name: {part: str(one) for part, one in mapping(parts).items()}
+                for name, parts in mapping(digests.get("inputs")).items()
+            },
+            target=str(digests.get("target")),
+        ),
         locations=tuple(map(str, listing(event.get("locations")))),
         output=str(event.get("output")),
         local=bool(event.get("local")),

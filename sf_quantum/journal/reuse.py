@@ -21,7 +21,7 @@ from sf_quantum.connectors.wrapper import Result as CommandResult
 from sf_quantum.files import JSON, mapping
 from sf_quantum.journal import Journal, fingerprints, results
 from sf_quantum.journal.fingerprints import CommandDigests, Uncertain
-from sf_quantum.journal.results import SAME, Fingerprint, Result
+from sf_quantum.journal.results import SAME, Fingerprint, Inputs, Result
 
 if TYPE_CHECKING:
     from streamflow.core.context import StreamFlowContext
@@ -66,7 +66,7 @@ class Reuse:
         # by deployment and service
         self._targets: dict[tuple[str, str | None], str] = {}
         # of each job that runs, the command and the inputs, or why they are unknown
-        self._prepared: dict[str, tuple[str, str] | Uncertain] = {}
+        self._prepared: dict[str, tuple[str, Inputs] | Uncertain] = {}
         self._exit_codes: dict[str, int] = {}
         self._placing = _LINK
         self._earlier: (
@@ -150,7 +150,7 @@ class Reuse:
             return None
         prepared = self._prepared[job.name]
         if not isinstance(prepared, tuple):
-            _decided(record, job, None, str(prepared))
+            _decided(record, job, None, started[job.name], str(prepared))
             return None
         reasons = []
         candidates = known.get(job.name, [])
@@ -162,17 +162,18 @@ class Reuse:
             if isinstance(found, Reusable):
                 found = await _asked(filters, job, binding, found)
             if isinstance(found, Reusable):
-                _decided(record, job, result.run, SAME)
+                _decided(record, job, result.run, started[job.name], SAME)
                 self.ended(job.name, result.exit_code)
                 return found
             reasons.append(found)
         # the latest attempt is the one that the user knows
         completed = candidates and candidates[0].run == started[job.name]
-        _decided(record, job, None, reasons[0] if completed else "it was not completed")
+        reason = reasons[0] if completed else "it was not completed"
+        _decided(record, job, None, started[job.name], reason)
         return None
 
     async def _check(
-        self, result: Result, prepared: tuple[str, str], binding: BindingConfig
+        self, result: Result, prepared: tuple[str, Inputs], binding: BindingConfig
     ) -> Reusable | str:
         """Whether a result is the job's, or why it is not."""
         digest = result.fingerprint.target
@@ -227,9 +228,11 @@ async def _asked(
     return found
 
 
-def _decided(record: Journal, job: Job, run: str | None, reason: str) -> None:
+def _decided(
+    record: Journal, job: Job, run: str | None, latest: str, reason: str
+) -> None:
     if reason:
-        record.write("reuse", job=job.name, run=run, reason=reason)
+        record.write("reuse", job=job.name, run=run, latest=latest, reason=reason)
 
 
 async def _contents(

@@ -11,7 +11,7 @@ from contextlib import AsyncExitStack, nullcontext, suppress
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from streamflow.core.config import BindingConfig
 from streamflow.core.deployment import Connector, Target
@@ -32,7 +32,16 @@ from sf_quantum.connectors import guardian
 from sf_quantum.connectors.tracebacks import FAILED, traceback_filter
 from sf_quantum.connectors.wrapper import ObservedConnector, Observer
 from sf_quantum.errors import InputError
-from sf_quantum.journal import DIRECTORY, HOUSEKEEPING, RESUME, Journal, resuming
+from sf_quantum.files import mapping
+from sf_quantum.journal import (
+    COMMAND,
+    DIRECTORY,
+    HOUSEKEEPING,
+    RESUME,
+    Journal,
+    number,
+    resuming,
+)
 from sf_quantum.journal.failures import (
     counted,
     described,
@@ -56,6 +65,7 @@ UNSTARTED = {Status.WAITING, Status.FIREABLE}
 ACTIVE = {*UNSTARTED, Status.RUNNING, Status.RECOVERY, Status.ROLLBACK}
 ENDED = {Status.SKIPPED, Status.COMPLETED, Status.FAILED, Status.CANCELLED}
 LOOP = "-loop-combinator"
+KILLED = "its sfq run was killed, which has stopped it"
 DROPPED = "had not ended when all outputs of the workflow were there; let an output depend on it"
 
 
@@ -93,6 +103,7 @@ class JournalScheduler(DefaultScheduler):
         self._directory = Path(context.config["path"]).parent / directory
         # not for the jobs, which may drive runs of their own
         self._resumes = os.environ.pop(RESUME, "") == "1"
+        self._command = os.environ.pop(COMMAND, "")
         self._reuse = Reuse(context)
         self._recording: set[asyncio.Task[None]] = set()
         # the jobs that are not run, with the results of earlier runs
@@ -338,6 +349,7 @@ class JournalScheduler(DefaultScheduler):
                 stack.callback(self._end, self._journal, outcome)
                 for settle in self._journal.before_end:
                     stack.push_async_callback(settle)
+                await self._record_skipped(self._journal)
         await super().close()
 
     @classmethod
@@ -364,12 +376,17 @@ class JournalScheduler(DefaultScheduler):
         self._closed = True
         failure = None
         if outcome == Status.FAILED:
-            failure = self._job_failure() or self._engine_failure()
+            failure = (
+                self._job_failure() or self._engine_failure() or self._last_failure()
+            )
             self._conclude(journal, failure)
+        reason = failure.reason if failure else None
+        if outcome == Status.CANCELLED and self._command not in ("", str(os.getppid())):
+            reason = KILLED
         journal.write(
             "end",
             status=outcome.name.lower(),
-            reason=failure.reason if failure else None,
+            reason=reason,
             job=failure.job if failure else None,
         )
         journal.close()
@@ -498,10 +515,64 @@ class JournalScheduler(DefaultScheduler):
                 return failure
         return None
 
-    def _conclude(self, journal: Journal, failure: _Failure | None) -> None:
+    def _last_failure(self) -> _Failure:
+        """Why a run has failed, of which no step of the engine says it."""
+        error = workflow_error(self._driver)
+        reason = " ".join(str(error).split()) or type(error).__name__
+        if error is None:
+            reason = (
+                "StreamFlow gave no reason; its log is in the folder of the outputs"
+            )
+        return _Failure(reason, reason)
+
+    async def _record_skipped(self, journal: Journal) -> None:
+        """Record the jobs that a ``when`` has left out, for which StreamFlow makes none.
+
+        Its conditional step then puts a null where the outputs of the job would be.
+        """
+        database = self.context.database
+        for workflow in self._workflows:
+            for row in await database.get_workflow_steps(workflow):
+                if not str(row["type"]).endswith(".CWLConditionalStep"):
+                    continue
+                step = str(row["name"]).removesuffix("-when")
+                ran = self._tags_below(step)
+                ports = mapping(row["params"].get("skip_ports")).values()
+                for port in [*ports][:1]:
+                    for one in await database.get_port_tokens(int(number(port))):
+                        token = await database.get_token(one)
+                        if token["value"] is None and token["tag"] not in ran:
+                            self._write_skipped(journal, step, str(token["tag"]))
+
+    def _tags_below(self, step: str) -> set[str]:
+        """The tags of a step's jobs, and those from which theirs were made in it."""
+        tags = (
+            get_job_tag(name).split(".")
+            for name in self._statuses
+            if PurePosixPath(get_job_step_name(name)).is_relative_to(step)
+        )
+        return {
+            ".".join(tag[:count]) for tag in tags for count in range(1, len(tag) + 1)
+        }
+
+    def _write_skipped(self, journal: Journal, step: str, tag: str) -> None:
+        journal.write(
+            "job",
+            job=posixpath.join(step, tag),
+            step=step,
+            tag=tag,
+            loops=self._depth(step),
+            status="skipped",
+            attempt=1,
+            output=None,
+            deployment=None,
+            service=None,
+            locations=[],
+        )
+
+    def _conclude(self, journal: Journal, failure: _Failure) -> None:
         """Let the last lines on the terminal say why the run has failed."""
-        lines = [failure.text] if failure is not None else []
-        lines.append(f"report: sfq report {journal.file}")
+        lines = [failure.text, f"report: sfq report {journal.file}"]
         if journal.log.exists():
             lines.append(f"tracebacks: {journal.log}")
         traceback_filter().conclusion = "\n".join([FAILED, *lines])
@@ -545,7 +616,23 @@ class JournalScheduler(DefaultScheduler):
             row = await self.context.database.get_workflow(id_)
             if row["status"] != Status.COMPLETED.value:
                 return Status.FAILED
-        return Status.COMPLETED
+        return (
+            Status.COMPLETED if workflow_error(self._driver) is None else Status.FAILED
+        )
+
+
+def workflow_error(driver: asyncio.Task[None] | None) -> BaseException | None:
+    """The error with which a workflow has ended outside of its steps, if with one.
+
+    StreamFlow 0.2.0rc3 closes its scheduler before it logs it.
+
+    :param driver: the task of StreamFlow's command
+    """
+    for frame in driver.get_stack() if driver is not None else ():
+        for task in frame.f_locals.get("workflow_tasks", ()):
+            if task.done() and not task.cancelled() and task.exception():
+                return cast(BaseException, task.exception())
+    return None
 
 
 def _required(

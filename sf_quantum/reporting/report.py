@@ -37,12 +37,13 @@ ERASE = "\r\x1b[K"
 RUNNING, REUSED = "running", "reused"
 #: how a run has ended, by its status
 WORDS = {
-    "cancelled": "stopped before its end",
-    LOST: "ended without a last word: its driver was killed, or the disk was full",
+    "cancelled": "was stopped before its end",
+    LOST: "ended without its last event: its driver was killed, or the disk was full",
     RUNNING: "in progress",
 }
 NO_REASON = "no reason is recorded: see StreamFlow's log, in the folder of the outputs"
-ENDS = ("completed", REUSED, "failed", "cancelled", "skipped", "recovery")
+SKIPPED = "skipped"
+ENDS = ("completed", REUSED, "failed", "cancelled", SKIPPED, "recovery")
 
 
 @dataclass
@@ -64,6 +65,7 @@ class JobAttempt:
     :param exit_code: of a failed command
     :param error: the last lines of a failed attempt's errors
     :param reused_from: the earlier run whose outputs are the job's, which was not run
+    :param again: why a job that an earlier run had started is run again, and which run
     """
 
     step: str
@@ -91,6 +93,7 @@ class JobAttempt:
     exit_code: int | None = None
     error: str = ""
     reused_from: str | None = None
+    again: str = ""
 
     @property
     def job(self) -> str:
@@ -141,6 +144,8 @@ class JobAttempt:
         found = sum(bool(event.get("found")) for event in self.qpu_jobs)
         again = [f"{found} QPU jobs found again, not paid twice"] if found else []
         reused = [f"from run {self.reused_from}"] if self.status == REUSED else []
+        if self.again:
+            again.append(f"run again: {self.again}")
         return "; ".join(filter(None, [self.why, *waits, *again, *reused]))
 
     @property
@@ -226,6 +231,10 @@ class _AttemptLog:
                 latest.error = str(event["error"])
             case "reuse":
                 latest.reused_from = str(event["run"] or "") or None
+                if latest.reused_from is None:
+                    run = event.get("latest")
+                    of_run = f" (run {run})" if run else ""
+                    latest.again = f"{event['reason']}{of_run}"
                 return latest
             case "decision":
                 targets = " or ".join(map(str, listing(event["targets"])))
@@ -431,11 +440,15 @@ def _candidate(step: str, jobs: list[JobAttempt]) -> str:
 
 def totals(rows: list[JobAttempt]) -> str:
     """One line with the numbers of jobs, retries and QPU jobs, and the times."""
-    ends = [row.ended for row in rows if row.ended is not None]
-    elapsed = max(ends) - min(row.asked for row in rows) if ends else 0.0
+    # the journal has skipped jobs at its end
+    begun = [row for row in rows if row.status != SKIPPED]
+    ends = [row.ended for row in begun if row.ended is not None]
+    elapsed = max(ends) - min(row.asked for row in begun) if ends else 0.0
     retried = sum(row.attempt > 1 for row in rows)
     taken = sum(row.status == REUSED for row in rows)
     reused = f"{taken} of them reused, " if taken else ""
+    if skipped := len(rows) - len(begun):
+        reused += f"{skipped} of them skipped (when), "
     events = [event for row in rows for event in row.qpu_jobs]
     known = [event for event in events if event.get("qpu_job") is not None]
     silent = sorted({str(event.get("qpu")) for event in events if event not in known})
@@ -467,7 +480,7 @@ def progress(events: Iterable[Event]) -> Iterator[str]:
             if change in told:
                 continue
             told.add(change)
-            if row.status == REUSED:
+            if row.status in (REUSED, SKIPPED):
                 reused.append(row)
                 continue
         text = "" if row is None else _change(row, event)
@@ -495,6 +508,9 @@ def _reused(rows: Iterable[JobAttempt]) -> Iterator[str]:
     for (step, run), jobs in steps.items():
         if len(jobs) == 1:
             yield _line(jobs[0])
+            continue
+        if run is None:
+            yield f"{SKIPPED:9} {step}: {len(jobs)} jobs (when)"
             continue
         targets = Counter(row.target for row in jobs)
         where = ", ".join(f"{number} on {name}" for name, number in targets.items())
@@ -551,7 +567,7 @@ def _change(row: JobAttempt, event: Event) -> str:
         case "lease" | "start" | "allocation" | "nodes" if row.state == RUNNING:
             return _line(row)
         case "reuse" if row.reused_from is None:
-            return f"again     {job}: {event['reason']}"
+            return f"again     {job}: {row.again}"
         case "job" if event["status"] in (RUNNING, *ENDS):
             return _line(row)
     return ""
@@ -563,6 +579,8 @@ def _line(row: JobAttempt) -> str:
         parts.append(f"on {row.location}")
     if row.attempt > 1:
         parts.append(f"(attempt {row.attempt})")
+    if row.status == SKIPPED:
+        parts.append("(when)")
     if row.status == REUSED:
         parts.append(f"from run {row.reused_from}")
     elif row.waited is not None and row.ran is not None:

@@ -29,8 +29,6 @@ OUTDIR = Path("results")
 END_SECONDS = 60.0
 _DATABASE_ERROR = "sqlite3.OperationalError"
 _DATABASE_BYTES = 2**20
-# how a run without a last event, or with one, has ended
-_ENDS = {"": "was killed", "cancelled": "was stopped"}
 # a message of StreamFlow in its log, up to the next one
 _MESSAGE = re.compile(
     r"^\d{4}-\d\d-\d\d [\d:.,]+ (\w+) +(.*?)(?=^\d{4}-\d\d-\d\d [\d:.,]+ |\Z)",
@@ -92,6 +90,7 @@ def run(
         if resume:
             progress(escaped(_resumed(file, journals)))
             environment[journal.RESUME] = "1"
+        environment[journal.COMMAND] = str(os.getpid())
         _make_log(outdir)
     except BaseException:
         driver.kill()
@@ -204,13 +203,16 @@ def _resumed(file: Path, journals: Path) -> str:
     if path is None:
         return f"nothing to resume: no run of {file} is recorded, so it runs as a whole"
     journal.refuse_ongoing(journals, file.resolve())
-    end = journal.status(journal.read(path))
+    events = journal.read(path)
+    end = journal.status(events)
     if end == "completed":
         return (
             f"nothing to resume: run {path.stem} completed; "
             "only what has changed since runs again"
         )
-    return f"resuming run {path.stem}, which {_ENDS.get(end, end)}"
+    why = str(events[-1].get("reason") or "") if end else ""
+    words = report.WORDS.get(end or report.LOST, end)
+    return f"resuming run {path.stem}, which {words}{f': {why}' if why else ''}"
 
 
 def _end_after_journal(driver: subprocess.Popen[bytes], log: Path) -> None:

@@ -366,7 +366,7 @@ def test_a_driver_that_was_killed_is_said_to_be(
     reason = the_reason(lines, document)
     assert reason.startswith("StreamFlow was ended by SIGKILL, as the system does when")
     assert main(["report", "sf.yml"]) == 0
-    assert "run ended without a last word: " in capsys.readouterr().out
+    assert "run ended without its last event: " in capsys.readouterr().out
 
 
 FULL = """\
@@ -431,3 +431,41 @@ def test_an_attempt_that_was_recovered_is_no_reason(
     reason = the_reason(lines, document, failureManager=retry)
     assert "b on local failed with exit code 3" in reason
     assert "a on local" not in reason
+
+
+def test_jobs_that_a_when_leaves_out_are_skipped(lines: list[str]) -> None:
+    odd = step(NUMBER, scatter="n", when="$(inputs.n % 2 == 1)", in_={"n": "ns"})
+    inner = workflow({"c": step(NUMBER, in_={"n": "n"})}, "c/o", inputs={"n": "int"})
+    del inner["cwlVersion"], inner["$namespaces"]
+    steps: dict[str, JSON] = {
+        "odd": odd,
+        "never": step(NUMBER, when="$(inputs.n > 9)", in_={"n": "n"}),
+        "below": step(inner, when="$(inputs.n > 9)", in_={"n": "n"}),
+        "above": step(inner, when="$(inputs.n < 9)", in_={"n": "n"}),
+    }
+    ns: JSON = {"type": "int[]", "default": [1, 2, 3, 4]}
+    three: JSON = {"type": "int", "default": 3}
+    some: JSON = {"type": "array", "items": ["null", "int"]}
+    sources: list[JSON] = ["never/o", "below/o", "above/o"]
+    document = workflow(steps, sources, some, inputs={"ns": ns, "n": three})
+    mapping(document["outputs"])["p"] = {"type": some, "outputSource": "odd/o"}
+    run = runs.run(write(document), progress=lines.append)
+    for line in (
+        "skipped   odd: 2 jobs (when)",
+        "skipped   never (when)",
+        "skipped   below (when)",
+    ):
+        assert lines.count(line) == 1, lines
+    assert lines[-1].startswith("run completed: 7 jobs, 4 of them skipped (when), 0 ")
+    report = run.report()
+    skipped = [
+        (one["step"], one["iteration"]) for one in report if one["status"] == "skipped"
+    ]
+    assert sorted(skipped) == [
+        ("below", ""),
+        ("never", ""),
+        ("odd", "#2"),
+        ("odd", "#4"),
+    ]
+    assert len(report) == 7
+    assert str(report).count(" skipped") == 4 + 1

@@ -161,9 +161,9 @@ def test_a_killed_run_goes_on(project: Project, until: Until) -> None:
     (folder / "go").touch()
 
     text = resume(project)
-    assert f"resuming run {killed}, which was killed" in text
+    assert f"resuming run {killed}, which ended without its last event: its" in text
     assert f"reused    solve on qpu from run {killed}" in text
-    assert "again     wait: it was not completed" in text
+    assert f"again     wait: it was not completed (run {killed})" in text
     assert "again     clock: its tool forbids it (WorkReuse)" in text
     assert statuses(project) == {
         "solve": "reused",
@@ -196,3 +196,27 @@ def test_a_killed_run_goes_on(project: Project, until: Until) -> None:
         "wait": "completed",
         "clock": "completed",
     }
+
+
+def test_the_changed_file_of_an_input_is_named(project: Project) -> None:
+    """A tool's log is such a file; another input of the job has not changed."""
+    folder = project.folder
+    project.deployment("host", "local")
+    project.step("first", f"cat {folder}/said > out", "host")
+    project.step("second", "echo > out", "host")
+    project.steps["second"] = follow(project.steps["second"])
+    (folder / "said").write_text("one")
+    resume(project)
+    earlier = str(project.events()[0]["run"])
+    (folder / "said").write_text("two")
+    script = folder / "first.sh"
+    script.write_text(f"{script.read_text()}# changed\n")
+    text = resume(project)
+    changed = f"its input before has changed: file out changed (run {earlier})"
+    assert f"again     second: {changed}" in text
+    (event,) = [
+        one
+        for one in project.events()
+        if one["event"] == "reuse" and str(one["job"]).startswith("/second")
+    ]
+    assert (event["run"], event["latest"]) == (None, earlier)

@@ -106,7 +106,11 @@ def test_the_run_ends_with_the_command(
         running.wait(timeout=SECONDS)
         until(lambda: not project.processes(), "the last process to end")
     assert running.returncode != 0
-    assert project.events()[-1]["status"] == "cancelled"
+    end = project.events()[-1]
+    assert end["status"] == "cancelled"
+    # else the user has stopped it
+    killed = "its sfq run was killed, which has stopped it"
+    assert end["reason"] == (killed if number == signal.SIGKILL else None)
 
 
 def test_what_is_wrong_is_found_before_anything_runs(project: Project) -> None:

@@ -23,12 +23,14 @@ from streamflow.workflow.token import ListToken
 from sf_quantum.files import JSON
 from sf_quantum.journal.fingerprints import (
     COMMAND,
+    MOST_FILES,
     CommandDigests,
     Uncertain,
     of_folder,
     of_inputs,
     of_target,
 )
+from sf_quantum.journal.results import Inputs
 
 FILE: dict[str, JSON] = {
     "class": "File",
@@ -62,7 +64,7 @@ def context(
     return made
 
 
-async def inputs(folder: Path | None = None, **values: JSON) -> str:
+async def inputs(folder: Path | None = None, **values: JSON) -> Inputs:
     tokens = {
         name: (
             ListToken([Token(one) for one in value])
@@ -92,6 +94,19 @@ async def test_the_place_of_a_file_is_not_its_content() -> None:
 )
 async def test_another_file_is_another_input(other: JSON) -> None:
     assert await inputs(points=FILE) != await inputs(points=other)
+
+
+async def test_the_files_of_an_input_have_digests_of_their_own() -> None:
+    other = {**FILE, "checksum": "sha1$2"}
+    before, now = await inputs(n=1, p=[FILE, FILE]), await inputs(n=1, p=[FILE, other])
+    name = str(FILE["basename"])
+    assert [*before["p"]] == [name, f"{name} (2)", ""]
+    differing = {part for part in before["p"] if before["p"][part] != now["p"][part]}
+    assert differing == {f"{name} (2)"}
+    assert before["n"] == now["n"]
+    many: list[JSON] = [FILE] * (MOST_FILES + 1)
+    assert [*(await inputs(p=many))["p"]] == [""]
+    assert await inputs(p=many) != await inputs(p=[*many[1:], other])
 
 
 async def test_values_are_inputs() -> None:

@@ -143,7 +143,7 @@ def test_a_run_is_told_as_it_happens() -> None:
 
 def test_a_run_whose_driver_was_killed_is_told_too() -> None:
     *_, last = report.progress(a_run()[:5])
-    assert last.startswith("run ended without a last word: its driver was killed,")
+    assert last.startswith("run ended without its last event: its driver was killed")
 
 
 class Terminal(io.StringIO):

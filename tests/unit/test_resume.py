@@ -20,7 +20,7 @@ from tests.unit.test_report import event
 RESULT = Result(
     run="r",
     job="/a/0",
-    fingerprint=Fingerprint("c", "i", "t"),
+    fingerprint=Fingerprint("c", {"log": {"": "i", "a": "j", "b": "k"}}, "t"),
     locations=("n1",),
     output="/o",
     local=True,
@@ -133,18 +133,31 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     assert contents.digest(str(tmp_path)) is not None
 
 
-@pytest.mark.parametrize(
-    ("name", "reason"),
-    [
-        ("command", "its command or environment has changed"),
-        ("inputs", "its inputs have changed"),
-        ("target", "its target has changed"),
-    ],
-)
-def test_what_has_changed_is_told(name: str, reason: str) -> None:
+def test_what_has_changed_is_told() -> None:
     known = RESULT.fingerprint
     assert known.difference(known) == ""
-    assert replace(known, **{name: "new"}).difference(known) == reason
+    command = replace(known, command="new").difference(known)
+    assert command == "its command or environment has changed"
+    assert replace(known, target="new").difference(known) == "its target has changed"
+
+
+@pytest.mark.parametrize(
+    ("now", "reason"),
+    [
+        ({"": "i", "a": "x", "b": "k"}, "log has changed: file a changed"),
+        ({"": "i", "b": "k"}, "log has changed: file a is gone"),
+        ({"": "x", "a": "j", "b": "k", "c": "l"}, "log has changed: file c is new"),
+        ({"": "x", "a": "j", "b": "k"}, "log has another value"),
+        (None, "other has another value, and 1 more"),
+    ],
+)
+def test_the_input_that_has_changed_is_named(
+    now: dict[str, str] | None, reason: str
+) -> None:
+    known = RESULT.fingerprint
+    inputs = {"log": now} if now is not None else {"other": {"": "i"}}
+    changed = replace(known, inputs=inputs)
+    assert changed.difference(known) == f"its input {reason}"
 
 
 def _runs(folder: Path, *runs: list[Result]) -> None:

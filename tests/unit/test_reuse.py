@@ -131,7 +131,7 @@ async def test_it_runs_again_if_anything_has_changed(
     changed = reuse(local(tmp_path), stdout="elsewhere")
     host = target("host")
     for at, given, where, reason in [
-        (made, job(n=2), host, "its inputs have changed"),
+        (made, job(n=2), host, "its input n has another value"),
         (changed, job(n=1), host, "its command or environment has changed"),
         (made, job(n=1), target("box", "docker"), "its target has changed"),
         (made, job(n=1), target("gone"), "its location is gone"),
