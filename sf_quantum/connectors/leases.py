@@ -14,11 +14,11 @@ from typing import TypeVar, TypeVarTuple
 from streamflow.core.exception import WorkflowExecutionException
 from streamflow.log_handler import logger
 
-from sf_quantum.connectors import guardian, qpu_jobs
+from sf_quantum.connectors import guardian, hints, qpu_jobs
 from sf_quantum.connectors.tracebacks import OneLineException, traceback_filter
 from sf_quantum.errors import InputError, QpuError, QuantumError
 from sf_quantum.files import JSON
-from sf_quantum.qpu import OVER, Qpu, QpuStatus
+from sf_quantum.qpu import OVER, NoLease, Qpu, QpuStatus
 from sf_quantum.qpu.leasing.held_leases import (
     POLL_SECONDS,
     AcquireOptions,
@@ -62,11 +62,11 @@ class JobLease(HeldLease):
         return [one for one in jobs if self.owners.get(str(one.get("id")), job) == job]
 
 
-class _LeaseWait:
-    """A job's wait for a lease, in the journal."""
+class LeaseWait:
+    """A job's wait for a lease of a QPU, or for the QPU itself, in the journal."""
 
     def __init__(self, qpu: str, job: str) -> None:
-        self._qpu, self._job = qpu, job
+        self.qpu, self._job = qpu, job
         self._began = time.monotonic()
         self._reason = ""
         self._loop = asyncio.get_running_loop()
@@ -74,19 +74,45 @@ class _LeaseWait:
     def told(self, error: QpuError) -> None:
         """No lease is free, and why; called in a thread."""
         with suppress(RuntimeError):  # the run has ended
-            self._loop.call_soon_threadsafe(self._tell, one_line(str(error)))
+            self._loop.call_soon_threadsafe(self.tell, str(error))
 
-    def over(self, granted: bool) -> None:
+    def over(self, status: str) -> None:
+        """The job no longer waits.
+
+        :param status: see :func:`qpu_jobs.record_wait`
+        """
         if self._reason:
-            self._write("granted" if granted else "given-up")
+            self._write(status)
+            logger.info(f"Job {self._job} no longer waits for QPU {self.qpu}")
 
-    def _tell(self, reason: str) -> None:
-        self._reason = reason
-        self._write("waiting")
+    def tell(self, reason: str) -> None:
+        """The job waits, and why; told once while that does not change."""
+        if (reason := one_line(reason)) != self._reason:
+            self._reason = reason
+            self._write("waiting")
+            logger.info(f"Job {self._job} waits for QPU {self.qpu}: {reason}")
 
     def _write(self, status: str) -> None:
         seconds = time.monotonic() - self._began
-        qpu_jobs.record_wait(self._job, self._qpu, status, self._reason, seconds)
+        qpu_jobs.record_wait(self._job, self.qpu, status, self._reason, seconds)
+
+
+def failure(job: str, qpu: str, error: QuantumError | QpuLoss) -> LeaseFailure:
+    """The failure of a job that got no lease, or will get none."""
+    return LeaseFailure(_no_lease(job, qpu, error))
+
+
+def _no_lease(job: str | None, qpu: str, error: QuantumError | QpuLoss) -> str:
+    return f"Job {job} got no lease of QPU {qpu}: {error}"
+
+
+def note_if_late(job: str, error: BaseException | None) -> None:
+    """Note that a job has waited as long as it may.
+
+    :param error: what it waited for; not noted of a QPU that does not answer
+    """
+    if hints.of(job).seconds_left == 0.0 and isinstance(error, NoLease):
+        hints.wait_out(job)
 
 
 class LeasePool:
@@ -134,7 +160,7 @@ class LeasePool:
         if (kept := await self._take_kept()) is not None:
             return kept
         self._waits.add(stop := threading.Event())
-        wait = _LeaseWait(self.qpu.name, request.job or "")
+        wait = LeaseWait(self.qpu.name, request.job or "")
         future = self._threads.submit(self._acquire, request, stop, wait.told)
         granted = False
         try:
@@ -148,13 +174,11 @@ class LeasePool:
         except WaitCancelled as error:
             raise asyncio.CancelledError from error
         except QuantumError as error:
-            failure = LeaseRefused if isinstance(error, InputError) else LeaseFailure
-            raise failure(
-                f"Job {request.job} got no lease of QPU {self.qpu.name}: {error}"
-            ) from error
+            kind = LeaseRefused if isinstance(error, InputError) else LeaseFailure
+            raise kind(_no_lease(request.job, self.qpu.name, error)) from error
         finally:
             self._waits.discard(stop)
-            wait.over(granted)
+            wait.over("granted" if granted else "given-up")
         self._held.add(lease)
         if stop.is_set():  # the pool was closed while the lease was being granted
             await self.release_or_expire(lease)

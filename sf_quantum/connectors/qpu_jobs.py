@@ -65,7 +65,8 @@ def record(
 def record_wait(job: str, qpu: str, status: str, reason: str, seconds: float) -> None:
     """Write into the run's journal that a job waits for a lease, or no longer does.
 
-    :param status: ``waiting``, ``granted`` or ``given-up``
+    :param status: ``waiting``, ``granted``, ``given-up``, or ``submitted`` to Slurm, where
+        the job gets its lease
     :param reason: why it waits or has waited
     """
     if (run := journal.current()) is not None:

@@ -32,12 +32,14 @@ from sf_quantum.connectors.leases import (
     LeasePool,
     LeaseRefused,
     QpuUnavailable,
+    failure,
+    note_if_late,
 )
 from sf_quantum.connectors.steps import quantum_steps
 from sf_quantum.connectors.wrapper import Invocation, LocationWrapper, Result
 from sf_quantum.errors import QpuError
 from sf_quantum.files import JSON
-from sf_quantum.qpu import AuthenticationError, JobSize, NoLease, Qpu, QpuStatus
+from sf_quantum.qpu import AuthenticationError, JobSize, Qpu, QpuStatus
 from sf_quantum.qpu.leasing.held_leases import (
     AcquireOptions,
     LeaseProblem,
@@ -211,12 +213,10 @@ class QuantumConnector(LocationWrapper, ABC):
         if undeployed:  # which cancelled the job's QPU jobs
             raise asyncio.CancelledError
         if job.loss is not None and (not succeeded or used is None):
-            failure = LeaseRefused if _is_hopeless(job, job_hints) else LeaseFailure
+            kind = LeaseRefused if _is_hopeless(job, job_hints) else LeaseFailure
             if job.loss.problem is LeaseProblem.QUEUE_WAIT:
                 hints.wait_out(job.name)
-            raise failure(
-                f"Job {job.name} lost its lease of QPU {self.qpu}: {job.loss}"
-            )
+            raise kind(f"Job {job.name} lost its lease of QPU {self.qpu}: {job.loss}")
         if succeeded and not used:
             message = qpu_jobs.unused_message(job.name, self.qpu)
             if used is None:
@@ -251,10 +251,8 @@ class QuantumConnector(LocationWrapper, ABC):
         try:
             lease = await self._acquire(pool, name, job_hints)
         except LeaseFailure as error:
-            # not if the QPU went offline meanwhile, or does not answer
-            late = job_hints.seconds_left == 0.0
-            if late and isinstance(error.__cause__, NoLease):
-                hints.wait_out(name)
+            # the cause of one that leaves a QPU that is offline is none
+            note_if_late(name, error.__cause__)
             raise
         job = _LeasedJob(
             name,
@@ -305,9 +303,7 @@ class QuantumConnector(LocationWrapper, ABC):
             )
             if acquiring.done():
                 return acquiring.result()
-            raise LeaseFailure(
-                f"Job {job} got no lease of QPU {self.qpu}: {watching.result()}"
-            )
+            raise failure(job, self.qpu, watching.result())
         except LeaseRefused as error:  # another target may take the job
             raise LeaseFailure(str(error)) from error
         except asyncio.CancelledError:

@@ -19,7 +19,8 @@ seconds) and ``event``::
     failure   an attempt of a job failed: job, attempt, exit_code (null if it has none),
           error (the last lines of its errors, or the message of StreamFlow)
     lease a job waits for a lease of a QPU, or no longer does: job, qpu, status (waiting,
-          granted, given-up), reason (why it waits or waited), seconds (waited so far)
+          granted, given-up, or submitted to Slurm, where it gets its lease), reason (why it
+          waits or waited), seconds (waited so far)
     start a job waits for a QPU that is being started, or no longer does: job, qpu, status
           (waiting, started), seconds (waited so far)
     nodes a job waits for nodes of an allocation that serves several, or for those that Slurm

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sf_quantum.files import JSON
+from sf_quantum.reporting import report
 from tests import lab_site
 from tests.forking import Command
 from tests.integration.services import QpuService
@@ -215,13 +216,17 @@ def test_no_node_is_asked_for_while_the_qpu_is_offline(
     site.deploy({"q": _quantum()})
     site.solve("solve", "q")
     driver = site.start()
-    waits = "Job /solve/0 waits: QPU a is offline (the QPU is closed: maintenance)"
+    waits = "Job /solve/0 waits for QPU a: the QPU is closed: maintenance"
     until(lambda: waits in site.project.log, "the job's waiting")
     assert site.submissions() == set()
     service.ask("POST", "/v1/device/open", {})
     assert driver.wait(timeout=SECONDS) == 0, site.project.log[-3000:]
-    assert "Job /solve/0 no longer waits for its QPU" in site.project.log
+    assert "Job /solve/0 no longer waits for QPU a" in site.project.log
     assert site.project.log.count(waits) == 1
+    (row,) = report.collect(site.project.events())
+    assert row.waits.keys() >= {"a lease of a"}
+    lines = [*report.progress(site.project.events())]
+    assert lines[1].startswith("waiting   solve for a: the QPU is closed: maintenance")
 
 
 def test_a_qpu_that_is_not_defined_is_refused_before_anything_is_submitted(

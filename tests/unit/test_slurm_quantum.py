@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import os
+import re
 import shlex
 import stat
 import subprocess
@@ -25,11 +26,11 @@ from streamflow.core.exception import (
 )
 from streamflow.deployment.connector.local import LocalConnector
 
-from sf_quantum import backoff
+from sf_quantum import backoff, journal
 from sf_quantum.backoff import Backoff
 from sf_quantum.connectors import hints
 from sf_quantum.connectors.hints import JobHints
-from sf_quantum.connectors.leases import LeaseFailure, LeaseRefused
+from sf_quantum.connectors.leases import LeaseFailure, LeasePool, LeaseRefused
 from sf_quantum.connectors.slurm import quantum
 from sf_quantum.connectors.slurm.quantum import QpuUse, ServiceQpus
 from sf_quantum.connectors.slurm.queue import SlurmQueue
@@ -37,10 +38,13 @@ from sf_quantum.connectors.slurm.services import SlurmService, holder_options
 from sf_quantum.connectors.slurm.transport.controller import Commands
 from sf_quantum.connectors.slurm.transport.login import LoginNode
 from sf_quantum.files import JSON
+from sf_quantum.journal import Journal
+from sf_quantum.qpu import selection
 from sf_quantum.qpu.leasing import account
+from sf_quantum.qpu.leasing.held_leases import AcquireOptions
 from sf_quantum.service.device.emulator.device import EmulatedDevice
 from tests.service import RunningService, example_bqm, running_service
-from tests.waiting import SECONDS
+from tests.waiting import SECONDS, until_async
 
 BIN = Path(sys.executable).parent
 LINE = "cd {folder} && sfq solve --problem problem.json --output 'it'\"'\"'s out' --reads 5"
@@ -243,9 +247,9 @@ async def test_a_qpu_that_does_not_answer_is_waited_for_a_while(
         for job in ("/one/0", "/other/0"):
             await qpus.online(site.queue, job, ["a"])
     waits, submitted, over = (record.getMessage() for record in caplog.records)
-    assert waits.startswith("Job /one/0 waits: QPU 'a' at unix:")
+    assert waits.startswith("Job /one/0 waits for QPU a: QPU 'a' at unix:")
     assert "jobs are submitted although QPU 'a' at unix:" in submitted
-    assert over == "Job /one/0 no longer waits for its QPU"
+    assert over == "Job /one/0 no longer waits for QPU a"
     brought = site.spool / "qrmi_config.json"
     assert stat.S_IMODE(brought.stat().st_mode) == 0o600
     assert stat.S_IMODE(site.spool.stat().st_mode) == 0o700
@@ -314,8 +318,8 @@ async def test_a_job_that_can_run_elsewhere_waits_for_no_qpu_that_is_offline(
     qpus = site.quantum(reachable, "a")
     put_hints(JobHints(has_alternative=True))
     with pytest.raises(
-        WorkflowExecutionException,
-        match=r"Job /one/0 is not submitted: QPU a is offline \(.*helium\)",
+        LeaseFailure,
+        match=r"Job /one/0 got no lease of QPU a: the QPU is offline \(.*helium\)",
     ):
         await qpus.lend(site.queue, "/one/0", ["a"])
 
@@ -330,8 +334,8 @@ async def test_a_job_that_can_run_elsewhere_bears_silence_as_long_as_it_is_to_wa
     qpus = site.quantum(definitions, "a")
     put_hints(JobHints(wait_seconds=0.2, has_alternative=True))
     with pytest.raises(
-        WorkflowExecutionException,
-        match="Job /one/0 is not submitted: QPU 'a' at unix:",
+        LeaseFailure,
+        match="Job /one/0 got no lease of QPU a: QPU 'a' at unix:",
     ):
         await qpus.lend(site.queue, "/one/0", ["a"])
 
@@ -360,7 +364,6 @@ async def test_a_job_that_can_run_nowhere_else_asks_with_pauses(
     site: Site,
     definitions: Path,
     monkeypatch: pytest.MonkeyPatch,
-    put_hints: Callable[[JobHints], None],
 ) -> None:
     monkeypatch.setattr(backoff, "CLUSTER", Backoff(0.2, 0.2, jitter=0.0))
     qpus, asked = site.quantum(definitions, "a"), 0
@@ -371,11 +374,96 @@ async def test_a_job_that_can_run_nowhere_else_asks_with_pauses(
         return [quantum._QpuState("a", "offline", "helium")]
 
     monkeypatch.setattr(qpus, "_states", ask)
-    put_hints(JobHints(wait_seconds=0.1))
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(1):
             await qpus.online(site.queue, "/one/0", ["a"])
     assert 0 < asked <= 6
+
+
+@pytest.fixture
+def record(tmp_path: Path) -> Iterator[Journal]:
+    """The journal of a run in progress."""
+    made = Journal(tmp_path / "journal")
+    made.start("sf.yml", ["w"], {})
+    yield made
+    made.close()
+
+
+def _told(record: Journal, job: str) -> list[tuple[str, str]]:
+    """What a job's wait is in the journal: each status, with the reason."""
+    return [
+        (str(event["status"]), str(event["reason"]))
+        for event in journal.read(record.path)
+        if event["event"] == "lease" and event["job"] == job
+    ]
+
+
+class Both:
+    """One job on a location with a QPU, and one of a service with the same QPU."""
+
+    def __init__(self, site: Site, definitions: Path, url: str) -> None:
+        self.pool = LeasePool(selection.client("sfq", "a", {"url": url}))
+        self.qpus = site.quantum(definitions, "a")
+        self.site = site
+
+    def start(self, trouble_seconds: float) -> list[asyncio.Task[object]]:
+        options = AcquireOptions("/one/0", trouble_seconds=trouble_seconds)
+        return [
+            asyncio.create_task(self.pool.acquire(options)),
+            asyncio.create_task(self.qpus.online(self.site.queue, "/two/0", ["a"])),
+        ]
+
+
+async def test_both_kinds_of_jobs_wait_for_a_closed_qpu(
+    site: Site,
+    service: RunningService,
+    reachable: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    record: Journal,
+) -> None:
+    monkeypatch.setenv("PATH", f"{BIN}:{os.environ['PATH']}")
+    monkeypatch.setattr(backoff, "CLUSTER", Backoff(0.1, 0.1))
+    service.ask("POST", "/v1/device/close", {"message": "helium"})
+    both = Both(site, reachable, service.url)
+    jobs = both.start(SECONDS)
+    jobs_of = ("/one/0", "/two/0")
+    await until_async(lambda: all(_told(record, job) for job in jobs_of), "two waits")
+    assert not any(job.done() for job in jobs)
+    service.ask("POST", "/v1/device/open", {})
+    await asyncio.gather(*jobs)
+    await both.pool.close()
+    (first, why), (granted, _) = _told(record, "/one/0")
+    (second, same), (submitted, _) = _told(record, "/two/0")
+    assert (first, second) == ("waiting", "waiting")
+    assert (granted, submitted) == ("granted", "submitted")
+    assert "helium" in same
+    assert same in why
+
+
+async def test_both_kinds_of_jobs_give_up_a_qpu_that_stops(
+    site: Site,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    record: Journal,
+) -> None:
+    monkeypatch.setenv("PATH", f"{BIN}:{os.environ['PATH']}")
+    monkeypatch.setattr(backoff, "CLUSTER", Backoff(0.1, 0.1))
+    with running_service(EmulatedDevice(time_scale=0)) as service:
+        both = Both(site, _define(tmp_path, a=service.url), service.url)
+        # it answers the login node, so this is no QPU that only nodes reach
+        await both.qpus.online(site.queue, "/before/0", ["a"])
+    monkeypatch.setattr(quantum, "TROUBLE_SECONDS", 0.5)
+    jobs = both.start(0.5)
+    errors = await asyncio.gather(*jobs, return_exceptions=True)
+    await both.pool.close()
+    texts = [re.sub(r"^Job \S+ |, --wait.*$", "", str(error)) for error in errors]
+    assert all(isinstance(error, LeaseFailure) for error in errors)
+    assert texts[0].startswith("got no lease of QPU a: QPU 'a' at ")
+    assert texts[0].endswith("; given up after 0.5 s")
+    assert texts[0] == texts[1]
+    one, two = _told(record, "/one/0"), _told(record, "/two/0")
+    assert one == two
+    assert [status for status, _ in one] == ["waiting", "given-up"]
 
 
 async def _lost(*_: object, **__: object) -> tuple[str, int]:

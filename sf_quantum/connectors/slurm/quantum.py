@@ -24,20 +24,30 @@ from streamflow.core.exception import (
 from streamflow.log_handler import logger
 
 from sf_quantum import backoff
-from sf_quantum.backoff import Deadline
 from sf_quantum.connectors import hints, qpu_jobs
 from sf_quantum.connectors.hints import JobHints
-from sf_quantum.connectors.leases import LeaseFailure, LeaseRefused
+from sf_quantum.connectors.leases import (
+    LeaseFailure,
+    LeaseRefused,
+    LeaseWait,
+    failure,
+    note_if_late,
+)
 from sf_quantum.connectors.slurm import scripts
 from sf_quantum.connectors.slurm.queue import SlurmQueue
 from sf_quantum.connectors.slurm.services import SlurmService
 from sf_quantum.connectors.tracebacks import traceback_filter
-from sf_quantum.errors import InputError
+from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON, listing, mapping, parse_json
-from sf_quantum.qpu import RESOURCES, qrmi_config
+from sf_quantum.qpu import RESOURCES, NoLease, qrmi_config
 from sf_quantum.qpu.leasing import account
 from sf_quantum.qpu.leasing.account import CommandRun, LeaseUsage
-from sf_quantum.qpu.leasing.held_leases import TROUBLE_SECONDS
+from sf_quantum.qpu.leasing.held_leases import (
+    TROUBLE_SECONDS,
+    LeaseProblem,
+    Patience,
+    QpuLoss,
+)
 
 # added to a job's waiting time, so that the login node can answer even if that is 0
 ASK_SECONDS = 10.0
@@ -130,10 +140,11 @@ class _QpuState:
     note: str
 
     @property
-    def sentence(self) -> str:
+    def error(self) -> QpuError:
+        """What a request for a lease would get."""
         if self.state == "offline":
-            return f"QPU {self.qpu} is offline ({self.note or 'no reason given'})"
-        return self.note
+            return NoLease(self.note or f"QPU {self.qpu} is offline")
+        return QpuError(self.note)
 
 
 class ServiceQpus:
@@ -152,8 +163,10 @@ class ServiceQpus:
         self._plugin = asyncio.Lock()
         self._has_plugin: bool | None = None
         self._requests: dict[tuple[str, ...], asyncio.Task[list[_QpuState]]] = {}
-        # when each QPU stopped answering
+        # since when each QPU does not answer
         self._silent: dict[str, float] = {}
+        # those that have answered, so the login node reaches them
+        self._reached: set[str] = set()
         self._warned: set[str] = set()
         # the job that submitted each QPU job, since jobs may share the lease of an allocation
         self._owners: dict[str, str] = {}
@@ -191,8 +204,7 @@ class ServiceQpus:
         await self.online(queue, job, qpus)
         waited = time.monotonic() - started
         if job_hints.wait_seconds is not None:
-            left = max(0.0, job_hints.wait_seconds - waited)
-            job_hints = replace(job_hints, wait_seconds=left)
+            job_hints = replace(job_hints, wait_seconds=job_hints.seconds_left)
         spool = queue.login.spool
         return QpuUse(
             job=job,
@@ -205,16 +217,16 @@ class ServiceQpus:
         )
 
     async def online(self, queue: SlurmQueue, job: str, qpus: Collection[str]) -> None:
-        """Wait until no QPU is offline.
+        """Wait until no QPU is offline, as for a lease (:class:`Patience`).
 
-        The wait for a QPU that does not answer is limited to that of ``sfq lease``: the
-        nodes may be able to reach it even if the login node cannot.
+        A QPU that has never answered is not waited for any longer: the nodes may be able to
+        reach it even if the login node cannot.
 
-        :raises WorkflowExecutionException: if the job can run elsewhere, and a QPU is
-            offline or has not answered within the job's waiting time
+        :raises LeaseFailure: if a QPU was not available within the job's waiting time, or
+            has stopped answering, or is offline and the job can run elsewhere
         """
         job_hints = hints.of(job)
-        wait = job_hints.wait_seconds
+        wait = job_hints.seconds_left
         patience = TROUBLE_SECONDS if wait is None else wait
         limit = patience + ASK_SECONDS if job_hints.has_alternative else None
         try:
@@ -228,25 +240,26 @@ class ServiceQpus:
     async def _until_online(
         self, queue: SlurmQueue, job: str, qpus: Collection[str], job_hints: JobHints
     ) -> None:
-        elsewhere = job_hints.has_alternative
-        # only a job that can run elsewhere gives up
-        deadline = Deadline(job_hints.wait_seconds if elsewhere else None)
-        waited = False
-        for pause in backoff.CLUSTER.pauses():
-            state = self._hindrance(await self._states(queue, job, qpus))
-            if state is None:
-                break
-            given_up = state.state == "offline" or deadline.left <= 0
-            if elsewhere and given_up:
-                raise WorkflowExecutionException(
-                    f"Job {job} is not submitted: {state.sentence}"
-                )
-            if not waited:
-                logger.info(f"Job {job} waits: {state.sentence}")
-            waited = True
-            await asyncio.sleep(min(pause, deadline.left))
-        if waited:
-            logger.info(f"Job {job} no longer waits for its QPU")
+        patience = Patience(job_hints.seconds_left, TROUBLE_SECONDS)
+        wait, status = None, "given-up"
+        try:
+            for pause in backoff.CLUSTER.pauses():
+                began = time.monotonic()
+                states = await self._states(queue, job, qpus)
+                if (state := self._hindrance(states)) is None:
+                    status = "submitted"
+                    return
+                if wait is not None and wait.qpu != state.qpu:
+                    wait.over("submitted")
+                    wait = None
+                if wait is None:
+                    wait = LeaseWait(state.qpu, job)
+                wait.tell(str(state.error))
+                self._bear(job, state, patience, began, job_hints)
+                await asyncio.sleep(min(pause, patience.deadline.left))
+        finally:
+            if wait is not None:
+                wait.over(status)
 
     async def settle(self, queue: SlurmQueue, use: QpuUse, *, good: bool) -> None:
         """Write a job's QPU jobs into the journal.
@@ -272,8 +285,8 @@ class ServiceQpus:
             hints.wait_out(use.job)
         refusal = next(filter(None, (run.refusal for run in runs)), None)
         if refusal and not good:
-            failure = LeaseFailure if use.hints.has_alternative else LeaseRefused
-            raise failure(f"Job {use.job} got no lease, or lost it: {refusal}")
+            kind = LeaseFailure if use.hints.has_alternative else LeaseRefused
+            raise kind(f"Job {use.job} got no lease, or lost it: {refusal}")
         if good:
             _check_used(use, [run for run in runs if run.status == 0])
 
@@ -362,13 +375,14 @@ class ServiceQpus:
         """The QPU that a job has to wait for, if any."""
         now = time.monotonic()
         for state in states:
-            if state.state == "offline":
-                return state
             if state.state != "no answer":
+                self._reached.add(state.qpu)
                 self._silent.pop(state.qpu, None)
+                if state.state == "offline":
+                    return state
                 if state.state != "online":
                     self._warn_unasked([state.qpu], state.note)
-            elif now - self._silent.setdefault(state.qpu, now) < TROUBLE_SECONDS:
+            elif self._is_awaited(state.qpu, now):
                 return state
             else:
                 self._warn(
@@ -376,6 +390,32 @@ class ServiceQpus:
                     f"{state.note}: the nodes may be able to reach it"
                 )
         return None
+
+    def _is_awaited(self, qpu: str, now: float) -> bool:
+        """Whether jobs wait for a QPU that does not answer."""
+        since = self._silent.setdefault(qpu, now)
+        return qpu in self._reached or now - since < TROUBLE_SECONDS
+
+    def _bear(
+        self,
+        job: str,
+        state: _QpuState,
+        patience: Patience,
+        began: float,
+        job_hints: JobHints,
+    ) -> None:
+        """Let a job wait for a QPU, or fail as one that requests a lease of it does."""
+        if job_hints.has_alternative and state.state == "offline":
+            loss = QpuLoss(LeaseProblem.OFFLINE, state.qpu, state.note)
+            raise failure(job, state.qpu, loss)
+        limited = job_hints.seconds_left is not None
+        if state.qpu not in self._reached and not limited:
+            return  # it is submitted after a while
+        try:
+            patience.bear(state.error, began)
+        except QpuError as error:
+            note_if_late(job, error)
+            raise failure(job, state.qpu, error) from error
 
     def _warn_unasked(self, qpus: Collection[str], why: str) -> None:
         self._warn(

@@ -108,37 +108,61 @@ def acquire(
                 told = str(error)
 
 
+class Patience:
+    """How long a job waits for a QPU that has no lease for it, or does not answer.
+
+    :param wait_seconds: see :class:`AcquireOptions`, as for ``trouble_seconds``
+    :param hint: what sets the time after which one that does not answer is given up
+    """
+
+    def __init__(
+        self, wait_seconds: float | None, trouble_seconds: float, hint: str = ""
+    ) -> None:
+        self._hint = hint
+        self.deadline = Deadline(wait_seconds)
+        unlimited = wait_seconds is None
+        self._trouble_seconds = trouble_seconds if unlimited else math.inf
+        self._trouble_since: float | None = None
+
+    def bear(self, error: QpuError, began: float) -> None:
+        """Wait on after an attempt that failed, or raise its error if it was the last.
+
+        :param began: when the attempt did, on the monotonic clock
+        """
+        if isinstance(error, NoLease):
+            self._trouble_since = None
+        else:
+            self._trouble_since = self._trouble_since or began
+            if time.monotonic() - self._trouble_since >= self._trouble_seconds:
+                text = f"{error}; given up after {self._trouble_seconds:g} s"
+                raise QpuError(f"{text}{self._hint}") from error
+        if self.deadline.left <= 0:
+            raise error
+
+
 class _Wait:
-    """The deadline and the pauses of one request."""
+    """The pauses of one request."""
 
     def __init__(self, request: AcquireOptions, stop: threading.Event) -> None:
         self._stop = stop
-        self.deadline = Deadline(request.wait_seconds)
-        unlimited = request.wait_seconds is None
-        self._trouble_seconds = request.trouble_seconds if unlimited else math.inf
+        self._patience = Patience(
+            request.wait_seconds,
+            request.trouble_seconds,
+            ", --wait or a deployment's `wait` sets how long",
+        )
+        self.deadline = self._patience.deadline
         self._pauses = backoff.LEASE.pauses()
-        self._trouble_since: float | None = None
 
     def pause(self, error: QpuError, began: float) -> None:
         """Pause after an attempt that failed, or raise its error if it was the last."""
         if self._stop.is_set():
             raise WaitCancelled("the wait was cancelled") from error
-        now = time.monotonic()
-        if isinstance(error, NoLease):
-            self._trouble_since = None
-            if now - began >= STAY_SECONDS / 2:
-                # the QPU has a queue for leases, which keeps the request's position
-                self._pauses = backoff.LEASE.pauses()
-                return
-        else:
-            self._trouble_since = self._trouble_since or began
-            if now - self._trouble_since >= self._trouble_seconds:
-                raise QpuError(
-                    f"{error}; given up after {self._trouble_seconds:g} s, --wait or a "
-                    "deployment's `wait` sets how long"
-                ) from error
-        if self.deadline.left <= 0:
-            raise error
+        lasted = time.monotonic() - began
+        if isinstance(error, NoLease) and lasted >= STAY_SECONDS / 2:
+            # the QPU has a queue for leases, which keeps the request's position
+            self._pauses = backoff.LEASE.pauses()
+            return
+        self._patience.bear(error, began)
         if self._stop.wait(min(next(self._pauses), self.deadline.left)):
             raise WaitCancelled("the wait was cancelled") from error
 
