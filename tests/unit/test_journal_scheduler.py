@@ -1,48 +1,151 @@
-"""Why a run has failed, where no step of the engine says it."""
+"""The end of a run in its journal, by StreamFlow's own scheduler and database."""
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-from types import SimpleNamespace
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import pytest
-from streamflow import main
+from streamflow.core.config import BindingConfig
+from streamflow.core.context import StreamFlowContext
+from streamflow.core.deployment import LocalTarget
+from streamflow.core.workflow import Job, Status, Workflow
+from streamflow.ext.utils import load_extensions
+from streamflow.main import build_context
+from streamflow.scheduling.scheduler import DefaultScheduler
 
-from sf_quantum.files import JSON
-from sf_quantum.journal.scheduler import workflow_error
+from sf_quantum.journal import newest, read
+from sf_quantum.reporting.runs import Report, Run
 
 
-@pytest.mark.parametrize("error", [RuntimeError("no outputs"), None])
-async def test_an_error_outside_of_the_steps_is_found(
-    monkeypatch: pytest.MonkeyPatch, error: RuntimeError | None
-) -> None:
-    """StreamFlow's own command, which closes its context before it logs the error."""
-    found: list[BaseException | None] = []
+def _context(folder: Path) -> StreamFlowContext:
+    load_extensions()
+    return build_context(
+        {
+            "path": str(folder / "sf.yml"),
+            "workflows": {"main": {}},
+            "database": {"type": "default", "config": {"connection": ":memory:"}},
+            "scheduling": {"scheduler": {"type": "sfq.journal", "config": {}}},
+        }
+    )
 
-    async def workflow(*_: object) -> None:
-        if error is not None:
-            raise error
 
-    async def look() -> None:
-        found.append(workflow_error(run))
+async def ended(
+    folder: Path,
+    jobs: Mapping[str, Sequence[Status]],
+    outcome: Status = Status.COMPLETED,
+) -> Report:
+    """The report of a run that StreamFlow ends, as completed by default.
 
-    async def close() -> None:
-        await asyncio.create_task(look())
+    :param jobs: what StreamFlow says of each job, after it was scheduled
+    """
+    context = _context(folder)
+    id_ = await context.database.add_workflow(
+        "main", {}, Status.RUNNING.value, Workflow
+    )
+    target = LocalTarget(str(folder))
+    await context.deployment_manager.deploy(target.deployment)
+    for name, statuses in jobs.items():
+        job = Job(name, id_, {}, None, None, None)
+        await context.scheduler.schedule(job, BindingConfig([target]), None)
+        for status in statuses:
+            await context.scheduler.notify_status(name, status)
+    await context.database.update_workflow(id_, {"status": outcome.value})
+    await context.close()
+    path = newest(folder / ".streamflow/sfq")
+    assert path is not None
+    assert read(path)[-1]["event"] == "end"
+    return Run(path).report()
 
-    config: dict[str, dict[str, JSON]] = {"workflows": {"w": {}}}
-    validator = SimpleNamespace(validate_file=lambda file: config)
-    stand_ins = {
-        "load_extensions": lambda: None,
-        "SfValidator": lambda: validator,
-        "build_context": lambda config: SimpleNamespace(close=close),
-        "WorkflowConfig": lambda name, config: SimpleNamespace(type="cwl"),
-        "cwl_main": workflow,
+
+async def test_a_run_that_has_dropped_a_job_has_failed(tmp_path: Path) -> None:
+    """StreamFlow 0.2.0rc3 may end a run while a job runs that no output depends on."""
+    report = await ended(
+        tmp_path,
+        {
+            "/kept/0": [Status.RUNNING, Status.COMPLETED],
+            "/loop/dropped/0.1": [Status.RUNNING],
+            "/kept-collector/0": [Status.RUNNING],
+        },
+    )
+    assert report.status == "failed"
+    assert {one["step"]: one["status"] for one in report} == {
+        "kept": "completed",
+        "loop/dropped": "failed",
     }
-    for name, stand_in in stand_ins.items():
-        monkeypatch.setattr(main, name, stand_in)
-    arguments = argparse.Namespace(name="w", streamflow_file="f.yml")
-    run = asyncio.create_task(main._async_run(arguments))
-    await asyncio.wait([run])
-    assert found == [error]
-    assert run.exception() is error
+    [why] = report.failures
+    assert "let an output depend on it" in why
+
+
+async def test_the_reason_is_the_failure_that_was_not_recovered(tmp_path: Path) -> None:
+    failed = [Status.RUNNING, Status.FAILED]
+    jobs = {
+        "/a/0.0": [Status.RUNNING, Status.RECOVERY],
+        "/a/0.1": failed,
+        "/a/0.2": failed,
+        "/b-collector/0": failed,
+        "/c/0": [Status.RUNNING, Status.RECOVERY, Status.COMPLETED],
+    }
+    report = await ended(tmp_path, jobs, outcome=Status.FAILED)
+    end = Run(report.path).events()[-1]
+    assert (end["job"], end["status"]) == ("/a/0.1", "failed")
+    assert str(end["reason"]).startswith("a #2 on local failed")
+    assert len(report.failures) == 2
+
+
+async def test_a_run_without_a_dropped_job_has_completed(tmp_path: Path) -> None:
+    report = await ended(
+        tmp_path,
+        {
+            "/done/0": [Status.RUNNING, Status.COMPLETED],
+            # for the recovery of another, which then did not need it
+            "/back/0": [Status.RUNNING, Status.COMPLETED, Status.ROLLBACK],
+            "/left/0": [Status.SKIPPED],
+            "/done-collector/0": [Status.RUNNING],
+        },
+    )
+    assert report.status == "completed"
+    assert not report.failures
+
+
+async def test_a_job_that_waits_when_the_run_ends_is_cancelled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The engine takes away its location, which is not why the run has failed."""
+    context, waits, taken = _context(tmp_path), asyncio.Event(), asyncio.Event()
+    id_ = await context.database.add_workflow(
+        "main", {}, Status.RUNNING.value, Workflow
+    )
+    target = LocalTarget(str(tmp_path))
+    await context.deployment_manager.deploy(target.deployment)
+    binding = BindingConfig([target])
+    await context.scheduler.schedule(
+        Job("/solve/0.0", id_, {}, None, None, None), binding, None
+    )
+
+    async def wait(*_: object) -> None:
+        waits.set()
+        await taken.wait()
+        raise AttributeError("'NoneType' object has no attribute 'name'")
+
+    monkeypatch.setattr(DefaultScheduler, "schedule", wait)
+    waiting = asyncio.create_task(
+        context.scheduler.schedule(
+            Job("/solve/0.1", id_, {}, None, None, None), binding, None
+        )
+    )
+    await waits.wait()
+    await context.scheduler.notify_status("/solve/0.0", Status.FAILED)
+    await context.database.update_workflow(id_, {"status": Status.FAILED.value})
+    closing = asyncio.create_task(context.close())
+    await asyncio.sleep(0)
+    taken.set()
+    with pytest.raises(AttributeError):
+        await waiting
+    await closing
+    path = newest(tmp_path / ".streamflow/sfq")
+    assert path is not None
+    report = Run(path).report()
+    assert [one["status"] for one in report] == ["failed", "cancelled"]
+    assert all("NoneType" not in why for why in report.failures)
