@@ -17,7 +17,7 @@ from sf_quantum.service.domain.jobs import Identity, LeaseRequest, Submission
 from sf_quantum.service.domain.settings import ServiceSettings
 from sf_quantum.service.queue.jobs.worker import Worker
 from tests.service import RunningService, example_bqm, running_queue, running_service
-from tests.waiting import until
+from tests.waiting import until, until_async
 
 # of which two qubits are used
 BELL = """OPENQASM 3.0;
@@ -184,6 +184,27 @@ async def test_a_job_that_moves_is_checked_against_the_bounds_of_its_new_lease(
         # it counts there
         with pytest.raises(Refused, match="the lease has"):
             await queue.submit(who, large.id, replace(asked, key="other"))
+
+
+async def test_a_restored_lease_that_has_overspent_ends_at_start(
+    tmp_path: Path,
+) -> None:
+    who = Identity("ann", admin=False)
+    two = ServiceSettings(vqpus=2)
+    async with running_queue(tmp_path, EmulatedDevice(time_scale=0), two) as queue:
+        lease, other = [
+            await queue.leases.acquire(who, LeaseRequest(max_qpu_seconds=most))
+            for most in (1.0, 1e9)
+        ]
+        # a job took more than was modelled, and the service died before the end of the
+        # lease was on disk
+        spend = "UPDATE leases SET spent_seconds = 2.0 WHERE id = ?"
+        queue.store.change(lambda db: db.execute(spend, (lease.id,))).result()
+    async with running_queue(tmp_path, EmulatedDevice(time_scale=0), two) as queue:
+        assert [one.id for one in queue.leases.held] == [lease.id, other.id]
+        await until_async(lambda: [one.id for one in queue.leases.held] == [other.id])
+        ended = queue.leases.find(who, lease.id)
+        assert ended.reason == "its 1 QPU seconds are spent"
 
 
 @pytest.mark.parametrize(

@@ -116,7 +116,7 @@ def pass_time(queue: JobQueue, *leases: Lease, seconds: float = HOUR) -> None:
         held = live.expect(Held)
         if held.hold.expires is not None:
             hold = dataclasses.replace(held.hold, expires=held.hold.expires - seconds)
-            live.move(dataclasses.replace(held, hold=hold))
+            live.state = dataclasses.replace(held, hold=hold)
     # their timers are of that clock
     queue.reconfigure(queue.settings)
 

@@ -103,14 +103,9 @@ def test_jobs_are_found_by_number_and_by_lease() -> None:
 
 
 def test_a_job_that_moves_takes_the_leases_hints() -> None:
-    pending = PendingJobs(Classes())
     moved = job(1, "before")
-    pending.add(moved)
-    pending.move(1, LEASE)
-    pending.move(2, LEASE)  # is not pending
+    moved.move_to(LEASE)
     assert (moved.lease, moved.project, moved.pattern) == ("l1", "chem", "cc-heavy")
-    assert (pending.of_lease("before"), pending.of_lease("l1")) == ([], [1])
-    assert pending.order() == [moved]
 
 
 def test_a_job_that_may_not_start_is_passed_by_the_next_that_may() -> None:

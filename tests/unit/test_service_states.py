@@ -8,7 +8,7 @@ import sqlite3
 import tempfile
 import threading
 from collections import Counter
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import is_dataclass
@@ -57,9 +57,11 @@ from sf_quantum.service.queue.jobs.job_states import (
     OnDevice,
     Pending,
     Running,
+    Stage,
     Starting,
     State,
     Taken,
+    Withdrawn,
 )
 from sf_quantum.service.queue.jobs.job_states import Waiting as WaitingJob
 from sf_quantum.service.queue.leases import lease_states
@@ -71,6 +73,8 @@ from sf_quantum.service.queue.leases.lease_states import (
     Opening,
     Waiting,
 )
+from sf_quantum.service.queue.machine import Machine as StateMachine
+from sf_quantum.service.scheduling.work import PendingJob
 from sf_quantum.service.store.store import Store
 from tests.service import problem
 from tests.unit.test_attempt import Vendor, VendorDevice
@@ -292,7 +296,8 @@ class Machine(RuleBasedStateMachine):
 Op = tuple[str, int, int]
 OPS = st.tuples(
     st.sampled_from(
-        "submit submit submit cancel release open drain close end fail_cancel".split()
+        "submit submit submit request cancel release open drain close end "
+        "fail_cancel".split()
     ),
     st.integers(0, 5),
     st.integers(0, 5),
@@ -309,6 +314,20 @@ class Jobs(Machine):
         self.ended: dict[int, tuple[str, int]] = {}
         # those that a user has cancelled, or tried to
         self.cancelled: set[int] = set()
+        # by number: submissions that the estimator of the present service has counted
+        self.counted = Counter[int]()
+
+    async def _start(self) -> None:
+        self.counted.clear()
+        estimator = self.queue.jobs.estimator
+        submitted = estimator.submitted
+
+        def count(job: PendingJob) -> None:
+            self.counted[job.number] += 1
+            submitted(job)
+
+        self.patch.setattr(estimator, "submitted", count)
+        await super()._start()
 
     @rule(ops=st.lists(OPS, min_size=1, max_size=5), times=st.integers(0, 6))
     def act(self, ops: list[Op], times: int) -> None:
@@ -334,13 +353,15 @@ class Jobs(Machine):
         queue = self.queue
         if name == "submit":
             await self._submit(first, second)
+        elif name == "request":
+            await self._submit_waiting(first, second)
         elif name == "cancel" and self.acknowledged:
             numbers = sorted(self.acknowledged)[-6:]
             number = numbers[first % len(numbers)]
             self.cancelled.add(number)
             await queue.cancel(ADMIN, number)
-        elif name == "release" and queue.leases.held:
-            held = queue.leases.held
+        elif name == "release" and queue.leases.on_disk:
+            held = queue.leases.on_disk
             await queue.leases.release(ADMIN, held[first % len(held)].id)
         elif name in ("open", "drain", "close"):
             words = {"open": "open", "drain": "draining", "close": "closed"}
@@ -363,6 +384,23 @@ class Jobs(Machine):
         job, _ = await self.queue.submit(ADMIN, lease.id, submission)
         self.acknowledged.add(job.number)
 
+    async def _submit_waiting(self, key: int, job_class: int) -> None:
+        """Submit as SAPI does, under a lease that may wait for a vQPU."""
+        name = CLASSES[job_class % 3]
+        request = LeaseRequest(job_class=name, key=name)
+        lease = await self.queue.leases.request(ANN, request)
+        asked = Submission("problem", problem(None), {}, f"{key}", dialect="sapi")
+        job, _ = await self.queue.submit(ADMIN, lease.id, asked)
+        self.acknowledged.add(job.number)
+
+    def waiting(self) -> set[int]:
+        """The jobs that wait with their lease for a vQPU, as the leases have it."""
+        leases = {lease.id for lease in self.queue.leases.held}
+        live = {one for one in self.queue.jobs if not isinstance(one.state, OnDevice)}
+        waiting = {one.number for one in live if isinstance(one.state, WaitingJob)}
+        assert waiting == {one.number for one in live if one.entry.lease not in leases}
+        return waiting
+
     @invariant()
     def no_job_is_lost_or_in_two_places(self) -> None:
         queue = self.queue
@@ -371,7 +409,8 @@ class Jobs(Machine):
         pending = {entry.number for entry in queue.jobs.pending}
         running = first_of(queue.jobs.on_device)
         assert live.keys() == disk.keys()
-        assert pending == {n for n, job in disk.items() if job.state == "Queued"}
+        queued = {n for n, job in disk.items() if job.state == "Queued"}
+        assert pending == queued - self.waiting()
         assert pending == {
             n for n, one in live.items() if isinstance(one.state, Pending)
         }
@@ -422,10 +461,20 @@ class Jobs(Machine):
         for job in disk:
             sizes[job.user] += job.bytes
         assert queue.jobs.counts._bytes == sizes
-        held = {lease.id for lease in queue.leases.held}
-        assert {job.lease for job in disk} <= held
-        assert {lease.id for lease in self.store.held()} == held
-        assert len(held) <= VQPUS
+        on_disk = {lease.id for lease in queue.leases.on_disk}
+        assert {job.number: job.lease for job in disk} == {
+            live.number: live.entry.lease for live in queue.jobs
+        }
+        assert {job.lease for job in disk} <= on_disk
+        assert {lease.id for lease in self.store.held()} == on_disk
+        assert len(queue.leases.held) <= VQPUS
+
+    @invariant()
+    def the_estimator_counts_each_submission_once(self) -> None:
+        assert max(self.counted.values(), default=1) == 1
+        assert self.counted.keys() <= self.acknowledged | {
+            job.number for job in self.store.jobs()
+        }
 
 
 def first_of(jobs: list[LiveJob]) -> LiveJob | None:
@@ -563,8 +612,10 @@ class KeptJobs(Jobs):
         pending = {entry.number for entry in jobs.pending}
         on_device = {live.number for live in jobs.on_device}
         assert {live.number for live in jobs} == disk.keys()
-        assert pending | on_device == disk.keys()
+        waiting = self.waiting()
+        assert pending | on_device | waiting == disk.keys()
         assert not pending & on_device
+        assert not waiting & (pending | on_device)
         assert {number for number in disk if disk[number].device} == on_device
         self.they_end_once()
 
@@ -753,41 +804,47 @@ TestLeases = Leases.TestCase
 TestLeases.settings = STATEFUL
 
 
-def test_each_event_of_a_job_leads_to_a_state() -> None:
+JOB_STATES = tuple(job_states.TRANSITIONS)
+LEASE_STATES = tuple(lease_states.TRANSITIONS)
+
+
+def test_the_table_of_jobs_has_all_states_and_events() -> None:
     states: set[type] = {
         kind
         for kind in vars(job_states).values()
         if isinstance(kind, type) and is_dataclass(kind) and issubclass(kind, State)
     }
-    events = {state: transitions(state, vars(job_states)) for state in states}
-    reached: set[type] = {WaitingJob}
-    while new := {to for one in reached for to in events[one].values()} - reached:
-        reached |= new
-    assert reached == states
-    assert {one for one in states if not events[one]} == {Done}
+    assert states == {*JOB_STATES}
+    for state in JOB_STATES:
+        events = transitions(state, vars(job_states))
+        assert {*events.values()} - {Stage} == job_states.TRANSITIONS[state]
+    assert reached({WaitingJob}, job_states.TRANSITIONS) == states
     on_device = {one for one in states if issubclass(one, OnDevice)}
-    assert {one for one in states if "ended" in events[one]} == on_device
-    assert {one for one in states if "interrupted" in events[one]} == on_device
+    assert {one for one, to in job_states.TRANSITIONS.items() if not to} == {Done}
+    ends = {one for one, to in job_states.TRANSITIONS.items() if Done in to}
+    assert ends == on_device | {Withdrawn}
 
 
-@pytest.mark.parametrize("cause", Cause)
-def test_a_cancellation_replaces_other_interruptions(cause: Cause) -> None:
-    other = Taken(recovered=False).interrupted(Interruption(cause))
-    after = other.interrupted(CANCELLED)
-    assert after.interruption.cancels
-    # nothing replaces a cancellation
-    assert after.interrupted(Interruption(cause)) is after
+def test_the_table_of_leases_has_all_states_and_events() -> None:
+    assert {*LEASE_STATES} == {*get_args(lease_states.LeaseState)}
+    for state in LEASE_STATES:
+        events = transitions(state, vars(lease_states))
+        assert {*events.values()} == lease_states.TRANSITIONS[state]
+    begins = {lease_states.Registering, lease_states.Opening}
+    restored = {Waiting, Held}
+    assert restored <= reached(begins, lease_states.TRANSITIONS) == {*LEASE_STATES}
+    ends = {one for one, to in lease_states.TRANSITIONS.items() if not to}
+    assert ends == {Ended, Failed}
 
 
-def test_each_event_of_a_lease_leads_to_a_state() -> None:
-    states = {*get_args(lease_states.LeaseState)}
-    events = {state: transitions(state, vars(lease_states)) for state in states}
-    assert {type for each in events.values() for type in each.values()} < states
-    reached = {lease_states.Registering, lease_states.Opening}
-    while new := {to for one in reached for to in events[one].values()} - reached:
-        reached |= new
-    assert reached == states
-    assert {one for one in states if not events[one]} == {Ended, Failed}
+def reached(
+    begins: Collection[type], table: Mapping[type, Collection[type]]
+) -> set[type]:
+    """The states that may follow some states, and these."""
+    found = {*begins}
+    while new := {to for one in found for to in table[one]} - found:
+        found |= new
+    return found
 
 
 def transitions(state: type, names: Mapping[str, object]) -> dict[str, type]:
@@ -795,6 +852,53 @@ def transitions(state: type, names: Mapping[str, object]) -> dict[str, type]:
     methods = {n: m for n, m in getmembers(state, isfunction) if n[0] != "_"}
     hints = {n: get_type_hints(m, dict(names)) for n, m in methods.items()}
     return {name: hint["return"] for name, hint in hints.items()}
+
+
+def made(kind: type[T]) -> T:
+    """An object of a state, whose data do not matter."""
+    return kind.__new__(kind)
+
+
+@pytest.mark.parametrize("before", JOB_STATES)
+@pytest.mark.parametrize("after", JOB_STATES)
+def test_a_job_moves_only_as_the_table_says(
+    before: type[State], after: type[State]
+) -> None:
+    live = LiveJob(made(PendingJob), None)
+    live.state, new = made(before), made(after)
+    assert moves(live, new) == (after in job_states.TRANSITIONS[before])
+
+
+@pytest.mark.parametrize("before", LEASE_STATES)
+@pytest.mark.parametrize("after", LEASE_STATES)
+def test_a_lease_moves_only_as_the_table_says(
+    before: type[lease_states.LeaseState], after: type[lease_states.LeaseState]
+) -> None:
+    live = LiveLease(made(Lease), made(before))
+    assert moves(live, made(after)) == (after in lease_states.TRANSITIONS[before])
+
+
+def moves(machine: StateMachine[T], after: T) -> bool:
+    """Whether a machine moves to a state; else its state and waiters are unchanged."""
+    before, moved = machine.state, machine.moved
+    try:
+        machine.move(after)
+    except RuntimeError:
+        assert machine.state is before
+        assert not moved.is_set()
+        return False
+    assert machine.state is after
+    assert moved.is_set()
+    return True
+
+
+@pytest.mark.parametrize("cause", Cause)
+def test_a_cancellation_replaces_other_interruptions(cause: Cause) -> None:
+    other = Taken().interrupted(Interruption(cause))
+    after = other.interrupted(CANCELLED)
+    assert after.interruption.cancels
+    # nothing replaces a cancellation
+    assert after.interrupted(Interruption(cause)) is after
 
 
 async def test_an_event_in_another_state_is_an_error() -> None:

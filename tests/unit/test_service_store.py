@@ -185,6 +185,28 @@ def test_changes_of_one_commit_keep_their_order(store: Store) -> None:
     assert [job.number for job in store.live()] == [after.result(SECONDS)[0].number]
 
 
+@pytest.mark.parametrize("ends", ["put back", "finished"])
+def test_what_has_ended_on_disk_neither_runs_nor_ends_again(
+    store: Store, ends: str
+) -> None:
+    lease = _lease(store)
+    job = _add(store, lease, "a")
+    store.close_lease(lease.id, "released", "cancelled: its lease").result()
+    before = store.job(job.number)
+    assert before is not None
+    assert (before.state, before.note) == ("Cancelled", "cancelled: its lease")
+    if ends == "put back":
+        after = store.put_back(job.number, "pre-empted", (1.0, 1.0))
+    else:
+        used = (1.0, 1.0)
+        after = store.finish(
+            job.number, "Completed", note="it ended", used=used, result="{}"
+        )
+    assert after.result() == before
+    assert store.result(job.number) is None
+    assert not store.live()
+
+
 def test_from_waiting_to_over(store: Store) -> None:
     lease = _lease(store)
     job = _add(store, lease, "a")

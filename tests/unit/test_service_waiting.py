@@ -14,6 +14,7 @@ import pytest
 
 from sf_quantum import backoff
 from sf_quantum.backoff import Backoff
+from sf_quantum.errors import QpuError
 from sf_quantum.service.device.emulator.device import EmulatedDevice
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import (
@@ -32,7 +33,9 @@ from sf_quantum.service.domain.settings import (
 )
 from sf_quantum.service.page.activity import Activity
 from sf_quantum.service.queue.job_queue import JobQueue
+from sf_quantum.service.scheduling.work import PendingJob
 from tests.service import example_bqm, running_queue
+from tests.unit.test_attempt import Vendor, VendorDevice
 from tests.waiting import SECONDS
 from tests.waiting import until_async as until
 
@@ -349,3 +352,189 @@ async def test_a_lease_that_cannot_be_put_on_disk_does_not_wait(
     granted = await same
     await until(lambda: queue.leases.find(ADMIN, granted.id).held)
     assert ends == (granted.id != asked[0].id)
+
+
+@pytest.mark.parametrize("running", [True, False])
+async def test_a_job_moved_to_a_waiting_lease_waits_with_it(
+    tmp_path: Path, running: bool
+) -> None:
+    slow = EmulatedDevice(technology="superconducting", time_scale=1000.0)
+    async with running_queue(tmp_path, slow) as queue:
+        first = await acquire(queue, ANN)
+        ahead = await submit(queue, first, "a", "v1")
+        behind = await submit(queue, first, "b", "v1")
+        await until(lambda: queue.find(ANN, ahead.id).state == "Running")
+        lease, job = await request(queue), ahead if running else behind
+        await submit(queue, lease, "a" if running else "b")
+        assert queue.find(ANN, job.id).lease == lease.id
+        if running:  # it runs on, and waits when it is put back
+            assert not queue.jobs.waiting_with(lease.id)
+            await queue.availability.set_status("closed")
+            await until(lambda: queue.find(ANN, job.id).state == "Queued")
+            await until(lambda: bool(queue.jobs.waiting_with(lease.id)))
+        assert [*queue.jobs.waiting_with(lease.id)] == [job.number]
+        assert queue.jobs.pending.get(job.number) is None
+        await queue.availability.set_status("open")
+        await queue.leases.release(ANN, first.id)
+        await until(lambda: queue.find(ANN, job.id).state == "Running")
+        for one in (ahead, behind):
+            await queue.cancel(ADMIN, one.id)
+
+
+async def test_the_estimator_counts_a_waiting_submission_once(
+    queue: JobQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    estimator, counted = queue.jobs.estimator, list[int]()
+    submitted = estimator.submitted
+
+    def count(job: PendingJob) -> None:
+        counted.append(job.number)
+        submitted(job)
+
+    monkeypatch.setattr(estimator, "submitted", count)
+    first = await acquire(queue)
+    lease = await request(queue)
+    job = await submit(queue, lease)
+    failed: Future[Job] = Future()
+    failed.set_exception(sqlite3.OperationalError("disk I/O error"))
+    with monkeypatch.context() as patch:  # it is withdrawn, and waits again
+        patch.setattr(queue.store, "cancel_waiting", lambda *_: failed)
+        with pytest.raises(sqlite3.OperationalError):
+            await queue.cancel(ANN, job.id)
+    assert counted == []
+    await queue.leases.release(BOB, first.id)
+    assert (await over(queue, job)).state == "Completed"
+    assert counted == [job.number]
+
+
+@pytest.mark.parametrize("restarts", [True, False])
+async def test_a_place_is_kept_for_a_lease_that_waited_on_disk(
+    tmp_path: Path, restarts: bool
+) -> None:
+    async with running_queue(tmp_path, device()) as queue:
+        first = await acquire(queue)
+        leases = [await request(queue, who) for who in (ANN, CAROL)]
+        if not restarts:
+            await place_is_kept(queue, first, leases)
+    if restarts:
+        async with running_queue(tmp_path, device()) as queue:
+            await place_is_kept(queue, first, leases)
+
+
+async def place_is_kept(queue: JobQueue, first: Lease, leases: list[Lease]) -> None:
+    """Release the first of two waiting leases twice: as it waits, and when held."""
+    ann, carol = leases
+    await queue.leases.release(ADMIN, ann.id, keep_place=True)
+    ann = await request(queue, ANN)
+    assert queue.leases.waiting_on_disk == [ann.id, carol.id]
+    await queue.leases.release(BOB, first.id)
+    await until(lambda: queue.leases.find(ANN, ann.id).held)
+    bob = await request(queue, BOB)
+    await queue.leases.release(ADMIN, ann.id, keep_place=True)
+    await until(lambda: ids(queue) == [carol.id])
+    again = await request(queue, ANN)
+    assert queue.leases.waiting_on_disk == [again.id, bob.id]
+
+
+@pytest.mark.parametrize("written", [True, False])
+async def test_acquire_waits_for_the_grant_with_its_key(
+    queue: JobQueue, monkeypatch: pytest.MonkeyPatch, written: bool
+) -> None:
+    monkeypatch.setattr(backoff, "DATABASE", Backoff(0.01, 0.01))
+    first = await acquire(queue)
+    lease = await request(queue)
+    failed: Future[None] = Future()
+    failed.set_exception(sqlite3.OperationalError("disk I/O error"))
+    with monkeypatch.context() as patch:
+        failures = list[Lease]()
+
+        def fail(lease: Lease) -> Future[None]:
+            failures.append(lease)
+            return failed
+
+        patch.setattr(queue.store, "grant_lease", fail)
+        await queue.leases.release(BOB, first.id)
+        await until(lambda: bool(failures))
+        asked = LeaseRequest(job_class="test", key="sapi")
+        same = asyncio.create_task(queue.leases.acquire(ANN, asked))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert not same.done()
+        if not written:  # the grant is left to the next service
+            queue.request_stop()
+            with pytest.raises(Refused, match="being stopped"):
+                await same
+            return
+    granted = await same
+    assert (granted.id, granted.held) == (lease.id, True)
+    assert queue.store.lease(lease.id) == granted
+
+
+async def test_a_job_that_runs_under_a_waiting_lease_is_recovered(
+    tmp_path: Path,
+) -> None:
+    vendor = Vendor()
+    async with running_queue(tmp_path, VendorDevice(vendor)) as queue:
+        first = await acquire(queue, ANN)
+        job = await submit(queue, first, "a", "v1")
+        await until(lambda: queue.find(ANN, job.id).state == "Running")
+        lease = await request(queue)
+        await submit(queue, lease, "a")
+    async with running_queue(tmp_path, VendorDevice(vendor)) as queue:
+        assert queue.leases.waiting_on_disk == [lease.id]
+        vendor.end("v1")
+        done = await over(queue, job)
+        assert (done.state, done.attempt) == ("Completed", 1)
+        assert len(vendor.jobs) == 1
+
+
+async def test_a_job_left_to_the_next_service_can_be_cancelled(
+    tmp_path: Path,
+) -> None:
+    vendor = Vendor()
+    async with running_queue(tmp_path, VendorDevice(vendor)) as queue:
+        job = await submit(queue, await acquire(queue, ANN), "a", "v1")
+        await until(lambda: queue.find(ANN, job.id).state == "Running")
+        queue.request_stop()
+        await queue.finished()
+        vendor.trouble["cancel"] = [QpuError("no answer")] * 9
+        async with asyncio.timeout(SECONDS):
+            left = await queue.cancel(ANN, job.id)
+        assert (left.state, left.cancelling) == ("Running", "cancelled")
+    vendor.trouble.clear()
+    async with running_queue(tmp_path, VendorDevice(vendor)) as queue:
+        done = await over(queue, job)
+        assert (done.state, done.note) == ("Cancelled", "cancelled")
+        assert vendor.jobs["v1"].state == "Cancelled"
+
+
+async def test_a_cancelled_job_does_not_run_again_on_a_closed_qpu(
+    tmp_path: Path,
+) -> None:
+    vendor = Vendor()
+    async with running_queue(tmp_path, VendorDevice(vendor)) as queue:
+        job = await submit(queue, await acquire(queue, ANN), "a", "v1")
+        await until(lambda: queue.find(ANN, job.id).state == "Running")
+        queue.request_stop()
+        await queue.finished()
+        # the service dies before the vendor is asked
+        queue.store.note_cancellation(job.number, "cancelled").result()
+        await queue.availability.set_status("closed")
+    async with running_queue(tmp_path, VendorDevice(vendor)) as queue:
+        assert queue.availability.status == "closed"
+        done = await over(queue, job)
+        assert (done.state, done.note, done.attempt) == ("Cancelled", "cancelled", 1)
+
+
+async def test_a_waiting_job_ends_with_the_lease_it_moves_to(queue: JobQueue) -> None:
+    first, lease = await acquire(queue, ANN), await request(queue)
+    job = await submit(queue, lease)
+    moving = asyncio.create_task(submit(queue, first, "a"))
+    for _ in range(2):
+        await asyncio.sleep(0)
+    # nothing that the loop does now comes between the two writes
+    await queue.leases.release(ANN, first.id)
+    assert (await moving).state == "Cancelled"
+    assert queue.jobs.get(job.number) is None
+    assert not queue.jobs.waiting_with(lease.id)
+    assert not queue.jobs.counts._jobs

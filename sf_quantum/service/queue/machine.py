@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Generic, TypeVar
+from collections.abc import Collection, Mapping
+from typing import ClassVar, Generic, TypeVar
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -14,7 +15,12 @@ class Machine(Generic[S]):
 
     The class of a state has the data of that state, and a method for each event that may
     happen in it. Type checking thus rejects an event that may not happen.
+
+    :cvar transitions: for each state, those that may follow it: the events' types, as
+        one table
     """
+
+    transitions: ClassVar[Mapping[type, Collection[type]]]
 
     def __init__(self, state: S) -> None:
         self.state = state
@@ -31,7 +37,13 @@ class Machine(Generic[S]):
         return self.state
 
     def move(self, state: S) -> None:
-        """Change the state to what an event has returned."""
+        """Change the state to what an event has returned.
+
+        :raises RuntimeError: if the state may not follow the present one
+        """
+        before, after = type(self.state), type(state)
+        if after not in self.transitions[before]:
+            raise RuntimeError(f"{after.__name__} may not follow {before.__name__}")
         self.state = state
         self.wake()
 

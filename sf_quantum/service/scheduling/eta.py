@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from sf_quantum.service.domain.jobs import CLASSES, JobClass, Kind, Lease
+from sf_quantum.service.domain.jobs import CLASSES, JobClass, Kind
 from sf_quantum.service.scheduling.held import HeldLeases, Overtaking
 from sf_quantum.service.scheduling.pace import Pace
 from sf_quantum.service.scheduling.policies.base import Policy
@@ -133,13 +133,20 @@ class Estimator:
         self.held.submitted(job.lease, job.qpu_seconds)
         self._arrivals.submitted(job.job_class, seconds)
 
-    def moved(self, job: PendingJob, lease: Lease) -> None:
-        """Record that a job is about to move to another lease."""
-        self.held.submitted(job.lease, -job.qpu_seconds)
-        self.held.submitted(lease.id, job.qpu_seconds)
+    def moved(self, job: PendingJob, previous: str) -> None:
+        """Record that a job has moved from another lease.
 
-    def cancelled(self, job: PendingJob) -> None:
-        self.held.submitted(job.lease, -job.qpu_seconds)
+        :param previous: id of the lease under which it was counted
+        """
+        self.held.submitted(previous, -job.qpu_seconds)
+        self.held.submitted(job.lease, job.qpu_seconds)
+
+    def cancelled(self, job: PendingJob, lease: str) -> None:
+        """Record a cancellation.
+
+        :param lease: id of the lease under which the job was counted
+        """
+        self.held.submitted(lease, -job.qpu_seconds)
 
     def began(self, job: PendingJob) -> None:
         """Record that a job was given to the device."""

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 
-from sf_quantum.service.domain.jobs import JobClass, Kind, Lease
+from sf_quantum.service.domain.jobs import JobClass, Kind
 from sf_quantum.service.scheduling.held import HeldLeases, Overtaking
 from sf_quantum.service.scheduling.policies.base import Policy
 from sf_quantum.service.scheduling.work import PendingJob, Work
@@ -76,11 +76,6 @@ class PendingJobs:
     def pop(self) -> PendingJob | None:
         first = self.first()
         return None if first is None else self.remove(first.number)
-
-    def move(self, number: int, lease: Lease) -> None:
-        if (job := self.remove(number)) is not None:
-            job.move_to(lease)
-            self.add(job)
 
     def of_lease(self, lease: str) -> list[int]:
         return sorted(self._by_lease.get(lease, ()))

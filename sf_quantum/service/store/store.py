@@ -434,7 +434,7 @@ class Store(Database):
         result: str | None = None,
         calibration: JSON = None,
     ) -> Future[Job]:
-        """Store how a running job ended.
+        """Store how a job ended, unless its end is on disk already.
 
         :param used: seconds on the device, billed or modelled and actual, without those of
             interrupted attempts
@@ -447,18 +447,18 @@ class Store(Database):
             "UPDATE jobs SET state = ?, ended = ?, ended_steady = ?, "
             "note = coalesce(?, note), calibration = ?, qpu_seconds = ?, seconds = ?, "
             "cost = coalesce(cost + ?, ?, cost), bytes = bytes + ?, device = NULL "
-            "WHERE number = ?"
+            f"WHERE number = ? AND {LIVE}"
         )
         calibration_text = None if calibration is None else json.dumps(calibration)
 
         def change(db: sqlite3.Connection) -> Job:
-            if result is not None:
-                set_result = "UPDATE contents SET result = ? WHERE number = ?"
-                db.execute(set_result, (result, number))
             ended = time.time(), self.clock()
             size = len(result or "")
             values = (state, *ended, note, calibration_text, *used, cost, cost)
-            db.execute(query, (*values, size, number))
+            changed = db.execute(query, (*values, size, number)).rowcount
+            if changed and result is not None:
+                set_result = "UPDATE contents SET result = ? WHERE number = ?"
+                db.execute(set_result, (result, number))
             return _select_job(db, "WHERE number = ?", number)
 
         return self.change(change)
@@ -466,7 +466,7 @@ class Store(Database):
     def put_back(
         self, number: int, note: str, used: tuple[float, float]
     ) -> Future[Job]:
-        """Queue a running job again: the attempt is lost, and not charged.
+        """Queue a job again, unless it has ended: the attempt is lost, and not charged.
 
         :param used: see :meth:`finish`
         """
@@ -474,7 +474,8 @@ class Store(Database):
             f"{_AGAIN}, lost_qpu_seconds = lost_qpu_seconds + ?, "
             "lost_seconds = lost_seconds + ?"
         )
-        return self._update(number, columns, note, *used)
+        # the end of a lease, to which it was moved, may have cancelled it meanwhile
+        return self._update(number, columns, note, *used, where=LIVE)
 
     def recover(
         self, deaths: int, device: str = "", recovery: Recovery = Recovery.AGAIN

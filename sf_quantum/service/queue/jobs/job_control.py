@@ -156,7 +156,12 @@ class JobControl:
     def _move_to_lease(self, number: int) -> list[asyncio.Task[None]]:
         """Move a job to its lease on disk; return what cancels it if that has ended."""
         job, live = self._store.job(number), self.table.get(number)
+        ended = Interruption(Cause.CANCELLATION, lease_end=RELEASED)
         if job is None or job.final:
+            if live is not None and isinstance(live.state, Queued):
+                # cancelled on disk by the end of the lease that it has moved to
+                self.table.withdrawn(live, ended)
+                self.table.cancelled(live)
             return []
         if live is None:  # it has just ended with its former lease
             live = self.table.added(job)
@@ -165,7 +170,6 @@ class JobControl:
             return []
         if isinstance(live.state, OnDevice):
             live.entry.lease = job.lease
-        ended = Interruption(Cause.CANCELLATION, lease_end=RELEASED)
         return [asyncio.create_task(self.cancel(number, ended))]
 
     # events of leases

@@ -75,8 +75,9 @@ class JobRun:
         if job.final:  # cancelled meanwhile
             self._table.attempt_ended(live, job, 0.0)
             return
-        if live.interruption is None and (former := _interruption(job)) is not None:
-            # the former service may not have interrupted it on the device
+        if (former := _interruption(job)) is not None:
+            # The former service may not have interrupted it on the device. If it was
+            # cancelled, that also precedes the closing of the QPU.
             live.interrupt(former)
         attempt = self._begin(job)
         if job.state == "Running":
@@ -118,7 +119,7 @@ class JobRun:
             check=live.checked_for != fitting(self._device.description),
             unsure=recovered and job.device_job is None,
         )
-        live.advance(Starting(attempt))
+        live.begin(attempt)
         return attempt
 
     def _seen_running(self) -> None:
@@ -132,8 +133,7 @@ class JobRun:
 
     def _runs(self, job: Job) -> None:
         """The job is on disk as ``Running``."""
-        if isinstance(stage := self._live.stage, Starting):
-            self._live.advance(stage.seen_running(job.started_steady))
+        self._live.see_running(job.started_steady)
         log_job("started", job, attempt=job.attempt, waited=job.queued_seconds)
         self._table.observations.attempt_started(job)
 

@@ -5,23 +5,27 @@
     submission, restart
             |
             v  its lease is granted          worker
-         Waiting ---------------> Pending ----------> Taken
-            |                      |   ^                |
-            | cancellation,        |   |                v
-            | end of its lease     |   |             Starting
-            v                      |   | put back       |
-        Withdrawn <----------------+   |                v
-            |                          |             Running
-            | on disk                  |                |
-            |                     Interrupted <---------+ (from any of the three)
-            v                          |                |
-          Done <-----------------------+----------------+  its end is on disk
+         Waiting <--------------> Pending ----------> Taken
+          | ^    moved to another   |                   |
+          | |    lease, which waits |                   v
+          | +-------------------+   |                Starting
+          |                     |   |                   |
+          | cancellation,       |   |                   v
+          | end of its lease    |   |                Running
+          v                     |   |                   |
+        Withdrawn <-------------|---+                   | (from any of the three)
+          |                     | put back              v
+          | on disk             +----------------- Interrupted
+          v                                             |
+         Done <-----------------------------------------+  its end is on disk
 
 A job is interrupted for a pre-emption, a cancellation, the end of its lease, the closing of
 the QPU, the stop of the service, the end of the lease at the device's vendor, or for one
 of these that the former service had begun. A cancellation takes precedence. A ``Withdrawn``
 job is ``Waiting`` again if its cancellation could not be written, or if it was moved to
-another lease before the end of its own was on disk.
+another lease before the end of its own was on disk. A ``Waiting`` job becomes ``Pending``
+immediately unless its lease waits for a vQPU. Jobs of the former service that may be on
+the device are ``Taken`` at once. :data:`TRANSITIONS` is the whole table.
 
 Jobs that a service leaves on its device when it is killed continue there, run again, or
 have failed: see :meth:`~sf_quantum.service.store.store.Store.recover`.
@@ -30,6 +34,7 @@ have failed: see :meth:`~sf_quantum.service.store.store.Store.recover`.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TypeAlias
@@ -94,13 +99,21 @@ class Waiting(Queued):
     def lease_granted(self) -> Pending:
         return Pending()
 
+    def recovered(self) -> Taken:
+        """The former service had given it to the device."""
+        return Taken(recovered=True)
+
 
 @dataclass(frozen=True)
 class Pending(Queued):
     """On disk as ``Queued``, and among the jobs of the scheduling policy."""
 
-    def taken(self, *, recovered: bool = False) -> Taken:
-        return Taken(recovered)
+    def taken(self) -> Taken:
+        return Taken()
+
+    def moved(self) -> Waiting:
+        """It was submitted again under another lease."""
+        return Waiting()
 
 
 class OnDevice(State):
@@ -127,7 +140,7 @@ class Taken(Stage):
     :param recovered: whether the former service had given it to the device
     """
 
-    recovered: bool
+    recovered: bool = False
 
     def begun(self, attempt: Attempt) -> Starting:
         return Starting(attempt)
@@ -178,24 +191,38 @@ class Interrupted(OnDevice):
         """The attempt has begun, or is seen running, in spite of the interruption."""
         return replace(self, stage=stage)
 
-    def put_back(self) -> Pending:
-        return Pending()
+    def put_back(self) -> Waiting:
+        return Waiting()
+
+
+TRANSITIONS: Mapping[type[State], frozenset[type[State]]] = {
+    Waiting: frozenset({Pending, Taken, Withdrawn}),
+    Pending: frozenset({Waiting, Taken, Withdrawn}),
+    Withdrawn: frozenset({Withdrawn, Waiting, Done}),
+    Taken: frozenset({Starting, Interrupted, Done}),
+    Starting: frozenset({Running, Interrupted, Done}),
+    Running: frozenset({Interrupted, Done}),
+    Interrupted: frozenset({Interrupted, Waiting, Done}),
+    Done: frozenset(),
+}
 
 
 class LiveJob(Machine[State]):
     """A job that is not over.
 
     :param checked_for: the device that it was checked against; ``None`` after a restart
-    :ivar is_counted: whether the estimator knows of its submission
+    :ivar counted: the lease under which the estimator counts it; ``None``: not yet
     :ivar losses: how often its vendor has ended it with the vendor's lease
     :ivar is_left: whether the worker has ended, so that the job stays as it is
     """
+
+    transitions = TRANSITIONS
 
     def __init__(self, entry: PendingJob, checked_for: Fitting | None) -> None:
         super().__init__(Waiting())
         self.entry = entry
         self.checked_for = checked_for
-        self.is_counted = False
+        self.counted: str | None = None
         self.losses = 0
         self.is_left = False
 
@@ -234,8 +261,17 @@ class LiveJob(Machine[State]):
     def started(self) -> float | None:
         return self.stage.started if isinstance(self.stage, Running) else None
 
-    def advance(self, stage: Stage) -> None:
-        """Note how far its attempt is."""
+    def begin(self, attempt: Attempt) -> None:
+        """Note that its attempt begins, interrupted or not."""
+        if isinstance(stage := self.stage, Taken):
+            self._advance(stage.begun(attempt))
+
+    def see_running(self, started: float | None) -> None:
+        """Note that the device runs it, unless that is known already."""
+        if isinstance(stage := self.stage, Starting):
+            self._advance(stage.seen_running(started))
+
+    def _advance(self, stage: Stage) -> None:
         state = self.expect(OnDevice)
         self.move(state.advanced(stage) if isinstance(state, Interrupted) else stage)
 

@@ -23,6 +23,7 @@ from sf_quantum.service.queue.jobs.job_states import (
     OffDevice,
     OnDevice,
     Pending,
+    Taken,
     Waiting,
     Withdrawn,
 )
@@ -95,19 +96,15 @@ class JobTable:
 
     def added(self, job: Job, checked_for: Fitting | None = None) -> LiveJob:
         """A new job is on disk, or one of the former service."""
-        self.counts.take(job.user, job.job_class, job.bytes)
-        accepting = self._leases.accepting(job.lease)
-        lease = None if accepting is None else accepting.lease
-        entry = PendingJob.of(job, self._seconds_left(job), lease)
-        live = self._jobs[job.number] = LiveJob(entry, checked_for)
+        live = self._new(job, checked_for)
         self._place(live)
         return live
 
     def recovered(self, job: Job) -> None:
-        """A job of the former service may be on the device."""
-        live = self.added(job)
-        self.pending.remove(job.number)
-        self._taken(live, recovered=True)
+        """A job of the former service may be on the device, even if its lease waits."""
+        live = self._new(job)
+        self._count(live)
+        self._taken(live, live.expect(Waiting).recovered())
 
     def lease_granted(self, live: LiveJob) -> None:
         """The lease of a waiting job has got its vQPU."""
@@ -133,27 +130,28 @@ class JobTable:
     def moved(self, live: LiveJob, lease: Lease) -> None:
         """A job was submitted again under another lease."""
         entry = live.entry
-        if live.is_counted:
-            self.estimator.moved(entry, lease)
         if isinstance(live.state, OnDevice):  # its use is charged to the new lease
             self.policy.ended(entry, 0.0)
             entry.move_to(lease)
             self.policy.began(entry)
-        elif isinstance(live.state, Pending):
-            self.pending.move(live.number, lease)
-        else:
-            self._take_out(live)
-            entry.move_to(lease)
-            if isinstance(live.state, Waiting):
-                self._place(live)
-            elif live.ends_with_lease:  # not on disk, where it has the new lease
-                self.restored(live)
+            self._count(live)
+            return
+        self._take_out(live)
+        entry.move_to(lease)
+        if isinstance(live.state, Pending):
+            live.move(live.state.moved())
+        if isinstance(live.state, Waiting):
+            self._place(live)
+        elif live.ends_with_lease:  # not on disk, where it has the new lease
+            self.restored(live)
 
     def take(self) -> LiveJob | None:
         """Take the job that runs next for the device."""
         if (entry := self.pending.pop()) is None:
             return None
-        return self._taken(self._jobs[entry.number])
+        live = self._jobs[entry.number]
+        self._taken(live, live.expect(Pending).taken())
+        return live
 
     def attempt_ended(self, live: LiveJob, job: Job, qpu_seconds: float) -> None:
         """The end of an attempt is on disk.
@@ -169,8 +167,8 @@ class JobTable:
         else:
             interrupted = live.expect(Interrupted)
             log_interrupted(job, interrupted.interruption)
-            self.pending.add(live.entry)
             live.move(interrupted.put_back())
+            self._place(live)
             self._leases.touch(live.entry.lease)
 
     def replace_device(self, device: Device) -> None:
@@ -198,11 +196,25 @@ class JobTable:
             self._waiting[live.entry.lease][live.number] = live
             return
         live.move(live.expect(Waiting).lease_granted())
-        if not live.is_counted:
-            live.is_counted = True
-            self.estimator.submitted(live.entry)
+        self._count(live)
         self.pending.add(live.entry)
         self.changed.set()
+
+    def _new(self, job: Job, checked_for: Fitting | None = None) -> LiveJob:
+        self.counts.take(job.user, job.job_class, job.bytes)
+        accepting = self._leases.accepting(job.lease)
+        lease = None if accepting is None else accepting.lease
+        entry = PendingJob.of(job, self._seconds_left(job), lease)
+        live = self._jobs[job.number] = LiveJob(entry, checked_for)
+        return live
+
+    def _count(self, live: LiveJob) -> None:
+        """Have the estimator count a job once, under the lease that it may run under."""
+        if live.counted is None:
+            self.estimator.submitted(live.entry)
+        elif live.counted != live.entry.lease:
+            self.estimator.moved(live.entry, live.counted)
+        live.counted = live.entry.lease
 
     def _take_out(self, live: LiveJob) -> None:
         """Take a job out of the pending ones, or of those that wait with their lease."""
@@ -211,19 +223,18 @@ class JobTable:
         if waiting.pop(live.number, None) and not waiting:
             del self._waiting[live.entry.lease]
 
-    def _taken(self, live: LiveJob, *, recovered: bool = False) -> LiveJob:
-        live.move(live.expect(Pending).taken(recovered=recovered))
+    def _taken(self, live: LiveJob, taken: Taken) -> None:
+        live.move(taken)
         self.on_device.append(live)
         self.estimator.began(live.entry)
         self.policy.began(live.entry)
-        return live
 
     def _done(self, live: LiveJob, done: Done, state: StoredState) -> None:
         entry = live.entry
         live.move(done)
         del self._jobs[entry.number]
-        if state == "Cancelled" and live.is_counted:
-            self.estimator.cancelled(entry)
+        if state == "Cancelled" and live.counted is not None:
+            self.estimator.cancelled(entry, live.counted)
         self.counts.give_back(entry.user, entry.job_class, entry.payload_bytes)
         self.observations.jobs[entry.job_class, state] += 1
         self._leases.job_ended(entry.lease)

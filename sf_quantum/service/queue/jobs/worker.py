@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from sf_quantum.service.domain.reasons import Cause, Interruption
 from sf_quantum.service.domain.settings import ServiceSettings
 from sf_quantum.service.queue.jobs.job_run import JobRun
-from sf_quantum.service.queue.jobs.job_states import Done, LiveJob, Pending
+from sf_quantum.service.queue.jobs.job_states import Done, LiveJob, Queued
 from sf_quantum.service.queue.jobs.job_table import JobTable
 from sf_quantum.service.queue.jobs.observations import DeviceState
 
@@ -197,4 +197,4 @@ class Worker:
         for live in reversed(jobs):
             if live in self.table.on_device:
                 live.interrupt(interruption)
-                await live.until((Pending, Done), INTERRUPT_SECONDS)
+                await live.until((Queued, Done), INTERRUPT_SECONDS)

@@ -15,7 +15,7 @@
 While a request with a client waits for a vQPU, it has no lease. ``Opening``, ``Granting``,
 ``Held`` and the ``Ending`` after it each occupy a vQPU; lowering the number of vQPUs ends
 no lease. A restart restores all leases whose end is not on disk, as ``Waiting`` or
-``Held``.
+``Held``. :data:`TRANSITIONS` is the whole table.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
@@ -152,6 +153,16 @@ class Registering:
 LeaseState: TypeAlias = (
     Registering | Waiting | Granting | Opening | Held | Ending | Ended | Failed
 )
+TRANSITIONS: Mapping[type[LeaseState], frozenset[type[LeaseState]]] = {
+    Registering: frozenset({Waiting, Failed}),
+    Waiting: frozenset({Granting, Ending}),
+    Granting: frozenset({Held}),
+    Opening: frozenset({Held, Failed}),
+    Held: frozenset({Ending}),
+    Ending: frozenset({Ended}),
+    Ended: frozenset(),
+    Failed: frozenset(),
+}
 
 
 class LiveLease(Machine[LeaseState]):
@@ -161,6 +172,8 @@ class LiveLease(Machine[LeaseState]):
     :ivar last_used: when a request or a job last used it, by the monotonic clock
     :ivar activity: set when one of its jobs has ended, or its limits have changed
     """
+
+    transitions = TRANSITIONS
 
     def __init__(self, lease: Lease, state: LeaseState) -> None:
         super().__init__(state)

@@ -206,10 +206,10 @@ class Leases:
             if not who.admin:
                 raise Refused(403, "only an admin may have a place kept", "keep_place")
             live = self._table.get(lease.id)
-            hold = None if live is None else live.hold
-            if hold is not None and hold.position is not None:
+            position = None if live is None else self._vqpus.position(live)
+            if position is not None:
                 requests = self._vqpus.requests
-                requests.keep_position(lease.user, lease.key, hold.position)
+                requests.keep_position(lease.user, lease.key, position)
         if who.user != lease.user:
             about: dict[str, JSON] = {"lease": lease.id, "of": lease.user}
             old, new = {"held": True}, {"held": False}
@@ -299,7 +299,7 @@ class Leases:
                 live.touch()
                 live.clients += 1
                 return live.lease
-            await live.moved.wait()
+            await self._vqpus.settled(live)
         return None
 
 

@@ -144,8 +144,7 @@ class VQpus:
         if live is None:  # its end was recorded before
             closed = self._store.close_lease(lease_id, end.reason, end.note)
             return await asyncio.wrap_future(closed)
-        while isinstance(live.state, Registering | Opening | Granting):
-            await live.moved.wait()
+        await self.settled(live)
         if isinstance(live.state, Waiting | Held):
             self.requests.lease_ended(live)
             jobs = self._control.interrupt_lease(lease_id, end)
@@ -155,6 +154,22 @@ class VQpus:
             raise Refused(404, "no such lease")
         # the lease ends even if the caller is cancelled
         return await asyncio.shield(live.state.closing)
+
+    async def settled(self, live: LiveLease) -> None:
+        """Wait until the beginning or the grant of a lease is on disk, or has failed.
+
+        :raises Refused: 503 if the service stops before a grant is on disk
+        """
+        while isinstance(live.state, Registering | Opening | Granting):
+            await live.moved.wait()
+            if self.stopped and isinstance(live.state, Granting):
+                raise Refused(503, STOPPING)
+
+    def position(self, live: LiveLease) -> Position | None:
+        """Return the position of a lease's request; ``None`` after a restart."""
+        if live.hold is not None:
+            return live.hold.position
+        return self.requests.position(live)
 
     # a lease begins
 
@@ -234,11 +249,14 @@ class VQpus:
             self._hold(live, live.expect(Opening))
 
     async def _write_grant(self, live: LiveLease) -> None:
-        with suppress(sqlite3.Error):  # the service stops
+        try:
             await self._repeated(lambda: self._store.grant_lease(live.lease))
-            log_lease("granted", live.lease)
-            self._hold(live, live.expect(Granting))
-            await self._control.lease_granted(live.lease.id)
+        except sqlite3.Error:  # the service stops
+            live.wake()
+            return
+        log_lease("granted", live.lease)
+        self._hold(live, live.expect(Granting))
+        await self._control.lease_granted(live.lease.id)
 
     def _hold(self, live: LiveLease, state: Opening | Granting) -> None:
         live.touch()
@@ -248,16 +266,16 @@ class VQpus:
     # a lease ends
 
     async def _watch(self, live: LiveLease) -> None:
-        """End a held lease when it is idle, expired or spent."""
-        while True:
+        """End a held lease when it is idle, expired or spent, unless the service stops."""
+        while not self.stopped:
             live.activity.clear()
             seconds, cause = self.limits.left(live)
             if seconds <= 0:
-                break
+                self.spawn(self.end_logged(live, cause))
+                return
             with suppress(TimeoutError):
                 async with asyncio.timeout(None if seconds == math.inf else seconds):
                     await live.activity.wait()
-        self.spawn(self.end_logged(live, cause))
 
     async def end_logged(self, live: LiveLease, cause: LeaseEndCause) -> None:
         """End a lease for which no client waits."""

@@ -141,6 +141,11 @@ class WaitingRequests:
         self._kept = {k: v for k, v in self._kept.items() if v[1] > now}
         return self._kept.pop((user, key), (Position(self._added, 0), now))[0]
 
+    def position(self, live: LiveLease) -> Position | None:
+        """Return the position of a lease's request, if it waits."""
+        positions = (one.position for one in self._stored if one.live is live)
+        return next(positions, None)
+
     def keep_position(self, user: str, key: str | None, position: Position) -> None:
         """Keep a position for the next request of the user with the key."""
         if key is not None:
