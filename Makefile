@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # a module is compiled when it is first imported, and then no more
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test test-release coverage check docs benchmark lab lab-stop tables clean
+.PHONY: run test test-release coverage check docs release benchmark lab lab-stop tables clean
 
 run: $(VENV)/installed-run
 	@$(BIN)/python examples/clustering-aggregation/run.py
@@ -35,6 +35,10 @@ docs: $(VENV)/installed-docs
 	@$(BIN)/sphinx-build -W --keep-going --quiet --jobs auto docs docs/_build
 	@echo "docs/_build/index.html"
 
+# wheel and sdist in dist, tested in empty environments
+release: $(VENV)/installed
+	@.ci/package
+
 benchmark: $(VENV)/installed
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python tests/benchmarks/tools.py
 
@@ -46,7 +50,7 @@ lab-stop: $(VENV)/installed-run
 	@$(BIN)/python -m tests.lab stop $(LAB)
 
 clean:
-	rm -rf $(VENV) results docs/_build .streamflow deployments/.streamflow examples/*/.streamflow examples/*/points.csv
+	rm -rf $(VENV) results dist docs/_build .streamflow deployments/.streamflow examples/*/.streamflow examples/*/points.csv
 
 OFFLINE := no package index answers, or it lacks a package; 'Install it' in README.md tells how to \
   install from a folder of packages
