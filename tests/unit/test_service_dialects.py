@@ -13,6 +13,7 @@ from fastapi.routing import APIRoute
 from starlette.routing import BaseRoute
 
 from sf_quantum.files import JSON
+from sf_quantum.protocol.leases import LEASE_HEADER
 from sf_quantum.service.config import load
 from sf_quantum.service.dialects import dialect, large_bodies
 from sf_quantum.service.dialects.common import LeaseId, Queue, Who
@@ -22,7 +23,6 @@ from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import Job, Submission
 from sf_quantum.service.http.limits import SMALL_BYTES
 from sf_quantum.service.queue.job_queue import JobQueue
-from sf_quantum.service.queue.leases.entitlements import LEASE_HEADER
 from sf_quantum.validation import ValidationErrors
 from tests.service import example_bqm, running_service
 

@@ -13,11 +13,11 @@ from sf_quantum.errors import InputError, QpuError, QuantumError
 from sf_quantum.files import JSON
 from sf_quantum.net.transport import Client, KeptClient, Response, Unreachable
 from sf_quantum.protocol.bounds import ANSWER_BYTES
+from sf_quantum.protocol.leases import LEASE_HEADER
 from sf_quantum.protocol.tasks import LeaseLost
 from sf_quantum.qpu import AuthenticationError, read_token
 from sf_quantum.text import shortened
 
-LEASE_HEADER = "X-SFQ-Lease"
 # a service that is being restarted is back in less
 RETRY_SECONDS = 15.0
 REQUEST_SECONDS = 10.0

@@ -10,11 +10,11 @@ from typing import Annotated, Literal, TypeAlias
 from fastapi import Depends, Header, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
+from sf_quantum.protocol.leases import LEASE_HEADER
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import Identity
 from sf_quantum.service.http.auth import get_sender
 from sf_quantum.service.queue.job_queue import JobQueue
-from sf_quantum.service.queue.leases.entitlements import LEASE_HEADER
 
 LONGEST_WAIT_SECONDS = 60.0
 

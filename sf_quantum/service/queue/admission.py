@@ -12,8 +12,8 @@ from sf_quantum.service.device.protocol import Cost
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import Lease, Size, Submission
 from sf_quantum.service.domain.settings import ServiceSettings
+from sf_quantum.service.queue import job_limits
 from sf_quantum.service.queue.jobs.job_table import JobTable
-from sf_quantum.service.queue.leases import entitlements
 from sf_quantum.service.queue.long_work import LongWork
 from sf_quantum.service.store.accounting import lease_seconds
 from sf_quantum.threads import in_thread
@@ -61,7 +61,7 @@ class Admission:
             retry = {"Retry-After": f"{BUSY_SECONDS}"}
             raise Refused(503, str(error), headers=retry) from error
         shots = submission.parameters.get("num_reads") or 1
-        entitlements.check_sizes(lease, submission.kind, shots, size)
+        job_limits.check_sizes(lease, submission.kind, shots, size)
         return size
 
     def check_limits(self, lease: Lease, submission: Submission, cost: Cost) -> None:
@@ -69,7 +69,7 @@ class Admission:
         if (most := self.settings.limits.run_seconds) is not None:
             modelled = self._jobs.device.elapsed_seconds(cost)
             expected = self._jobs.estimator.seconds(submission.kind, modelled)
-            entitlements.check_run_seconds(most, expected)
+            job_limits.check_run_seconds(most, expected)
         self.check_budget(lease, cost.qpu_seconds)
         shots = submission.parameters.get("num_reads") or 1
         payload_bytes = len(submission.payload)
@@ -79,7 +79,7 @@ class Admission:
         """Refuse a job for which its lease has too few QPU seconds left."""
         if lease.max_qpu_seconds is not None:
             taken = sum(lease_seconds(self._jobs.store, lease.id))
-            entitlements.check_budget(lease.max_qpu_seconds, taken, seconds)
+            job_limits.check_budget(lease.max_qpu_seconds, taken, seconds)
 
     async def _check_content(self, user: str, submission: Submission) -> Size:
         kind, parameters = submission.kind, submission.parameters

@@ -9,6 +9,7 @@ from fastapi import Request, Response
 from starlette.routing import BaseRoute
 
 from sf_quantum.files import JSON
+from sf_quantum.protocol.leases import LEASE_HEADER
 from sf_quantum.service.dialects.dialect import Dialect
 from sf_quantum.service.dialects.implicit_leases import ImplicitLeases
 from sf_quantum.service.dialects.iqm import circuits, earlier, errors, routes
@@ -16,7 +17,6 @@ from sf_quantum.service.dialects.iqm.jobs import Jobs
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import Submission
 from sf_quantum.service.queue.job_queue import JobQueue
-from sf_quantum.service.queue.leases.entitlements import LEASE_HEADER
 
 
 class Iqm(Dialect):

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from fastapi import Request, Response
 from starlette.routing import BaseRoute
 
+from sf_quantum.protocol.leases import LEASE_HEADER
 from sf_quantum.service.dialects.dialect import Dialect
 from sf_quantum.service.dialects.implicit_leases import ImplicitLeases
 from sf_quantum.service.dialects.sapi import routes, solver
 from sf_quantum.service.dialects.sapi.problems import Problems
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.queue.job_queue import JobQueue
-from sf_quantum.service.queue.leases.entitlements import LEASE_HEADER
 
 
 class Sapi(Dialect):

@@ -10,11 +10,11 @@ from typing import get_args
 from starlette.routing import BaseRoute
 
 from sf_quantum.files import JSON
+from sf_quantum.protocol.leases import LEASE_HEADER
 from sf_quantum.service.dialects.dialect import OWN, Dialect
 from sf_quantum.service.dialects.v1 import accounting, admin, device, jobs, leases
 from sf_quantum.service.dialects.v1.models import JobBody
 from sf_quantum.service.domain.jobs import Kind, Submission
-from sf_quantum.service.queue.leases.entitlements import LEASE_HEADER
 
 
 class V1(Dialect):

@@ -14,6 +14,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import Field, JsonValue, TypeAdapter, ValidationError
 
+from sf_quantum.protocol.leases import LEASE_HEADER
 from sf_quantum.service.dialects.common import (
     EVERYWHERE,
     LONGEST_WAIT_SECONDS,
@@ -36,7 +37,6 @@ from sf_quantum.service.domain.jobs import (
 from sf_quantum.service.http.answers import PartsResponse
 from sf_quantum.service.queue.forecasts import Listed
 from sf_quantum.service.queue.job_queue import JobQueue
-from sf_quantum.service.queue.leases.entitlements import LEASE_HEADER
 from sf_quantum.service.store.store import NO_JOB
 
 # of a result that comes with the job

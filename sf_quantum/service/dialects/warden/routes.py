@@ -19,6 +19,7 @@ from fastapi import APIRouter, Header, Path, Request, Response
 from fastapi.responses import JSONResponse
 from pydantic import AliasChoices, BaseModel, BeforeValidator, Field, TypeAdapter
 
+from sf_quantum.protocol.leases import LEASE_HEADER
 from sf_quantum.service.dialects.common import (
     Admin,
     Queue,
@@ -32,7 +33,6 @@ from sf_quantum.service.dialects.warden.models import CreateJob
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import Job, Lease, LeaseRequest, State
 from sf_quantum.service.queue.job_queue import JobQueue
-from sf_quantum.service.queue.leases.entitlements import LEASE_HEADER
 
 Status: TypeAlias = Literal["PENDING", "RUNNING", "DONE", "ERROR", "CANCELED"]
 STATUSES: Mapping[State, Status] = {

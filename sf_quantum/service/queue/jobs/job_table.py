@@ -15,6 +15,7 @@ from sf_quantum.service.domain.reasons import Interruption
 from sf_quantum.service.domain.settings import ServiceSettings
 from sf_quantum.service.queue.availability import Availability
 from sf_quantum.service.queue.events import log_done, log_interrupted, log_job
+from sf_quantum.service.queue.job_limits import JobCounts
 from sf_quantum.service.queue.jobs.job_states import (
     Done,
     Fitting,
@@ -28,7 +29,6 @@ from sf_quantum.service.queue.jobs.job_states import (
     Withdrawn,
 )
 from sf_quantum.service.queue.jobs.observations import Observations
-from sf_quantum.service.queue.leases.entitlements import JobCounts
 from sf_quantum.service.queue.leases.lease_table import LeaseTable
 from sf_quantum.service.scheduling.eta import Estimator
 from sf_quantum.service.scheduling.pending import PendingJobs

@@ -1,8 +1,7 @@
-"""Who may use which class, project and share, and how much of it."""
+"""Who may have a lease, of which class, and with which project and share."""
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import replace
 
 from sf_quantum.service.domain.errors import Refused
@@ -11,15 +10,10 @@ from sf_quantum.service.domain.jobs import (
     RANKS,
     Identity,
     JobClass,
-    Kind,
-    Lease,
     LeaseRequest,
-    Size,
 )
 from sf_quantum.service.domain.settings import TENTHS, ServiceSettings
 from sf_quantum.service.queue.leases.slurm_jobs import OwnCluster
-
-LEASE_HEADER = "X-SFQ-Lease"
 
 
 def lease_user(settings: ServiceSettings, who: Identity, requested: str | None) -> str:
@@ -103,101 +97,3 @@ async def completed(
         account=slurm_job.account,
         tenths=request.tenths or (units and min(units, TENTHS)),
     )
-
-
-def check_sizes(lease: Lease, kind: Kind, shots: int, size: Size) -> None:
-    """Refuse a job that is larger than those of its lease may be with 422."""
-    if lease.max_shots is not None and shots > lease.max_shots:
-        detail = f"{shots} shots, the lease is for at most {lease.max_shots} per job"
-        raise Refused(422, detail, "parameters.num_reads")
-    if lease.max_qubits is not None and size.qubits > lease.max_qubits:
-        what = "variables" if kind == "problem" else "qubits"
-        detail = f"{size.qubits} {what}, the lease is for at most {lease.max_qubits}"
-        raise Refused(422, detail, kind)
-
-
-def check_run_seconds(most: float, expected: float) -> None:
-    """Refuse a job that is expected to run for too long with 422."""
-    if expected > most:
-        expects = f"the job is expected to run for {expected:,.{0 if expected >= 10 else 2}f} s"
-        detail = f"{expects}; at most {most:g} s are allowed (limits.run_seconds)"
-        raise Refused(422, detail, "parameters.num_reads")
-
-
-def check_budget(most: float, taken: float, seconds: float) -> None:
-    """Refuse a job for which its lease has too few QPU seconds left with 422.
-
-    :param most: the lease's
-    :param taken: by its other jobs, as modelled if they are not over
-    :param seconds: of the job, as modelled
-    """
-    # sums are not exact
-    if taken + seconds > most * (1 + 1e-9):
-        detail = (
-            f"the job takes {seconds:.3g} s on the QPU, the lease has "
-            f"{max(0.0, most - taken):.3g} s left of {most:g} s"
-        )
-        raise Refused(422, detail, LEASE_HEADER)
-
-
-class JobCounts:
-    """Counts each user's unfinished jobs and their payloads, and enforces the limits."""
-
-    def __init__(self, settings: ServiceSettings) -> None:
-        self.settings = settings
-        self._jobs: Counter[tuple[str, JobClass]] = Counter()
-        self._bytes: Counter[str] = Counter()
-
-    def take(self, user: str, job_class: JobClass, payload_bytes: int) -> None:
-        self._jobs[user, job_class] += 1
-        self._bytes[user] += payload_bytes
-
-    def give_back(self, user: str, job_class: JobClass, payload_bytes: int) -> None:
-        self._jobs[user, job_class] -= 1
-        if not self._jobs[user, job_class]:
-            del self._jobs[user, job_class]
-        self._bytes[user] -= payload_bytes
-        if not self._bytes[user]:
-            del self._bytes[user]
-
-    def check(
-        self, lease: Lease, shots: int, seconds: float, payload_bytes: int
-    ) -> None:
-        """Refuse a job that is too large with 422, and one too many with 429."""
-        user, job_class = lease.user, lease.job_class
-        limits = self.settings.classes.limits_of(job_class)
-        if limits.shots is not None and shots > limits.shots:
-            detail = f"{shots} shots, a {job_class} job has at most {limits.shots}"
-            raise Refused(422, detail, "parameters.num_reads")
-        if limits.seconds is not None and seconds > limits.seconds:
-            detail = (
-                f"{shots} shots take {seconds:,.0f} s, a {job_class} job has at most "
-                f"{limits.seconds:g} s"
-            )
-            raise Refused(422, detail, "parameters.num_reads")
-        if limits.jobs is not None and self._jobs[user, job_class] >= limits.jobs:
-            detail = f"the user has {limits.jobs} {job_class} jobs that are not over"
-            raise Refused(429, detail, LEASE_HEADER, {"Retry-After": "1"})
-        most = self.settings.limits.jobs
-        if most is not None:
-            jobs = sum(self._jobs[user, name] for name in CLASSES)
-            if jobs >= most:
-                detail = f"the user has {jobs} jobs that are not over"
-                raise Refused(429, detail, LEASE_HEADER, {"Retry-After": "1"})
-        self._check_bytes(user, payload_bytes)
-
-    def _check_bytes(self, user: str, payload_bytes: int) -> None:
-        most = self.settings.limits.pending_mib
-        whole = (self._bytes[user] + payload_bytes) / 2**20
-        if most is None or whole <= most:
-            return
-        if payload_bytes > most * 2**20:
-            detail = (
-                f"the payload has more than the {most:g} MiB that a user's may have"
-            )
-            raise Refused(413, detail)
-        detail = (
-            f"the user's jobs that are not over would have {whole:,.1f} MiB of payloads, "
-            f"at most {most:g} MiB"
-        )
-        raise Refused(429, detail, LEASE_HEADER, {"Retry-After": "1"})

@@ -10,6 +10,7 @@ from contextlib import suppress
 from functools import partial
 
 from sf_quantum.files import JSON
+from sf_quantum.protocol.leases import LEASE_HEADER
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import Identity, Lease, LeaseRequest
 from sf_quantum.service.domain.reasons import RELEASED, LeaseEnd
@@ -164,7 +165,7 @@ class Leases:
                 detail = f"the lease has ended: {reason}"
             elif lease.waiting:
                 detail = "the lease waits for a vQPU"
-        raise Refused(403, detail, entitlements.LEASE_HEADER)
+        raise Refused(403, detail, LEASE_HEADER)
 
     def holds(self, lease_id: str) -> bool:
         live = self._table.get(lease_id)

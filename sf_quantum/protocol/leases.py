@@ -1,0 +1,6 @@
+"""What clients and the service say to each other about leases."""
+
+from __future__ import annotations
+
+#: header of a request under a lease: the lease's id
+LEASE_HEADER = "X-SFQ-Lease"
