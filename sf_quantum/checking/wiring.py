@@ -28,6 +28,8 @@ FIRST, ONLY, ALL = "first_non_null", "the_only_non_null", "all_non_null"
 
 def check(process: Process) -> Iterator[FileProblem]:
     """Check each workflow and tool that was read."""
+    if process.root is not None:
+        yield from _untyped(process.root)
     for position in process.read.values():
         yield from _types(position)
         names = {entry.name for entry in position.entries("inputs")}
@@ -49,6 +51,18 @@ def unused(process: Process) -> set[str]:
     if root is None or root.body.get("class") != "Workflow":
         return set()
     return _Workflow(root, process).unused()
+
+
+def _untyped(root: Position) -> Iterator[FileProblem]:
+    """Find inputs and outputs of the root without a type, for which it has no ports.
+
+    CWL v1.0 does not require a type. StreamFlow needs none of what a step runs.
+    """
+    if root.document.content.get("cwlVersion") != "v1.0":
+        return
+    for entry in (*root.entries("inputs"), *root.entries("outputs")):
+        if types.declared(entry.body) is None:
+            yield root.document.problem(entry.where, "type is missing", "add type:")
 
 
 def _types(position: Position) -> Iterator[FileProblem]:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from sf_quantum.files import JSON
+from sf_quantum.files import JSON, mapping
 from tests import cwl_documents as documents
 
 
@@ -38,3 +38,50 @@ def test_no_mutant_passes_that_streamflow_rejects(seed: int, tmp_path: Path) -> 
     problems = documents.checked(path)
     if why := documents.rejected(path):
         assert problems, why
+
+
+PORTS: list[JSON] = [{}, {"type": None}, {"type": "Any"}]
+
+
+@pytest.mark.parametrize("version", ["v1.0", "v1.1", "v1.2"])
+@pytest.mark.parametrize("kind", ["CommandLineTool", "ExpressionTool", "Workflow"])
+@pytest.mark.parametrize("section", ["inputs", "outputs"])
+def test_a_port_without_a_type_gets_the_engines_verdict(
+    version: str, kind: str, section: str, tmp_path: Path
+) -> None:
+    for port in PORTS:
+        x: JSON = port if section == "inputs" else {"type": "Any"}
+        out: JSON = port if section == "outputs" else {"type": "Any"}
+        run: dict[str, JSON] = {
+            "class": kind if kind != "Workflow" else "CommandLineTool",
+            "inputs": {"x": x},
+            "outputs": {"o": out},
+        }
+        match kind:
+            case "ExpressionTool":
+                run["expression"] = "$({o: 1})"
+            case "CommandLineTool":
+                run["baseCommand"] = "true"
+            case "Workflow":
+                any_: JSON = {"type": "Any"}
+                tool: JSON = {
+                    **run,
+                    "baseCommand": "true",
+                    "inputs": {"x": any_},
+                    "outputs": {"o": any_},
+                }
+                run = {
+                    "class": "Workflow",
+                    "inputs": {"x": x},
+                    "outputs": {"o": {**mapping(out), "outputSource": "s/o"}},
+                    "steps": {"s": {"run": tool, "in": {"x": "x"}, "out": ["o"]}},
+                }
+        needed: JSON = {"InlineJavascriptRequirement": {}}
+        content = {"cwlVersion": version, "requirements": needed, **run}
+        file, settings = tmp_path / "main.cwl", tmp_path / "job.json"
+        file.write_text(json.dumps(content))
+        settings.write_text(json.dumps({"x": "a"}))
+        path = tmp_path / "sf.yml"
+        path.write_text(json.dumps(documents.streamflow_file(file, settings)))
+        why, problems = documents.rejected(path), documents.checked(path)
+        assert bool(why) == bool(problems), (port, why, [*map(str, problems)])
