@@ -14,6 +14,7 @@ from itertools import chain, groupby
 from pathlib import Path
 
 import hypothesis
+import psutil
 import pytest
 
 from sf_quantum.connectors import guardian
@@ -162,6 +163,10 @@ def _guardian_ended() -> Iterator[None]:
     yield
     if guardian.current.cache_info().currsize:
         own = guardian.current()
+        # it ends what has its driver's limit, which this process, its driver, has as well
+        with suppress(psutil.Error, OSError, ValueError):
+            none = (psutil.RLIM_INFINITY, psutil.RLIM_INFINITY)
+            psutil.Process().rlimit(psutil.RLIMIT_RTTIME, none)
         os.close(own._pipe)
         own._process.wait()
 
