@@ -23,6 +23,9 @@ MERGE_NESTED, MERGE_FLATTENED = "merge_nested", "merge_flattened"
 # sections of a workflow with expressions that may use its inputs
 _USE = r"""inputs(?:\.|\[.?['"]){}\b"""
 _EVALUATED = ("requirements", "hints", "inputs", "outputs")
+# a condition that is an input of its step
+_INPUT = re.compile(r"\s*\$\(inputs\.(\w+)\)\s*")
+_BOOLEAN = types.read("boolean")
 FIRST, ONLY, ALL = "first_non_null", "the_only_non_null", "all_non_null"
 
 
@@ -513,6 +516,33 @@ class _Workflow:
                 what = f"{when!r} is no expression"
                 right = "write $(inputs.NAME), or JavaScript in $(...)"
                 yield self.document.problem((*above, key), what, right)
+            elif isinstance(when, str):
+                yield from self._condition(step, when, (*above, key))
+
+    def _condition(
+        self, step: _Step, when: str, where: KeyPath
+    ) -> Iterator[FileProblem]:
+        """Check that a condition which is an input is true or false."""
+        match = _INPUT.fullmatch(when)
+        entry = step.given.get(match[1]) if match else None
+        source = _source(entry) if entry else None
+        if entry is None or not isinstance(source, str):
+            return
+        changes = {"valueFrom", "default", "pickValue", "linkMerge"}
+        if changes & mapping(entry.body).keys():
+            return
+        kind = self._type(source)
+        if entry.name in step.scatter:
+            kind = types.items(kind)
+        right = "true or false is expected: compare it, as in $(inputs.NAME > 0)"
+        if not types.fits(kind, _BOOLEAN):
+            what = f"the input {entry.name} is {types.shown(kind)}"
+            yield self.document.problem(where, what, right)
+        elif self._reference(source) not in self.inputs and types.may_fail(
+            kind, _BOOLEAN
+        ):
+            what = f"the input {entry.name} may be null, and the run fails then"
+            yield self.document.remark(where, what, "add a default to it")
 
     def _output(self, output: Entry) -> Iterator[FileProblem]:
         body, where = mapping(output.body), (*output.where, "outputSource")

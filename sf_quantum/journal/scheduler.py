@@ -128,6 +128,8 @@ class JournalScheduler(DefaultScheduler):
         self._completed: set[str] = set()
         self._workflows: set[int] = set()
         self._loops: set[str] = set()
+        # by StreamFlow's step that evaluates it
+        self._conditions: dict[str, str] = {}
         # deployments, services and requirements that some location meets
         self._possible: set[tuple[str, str | None, str]] = set()
         self._lock = asyncio.Lock()
@@ -159,6 +161,9 @@ class JournalScheduler(DefaultScheduler):
                 self._loops |= {name.removesuffix(LOOP) for name in names}
                 for step in steps:
                     self._reuse.add_step(str(step["name"]), step["params"])
+                    if str(step["name"]).endswith("-when"):
+                        expression = mapping(step["params"]).get("expression")
+                        self._conditions[str(step["name"])] = str(expression)
         self._reused.pop(job.name, None)
         self._completed.discard(job.name)
         self._record(job.name, Status.WAITING)
@@ -509,6 +514,8 @@ class JournalScheduler(DefaultScheduler):
         for error in errors or traceback_filter().step_errors:
             where = get_job_step_name(error.job) if error.job else error.step
             reason = f"{part_of_workflow(where)}: {' '.join(error.message.split())}"
+            if (condition := self._conditions.get(where)) is not None:
+                reason += f": it is {condition}"
             return _Failure(reason, reason)
         for name, failure in self._failures.items():
             if name not in self._completed:

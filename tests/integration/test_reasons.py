@@ -94,11 +94,12 @@ FAILURES: dict[str, tuple[dict[str, JSON], str]] = {
     ),
     "when": (
         workflow(
-            {"a": step(NUMBER, when="$(inputs.n)", in_={"n": "n"})},
+            {"a": step(NUMBER, when="$(inputs.n + 0)", in_={"n": "n"})},
             type_="Any?",
             inputs=N,
         ),
-        "when of a: Conditional 'when' must evaluate to 'true' or 'false'",
+        "when of a: Conditional 'when' must evaluate to 'true' or 'false': it is "
+        "$(inputs.n + 0)",
     ),
     "pickValue": (
         workflow(
@@ -146,7 +147,7 @@ FAILURES: dict[str, tuple[dict[str, JSON], str]] = {
             {
                 "a": step(
                     NUMBER,
-                    requirements=loop(loopWhen="$(inputs.n)"),
+                    requirements=loop(loopWhen="$(inputs.n + 0)"),
                     in_={"n": "n"},
                 )
             },

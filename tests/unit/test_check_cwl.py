@@ -63,8 +63,8 @@ steps:
   many:
     run: tool.cwl
     scatter: name
-    in: {points: points, count: {default: 2}, name: names}
-    when: $(inputs.name)
+    in: {points: points, count: {default: 2}, name: names, ready: {default: true}}
+    when: $(inputs.ready)
     out: [table]
   nested:
     run:
@@ -126,15 +126,15 @@ WIRING = {
     "source inside": ("source: rows", "source: row", "53: steps.nested.run.steps[0].in[0].source: there is no input or output of a step 'row'; did you mean rows?"),
     "outputSource": ("outputSource: loop/table", "outputSource: loop/tabel", "18: outputs.best.outputSource: step loop has no output 'tabel' in its out; did you mean table?"),
     "output without a source": (", outputSource: loop/table", "", "18: outputs.best: the output best has no source; add outputSource: STEP/OUTPUT"),
-    "out": ("when: $(inputs.name)\n    out: [table]", "when: $(inputs.name)\n    out: [table, siz]", "44: steps.many.out[1]: what step many runs has no output 'siz'; did you mean size?"),
+    "out": ("when: $(inputs.ready)\n    out: [table]", "when: $(inputs.ready)\n    out: [table, siz]", "44: steps.many.out[1]: what step many runs has no output 'siz'; did you mean size?"),
     "input that is missing": ("in: {points: points, count: limit}", "in: {points: points}", "23: steps.first.in: step first has no value for the input count (int); add count: and a source"),
     "input that is misspelt": ("in: {points: points, count: limit}", "in: {points: points, coutn: limit}", "23: steps.first.in.coutn: step first has no value for the input count (int); write count for coutn"),
     "input without a source": ("{id: count, default: 1}", "{id: count}", "53: steps.nested.run.steps[0].in: step inner has no value for the input count (int); add count: and a source"),
     "loop variable": ("count: size", "coutn: size", "36: steps.loop.requirements.cwltool:Loop.loop.coutn: step loop has no input 'coutn' in its in; did you mean count?"),
     "loop source": ("count: size", "count: sise", "36: steps.loop.requirements.cwltool:Loop.loop.count: step loop has no output 'sise' in its out; did you mean size?"),
     "loop condition": ("$(inputs.go)", "$(inputs.goo)", "33: steps.loop.requirements.cwltool:Loop.loopWhen: inputs.goo: step loop has no input goo; did you mean go?"),
-    "condition": ("when: $(inputs.name)", "when: $(inputs.nam)", "43: steps.many.when: inputs.nam: step many has no input nam; did you mean name?"),
-    "condition that is text": ("when: $(inputs.name)", "when: inputs.name", "43: steps.many.when: 'inputs.name' is no expression; write $(inputs.NAME), or JavaScript in $(...)"),
+    "condition": ("when: $(inputs.ready)", "when: $(inputs.nam)", "43: steps.many.when: inputs.nam: step many has no input nam; did you mean name?"),
+    "condition that is text": ("when: $(inputs.ready)", "when: inputs.name", "43: steps.many.when: 'inputs.name' is no expression; write $(inputs.NAME), or JavaScript in $(...)"),
     "scattered input": ("scatter: name", "scatter: nam", "41: steps.many.scatter: step many has no input 'nam' in its in; did you mean name?"),
     "scatter without its requirement": ("  ScatterFeatureRequirement: {}\n", "", "40: steps.many.scatter: scatter needs a requirement; add ScatterFeatureRequirement: {} to the requirements"),
     "scatter of two": ("scatter: name", "scatter: [name, count]", "41: steps.many.scatter: 2 inputs are scattered; add scatterMethod: dotproduct, nested_crossproduct or flat_crossproduct"),

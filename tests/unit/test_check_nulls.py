@@ -193,3 +193,45 @@ def test_a_null_of_a_skipped_job_of_a_scatter_is_a_remark(
         assert "may have a null in it if a job of step a is skipped" in told[0]
         right = "linkMerge: merge_flattened, pickValue: all_non_null"
         assert right in told[0]
+
+
+@pytest.mark.parametrize(
+    ("kind", "scattered", "right"),
+    [
+        ("int", False, False),
+        ("string[]", True, False),
+        ("boolean[]", False, False),
+        ("boolean", False, True),
+        ("boolean[]", True, True),
+        (["int", "boolean"], False, True),
+        ("Any", False, True),
+    ],
+)
+def test_a_condition_that_is_no_boolean_is_refused(
+    kind: JSON, scattered: bool, right: bool
+) -> None:
+    tool: JSON = {
+        "class": "CommandLineTool",
+        "baseCommand": "true",
+        "inputs": {},
+        "outputs": {"out": "stdout"},
+    }
+    step: dict[str, JSON] = {"run": tool, "in": {"go": "x"}, "out": ["out"]}
+    step |= {"scatter": "go"} if scattered else {}
+    content: JSON = {
+        "cwlVersion": "v1.2",
+        "class": "Workflow",
+        "requirements": {"ScatterFeatureRequirement": {}},
+        "inputs": {"x": {"type": kind}},
+        "outputs": {},
+        "steps": {"a": {**step, "when": "$(inputs.go)"}},
+    }
+    values: dict[str, JSON] = {"int": 1, "string[]": ["a"], "boolean[]": [True]}
+    given = values.get(str(kind), True)
+    problems = [str(one) for one in check_file(write(content, {"x": given})).problems]
+    found = [one for one in problems if "true or false is expected" in one]
+    assert len(found) == (not right), problems
+    if found:
+        lines = Path("main.cwl").read_text().splitlines()
+        number = next(i for i, line in enumerate(lines, 1) if '"when"' in line)
+        assert f"/main.cwl:{number}: steps.a.when: the input go is " in found[0]
