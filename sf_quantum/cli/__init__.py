@@ -5,7 +5,7 @@ workflow, ``qpu`` for users and operators of QPUs. Nothing is imported before it
 that ``sfq --help`` starts at once. No room imports this one.
 
 Imports: clustering, journal, malleability, net, planning, protocol, qpu, reporting,
-    samplers, service, service/domain, service/http, service/store, slurm, workflows.
+    samplers, service, service/domain, service/http, service/store, workflows.
 """
 
 from __future__ import annotations

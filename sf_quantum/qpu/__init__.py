@@ -5,7 +5,7 @@ and sequences on it, ``sampler`` is its ``dimod.Sampler``. ``vendors`` has one m
 of QPU, ``sfq`` the client of our own service, ``leasing`` the leases, ``sdks`` and ``passes``
 what programs of SDKs need.
 
-Imports: malleability, net, protocol, samplers.
+Imports: malleability, net, protocol, samplers, slurm.
 """
 
 from __future__ import annotations

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from sf_quantum.cli import main
-from sf_quantum.cli.qpu import slurm, slurm_state
 from sf_quantum.files import JSON
+from sf_quantum.qpu.leasing.burst import asking, controller
 from sf_quantum.service.domain.jobs import Identity
 from sf_quantum.service.http.auth import FixedIdentity
 from tests.service import RunningService, example_bqm, running_service
@@ -260,7 +260,7 @@ def test_a_task_asks_after_the_earlier_ones_of_its_array(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(slurm, "TASKS_SECONDS", 0.0)
+    monkeypatch.setattr(asking, "TASKS_SECONDS", 0.0)
     # which Slurm says once
     earlier = tmp_path / "earlier"
     earlier.write_text("1|9|BurstBufferStageIn\n")
@@ -289,4 +289,4 @@ def test_a_job_that_slurm_does_not_list_is_refused(
 
 
 def test_a_name_of_a_job_may_be_in_any_encoding() -> None:
-    assert slurm_state.slurm("printf", r"7 caf\351") == "7 caf\N{REPLACEMENT CHARACTER}"
+    assert controller.slurm("printf", r"7 caf\351") == "7 caf\N{REPLACEMENT CHARACTER}"

@@ -6,17 +6,13 @@ import argparse
 import logging
 import math
 import os
-import signal
-import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import FrameType
 from typing import TypeAlias
 
 from sf_quantum import qpu
@@ -25,31 +21,23 @@ from sf_quantum.cli.qpu.service import add_selection, selection
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
 from sf_quantum.malleability import give_back, malleable
+from sf_quantum.protocol.leases import CLASSES
 from sf_quantum.qpu import RESOURCES, AuthenticationError, NoLease, Qpu, listed, opening
 from sf_quantum.qpu.leasing import account
 from sf_quantum.qpu.leasing.account import CommandRun, LeaseUsage
 from sf_quantum.qpu.leasing.held_leases import (
-    LeaseProblem,
     LeaseSet,
-    QpuLoss,
     QpuWatch,
     WaitCancelled,
     watching,
 )
+from sf_quantum.qpu.leasing.supervision import Command
 from sf_quantum.qpu.sdks import stock_clients
 from sf_quantum.qpu.sfq.service_qpu import SfqQpu
 from sf_quantum.text import one_line
 from sf_quantum.threads import in_thread
 
-CLASSES = ("production", "test", "development")
 PATTERNS = ("qc-heavy", "cc-heavy", "balanced")
-# between SIGTERM at the time limit and SIGKILL, as Slurm's KillWait
-GRACE_SECONDS = 30.0
-# a terminal sends these to the command as well
-FROM_TERMINAL = (signal.SIGINT, signal.SIGQUIT)
-ENDING = (signal.SIGTERM, signal.SIGHUP, *FROM_TERMINAL)
-FORWARDED = (*ENDING, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT)
-PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 #: requests the usage of the leases
 Usage: TypeAlias = Callable[[], list[LeaseUsage]]
 
@@ -177,7 +165,7 @@ def run(args: argparse.Namespace) -> int:
     for option in ("regrow_to", "patience"):
         if args.shrink_to is None and getattr(args, option) is not None:
             raise InputError(f"--{option.replace('_', '-')}: only with --shrink-to")
-    command = _Command(args.cmd, args.time_limit)
+    command = Command(args.cmd, args.time_limit, _print)
     with command.signals(), _shrunk(args, command):
         try:
             usage = (_run_held if args.held else _run_leased)(args, command)
@@ -197,7 +185,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 @contextmanager
-def _shrunk(args: argparse.Namespace, command: _Command) -> Iterator[None]:
+def _shrunk(args: argparse.Namespace, command: Command) -> Iterator[None]:
     """Give nodes of the Slurm job back for the block, if that is asked for."""
     keep = args.shrink_to
     job = malleable(os.environ, keep, args.regrow_to, _print) if keep else None
@@ -221,7 +209,7 @@ def _check_held(args: argparse.Namespace) -> None:
             raise InputError(f"--{name}: not with --held, which acquires no lease")
 
 
-def _run_held(args: argparse.Namespace, command: _Command) -> Usage:
+def _run_held(args: argparse.Namespace, command: Command) -> Usage:
     """Run the command under the leases of the environment."""
     names = account.named(selection(args).names, os.environ)
     leases = account.leases_of(names, os.environ) if args.elsewhere else []
@@ -236,7 +224,7 @@ def _jobs(client: Qpu, token: str) -> Collection[Mapping[str, JSON]]:
     return client.jobs(token) or ()
 
 
-def _run_leased(args: argparse.Namespace, command: _Command) -> Usage:
+def _run_leased(args: argparse.Namespace, command: Command) -> Usage:
     """Run the command under leases of its own, which are released when it ends."""
     options = {"class": args.class_, "project": args.project}
     qpus = selection(args, **options).qpus(os.environ)
@@ -322,146 +310,6 @@ def _append(path: str, text: str) -> None:
             file.write(text)
     except OSError as error:
         raise InputError(f"--account {path}: {error.strerror}") from error
-
-
-class _Command:
-    """The command, from the wait for its leases to its exit status."""
-
-    def __init__(self, words: Sequence[str], time_limit: float | None) -> None:
-        self._words = list(words)
-        self._time_limit = time_limit
-        self._process: subprocess.Popen[bytes] | None = None
-        self._loss: QpuLoss | None = None
-        #: set once the command must not start
-        self.unwanted = threading.Event()
-        #: set by a signal that is to end everything
-        self.interrupted = threading.Event()
-        self.status = 0
-        #: how long the command waited for its leases
-        self.waited_seconds = 0.0
-
-    def run(self, environment: Mapping[str, str]) -> None:
-        """Run the command until its end or time limit, with a shell's exit status."""
-        if self.unwanted.is_set():
-            return
-        try:
-            self._process = subprocess.Popen(
-                self._words, env=environment, preexec_fn=_killed_with_parent()
-            )
-        except OSError as error:
-            _print(f"{self._words[0]}: {(error.strerror or str(error)).lower()}")
-            self.status = 127 if isinstance(error, FileNotFoundError) else 126
-            return
-        if self.unwanted.is_set():  # while it was being started
-            self._process.send_signal(
-                signal.SIGTERM if self._loss else self.status - 128
-            )
-        try:
-            code = self._process.wait(self._time_limit)
-        except subprocess.TimeoutExpired:
-            _print(f"time limit of {self._time_limit:g} s reached, SIGTERM sent")
-            _terminate(self._process)
-            code = self._process.wait()
-        self.status = 128 - code if code < 0 else code
-        if self._loss and code != 0:
-            self.status = _exit_code(self._loss)
-
-    def ascribe_failure(self, looks: Iterable[Callable[[], QpuLoss | None]]) -> None:
-        """See whether the command failed for want of its QPU, before a watch said so."""
-        if self.status == 0 or self.unwanted.is_set():
-            return
-        self._loss = next(filter(None, (look() for look in looks)), None)
-        if self._loss is not None:
-            self.status = _exit_code(self._loss)
-
-    def leave(self, loss: QpuLoss) -> None:
-        """Terminate the command, which has to end; called in another thread."""
-        self._loss = loss
-        if self._process is None:
-            self.status = _exit_code(loss)
-        self.unwanted.set()
-        if self._process is not None:
-            _terminate(self._process)
-
-    def report_loss(self) -> None:
-        """Print why the command was terminated, after its own output."""
-        if self._loss is None or self.status != _exit_code(self._loss):
-            return
-        if self.refusal is not None:
-            _print(self.refusal)
-        else:
-            why = self._loss.detail or "no reason given"
-            _print(
-                f"QPU {self._loss.qpu} is offline: {why}; the command can run elsewhere"
-            )
-
-    @property
-    def refusal(self) -> str | None:
-        """The refusal of the user while the command had its leases."""
-        refused = self._loss and self._loss.problem is LeaseProblem.REFUSED
-        return self._loss.detail if self._loss and refused else None
-
-    @contextmanager
-    def signals(self) -> Iterator[None]:
-        """Forward signals to the command; while it waits for leases, end the wait."""
-        previous = {
-            number: signal.signal(number, self._handle)
-            for number in FORWARDED
-            if signal.getsignal(number) is not signal.SIG_IGN  # nohup
-        }
-        try:
-            yield
-        finally:
-            for number, handler in previous.items():
-                signal.signal(number, handler)
-
-    def _handle(self, number: int, _: FrameType | None) -> None:
-        if number in ENDING:
-            self.interrupted.set()
-        if self._process is None or self._process.returncode is not None:
-            if number in ENDING:
-                self.status = 128 + number
-                self.unwanted.set()
-        elif number not in FROM_TERMINAL or not _in_foreground():
-            self._process.send_signal(number)
-
-
-def _exit_code(loss: QpuLoss) -> int:
-    refused = loss.problem is LeaseProblem.REFUSED
-    return (InputError if refused else QpuError).exit_code
-
-
-def _terminate(process: subprocess.Popen[bytes]) -> None:
-    process.terminate()
-    try:
-        process.wait(GRACE_SECONDS)
-    except subprocess.TimeoutExpired:
-        process.kill()
-
-
-def _killed_with_parent() -> Callable[[], None] | None:
-    """Return a child's hook that lets it die with this process, also by SIGKILL."""
-    if sys.platform != "linux":
-        return None
-    import ctypes
-
-    prctl, parent = ctypes.CDLL(None).prctl, os.getpid()
-    kill = ctypes.c_ulong(signal.SIGKILL)
-
-    def bind() -> None:
-        # runs after fork() in a process with threads: it must not take any lock
-        prctl(PR_SET_PDEATHSIG, kill)
-        if os.getppid() != parent:  # killed before the call took effect
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    return bind
-
-
-def _in_foreground() -> bool:
-    try:
-        return os.tcgetpgrp(0) == os.getpgrp()
-    except OSError:
-        return False
 
 
 def _print(text: str) -> None:

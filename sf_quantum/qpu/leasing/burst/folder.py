@@ -1,4 +1,4 @@
-"""What ``sfq slurm`` keeps of a site's jobs, and what Slurm reports about them.
+"""What is kept of a site's jobs that ask for leases or have them.
 
 The folder has a file for each job that asks for a lease or has one (``4711``: its environment),
 the command that acquires it (``4711.command``), and a mark if the job is held in Slurm until it
@@ -11,30 +11,19 @@ from __future__ import annotations
 import os
 import re
 import signal
-import subprocess
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 from typing import Self
 
-from sf_quantum.errors import QpuError
 from sf_quantum.files import parse_json
 from sf_quantum.qpu import TOKEN
-from sf_quantum.slurm import burst
-from sf_quantum.slurm import queue as squeue
-from sf_quantum.slurm.burst import Buffer
-from sf_quantum.slurm.queue import QueuedJob
 
-SLURM_SECONDS = 60.0
 # after SIGTERM
 END_SECONDS = 2.0
-# states of burst buffers
-STAGING, STAGED, PRE_RUN = "staging-in", "staged-in", "pre-run"
-# those of a job that was queued again before its burst buffer was taken down
-ENDING = ("post-run", "staging-out", "staged-out", "teardown", "teardown-fail")
 
 
 class Asks(Enum):
@@ -208,58 +197,3 @@ def is_asking(pid: int, job: int) -> bool:
     except OSError:
         return False
     return b"acquire" in words and str(job).encode() in words
-
-
-def queue() -> dict[int, QueuedJob]:
-    """List the jobs that wait or run."""
-    return squeue.site_jobs(slurm("squeue", "-a", "-h", "-O", squeue.SITE_FORMAT))
-
-
-def buffers() -> tuple[list[Buffer], dict[str, int]]:
-    """List the places in ``asking`` that are taken, and count them as Slurm does, by QPU."""
-    return burst.read(slurm(*burst.COMMAND))
-
-
-def cannot_start(program: str | None, jobs: Iterable[int]) -> dict[int, str]:
-    """Find the jobs that Slurm could not start if nothing ran, and why.
-
-    :param program: ``qpu-can-start``; ``None`` where the site has not built it
-    :returns: by job; a job about which nothing is known is not in it
-    """
-    words = [str(job) for job in jobs]
-    if program is None or not words:
-        return {}
-    reasons = {}
-    for line in slurm(program, *words).splitlines():
-        match line.split(" ", 2):
-            case [job, "no", why] if job.isdecimal():
-                reasons[int(job)] = why
-    return reasons
-
-
-def comment(job: str, text: str) -> None:
-    """Write what a job waits for to its record."""
-    # nothing of the wait depends on it
-    with suppress(QpuError):
-        slurm("scontrol", "update", f"JobId={job}", f"AdminComment={text}")
-
-
-def slurm(*command: str) -> str:
-    """Run a command of Slurm.
-
-    :raises QpuError: if it fails
-    """
-    try:
-        done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=SLURM_SECONDS,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise QpuError(f"{command[0]}: {error}") from error
-    if done.returncode != 0:
-        raise QpuError(f"{command[0]}: {done.stderr.strip()}")
-    return done.stdout.strip()

@@ -1,7 +1,7 @@
-"""``sfq slurm watch``: give back what jobs of a site's Slurm leave or cannot use.
+"""Gives back what jobs of a site's Slurm leave or cannot use, for ``sfq slurm watch``.
 
 One process on the host of slurmctld, which the plugin starts again if it has ended. It knows
-nothing that is not in Slurm or in the folder of :mod:`sf_quantum.cli.qpu.slurm_state`, so it may
+nothing that is not in Slurm or in the folder of :mod:`.folder`, so it may
 be killed at any time.
 
 ::
@@ -16,7 +16,6 @@ be killed at any time.
 
 from __future__ import annotations
 
-import argparse
 import fcntl
 import logging
 import logging.handlers
@@ -25,32 +24,27 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from sf_quantum.cli.qpu.slurm_state import (
+from sf_quantum.errors import QpuError
+from sf_quantum.qpu.leasing.burst.controller import (
     ENDING,
     PRE_RUN,
     STAGED,
     STAGING,
-    Entry,
-    Folder,
-    Held,
-    Why,
     buffers,
     cannot_start,
     comment,
-    is_asking,
     queue,
     slurm,
 )
-from sf_quantum.errors import QpuError
+from sf_quantum.qpu.leasing.burst.folder import Entry, Folder, Held, Why, is_asking
 from sf_quantum.slurm.burst import Buffer
 from sf_quantum.slurm.queue import QueuedJob
 
@@ -94,19 +88,18 @@ class Places:
         return cls(found[1], int(found[2]), int(found[3]))
 
 
-def run(args: argparse.Namespace) -> None:
+def run(watch: Watch) -> None:
     """Watch until the folder is gone; return at once if another process does so."""
     # slurmctld's own, which would keep its port from the next one
     os.closerange(3, 1024)
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     if Path("/dev/log").exists():
         logger.addHandler(logging.handlers.SysLogHandler("/dev/log"))
-    folder = Folder(args.state)
+    folder = watch.folder
     folder.make()
     with _alone(folder) as alone:
         if not alone:
             return
-        watch = Watch(args, folder)
         while folder.path.is_dir():
             watch.look_safely()
             until = time.monotonic() + LOOK_SECONDS
@@ -141,12 +134,31 @@ def _logged(job: int) -> Iterator[None]:
 
 
 class Watch:
-    """What is remembered from one look to the next, of which nothing has to be."""
+    """What is remembered from one look to the next, of which nothing has to be.
 
-    def __init__(self, args: argparse.Namespace, folder: Folder) -> None:
-        self._args = args
-        self._folder = folder
-        self._pools: Mapping[str, Places] = {one.qpu: one for one in args.asking}
+    :param pools: the places of each QPU
+    :param hold_seconds: the lease of a job without nodes is given back after this long
+    :param can_start: the program ``qpu-can-start``, if the site has it
+    :param program: ``sfq``, which acts for a job
+    :param release: makes the arguments that release the lease of a job at a QPU
+    """
+
+    def __init__(
+        self,
+        folder: Folder,
+        pools: Sequence[Places],
+        *,
+        hold_seconds: float,
+        can_start: str | None,
+        program: str,
+        release: Callable[[int, str], list[str]],
+    ) -> None:
+        self.folder = folder
+        self._hold_seconds = hold_seconds
+        self._can_start = can_start
+        self._program = program
+        self._release = release
+        self._pools: Mapping[str, Places] = {one.qpu: one for one in pools}
         # when a job was first seen to be gone, and when a held one may be tested again
         self._gone: dict[int, float] = {}
         self._forgotten: dict[int, float] = {}
@@ -177,7 +189,7 @@ class Watch:
         for job, child in [*self._children.items()]:
             if child.poll() is not None:
                 del self._children[job]
-        folder = self._folder
+        folder = self.folder
         # before Slurm is asked, so that a job that is new in the folder is in Slurm's answer
         entries = {job: entry for job in folder.jobs() if (entry := folder.entry(job))}
         held = {job: mark for job in folder.jobs(".held") if (mark := folder.held(job))}
@@ -227,20 +239,20 @@ class Watch:
             f"{pool} {count}\n" for pool, count in sorted(self._counted.items())
         )
         if text:
-            self._folder.replace("places", text)
+            self.folder.replace("places", text)
         else:
-            (self._folder.path / "places").unlink(missing_ok=True)
+            (self.folder.path / "places").unlink(missing_ok=True)
 
     def _sweep(self, job: int, entry: Entry | None) -> None:
         """Give back the lease of a job that is gone, and forget the job."""
-        held = self._folder.held(job)
+        held = self.folder.held(job)
         if held is not None and held.why is not Why.FORGOTTEN:
-            (self._folder.path / f"{job}.held").unlink(missing_ok=True)
+            (self.folder.path / f"{job}.held").unlink(missing_ok=True)
         if entry is None:
-            self._folder.remove(job)
+            self.folder.remove(job)
         elif job not in self._children:
             logger.info("job %d is gone: releasing its lease", job)
-            self._start(job, self._words("release", job, entry.qpu))
+            self._start(job, self._release(job, entry.qpu))
 
     # jobs that a controller that died has half forgotten
 
@@ -260,7 +272,7 @@ class Watch:
             if mark.why is not Why.FORGOTTEN:
                 continue
             if job_id in jobs:
-                (self._folder.path / f"{job_id}.held").unlink(missing_ok=True)
+                (self.folder.path / f"{job_id}.held").unlink(missing_ok=True)
             else:
                 self._queue_again(job_id, mark.text)
         for job in jobs.values():
@@ -291,7 +303,7 @@ class Watch:
             slurm("scontrol", "update", f"JobId={job.name}", "Requeue=1")
         # it has to end before it can be queued again, even if this process is killed
         words = f"{job.name} {int(job.requeues)}"
-        self._folder.hold(job.id, Held(Why.FORGOTTEN, 0, words))
+        self.folder.hold(job.id, Held(Why.FORGOTTEN, 0, words))
         slurm("scancel", job.name)
         self._queue_again(job.id, words)
 
@@ -325,7 +337,7 @@ class Watch:
             if "Invalid job id" not in str(error):
                 return
         comment(name, "")
-        (self._folder.path / f"{job_id}.held").unlink(missing_ok=True)
+        (self.folder.path / f"{job_id}.held").unlink(missing_ok=True)
 
     # leases without nodes
 
@@ -333,7 +345,7 @@ class Watch:
         """Take a lease from a job that has no nodes for it."""
         if entry.token is None or job.state != "PENDING":
             return
-        due = entry.written + self._args.hold_seconds
+        due = entry.written + self._hold_seconds
         if time.time() < due:
             self.due = min(self.due, due)
             return
@@ -341,16 +353,16 @@ class Watch:
             held is not None and job.reason == "JobHeldUser"
         ):
             return
-        command = self._folder.command(job.id)
+        command = self.folder.command(job.id)
         if job.buffer != STAGED or command is None:
             # as after a restart of the controller: it asks again when Slurm says so
-            self._start(job.id, self._words("release", job.id, entry.qpu))
+            self._start(job.id, self._release(job.id, entry.qpu))
             return
         losses = 1 + (0 if held is None else held.losses)
         text = f"{entry.qpu}: its lease had no nodes ({job.reason}), it asks again"
         # Slurm may have started it just now
         slurm("scontrol", "hold", job.name)
-        self._folder.hold(job.id, Held(Why.NODES, losses, text))
+        self.folder.hold(job.id, Held(Why.NODES, losses, text))
         comment(job.name, text)
         logger.info("job %d: %s", job.id, text)
         self._start(job.id, [*command, "--again"])
@@ -367,7 +379,7 @@ class Watch:
         self._tests = {id_: self._tests.get(id_, 0.0) for id_ in due}
         due = [id_ for id_ in due if self._tests[id_] <= now]
         due = sorted(due, key=lambda id_: self._tests[id_])[:TESTS_AT_ONCE]
-        reasons = cannot_start(self._args.can_start, due)
+        reasons = cannot_start(self._can_start, due)
         for id_ in due:
             self._tests[id_] = now + TEST_SECONDS
             job, mark = jobs[id_], held[id_]
@@ -378,12 +390,12 @@ class Watch:
             qpu = mark.text.partition(":")[0]
             text = f"{qpu}: Slurm cannot start it: {why}"
             if text != mark.text:
-                self._folder.hold(id_, Held(Why.CANNOT, mark.losses, text))
+                self.folder.hold(id_, Held(Why.CANNOT, mark.losses, text))
                 comment(job.name, text)
 
     def _is_settled(self, job: QueuedJob) -> bool:
         """Whether a job with a mark is held, by us alone, and nothing is done for it."""
-        path = self._folder.path / f"{job.id}.held"
+        path = self.folder.path / f"{job.id}.held"
         age = time.time() - path.stat().st_mtime
         if job.id in self._children or age < SETTLE_SECONDS:
             return False
@@ -396,13 +408,13 @@ class Watch:
     def _let_go(self, job: QueuedJob) -> None:
         """Let a job ask for a lease that Slurm could start now."""
         if job.buffer == STAGED:
-            command = self._folder.command(job.id)
+            command = self.folder.command(job.id)
             if command is not None:
                 self._start(job.id, [*command, "--again"])
             return
         slurm("scontrol", "release", job.name)
         comment(job.name, "")
-        (self._folder.path / f"{job.id}.held").unlink(missing_ok=True)
+        (self.folder.path / f"{job.id}.held").unlink(missing_ok=True)
         logger.info("job %d: released, it can start", job.id)
 
     # shares of the places
@@ -457,20 +469,9 @@ class Watch:
 
     # processes
 
-    def _words(self, action: str, job: int, qpu: str) -> list[str]:
-        args = self._args
-        words = ["slurm", action, str(job), "--state", str(args.state)]
-        words += ["--qpu", qpu] if qpu not in ("", "-") else []
-        for name in ("qrmi_config", "url", "token_file"):
-            if (value := getattr(args, name)) is not None:
-                words += [f"--{name.replace('_', '-')}", str(value)]
-        if args.munge:
-            words += ["--munge"] if args.munge is True else ["--munge", args.munge]
-        return words
-
     def _start(self, job: int, words: list[str]) -> None:
         self._children[job] = subprocess.Popen(
-            [sys.argv[0], *words],
+            [self._program, *words],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

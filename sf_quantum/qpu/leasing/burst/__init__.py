@@ -1,0 +1,1 @@
+"""Leases for jobs of a site's Slurm, acquired while it stages their burst buffers in."""

@@ -1,0 +1,294 @@
+"""The wait of one job of a site's Slurm for its lease."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, wait
+from contextlib import suppress
+
+from sf_quantum.errors import QpuError, QuantumError
+from sf_quantum.qpu import Qpu
+from sf_quantum.qpu.leasing.burst.controller import (
+    STAGING,
+    cannot_start,
+    comment,
+    is_behind,
+    queue,
+    slurm,
+)
+from sf_quantum.qpu.leasing.burst.folder import (
+    Asks,
+    Entry,
+    Folder,
+    Held,
+    Why,
+    is_asking,
+)
+from sf_quantum.qpu.leasing.held_leases import AcquireOptions, WaitCancelled, acquire
+from sf_quantum.slurm.queue import JobDetails
+from sf_quantum.threads import in_thread
+
+# Pauses between two reports on a job's wait, and between looks at whether Slurm could
+# start it. The first report comes soon.
+REPORT_SECONDS = 10.0
+FIRST_REPORT_SECONDS = 1.0
+TICK_SECONDS = 0.3
+# Longest wait of a job until those ahead of it in Slurm's queue have asked.
+ORDER_SECONDS = 10.0
+ORDER_POLL_SECONDS = 0.2
+# Age up to which Slurm's list of those is believed.
+AHEAD_SECONDS = 2.0
+# A job that had no nodes with its lease is last for this long, times its leases without the
+# first. While it does not ask for longer than a minute, the service forgets its position.
+STAND_BACK_SECONDS = 60.0
+STAND_BACK_MOST = 480.0
+TASKS_SECONDS = 2.0
+
+
+def wait_for_tasks(details: JobDetails) -> None:
+    """Wait until no earlier task of a job's array is still to be started."""
+    while details.task.isdecimal() and is_behind(details.array, int(details.task)):
+        time.sleep(TASKS_SECONDS)
+
+
+class Asking:
+    """The wait of one job for its lease.
+
+    :param id_: Slurm's name of the job
+    :param again: whether the job had a lease and no nodes, and is held in Slurm meanwhile
+    :param can_start: the program ``qpu-can-start``, if the site has it
+    :ivar recalled: set if the job's place is needed for another user
+    """
+
+    def __init__(
+        self,
+        client: Qpu,
+        folder: Folder,
+        job: int,
+        id_: str,
+        *,
+        again: bool,
+        can_start: str | None,
+    ) -> None:
+        self.recalled = threading.Event()
+        self._client = client
+        self._folder = folder
+        self._job = job
+        self._id = id_
+        self._again = again
+        self._can_start = can_start
+        self._began = time.time()
+        self._reported = ""
+        self._asks = Asks.LATER
+        # jobs that are ahead in Slurm's queue, and when Slurm was asked
+        self._ahead: list[int] = []
+        self._listed = -math.inf
+
+    def begin(self, command: Sequence[str]) -> None:
+        """Write that the job asks, and give back a lease that it could not use.
+
+        :param command: the arguments of ``sfq`` with which it asks
+        """
+        earlier = self._folder.entry(self._job)
+        if self._again and earlier is not None and earlier.token is not None:
+            self._client.give_way(earlier.token)
+        if not self._again:
+            words = json.dumps(command)
+            self._folder.replace(f"{self._job}.command", words)
+        # its release has something to do if this process is killed
+        self._write(Asks.LATER)
+
+    def ask(self, request: AcquireOptions) -> str:
+        """Wait for the lease, while Slurm could start the job.
+
+        :raises QpuError: if it could not; it is marked as held then
+        """
+        self._check()
+        if self._again:
+            self._stand_back()
+        while True:
+            if not self._again:
+                self._wait_for_turn()
+            if (token := self._ask(request)) is not None:
+                return token
+
+    def _ask(self, request: AcquireOptions) -> str | None:
+        """Ask until there is a lease, or the QPU takes no requests but others are ahead."""
+        stop, changed = threading.Event(), threading.Event()
+        waiting = in_thread(
+            lambda: acquire(self._client, request, stop, lambda _: changed.set())
+        )
+        looked, pause = time.monotonic(), FIRST_REPORT_SECONDS
+        try:
+            while not _is_done(waiting):
+                self._heed()
+                if not changed.is_set() and time.monotonic() - looked < pause:
+                    continue
+                changed.clear()
+                self._write(self._look())
+                looked, pause = time.monotonic(), REPORT_SECONDS
+                if self._asks is Asks.CLOSED and self._is_behind_others():
+                    stop.set()
+            token = waiting.result()
+            # nodes may have gone, or been reserved, while it waited
+            self._check()
+        except WaitCancelled:
+            return None
+        except StepsBack:
+            stop.set()
+            with suppress(QuantumError):
+                self._client.give_way(waiting.result())
+            raise
+        return token
+
+    def _look(self) -> Asks:
+        """Report on the wait, and check that Slurm could still start the job."""
+        text, closed = _report(self._client)
+        self._report(text)
+        self._check()
+        return Asks.CLOSED if closed else Asks.ASKED
+
+    def end(self, variables: Mapping[str, str]) -> None:
+        """Write the job's environment, and let Slurm start the job."""
+        now = time.time()
+        waited = now - self._began
+        entry = Entry(variables, self._client.name, now, waited, asks=Asks.ASKED)
+        self._folder.write(self._job, entry)
+        if self._again:
+            slurm("scontrol", "release", self._id)
+            (self._folder.path / f"{self._job}.held").unlink(missing_ok=True)
+        self._report("")
+
+    def _write(self, asks: Asks) -> None:
+        job, entry = self._job, self._folder.entry(self._job)
+        self._asks = asks
+        if entry is None or entry.pid != os.getpid() or entry.asks is not asks:
+            own = (self._began, 0.0, os.getpid(), asks)
+            self._folder.write(job, Entry({}, self._client.name, *own))
+
+    def _report(self, text: str) -> None:
+        if text != self._reported:
+            comment(self._id, text)
+            self._reported = text
+
+    def _heed(self) -> None:
+        if self.recalled.is_set():
+            self._step_back(
+                Why.SHARE, "others wait, and its user has more than a share"
+            )
+
+    def _check(self) -> None:
+        """Check that Slurm could start the job."""
+        try:
+            reasons = cannot_start(self._can_start, [self._job])
+        except QpuError:  # the controller is away
+            return
+        if (why := reasons.get(self._job)) is not None:
+            self._step_back(Why.CANNOT, f"Slurm cannot start it: {why}")
+
+    def _step_back(self, why: Why, text: str) -> None:
+        job, text = self._job, f"{self._client.name}: {text}"
+        before = self._folder.held(job)
+        losses = 0 if before is None else before.losses
+        self._folder.hold(job, Held(why, losses, text))
+        self._report(text)
+        if self._again:
+            # Slurm's place is still the job's, which has to be given back some day
+            self._folder.write(job, Entry({}, self._client.name, time.time()))
+        else:
+            self._folder.remove(job)
+        raise StepsBack(text)
+
+    def _stand_back(self) -> None:
+        """After a lease without nodes, let others go first, for longer every time."""
+        held = self._folder.held(self._job)
+        times = 0 if held is None else held.losses - 1
+        until = time.monotonic() + min(times * STAND_BACK_SECONDS, STAND_BACK_MOST)
+        while time.monotonic() < until and self._others_ask():
+            time.sleep(TASKS_SECONDS)
+            self._check()
+
+    def _others_ask(self) -> bool:
+        for job in self._folder.jobs() - self._folder.jobs(".held"):
+            entry = self._folder.entry(job)
+            if entry is not None and entry.qpu == self._client.name and entry.pid:
+                return True
+        return False
+
+    def _wait_for_turn(self) -> None:
+        """Let the jobs that are ahead in Slurm's queue ask first.
+
+        Their processes may have started later, or have taken longer to start. While the QPU
+        takes no requests, only the first one asks, since it has no queue then.
+        """
+        began = looked = time.monotonic()
+        self._write(Asks.NOT_YET)
+        while self._is_behind_others(time.monotonic() - began < ORDER_SECONDS):
+            time.sleep(ORDER_POLL_SECONDS)
+            self._heed()
+            if time.monotonic() - looked >= REPORT_SECONDS or not self._reported:
+                self._look()
+                looked = time.monotonic()
+
+    def _is_behind_others(self, patient: bool = False) -> bool:
+        """Whether others ask in vain that are ahead of this job.
+
+        :param patient: also those that have not asked yet, but will do so soon
+        """
+        for job in self._jobs_ahead(AHEAD_SECONDS if patient else REPORT_SECONDS):
+            entry = self._folder.entry(job)
+            if entry is None:
+                blocks = patient
+            else:
+                waits = entry.asks in (Asks.NOT_YET, Asks.CLOSED)
+                blocks = waits and is_asking(entry.pid, job)
+            if blocks:
+                return True
+        return False
+
+    def _jobs_ahead(self, seconds: float) -> list[int]:
+        """List the jobs with a place that are ahead.
+
+        :param seconds: how old the list may be
+        """
+        if time.monotonic() - self._listed < seconds:
+            return self._ahead
+        with suppress(QpuError):  # the controller may be away
+            jobs = queue()
+            if (own := jobs.get(self._job)) is None:
+                return []
+            # those that wait for a place may wait for this job's
+            self._ahead = [
+                job.id
+                for job in jobs.values()
+                if (job.pool, job.buffer) == (own.pool, STAGING) and job.rank < own.rank
+            ]
+            self._listed = time.monotonic()
+        return self._ahead
+
+
+class StepsBack(QpuError):
+    """The job asks for no lease now; it is marked as held."""
+
+
+def _report(client: Qpu) -> tuple[str, bool]:
+    """Say why a job waits, and whether the QPU takes no requests for leases."""
+    try:
+        status = client.status()
+    except QuantumError:
+        return f"{client.name}: does not answer", True
+    if not status.online:
+        return f"{client.name}: {status.reason or 'offline'}", True
+    # how long their holders will need them, nobody knows
+    return f"{client.name}: {status.leases} of {status.vqpus} leases are held", False
+
+
+def _is_done(future: Future[str]) -> bool:
+    """Whether a request has been answered, for which it waits a moment."""
+    wait([future], TICK_SECONDS)
+    return future.done()

@@ -1,0 +1,55 @@
+"""The classes of leases of a site's jobs, by QOS, partition or priority."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
+
+from sf_quantum.protocol.leases import CLASSES
+
+
+@dataclass(frozen=True)
+class ClassRule:
+    """Which class in the service jobs of a QOS, of a partition, or of a priority have."""
+
+    what: str
+    value: str
+    job_class: str
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read a rule such as ``qos:urgent=production``.
+
+        :raises ValueError: if it is none
+        """
+        found = re.fullmatch(r"(qos|partition|priority):([^=]+)=(\w+)", text)
+        if found is None or found[3] not in CLASSES:
+            raise ValueError(text)
+        if found[1] == "priority":
+            int(found[2])
+        return cls(*found.groups())
+
+    def fits(self, partition: str, qos: str, priority: str) -> bool:
+        """Whether it is about a job."""
+        if self.what == "priority":
+            return int(priority) >= int(self.value)
+        return self.value == (qos if self.what == "qos" else partition)
+
+
+def class_of(
+    rules: Sequence[ClassRule], partitions: str, qos: str, priority: str
+) -> str | None:
+    """Return the class that the rules give a job: the lowest of those in its partitions.
+
+    :param partitions: of a pending job, each that it may run in; Slurm also takes those
+        whose QOS or accounts would not let it start there
+    """
+    given = set()
+    for partition in partitions.split(","):
+        fitting = (rule for rule in rules if rule.fits(partition, qos, priority))
+        given.add(next((rule.job_class for rule in fitting), None))
+    if given == {None}:
+        return None
+    return max((class_ or CLASSES[-1] for class_ in given), key=CLASSES.index)

@@ -1,0 +1,112 @@
+"""Slurm's commands for the jobs of a site, and what these report."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterable
+from contextlib import suppress
+
+from sf_quantum.errors import QpuError
+from sf_quantum.slurm import burst, config
+from sf_quantum.slurm import queue as squeue
+from sf_quantum.slurm.burst import Buffer
+from sf_quantum.slurm.queue import JobDetails, QueuedJob
+
+# Longest wait for a command of Slurm.
+SLURM_SECONDS = 60.0
+# States of burst buffers.
+STAGING, STAGED, PRE_RUN = "staging-in", "staged-in", "pre-run"
+# States of the buffer of a job that was queued again before it was taken down.
+ENDING = ("post-run", "staging-out", "staged-out", "teardown", "teardown-fail")
+# Reasons of pending jobs that Slurm passes over.
+_NOT_NEXT = ("Dependency", "BeginTime")
+
+
+def queue() -> dict[int, QueuedJob]:
+    """List the jobs that wait or run."""
+    return squeue.site_jobs(slurm("squeue", "-a", "-h", "-O", squeue.SITE_FORMAT))
+
+
+def buffers() -> tuple[list[Buffer], dict[str, int]]:
+    """List the places in ``asking`` that are taken, and count them as Slurm does, by QPU."""
+    return burst.read(slurm(*burst.COMMAND))
+
+
+def cannot_start(program: str | None, jobs: Iterable[int]) -> dict[int, str]:
+    """Find the jobs that Slurm could not start if nothing ran, and why.
+
+    :param program: ``qpu-can-start``; ``None`` where the site has not built it
+    :returns: by job; a job about which nothing is known is not in it
+    """
+    words = [str(job) for job in jobs]
+    if program is None or not words:
+        return {}
+    reasons = {}
+    for line in slurm(program, *words).splitlines():
+        match line.split(" ", 2):
+            case [job, "no", why] if job.isdecimal():
+                reasons[int(job)] = why
+    return reasons
+
+
+def comment(job: str, text: str) -> None:
+    """Write what a job waits for to its record."""
+    # nothing of the wait depends on it
+    with suppress(QpuError):
+        slurm("scontrol", "update", f"JobId={job}", f"AdminComment={text}")
+
+
+def slurm(*command: str) -> str:
+    """Run a command of Slurm.
+
+    :raises QpuError: if it fails
+    """
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=SLURM_SECONDS,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise QpuError(f"{command[0]}: {error}") from error
+    if done.returncode != 0:
+        raise QpuError(f"{command[0]}: {done.stderr.strip()}")
+    return done.stdout.strip()
+
+
+def details(job: int) -> JobDetails:
+    """Return what Slurm lists of a job.
+
+    :raises QpuError: if it does not list the job
+    """
+    # the id of an array's last task also means the array, which has a line for each task
+    form = squeue.DETAILS_FORMAT
+    lines = slurm("squeue", "-h", "-j", str(job), "-o", form)
+    if (listed := squeue.job_details(lines, str(job))) is None:
+        raise QpuError(f"squeue does not list job {job}")
+    return listed
+
+
+def cluster() -> str:
+    """Return the name of the cluster; empty if it has none."""
+    return config.cluster_name(slurm(*config.COMMAND)) or ""
+
+
+def is_behind(array: str, task: int) -> bool:
+    """Whether an earlier task of an array is still to be started.
+
+    Slurm would not start this one before, even if it had the lease that the other waits for.
+    """
+    try:
+        pending = ("-r", "-t", "PENDING", "-j", array)
+        lines = slurm("squeue", "-h", *pending, "-o", squeue.TASKS_FORMAT)
+    except QpuError:  # the controller is away
+        return True
+    # one that is held has the priority 0
+    return any(
+        other.index < task and other.priority != "0" and other.reason not in _NOT_NEXT
+        for other in squeue.tasks(lines)
+    )
