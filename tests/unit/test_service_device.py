@@ -49,7 +49,7 @@ def test_samples_are_those_of_neal(bqm: dict[str, JSON]) -> None:
     local = sample(NealSampler(), bqm, dict(_task(bqm).parameters))
     info = outcome.result.info
     assert (info["qpu"], info["technology"]) == ("q", "annealer")
-    assert (info["sampler"], info["seed"], info["reads"]) == ("neal", 1, 10)
+    assert (info["sampler"], info["seed"], info["reads"]) == ("emulated", 1, 10)
     assert info["calibration"] == device.reading.summary
     local.pop("info")
     assert json.loads(outcome.result.text) == json.loads(json.dumps(local))

@@ -607,6 +607,7 @@ class EmulatedDevice(DeviceSettings, Device):
             return Outcome(None, "the QPU failed", modelled, seconds, summary)
         info: dict[str, JSON] = {
             **result.info,
+            **({"sampler": self.type} if "sampler" in result.info else {}),
             "qpu": self.name,
             "technology": self.technology,
             "calibration": summary,
