@@ -19,7 +19,7 @@ from sf_quantum.qpu.sfq.service_qpu import SfqQpu
 from sf_quantum.service.device.emulator.computation import compute_seconds
 from sf_quantum.service.device.emulator.device import EmulatedDevice
 from sf_quantum.service.domain.settings import ServiceSettings, UserLimits
-from sf_quantum.service.queue.jobs.attempt import slice_parts
+from sf_quantum.service.queue.jobs.slices import slice_parts
 from sf_quantum.threads import in_thread
 from tests.service import RunningService, example_bqm, running_service
 from tests.waiting import until

@@ -10,23 +10,19 @@ from __future__ import annotations
 
 import json
 import logging
-import math
-import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Self
 
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
-from sf_quantum.protocol.tasks import JobParameters, Outcome, Progress, Result, Task
+from sf_quantum.protocol.tasks import Outcome, Progress, Result, Task
 from sf_quantum.protocol.values import count
-from sf_quantum.samplers.neal import SEEDS
 from sf_quantum.samplers.problem import FieldError
 from sf_quantum.service.device.merging import merged
-from sf_quantum.service.device.protocol import Cost, Device, calibrated_values
-from sf_quantum.service.domain.jobs import Job, Kind, Recovery, Size
+from sf_quantum.service.device.protocol import Device, calibrated_values
+from sf_quantum.service.domain.jobs import Job, Recovery
 from sf_quantum.service.domain.reasons import Cause, Interruption
 from sf_quantum.service.queue.jobs.device_job import (
     Control,
@@ -37,13 +33,11 @@ from sf_quantum.service.queue.jobs.device_job import (
     runs_again,
     written,
 )
+from sf_quantum.service.queue.jobs.slices import Batch, Slices
 from sf_quantum.service.store.store import Slice, Store
 from sf_quantum.threads import in_thread
 
 logger = logging.getLogger(__name__)
-# the most that the set-up of slices may take, as a fraction of their time: where set-up
-# dominates, slices would cost more than they save
-MOST_SETUP = 0.2
 # that are believed of a job
 MOST_SECONDS = 1e9
 
@@ -105,19 +99,13 @@ class Attempt:
         self._control = Control()
         self._on_device: DeviceJob | None = None
         self._payload: str | None = None
+        # between two slices, it has not been submitted
+        unsure = unsure and not (job.slices and job.slice_shots is None)
         self._surplus = ""
-        # all shots, those of each circuit of a batch
-        self._all = job.shots
-        self._left = job.shots - job.shots_done
-        self._batch: Batch | None = None
-        self._size: Size | None = None
-        self._part = job.slices
         # of the slices that are over, those of former attempts as well
         self._used = job.qpu_seconds, job.seconds
-        self._slice_seconds = slice_seconds
-        # between two slices, it has not
-        self._unsure = unsure and not (self._part and job.slice_shots is None)
-        self._shots = self._first_shots()
+        self._unsure = unsure
+        self._slices = Slices(device, job, slice_seconds, is_fixed=unsure)
 
     @property
     def progress(self) -> Progress:
@@ -130,42 +118,16 @@ class Attempt:
     def submitted(self) -> bool:
         """Whether the device has the job, or has had a slice of it."""
         on_device = self._on_device
-        return self._part > 0 or (on_device is not None and on_device.id is not None)
+        return self._slices.number > 0 or (
+            on_device is not None and on_device.id is not None
+        )
 
     @property
     def pauses(self) -> bool:
         """Whether what it has on the device is to end when another job pre-empts it."""
         runs = self.progress.state == "Running"
-        ends = self._sliced or self._is_short
+        ends = self._slices.are_several or self._slices.is_short
         return (ends and runs) or not runs_again(self._device, self._job)
-
-    @property
-    def _is_short(self) -> bool:
-        """Whether it is no longer than a slice: loops are pre-empted between two."""
-        most = self._slice_seconds
-        if most is None or (self._job.kind != "circuit" and self._batch is None):
-            return False
-        # the parameters do not count those of a batch
-        cost = self._device.cost(self._job.parameters).qpu_seconds
-        whole = Cost(max(cost, self._job.model_seconds))
-        elapsed = self._device.elapsed_seconds(whole)
-        return elapsed <= most and not self._computes_long
-
-    @property
-    def _computes_long(self) -> bool:
-        """Whether the emulation of the device takes longer than a slice."""
-        most = self._slice_seconds
-        return most is not None and self._job.compute_seconds > most
-
-    @property
-    def _sliced(self) -> bool:
-        return self._part > 0 or self._left > self._shots or self._one_by_one
-
-    @property
-    def _one_by_one(self) -> bool:
-        """Whether the device gets the BQMs of a list one after the other."""
-        whole = self._device.takes_lists or self._job.kind != "problem"
-        return self._batch is not None and not whole
 
     def pauses_for(self, interruption: Interruption) -> bool:
         """Whether what is on the device ends by itself, and nothing more is submitted."""
@@ -208,13 +170,12 @@ class Attempt:
         spent = 0.0
         while True:
             outcome = self._slice()
-            shots = self._shots
+            shots = self._slices.shots
             spent += outcome.qpu_seconds or 0.0
-            if outcome.result is None or self._left <= shots:
+            if outcome.result is None or self._slices.left <= shots:
                 break
-            self._left -= shots
             self._keep(outcome, shots)
-            self._shots = self._next_shots()
+            self._slices.next()
             if self._control.interrupt is not None:
                 stopped = Outcome(None, None, 0.0, 0.0)
                 return Ended(stopped, self._used, spent, self._surplus)
@@ -231,66 +192,21 @@ class Attempt:
             return
         self._payload = self._store.payload(job.number)
         if (batch := Batch.of(job.kind, self._payload)) is None:
-            if job.kind == "circuit" and self._computes_long:
+            if job.kind == "circuit" and self._slices.compute_long:
                 with suppress(FieldError):
                     content = json.loads(self._payload)
-                    self._size = self._device.check(job.kind, content, job.parameters)
-                self._shots = self._first_shots()
+                    size = self._device.check(job.kind, content, job.parameters)
+                    self._slices.have_size(size)
             return
         slices = self._store.slices(job.number) if job.slices else []
         done = [count(one.info.get(batch.what)) for one in slices]
-        self._batch = batch
-        self._all = batch.size * job.shots
-        self._left = self._all - sum(one or 0 for one in done) * job.shots
-        self._shots = self._first_shots()
-
-    def _first_shots(self) -> int:
-        if self._unsure or self._job.device_job is not None:
-            # it stays as it was, whatever is known by now of the time that shots take
-            return self._job.slice_shots or self._left
-        return self._next_shots()
-
-    def _next_shots(self) -> int:
-        """Return the shots of the next slice; slices are as long as one another."""
-        job = self._job
-        # neither circuits nor photons are counted by the parameters
-        whole = job.model_seconds if job.kind in ("circuit", "photonic") else 0.0
-        parts, each = job.shots, 1
-        if self._batch is not None:
-            parts, each = self._batch.size, job.shots
-        if self._batch is not None and job.kind == "problem":
-            most = self._most_problems(parts)
-        else:
-            # that of a sequence does not depend on its shots
-            by_parts = self._size is not None or self._batch is not None
-            computed = job.compute_seconds if by_parts else 0.0
-            most = slice_parts(
-                self._device,
-                job.parameters,
-                self._slice_seconds,
-                Cost(whole, compute_seconds=computed),
-                parts,
-                self._size,
-            )
-        left = self._left // each
-        return each * math.ceil(left / math.ceil(left / most))
-
-    def _most_problems(self, problems: int) -> int:
-        """Return how many BQMs a slice may have, each of which has a set-up of its own."""
-        if self._one_by_one:
-            return 1
-        job = self._job
-        cost = Cost(job.model_seconds, compute_seconds=job.compute_seconds)
-        whole = self._device.elapsed_seconds(cost)
-        if self._slice_seconds is None or whole <= self._slice_seconds:
-            return problems
-        return max(1, int(problems * self._slice_seconds / whole))
+        self._slices.are_of(batch, sum(one or 0 for one in done))
 
     def _slice(self) -> Outcome:
         calibration = self._device.description.calibration
         try:
             self._read_payload()
-            outcome = self._run_slice(self._shots)
+            outcome = self._run_slice(self._slices.shots)
         except InputError as error:
             outcome = Outcome(failure=str(error))
         except Detached:
@@ -307,25 +223,21 @@ class Attempt:
         completed = outcome.result is not None
         seconds = self._on_device.seconds(completed) if self._on_device else 0.0
         outcome = _in_json(outcome)
-        if self._one_by_one and (result := outcome.result) is not None:
+        if self._slices.one_by_one and (result := outcome.result) is not None:
             listed = Result(f'{{"sample_sets": [{result.whole}]}}')
             outcome = replace(outcome, result=listed)
-        return self._timed(outcome, self._shots, seconds)
+        return self._timed(outcome, self._slices.shots, seconds)
 
     def _run_slice(self, shots: int) -> Outcome:
-        job, part = self._job, self._part
+        job, slices = self._job, self._slices
+        part = slices.number
         first = part == job.slices
         payload = self._payload or ""
         tag, parameters = f"sfq-{job.id}-{job.attempt}", job.parameters
-        if self._sliced:
+        if slices.are_several:
             tag = f"{tag}-{part}"
-            parameters = {**parameters, "num_reads": shots, "seed": _seed(job, part)}
-            if self._batch is not None:
-                parameters["num_reads"] = job.shots
-                done = (self._all - self._left) // job.shots
-                payload = self._batch.part(done, shots // job.shots)
-                if self._one_by_one:
-                    payload = json.dumps(self._batch.each[done], sort_keys=True)
+            parameters = {**parameters, **slices.parameters}
+            payload = slices.payload(payload)
             if not (first and job.slice_shots is not None):
                 written(lambda: self._store.slice_begins(job.number, shots))
         task = Task(tag, job.kind, payload, parameters, job.number, job.attempt, part)
@@ -380,7 +292,7 @@ class Attempt:
         """Fill in the times that the device does not tell, or that make no sense."""
         told, billed = _amount(outcome.seconds), _amount(outcome.qpu_seconds)
         if billed is None:
-            billed = self._job.model_seconds * shots / self._all
+            billed = self._job.model_seconds * shots / self._slices.all_shots
             # what is given up may run to its end
             runs_on = self._on_device is not None and self._on_device.given_up
             if outcome.result is None and not runs_on:
@@ -396,7 +308,6 @@ class Attempt:
         kept = self._kept(outcome, shots, self._device.price)
         written(lambda: self._store.slice_ended(self._job.number, kept))
         self._add(outcome)
-        self._part += 1
 
     def _add(self, outcome: Outcome) -> None:
         qpu_seconds, seconds = self._used
@@ -407,11 +318,11 @@ class Attempt:
 
     def _whole(self, last: Outcome, shots: int) -> Outcome:
         """Merge the slices."""
-        if not self._part:
+        if not self._slices.number:
             return last
         slices = [*self._store.slices(self._job.number), self._kept(last, shots)]
         try:
-            by_circuit = self._batch is not None
+            by_circuit = self._slices.batch is not None
             text = merged([one.text for one in slices], by_circuit=by_circuit)
         except (InputError, OSError) as error:
             failure = f"the results of its slices cannot be merged: {error}"
@@ -423,90 +334,16 @@ class Attempt:
     def _kept(self, outcome: Outcome, shots: int, price: float | None = None) -> Slice:
         result = outcome.result or Result()
         info: dict[str, JSON] = {"shots": shots, "qpu_seconds": outcome.qpu_seconds}
-        if self._batch is not None:
+        if (batch := self._slices.batch) is not None:
             several = shots // self._job.shots
-            info |= {"shots": self._job.shots, self._batch.what: several}
+            info |= {"shots": self._job.shots, batch.what: several}
         info["calibration"] = (outcome.calibration or {}).get("id")
         if "seed" in result.info:
             info["seed"] = result.info["seed"]
         used = outcome.qpu_seconds or 0.0, outcome.seconds or 0.0
         cost = None if price is None else price * used[0]
-        # on disk, those of a batch count by the share that is done
-        done = self._all - self._left - shots, self._all - self._left
-        before, after = (self._job.shots * each // self._all for each in done)
-        return Slice(after - before, result.text, info, *used, cost)
-
-
-@dataclass(frozen=True)
-class Batch:
-    """Several circuits, or a list of BQMs, from which slices are made.
-
-    :param program: with parameters, of which ``each`` has the values
-    :param what: they are, ``circuits`` or ``problems``
-    """
-
-    each: Sequence[JSON]
-    program: JSON = None
-    what: str = "circuits"
-
-    @classmethod
-    def of(cls, kind: Kind, payload: str) -> Self | None:
-        """Read a payload; ``None`` if it is one circuit, BQM, sequence or experiment."""
-        if kind == "problem" and payload.startswith("["):
-            return cls(json.loads(payload), what="problems")
-        return cls.read(payload) if kind == "circuit" else None
-
-    @classmethod
-    def read(cls, payload: str) -> Self | None:
-        """Read circuits; ``None`` if there is one."""
-        content = json.loads(payload)
-        program = None
-        if isinstance(content, dict):
-            program, content = content.get("program"), content.get("values")
-        if not isinstance(content, list) or len(content) < 2:
-            return None
-        return cls(content, program)
-
-    @property
-    def size(self) -> int:
-        return len(self.each)
-
-    def part(self, first: int, number: int) -> str:
-        """Return the payload of some of them."""
-        each: JSON = [*self.each[first : first + number]]
-        if self.program is not None:
-            each = {"program": self.program, "values": each}
-        return json.dumps(each, sort_keys=True)
-
-
-def slice_parts(
-    device: Device,
-    parameters: JobParameters,
-    slice_seconds: float | None,
-    cost: Cost | None = None,
-    parts: int | None = None,
-    size: Size | None = None,
-) -> int:
-    """Return how many parts a slice of a job may have; all of them if it has no slices.
-
-    :param cost: of the whole job, if that is more than its parameters and size tell
-    :param parts: that take equally long; by default its shots
-    :param size: of its payload, if the time of its computation depends on its shots
-    """
-    shots = parameters.get("num_reads") or 1
-    parts = parts or shots
-    if slice_seconds is None:
-        return parts
-
-    def seconds(number: int) -> float:
-        part = device.cost({**parameters, "num_reads": number}, size)
-        return device.elapsed_seconds(part)
-
-    told = device.elapsed_seconds(cost or Cost(0.0))
-    setup, whole = seconds(1), max(told, seconds(shots))
-    if whole <= slice_seconds or setup > MOST_SETUP * slice_seconds:
-        return parts
-    return max(1, int((slice_seconds - setup) / (whole - setup) * (parts - 1)))
+        done = self._slices.shots_on_disk
+        return Slice(done, result.text, info, *used, cost)
 
 
 def _amount(told: float | None) -> float | None:
@@ -529,14 +366,6 @@ def _in_json(outcome: Outcome) -> Outcome:
         failure = f"the device's info is no JSON: {error}"
         return replace(outcome, result=None, failure=failure)
     return replace(outcome, result=replace(outcome.result, info=info))
-
-
-def _seed(job: Job, part: int) -> int | None:
-    """Return the seed of a slice, if the job has one; the same seed for all would repeat."""
-    seed = job.parameters.get("seed")
-    if seed is None or part == 0:
-        return seed
-    return random.Random(f"{seed}/{part}").randrange(SEEDS)
 
 
 def _told(

@@ -1,0 +1,248 @@
+"""The slices of a job: how many shots each has, and what of the job it runs.
+
+Several circuits or BQMs are cut into some of these with all of their shots, another job into
+parts of its shots.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
+
+from sf_quantum.files import JSON
+from sf_quantum.protocol.tasks import JobParameters
+from sf_quantum.samplers.neal import SEEDS
+from sf_quantum.service.device.protocol import Cost, Device
+from sf_quantum.service.domain.jobs import Job, Kind, Size
+
+# Largest fraction of the slices' time that their set-up may take: where set-up
+# dominates, slices would cost more than they save
+MOST_SETUP = 0.2
+
+
+class Slices:
+    """The slices of one attempt, from the first that is left of the job.
+
+    :param slice_seconds: the longest that a slice should take; ``None``: no slices
+    :param is_fixed: whether the first slice may be on the device, and so stays unchanged
+    :ivar number: of the present slice, with those of former attempts
+    :ivar shots: of the present slice; for several circuits or BQMs, of all these together
+    :ivar all_shots: of the job, likewise
+    :ivar left: shots that are not on disk, likewise
+    :ivar batch: the circuits or BQMs, if they are several
+    """
+
+    def __init__(
+        self, device: Device, job: Job, slice_seconds: float | None, *, is_fixed: bool
+    ) -> None:
+        self._device = device
+        self._job = job
+        self._slice_seconds = slice_seconds
+        self._is_fixed = is_fixed or job.device_job is not None
+        self._size: Size | None = None
+        self.batch: Batch | None = None
+        self.number = job.slices
+        self.all_shots = job.shots
+        self.left = job.shots - job.shots_done
+        self.shots = self._first_shots()
+
+    def have_size(self, size: Size) -> None:
+        """Cut again, by the size of the payload."""
+        self._size = size
+        self.shots = self._first_shots()
+
+    def are_of(self, batch: Batch, done: int) -> None:
+        """Cut again, into circuits or BQMs of which some are on disk."""
+        self.batch = batch
+        self.all_shots = batch.size * self._job.shots
+        self.left = self.all_shots - done * self._job.shots
+        self.shots = self._first_shots()
+
+    def next(self) -> None:
+        """Go on to the next slice, since the present one is on disk."""
+        self.left -= self.shots
+        self.number += 1
+        self.shots = self._next_shots()
+
+    @property
+    def parameters(self) -> JobParameters:
+        """The parameters in which the present slice differs from the job."""
+        shots = self.shots if self.batch is None else self._job.shots
+        return {"num_reads": shots, "seed": _seed(self._job, self.number)}
+
+    @property
+    def shots_on_disk(self) -> int:
+        """The shots of the present slice as they count on disk.
+
+        Those of a batch count by the share that is done.
+        """
+        done = self.all_shots - self.left
+        before, after = (
+            self._job.shots * each // self.all_shots
+            for each in (done, done + self.shots)
+        )
+        return after - before
+
+    def payload(self, whole: str) -> str:
+        """Return the payload of the present slice."""
+        if self.batch is None:
+            return whole
+        done = (self.all_shots - self.left) // self._job.shots
+        if self.one_by_one:
+            return json.dumps(self.batch.each[done], sort_keys=True)
+        return self.batch.part(done, self.shots // self._job.shots)
+
+    @property
+    def is_short(self) -> bool:
+        """Whether the job is no longer than a slice: loops are pre-empted between two."""
+        most = self._slice_seconds
+        if most is None or (self._job.kind != "circuit" and self.batch is None):
+            return False
+        # the parameters do not count those of a batch
+        cost = self._device.cost(self._job.parameters).qpu_seconds
+        whole = Cost(max(cost, self._job.model_seconds))
+        elapsed = self._device.elapsed_seconds(whole)
+        return elapsed <= most and not self.compute_long
+
+    @property
+    def compute_long(self) -> bool:
+        """Whether the emulation of the device takes longer than a slice."""
+        most = self._slice_seconds
+        return most is not None and self._job.compute_seconds > most
+
+    @property
+    def are_several(self) -> bool:
+        """Whether the device gets the job in more than one part."""
+        return self.number > 0 or self.left > self.shots or self.one_by_one
+
+    @property
+    def one_by_one(self) -> bool:
+        """Whether the device gets the BQMs of a list one after the other."""
+        whole = self._device.takes_lists or self._job.kind != "problem"
+        return self.batch is not None and not whole
+
+    def _first_shots(self) -> int:
+        if self._is_fixed:
+            # it stays as it was, whatever is known by now of the time that shots take
+            return self._job.slice_shots or self.left
+        return self._next_shots()
+
+    def _next_shots(self) -> int:
+        """Return the shots of the next slice; slices are as long as one another."""
+        job = self._job
+        # neither circuits nor photons are counted by the parameters
+        whole = job.model_seconds if job.kind in ("circuit", "photonic") else 0.0
+        parts, each = job.shots, 1
+        if self.batch is not None:
+            parts, each = self.batch.size, job.shots
+        if self.batch is not None and job.kind == "problem":
+            most = self._most_problems(parts)
+        else:
+            # that of a sequence does not depend on its shots
+            by_parts = self._size is not None or self.batch is not None
+            computed = job.compute_seconds if by_parts else 0.0
+            most = slice_parts(
+                self._device,
+                job.parameters,
+                self._slice_seconds,
+                Cost(whole, compute_seconds=computed),
+                parts,
+                self._size,
+            )
+        left = self.left // each
+        return each * math.ceil(left / math.ceil(left / most))
+
+    def _most_problems(self, problems: int) -> int:
+        """Return how many BQMs a slice may have, each of which has a set-up of its own."""
+        if self.one_by_one:
+            return 1
+        job = self._job
+        cost = Cost(job.model_seconds, compute_seconds=job.compute_seconds)
+        whole = self._device.elapsed_seconds(cost)
+        if self._slice_seconds is None or whole <= self._slice_seconds:
+            return problems
+        return max(1, int(problems * self._slice_seconds / whole))
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Several circuits, or a list of BQMs, from which slices are made.
+
+    :param program: with parameters, of which ``each`` has the values
+    :param what: they are, ``circuits`` or ``problems``
+    """
+
+    each: Sequence[JSON]
+    program: JSON = None
+    what: str = "circuits"
+
+    @classmethod
+    def of(cls, kind: Kind, payload: str) -> Self | None:
+        """Read a payload; ``None`` if it is one circuit, BQM, sequence or experiment."""
+        if kind == "problem" and payload.startswith("["):
+            return cls(json.loads(payload), what="problems")
+        return cls.read(payload) if kind == "circuit" else None
+
+    @classmethod
+    def read(cls, payload: str) -> Self | None:
+        """Read circuits; ``None`` if there is one."""
+        content = json.loads(payload)
+        program = None
+        if isinstance(content, dict):
+            program, content = content.get("program"), content.get("values")
+        if not isinstance(content, list) or len(content) < 2:
+            return None
+        return cls(content, program)
+
+    @property
+    def size(self) -> int:
+        return len(self.each)
+
+    def part(self, first: int, number: int) -> str:
+        """Return the payload of some of them."""
+        each: JSON = [*self.each[first : first + number]]
+        if self.program is not None:
+            each = {"program": self.program, "values": each}
+        return json.dumps(each, sort_keys=True)
+
+
+def slice_parts(
+    device: Device,
+    parameters: JobParameters,
+    slice_seconds: float | None,
+    cost: Cost | None = None,
+    parts: int | None = None,
+    size: Size | None = None,
+) -> int:
+    """Return how many parts a slice of a job may have; all of them if it has no slices.
+
+    :param cost: of the whole job, if that is more than its parameters and size tell
+    :param parts: that take equally long; by default its shots
+    :param size: of its payload, if the time of its computation depends on its shots
+    """
+    shots = parameters.get("num_reads") or 1
+    parts = parts or shots
+    if slice_seconds is None:
+        return parts
+
+    def seconds(number: int) -> float:
+        part = device.cost({**parameters, "num_reads": number}, size)
+        return device.elapsed_seconds(part)
+
+    told = device.elapsed_seconds(cost or Cost(0.0))
+    setup, whole = seconds(1), max(told, seconds(shots))
+    if whole <= slice_seconds or setup > MOST_SETUP * slice_seconds:
+        return parts
+    return max(1, int((slice_seconds - setup) / (whole - setup) * (parts - 1)))
+
+
+def _seed(job: Job, part: int) -> int | None:
+    """Return the seed of a slice, if the job has one; the same seed for all would repeat."""
+    seed = job.parameters.get("seed")
+    if seed is None or part == 0:
+        return seed
+    return random.Random(f"{seed}/{part}").randrange(SEEDS)
