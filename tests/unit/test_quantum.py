@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, ClassVar, ParamSpec, Self
+from typing import Any, ClassVar, Self
 
 import pytest
 from dimod.core.sampler import Sampler
@@ -53,7 +53,6 @@ from sf_quantum.qpu.sfq.service_qpu import SfqQpu
 from tests.waiting import SECONDS
 from tests.waiting import until_async as until
 
-P = ParamSpec("P")
 DONE: dict[str, JSON] = {"state": "Completed", "submitted": 1.0, "started": 3.5}
 
 
