@@ -24,6 +24,22 @@
 /* a part of the API that the header leaves out */
 extern void slurm_free_will_run_response_msg(will_run_response_msg_t *answer);
 
+/* since Slurm 26.05, a job is named by a structure that also has its step */
+#if SLURM_VERSION_NUMBER >= SLURM_VERSION_NUM(26, 5, 0)
+static slurm_step_id_t job_named(uint32_t id)
+{
+	slurm_step_id_t named = SLURM_STEP_ID_INITIALIZER;
+
+	named.job_id = id;
+	return named;
+}
+
+#define NAME_JOB(asked, id) ((asked)->step_id = job_named(id))
+#else
+#define job_named(id) (id)
+#define NAME_JOB(asked, id) ((asked)->job_id = (id))
+#endif
+
 /* Whether two lists of nodes, such as "q[1-3]", have a node in common. */
 static int overlap(char *nodes, char *others)
 {
@@ -114,7 +130,7 @@ static void test(slurm_job_info_t *job, partition_info_msg_t *partitions,
 		return;
 	}
 	slurm_init_job_desc_msg(&asked);
-	asked.job_id = job->job_id;
+	NAME_JOB(&asked, job->job_id);
 	/* as the site's job_submit plugin may want to see them */
 	asked.user_id = job->user_id;
 	asked.group_id = job->group_id;
@@ -168,7 +184,7 @@ int main(int argc, char **argv)
 	}
 	for (i = 1; i < argc; i++) {
 		id = strtoul(argv[i], NULL, 10);
-		if (slurm_load_job(&jobs, id, SHOW_ALL)) {
+		if (slurm_load_job(&jobs, job_named(id), SHOW_ALL)) {
 			printf("%u unknown %s\n", id, slurm_strerror(errno));
 			continue;
 		}
