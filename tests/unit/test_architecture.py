@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 import tomllib
@@ -254,6 +255,15 @@ def test_a_module_says_what_it_is_for() -> None:
         # the package's own file holds nothing but the version
         if any(not isinstance(node, ast.Assign) for node in body[1:]):
             assert ast.unparse(body[1]) == "from __future__ import annotations", module
+
+
+def test_sql_has_no_numbered_placeholders() -> None:
+    """Python 3.14 takes no sequence of values for them; 3.11 says nothing."""
+    numbered = re.compile(r"[=,(]\s*\?\d")
+    for module in MODULES:
+        for node in nodes(module):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                assert not numbered.search(node.value), (module, node.value)
 
 
 def test_only_the_command_prints() -> None:

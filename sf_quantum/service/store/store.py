@@ -139,10 +139,10 @@ class Store(Database):
             now, steady = time.time(), self.clock()
             db.execute(
                 # one that waited was held for no time
-                "UPDATE leases SET closed = ?1, closed_steady = ?2, reason = ?3, "
-                "opened_steady = CASE WHEN waiting THEN ?2 ELSE opened_steady END "
-                "WHERE id = ?4 AND closed IS NULL",
-                (now, steady, reason, lease_id),
+                "UPDATE leases SET closed = ?, closed_steady = ?, reason = ?, "
+                "opened_steady = CASE WHEN waiting THEN ? ELSE opened_steady END "
+                "WHERE id = ? AND closed IS NULL",
+                (now, steady, reason, steady, lease_id),
             )
             db.execute(
                 f"UPDATE jobs SET {_CANCELLED} WHERE lease = ? AND {_QUEUED}",
