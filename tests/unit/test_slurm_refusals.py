@@ -49,6 +49,7 @@ MESSAGES: dict[str, list[str]] = {
         "Batch job submission failed: Requested time limit is invalid (missing or "
         "exceeds some limit)",
         "PartitionTimeLimit",
+        "PartitionConfig",
     ],
     "nodes": [
         '"abc" is not a valid node count',
