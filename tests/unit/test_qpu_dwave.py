@@ -536,3 +536,17 @@ def test_the_identity_is_where_problems_are() -> None:
     assert identity(token="2", solver="s") == here
     assert identity(token="1", solver="other") != here
     assert identity(token="1", solver="s", endpoint="http://b") != here
+
+
+@pytest.mark.parametrize("call", ["jobs", "release"])
+@pytest.mark.parametrize(
+    "body", ["<html>", [[]], [{"id": 5}], "[" * 300 + "]" * 300, "[" * 10**5, {}, ""]
+)
+def test_a_list_of_problems_that_is_none_is_a_qpu_error(
+    scripted: Serve, solver: StructuredSolver, call: str, body: JSON
+) -> None:
+    replies: list[Reply] = [(200, body, PROBLEMS)] * 9
+    qpu = misbehaving(scripted(replies).url, solver)
+    with pytest.raises(QpuError, match=r"^QPU 'q'.*a malformed answer") as caught:
+        getattr(qpu, call)("lease")
+    assert "\n" not in str(caught.value)

@@ -406,7 +406,7 @@ class DWaveQpu(Qpu):
         self, embedded: Embedded, parameters: Mapping[str, JSON], label: str | None
     ) -> str:
         """Submit a problem; return its id once the service has accepted it."""
-        with self._accepting(), self._problems() as problems, self.well_formed():
+        with self._accepting(), self._problems() as problems:
             from dwave.cloud.api.exceptions import RequestError
             from dwave.cloud.api.models import ProblemJob, ProblemSubmitError
 
@@ -424,8 +424,7 @@ class DWaveQpu(Qpu):
 
     def wait(self, job_id: str) -> ProblemStatusMaybeWithAnswer:
         """Wait for the end of a problem."""
-        asking = self._problems(patient=True, most_bytes=RESULT_BYTES)
-        with asking as problems, self.well_formed():
+        with self._problems(patient=True, most_bytes=RESULT_BYTES) as problems:
             for pause in backoff.REQUEST.pauses():
                 problem = problems.get_problem(job_id, timeout=POLL_SECONDS)
                 if problem.status.value not in LIVE:
@@ -465,8 +464,7 @@ class DWaveQpu(Qpu):
     @contextmanager
     def _asking(self, most_bytes: int = ANSWER_BYTES) -> Iterator[Problems]:
         """Send one request about a problem."""
-        asking = self._problems(most_bytes=most_bytes)
-        with asking as problems, self.well_formed():
+        with self._problems(most_bytes=most_bytes) as problems:
             from dwave.cloud.api.exceptions import ResourceNotFoundError
 
             try:
@@ -516,7 +514,7 @@ class DWaveQpu(Qpu):
 
             from sf_quantum.net import sessions
 
-            with Problems(**self._once()) as problems:
+            with Problems(**self._once()) as problems, self.well_formed():
                 seconds = PATIENT_SECONDS if patient else REQUEST_SECONDS
                 sessions.guard(problems.session, most_bytes, seconds, repeated=patient)
                 yield problems
