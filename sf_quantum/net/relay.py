@@ -11,11 +11,12 @@ import secrets
 import socket
 import threading
 from contextlib import suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import cast
 from urllib.request import getproxies, proxy_bypass
 
 from sf_quantum.errors import QuantumError
+from sf_quantum.net.local_server import LocalServer
 from sf_quantum.net.transport import Client, Unreachable
 from sf_quantum.protocol.bounds import ANSWER_BYTES
 
@@ -25,6 +26,8 @@ MOST_BYTES = 4 * ANSWER_BYTES
 # of a request, as our own service takes it
 REQUEST_BYTES = 64 * 1024 * 1024
 HOST = "127.0.0.1"
+# after a connection could not be accepted
+ACCEPT_PAUSE_SECONDS = 0.1
 # headers that belong to one connection
 OF_A_CONNECTION = ("connection", "host", "content-length", "accept-encoding")
 # the status for a request that has certainly not been sent, after which clients try again
@@ -56,29 +59,27 @@ def usable() -> bool:
     return "http" not in getproxies() or bool(proxy_bypass(HOST))
 
 
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-
+class _Server(LocalServer):
     def __init__(self, client: Client) -> None:
+        self._ended = threading.Event()
         self.client = client
         self.secret = secrets.token_urlsafe(16)
         super().__init__((HOST, 0), _Handler)
 
     def serve(self) -> None:
-        while True:
+        while not self._ended.is_set():
             try:
                 request, address = self.get_request()
-            except OSError:
-                return
-            self.process_request(request, address)
+            except OSError:  # it has ended, or the process has no descriptor to spare
+                self._ended.wait(ACCEPT_PAUSE_SECONDS)
+            else:
+                self.process_request(request, address)
 
     def end(self) -> None:
+        self._ended.set()
         with suppress(OSError):
             self.socket.shutdown(socket.SHUT_RDWR)
         self.socket.close()
-
-    def handle_error(self, *_: object) -> None:
-        """Say nothing: a client goes when it has waited for long enough."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -90,6 +91,7 @@ class _Handler(BaseHTTPRequestHandler):
         length = self.headers["Content-Length"] or "0"
         if not secrets.compare_digest(secret, server.secret):
             return self.send_error(404)
+        server.trust(self.connection)
         if not length.isdecimal() or int(length) > REQUEST_BYTES:
             return self.send_error(413)
         body = self.rfile.read(int(length)) or None

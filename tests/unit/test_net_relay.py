@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import http.client
 import socket
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from urllib.parse import urlsplit
 
 import pytest
 
 from sf_quantum.errors import QpuError
-from sf_quantum.net import relay
+from sf_quantum.net import local_server, relay
 from sf_quantum.net.relay import Relay
 from sf_quantum.qpu.qrmi_config import Resource
 from sf_quantum.qpu.vendors.iqm import IqmServer
@@ -141,3 +142,32 @@ def test_behind_a_proxy_of_the_site_there_is_none(
     assert not relay.usable()
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     assert relay.usable()
+
+
+@pytest.mark.parametrize("says", [b"", b"GET /x", b"POST / HTTP/1.1\r\n"])
+def test_strangers_take_no_place_from_the_client(
+    proxy: TroubledProxy, monkeypatch: pytest.MonkeyPatch, says: bytes
+) -> None:
+    monkeypatch.setattr(local_server, "MOST_CONNECTIONS", 2)
+    with closing(Relay(proxy.url)) as made, ExitStack() as strangers:
+        parts = urlsplit(made.url)
+        for _ in range(5):
+            one = socket.create_connection((parts.hostname or "", parts.port or 0))
+            strangers.enter_context(one).sendall(says)
+        assert ask(made.url) == (200, "{}")
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOBUFS])
+def test_a_relay_outlives_a_lack_of_descriptors(
+    proxy: TroubledProxy, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    accept, failures = relay._Server.get_request, iter([OSError(number, "none")])
+
+    def accepted(server: relay._Server) -> tuple[socket.socket, tuple[str, int]]:
+        for failure in failures:
+            raise failure
+        return accept(server)
+
+    monkeypatch.setattr(relay._Server, "get_request", accepted)
+    with closing(Relay(proxy.url)) as made:
+        assert ask(made.url) == (200, "{}")

@@ -17,6 +17,8 @@ import pytest
 
 from sf_quantum import qpu
 from sf_quantum.cli import main
+from sf_quantum.net import local_server
+from sf_quantum.net.transport import Client
 from sf_quantum.qpu import QpuStatus
 from sf_quantum.qpu.sdks import stock_clients
 from sf_quantum.qpu.sfq.service_qpu import SfqQpu
@@ -140,7 +142,7 @@ def test_clients_in_trouble_leave_the_jobs_standard_error_alone(
 def test_connections_without_a_credential_give_way(
     service: RunningService, monkeypatch: pytest.MonkeyPatch, says: bytes
 ) -> None:
-    monkeypatch.setattr(stock_clients, "MOST_CONNECTIONS", 2)
+    monkeypatch.setattr(local_server, "MOST_CONNECTIONS", 2)
     with forwarding(service) as variables, ExitStack() as strangers:
         ask = Asked(variables)
         url = urlsplit(variables["DWAVE_API_ENDPOINT"])
@@ -151,10 +153,43 @@ def test_connections_without_a_credential_give_way(
     until(no_request, "the connections have ended")
 
 
+def test_strangers_requests_that_wait_leave_places(
+    service: RunningService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The service answers some paths without a credential, perhaps slowly."""
+    monkeypatch.setattr(stock_clients, "MOST_PUBLIC", 1)
+    waits, go = threading.Event(), threading.Event()
+    exchange = Client.exchange
+
+    def slow(
+        client: Client, method: str, path: str, *more: object, **options: object
+    ) -> object:
+        if path == "/accessible":
+            waits.set()
+            go.wait(SECONDS)
+        return exchange(client, method, path, *more, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Client, "exchange", slow)
+    with forwarding(service) as variables, ExitStack() as strangers:
+        url = urlsplit(variables["DWAVE_API_ENDPOINT"])
+        asking = b"GET /accessible HTTP/1.1\r\nHost: x\r\n\r\n"
+        first = socket.create_connection((url.hostname, url.port), SECONDS)
+        strangers.enter_context(first).sendall(asking)
+        assert waits.wait(SECONDS)
+        for _ in range(3):
+            other = socket.create_connection((url.hostname, url.port), SECONDS)
+            strangers.enter_context(other).sendall(asking)
+            assert b" 503 " in other.recv(100)
+        assert Asked(variables)("GET", "/v1/device")[0] == 200
+        go.set()
+        assert b" 200 " in first.recv(100)
+    until(no_request, "the connections have ended")
+
+
 def test_connections_with_the_credential_have_a_bound(
     service: RunningService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stock_clients, "MOST_CONNECTIONS", 1)
+    monkeypatch.setattr(local_server, "MOST_CONNECTIONS", 1)
     with forwarding(service) as variables:
         ask = Asked(variables)
         url = urlsplit(variables["DWAVE_API_ENDPOINT"])

@@ -14,22 +14,20 @@ from __future__ import annotations
 
 import os
 import secrets
-import socket
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from email.message import Message
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import ClassVar, TypeAlias
+from http.server import BaseHTTPRequestHandler
+from typing import ClassVar
 
 from sf_quantum.errors import QuantumError
 from sf_quantum.net import munge
+from sf_quantum.net.local_server import LocalServer
 from sf_quantum.qpu import RESOURCES, TOKEN, TYPES, QpuStatus, listed
 from sf_quantum.qpu.sfq.service_client import ServiceClient
 from sf_quantum.qpu.sfq.service_qpu import SfqQpu
 
-# of socketserver
-Request: TypeAlias = socket.socket | tuple[bytes, socket.socket]
 # each client's path at the service, and its variables for URL and credential
 CLIENTS: Mapping[str, tuple[str, str, str]] = {
     "annealer": ("/sapi/v2", "DWAVE_API_ENDPOINT", "DWAVE_API_TOKEN"),
@@ -47,11 +45,9 @@ PUBLIC = (("GET", "/accessible"), ("GET", "/qpu/specs"))
 # as the largest body that a service takes
 MOST_BYTES = 256 * 1024 * 1024
 SECONDS = 120.0
-# Each connection is a thread of the job's. Any user of the machine can open one, so those
-# that have shown no credential give way to new ones.
-MOST_CONNECTIONS = 100
-# Longest wait for the thread of a connection that has given way.
-GIVE_WAY_SECONDS = 1.0
+# Requests of strangers at a time. The service answers them without a credential, but while
+# it is slow they would take the places of the job's own.
+MOST_PUBLIC = 4
 # of a connection and not of a request, or what this sets itself
 _OWN = {
     "authorization",
@@ -105,9 +101,10 @@ def variables(
     attributes = {
         "service": qpu.service,
         "credentials": (secret.encode(), f"Bearer {secret}".encode()),
+        "public": threading.Semaphore(MOST_PUBLIC),
     }
     handler = type("Handler", (_Handler,), attributes)
-    with _Server(("127.0.0.1", 0), handler) as server:
+    with LocalServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
         try:
@@ -147,59 +144,12 @@ def _qrmi(
     }
 
 
-class _Server(ThreadingHTTPServer):
-    request_queue_size = MOST_CONNECTIONS
-
-    def __init__(
-        self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]
-    ) -> None:
-        self._free = threading.Semaphore(MOST_CONNECTIONS)
-        # Connections without a credential so far, the oldest first.
-        self._strangers: dict[Request, None] = {}
-        self._lock = threading.Lock()
-        super().__init__(address, handler)
-
-    def process_request(self, request: Request, address: tuple[str, int]) -> None:
-        if self._free.acquire(blocking=False) or self._has_given_way():
-            with self._lock:
-                self._strangers[request] = None
-            super().process_request(request, address)
-        else:
-            self.shutdown_request(request)
-
-    def _has_given_way(self) -> bool:
-        """Close the oldest connection without a credential, if there is one."""
-        with self._lock:
-            oldest = next(iter(self._strangers), None)
-            if not isinstance(oldest, socket.socket):
-                return False
-            del self._strangers[oldest]
-            with suppress(OSError):  # its client may have closed it
-                oldest.shutdown(socket.SHUT_RDWR)
-        return self._free.acquire(timeout=GIVE_WAY_SECONDS)
-
-    def trust(self, request: Request) -> None:
-        """Let a connection that has shown the credential keep its place."""
-        with self._lock:
-            self._strangers.pop(request, None)
-
-    def process_request_thread(
-        self, request: Request, address: tuple[str, int]
-    ) -> None:
-        try:
-            super().process_request_thread(request, address)
-        finally:
-            self.trust(request)  # it has ended
-            self._free.release()
-
-    def handle_error(self, *_: object) -> None:
-        """Print nothing of a client that is gone: standard error is the job's."""
-
-
 class _Handler(BaseHTTPRequestHandler):
-    server: _Server
+    server: LocalServer
     service: ClassVar[ServiceClient]
     credentials: ClassVar[tuple[bytes, bytes]]
+    # places of strangers' requests
+    public: ClassVar[threading.Semaphore]
     protocol_version = "HTTP/1.1"
     timeout = SECONDS
 
@@ -212,6 +162,15 @@ class _Handler(BaseHTTPRequestHandler):
             self.server.trust(self.connection)
         elif not public or "Content-Length" in self.headers:
             return self.send_error(401)
+        elif not self.public.acquire(blocking=False):
+            return self.send_error(503, "other strangers' requests are under way")
+        try:
+            return self._exchange()
+        finally:
+            if not known:
+                self.public.release()
+
+    def _exchange(self) -> None:
         if not self.path.isascii():
             return self.send_error(400)
         length = self.headers["Content-Length"] or "0"
