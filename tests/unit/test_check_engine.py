@@ -24,7 +24,7 @@ deployments:
 MAIN = """\
 cwlVersion: v1.2
 class: Workflow
-requirements: {ScatterFeatureRequirement: {}, MultipleInputFeatureRequirement: {}}
+requirements: {ScatterFeatureRequirement: {}, MultipleInputFeatureRequirement: {}, InlineJavascriptRequirement: {}}
 inputs: {numbers: "int[]", one: int?}
 outputs: {sum: {type: "int[]?", outputSource: add/out}}
 steps:
@@ -32,7 +32,7 @@ steps:
     run: each.cwl
     in: {n: numbers}
     scatter: n
-    when: $(inputs.n)
+    when: $(inputs.n > 0)
     out: [out]
   add:
     run: add.cwl
@@ -81,7 +81,7 @@ def test_pick_value_of_one_source_is_refused_iff_needed() -> None:
         "main.cwl:15: steps.add.in.numbers.pickValue: StreamFlow ignores all_non_null of "
         "one source; write a list: source: [each/out]"
     ]
-    edited("main.cwl", "    when: $(inputs.n)\n", "")
+    edited("main.cwl", "    when: $(inputs.n > 0)\n", "")
     assert found() == []
 
 

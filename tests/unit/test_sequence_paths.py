@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from random import Random
 
 import numpy as np
 import pytest
@@ -16,6 +18,7 @@ pytest.importorskip("pulser_simulation", reason="pulser-simulation is not instal
 from pulser import Pulse, Register, Sequence
 from pulser.backend.remote import JobParams
 from pulser.devices import AnalogDevice, DigitalAnalogDevice, MockDevice
+from pulser.json.abstract_repr.deserializer import _deserialize_parameter
 from pulser.waveforms import ConstantWaveform
 
 from sf_quantum.errors import InputError
@@ -143,6 +146,55 @@ def test_what_cannot_be_simulated_is_refused_beforehand() -> None:
     assert "NaN is not a number of JSON" in refusal(json.dumps(nowhere))
     near = {"a": (0.0, 0.0), "b": (0.2, 0.0)}
     assert "at most 2,000,000,000 per job" in refusal(pulsed(Register(near)))
+
+
+def phased(phase: JSON) -> str:
+    """A sequence whose pulse has a phase, perhaps an expression."""
+    content = json.loads(pulsed(Register(PAIR)).to_abstract_repr())
+    content["operations"][0]["phase"] = phase
+    return json.dumps(content)
+
+
+def expression(name: str, *sides: JSON) -> JSON:
+    return {"expression": name, **dict(zip(("lhs", "rhs"), sides, strict=False))}
+
+
+@pytest.mark.parametrize(
+    "phase",
+    [
+        expression("pow", 9, expression("pow", 9, expression("pow", 9, 9))),
+        expression("pow", expression("index", [9**9], 0), 10**6),
+        expression("pow", expression("neg", 10**9), expression("mul", 10**4, 10**4)),
+        expression("mul", 10**300, expression("pow", 10, 300)),
+        expression("add", 10**400, 1),
+    ],
+)
+def test_an_expression_of_too_many_digits_is_refused(phase: JSON) -> None:
+    """Pulser would compute all of them, for minutes."""
+    assert re.search(
+        r"expression \((pow|mul|add)\) is too large", refusal(phased(phase))
+    )
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_small_expressions_are_left_to_pulser(seed: int) -> None:
+    random = Random(seed)
+
+    def tree(depth: int) -> JSON:
+        if not depth or random.random() < 0.2:
+            return random.choice([1, 2, 3, 0.5])
+        name = random.choice(["add", "sub", "mul", "div", "pow", "neg", "sin", "abs"])
+        sides = [
+            tree(depth - 1) for _ in range(1 if name in ("neg", "sin", "abs") else 2)
+        ]
+        return expression(name, *sides)
+
+    phase = tree(3)
+    try:
+        value = float(_deserialize_parameter(phase, {}))  # type: ignore[arg-type]
+    except (ArithmeticError, TypeError):
+        return
+    assert checked(phased(phase)) == checked(phased(value))
 
 
 def test_strong_interactions_run_and_are_counted() -> None:

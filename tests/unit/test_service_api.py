@@ -191,6 +191,8 @@ def test_a_job_gives_the_samples_of_the_local_sampler(
     assert timing["qpu_seconds"] == done["qpu_seconds"]
     assert info.pop("calibration")["id"].startswith("emulated-")
     expected = {"qpu": "emulator", "technology": "annealer", "job": id_, "attempt": 1}
+    # the QPU's kind, since it samples itself
+    expected["sampler"] = "emulated"
     assert info == {**local.info, **expected}
     remote.info.clear()
     local.info.clear()

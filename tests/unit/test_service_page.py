@@ -208,7 +208,8 @@ def test_a_job_has_the_name_that_its_user_gave_it(service: RunningService) -> No
         "of its lease": "of ada",
         "purpose": "its own",
         "sapi": "<b>",
-        **dict.fromkeys(("sapi unnamed", "unnamed", "warden")),
+        "sapi unnamed": "of ada",
+        **dict.fromkeys(("unnamed", "warden")),
     }
     assert by_key["warden"]["short_id"] == "7"
     for key in by_key.keys() - {"warden"}:

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Set
-from contextlib import contextmanager
+import operator
+from collections.abc import Callable, Iterator, Mapping, Set
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON, check_nesting
@@ -226,11 +227,59 @@ def _check_numbers(text: str) -> None:
     """Refuse JSON whose numbers are not finite, which Python reads and Pulser believes."""
     try:
         check_nesting(text)
-        json.loads(text, parse_constant=_refuse, parse_float=_finite)
+        json.loads(
+            text, parse_constant=_refuse, parse_float=_finite, object_hook=_evaluated
+        )
     except json.JSONDecodeError:
         return  # Pulser says what is wrong
     except ValueError as error:
         raise InputError(f"not JSON: {shortened(str(error))}") from error
+
+
+# What Pulser computes of whole numbers exactly, however many digits they then have. Results of
+# its other functions are floats.
+_EXACT: Mapping[str, Callable[..., JSON]] = {
+    "add": operator.add,
+    "sub": operator.sub,
+    "mul": operator.mul,
+    "div": operator.truediv,
+    "truediv": operator.truediv,
+    "mod": operator.mod,
+    "pow": operator.pow,
+    "neg": operator.neg,
+    "abs": operator.abs,
+}
+
+
+def _evaluated(content: dict[str, JSON]) -> JSON:
+    """Refuse an expression of too large a value; return that of one without variables.
+
+    Its inner expressions have been evaluated before, as floats, which does not take long.
+    """
+    name = content.get("expression")
+    if not isinstance(name, str):
+        return content
+    sides = [content[side] for side in ("lhs", "rhs") if side in content]
+    if name == "index":
+        return _indexed(*sides) if len(sides) == 2 else None
+    if name not in _EXACT or not all(type(side) in (int, float) for side in sides):
+        return None
+    try:
+        value = _EXACT[name](*(float(cast(float, side)) for side in sides))
+    except OverflowError:
+        value = math.inf
+    except (ZeroDivisionError, TypeError):
+        return None  # Pulser says what is wrong
+    if isinstance(value, float) and not math.isfinite(value):
+        raise InputError(f"the value of an expression ({name}) is too large")
+    return value if isinstance(value, float) else None
+
+
+def _indexed(values: JSON, index: JSON) -> JSON:
+    if isinstance(values, list) and isinstance(index, int | float):
+        with suppress(IndexError, OverflowError):
+            return values[int(index)]
+    return None
 
 
 def _refuse(constant: str) -> float:
