@@ -423,8 +423,13 @@ def test_a_job_runs_whose_buffer_the_controller_forgot(site: Site) -> None:
             file.unlink()
         site.lab.start_controller()
         service.ask("POST", "/v1/device/open", {})
+        # The watch cancels the job for a moment, to queue it again.
+        out = site.folder / f"slurm-{job}.out"
+        site.lab.wait_for(out.exists, f"{job} runs", SECONDS)
         assert "ran" in site.output(job)
-        assert not service.queue.leases.held
+        site.lab.wait_for(
+            lambda: not service.queue.leases.held, "the lease is back", SECONDS
+        )
 
 
 def test_a_step_without_a_script_waits_as_well(site: Site) -> None:
