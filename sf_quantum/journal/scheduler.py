@@ -128,7 +128,7 @@ class JournalScheduler(DefaultScheduler):
         self._completed: set[str] = set()
         self._workflows: set[int] = set()
         self._loops: set[str] = set()
-        # by StreamFlow's step that evaluates it
+        # The condition of each step, by the step of StreamFlow's that evaluates it.
         self._conditions: dict[str, str] = {}
         # deployments, services and requirements that some location meets
         self._possible: set[tuple[str, str | None, str]] = set()

@@ -13,7 +13,7 @@ from typing import TypeAlias
 MOST_CONNECTIONS = 100
 # Longest wait for the thread of a connection that has given way.
 GIVE_WAY_SECONDS = 1.0
-# of socketserver
+# What socketserver calls a request.
 Request: TypeAlias = socket.socket | tuple[bytes, socket.socket]
 
 

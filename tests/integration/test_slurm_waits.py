@@ -60,8 +60,8 @@ def test_a_wait_for_nodes_is_told_and_is_slurms(
         )
         waited = row.started - row.asked + began - at
         assert row.waited == pytest.approx(waited, abs=0.001)
-        # a job alone has Slurm's own times, which are whole seconds, but begins and ends
-        # by those of its script
+        # Slurm's own times of a job alone are whole seconds; its begin and end are its
+        # script's.
         job = record[int(str(slurm[row.job]["slurm_job"]))]
         assert began >= job.started
         assert ended < job.ended + 1

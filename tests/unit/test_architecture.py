@@ -24,8 +24,8 @@ MODULES = {
 }
 GROUPS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
 
-# What modules of the foundation, and the plugin, may import of ours. Each room says so itself,
-# in the last paragraph of its docstring.
+# What modules of the foundation, and the plugin, may import of ours. The docstring of each
+# room ends with what the room may import.
 _FOUNDATION = {
     *("backoff", "errors", "files", "registry", "text", "threads"),
     *("validation", "version", "yaml"),
@@ -299,7 +299,7 @@ def at_import(node: ast.AST) -> Iterator[ast.Call]:
 def test_every_entry_point_loads(group: str, name: str) -> None:
     (entry,) = entry_points(group=group, name=name)
     assert entry.value == GROUPS[group][name], "install again: the entry point is new"
-    # that of the command is a function, the others are classes
+    # The command has a function; all other entries are classes.
     assert isinstance(entry.load(), type) or group == "sf_quantum.commands"
 
 

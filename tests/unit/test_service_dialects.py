@@ -13,7 +13,6 @@ from fastapi.routing import APIRoute
 from starlette.routing import BaseRoute
 
 from sf_quantum.files import JSON
-from sf_quantum.protocol.leases import LEASE_HEADER
 from sf_quantum.service.config import load
 from sf_quantum.service.dialects import dialect, large_bodies
 from sf_quantum.service.dialects.common import LeaseId, Queue, Who
@@ -29,7 +28,6 @@ from tests.service import example_bqm, running_service
 
 class _Route(LargeBodyRoute):
     dialect = "acme"
-    header = LEASE_HEADER
 
     @staticmethod
     def reply(queue: JobQueue, job: Job, new: bool) -> Response:
@@ -54,7 +52,6 @@ class Acme(Dialect):
     name = "acme"
     clients = "Acme's programs"
     payloads = ("problem",)
-    lease_header = LEASE_HEADER
     prefix = "/acme"
     submissions = re.compile("/acme/tasks")
 

@@ -314,7 +314,7 @@ class Jobs(Machine):
         self.ended: dict[int, tuple[str, int]] = {}
         # those that a user has cancelled, or tried to
         self.cancelled: set[int] = set()
-        # by number: submissions that the estimator of the present service has counted
+        # Submissions that the estimator of the present service has counted, by number.
         self.counted = Counter[int]()
 
     async def _start(self) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import sqlite3
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 
@@ -293,6 +294,24 @@ async def test_a_closed_qpu_refuses_no_lease_that_waits_on_disk(
     assert (await over(queue, job)).state == "Completed"
 
 
+@contextmanager
+def failing_grants(
+    queue: JobQueue, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[list[Lease]]:
+    """No grant can be written meanwhile; the leases that were tried."""
+    failed: Future[None] = Future()
+    failed.set_exception(sqlite3.OperationalError("disk I/O error"))
+    failures = list[Lease]()
+
+    def fail(lease: Lease) -> Future[None]:
+        failures.append(lease)
+        return failed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(queue.store, "grant_lease", fail)
+        yield failures
+
+
 async def test_a_grant_that_cannot_be_written_is_tried_again(
     queue: JobQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -300,16 +319,7 @@ async def test_a_grant_that_cannot_be_written_is_tried_again(
     first = await acquire(queue)
     lease = await request(queue)
     job = await submit(queue, lease)
-    failed: Future[None] = Future()
-    failed.set_exception(sqlite3.OperationalError("disk I/O error"))
-    with monkeypatch.context() as patch:
-        failures = list[Lease]()
-
-        def fail(lease: Lease) -> Future[None]:
-            failures.append(lease)
-            return failed
-
-        patch.setattr(queue.store, "grant_lease", fail)
+    with failing_grants(queue, monkeypatch) as failures:
         await queue.leases.release(BOB, first.id)
         await until(lambda: len(failures) > 1)
         assert queue.find(ANN, job.id).state == "Queued"
@@ -443,16 +453,7 @@ async def test_acquire_waits_for_the_grant_with_its_key(
     monkeypatch.setattr(backoff, "DATABASE", Backoff(0.01, 0.01))
     first = await acquire(queue)
     lease = await request(queue)
-    failed: Future[None] = Future()
-    failed.set_exception(sqlite3.OperationalError("disk I/O error"))
-    with monkeypatch.context() as patch:
-        failures = list[Lease]()
-
-        def fail(lease: Lease) -> Future[None]:
-            failures.append(lease)
-            return failed
-
-        patch.setattr(queue.store, "grant_lease", fail)
+    with failing_grants(queue, monkeypatch) as failures:
         await queue.leases.release(BOB, first.id)
         await until(lambda: bool(failures))
         asked = LeaseRequest(job_class="test", key="sapi")

@@ -62,7 +62,8 @@ _CAUSES = {
         f"{_GRES_OPTIONS} {_CPU_OPTIONS} {_MEMORY_OPTIONS} tmp",
     }.items()
 }
-# of a column but the number of nodes: the words around its values, and those without any
+# Words before and after the values of a column, and what is said without any values. The
+# number of nodes has words of its own.
 _WORDS = {
     _CPUS: ("", " CPUs per node", "no CPUs"),
     _MEMORY: ("", " MB per node", "no memory"),

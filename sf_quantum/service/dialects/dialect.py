@@ -12,6 +12,7 @@ from starlette.routing import BaseRoute
 
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
+from sf_quantum.protocol.leases import LEASE_HEADER
 from sf_quantum.registry import Registry
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import Kind, Submission
@@ -37,7 +38,7 @@ class Dialect(ABC):
     #: kinds of payload that its clients submit
     payloads: ClassVar[tuple[Kind, ...]]
     #: header in which a submission names its lease
-    lease_header: ClassVar[str]
+    lease_header: ClassVar[str] = LEASE_HEADER
     #: Start of the paths of its own. Refusals of other paths are the service's own.
     prefix: ClassVar[str] = ""
     #: Paths of submissions, without a slash at the end. Bodies of other requests are small.
@@ -142,12 +143,12 @@ class Dialects:
         return None
 
 
-_REGISTRY: Registry[type[Dialect]] = Registry("sf_quantum.dialects", "dialect")
+_registry: Registry[type[Dialect]] = Registry("sf_quantum.dialects", "dialect")
 
 
 def installed() -> list[str]:
     """List the names of the installed dialects."""
-    return _REGISTRY.names()
+    return _registry.names()
 
 
 def load(name: str) -> type[Dialect]:
@@ -155,7 +156,7 @@ def load(name: str) -> type[Dialect]:
 
     :raises InputError: if it is not installed, cannot be loaded, or is not a dialect
     """
-    loaded = _REGISTRY.load(name)
+    loaded = _registry.load(name)
     if not (isinstance(loaded, type) and issubclass(loaded, Dialect)):
         raise InputError(f"dialect {name!r}: its entry point is not a Dialect")
     return loaded

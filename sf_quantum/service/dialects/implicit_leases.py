@@ -9,7 +9,9 @@ from collections import Counter
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import ClassVar
 
+from sf_quantum.service.dialects.dialect import Dialect
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import Identity, Job, LeaseRequest
 from sf_quantum.service.domain.reasons import LeaseEnd, LeaseEndCause
@@ -127,3 +129,23 @@ class ImplicitLeases:
             return (await self._queue.wait(_SERVICE, job.id, POLL_SECONDS)).final
         except Refused:  # the job was over, and has been purged
             return True
+
+
+class LeaselessDialect(Dialect):
+    """A dialect whose clients know no leases.
+
+    Its submissions have ``implicit_lease``, and are made within ``leases.submitting``.
+    """
+
+    #: shown to operators as the purpose of its leases
+    purpose: ClassVar[str]
+
+    def __init__(self, queue: JobQueue) -> None:
+        super().__init__(queue)
+        self.leases = ImplicitLeases(queue, self.name, self.purpose)
+
+    def start(self) -> None:
+        self.leases.start()
+
+    def stop(self) -> None:
+        self.leases.stop()

@@ -32,7 +32,7 @@ from pydantic import ValidationError
 from sf_quantum.files import JSON
 from sf_quantum.samplers.problem import FieldError
 from sf_quantum.service.device import problems
-from sf_quantum.service.dialects.dialect import OWN, load
+from sf_quantum.service.dialects.dialect import OWN, Dialect, load
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import Job, Kind, Size, Submission, Written
 from sf_quantum.service.http.auth import get_sender
@@ -61,8 +61,6 @@ class LargeBodyRoute(APIRoute):
 
     #: the name of the dialect
     dialect: ClassVar[str]
-    #: the header with the id of the lease
-    header: ClassVar[str]
 
     @staticmethod
     @abstractmethod
@@ -86,7 +84,8 @@ class LargeBodyRoute(APIRoute):
     async def handle_large(self, request: Request, body: bytes) -> Response:
         """Submit a job with a large body."""
         queue: JobQueue = request.app.state.queue
-        who, lease = get_sender(request), request.headers.get(self.header)
+        dialect: Dialect = request.app.state.dialects[self.dialect]
+        who, lease = get_sender(request), request.headers.get(dialect.lease_header)
         queue.leases.active(who, lease)  # refuse before the costly reading of the body
         told = queue.device.description
         more = {"solver": problems.solver(told)}

@@ -52,8 +52,14 @@ def record(store: Store, job: Job, entry: Entry) -> Future[None]:
             f"INSERT OR IGNORE INTO given_up ({_COLUMNS}) "
             "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
             (
-                *(entry.job, entry.device, entry.device_job, entry.tag, entry.why),
-                *(entry.since, entry.booked, entry.price),
+                entry.job,
+                entry.device,
+                entry.device_job,
+                entry.tag,
+                entry.why,
+                entry.since,
+                entry.booked,
+                entry.price,
             ),
         )
         if added.rowcount:

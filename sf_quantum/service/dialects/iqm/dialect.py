@@ -9,9 +9,7 @@ from fastapi import Request, Response
 from starlette.routing import BaseRoute
 
 from sf_quantum.files import JSON
-from sf_quantum.protocol.leases import LEASE_HEADER
-from sf_quantum.service.dialects.dialect import Dialect
-from sf_quantum.service.dialects.implicit_leases import ImplicitLeases
+from sf_quantum.service.dialects.implicit_leases import LeaselessDialect
 from sf_quantum.service.dialects.iqm import circuits, earlier, errors, routes
 from sf_quantum.service.dialects.iqm.jobs import Jobs
 from sf_quantum.service.domain.errors import Refused
@@ -19,19 +17,18 @@ from sf_quantum.service.domain.jobs import Submission
 from sf_quantum.service.queue.job_queue import JobQueue
 
 
-class Iqm(Dialect):
+class Iqm(LeaselessDialect):
     """Circuits of ``iqm-client`` and CUDA-Q, under implicit leases."""
 
     name = "iqm"
     clients = "`iqm-client` (Qiskit, Cirq and Qrisp on IQM), QRMI's type `iqm-server`, CUDA-Q's target `iqm`"
     payloads = ("circuit",)
-    lease_header = LEASE_HEADER
+    purpose = "circuits over IQM's API"
     prefix = routes.PREFIX
     submissions = re.compile(rf"{routes.PREFIX}/jobs/[^/]+/circuit|/circuits")
 
     def __init__(self, queue: JobQueue) -> None:
         super().__init__(queue)
-        self.leases = ImplicitLeases(queue, self.name, "circuits over IQM's API")
         self.jobs = Jobs(queue)
         #: sets of calibrations that clients were told of, the latest last
         self.calibrations: dict[str, None] = {}
@@ -39,12 +36,6 @@ class Iqm(Dialect):
     @classmethod
     def routes(cls) -> Sequence[BaseRoute]:
         return [*routes.router.routes, *earlier.router.routes]
-
-    def start(self) -> None:
-        self.leases.start()
-
-    def stop(self) -> None:
-        self.leases.stop()
 
     def refusal(self, request: Request, refused: Refused) -> Response:
         return errors.refused(request, refused)

@@ -8,40 +8,31 @@ from collections.abc import Sequence
 from fastapi import Request, Response
 from starlette.routing import BaseRoute
 
-from sf_quantum.protocol.leases import LEASE_HEADER
-from sf_quantum.service.dialects.dialect import Dialect
-from sf_quantum.service.dialects.implicit_leases import ImplicitLeases
+from sf_quantum.service.dialects.implicit_leases import LeaselessDialect
 from sf_quantum.service.dialects.sapi import routes, solver
 from sf_quantum.service.dialects.sapi.problems import Problems
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.queue.job_queue import JobQueue
 
 
-class Sapi(Dialect):
+class Sapi(LeaselessDialect):
     """Problems of D-Wave's Ocean tools, under implicit leases."""
 
     name = "sapi"
     clients = "Ocean (`dwave-system`, `dwave-cloud-client`)"
     payloads = ("problem",)
-    lease_header = LEASE_HEADER
+    purpose = "problems over SAPI"
     prefix = routes.PREFIX
     submissions = re.compile(f"{routes.PREFIX}/problems")
     inflates = True
 
     def __init__(self, queue: JobQueue) -> None:
         super().__init__(queue)
-        self.leases = ImplicitLeases(queue, self.name, "problems over SAPI")
         self.problems = Problems(queue)
 
     @classmethod
     def routes(cls) -> Sequence[BaseRoute]:
         return routes.router.routes
-
-    def start(self) -> None:
-        self.leases.start()
-
-    def stop(self) -> None:
-        self.leases.stop()
 
     def refusal(self, request: Request, refused: Refused) -> Response:
         return routes.refused(refused)

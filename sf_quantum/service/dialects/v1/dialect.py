@@ -10,7 +10,6 @@ from typing import get_args
 from starlette.routing import BaseRoute
 
 from sf_quantum.files import JSON
-from sf_quantum.protocol.leases import LEASE_HEADER
 from sf_quantum.service.dialects.dialect import OWN, Dialect
 from sf_quantum.service.dialects.v1 import accounting, admin, device, jobs, leases
 from sf_quantum.service.dialects.v1.models import JobBody
@@ -23,7 +22,6 @@ class V1(Dialect):
     name = OWN
     clients = "`sfq`, and QPUs of the type `sfq`"
     payloads = get_args(Kind)
-    lease_header = LEASE_HEADER
     prefix = "/v1"
     submissions = re.compile("/v1/jobs")
 

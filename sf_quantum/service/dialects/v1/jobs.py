@@ -14,7 +14,6 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import Field, JsonValue, TypeAdapter, ValidationError
 
-from sf_quantum.protocol.leases import LEASE_HEADER
 from sf_quantum.service.dialects.common import (
     EVERYWHERE,
     LONGEST_WAIT_SECONDS,
@@ -45,7 +44,6 @@ INLINE_CHARACTERS = 65_536
 
 class _Route(LargeBodyRoute):
     dialect = "v1"
-    header = LEASE_HEADER
 
     async def handle_large(self, request: Request, body: bytes) -> Response:
         _check_wait(request)

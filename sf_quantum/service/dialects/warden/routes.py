@@ -196,7 +196,6 @@ JobNumber = Annotated[int, Path(ge=0, le=2**63 - 1, description="The job's numbe
 
 class _Route(LargeBodyRoute):
     dialect = "warden"
-    header = SESSION_HEADER
 
     @staticmethod
     def reply(queue: JobQueue, job: Job, new: bool) -> Response:

@@ -142,7 +142,7 @@ class Slices:
         if self.batch is not None and job.kind == "problem":
             most = self._most_problems(parts)
         else:
-            # that of a sequence does not depend on its shots
+            # The computing time of a sequence does not depend on its shots.
             by_parts = self._size is not None or self.batch is not None
             computed = job.compute_seconds if by_parts else 0.0
             most = slice_parts(
