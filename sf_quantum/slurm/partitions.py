@@ -20,6 +20,12 @@ COMMAND = (
     f"timeout {TIMEOUT_SECONDS} sinfo --noheader --all '--format=%R|%D' || "
     f"{{ code=$?; command -v sbatch >/dev/null || exit {_NO_SLURM}; exit $code; }}"
 )
+#: name, nodes, CPUs, memory, gres, features and time limit, in a line for each kind of node
+DESCRIPTIONS_FORMAT = "%P|%D|%c|%m|%G|%f|%l"
+#: the shell command whose output :func:`described` reads
+DESCRIPTIONS_COMMAND = (
+    f"timeout {TIMEOUT_SECONDS} sinfo --noheader --all '--format={DESCRIPTIONS_FORMAT}'"
+)
 # what Slurm's commands print if no slurm.conf is to be found
 _NO_CONFIGURATION = "configuration source"
 
@@ -107,3 +113,46 @@ def processors(line: str) -> Processors:
     if idle is None or smallest is None:
         raise ValueError(line)
     return Processors(idle, max(1, smallest), shared)
+
+
+@dataclass(frozen=True)
+class NodeKind:
+    """Nodes of one kind in a partition; texts are as ``sinfo`` prints them.
+
+    :param memory: in MB per node
+    """
+
+    nodes: int
+    cpus: str
+    memory: str
+    gres: str
+    features: str
+    time_limit: str
+
+
+@dataclass(frozen=True)
+class Partition:
+    """What a partition's nodes have.
+
+    :param is_default: whether jobs without a partition go there
+    """
+
+    name: str
+    is_default: bool
+    kinds: tuple[NodeKind, ...]
+
+
+def described(text: str) -> dict[str, Partition]:
+    """Read what :data:`DESCRIPTIONS_COMMAND` printed; other lines are left out."""
+    kinds: dict[str, list[NodeKind]] = {}
+    for line in text.splitlines():
+        columns = line.strip().split("|")
+        if len(columns) != len(DESCRIPTIONS_FORMAT.split("|")):
+            continue
+        name, number, *texts = columns
+        if (nodes := count(number)) is not None:
+            kinds.setdefault(name, []).append(NodeKind(nodes, *texts))
+    return {
+        name.rstrip("*"): Partition(name.rstrip("*"), name.endswith("*"), tuple(all_))
+        for name, all_ in kinds.items()
+    }

@@ -11,6 +11,7 @@ from streamflow.deployment.connector.queue_manager import SlurmService
 
 from sf_quantum.connectors.slurm import refusals
 from sf_quantum.files import JSON, mapping
+from sf_quantum.slurm.partitions import described
 
 SINFO = """\
 Welcome to the cluster
@@ -73,7 +74,7 @@ MESSAGES: dict[str, list[str]] = {
     "ntasksPerNode": ["Invalid --ntasks-per-node specification"],
 }
 CASES = [(option, text) for option, texts in MESSAGES.items() for text in texts]
-PARTITIONS = refusals.read(SINFO)
+PARTITIONS = described(SINFO)
 RIGHT = {
     "gres": "gres qpu:1",
     "constraint": "no features",
@@ -129,7 +130,16 @@ def test_a_partition_has_all_kinds_of_its_nodes() -> None:
 
 @pytest.mark.parametrize("text", ["", "sinfo: error", "a|b", json.dumps(mapping({}))])
 def test_other_lines_are_no_partitions(text: str) -> None:
-    assert refusals.read(text) == {}
+    assert described(text) == {}
+
+
+def test_a_large_partition_has_all_its_nodes() -> None:
+    """Slurm writes 10K for 10,240 nodes."""
+    large = described("large|10K|64|256000|(null)|(null)|1-00:00:00\n")
+    said = refusals.explained(
+        "PartitionConfig", {"nodes": 20000, "partition": "large"}, "", large
+    )
+    assert said.endswith("partition large has 10240 nodes")
 
 
 @pytest.mark.parametrize(

@@ -63,6 +63,7 @@ from sf_quantum.connectors.steps import quantum_steps
 from sf_quantum.connectors.wrapper import Invocation, InvokedConnector
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
+from sf_quantum.slurm.partitions import DESCRIPTIONS_COMMAND, Partition, described
 
 
 class SlurmConnector(InvokedConnector, Stock):
@@ -217,9 +218,10 @@ class SlurmConnector(InvokedConnector, Stock):
         self, refusal: SlurmRefusal, queue: SlurmQueue, job: StepJob
     ) -> SlurmRefusal:
         """A refusal with the options of the services that it is about."""
-        partitions: dict[str, refusals.Partition] = {}
+        partitions: dict[str, Partition] = {}
         if self._rest is None and not job.service.clusters:
-            partitions = refusals.read((await queue.login.ask(refusals.command()))[0])
+            output, _ = await queue.login.ask(DESCRIPTIONS_COMMAND)
+            partitions = described(output)
         message = str(refusal)
         right: list[str] = []
         for service in refusal.services or (job.service,):

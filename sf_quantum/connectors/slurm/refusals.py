@@ -6,22 +6,17 @@ Slurm's message names neither the option nor what would be right.
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from streamflow.core.exception import WorkflowExecutionException
 
 from sf_quantum.files import JSON
-from sf_quantum.slurm.partitions import TIMEOUT_SECONDS
+from sf_quantum.slurm.partitions import Partition
 
 if TYPE_CHECKING:
     from sf_quantum.connectors.slurm.services import SlurmService
 
-#: what sinfo(1) prints of a partition: its nodes of a kind in each line
-FORMAT = "%P|%D|%c|%m|%G|%f|%l"
-_NODES, _CPUS, _MEMORY, _GRES, _FEATURES, _TIME = range(1, 7)
 _GRES_OPTIONS = "gres gpus gpusPerNode gpusPerSocket gpusPerTask"
 _CPU_OPTIONS = (
     "ntasks ntasksPerNode ntasksPerCore ntasksPerSocket cpusPerTask coresPerSocket mincpus "
@@ -29,14 +24,14 @@ _CPU_OPTIONS = (
 )
 _MEMORY_OPTIONS = "mem memPerCpu memPerGpu"
 _NODE_OPTIONS = "nodelist exclude nodefile"
-# the columns that say what would be right for an option
-_COLUMNS = {
-    **dict.fromkeys(_GRES_OPTIONS.split(), _GRES),
-    **dict.fromkeys(_CPU_OPTIONS.split(), _CPUS),
-    **dict.fromkeys(_MEMORY_OPTIONS.split(), _MEMORY),
-    **dict.fromkeys(("constraint", "batch", "clusterConstraint"), _FEATURES),
-    **dict.fromkeys(("nodes",), _NODES),
-    **dict.fromkeys(("time", "timeMin"), _TIME),
+# The fields of NodeKind that say what would be right for an option.
+_FIELDS = {
+    **dict.fromkeys(_GRES_OPTIONS.split(), "gres"),
+    **dict.fromkeys(_CPU_OPTIONS.split(), "cpus"),
+    **dict.fromkeys(_MEMORY_OPTIONS.split(), "memory"),
+    **dict.fromkeys(("constraint", "batch", "clusterConstraint"), "features"),
+    **dict.fromkeys(("nodes",), "nodes"),
+    **dict.fromkeys(("time", "timeMin"), "time_limit"),
 }
 # messages of slurm_errno.c and of sbatch(1), and reasons of squeue(1) for which a job remains
 # pending; the options that cause them
@@ -62,14 +57,14 @@ _CAUSES = {
         f"{_GRES_OPTIONS} {_CPU_OPTIONS} {_MEMORY_OPTIONS} tmp",
     }.items()
 }
-# Words before and after the values of a column, and what is said without any values. The
+# Words before and after the values of a field, and what is said without any values. The
 # number of nodes has words of its own.
 _WORDS = {
-    _CPUS: ("", " CPUs per node", "no CPUs"),
-    _MEMORY: ("", " MB per node", "no memory"),
-    _GRES: ("gres ", "", "no gres"),
-    _FEATURES: ("features ", "", "no features"),
-    _TIME: ("a time limit of ", "", "no time limit"),
+    "cpus": ("", " CPUs per node", "no CPUs"),
+    "memory": ("", " MB per node", "no memory"),
+    "gres": ("gres ", "", "no gres"),
+    "features": ("features ", "", "no features"),
+    "time_limit": ("a time limit of ", "", "no time limit"),
 }
 #: all options that may be named
 OPTIONS = frozenset(name for names in _CAUSES.values() for name in names)
@@ -97,46 +92,16 @@ def is_refusal(reason: str) -> bool:
     return _PENDING.fullmatch(reason.strip("()").split(",")[0]) is not None
 
 
-def command() -> str:
-    """A shell command that prints what the partitions have, for :func:`read`."""
-    form = shlex.quote(FORMAT)
-    return f"timeout {TIMEOUT_SECONDS} sinfo --noheader --all --format={form}"
-
-
-@dataclass(frozen=True)
-class Partition:
-    """What the nodes of a partition have.
-
-    :param rows: the columns of :data:`FORMAT`, one row for each kind of node
-    """
-
-    name: str
-    is_default: bool
-    rows: tuple[tuple[str, ...], ...]
-
-    def has(self, column: int) -> str:
-        """What it has of one thing, in words."""
-        found = dict.fromkeys(row[column] for row in self.rows)
-        values = [value for value in found if value != "(null)"]
-        text = " or ".join([*values, "none"] if len(values) < len(found) else values)
-        if column == _NODES:
-            count = sum(int(row[column]) for row in self.rows)
-            return f"{count} node{'' if count == 1 else 's'}"
-        before, after, nothing = _WORDS[column]
-        return f"{before}{text}{after}" if values else nothing
-
-
-def read(text: str) -> dict[str, Partition]:
-    """Read what :func:`command` has printed; other lines are left out."""
-    rows: dict[str, list[tuple[str, ...]]] = {}
-    for line in text.splitlines():
-        columns = tuple(line.strip().split("|"))
-        if len(columns) == len(FORMAT.split("|")) and columns[_NODES].isdecimal():
-            rows.setdefault(columns[0], []).append(columns)
-    return {
-        name.rstrip("*"): Partition(name.rstrip("*"), name.endswith("*"), tuple(own))
-        for name, own in rows.items()
-    }
+def _has(partition: Partition, field: str) -> str:
+    """What a partition has of one thing, in words."""
+    if field == "nodes":
+        total = sum(kind.nodes for kind in partition.kinds)
+        return f"{total} node{'' if total == 1 else 's'}"
+    texts = dict.fromkeys(str(getattr(kind, field)) for kind in partition.kinds)
+    values = [value for value in texts if value != "(null)"]
+    text = " or ".join([*values, "none"] if len(values) < len(texts) else values)
+    before, after, nothing = _WORDS[field]
+    return f"{before}{text}{after}" if values else nothing
 
 
 def causes(message: str, options: Mapping[str, JSON]) -> dict[str, JSON]:
@@ -185,6 +150,6 @@ def _right(
         return
     default = (name for name, one in partitions.items() if one.is_default)
     own = partitions.get(str(partition or next(default, "")))
-    columns = dict.fromkeys(_COLUMNS[name] for name in concerned if name in _COLUMNS)
-    if own is not None and columns:
-        yield f"partition {own.name} has {', '.join(map(own.has, columns))}"
+    fields = dict.fromkeys(_FIELDS[name] for name in concerned if name in _FIELDS)
+    if own is not None and fields:
+        yield f"partition {own.name} has {', '.join(_has(own, field) for field in fields)}"
