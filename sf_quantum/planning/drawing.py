@@ -121,6 +121,7 @@ def _step(workload: Workload, phase: Phase, name: str, draws: random.Random) -> 
         beside=qpu.latency_seconds + phase.between_seconds,
         name=name,
         host_seconds=phase.host_seconds,
+        nodes=phase.nodes,
     )
 
 

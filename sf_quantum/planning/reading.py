@@ -288,7 +288,7 @@ def _phases(workload: Workload) -> Iterator[tuple[KeyPath, Phase]]:
 
 
 _QUANTUM_KEYS = ("shots", "jobs", "between_seconds")
-_CLASSICAL_KEYS = ("partition", "nodes", "least", "tasks", "task_seconds")
+_CLASSICAL_KEYS = ("partition", "least", "tasks", "task_seconds")
 
 
 def _phase_conflicts(workload: Workload, phase: Phase) -> Iterator[_Conflict]:
@@ -296,6 +296,7 @@ def _phase_conflicts(workload: Workload, phase: Phase) -> Iterator[_Conflict]:
         yield from _classical_conflicts(workload, phase)
     else:
         yield from _quantum_conflicts(workload.qpus[phase.qpu], phase.qpu, phase)
+        yield from _client_conflicts(workload, workload.qpus[phase.qpu], phase)
 
 
 def _classical_conflicts(workload: Workload, phase: Phase) -> Iterator[_Conflict]:
@@ -323,6 +324,19 @@ def _quantum_conflicts(qpu: Qpu, name: str, phase: Phase) -> Iterator[_Conflict]
         yield ("shots",), phase.shots, f"{name} has no shot_seconds"
     elif why := _never_runs(qpu, name, qpu_job_seconds(qpu, phase)):
         yield (), None, why
+
+
+def _client_conflicts(
+    workload: Workload, qpu: Qpu, phase: Phase
+) -> Iterator[_Conflict]:
+    """Find more nodes of a QPU's client than there are for it."""
+    if "nodes" not in phase.model_fields_set:
+        return
+    if qpu.partition is None:
+        why = "the QPU has no partition, so its client runs on the driver's host"
+        yield ("nodes",), None, why
+    elif phase.nodes > (there := workload.partitions[qpu.partition].nodes):
+        yield ("nodes",), phase.nodes, f"partition {qpu.partition} has {there}"
 
 
 def _never_runs(qpu: Qpu, name: str, seconds: float) -> str | None:

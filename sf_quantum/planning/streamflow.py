@@ -90,7 +90,7 @@ def _components(workload: Workload, application: ApplicationSettings) -> _Compon
             tasks = _tasks_at_once(workload, phase)
             held.counts[service] = max(tasks, held.counts.get(service, 0))
             nodes = phase.least or phase.nodes
-            held.each[service] = 1 if phase.qpu is not None else nodes
+            held.each[service] = nodes
             partition = phase.partition or workload.first_partition
             if phase.qpu is not None:
                 partition = workload.qpus[phase.qpu].partition or partition
@@ -123,16 +123,19 @@ def _vqpus(workload: Workload, strategy: Strategy) -> Iterator[str]:
 def _service(
     workload: Workload, application: ApplicationSettings, phase: Phase
 ) -> str | None:
-    """Name the service of a phase: by its partition, and by its nodes if these differ."""
-    if phase.qpu is not None:
-        return None if workload.qpus[phase.qpu].partition is None else phase.qpu
+    """Name the service of a phase: by its partition or QPU, and by its nodes if these differ."""
     partition = phase.partition or workload.first_partition
-    sizes = {
-        _nodes(one)
-        for one in application.phases
-        if one.qpu is None and (one.partition or workload.first_partition) == partition
-    }
-    return partition if len(sizes) == 1 else f"{partition}-{_nodes(phase)}"
+    if phase.qpu is not None and workload.qpus[phase.qpu].partition is None:
+        return None
+    alike = [one for one in application.phases if one.qpu == phase.qpu]
+    if phase.qpu is None:
+        alike = [
+            one
+            for one in alike
+            if (one.partition or workload.first_partition) == partition
+        ]
+    name = phase.qpu or partition
+    return name if len({*map(_nodes, alike)}) == 1 else f"{name}-{_nodes(phase)}"
 
 
 def _nodes(phase: Phase) -> str:
@@ -147,6 +150,7 @@ def _keys(workload: Workload, strategy: Strategy, phase: Phase) -> dict[str, JSO
     keys: dict[str, JSON] = {
         "partition": workload.qpus[phase.qpu].partition,
         "qpu": [phase.qpu],
+        **({"nodes": _nodes(phase)} if phase.nodes > 1 else {}),
     }
     # a quantum node that is kept between jobs would be taken from others
     return keys | ({"allocation": "per-step"} if isinstance(strategy, Elastic) else {})

@@ -388,9 +388,11 @@ class _Built:
         if qpu is None:
             phase |= {"partition": partition, "nodes": nodes}
         else:
-            tasks = nodes = 1
+            tasks = 1
             phase["qpu"] = qpu
             self.qpus[qpu] = {} if partition is None else {"partition": partition}
+            # a driver's host has no nodes
+            phase |= {} if partition is None else {"nodes": nodes}
         if partition is not None:
             known = self.nodes.get(partition, 0)
             self.nodes[partition] = max(known, tasks * nodes)

@@ -112,8 +112,8 @@ class Failures(Section):
 class Qpu(Section):
     """A QPU behind a QPU service.
 
-    :param partition: of the nodes on which the clients of quantum steps run, one for each;
-        ``None``: they run on the driver's host
+    :param partition: of the nodes on which the clients of quantum steps run; ``None``: they
+        run on the driver's host
     :param vqpus: leases that are granted at once
     :param policy: the scheduling policy: its ``type``, and its options as further keys
     :param shares: of projects and users, for policies that use them
@@ -159,7 +159,7 @@ class Phase(Section):
     :param task_seconds: of each task, instead of ``seconds`` and ``tasks``
     :param spread: standard deviation of the time, relative to its mean
     :param partition: of the nodes; by default the first one
-    :param nodes: of each task
+    :param nodes: of each task, or of the client of a QPU if that runs on nodes
     :param least: nodes that suffice for a task, which then takes longer in proportion; only
         ``elastic`` makes use of it
     :param tasks: that run in parallel, each as a job

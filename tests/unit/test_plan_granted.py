@@ -145,7 +145,7 @@ def test_each_strategy_can_be_granted_and_passes_the_check(
     given: Workload,
     number: object,
 ) -> None:
-    lines = f"printf 'batch|{given.nodes}\\nqnodes|1\\n'"
+    lines = f"printf 'batch|{given.nodes}\\nqnodes|{NODES}\\n'"
     slurm_lists(tmp_path / "bin", monkeypatch, lines)
     file = a_project(tmp_path / str(number), given)
     options = ("--nodes", f"batch={given.nodes}", "--repetitions", "2")

@@ -232,6 +232,25 @@ def test_reserved_holds_nodes_for_the_tasks_that_run_at_once(tmp_path: Path) -> 
     assert kept == {"strategy": "elastic", "keep": 2}
 
 
+def test_each_strategy_holds_the_nodes_of_a_client(tmp_path: Path) -> None:
+    """Those of the reservation too, which ``sfq.slurm`` then requests."""
+    one = reading.load(write(tmp_path, WORKLOAD))
+    text = WORKLOAD.replace("quantum: {nodes: 1}", "quantum: {nodes: 3}")
+    text = text.replace("shots: 500", "shots: 500, nodes: 3")
+    three = reading.load(write(tmp_path, text))
+    (application,) = drawing.applications(three, 0)
+    for strategy in (CoScheduled(), Reserved(), PerStep(), Elastic()):
+        assert strategy.holds(application)["quantum"] == 3
+        held = [
+            measured.mean("quantum-node-seconds")
+            for workload in (one, three)
+            if not isinstance(measured := experiment.run(workload, strategy, []), str)
+        ]
+        assert held[1] == pytest.approx(3 * held[0])
+        services = mapping(streamflow.config(three, strategy, "loop")["services"])
+        assert mapping(services["qpu"])["nodes"] == "3"
+
+
 def test_applications_that_wait_for_one_another(tmp_path: Path) -> None:
     """Two keep the two nodes that both need for the clients of their quantum phases."""
     text = WORKLOAD.replace("partition: quantum", "partition: compute")
@@ -280,6 +299,11 @@ def test_applications_that_wait_for_one_another(tmp_path: Path) -> None:
             "phases[1].tasks: only for phases on nodes",
         ),
         ("nodes: 2", "nodes: 2, jobs: 2", "phases[0].jobs: only for phases on a QPU"),
+        (
+            "shots: 500",
+            "shots: 500, nodes: 2",
+            "phases[1].nodes 2: partition quantum has 1",
+        ),
         (", shot_seconds: 0.1", "", "phases[1].shots 500: qpu has no shot_seconds"),
         (
             "qpu: qpu",
@@ -340,6 +364,15 @@ def test_what_cannot_be_is_told_in_one_line(
     (line,) = caught.value.lines
     assert line.startswith(f"{path}: ")
     assert message in line
+
+
+def test_clients_on_the_host_of_the_driver_have_no_nodes(tmp_path: Path) -> None:
+    text = WORKLOAD.replace("partition: quantum, ", "")
+    text = text.replace("shots: 500", "shots: 500, nodes: 2")
+    with pytest.raises(ValidationErrors) as caught:
+        reading.load(write(tmp_path, text))
+    (line,) = caught.value.lines
+    assert "phases[1].nodes: the QPU has no partition, so its client runs on" in line
 
 
 @pytest.mark.parametrize(

@@ -68,12 +68,13 @@ class ClassicalStep:
 class QuantumStep:
     """Jobs on a QPU, one after the other.
 
-    :param partition: of the node on which the client runs; ``None``: the driver's host
+    :param partition: of the nodes on which the client runs; ``None``: the driver's host
     :param jobs: seconds on the device of each, set-up included
     :param beside: seconds beside the QPU for each job: the latency, and what is computed
         between two jobs
     :param name: the same in each pass through the phases
     :param host_seconds: on the driver's host, before the step
+    :param nodes: of the client
     """
 
     qpu: str
@@ -83,6 +84,7 @@ class QuantumStep:
     beside: float
     name: str = ""
     host_seconds: float = 0.0
+    nodes: int = 1
 
     @property
     def seconds(self) -> float:

@@ -177,9 +177,9 @@ class Site:
     ) -> Process:
         """Run a quantum step under a lease of its own.
 
-        The client runs on the driver's host, or on a node that is requested first.
+        The client runs on the driver's host, or on nodes that are requested first.
 
-        :param began: is called when the client has its node, or otherwise its lease
+        :param began: is called when the client has its nodes, or otherwise its lease
         """
         if step.partition is None:
             yield from self._leased(step, application, outcome, began)
@@ -187,7 +187,7 @@ class Site:
         before, held = self.job_seconds(step.partition)
         yield self.env.timeout(before)
         estimate = application.estimated(step.seconds, step.expected_seconds)
-        nodes = {step.partition: 1, licence(step.qpu): 1}
+        nodes = {step.partition: step.nodes, licence(step.qpu): 1}
         allocation = self.cluster.request(nodes, estimate, outcome.nodes)
         yield allocation.granted
         began()
@@ -211,7 +211,7 @@ class Site:
     def sample(self, step: QuantumStep, lease: Lease, outcome: Outcome) -> Process:
         """Run the jobs of a quantum step under a lease."""
         if step.partition is not None:
-            outcome.nodes.add_busy(step.partition, step.seconds)
+            outcome.nodes.add_busy(step.partition, step.nodes * step.seconds)
         for seconds in step.jobs:
             yield self.env.timeout(step.beside)
             yield self.qpus[step.qpu].submit(lease, seconds)

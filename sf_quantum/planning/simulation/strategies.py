@@ -59,7 +59,7 @@ class _Strategy(Section):
 
 def _largest(step: Step) -> Mapping[str, int]:
     if isinstance(step, QuantumStep):
-        return {} if step.partition is None else {step.partition: 1}
+        return {} if step.partition is None else {step.partition: step.nodes}
     return {task.partition: task.nodes for task in step.tasks}
 
 
@@ -72,10 +72,10 @@ class _Held(_Strategy):
     def holds(self, application: Application) -> Mapping[str, int]:
         """All that is held at once, quantum nodes included."""
         held = self._nodes(application)
-        for qpu, partition in _clients(application).items():
+        for qpu, (partition, nodes) in _clients(application).items():
             held[licence(qpu)] = 1
             if partition is not None:
-                held[partition] = held.get(partition, 0) + 1
+                held[partition] = held.get(partition, 0) + nodes
         return held
 
     def run(self, site: Site, application: Application, outcome: Outcome) -> Process:
@@ -129,9 +129,10 @@ class _Held(_Strategy):
         qpu: str,
     ) -> None:
         """Release the quantum part of the allocation."""
-        partition = _clients(application)[qpu]
+        clients = _clients(application)
+        partition, _ = clients.pop(qpu)
         parts = [licence(qpu)]
-        others = [one for name, one in _clients(application).items() if name != qpu]
+        others = [one for one, _ in clients.values()]
         if partition is not None and partition not in (
             *application.most_nodes(),
             *others,
@@ -279,9 +280,13 @@ class Elastic(_Strategy):
 _Size: TypeAlias = tuple[str, int, int]
 
 
-def _clients(application: Application) -> dict[str, str | None]:
-    """Return the partitions of the clients, by QPU."""
-    return {step.qpu: step.partition for step in application.quantum_steps()}
+def _clients(application: Application) -> dict[str, tuple[str | None, int]]:
+    """Return the partitions of the clients, and the nodes of the largest one, by QPU."""
+    clients: dict[str, tuple[str | None, int]] = {}
+    for step in application.quantum_steps():
+        _, nodes = clients.get(step.qpu, (None, 0))
+        clients[step.qpu] = step.partition, max(nodes, step.nodes)
+    return clients
 
 
 def _in_turn(site: Site, step: ClassicalStep, jobs: Sequence[Process]) -> list[Process]:
