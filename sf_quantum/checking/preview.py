@@ -87,8 +87,12 @@ class Preview:
                 {**asdict(step), "targets": [*step.targets]} for step in self.steps
             ],
             "qpus": {
-                name: asdict(told) if isinstance(told, QpuStatus) else {"trouble": told}
-                for name, told in self.qpus.items()
+                name: (
+                    asdict(reply)
+                    if isinstance(reply, QpuStatus)
+                    else {"trouble": reply}
+                )
+                for name, reply in self.qpus.items()
             },
         }
 
@@ -100,7 +104,7 @@ class Preview:
         for step in self.steps:
             targets = " or ".join(step.targets) or "nothing"
             steps.append((step.step.lstrip("/"), targets, step.why))
-        qpus = [_cells(name, told) for name, told in self.qpus.items()]
+        qpus = [_cells(name, status) for name, status in self.qpus.items()]
         tables = [align(steps)]
         tables += [align([_QPU_HEADER, *qpus], right=_NUMBERS)] if qpus else []
         return "\n\n".join("\n".join(lines) for lines in tables)
@@ -138,11 +142,11 @@ def preview(file: Path, journals: Path) -> Preview:
             why = ", ".join(map(str, listing(binding.content.get("filters"))))
             why = f"as the filter {why} says" if why else ""
         previews.append(StepPreview(str(workflow.where[-1]), step, chosen, why))
-    told = {
+    answers = {
         name: describe(reply) if isinstance(reply, Exclusion) else reply
         for name, reply in replies.items()
     }
-    return Preview(str(file), previews, told)
+    return Preview(str(file), previews, answers)
 
 
 def _steps(workflow: Workflow) -> Iterator[str]:
@@ -211,17 +215,19 @@ def _costs(config: dict[str, JSON]) -> dict[str, float]:
     return {name: number(cost) for name, cost in mapping(config.get("costs")).items()}
 
 
-def _cells(name: str, told: QpuStatus | str) -> tuple[str, ...]:
-    if isinstance(told, str):
-        return name, "-", told, "-", "-", "-", "-"
-    state = "online" if told.online else f"closed ({told.reason or 'no reason given'})"
-    eta = told.eta_seconds
+def _cells(name: str, status: QpuStatus | str) -> tuple[str, ...]:
+    if isinstance(status, str):
+        return name, "-", status, "-", "-", "-", "-"
+    state = (
+        "online" if status.online else f"closed ({status.reason or 'no reason given'})"
+    )
+    eta = status.eta_seconds
     return (
         name,
-        told.technology,
+        status.technology,
         state,
-        str(told.qubits or "-"),
-        f"{told.leases} of {told.vqpus}",
-        str(told.queue_length),
+        str(status.qubits or "-"),
+        f"{status.leases} of {status.vqpus}",
+        str(status.queue_length),
         "-" if eta is None else f"{eta:.1f} s",
     )

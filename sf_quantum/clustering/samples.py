@@ -81,8 +81,8 @@ def _samples(content: Mapping[str, JSON], variables: int) -> Samples:
     )
 
 
-def _array(told: JSON) -> NDArray[np.generic]:
+def _array(serialized: JSON) -> NDArray[np.generic]:
     """Read one of dimod's arrays; with a wrong shape or element it is a ValueError."""
-    content = mapping(told)
+    content = mapping(serialized)
     array = np.array(content["data"], dtype=str(content["data_type"]))
     return array.reshape(tuple(cast("list[int]", content["shape"])))

@@ -340,10 +340,14 @@ class JournalScheduler(DefaultScheduler):
             if outcome == Status.FAILED:
                 self._fail_jobs_of_steps()
             # where something else has failed, the other jobs are cancelled
-            told = outcome == Status.FAILED and (
+            reported = outcome == Status.FAILED and (
                 self._failures or traceback_filter().step_errors
             )
-            if outcome != Status.CANCELLED and not told and self._fail_dropped_jobs():
+            if (
+                outcome != Status.CANCELLED
+                and not reported
+                and self._fail_dropped_jobs()
+            ):
                 outcome = Status.FAILED
             for name, status in list(self._statuses.items()):
                 # on Ctrl-C, StreamFlow cancels its jobs only later

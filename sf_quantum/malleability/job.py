@@ -56,9 +56,13 @@ class MalleableJob:
         self.nodes = self._look()
         # a job that this one has submitted has inherited its variables
         known = variables.get("SFQ_NODES_JOB") == self.id
-        told = variables.get("SFQ_NODES_WANTED" if known else "SLURM_JOB_NUM_NODES", "")
+        nodes_wanted = variables.get(
+            "SFQ_NODES_WANTED" if known else "SLURM_JOB_NUM_NODES", ""
+        )
         #: how many nodes the program is to have outside its QPU calls
-        self.wanted = int(told) if told.isdigit() else len(self.nodes.names)
+        self.wanted = (
+            int(nodes_wanted) if nodes_wanted.isdigit() else len(self.nodes.names)
+        )
 
     @property
     def name(self) -> str:

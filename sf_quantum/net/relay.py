@@ -101,10 +101,12 @@ class _Handler(BaseHTTPRequestHandler):
             if name.lower() not in OF_A_CONNECTION
         }
         try:
-            status, told, answer = server.client.exchange(
+            status, received, answer = server.client.exchange(
                 self.command, f"/{path}", body, headers, SECONDS
             )
-            return self._answer(status, told["Content-Type"] or "text/plain", answer)
+            return self._answer(
+                status, received["Content-Type"] or "text/plain", answer
+            )
         except QuantumError as error:
             unsent = isinstance(error, Unreachable) and not error.sent
             text = json.dumps({"detail": f"no answer: {error}"}).encode()

@@ -132,10 +132,10 @@ class Client:
         headers = {} if body is None else {"Content-Type": "application/json"}
         if isinstance(body, Mapping):
             body = json.dumps(body, allow_nan=False).encode()
-        status, told, answer = self.exchange(
+        status, received, answer = self.exchange(
             method, path, body, headers, timeout_seconds, most_bytes=most_bytes
         )
-        wait = retry_seconds(told["Retry-After"], told["Date"])
+        wait = retry_seconds(received["Retry-After"], received["Date"])
         return Response(status, answer, wait)
 
     def exchange(

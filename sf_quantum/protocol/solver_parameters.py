@@ -90,6 +90,6 @@ def time(
 ) -> float:
     default = number(properties.get(f"default_{name}")) or 0.0
     match parameters.get(name):
-        case int() | float() as told:
-            return told
+        case int() | float() as value:
+            return value
     return default

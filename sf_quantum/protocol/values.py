@@ -9,32 +9,32 @@ from sf_quantum.files import JSON, listing, mapping, parse_json
 MOST = 1e12
 
 
-def number(told: JSON) -> float | None:
+def number(value: JSON) -> float | None:
     """Read a time, a count or a price that a vendor tells.
 
     :returns: ``None`` if it is none: no number, negative, not finite (as JSON's ``NaN``)
         or absurdly large
     """
-    if isinstance(told, bool) or not isinstance(told, int | float):
+    if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return told if 0 <= told <= MOST else None
+    return value if 0 <= value <= MOST else None
 
 
-def count(told: JSON) -> int | None:
+def count(value: JSON) -> int | None:
     """As :func:`number`, of a whole number."""
-    return told if isinstance(told, int) and number(told) is not None else None
+    return value if isinstance(value, int) and number(value) is not None else None
 
 
-def counter(told: JSON) -> dict[str, int]:
+def counter(value: JSON) -> dict[str, int]:
     """Read how often each bit string was read.
 
     :raises ValueError: if these are no such counts
     """
-    if not isinstance(told, dict):
+    if not isinstance(value, dict):
         raise ValueError("no counts")
-    read = {bits: count(n) for bits, n in told.items() if not bits.strip("01")}
+    read = {bits: count(n) for bits, n in value.items() if not bits.strip("01")}
     known = {bits: n for bits, n in read.items() if n is not None}
-    if len(known) != len(told):
+    if len(known) != len(value):
         raise ValueError("no counts of bit strings")
     return known
 
@@ -49,8 +49,8 @@ def counters(who: str, text: str, circuits: int) -> list[dict[str, int]]:
     """
     try:
         content = mapping(parse_json(text))
-        told = content.get("counters", content.get("counter"))
-        found = [counter(one) for one in listing(told)]
+        counters = content.get("counters", content.get("counter"))
+        found = [counter(one) for one in listing(counters)]
         if len(found) != circuits:
             raise ValueError("not of all circuits")
         return found

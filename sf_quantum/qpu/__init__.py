@@ -559,8 +559,8 @@ def listed(variables: Mapping[str, str], keys: tuple[str, str]) -> list[str] | N
 def types_by_name(variables: Mapping[str, str]) -> dict[str, str]:
     """Read the type of each QPU of the environment, the first that is told."""
     resources, types = listed(variables, RESOURCES), listed(variables, TYPES)
-    told = [*zip(resources or [], types or [], strict=False)]
-    return dict(reversed(told))
+    pairs = [*zip(resources or [], types or [], strict=False)]
+    return dict(reversed(pairs))
 
 
 def required(name: str, variables: Mapping[str, str], key: str) -> str:

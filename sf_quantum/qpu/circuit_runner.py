@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from sf_quantum.samplers.states import Bits
 
 # of the info of a job's result
-TOLD = ("technology", "calibration")
+PASSED_ON = ("technology", "calibration")
 
 
 class JobRunner:
@@ -72,8 +72,8 @@ class JobRunner:
         if outcome.result is None:
             raise QpuError(f"{who}: {outcome.failure or 'the job was cancelled'}")
         found = counters(who, outcome.result.text, len(made))
-        told = outcome.result.info
-        self.info = {name: told[name] for name in TOLD if name in told}
+        info = outcome.result.info
+        self.info = {name: info[name] for name in PASSED_ON if name in info}
         seconds = outcome.qpu_seconds
         times = {} if seconds is None else {"qpu_seconds": seconds}
         return bits(combine(iter(found))), times

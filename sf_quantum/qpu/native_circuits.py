@@ -127,9 +127,9 @@ def number_of(content: JSON) -> int | None:
     return len(values) if isinstance(values, list) else None
 
 
-def _values(told: JSON) -> dict[str, float]:
+def _values(arguments: JSON) -> dict[str, float]:
     values: dict[str, float] = {}
-    for name, value in mapping(told).items():
+    for name, value in mapping(arguments).items():
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise FieldError("circuit", f"{name[:40]} has a value that is no number")
         if not abs(value) <= sys.float_info.max:
@@ -146,10 +146,10 @@ def _statements(text: str) -> Iterator[tuple[int, str]]:
     # a definition's line, and its statements so far
     definition: tuple[int, list[str]] | None = None
     for part, end in zip(parts[::2], [*parts[1::2], ""], strict=True):
-        told = part.lstrip()
-        begin = line + part.count("\n", 0, len(part) - len(told))
+        statement_text = part.lstrip()
+        begin = line + part.count("\n", 0, len(part) - len(statement_text))
         line += part.count("\n")
-        statement = " ".join(told.split())
+        statement = " ".join(statement_text.split())
         if not end and (statement or definition):
             detail = f"line {begin}: the last statement has no end"
             raise FieldError("circuit", detail)

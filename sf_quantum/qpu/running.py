@@ -42,9 +42,9 @@ class JobSide(Protocol):
     def cancel(self, job_id: str) -> None: ...
 
 
-def not_taken(qpu: JobSide, told: Description, what: str) -> InputError:
+def not_taken(qpu: JobSide, description: Description, what: str) -> InputError:
     """Return the error for jobs of a kind that a QPU does not take."""
-    takes = ", ".join(told.kinds) or "no jobs"
+    takes = ", ".join(description.kinds) or "no jobs"
     return InputError(f"QPU {qpu.name!r} takes no {what}, but: {takes}")
 
 

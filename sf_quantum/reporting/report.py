@@ -472,14 +472,14 @@ def progress(events: Iterable[Event]) -> Iterator[str]:
     attempts = _AttemptLog()
     reused: list[JobAttempt] = []
     # StreamFlow may tell the end of an attempt several times
-    told: set[tuple[str, str, int, str]] = set()
+    reported: set[tuple[str, str, int, str]] = set()
     for event in events:
         row = attempts.add(event)
         if row is not None and event["event"] == "job":
             change = (row.step, row.tag, row.attempt, row.status)
-            if change in told:
+            if change in reported:
                 continue
-            told.add(change)
+            reported.add(change)
             if row.status in (REUSED, SKIPPED):
                 reused.append(row)
                 continue

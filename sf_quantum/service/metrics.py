@@ -114,9 +114,11 @@ class QpuCollector(Collector):
         spent = {(name,): seconds[name] for name in STATES}
         yield _counter("sfq_device_state_seconds", spent, "state")
         yield _counter("sfq_device_busy_seconds", seconds["busy"])
-        told = device.description
-        yield _gauge("sfq_device_qubits", told.qubits)
-        yield _gauge("sfq_device_out_of_service_qubits", len(told.out_of_service))
+        description = device.description
+        yield _gauge("sfq_device_qubits", description.qubits)
+        yield _gauge(
+            "sfq_device_out_of_service_qubits", len(description.out_of_service)
+        )
 
     def _jobs_and_leases(self) -> Iterator[Metric]:
         queue, observed = self._queue, self._queue.observations

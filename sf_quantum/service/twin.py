@@ -133,7 +133,7 @@ class TwinDevice(EmulatedDevice):
         return cls(**{**keys, "technology": technology, "original": original})
 
     @property
-    def _told(self) -> Description:
+    def _described(self) -> Description:
         return self.original.description
 
     @cached_property
@@ -141,28 +141,30 @@ class TwinDevice(EmulatedDevice):
         """See :attr:`EmulatedDevice.hardware`: as it is told, or as is usual."""
         usual = TECHNOLOGIES[self.technology]
         errors = replace(usual.errors, **self.original.measured)
-        return replace(usual, timing=self._told.timing or usual.timing, errors=errors)
+        return replace(
+            usual, timing=self._described.timing or usual.timing, errors=errors
+        )
 
     @property
     def payloads(self) -> tuple[Kind, ...]:
         """The kinds of jobs that the other device takes, as far as they are emulated."""
-        return tuple(kind for kind in self._told.kinds if kind in self.runners)
+        return tuple(kind for kind in self._described.kinds if kind in self.runners)
 
     @property
     def size(self) -> int:
         """Number of qubits in service."""
-        return self._told.qubits or self.qubits
+        return self._described.qubits or self.qubits
 
     @cached_property
     def graph(self) -> Topology | None:
         """The working graph of an annealer, if it is told."""
-        return self._told.topology if self.technology == "annealer" else None
+        return self._described.topology if self.technology == "annealer" else None
 
     @property
     def description(self) -> Description:
         """See :attr:`Device.description`: the other's, with a calibration of its own."""
         return replace(
-            self._told,
+            self._described,
             qubits=self.size,
             kinds=self.payloads,
             timing=self.timing,
@@ -178,27 +180,30 @@ class TwinDevice(EmulatedDevice):
 
     def specs(self) -> str:
         """See :meth:`Device.specs`."""
-        return self._told.specs or super().specs()
+        return self._described.specs or super().specs()
 
     def run(self, task: Task, stop: threading.Event) -> Outcome:
         """See :meth:`EmulatedDevice.run`; results name the other device."""
         outcome = super().run(task, stop)
         if (result := outcome.result) is None:
             return outcome
-        told = mapping(self._told.calibration)
-        twin_of: JSON = {"qpu": self.original.name, "calibration": told.get("id")}
+        calibration = mapping(self._described.calibration)
+        twin_of: JSON = {
+            "qpu": self.original.name,
+            "calibration": calibration.get("id"),
+        }
         info = {**result.info, "twin_of": twin_of}
         return replace(outcome, result=replace(result, info=info))
 
     def remarks(self) -> Iterator[str]:
         """Tell what the other device does not tell, and how it is emulated."""
-        name, told = self.original.name, self._told
+        name, described = self.original.name, self._described
         usual = f"as is usual for technology {self.technology}"
-        if not told.qubits:
+        if not described.qubits:
             yield f"{name} does not tell its size: it has {self.size} qubits"
-        if told.timing is None:
+        if described.timing is None:
             yield f"{name} does not tell its run times: they are {usual}"
-        if told.topology is None and self.technology == "annealer":
+        if described.topology is None and self.technology == "annealer":
             yield f"{name} does not tell its graph: there is no solver for SAPI"
         for error, value in asdict(TECHNOLOGIES[self.technology].errors).items():
             if value and error not in self.original.measured:
@@ -223,8 +228,8 @@ def original(of: str, token_file: Path | None = None) -> Original:
 def _served(url: str, token_file: Path | None) -> Original:
     token: dict[str, JSON] = {"tokenFile": str(token_file)} if token_file else {}
     client = SfqQpu.from_config("original", {"url": url, **token})
-    told = client.service.send("GET", "/v1/device").json()
-    bounds, limits = mapping(told.get("bounds")), None
+    device = client.service.send("GET", "/v1/device").json()
+    bounds, limits = mapping(device.get("bounds")), None
     if bounds:
         content = {
             key: bounds[key] for key in ComputeLimits.model_fields if key in bounds
@@ -233,7 +238,7 @@ def _served(url: str, token_file: Path | None) -> Original:
             limits = validated(ComputeLimits, content, _key)
         except InputError as error:
             raise QpuError(f"{client.service.name}: bounds: {error}") from error
-    name = shortened(client.service.text(told, "name"))
+    name = shortened(client.service.text(device, "name"))
     return Original(name, vendor_answers.description(client.describe()), limits)
 
 
@@ -244,17 +249,17 @@ def _configured(path: Path) -> Original:
     try:
         if isinstance(settings, QpuSettings):
             client = settings.client()
-            told = vendor_answers.description(client.describe())
-            return Original(settings.name, told, client=type(client))
+            described = vendor_answers.description(client.describe())
+            return Original(settings.name, described, client=type(client))
         device = make_device(settings)
     except InputError as error:
         raise InputError(f"{path}: device: {error}") from error
     try:
         device.refresh()
-        status, told = device.status, device.description
-        if not status.online and not told.qubits:
+        status, described = device.status, device.description
+        if not status.online and not described.qubits:
             raise QpuError(f"{path}: {device.name} is offline: {status.reason}")
-        return Original(device.name, told, device.compute_limits)
+        return Original(device.name, described, device.compute_limits)
     finally:
         device.close()
 

@@ -160,37 +160,40 @@ class DeviceContract:
 
     def tasks(self, device: Device) -> list[Task]:
         """Make a job of each kind that the device takes and there is a payload for."""
-        told = device.description
-        shots = min(SHOTS, told.shots or SHOTS)
-        payloads = {kind: self.payload(kind, device) for kind in told.kinds}
+        description = device.description
+        shots = min(SHOTS, description.shots or SHOTS)
+        payloads = {kind: self.payload(kind, device) for kind in description.kinds}
         tasks = [
             Task(new_tag(), kind, payload, {"num_reads": shots})
             for kind, payload in payloads.items()
             if payload is not None
         ]
-        assert tasks, f"override payload(): there is none of {told.kinds}"
+        assert tasks, f"override payload(): there is none of {description.kinds}"
         return tasks
 
     # how it is
 
     def test_it_describes_itself(self, device: Device) -> None:
-        told = device.description
+        description = device.description
         assert device.name
-        assert told.technology
-        assert told.kinds
-        assert {*told.kinds} <= {*get_args(Kind)}
-        assert told.qubits >= 0
-        assert told.shots is None or told.shots >= 1
-        assert all(qubit >= 0 for qubit in told.out_of_service)
-        assert told.timing is None or 0 <= told.timing.job_seconds(1) < math.inf
-        json.dumps(told.calibration, allow_nan=False)
+        assert description.technology
+        assert description.kinds
+        assert {*description.kinds} <= {*get_args(Kind)}
+        assert description.qubits >= 0
+        assert description.shots is None or description.shots >= 1
+        assert all(qubit >= 0 for qubit in description.out_of_service)
+        assert (
+            description.timing is None
+            or 0 <= description.timing.job_seconds(1) < math.inf
+        )
+        json.dumps(description.calibration, allow_nan=False)
         assert isinstance(json.loads(device.specs()), dict)
-        if (topology := told.topology) is not None:
+        if (topology := description.topology) is not None:
             couplers = [*topology.couplers]
             assert couplers == sorted({*couplers})
             assert all(0 <= low < high < topology.labels for low, high in couplers)
             used = {qubit for pair in couplers for qubit in pair}
-            assert used.isdisjoint(told.out_of_service)
+            assert used.isdisjoint(description.out_of_service)
 
     def test_it_is_online(self, device: Device) -> None:
         status = device.status
@@ -256,24 +259,29 @@ class DeviceContract:
     def test_a_job_that_does_not_fit_is_refused_by_its_field(
         self, device: Device
     ) -> None:
-        told = device.description
+        description = device.description
         wrong = cast("Kind", "no-such-kind")
-        kinds = [wrong, *(kind for kind in get_args(Kind) if kind not in told.kinds)]
+        kinds = [
+            wrong,
+            *(kind for kind in get_args(Kind) if kind not in description.kinds),
+        ]
         for kind in kinds:
             for check in (device.check_parameters, _checking(device, "")):
                 with pytest.raises(FieldError) as refused:
                     check(kind, {"num_reads": 1})
                 assert refused.value.field == kind
-        if told.shots is not None:
+        if description.shots is not None:
             for task in self.tasks(device):
                 with pytest.raises(FieldError) as refused:
-                    device.check_parameters(task.kind, {"num_reads": told.shots + 1})
+                    device.check_parameters(
+                        task.kind, {"num_reads": description.shots + 1}
+                    )
                 assert refused.value.field == "parameters.num_reads"
-        if told.qubits and "problem" in told.kinds:
+        if description.qubits and "problem" in description.kinds:
             with pytest.raises(FieldError) as refused:
-                _checking(device, variables(told.qubits + 1))("problem", {})
+                _checking(device, variables(description.qubits + 1))("problem", {})
             assert refused.value.field.startswith("problem")
-            checked(device, task_of(variables(told.qubits)))
+            checked(device, task_of(variables(description.qubits)))
 
     # jobs
 
@@ -405,8 +413,10 @@ class DeviceContract:
         with lying(make_lying, lie) as device:
             for task in self.tasks(device):
                 outcome = outcome_of(device, task)
-                told = f"a result with a lie about {lie!r} is taken for one of its job"
-                assert outcome is None or outcome.result is None, told
+                message = (
+                    f"a result with a lie about {lie!r} is taken for one of its job"
+                )
+                assert outcome is None or outcome.result is None, message
                 if outcome is not None:
                     assert_plain(outcome.failure)
 
@@ -421,8 +431,8 @@ class DeviceContract:
                 assert outcome is not None
                 assert outcome.result is not None
                 assert_completed(outcome, task)
-                told = "info['energies_recomputed'] tells of other energies"
-                assert "energies_recomputed" in outcome.result.info, told
+                message = "info['energies_recomputed'] tells of other energies"
+                assert "energies_recomputed" in outcome.result.info, message
 
     def test_one_id_for_two_jobs_fails_the_second(
         self, make_lying: Callable[[Lie], Device | None]
@@ -467,15 +477,20 @@ class DeviceContract:
         with closing(made) as device:
             for _ in range(3):
                 device.refresh()
-            status, told = device.status, device.description
+            status, description = device.status, device.description
             assert 0 <= status.eta_seconds < 1e12
             assert 0 <= status.queue_length < 1e12
-            assert 0 <= told.qubits < 1e12
-            for text in (status.reason, status.trouble, told.technology):
+            assert 0 <= description.qubits < 1e12
+            for text in (status.reason, status.trouble, description.technology):
                 assert len(text) <= MOST_CHARACTERS
                 assert text.isprintable()
-            assert told.timing is None or 0 <= told.timing.job_seconds(100) < math.inf
-            text = json.dumps(told.calibration, allow_nan=False, ensure_ascii=False)
+            assert (
+                description.timing is None
+                or 0 <= description.timing.job_seconds(100) < math.inf
+            )
+            text = json.dumps(
+                description.calibration, allow_nan=False, ensure_ascii=False
+            )
             assert text.isprintable()
             assert device.calibration_age is None or device.calibration_age >= 0
             assert device.price is None or 0 <= device.price < math.inf
@@ -639,12 +654,14 @@ def assert_completed(outcome: Outcome, task: Task) -> None:
     assert outcome.result is not None
     assert_times(outcome)
     json.dumps(outcome.calibration, allow_nan=False)
-    told = json.loads(outcome.result.text)
-    assert "info" not in told, "info is a field of the result, not a part of its text"
-    told = json.loads(outcome.result.whole)
-    assert isinstance(told["info"], dict)
+    content = json.loads(outcome.result.text)
+    assert (
+        "info" not in content
+    ), "info is a field of the result, not a part of its text"
+    content = json.loads(outcome.result.whole)
+    assert isinstance(content["info"], dict)
     if task.kind != "problem":
-        counter = told["counter"]
+        counter = content["counter"]
         assert sum(counter.values()) == task.shots
         if task.kind == "photonic":
             assert {*counter} == {"|0,1>"}
@@ -652,7 +669,7 @@ def assert_completed(outcome: Outcome, task: Task) -> None:
         assert {*map(len, counter)} == {2}
         assert task.kind == "sequence" or max(counter, key=counter.get) == "01"
         return
-    samples: SampleSet = SampleSet.from_serializable(told)  # type: ignore[no-untyped-call]
+    samples: SampleSet = SampleSet.from_serializable(content)  # type: ignore[no-untyped-call]
     assert samples.first.sample == {"one": 1, "other": 0}
     assert samples.first.energy == pytest.approx(-1.5)
     assert int(samples.record.num_occurrences.sum()) == task.shots

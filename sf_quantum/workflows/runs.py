@@ -158,18 +158,20 @@ def _unwritable(outdir: Path, why: str | None) -> InputError:
     return InputError(f"{outdir}: cannot be written: {why}; name an --outdir")
 
 
-def _reasons(exit_code: int, told: Report, log: Path, progress: Progress) -> list[str]:
+def _reasons(
+    exit_code: int, report: Report, log: Path, progress: Progress
+) -> list[str]:
     """Why a run has not completed, if it has not.
 
     :param progress: gets the reason, if it is not in the journal
     """
-    if exit_code == 0 and told.status != "failed":
+    if exit_code == 0 and report.status != "failed":
         return []
-    lines = [line for one in told.failures for line in one.splitlines()]
-    if not lines and told.status != "cancelled":
+    lines = [line for one in report.failures for line in one.splitlines()]
+    if not lines and report.status != "cancelled":
         lines = [_last_error(exit_code, log)]
         progress(escaped(lines[0]))
-    return [*map(escaped, lines or [f"run {told.status}"])]
+    return [*map(escaped, lines or [f"run {report.status}"])]
 
 
 def _last_error(exit_code: int, log: Path) -> str:

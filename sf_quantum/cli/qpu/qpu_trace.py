@@ -64,14 +64,14 @@ def _submitted(
     client: ServiceClient, since: float | None, before: float | None
 ) -> Iterator[_Job]:
     for page in jobs.pages(client):
-        told = _JOBS.validate_python(page)
-        for job in told:
+        listed = _JOBS.validate_python(page)
+        for job in listed:
             if (since or 0.0) <= job.submitted and (
                 before is None or job.submitted < before
             ):
                 yield job
         # the next page has earlier ones
-        if since is not None and all(job.submitted < since for job in told):
+        if since is not None and all(job.submitted < since for job in listed):
             return
 
 

@@ -162,7 +162,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         type=checked(
             _nodes,
             "a partition and its number of nodes, as in compute=16",
-            lambda told: told[0] != "" and told[1] > 0,
+            lambda pair: pair[0] != "" and pair[1] > 0,
         ),
         help="for a StreamFlow file: the nodes that a partition has, which no allocation "
         "exceeds (default: as sinfo says, if the file uses the Slurm of this host); may be "
@@ -227,12 +227,12 @@ def _with_progress(cells: Iterator[Cell]) -> Iterator[Cell]:
     from sf_quantum.planning.strategy_map import LOADS, RATIOS
 
     total, began = len(LOADS) * len(RATIOS), time.monotonic()
-    told = began
+    printed = began
     for number, cell in enumerate(cells, 1):
         yield cell
         now = time.monotonic()
-        if now >= told + _PROGRESS_SECONDS and number < total:
-            told = now
+        if now >= printed + _PROGRESS_SECONDS and number < total:
+            printed = now
             left = (now - began) / number * (total - number)
             # points with more load take longer
             print(

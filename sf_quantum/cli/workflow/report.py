@@ -70,13 +70,15 @@ def run(args: argparse.Namespace) -> int:
 def _show(run: Run, args: argparse.Namespace) -> Report:
     if args.follow:
         report.print_progress(journal.follow(run.path), sys.stdout)
-    told = run.report()
+    summary = run.report()
     if args.json:
-        print(json.dumps(told.to_json(), indent=2))
+        print(json.dumps(summary.to_json(), indent=2))
     elif not args.follow:
-        print(run.path, told, sep="\n\n", end="\n\n" if len(args.where) > 1 else "\n")
+        print(
+            run.path, summary, sep="\n\n", end="\n\n" if len(args.where) > 1 else "\n"
+        )
     if args.timeline is not None:
         from sf_quantum.reporting import pictures  # takes half a second to import
 
-        pictures.draw_timeline(told.attempts, args.timeline)
-    return told
+        pictures.draw_timeline(summary.attempts, args.timeline)
+    return summary

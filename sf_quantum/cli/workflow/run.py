@@ -65,9 +65,9 @@ def _preview(args: argparse.Namespace) -> int:
     if args.resume:
         raise InputError("--dry-run: not with --resume, which decides job by job")
     runs.refuse_unwritable(args.outdir)
-    told = preview(args.file)
-    print(json.dumps(told.to_json(), indent=2) if args.json else told)
-    return 0 if told.ok else InputError.exit_code
+    plan = preview(args.file)
+    print(json.dumps(plan.to_json(), indent=2) if args.json else plan)
+    return 0 if plan.ok else InputError.exit_code
 
 
 def _run(args: argparse.Namespace) -> int:

@@ -296,7 +296,7 @@ class SlurmQueue:
             rows = await self.controller.rows({*asked.values()}) if asked else {}
         finally:
             self._polled = _now()
-        told: dict[BatchJob, list[QueueRow]] = {}
+        by_job: dict[BatchJob, list[QueueRow]] = {}
         lasting = []
         for job, slurm_job in asked.items():
             if slurm_job not in rows:
@@ -304,7 +304,7 @@ class SlurmQueue:
             own = job.own(rows[slurm_job])
             if job.slurm_job != slurm_job:
                 continue  # its mark has changed the id meanwhile
-            told[job] = own
+            by_job[job] = own
             if _is_unknown(job, *(row.state for row in own)):
                 continue
             if job.active:
@@ -320,7 +320,7 @@ class SlurmQueue:
             if job.state is BatchJobState.SETTLED:
                 self._remove(job)
         await self.scancel(*lasting)
-        return told
+        return by_job
 
     def _remove(self, job: BatchJob) -> None:
         self._jobs.pop(job.key, None)

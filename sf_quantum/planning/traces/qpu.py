@@ -108,8 +108,8 @@ def anonymised(trace: QpuTrace) -> QpuTrace:
     for job in trace.jobs:
         cells = job._asdict()
         for name, known in numbers.items():
-            if (told := cells[name]) is not None:
-                cells[name] = str(known.setdefault(told, len(known) + 1))
+            if (name_in_log := cells[name]) is not None:
+                cells[name] = str(known.setdefault(name_in_log, len(known) + 1))
         for name in _TIMES:
             if cells[name] is not None:
                 cells[name] = round(cells[name] - first, _DECIMALS)
@@ -193,8 +193,14 @@ def parse(lines: Iterable[str]) -> QpuTrace:
             trace.left_out[job] += 1
         else:
             trace.jobs.append(job)
-    told, rows_read = header.get("jobs", ""), len(trace.jobs) + trace.left_out.total()
-    if _NUMBER.fullmatch(told) and (missing := int(told) - rows_read) > 0:
+    jobs_written, rows_read = (
+        header.get("jobs", ""),
+        len(trace.jobs) + trace.left_out.total(),
+    )
+    if (
+        _NUMBER.fullmatch(jobs_written)
+        and (missing := int(jobs_written) - rows_read) > 0
+    ):
         trace.left_out["missing at the end of the file"] += missing
     trace.sort()
     return trace
@@ -233,9 +239,9 @@ def _job(words: Sequence[str], fields: Sequence[str]) -> QpuJob | str:
     """Read a row, or return why the job is left out."""
     if len(words) != len(fields):
         return f"without {len(fields)} columns"
-    told = {name: word or None for name, word in zip(fields, words, strict=True)}
+    cells = {name: word or None for name, word in zip(fields, words, strict=True)}
     try:
-        job = _JOB.validate_python(_EMPTY | told)
+        job = _JOB.validate_python(_EMPTY | cells)
     except ValidationError as error:
         field_, *_ = error.errors()[0]["loc"]
         return f"with a wrong {_column(str(field_))}"

@@ -91,21 +91,21 @@ def acquire(
     qpu, purpose = qpu.hinted(request.hints), request.purpose or request.job
     key = request.key or uuid.uuid4().hex
     wait = _Wait(request, stop or threading.Event())
-    told = None if on_wait else ""
+    reported = None if on_wait else ""
     while True:
         began = time.monotonic()
         # the first attempt does not wait, so that on_wait is called at once
         stay_seconds = (
-            min(STAY_SECONDS, wait.deadline.left) if told is not None else 0.0
+            min(STAY_SECONDS, wait.deadline.left) if reported is not None else 0.0
         )
         try:
             return qpu.acquire_waiting(purpose, wait_seconds=stay_seconds, key=key)
         except QpuError as error:
-            if told is not None:
+            if reported is not None:
                 wait.pause(error, began)
-            if on_wait and told != str(error):
+            if on_wait and reported != str(error):
                 on_wait(error)
-                told = str(error)
+                reported = str(error)
 
 
 class Patience:

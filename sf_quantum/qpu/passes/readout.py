@@ -30,8 +30,8 @@ class Readout(Pass):
 
     def __init__(self, described: Description) -> None:
         super().__init__(described)
-        told = (described.calibration or {}).get("values")
-        values = told if isinstance(told, dict) else {}
+        calibrated = (described.calibration or {}).get("values")
+        values = calibrated if isinstance(calibrated, dict) else {}
         names = "readout_false_one", "readout_false_zero"
         errors = [number(values.get(name)) for name in names]
         if None in errors:

@@ -103,10 +103,10 @@ class Connection(CommunicationLayer):
         ]
 
     def get_performances(self) -> dict[str, float]:
-        told = performances(self._qpu.describe())
-        if (noise := perf_dict_to_noise(told)) not in self._noises:
+        values = performances(self._qpu.describe())
+        if (noise := perf_dict_to_noise(values)) not in self._noises:
             self._noises.append(noise)
-        return told
+        return values
 
     def get_platform_details(self) -> dict[str, JSON]:
         return {**self._specs, "perfs": self.get_performances()}
@@ -131,16 +131,16 @@ class Connection(CommunicationLayer):
         computation = payload["computation"]
         if not isinstance(computation, Computation):
             raise InputError(NO_ITERATIONS)
-        told = computation.parameters
+        parameters = computation.parameters
         return self.submit(
             computation.command.name,
             computation.experiment,
-            shots=told["max_shots"],
-            samples=told.get("max_samples"),
+            shots=parameters["max_shots"],
+            samples=parameters.get("max_samples"),
         )
 
     def submit(
-        self, command: str, told: Experiment, *, shots: int, samples: int | None
+        self, command: str, setup: Experiment, *, shots: int, samples: int | None
     ) -> str:
         """Submit a job; returns at once.
 
@@ -149,7 +149,7 @@ class Connection(CommunicationLayer):
         :returns: the job's id
         :raises InputError: if the QPU cannot run it
         """
-        content = json.dumps(experiment(told))
+        content = json.dumps(experiment(setup))
         tag = f"sfq-{secrets.token_hex(8)}"
         task = Task(tag, "photonic", content, {"num_reads": index(shots)})
         outcome = in_thread(lambda: self._qpu.run_job(task))
@@ -209,12 +209,12 @@ class Cloud:
             "perfs": {**self._connection.get_performances()},
         }
 
-    def create_job(self, told: Mapping[str, Mapping[str, JSON]]) -> str:
+    def create_job(self, request: Mapping[str, Mapping[str, JSON]]) -> str:
         """Submit a job; returns at once.
 
         :raises InputError: if the QPU cannot run it
         """
-        payload = told["payload"]
+        payload = request["payload"]
         if payload.get("iterator"):
             raise InputError(NO_ITERATIONS)
         if payload.get("parameters") or payload.get("mitigations"):
@@ -278,37 +278,37 @@ class _Job:
         return BSCount(counted)
 
 
-def experiment(told: Experiment) -> dict[str, JSON]:
+def experiment(setup: Experiment) -> dict[str, JSON]:
     """Write an experiment as the payload of a job.
 
     :raises InputError: if the QPU cannot run it
     """
-    if told.noise is not None:
+    if setup.noise is not None:
         raise InputError("noise: the QPU has its own")
-    if not isinstance(told.input_state, BasicState):
+    if not isinstance(setup.input_state, BasicState):
         raise InputError("input state: expected a Fock state")
-    for detector in told.detectors:
+    for detector in setup.detectors:
         if detector is not None and detector.type is not DetectionType.Threshold:
             raise InputError(
                 f"detector {detector.name}: those of the QPU are threshold"
             )
-    if not told.is_unitary:
+    if not setup.is_unitary:
         raise InputError("circuit: is not of linear optics without losses")
-    condition = told.post_select_fn
+    condition = setup.post_select_fn
     postselect = str(condition) if condition and condition.has_condition else None
     return {
-        "circuit": serialize(told.unitary_circuit()),
-        "input_state": str(told.input_state),
-        "min_detected_photons": told.min_photons_filter,
-        "heralds": {str(mode): count for mode, count in told.heralds.items()},
+        "circuit": serialize(setup.unitary_circuit()),
+        "input_state": str(setup.input_state),
+        "min_detected_photons": setup.min_photons_filter,
+        "heralds": {str(mode): count for mode, count in setup.heralds.items()},
         "postselect": postselect,
     }
 
 
 def performances(described: Description) -> dict[str, float]:
     """Write a calibration as Perceval's clouds do, in per cent."""
-    told = mapping((described.calibration or {}).get("values"))
-    known = {name: number(told.get(name)) or 0.0 for name in told}
+    calibrated = mapping((described.calibration or {}).get("values"))
+    known = {name: number(calibrated.get(name)) or 0.0 for name in calibrated}
     loss = known.get("source_loss_db", 0.0) + known.get("loss_db", 0.0)
     noise = NoiseModel(
         transmittance=10.0 ** (-loss / 10.0),

@@ -345,8 +345,8 @@ class SfqQpu(Qpu):
         if not bqms:
             return []
         answer = self._solved_job([{**bqm} for bqm in bqms], parameters)
-        told, common = listing(answer.get("sample_sets")), mapping(answer.get("info"))
-        samples = [{**mapping(one)} for one in told]
+        sets, common = listing(answer.get("sample_sets")), mapping(answer.get("info"))
+        samples = [{**mapping(one)} for one in sets]
         if len(samples) != len(bqms):
             detail = f"{len(samples)} sample sets for {len(bqms)} BQMs"
             raise QpuError(f"{self.service.name}: its answer has {detail}")
@@ -426,15 +426,15 @@ class SfqQpu(Qpu):
         response = send("GET", "/v1/device/topology", expected=(404,))
         if response.status == 404:
             return None
-        told = response.json()
-        shape, couplers = told.get("shape"), told.get("couplers")
+        graph = response.json()
+        shape, couplers = graph.get("shape"), graph.get("couplers")
         if not isinstance(shape, list) or not isinstance(couplers, list):
             raise QpuError(f"{self.service.name}: the device's graph is malformed")
         pairs = (pair for pair in couplers if isinstance(pair, list))
         return Topology(
-            self.service.text(told, "kind"),
+            self.service.text(graph, "kind"),
             tuple(count(size) or 0 for size in shape),
-            count(told.get("labels")) or 0,
+            count(graph.get("labels")) or 0,
             tuple(
                 (count(pair[0]) or 0, count(pair[1]) or 0)
                 for pair in pairs
@@ -710,9 +710,9 @@ def _lease(token: str) -> str:
     return f"/v1/leases/{quote(token, safe='')}"
 
 
-def _timing(told: Mapping[str, JSON]) -> Timing:
+def _timing(timing: Mapping[str, JSON]) -> Timing:
     names = "setup_seconds shot_seconds readout_seconds".split()
-    return Timing(*(number(told.get(name)) or 0.0 for name in names))
+    return Timing(*(number(timing.get(name)) or 0.0 for name in names))
 
 
 def _seconds_left(answer: Mapping[str, JSON], left: str, until: str) -> float | None:

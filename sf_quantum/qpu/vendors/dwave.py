@@ -185,9 +185,9 @@ class DWaveQpu(Qpu):
             with Solvers(**self._once()) as solvers:
                 sessions.guard(solvers.session, ANSWER_BYTES, REQUEST_SECONDS)
                 # without the graph, which may have a megabyte
-                told = solvers.get_solver(solver.name, filter=DYNAMIC)
-            version = told.identity.version
-            online = str(told.get("status", "")).lower() == "online"
+                current = solvers.get_solver(solver.name, filter=DYNAMIC)
+            version = current.identity.version
+            online = str(current.get("status", "")).lower() == "online"
         if version is not None and version.graph_id != solver.graph_id:
             solver = self.graph(renew=True)
         wanted = client_options(self.connection).get("solver")
@@ -288,11 +288,11 @@ class DWaveQpu(Qpu):
         """See :meth:`Qpu.describe`; the calibration is that of the working graph."""
         solver = self.graph(renew=True)
         with self.well_formed():
-            told = solver.properties
+            properties = solver.properties
             topology = Topology(
-                str(told["topology"]["type"]),
-                tuple(map(int, told["topology"]["shape"])),
-                int(told["num_qubits"]),
+                str(properties["topology"]["type"]),
+                tuple(map(int, properties["topology"]["shape"])),
+                int(properties["num_qubits"]),
                 tuple(sorted(solver.undirected_edges)),
             )
             return Description(
@@ -300,11 +300,15 @@ class DWaveQpu(Qpu):
                 solver.num_active_qubits,
                 self.kinds,
                 out_of_service=_fabric(topology.kind, topology.shape) - solver.nodes,
-                shots=int(told["num_reads_range"][1]),
+                shots=int(properties["num_reads_range"][1]),
                 timing=_timing(solver),
                 calibration={"id": solver.graph_id},
                 topology=topology,
-                solver={key: told[key] for key in told if key not in OF_THE_GRAPH},
+                solver={
+                    key: properties[key]
+                    for key in properties
+                    if key not in OF_THE_GRAPH
+                },
             )
 
     def submit(self, task: Task) -> str:
@@ -417,10 +421,10 @@ class DWaveQpu(Qpu):
                 type=embedded.type,
                 label=label,
             )
-            (told,) = problems.submit_problems([job])
-            if isinstance(told, ProblemSubmitError):
-                raise RequestError(told.error_msg, error_code=told.error_code)
-            return str(told.id)
+            (reply,) = problems.submit_problems([job])
+            if isinstance(reply, ProblemSubmitError):
+                raise RequestError(reply.error_msg, error_code=reply.error_code)
+            return str(reply.id)
 
     def wait(self, job_id: str) -> ProblemStatusMaybeWithAnswer:
         """Wait for the end of a problem."""

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from sf_quantum.samplers.qaoa import CircuitRunner
 
 # an object, of which some fields are read
-Told = dict[str, JsonValue]
+Answer = dict[str, JsonValue]
 # statuses after which there is no job, and another attempt may succeed: from anyone, and
 # from IQM only, since a proxy also answers so when it loses a connection that was used
 NOT_ACCEPTED, NOT_ACCEPTED_BY_IQM = (425, 429), (408, 503)
@@ -103,17 +103,17 @@ class IqmServer(Gates):
 
     def describe(self) -> Description:
         """See :meth:`Qpu.describe`; from its architecture, and its present calibration."""
-        told = self._api.get(Told, f"/quantum-computers/{self._alias}")
+        computer = self._api.get(Answer, f"/quantum-computers/{self._alias}")
         path = f"/calibration-sets/{self._alias}/default"
-        dynamic = self._api.get(Told, f"{path}/dynamic-quantum-architecture")
-        metrics = self._api.get(Told, f"{path}/metrics")
+        dynamic = self._api.get(Answer, f"{path}/dynamic-quantum-architecture")
+        metrics = self._api.get(Answer, f"{path}/metrics")
         # the names of all qubits; not every server has it
         artifact = f"/quantum-computers/{self._alias}/artifacts"
         answer = self._api.send(
             "GET", f"{artifact}/static-quantum-architectures", expected=(404,)
         )
         try:
-            return self._description(told, dynamic, metrics, _first(answer))
+            return self._description(computer, dynamic, metrics, _first(answer))
         except (
             AttributeError,
             KeyError,
@@ -125,7 +125,7 @@ class IqmServer(Gates):
 
     def _description(
         self,
-        told: Mapping[str, JSON],
+        computer: Mapping[str, JSON],
         dynamic: Mapping[str, JSON],
         metrics: Mapping[str, JSON],
         static: Mapping[str, JSON],
@@ -142,7 +142,7 @@ class IqmServer(Gates):
             for locus in _lists(mapping(one)["loci"])
             for pair in [[*map(_number, _texts(locus))]]
         }
-        limits = mapping(told.get("limits"))
+        limits = mapping(computer.get("limits"))
         return Description(
             self.technology,
             len(qubits),
@@ -177,22 +177,22 @@ class IqmServer(Gates):
         return self._api.checked(_Submitted, answer).id
 
     def poll(self, job_id: str) -> Progress:
-        told = self._job(job_id)
-        return Progress(self._state(told), count(told.get("queue_position")))
+        job = self._job(job_id)
+        return Progress(self._state(job), count(job.get("queue_position")))
 
     def result(self, job_id: str, task: Task) -> Outcome:
         """See :meth:`Qpu.result`; the QPU time is that of which the vendor tells."""
-        told = self._job(job_id)
-        state = self._state(told)
+        job = self._job(job_id)
+        state = self._state(job)
         if state not in OVER:
             raise QpuError(f"{self._who}: job {job_id} is {state}")
-        runtime = number(told.get("runtime_ms"))
+        runtime = number(job.get("runtime_ms"))
         seconds = None if runtime is None else runtime / 1000
-        compiled = mapping(told.get("compilation")).get("calibration_set_id")
+        compiled = mapping(job.get("compilation")).get("calibration_set_id")
         calibration: dict[str, JSON] | None = {"id": compiled} if compiled else None
         result, failure = None, None
         if state == "Failed":
-            failure = _messages(told.get("errors")) or "no reason given"
+            failure = _messages(job.get("errors")) or "no reason given"
         elif state == "Completed":
             path = f"/jobs/{quote(job_id)}/artifacts/measurement_counts"
             content = parse_json(task.payload)
@@ -212,7 +212,7 @@ class IqmServer(Gates):
             failure,
             seconds,
             calibration=calibration,
-            note=_messages(told.get("messages")),
+            note=_messages(job.get("messages")),
         )
 
     def cancel(self, job_id: str) -> None:
@@ -223,10 +223,10 @@ class IqmServer(Gates):
             raise AuthenticationError(self._api.reason(answer))
 
     def _job(self, job_id: str) -> Mapping[str, JSON]:
-        return self._api.get(Told, f"/jobs/{quote(job_id)}")
+        return self._api.get(Answer, f"/jobs/{quote(job_id)}")
 
-    def _state(self, told: Mapping[str, JSON]) -> State:
-        word = told.get("status")
+    def _state(self, job: Mapping[str, JSON]) -> State:
+        word = job.get("status")
         if (state := STATES.get(str(word))) is None:
             raise QpuError(f"{self._who}: unknown state {str(word)[:40]!r}")
         return state
@@ -236,8 +236,8 @@ class IqmServer(Gates):
     ) -> list[dict[str, int]]:
         """Read the counts of each circuit, with the last bit first as in Qiskit."""
         try:
-            told = _lists(parse_json(body))
-            pairs = zip(told, circuits, strict=True)
+            measurements = _lists(parse_json(body))
+            pairs = zip(measurements, circuits, strict=True)
             return [_counter(mapping(one), circuit) for one, circuit in pairs]
         except (
             ArithmeticError,
@@ -266,8 +266,8 @@ def _circuit(name: str, circuit: NativeCircuit) -> dict[str, JSON]:
     return {"name": f"circuit_{name}", "instructions": instructions}
 
 
-def _counter(told: Mapping[str, JSON], circuit: NativeCircuit) -> dict[str, int]:
-    keys = [key.split("_") for key in _texts(told["measurement_keys"])]
+def _counter(measurement: Mapping[str, JSON], circuit: NativeCircuit) -> dict[str, int]:
+    keys = [key.split("_") for key in _texts(measurement["measurement_keys"])]
     bits = circuit.bits
     places = [bits - 1 - int(bit) for _, _, bit in keys]
     measured = {one.bit for one in circuit.operations if one.name == "measure"}
@@ -275,7 +275,7 @@ def _counter(told: Mapping[str, JSON], circuit: NativeCircuit) -> dict[str, int]
     if {int(own) for _, own, _ in keys} != {bits} or sorted(places) != known:
         raise ValueError("not of this circuit")
     counter: dict[str, int] = {}
-    for word, reads in mapping(told["counts"]).items():
+    for word, reads in mapping(measurement["counts"]).items():
         if count(reads) is None or len(word) != len(places) or {*word} - {*"01"}:
             raise ValueError("not counts")
         read_bits = ["0"] * bits
@@ -322,14 +322,14 @@ def _first(answer: Response) -> Mapping[str, JSON]:
     return mapping(listed[0] if isinstance(listed, list) and listed else listed)
 
 
-def _messages(told: JSON) -> str:
-    messages = (mapping(one).get("message") for one in _lists(told))
+def _messages(messages_json: JSON) -> str:
+    messages = (mapping(one).get("message") for one in _lists(messages_json))
     return one_line("; ".join(map(str, messages)))[:300]
 
 
-def _lists(told: JSON) -> list[JSON]:
-    return told if isinstance(told, list) else []
+def _lists(value: JSON) -> list[JSON]:
+    return value if isinstance(value, list) else []
 
 
-def _texts(told: JSON) -> list[str]:
-    return [str(one) for one in _lists(told)]
+def _texts(value: JSON) -> list[str]:
+    return [str(one) for one in _lists(value)]

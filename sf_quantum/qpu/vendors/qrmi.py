@@ -394,10 +394,15 @@ class _Pasqal(QrmiQpu):
                 why = " ".join(logs.split())[-300:]
                 return Outcome(failure=why or "no reason given")
             text = self._ask(lambda client: client.task_result(job_id).value)
-        counts, told = self._read(text)
-        timing, calibration = told.get("timing"), told.get("calibration")
+        counts, details = self._read(text)
+        timing, calibration = details.get("timing"), details.get("calibration")
         seconds = timing.get("qpu_seconds") if isinstance(timing, dict) else None
-        info = {"qpu": self.name, "technology": self.technology, "job": job_id, **told}
+        info = {
+            "qpu": self.name,
+            "technology": self.technology,
+            "job": job_id,
+            **details,
+        }
         return Outcome(
             Result(json.dumps({"counter": counts}), info),
             qpu_seconds=number(seconds),

@@ -125,8 +125,8 @@ class RestApi:
 
     def reason(self, response: Response) -> str:
         """Write a message with the vendor's own reason for a refusal."""
-        told = response.json().get(self._reason) or f"HTTP status {response.status}"
-        return f"{self._name}: {shortened(str(told))}"
+        reason = response.json().get(self._reason) or f"HTTP status {response.status}"
+        return f"{self._name}: {shortened(str(reason))}"
 
     def _refusal(self, response: Response) -> QpuError | InputError:
         status, text = response.status, self.reason(response)

@@ -96,9 +96,9 @@ def answered(head: Mapping[str, JSON], payload: str) -> Message:
     except Exception as failure:  # noqa: BLE001 - of any library, about any content
         error = f"{type(failure).__name__}: {failure}"
     largest = _peak_bytes()
-    told: Answer = {"last": last or largest > KEPT_BYTES}
-    told |= {"error": error} if error else {"info": answer.get("info", {})}
-    return told, "" if error else text
+    header: Answer = {"last": last or largest > KEPT_BYTES}
+    header |= {"error": error} if error else {"info": answer.get("info", {})}
+    return header, "" if error else text
 
 
 def run(
@@ -124,8 +124,8 @@ def run(
             content, parameters, errors, architecture=architecture, **more
         )
     if kind == "photonic":
-        told = PhotonicExperiment.model_validate(content)
-        return optics.simulate(told, parameters, errors)
+        experiment = PhotonicExperiment.model_validate(content)
+        return optics.simulate(experiment, parameters, errors)
     counter = pulses.simulate(content, parameters, **more)
     return {"counter": errors.misread(counter) if errors else {**counter}}
 
@@ -146,8 +146,8 @@ def _sampled(bqm: Answer, parameters: JobParameters, errors: Noise | None) -> An
     sampler: Sampler = NealSampler()
     scaled, own = True, {name: parameters.get(name) for name in sampler.parameters}
     if parameters.get("annealing"):
-        told = mapping(bqm["info"])["annealing"]
-        how = annealing.ANNEALING.validate_python(told)
+        parameters_json = mapping(bqm["info"])["annealing"]
+        how = annealing.ANNEALING.validate_python(parameters_json)
         if errors:
             labels = listing(bqm["variable_labels"])
             most = max(label for label in labels if isinstance(label, int))
@@ -214,10 +214,10 @@ def verify(
     """
     job, text = payload[:characters], payload[characters:]
     try:
-        told = verification.verified(kind, job, text, shots, fewer=fewer)
+        verified = verification.verified(kind, job, text, shots, fewer=fewer)
     except verification.WrongResult as error:
         return {"info": {"wrong": str(error)}}
-    return {**told.content, "info": {"difference": told.difference}}
+    return {**verified.content, "info": {"difference": verified.difference}}
 
 
 CALLS: Mapping[str, Callable[..., Answer]] = {

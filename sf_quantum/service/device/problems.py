@@ -45,11 +45,14 @@ def check(content: JSON, qubits: int) -> Size:
     )
 
 
-def solver(told: Description) -> dict[str, JSON] | None:
+def solver(description: Description) -> dict[str, JSON] | None:
     """Return the properties of a device's solver; ``None`` if it tells none."""
-    if told.solver is None:
+    if description.solver is None:
         return None
-    return {**told.solver, "num_qubits": told.topology.labels if told.topology else 0}
+    return {
+        **description.solver,
+        "num_qubits": description.topology.labels if description.topology else 0,
+    }
 
 
 def check_solver_parameters(content: JSON, properties: JSON) -> None:

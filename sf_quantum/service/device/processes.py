@@ -116,17 +116,17 @@ def ask(
         answer = process.ask(give_up, head, payload, more)
         if answer is None:
             return None
-        told, text = answer
-        reusable = not told["last"]
+        header, text = answer
+        reusable = not header["last"]
         process.known.append(about)
     except EOFError:
         status = process.status
         raise Ended(_why_it_ended(status, limits), status) from None
     finally:
         (processes.put_back if reusable else processes.replace)(process)
-    if error := told.get("error"):
+    if error := header.get("error"):
         raise InputError(str(error))
-    return Result(text, mapping(told["info"]))
+    return Result(text, mapping(header["info"]))
 
 
 def start(kinds: Sequence[Kind] = ()) -> None:

@@ -197,8 +197,8 @@ class Device(ABC):
     @property
     def graph(self) -> Topology | None:
         """The working graph of an annealer; ``None`` for other technologies."""
-        told = self.description
-        return told.topology if told.technology == "annealer" else None
+        description = self.description
+        return description.topology if description.technology == "annealer" else None
 
     @property
     def price(self) -> float | None:
@@ -244,13 +244,13 @@ class Device(ABC):
 
         :raises FieldError: naming the field of the request
         """
-        told = self.description
-        if kind not in told.kinds:
-            known = " and ".join(told.kinds)
+        description = self.description
+        if kind not in description.kinds:
+            known = " and ".join(description.kinds)
             raise FieldError(kind, f"this device runs {known} only")
         shots = parameters.get("num_reads") or 1
-        if told.shots is not None and shots > told.shots:
-            detail = f"{shots} shots; at most {told.shots} per job"
+        if description.shots is not None and shots > description.shots:
+            detail = f"{shots} shots; at most {description.shots} per job"
             raise FieldError("parameters.num_reads", detail)
 
     def check_size(self, size: Size, parameters: JobParameters) -> None:

@@ -367,35 +367,35 @@ class QpuDevice(Device):
 
     @property
     def price(self) -> float | None:
-        told = self._status.cost_per_second if self._status else None
+        quoted = self._status.cost_per_second if self._status else None
         own = self._settings.cost_per_second
-        return told if own is None else own
+        return quoted if own is None else own
 
     @property
     def status(self) -> DeviceStatus:
-        told, length, eta = self._status, 0, 0.0
-        if told is not None:
+        status, length, eta = self._status, 0, 0.0
+        if status is not None:
             with self._lock:
                 jobs = [job for job in self._jobs.values() if not job.cancelled]
             ours = [job.left for job in jobs]
-            length = max(0, told.queue_length - len(ours))
-            eta = max(0.0, (told.eta_seconds or 0.0) - sum(ours))
-        reason = self._obstacle(told)
+            length = max(0, status.queue_length - len(ours))
+            eta = max(0.0, (status.eta_seconds or 0.0) - sum(ours))
+        reason = self._obstacle(status)
         trouble = ""
         if reason is None and (left := self._vendor.left):
             trouble = f"asked again in {left:.0f} s: {self._vendor.why}"
         return DeviceStatus(reason is None, reason or "", length, eta, trouble)
 
-    def _obstacle(self, told: QpuStatus | None) -> str | None:
+    def _obstacle(self, status: QpuStatus | None) -> str | None:
         if self._access.why:
             return self._access.why
         unknown = self._described == -math.inf
         if self._silence and (unknown or self._failures >= FAILURES):
             return self._silence
-        if told is None:
+        if status is None:
             return "its vendor has not been asked yet"
-        if not told.online:
-            return told.reason or "its vendor gives no reason"
+        if not status.online:
+            return status.reason or "its vendor gives no reason"
         age = time.monotonic() - self._known
         if age > self._settings.stale_seconds:
             why = self._vendor.why or "it has not answered since"
@@ -444,8 +444,8 @@ class QpuDevice(Device):
         if not due or self._descriptions.left:
             return
         try:
-            told = self._lease.driver.describe()
-            self._description = vendor_answers.description(told)
+            described = self._lease.driver.describe()
+            self._description = vendor_answers.description(described)
         except NotAccepted as error:
             self._descriptions.noted(error)
             if error.retry_seconds is not None:  # it asks for a pause of all requests
@@ -487,15 +487,15 @@ class QpuDevice(Device):
         if kind == "photonic":
             return self._check_photons(content)
         texts, what, circuits, native = [content], "atoms", 1, False
-        told = self.description
-        most, qubits = told.qubits, 0
+        description = self.description
+        most, qubits = description.qubits, 0
         if kind == "circuit":
             found, circuits = circuit_texts(content)
             texts, what = [*found], "qubits"
-            native = bool(told.native_gates)
-            if native and told.topology is not None:
+            native = bool(description.native_gates)
+            if native and description.topology is not None:
                 # a register is of all qubits, those out of service too
-                most = told.topology.labels
+                most = description.topology.labels
         for text in texts:
             if not isinstance(text, str):
                 raise FieldError(kind, "expected text")
@@ -646,8 +646,8 @@ class QpuDevice(Device):
         if vendor is not None and vendor.left and not woken:
             raise NotAccepted(vendor.why)  # it was not asked
         job.due = time.monotonic() + pause
-        told = self._about(job_id, lambda jobs: self._priced(jobs).poll(job_id))
-        progress = vendor_answers.progress(told)
+        polled = self._about(job_id, lambda jobs: self._priced(jobs).poll(job_id))
+        progress = vendor_answers.progress(polled)
         if progress.state == "Running" and job.running_since is None:
             job.running_since = time.monotonic()
         if progress.state == "Queued":
@@ -706,10 +706,10 @@ class QpuDevice(Device):
         note = f": {outcome.note}" if outcome.note else ""
         if self._lease_lost(job):
             return replace(outcome, lost=f"its lease has ended at the vendor{note}")
-        told = f"the vendor cancelled it{note}"
+        failure = f"the vendor cancelled it{note}"
         if self._kind.sessions:  # the next submission will tell
-            return replace(outcome, lost=f"{told}, perhaps with its lease")
-        return replace(outcome, failure=told)
+            return replace(outcome, lost=f"{failure}, perhaps with its lease")
+        return replace(outcome, failure=failure)
 
     def _lease_lost(self, job: _Job) -> bool:
         """Whether the vendor has ended the lease of a job, as far as its kind tells.

@@ -86,15 +86,15 @@ class VendorAnswers:
         self._evidence.keep_in(folder)
         self.jobs.keep_in(folder / f"vendor-jobs-{identity[:16]}.txt")
 
-    def job_id(self, told: JSON, tag: str) -> str:
+    def job_id(self, answer: JSON, tag: str) -> str:
         """Take the id that a vendor has given to a submission.
 
         :raises InputError: if it is not an id, or that of another submission
         """
         try:
-            return self.jobs.claim(told, tag)
+            return self.jobs.claim(answer, tag)
         except WrongId as error:
-            self._evidence.keep(tag, str(error), str(told))
+            self._evidence.keep(tag, str(error), str(answer))
             raise
 
     def unread(self, error: WrongAnswer, job_id: str, task: Task) -> None:
@@ -102,7 +102,7 @@ class VendorAnswers:
         self._evidence.keep(task.tag, str(error), error.answer, {"job": job_id})
 
     def outcome(
-        self, told: Outcome, job_id: str, task: Task, passed: Passed
+        self, claimed: Outcome, job_id: str, task: Task, passed: Passed
     ) -> Outcome:
         """Check how a job ended; blocks for as long as a result is read.
 
@@ -110,22 +110,22 @@ class VendorAnswers:
             job, times that can have passed, and bounded texts
         """
         outcome = replace(
-            told,
-            failure=_optional(told.failure),
-            note=shortened(told.note),
-            lost=_optional(told.lost),
-            calibration=_calibration(told.calibration),
+            claimed,
+            failure=_optional(claimed.failure),
+            note=shortened(claimed.note),
+            lost=_optional(claimed.lost),
+            calibration=_calibration(claimed.calibration),
         )
-        if told.result is not None:
-            outcome = self._checked(outcome, told.result, job_id, task)
-        elif told.failure is not None and not outcome.failure:
+        if claimed.result is not None:
+            outcome = self._checked(outcome, claimed.result, job_id, task)
+        elif claimed.failure is not None and not outcome.failure:
             outcome = replace(outcome, failure="no reason given")
         return self._timed(outcome, job_id, task, passed)
 
     def _checked(
-        self, outcome: Outcome, told: Result, job_id: str, task: Task
+        self, outcome: Outcome, unchecked: Result, job_id: str, task: Task
     ) -> Outcome:
-        result, wrong = self._verified(told, task)
+        result, wrong = self._verified(unchecked, task)
         if wrong is None:
             return replace(outcome, result=result, failure=None)
         more: dict[str, JSON] = {
@@ -135,16 +135,16 @@ class VendorAnswers:
             "qpu_seconds": _shown(outcome.qpu_seconds),
             "seconds": _shown(outcome.seconds),
         }
-        self._evidence.keep(task.tag, wrong, told.text, more)
+        self._evidence.keep(task.tag, wrong, unchecked.text, more)
         failure = f"the QPU's result is not one of this job: it {wrong}"
         return replace(outcome, result=None, failure=shortened(failure))
 
-    def _verified(self, told: Result, task: Task) -> tuple[Result | None, str | None]:
+    def _verified(self, result: Result, task: Task) -> tuple[Result | None, str | None]:
         """Check a result in a process of its own.
 
         :returns: the result, or what is wrong with it
         """
-        text = told.text
+        text = result.text
         if not text.isascii():  # what cannot be encoded is no JSON either
             text = text.encode(errors="replace").decode()
         arguments: dict[str, JSON] = {
@@ -174,7 +174,7 @@ class VendorAnswers:
             return None, "cannot be checked"
         if (wrong := answer.info.get("wrong")) is not None:
             return None, str(wrong)
-        info = _info(told.info)
+        info = _info(result.info)
         if difference := answer.info.get("difference"):
             info["energies_recomputed"] = {"largest_difference": difference}
         return Result(answer.text, info), None
@@ -189,24 +189,24 @@ class VendorAnswers:
         if (most := passed.at_vendor) is None:
             return outcome
         longest, own = most * (1 + SPARE_SHARE) + SPARE_SECONDS, passed.on_qpu
-        told: dict[str, JSON] = {}
+        notes: dict[str, JSON] = {}
         if billed is not None and billed > longest:
-            told["qpu_seconds"] = billed
+            notes["qpu_seconds"] = billed
             outcome = replace(outcome, qpu_seconds=own)
         if ran is not None and ran > longest:
-            told["seconds"] = ran
+            notes["seconds"] = ran
             outcome = replace(outcome, seconds=own)
-        if not told:
+        if not notes:
             return outcome
-        words = ", ".join(f"{name} {value:g}" for name, value in told.items())
+        words = ", ".join(f"{name} {value:g}" for name, value in notes.items())
         note = f"the vendor tells {words}, of a job that it had for {most:.3g} s"
-        self._evidence.keep(task.tag, note, "", {"job": job_id, **told})
+        self._evidence.keep(task.tag, note, "", {"job": job_id, **notes})
         if outcome.failure is not None:
             return replace(outcome, failure=_joined(outcome.failure, note))
         if (result := outcome.result) is None:
             return replace(outcome, note=_joined(outcome.note, note))
         info = {key: value for key, value in result.info.items() if key != "timing"}
-        info["vendor_times"] = told
+        info["vendor_times"] = notes
         return replace(outcome, result=replace(result, info=info))
 
 
@@ -233,69 +233,69 @@ def bounded_errors() -> Iterator[None]:
         raise QpuError(f"a malformed answer: {detail}") from error
 
 
-def progress(told: Progress) -> Progress:
+def progress(answer: Progress) -> Progress:
     """Check how a job is going.
 
     :raises QpuError: if its state is not one of a job
     """
-    if told.state not in get_args(State):
-        state = shortened(str(told.state), 40)
+    if answer.state not in get_args(State):
+        state = shortened(str(answer.state), 40)
         raise QpuError(f"the vendor tells of an unknown state, {state!r}")
-    return Progress(told.state, _size(told.position), _wait(told.eta_seconds))
+    return Progress(answer.state, _size(answer.position), _wait(answer.eta_seconds))
 
 
-def status(told: QpuStatus) -> QpuStatus:
+def status(answer: QpuStatus) -> QpuStatus:
     """Have numbers be those of a QPU, and texts of one line."""
     return replace(
-        told,
-        name=shortened(str(told.name)),
-        technology=shortened(str(told.technology)),
-        online=told.online is True,
-        reason=shortened(str(told.reason or "")),
-        trouble=shortened(str(told.trouble or "")),
-        qubits=_size(told.qubits) or 0,
-        vqpus=_size(told.vqpus) or 0,
-        leases=_size(told.leases) or 0,
-        queue_length=_size(told.queue_length) or 0,
-        calibration=_optional(told.calibration),
-        eta_seconds=_wait(told.eta_seconds),
-        position=_size(told.position),
-        cost_per_second=number(_json(told.cost_per_second)),
-        maintenance_seconds=_wait(told.maintenance_seconds),
+        answer,
+        name=shortened(str(answer.name)),
+        technology=shortened(str(answer.technology)),
+        online=answer.online is True,
+        reason=shortened(str(answer.reason or "")),
+        trouble=shortened(str(answer.trouble or "")),
+        qubits=_size(answer.qubits) or 0,
+        vqpus=_size(answer.vqpus) or 0,
+        leases=_size(answer.leases) or 0,
+        queue_length=_size(answer.queue_length) or 0,
+        calibration=_optional(answer.calibration),
+        eta_seconds=_wait(answer.eta_seconds),
+        position=_size(answer.position),
+        cost_per_second=number(_json(answer.cost_per_second)),
+        maintenance_seconds=_wait(answer.maintenance_seconds),
     )
 
 
-def description(told: Description) -> Description:
+def description(answer: Description) -> Description:
     """Check how a QPU is described.
 
     What is optional, and wrong, is left out.
 
     :raises QpuError: if its graph or its specifications are wrong, by which jobs are checked
     """
-    if told.topology is not None:
-        _check_topology(told.topology)
-    if told.specs is not None:
-        _check_specs(told.specs)
-    out = frozenset(one for one in told.out_of_service if _size(one) is not None)
+    if answer.topology is not None:
+        _check_topology(answer.topology)
+    if answer.specs is not None:
+        _check_specs(answer.specs)
+    out = frozenset(one for one in answer.out_of_service if _size(one) is not None)
     return replace(
-        told,
-        technology=shortened(str(told.technology)),
-        qubits=_size(told.qubits) or 0,
-        kinds=tuple(kind for kind in told.kinds if kind in get_args(Kind)),
+        answer,
+        technology=shortened(str(answer.technology)),
+        qubits=_size(answer.qubits) or 0,
+        kinds=tuple(kind for kind in answer.kinds if kind in get_args(Kind)),
         out_of_service=out,
-        shots=count(told.shots) or None,
-        timing=_timing(told.timing),
-        calibration=_calibration(told.calibration),
-        native_gates=tuple(shortened(str(one)) for one in told.native_gates[:1000]),
-        solver=None if told.solver is None else _solver(told.solver),
+        shots=count(answer.shots) or None,
+        timing=_timing(answer.timing),
+        calibration=_calibration(answer.calibration),
+        native_gates=tuple(shortened(str(one)) for one in answer.native_gates[:1000]),
+        solver=None if answer.solver is None else _solver(answer.solver),
     )
 
 
-def _check_topology(told: Topology) -> None:
-    if (labels := _size(told.labels)) is None or len(told.couplers) > MAX_COUNT:
+def _check_topology(graph: Topology) -> None:
+    if (labels := _size(graph.labels)) is None or len(graph.couplers) > MAX_COUNT:
         raise QpuError("the QPU's graph has an impossible size")
     before = (-1, -1)
-    for pair in told.couplers:
+    for pair in graph.couplers:
         one, other = pair
         if not (_size(one) is not None and _size(other) is not None):
             raise QpuError("the QPU's graph has a coupler that is not of two qubits")
@@ -305,11 +305,11 @@ def _check_topology(told: Topology) -> None:
         before = pair
 
 
-def _check_specs(told: str) -> None:
-    if len(told) > MAX_SPECS:
+def _check_specs(specs: str) -> None:
+    if len(specs) > MAX_SPECS:
         raise QpuError(f"the QPU's specs have more than {MAX_SPECS:,} characters")
     try:
-        if isinstance(json.loads(told, parse_constant=_no_number), dict):
+        if isinstance(json.loads(specs, parse_constant=_no_number), dict):
             return
     except (ValueError, RecursionError) as error:
         raise QpuError("the QPU's specs are not JSON") from error
@@ -320,26 +320,28 @@ def _no_number(word: str) -> JSON:
     raise ValueError(word)
 
 
-def _timing(told: Timing | None) -> Timing | None:
-    if told is None:
+def _timing(timing: Timing | None) -> Timing | None:
+    if timing is None:
         return None
     seconds = [
-        _wait(told.setup_seconds),
-        _wait(told.shot_seconds),
-        _wait(told.readout_seconds),
+        _wait(timing.setup_seconds),
+        _wait(timing.shot_seconds),
+        _wait(timing.readout_seconds),
     ]
     known = [one for one in seconds if one is not None]
     return Timing(*known) if len(known) == len(seconds) else None
 
 
-def _calibration(told: Mapping[str, JSON] | None) -> dict[str, JSON] | None:
+def _calibration(calibration: Mapping[str, JSON] | None) -> dict[str, JSON] | None:
     """Keep what can be told of a calibration; a time in the future is none."""
-    if not isinstance(told, dict):
+    if not isinstance(calibration, dict):
         return None
     try:
-        known = mapping(plain(told, MAX_CALIBRATION))
+        known = mapping(plain(calibration, MAX_CALIBRATION))
     except TooLarge:
-        known = mapping(plain({"id": str(told.get("id"))[:MAX_CHARACTERS]}, 1000))
+        known = mapping(
+            plain({"id": str(calibration.get("id"))[:MAX_CHARACTERS]}, 1000)
+        )
     if "id" in known:
         known["id"] = shortened(str(known["id"]))
     if "time" in known and not _has_been(str(known["time"])):
@@ -347,49 +349,49 @@ def _calibration(told: Mapping[str, JSON] | None) -> dict[str, JSON] | None:
     return known
 
 
-def _has_been(told: str) -> bool:
+def _has_been(timestamp: str) -> bool:
     try:
-        moment = datetime.fromisoformat(told).timestamp()
+        moment = datetime.fromisoformat(timestamp).timestamp()
     except (ValueError, OverflowError):
         return False
     return 0 <= moment <= time.time() + DAY_SECONDS
 
 
-def _info(told: Mapping[str, JSON]) -> dict[str, JSON]:
+def _info(info: Mapping[str, JSON]) -> dict[str, JSON]:
     try:
-        return mapping(plain({**told}, MAX_INFO))
+        return mapping(plain({**info}, MAX_INFO))
     except TooLarge:
         return {"left_out": f"more than {MAX_INFO:,} characters of info"}
 
 
-def _solver(told: Mapping[str, JSON]) -> dict[str, JSON]:
+def _solver(properties: Mapping[str, JSON]) -> dict[str, JSON]:
     try:
-        return mapping(plain({**told}, MAX_SOLVER))
+        return mapping(plain({**properties}, MAX_SOLVER))
     except TooLarge as error:
         raise QpuError("the properties of the QPU's solver are too large") from error
 
 
-def _size(told: int | None) -> int | None:
-    known = count(_json(told))
+def _size(size: int | None) -> int | None:
+    known = count(_json(size))
     return known if known is None or known <= MAX_COUNT else None
 
 
-def _wait(told: float | None) -> float | None:
-    known = number(_json(told))
+def _wait(seconds: float | None) -> float | None:
+    known = number(_json(seconds))
     return known if known is None or known <= MAX_WAIT_SECONDS else None
 
 
-def _optional(told: str | None) -> str | None:
-    return None if told is None else shortened(str(told))
+def _optional(text: str | None) -> str | None:
+    return None if text is None else shortened(str(text))
 
 
 def _joined(*texts: str) -> str:
     return shortened("; ".join(filter(None, texts)), 2 * MAX_CHARACTERS)
 
 
-def _json(told: float | None) -> JSON:
-    return told
+def _json(value: float | None) -> JSON:
+    return value
 
 
-def _shown(told: float | None) -> JSON:
-    return None if told is None else repr(told)[:40]
+def _shown(value: float | None) -> JSON:
+    return None if value is None else repr(value)[:40]

@@ -297,13 +297,13 @@ class VendorLease:
                 self._renewal = time.monotonic() + _pause(pause)
 
 
-def _pause(told: float | None) -> float:
+def _pause(seconds_left: float | None) -> float:
     """Return the seconds until a lease is renewed, whatever its vendor tells."""
-    if told is None:
+    if seconds_left is None:
         return math.inf
-    if not told >= RENEWAL_SECONDS:  # also if it is not a number
+    if not seconds_left >= RENEWAL_SECONDS:  # also if it is not a number
         return RENEWAL_SECONDS
-    return min(told, MAX_RENEWAL_SECONDS)
+    return min(seconds_left, MAX_RENEWAL_SECONDS)
 
 
 def _checked(token: str) -> str:

@@ -73,19 +73,23 @@ def verified(
     :param fewer: whether there may be fewer reads than shots
     :raises WrongResult: if it is not one of the job
     """
-    told, job = _parsed(text), json.loads(payload)
+    content, job = _parsed(text), json.loads(payload)
     if kind == "problem":
-        return _samples(told, job, shots, fewer)
+        return _samples(content, job, shots, fewer)
     if kind == "photonic":
         experiment = PhotonicExperiment.model_validate(job)
         # those that do not meet the conditions of the experiment are left out
         check, fewer = _modes(experiment), True
-        return Verified({"counter": _counter(told.get("counter"), check, shots, fewer)})
+        return Verified(
+            {"counter": _counter(content.get("counter"), check, shots, fewer)}
+        )
     if kind == "sequence":
         atoms = len(listing(mapping(json.loads(job)).get("register")))
         check = _width(atoms or None)
-        return Verified({"counter": _counter(told.get("counter"), check, shots, fewer)})
-    return Verified(_circuits(told, job, shots, fewer))
+        return Verified(
+            {"counter": _counter(content.get("counter"), check, shots, fewer)}
+        )
+    return Verified(_circuits(content, job, shots, fewer))
 
 
 def _parsed(text: str) -> Content:
@@ -93,28 +97,28 @@ def _parsed(text: str) -> Content:
         raise WrongResult(f"has {word}, which is not JSON")
 
     try:
-        told = json.loads(text, parse_constant=no_number)
+        content = json.loads(text, parse_constant=no_number)
     except WrongResult:
         raise
     except (ValueError, RecursionError) as error:
         raise WrongResult("is not JSON") from error
-    if not isinstance(told, dict):
+    if not isinstance(content, dict):
         raise WrongResult("is not a JSON object")
-    return told
+    return content
 
 
 # counts
 
 
-def _circuits(told: Content, job: JSON, shots: int, fewer: bool) -> Content:
+def _circuits(content: Content, job: JSON, shots: int, fewer: bool) -> Content:
     if isinstance(job, str):
         check = _width(_bits(job))
-        return {"counter": _counter(told.get("counter"), check, shots, fewer)}
+        return {"counter": _counter(content.get("counter"), check, shots, fewer)}
     if isinstance(job, dict):
         widths = [_bits(str(job["program"]))] * len(listing(job["values"]))
     else:
         widths = [_bits(str(text)) for text in listing(job)]
-    counters = told.get("counters")
+    counters = content.get("counters")
     if not isinstance(counters, list):
         raise WrongResult("has no list of counts")
     if len(counters) != len(widths):
@@ -131,18 +135,18 @@ def _circuits(told: Content, job: JSON, shots: int, fewer: bool) -> Content:
 
 
 def _counter(
-    told: JSON,
+    counts: JSON,
     check: Callable[[Sequence[str]], None],
     shots: int,
     fewer: bool,
     where: str = "",
 ) -> Content:
     """Check counts; what was never read is left out."""
-    if not isinstance(told, dict):
+    if not isinstance(counts, dict):
         raise WrongResult(f"has no counts{where}")
     counter: Content = {}
     total = 0
-    for word, reads in told.items():
+    for word, reads in counts.items():
         if (number := count(reads)) is None:
             raise WrongResult(f"has counts{where} that are not whole numbers")
         if number:
@@ -191,10 +195,10 @@ def _bits(text: str) -> int | None:
     return sum(int(new or old) if new or old else 1 for new, _, old in found) or None
 
 
-def _modes(told: PhotonicExperiment) -> Callable[[Sequence[str]], None]:
-    heralded = told.heralded
-    modes = told.modes - len(heralded)
-    needed = told.needed - sum(heralded.values())
+def _modes(experiment: PhotonicExperiment) -> Callable[[Sequence[str]], None]:
+    heralded = experiment.heralded
+    modes = experiment.modes - len(heralded)
+    needed = experiment.needed - sum(heralded.values())
 
     def check(words: Sequence[str]) -> None:
         for word in words:
@@ -213,10 +217,10 @@ def _modes(told: PhotonicExperiment) -> Callable[[Sequence[str]], None]:
 # samples
 
 
-def _samples(told: Content, job: JSON, shots: int, fewer: bool) -> Verified:
+def _samples(content: Content, job: JSON, shots: int, fewer: bool) -> Verified:
     if not isinstance(job, list):
-        return _sample_set(told, mapping(job), shots, fewer)
-    sets = told.get("sample_sets")
+        return _sample_set(content, mapping(job), shots, fewer)
+    sets = content.get("sample_sets")
     if not isinstance(sets, list):
         raise WrongResult("has no list of sample sets")
     if len(sets) != len(job):
@@ -235,21 +239,21 @@ def _samples(told: Content, job: JSON, shots: int, fewer: bool) -> Verified:
     return Verified({"sample_sets": listed}, largest)
 
 
-def _info(told: JSON) -> JSON:
+def _info(info: JSON) -> JSON:
     try:
-        return plain(mapping(told), MAX_INFO)
+        return plain(mapping(info), MAX_INFO)
     except TooLarge:
         return {}
 
 
-def _sample_set(told: Content, job: Content, shots: int, fewer: bool) -> Verified:
+def _sample_set(claimed: Content, job: Content, shots: int, fewer: bool) -> Verified:
     import numpy as np
     from dimod import BinaryQuadraticModel, SampleSet
 
     from sf_quantum.samplers.energies import difference, exact_energies
 
     bqm = BinaryQuadraticModel.from_serializable(job)
-    read = _read(told, bqm, shots)
+    read = _read(claimed, bqm, shots)
     if {*read.variables} != {*bqm.variables}:
         raise WrongResult("has other variables than the problem")
     record = read.record
@@ -285,29 +289,29 @@ def _sample_set(told: Content, job: Content, shots: int, fewer: bool) -> Verifie
     return Verified(content, difference(bqm, record.energy, energies))
 
 
-def _read(told: Content, bqm: BinaryQuadraticModel, shots: int) -> SampleSet:
+def _read(content: Content, bqm: BinaryQuadraticModel, shots: int) -> SampleSet:
     """Read a sample set whose arrays have the sizes that it says."""
     from dimod import SampleSet
 
-    if told.get("type") != "SampleSet":
+    if content.get("type") != "SampleSet":
         raise WrongResult("is not a sample set")
-    if told.get("variable_type") != bqm.vartype.name:
+    if content.get("variable_type") != bqm.vartype.name:
         raise WrongResult(f"has variables that are not {bqm.vartype.name}")
-    if (number := told.get("num_variables")) != len(bqm.variables):
+    if (number := content.get("num_variables")) != len(bqm.variables):
         what = number if count(number) is not None else "no number of"
         detail = f"has {what} variables, the problem has {len(bqm.variables)}"
         raise WrongResult(detail)
-    data, vectors = mapping(told.get("sample_data")), mapping(told.get("vectors"))
+    data, vectors = mapping(content.get("sample_data")), mapping(content.get("vectors"))
     _check_array(data, shots, 2)
     for name in ("energy", "num_occurrences"):
         _check_array(mapping(vectors.get(name)), shots, 1)
-    if told.get("sample_type") not in _NUMBERS:
+    if content.get("sample_type") not in _NUMBERS:
         raise WrongResult("has samples that are not numbers")
     own = {name: vectors[name] for name in ("energy", "num_occurrences")}
     own |= dict(_numbers(vectors, shots))
     try:
         read: SampleSet = SampleSet.from_serializable(  # type: ignore[no-untyped-call]
-            {**told, "info": {}, "vectors": own}
+            {**content, "info": {}, "vectors": own}
         )
     except (
         ArithmeticError,
@@ -323,10 +327,13 @@ def _read(told: Content, bqm: BinaryQuadraticModel, shots: int) -> SampleSet:
     return read
 
 
-def _check_array(told: Content, shots: int, axes: int) -> None:
-    shape = told.get("shape")
+def _check_array(content: Content, shots: int, axes: int) -> None:
+    shape = content.get("shape")
     sizes = listing(shape)
-    wrong = told.get("data_type") not in _NUMBERS or told.get("use_bytes") is not False
+    wrong = (
+        content.get("data_type") not in _NUMBERS
+        or content.get("use_bytes") is not False
+    )
     if wrong or not isinstance(shape, list) or len(sizes) != axes:
         raise WrongResult("is a malformed sample set")
     if None in map(count, sizes) or not 1 <= int(str(sizes[0])) <= shots:
@@ -336,10 +343,10 @@ def _check_array(told: Content, shots: int, axes: int) -> None:
 def _numbers(vectors: Content, shots: int) -> list[tuple[str, JSON]]:
     """Pick further vectors of numbers, such as fractions of broken chains."""
     found: list[tuple[str, JSON]] = []
-    for name, told in vectors.items():
+    for name, vector in vectors.items():
         if name in _OWN or not _VECTOR.fullmatch(name) or len(found) == MAX_VECTORS:
             continue
-        array = mapping(told)
+        array = mapping(vector)
         try:
             _check_array(array, shots, 1)
         except WrongResult:

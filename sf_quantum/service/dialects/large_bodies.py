@@ -87,12 +87,16 @@ class LargeBodyRoute(APIRoute):
         dialect: Dialect = request.app.state.dialects[self.dialect]
         who, lease = get_sender(request), request.headers.get(dialect.lease_header)
         queue.leases.active(who, lease)  # refuse before the costly reading of the body
-        told = queue.device.description
-        more = {"solver": problems.solver(told)}
+        description = queue.device.description
+        more = {"solver": problems.solver(description)}
 
         def whole() -> Submission:
             return read(
-                body, self.dialect, qubits=told.qubits, payloads=told.kinds, more=more
+                body,
+                self.dialect,
+                qubits=description.qubits,
+                payloads=description.kinds,
+                more=more,
             )
 
         async with queue.reader.bodies.turn(who.user):

@@ -32,12 +32,12 @@ def _names(users: JSON) -> JSON:
     """Read uids as warden does, as numbers or text, and add their users' names."""
     if not isinstance(users, list):
         return users
-    told: list[JSON] = [str(user) if type(user) is int else user for user in users]
-    for user in [*told]:
+    names: list[JSON] = [str(user) if type(user) is int else user for user in users]
+    for user in [*names]:
         with suppress(KeyError, OverflowError, ValueError):
             if isinstance(user, str):
-                told.append(pwd.getpwuid(int(user)).pw_name)
-    return told
+                names.append(pwd.getpwuid(int(user)).pw_name)
+    return names
 
 
 class LeaseSettings(Section):

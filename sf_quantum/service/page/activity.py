@@ -301,7 +301,7 @@ class Activity:
         ]
         lengths = queue.jobs.pending.lengths
         lengths = lengths + Counter(entry.job_class for entry in waiting)
-        availability, told = queue.availability, queue.device.description
+        availability, description = queue.availability, queue.device.description
         windows = [
             MaintenanceShown.model_validate(window, from_attributes=True)
             for window in availability.windows[:WINDOWS]
@@ -311,9 +311,9 @@ class Activity:
             sees="counts",
             device=DeviceShown(
                 name=queue.device.name,
-                technology=told.technology,
-                qubits=told.qubits + len(told.out_of_service),
-                out_of_service=len(told.out_of_service),
+                technology=description.technology,
+                qubits=description.qubits + len(description.out_of_service),
+                out_of_service=len(description.out_of_service),
                 status=qpu_status(queue),
                 reason=qpu_reason(queue),
                 trouble=queue.device.status.trouble,

@@ -187,10 +187,10 @@ class Commands:
             text, code = await self._login.ask(command)
             if answers.is_forgotten(text):
                 continue
-            told = answers.scontrol(text, job) if code == 0 else []
-            if not told:  # a text without a record is no answer
+            records = answers.scontrol(text, job) if code == 0 else []
+            if not records:  # a text without a record is no answer
                 return None
-            found += told
+            found += records
         tasks = ((one.slurm_job, one) for one in found)
         return queue.without_siblings(tasks, lambda one: one.state)
 

@@ -54,8 +54,8 @@ def exit_code(value: Mapping[str, JSON]) -> int:
 
 
 def signal_number(value: Mapping[str, JSON]) -> int:
-    told = mapping(value.get("signal"))
-    return number(told.get("signal_id", told.get("id")))
+    signal = mapping(value.get("signal"))
+    return number(signal.get("signal_id", signal.get("id")))
 
 
 def submitted(job: Mapping[str, JSON], version: str) -> dict[str, JSON]:
@@ -68,9 +68,9 @@ def submitted(job: Mapping[str, JSON], version: str) -> dict[str, JSON]:
         return dict(job)
     found: dict[str, JSON] = {}
     for key, value in job.items():
-        for name, told in _PARTS.get(key, _same)(key, value).items():
+        for name, text in _PARTS.get(key, _same)(key, value).items():
             before = found.get(name) if name.startswith("tres_per_") else None
-            found[name] = f"{before},{told}" if before else told
+            found[name] = f"{before},{text}" if before else text
     return found
 
 
@@ -122,11 +122,11 @@ def _signal(key: str, value: JSON) -> dict[str, JSON]:
     if (found := _SIGNAL.fullmatch(str(value))) is None:
         raise InputError(f"{key}: expected [{{R|B}}:]SIGNAL[@SECONDS], not '{value}'")
     who, name, seconds = found.groups()
-    told: dict[str, JSON] = {
+    warning: dict[str, JSON] = {
         "kill_warning_signal": name,
         **_set("kill_warning_delay", seconds or _SIGNAL_SECONDS),
     }
-    return told | ({"kill_warning_flags": [_SIGNAL_FLAGS[who]]} if who else {})
+    return warning | ({"kill_warning_flags": [_SIGNAL_FLAGS[who]]} if who else {})
 
 
 def _environment(key: str, value: JSON) -> dict[str, JSON]:

@@ -335,8 +335,8 @@ class Slurmrestd:
         with suppress(ValueError):
             found = mapping(parse_json(answer))
         if found and (errors := listing(found.get("errors"))):
-            told = [mapping(one) for one in errors]
-            failure = self._failure(told, token, definite=status == 400)
+            entries = [mapping(one) for one in errors]
+            failure = self._failure(entries, token, definite=status == 400)
             failure.job = str(found.get("job_id") or "")
             raise failure
         return found, status

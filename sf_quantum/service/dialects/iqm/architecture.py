@@ -53,17 +53,17 @@ class Architecture:
         return frozenset(self.couplings) | {(b, a) for a, b in self.couplings}
 
 
-def of(told: Description) -> Architecture | None:
+def of(description: Description) -> Architecture | None:
     """Read the architecture of a device; ``None`` unless it is a gate-based QPU."""
-    if "circuit" not in told.kinds:
+    if "circuit" not in description.kinds:
         return None
-    if told.topology is None:
-        if not 0 < told.qubits <= MOST_COUPLED:
+    if description.topology is None:
+        if not 0 < description.qubits <= MOST_COUPLED:
             return None
         # each is as good as another, so that only their number counts
-        qubits = tuple(range(told.qubits))
-        return Architecture(told.qubits, qubits, tuple(combinations(qubits, 2)))
-    working = told.topology.without(told.out_of_service)
+        qubits = tuple(range(description.qubits))
+        return Architecture(description.qubits, qubits, tuple(combinations(qubits, 2)))
+    working = description.topology.without(description.out_of_service)
     return Architecture(working.labels, working.qubits, working.couplers)
 
 
@@ -84,11 +84,11 @@ def identity(device: Device) -> str:
 
 def calibration_set(device: Device, calibration: Mapping[str, JSON] | None) -> str:
     """Return the UUID of a calibration; a vendor's own stays as it is."""
-    told = str((calibration or {}).get("id", ""))
+    name = str((calibration or {}).get("id", ""))
     try:
-        return str(UUID(told))
+        return str(UUID(name))
     except ValueError:
-        return str(uuid5(NAMESPACE_OID, f"sf_quantum/{device.identity}/{told}"))
+        return str(uuid5(NAMESPACE_OID, f"sf_quantum/{device.identity}/{name}"))
 
 
 def static(device: Device, known: Architecture) -> dict[str, JSON]:

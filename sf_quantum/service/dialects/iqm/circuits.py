@@ -321,25 +321,25 @@ def _number(one: Instruction, argument: str) -> float:
 def about(text: str) -> dict[str, JSON]:
     """Read the comment of a text."""
     _, comment, _ = text.split("\n", 2)
-    told: dict[str, JSON] = json.loads(comment.removeprefix("// "))
-    return told
+    header: dict[str, JSON] = json.loads(comment.removeprefix("// "))
+    return header
 
 
 def keys(text: str) -> list[tuple[str, int]]:
     """List the keys of a text's measurements, with their numbers of bits."""
-    told = about(text)["keys"]
-    listed = told if isinstance(told, list) else []
+    keys = about(text)["keys"]
+    listed = keys if isinstance(keys, list) else []
     return [(str(one[0]), int(str(one[1]))) for one in listed if isinstance(one, list)]
 
 
 def circuit(text: str, mapping: Mapping[str, str] | None) -> dict[str, JSON]:
     """Write the circuit of a text as it was submitted."""
-    told = about(text)
+    header = about(text)
     names = {physical: logical for logical, physical in (mapping or {}).items()}
     return {
-        "name": told["name"],
+        "name": header["name"],
         "instructions": [*_instructions(text, names)],
-        "metadata": told.get("metadata"),
+        "metadata": header.get("metadata"),
     }
 
 

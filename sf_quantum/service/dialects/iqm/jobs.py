@@ -110,17 +110,17 @@ class Jobs:
 
     def counted(self, job: Job) -> list[JSON]:
         """Return the counts of each circuit."""
-        told = zip(self._texts(job), self._counters(job), strict=True)
+        pairs = zip(self._texts(job), self._counters(job), strict=True)
         return [
-            measurements.counts(circuits.keys(text), counter) for text, counter in told
+            measurements.counts(circuits.keys(text), counter) for text, counter in pairs
         ]
 
     def reads(self, job: Job) -> str:
         """Return the reads of each circuit, as JSON."""
-        told = zip(self._texts(job), self._counters(job), strict=True)
+        pairs = zip(self._texts(job), self._counters(job), strict=True)
         parts = [
             measurements.reads(circuits.keys(text), counter, f"{job.id}/{index}")
-            for index, (text, counter) in enumerate(told)
+            for index, (text, counter) in enumerate(pairs)
         ]
         return f"[{', '.join(parts)}]"
 
@@ -147,8 +147,8 @@ def uuid(job: Job) -> str:
 
 
 def _messages(job: Job, forecast: Forecast | None) -> list[JSON]:
-    told = (job.metadata or {}).get("messages")
-    listed = [*told] if isinstance(told, list) else []
+    messages = (job.metadata or {}).get("messages")
+    listed = [*messages] if isinstance(messages, list) else []
     if job.note and job.state != "Failed":
         listed.append(job.note)
     if forecast is not None:

@@ -14,8 +14,8 @@ Keys = Sequence[tuple[str, int]]
 
 def counters(result: str) -> list[dict[str, int]]:
     """Read the counts of each circuit of a job from its result."""
-    told = json.loads(result)
-    listed: list[dict[str, int]] = told.get("counters") or [told["counter"]]
+    content = json.loads(result)
+    listed: list[dict[str, int]] = content.get("counters") or [content["counter"]]
     return listed
 
 

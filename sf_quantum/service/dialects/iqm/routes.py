@@ -117,16 +117,16 @@ def qpu_artifact(queue: Queue, _: Who, qc: str, artifact: str) -> Response:
 def calibration_set(queue: Queue, _: Who, qc: str, calibration: str) -> Response:
     """Show a set of calibrations."""
     known = _calibrated(queue, qc, calibration)
-    told = architecture.observations(queue.device, known, metrics=False)
-    return JSONResponse(told)
+    observed = architecture.observations(queue.device, known, metrics=False)
+    return JSONResponse(observed)
 
 
 @router.get("/calibration-sets/{qc}/{calibration}/metrics")
 def metrics(queue: Queue, _: Who, qc: str, calibration: str) -> Response:
     """Show how good the operations are."""
     known = _calibrated(queue, qc, calibration)
-    told = architecture.observations(queue.device, known, metrics=True)
-    return JSONResponse(told)
+    observed = architecture.observations(queue.device, known, metrics=True)
+    return JSONResponse(observed)
 
 
 @router.get("/calibration-sets/{qc}/{calibration}/dynamic-quantum-architecture")
@@ -135,12 +135,12 @@ def dynamic_architecture(
 ) -> Response:
     """Show the operations that are calibrated."""
     known = _calibrated(queue, qc, calibration)
-    told = architecture.dynamic(queue.device, known)
+    dynamic = architecture.dynamic(queue.device, known)
     seen: dict[str, None] = request.app.state.dialects["iqm"].calibrations
-    seen[str(told["calibration_set_id"])] = None
+    seen[str(dynamic["calibration_set_id"])] = None
     while len(seen) > MOST_CALIBRATIONS:
         seen.pop(next(iter(seen)), None)
-    return JSONResponse(told)
+    return JSONResponse(dynamic)
 
 
 # before the submission, whose path is of the same shape
@@ -212,13 +212,13 @@ async def _read(
     """Read a submission, a large one as those of other dialects."""
     if len(body) <= large_bodies.LARGE_BYTES:
         return await asyncio.to_thread(circuits.read, body, chip, metadata)
-    told = queue.device.description
+    description = queue.device.description
     whole = partial(
         large_bodies.read,
         body,
         "iqm",
-        qubits=told.qubits,
-        payloads=told.kinds,
+        qubits=description.qubits,
+        payloads=description.kinds,
         more={"known": asdict(chip), "metadata": metadata},
     )
     async with queue.reader.bodies.turn(who.user):

@@ -153,7 +153,7 @@ class ProblemParameters(BaseModel):
     @property
     def annealing(self) -> Annealing | None:
         """How the problem is annealed, if not as usual."""
-        told = Annealing(
+        requested = Annealing(
             schedule=self.anneal_schedule,
             initial_state=self.initial_state,
             reinitialize_state=self.reinitialize_state,
@@ -163,7 +163,7 @@ class ProblemParameters(BaseModel):
             auto_scale=self.scaled,
             flux_drift_compensation=self.flux_drift_compensation,
         )
-        return None if told == Annealing() else told
+        return None if requested == Annealing() else requested
 
     def job_parameters(self, *, custom: bool) -> dict[str, int | None]:
         """Convert them for the queue; sweeps are proportional to the annealing time.
@@ -226,11 +226,11 @@ def check_listed(
 
     :param properties: the vendor's
     """
-    told = {**properties, "num_qubits": graph.labels}
+    solver = {**properties, "num_qubits": graph.labels}
     try:
-        solver_parameters.check(params.of_solver, told)
+        solver_parameters.check(params.of_solver, solver)
         every = {**params.of_solver, "num_reads": params.num_reads}
-        solver_parameters.check_ranges(every, told)
+        solver_parameters.check_ranges(every, solver)
     except FieldError as error:
         _refuse(error.field, error.detail)
 
@@ -242,12 +242,12 @@ def vendor_job_parameters(
     usual, given = (
         {
             "setup_ns": solver_parameters.time(
-                "programming_thermalization", told, properties
+                "programming_thermalization", of_solver, properties
             ),
-            "shot_ns": solver_parameters.duration(told, properties)
-            + solver_parameters.time("readout_thermalization", told, properties),
+            "shot_ns": solver_parameters.duration(of_solver, properties)
+            + solver_parameters.time("readout_thermalization", of_solver, properties),
         }
-        for told in ({}, params.of_solver)
+        for of_solver in ({}, params.of_solver)
     )
     more = {name: round(1000 * (given[name] - usual[name])) for name in given}
     found: dict[str, int | None] = {"num_reads": params.num_reads}

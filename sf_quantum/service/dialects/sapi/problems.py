@@ -54,12 +54,12 @@ class Problems:
         bqm = qp_format.bqm(problem, graph)
         # with the payload: the size of some is that of the graph
         kept: set[str] = set()
-        if (told := device.description.solver) is not None:
-            parameters.check_listed(params, graph, told)
+        if (of_device := device.description.solver) is not None:
+            parameters.check_listed(params, graph, of_device)
             given = params.of_solver
             bqm["info"] = {KEY: {**given}}
             kept = {name for name in given if not isinstance(given[name], int | float)}
-            job_parameters = parameters.vendor_job_parameters(params, told)
+            job_parameters = parameters.vendor_job_parameters(params, of_device)
         else:
             parameters.check(params, graph, bqm, custom=custom)
             job_parameters = params.job_parameters(custom=custom)
@@ -184,15 +184,17 @@ class Problems:
 
     def messages(self, job: Job, forecast: Forecast | None = None) -> list[JSON]:
         """List how long a problem is expected to run, or why it failed or started again."""
-        told: list[JSON] = []
+        messages: list[JSON] = []
         if forecast is not None:
             when, words = _time(job.submitted), forecast.words
-            told.append({"timestamp": when, "message": words, "severity": "INFO"})
+            messages.append({"timestamp": when, "message": words, "severity": "INFO"})
         if job.note:
             when = _time(job.ended or job.started or job.submitted)
             severity = "ERROR" if job.state == "Failed" else "INFO"
-            told.append({"timestamp": when, "message": job.note, "severity": severity})
-        return told
+            messages.append(
+                {"timestamp": when, "message": job.note, "severity": severity}
+            )
+        return messages
 
     def _content(self, number: int) -> dict[str, JSON]:
         content = json.loads(self._queue.store.payload(number))

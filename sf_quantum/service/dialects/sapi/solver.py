@@ -229,20 +229,20 @@ def _graph_properties(graph: Topology) -> dict[str, JSON]:
 @lru_cache(4)
 def _emulated_properties(graph: Topology, *, custom: bool) -> dict[str, JSON]:
     """:param custom: whether it takes all parameters"""
-    told = parameters
+    names = parameters
     return {
         "category": "qpu",
         "supported_problem_types": ["ising", "qubo"],
-        "parameters": {**told.PARAMETERS, **(told.CUSTOM if custom else {})},
+        "parameters": {**names.PARAMETERS, **(names.CUSTOM if custom else {})},
         "h_range": [-FIELD_RANGE, FIELD_RANGE],
         "j_range": [-1.0, 1.0],
         "extended_j_range": [-NEGATIVE, 1.0],
-        "num_reads_range": [*told.READS],
-        "annealing_time_range": [*told.ANNEALING],
-        "default_annealing_time": told.DEFAULT_ANNEALING,
-        "default_programming_thermalization": told.PROGRAMMING_THERMALIZATION,
+        "num_reads_range": [*names.READS],
+        "annealing_time_range": [*names.ANNEALING],
+        "default_annealing_time": names.DEFAULT_ANNEALING,
+        "default_programming_thermalization": names.PROGRAMMING_THERMALIZATION,
         "default_readout_thermalization": 0.0,
-        "problem_run_duration_range": [0.0, told.RUN_DURATION],
+        "problem_run_duration_range": [0.0, names.RUN_DURATION],
         "quota_conversion_rate": 1,
         "tags": ["emulated"],
         **(_custom_properties(graph) if custom else {}),
@@ -250,21 +250,21 @@ def _emulated_properties(graph: Topology, *, custom: bool) -> dict[str, JSON]:
 
 
 def _custom_properties(graph: Topology) -> dict[str, JSON]:
-    told, working = parameters, frozenset(graph.qubits)
+    limits, working = parameters, frozenset(graph.qubits)
     return {
         "anneal_offset_ranges": [
-            [*told.OFFSET] if qubit in working else [0.0, 0.0]
+            [*limits.OFFSET] if qubit in working else [0.0, 0.0]
             for qubit in range(graph.labels)
         ],
-        "anneal_offset_step": told.OFFSET_STEP,
-        "anneal_offset_step_phi0": told.OFFSET_STEP_PHI0,
-        "fast_anneal_time_range": [*told.FAST_ANNEALING],
-        "h_gain_schedule_range": [*told.GAIN],
+        "anneal_offset_step": limits.OFFSET_STEP,
+        "anneal_offset_step_phi0": limits.OFFSET_STEP_PHI0,
+        "fast_anneal_time_range": [*limits.FAST_ANNEALING],
+        "h_gain_schedule_range": [*limits.GAIN],
         "per_qubit_coupling_range": [-COUPLING[0], COUPLING[1]],
-        "max_anneal_schedule_points": told.SCHEDULE_POINTS,
-        "max_h_gain_schedule_points": told.GAIN_POINTS,
-        "programming_thermalization_range": [*told.THERMALIZATION],
-        "readout_thermalization_range": [*told.THERMALIZATION],
+        "max_anneal_schedule_points": limits.SCHEDULE_POINTS,
+        "max_h_gain_schedule_points": limits.GAIN_POINTS,
+        "programming_thermalization_range": [*limits.THERMALIZATION],
+        "readout_thermalization_range": [*limits.THERMALIZATION],
     }
 
 

@@ -267,10 +267,10 @@ async def device(
 )
 def topology(queue: Queue, _: Who) -> Response:
     """List the couplers of an annealer or of a gate-based device, up to some 40,000."""
-    if (told := queue.device.description.topology) is None:
+    if (topology := queue.device.description.topology) is None:
         raise Refused(404, "this device tells no graph")
     # in a thread, and without a check of each coupler
-    content = {name: getattr(told, name) for name in TopologyAnswer.model_fields}
+    content = {name: getattr(topology, name) for name in TopologyAnswer.model_fields}
     return Response(json.dumps(content), media_type="application/json")
 
 
@@ -331,21 +331,21 @@ def show(
     :param reads: of this job
     """
     device, watch = queue.device, queue.drift
-    told = device.description
+    description = device.description
     watch.look(device)
     job_class = job_class or queue.settings.classes.default
     forecast = queue.forecasts.of_new(job_class, user, variables=variables, reads=reads)
     return DeviceAnswer(
         name=device.name,
-        technology=told.technology,
+        technology=description.technology,
         status=qpu_status(queue),
         reason=qpu_reason(queue),
         trouble=device.status.trouble,
-        qubits=told.qubits,
-        out_of_service=sorted(told.out_of_service),
-        native_gates=[*told.native_gates],
-        shots=told.shots,
-        payloads=[*told.kinds],
+        qubits=description.qubits,
+        out_of_service=sorted(description.out_of_service),
+        native_gates=[*description.native_gates],
+        shots=description.shots,
+        payloads=[*description.kinds],
         vqpus=queue.vqpus.number,
         leases=len(queue.leases.held),
         leases_waiting=queue.leases.waiting,
@@ -378,11 +378,11 @@ def show(
 
 
 def _calibration(device: Device) -> CalibrationAnswer | None:
-    if (told := device.description.calibration) is None:
+    if (calibration := device.description.calibration) is None:
         return None
     return CalibrationAnswer(
-        id=str(told.get("id") or ""),
-        time=str(told["time"]) if told.get("time") else None,
+        id=str(calibration.get("id") or ""),
+        time=str(calibration["time"]) if calibration.get("time") else None,
         values=device.calibrated_values,
     )
 

@@ -136,12 +136,12 @@ class JobBody(Strict):
 
     @field_validator("problem", mode="before")
     @classmethod
-    def _check_problem(cls, told: JsonValue) -> JsonValue:
+    def _check_problem(cls, problem: JsonValue) -> JsonValue:
         """Tell what is wrong once, not for each form."""
-        bqms = told if isinstance(told, list) else [told]
-        if told is not None and not all(isinstance(one, dict) for one in bqms):
+        bqms = problem if isinstance(problem, list) else [problem]
+        if problem is not None and not all(isinstance(one, dict) for one in bqms):
             raise PydanticCustomError("bqm", "expected a BQM, or a list of BQMs")
-        return told
+        return problem
 
     @field_validator("circuit", mode="before")
     @classmethod
@@ -158,8 +158,8 @@ class JobBody(Strict):
         except ValidationError as error:
             first = error.errors()[0]
             where = "".join(f"[{n}]" for n in first["loc"] if isinstance(n, int))
-            told = f"values{where}: {first['msg']}"
-            raise PydanticCustomError("circuit", told) from error
+            message = f"values{where}: {first['msg']}"
+            raise PydanticCustomError("circuit", message) from error
         return content
 
     def submission(self) -> Submission:

@@ -218,8 +218,10 @@ class Attempt:
                 self._on_device.give_up()
         submitted = self._on_device is not None and self._on_device.id is not None
         now = self._device.description.calibration
-        told = _told(outcome.calibration, calibration if submitted else None, now)
-        outcome = replace(outcome, calibration=told and _summary(told))
+        calibrations = _calibrations(
+            outcome.calibration, calibration if submitted else None, now
+        )
+        outcome = replace(outcome, calibration=calibrations and _summary(calibrations))
         completed = outcome.result is not None
         seconds = self._on_device.seconds(completed) if self._on_device else 0.0
         outcome = _in_json(outcome)
@@ -290,7 +292,7 @@ class Attempt:
 
     def _timed(self, outcome: Outcome, shots: int, seconds: float) -> Outcome:
         """Fill in the times that the device does not tell, or that make no sense."""
-        told, billed = _amount(outcome.seconds), _amount(outcome.qpu_seconds)
+        by_vendor, billed = _amount(outcome.seconds), _amount(outcome.qpu_seconds)
         if billed is None:
             billed = self._job.model_seconds * shots / self._slices.all_shots
             # what is given up may run to its end
@@ -298,7 +300,9 @@ class Attempt:
             if outcome.result is None and not runs_on:
                 billed = min(billed, seconds)
         return replace(
-            outcome, seconds=seconds if told is None else told, qpu_seconds=billed
+            outcome,
+            seconds=seconds if by_vendor is None else by_vendor,
+            qpu_seconds=billed,
         )
 
     # slices
@@ -328,8 +332,8 @@ class Attempt:
             failure = f"the results of its slices cannot be merged: {error}"
             return replace(last, result=None, failure=failure)
         info = dict(last.result.info) if last.result else {}
-        told: list[JSON] = [one.info for one in slices]
-        return replace(last, result=Result(text, {**info, "slices": told}))
+        infos: list[JSON] = [one.info for one in slices]
+        return replace(last, result=Result(text, {**info, "slices": infos}))
 
     def _kept(self, outcome: Outcome, shots: int, price: float | None = None) -> Slice:
         result = outcome.result or Result()
@@ -346,13 +350,15 @@ class Attempt:
         return Slice(done, result.text, info, *used, cost)
 
 
-def _amount(told: float | None) -> float | None:
+def _amount(amount: float | None) -> float | None:
     """Return what a vendor tells of seconds, unless it is no such number."""
-    if told is None or not 0 <= told <= MOST_SECONDS:
-        if told is not None:
-            logger.warning("a device tells of %r seconds, which are not counted", told)
+    if amount is None or not 0 <= amount <= MOST_SECONDS:
+        if amount is not None:
+            logger.warning(
+                "a device tells of %r seconds, which are not counted", amount
+            )
         return None
-    return float(told)
+    return float(amount)
 
 
 def _in_json(outcome: Outcome) -> Outcome:
@@ -368,16 +374,18 @@ def _in_json(outcome: Outcome) -> Outcome:
     return replace(outcome, result=replace(outcome.result, info=info))
 
 
-def _told(
-    told: dict[str, JSON] | None,
+def _calibrations(
+    by_vendor: dict[str, JSON] | None,
     before: dict[str, JSON] | None,
     now: dict[str, JSON] | None,
 ) -> dict[str, JSON] | None:
     """Return the calibration of a slice, of which its vendor may tell the id alone."""
-    if told is None:  # unless it has been renewed meanwhile
+    if by_vendor is None:  # unless it has been renewed meanwhile
         return before if before == now else None
-    known = (one for one in (before, now) if one and one.get("id") == told.get("id"))
-    return {**next(known, {}), **told}
+    known = (
+        one for one in (before, now) if one and one.get("id") == by_vendor.get("id")
+    )
+    return {**next(known, {}), **by_vendor}
 
 
 def _summary(calibration: dict[str, JSON]) -> dict[str, JSON]:

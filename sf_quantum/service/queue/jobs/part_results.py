@@ -64,8 +64,8 @@ def _read(text: str) -> Iterator[str]:
         return
     if (start := _START.match(text)) is None:
         content = mapping(json.loads(text))
-        told = listing(content.get("counters") or content.get("counter"))
-        yield from map(json.dumps, told)
+        counters = listing(content.get("counters") or content.get("counter"))
+        yield from map(json.dumps, counters)
         return
     place = start.end()
     # the counts of bit strings have no other brackets

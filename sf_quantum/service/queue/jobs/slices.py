@@ -233,8 +233,8 @@ def slice_parts(
         part = device.cost({**parameters, "num_reads": number}, size)
         return device.elapsed_seconds(part)
 
-    told = device.elapsed_seconds(cost or Cost(0.0))
-    setup, whole = seconds(1), max(told, seconds(shots))
+    estimated = device.elapsed_seconds(cost or Cost(0.0))
+    setup, whole = seconds(1), max(estimated, seconds(shots))
     if whole <= slice_seconds or setup > MOST_SETUP * slice_seconds:
         return parts
     return max(1, int((slice_seconds - setup) / (whole - setup) * (parts - 1)))

@@ -140,9 +140,9 @@ class QualityJobs:
     def _describe_device(self) -> str:
         """Identify the device and its settings: each has a baseline of its own."""
         device = self._queue.device
-        told = device.description
+        description = device.description
         return (
-            f"{device.name}/{told.technology}/{told.qubits}/{device.variant}"
+            f"{device.name}/{description.technology}/{description.qubits}/{device.variant}"
             f"/{self._settings.num_reads}"
         )
 

@@ -122,7 +122,7 @@ class _Program:
         observable = BitStrings(
             evaluation_times=[1.0], num_shots=shots, one_state=ONE[measured]
         )
-        with _told("Pulser cannot simulate the sequence"):
+        with _refusing("Pulser cannot simulate the sequence"):
             backend = QutipBackendV2(
                 self.sequence, config=EmulationConfig(observables=[observable])
             )
@@ -173,7 +173,7 @@ def _program(text: str, qubits: int) -> _Program:
 
     sequence = _parse(text.removeprefix(BYTE_ORDER_MARK))
     _check(sequence, qubits)
-    with _told("Pulser cannot sample the sequence"):
+    with _refusing("Pulser cannot sample the sequence"):
         samples = sample(sequence)
     declared = sequence.get_addressed_bases()
     bases = samples.used_bases or {declared[0]}
@@ -293,7 +293,7 @@ def _finite(text: str) -> float:
 
 
 @contextmanager
-def _told(what: str) -> Iterator[None]:
+def _refusing(what: str) -> Iterator[None]:
     """Report any error of Pulser in one line."""
     try:
         yield

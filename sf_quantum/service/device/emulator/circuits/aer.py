@@ -134,8 +134,8 @@ def simulate(
     :param architecture: against which the job was checked; ``None`` for any
     :raises InputError: if a circuit cannot be simulated
     """
-    told = architecture and ARCHITECTURE.validate_python(architecture)
-    job = batch(content, told or None)
+    native = architecture and ARCHITECTURE.validate_python(architecture)
+    job = batch(content, native or None)
     seed = parameters.get("seed") or 0
     shots = parameters.get("num_reads") or 1
     # errors change with each attempt
@@ -219,8 +219,8 @@ def _counts(
         failed = (one.status for one in result.results if not one.success)
         raise InputError(f"Aer: {next(failed, result.status)}"[:300])
     for place, circuit in enumerate(circuits):
-        width, told = circuit.num_clbits, result.data(place)["counts"]
-        found = sorted((int(word, 16), int(count)) for word, count in told.items())
+        width, counts = circuit.num_clbits, result.data(place)["counts"]
+        found = sorted((int(word, 16), int(count)) for word, count in counts.items())
         yield {f"{word:0{width}b}": count for word, count in found}
 
 
@@ -245,20 +245,20 @@ def _noise_model(
         thermal_relaxation_error,
     )
 
-    told = dict(errors)
-    zeros = told.get("readout_false_one", 0.0)
-    ones = told.get("readout_false_zero", 0.0)
+    rates = dict(errors)
+    zeros = rates.get("readout_false_one", 0.0)
+    ones = rates.get("readout_false_zero", 0.0)
 
     def relaxation(seconds: float) -> QuantumError:
         # where none is told
-        t1, t2 = told.get("t1_seconds", math.inf), told.get("t2_seconds", math.inf)
+        t1, t2 = rates.get("t1_seconds", math.inf), rates.get("t2_seconds", math.inf)
         return thermal_relaxation_error(t1, min(t2, 2 * t1), seconds)
 
     one, two = relaxation(ONE_QUBIT_SECONDS), relaxation(TWO_QUBITS_SECONDS)
     channels = (
-        one.compose(depolarizing_error(told.get("gate_error_one_qubit", 0.0), 1)),
+        one.compose(depolarizing_error(rates.get("gate_error_one_qubit", 0.0), 1)),
         two.tensor(two).compose(
-            depolarizing_error(told.get("gate_error_two_qubits", 0.0), 2)
+            depolarizing_error(rates.get("gate_error_two_qubits", 0.0), 2)
         ),
     )
     if kraus:

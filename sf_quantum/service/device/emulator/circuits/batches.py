@@ -178,8 +178,8 @@ def _checked(group: Group) -> Group:
         except InputError as error:
             raise InputError(f"values[{number}]: {error}") from error
         except (ArithmeticError, ValueError, TypeError) as error:
-            told = f"values[{number}]: its parameters: {described(error)}"
-            raise InputError(told) from error
+            message = f"values[{number}]: its parameters: {described(error)}"
+            raise InputError(message) from error
     return group
 
 

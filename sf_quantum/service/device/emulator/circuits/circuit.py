@@ -54,12 +54,12 @@ class Architecture:
     out_of_service: Sequence[int] = ()
 
     @classmethod
-    def of(cls, told: Description) -> Self:
+    def of(cls, description: Description) -> Self:
         """Return that of a device."""
-        if not told.native_gates or (graph := told.topology) is None:
-            return cls(told.qubits)
-        broken = sorted(told.out_of_service)
-        return cls(graph.labels, graph.couplers, told.native_gates, broken)
+        if not description.native_gates or (graph := description.topology) is None:
+            return cls(description.qubits)
+        broken = sorted(description.out_of_service)
+        return cls(graph.labels, graph.couplers, description.native_gates, broken)
 
 
 ARCHITECTURE: TypeAdapter[Architecture] = TypeAdapter(Architecture)
@@ -93,8 +93,11 @@ class CircuitSimulator(SeparateRunner):
         if problem := lack():
             raise FieldError("circuit", problem)
         architecture = self.architecture or Architecture(qubits)
-        told = ARCHITECTURE.dump_python(architecture, mode="json")
-        arguments: dict[str, JSON] = {"architecture": told, "noisy": self.noisy}
+        architecture_json = ARCHITECTURE.dump_python(architecture, mode="json")
+        arguments: dict[str, JSON] = {
+            "architecture": architecture_json,
+            "noisy": self.noisy,
+        }
         arguments["bond_dimension"] = self.limits.bond_dimension
         seconds = LEAST_SECONDS + long // CHARACTERS_PER_SECOND
         seconds = min(seconds, CHECK_SECONDS, self.limits.cpu_seconds)

@@ -297,25 +297,25 @@ def _is_integer(node: Expression, integers: set[str]) -> bool:
     return False
 
 
-def loop_values(told: QASMNode) -> Sequence[int] | None:
+def loop_values(node: QASMNode) -> Sequence[int] | None:
     """Return the numbers of a range or set; ``None`` if they are not known.
 
     :raises InputError: naming the line of a range without an end, or with a step of 0
     """
     from openqasm3 import ast
 
-    if isinstance(told, ast.DiscreteSet):
-        known = [integer(one) for one in told.values]
+    if isinstance(node, ast.DiscreteSet):
+        known = [integer(one) for one in node.values]
         numbers = [one for one in known if one is not None]
         return numbers if len(numbers) == len(known) else None
-    if not isinstance(told, ast.RangeDefinition):
+    if not isinstance(node, ast.RangeDefinition):
         return None
-    if told.start is None or told.end is None:
-        raise refusal(told, "the range of a loop has a start and an end: [0:3]")
-    start, end = integer(told.start), integer(told.end)
-    step = 1 if told.step is None else integer(told.step)
+    if node.start is None or node.end is None:
+        raise refusal(node, "the range of a loop has a start and an end: [0:3]")
+    start, end = integer(node.start), integer(node.end)
+    step = 1 if node.step is None else integer(node.step)
     if step == 0:
-        raise refusal(told, "the step of a range is not 0")
+        raise refusal(node, "the step of a range is not 0")
     if start is None or end is None or step is None:
         return None
     return range(start, end + (1 if step > 0 else -1), step)

@@ -383,9 +383,9 @@ class _Check:
         operands = [self._operand(one, "qubit") for one in given]
         sizes = {len(one.bits) for one in operands if one.is_register}
         if len(sizes) > 1:
-            told = " and ".join(map(str, sorted(sizes)))
+            sizes_text = " and ".join(map(str, sorted(sizes)))
             raise refusal(
-                node, f"{name}: its registers have {told} qubits: as many each"
+                node, f"{name}: its registers have {sizes_text} qubits: as many each"
             )
         for place in range(max(sizes, default=1)):
             used = [one.bits[place if one.is_register else 0] for one in operands]
@@ -420,17 +420,17 @@ class _Check:
 
     def _controls(self, modifier: QuantumGateModifier) -> int:
         """Return how many qubits a modifier adds."""
-        name, told = modifier.modifier.name, modifier.argument
+        name, argument = modifier.modifier.name, modifier.argument
         if name == "inv":
             return 0
         if name == "pow":
-            exponent = None if told is None else value(told)
+            exponent = None if argument is None else value(argument)
             if exponent is None or isinstance(exponent, bool):
                 raise refusal(modifier, "pow takes a number, as in pow(2) @ x q;")
             if not math.isfinite(exponent):
                 raise refusal(modifier, f"pow takes a finite number, not {exponent}")
             return 0
-        controls = 1 if told is None else integer(told)
+        controls = 1 if argument is None else integer(argument)
         if controls is None or controls < 1:
             raise refusal(modifier, f"{name} takes a whole number from 1")
         return controls
@@ -447,8 +447,8 @@ class _Check:
     ) -> None:
         qubits = self._operand(measure.qubit, "qubit")
         if len(qubits.bits) != len(target.bits):
-            told = f"{_many(len(qubits.bits), 'qubit')} into {_many(len(target.bits), 'bit')}"
-            raise refusal(statement, f"measure: {told}: as many of each")
+            sizes = f"{_many(len(qubits.bits), 'qubit')} into {_many(len(target.bits), 'bit')}"
+            raise refusal(statement, f"measure: {sizes}: as many of each")
 
     def _duration(self, duration: Expression | None, node: QASMNode) -> None:
         from openqasm3 import ast

@@ -109,9 +109,9 @@ def _flat(
         with _refusals():
             made = flattening.flat(circuit)
     except InputError as error:
-        told = lines if version == 3 else lines_of(bare, len(circuit.data))
+        places = lines if version == 3 else lines_of(bare, len(circuit.data))
         place = flattening.place
-        where = f"line {told[place]}: " if place < len(told) else ""
+        where = f"line {places[place]}: " if place < len(places) else ""
         raise InputError(f"{where}{error}") from error
     if not measures(made):
         raise InputError("the circuit measures nothing")
@@ -195,7 +195,7 @@ def _refusals() -> Iterator[None]:
     except RecursionError:
         raise InputError("it is nested too deeply") from None
     except Exception as error:
-        raise InputError(_told(error)) from error
+        raise InputError(_reason(error)) from error
 
 
 def _read2(text: str) -> QuantumCircuit:
@@ -243,7 +243,7 @@ def _converted(program: Program) -> tuple[QuantumCircuit, Sequence[int]]:
     return Noting().convert(program).circuit, lines
 
 
-def _told(error: BaseException) -> str:
+def _reason(error: BaseException) -> str:
     """Tell what a parser says, with the line if that is known."""
     whole = str(getattr(error, "message", error))
     if match := _TOKEN.match(whole):
@@ -287,12 +287,12 @@ class _Flattening:
 
     def __init__(self, architecture: Architecture | None) -> None:
         self._architecture = architecture
-        told = architecture or Architecture(0)
-        self._gates = {*told.gates}
+        native = architecture or Architecture(0)
+        self._gates = {*native.gates}
         if not self._gates.isdisjoint(PHASED_RX):
             self._gates.update(PHASED_RX)
-        self._pairs = {(low, high) for low, high in told.couplers}
-        self._broken = {*told.out_of_service}
+        self._pairs = {(low, high) for low, high in native.couplers}
+        self._broken = {*native.out_of_service}
         #: of what has been flattened
         self.steps = 0
         #: the number of the instruction that is being flattened

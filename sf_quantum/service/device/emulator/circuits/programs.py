@@ -384,13 +384,13 @@ def _listed(index: IndexElement, size: int | None, node: QASMNode) -> IndexEleme
     )
 
 
-def _slice(told: RangeDefinition, size: int, node: QASMNode) -> range:
+def _slice(bounds: RangeDefinition, size: int, node: QASMNode) -> range:
     """Return the indices of a slice, whose end is one of them."""
-    step = 1 if told.step is None else integer(told.step)
+    step = 1 if bounds.step is None else integer(bounds.step)
     ends = (0, size - 1) if step is None or step > 0 else (size - 1, 0)
     start, end = (
         default if one is None else integer(one)
-        for one, default in zip((told.start, told.end), ends, strict=True)
+        for one, default in zip((bounds.start, bounds.end), ends, strict=True)
     )
     if start is None or end is None or not step:
         raise refusal(node, "the ends and the step of a slice are whole numbers")
@@ -497,8 +497,8 @@ def _check_controlled(definition: QuantumGateDefinition) -> None:
 
 def _operands(statement: QASMNode) -> list[QASMNode]:
     measure = getattr(statement, "measure", None)
-    told = getattr(measure, "qubit", None) or getattr(statement, "qubits", None)
-    return told if isinstance(told, list) else [told] if told else []
+    operands = getattr(measure, "qubit", None) or getattr(statement, "qubits", None)
+    return operands if isinstance(operands, list) else [operands] if operands else []
 
 
 #: a name by which an angle of a gate is ordered

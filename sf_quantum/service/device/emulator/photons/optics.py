@@ -48,17 +48,17 @@ MOST_NESTED = 6
 BATCH = 100_000
 
 
-def check(told: PhotonicExperiment) -> None:
+def check(experiment: PhotonicExperiment) -> None:
     """Refuse an experiment that cannot be simulated.
 
     :raises InputError: with the reason
     """
-    _circuit(told)
-    _condition(told)
+    _circuit(experiment)
+    _condition(experiment)
 
 
 def simulate(
-    told: PhotonicExperiment, parameters: JobParameters, noise: Noise | None
+    request: PhotonicExperiment, parameters: JobParameters, noise: Noise | None
 ) -> dict[str, JSON]:
     """Return the counts of the Fock states that threshold detectors read.
 
@@ -73,10 +73,10 @@ def simulate(
     # errors change with each attempt
     seed = (parameters.get("seed") or 0) + (noise.seed if noise else 0)
     perceval.random_seed(seed % SEEDS)
-    experiment = perceval.Experiment(_circuit(told))
-    experiment.with_input(perceval.BasicState(told.input_state))
+    experiment = perceval.Experiment(_circuit(request))
+    experiment.with_input(perceval.BasicState(request.input_state))
     # so many photons are not lost in each shot; what is detected of them is selected below
-    experiment.min_detected_photons_filter(told.needed)
+    experiment.min_detected_photons_filter(request.needed)
     computer = SimulatedComputer("CliffordClifford2017")
     computer.noise = _noise_model(noise)
     shots = parameters.get("num_reads") or 1
@@ -86,11 +86,11 @@ def simulate(
         states = computer.sample_count(experiment, max_samples=some)["results"]
         for state, count in states.items():
             read[tuple(min(1, photons) for photons in state)] += int(count)
-    fulfils, heralded = _condition(told), told.heralded
+    fulfils, heralded = _condition(request), request.heralded
     counter = Counter[str]()
     for state, count in sorted(read.items()):
         if (
-            sum(state) >= told.needed
+            sum(state) >= request.needed
             and all(state[mode] == photons for mode, photons in heralded.items())
             and fulfils(state)
         ):
@@ -107,25 +107,25 @@ def _noise_model(noise: Noise | None) -> NoiseModel:
     calibration = noise.calibration
     # so that a seed repeats the counts for a while
     present = replace(calibration, age=round(calibration.age, 2))
-    told = noise.errors.aged(present.age, present.excess)
+    rates = noise.errors.aged(present.age, present.excess)
     return NoiseModel(
-        brightness=10.0 ** (-told.get("source_loss_db", 0.0) / 10.0),
-        transmittance=10.0 ** (-told.get("loss_db", 0.0) / 10.0),
-        indistinguishability=1.0 - told.get("distinguishability", 0.0),
-        g2=told.get("g2", 0.0),
+        brightness=10.0 ** (-rates.get("source_loss_db", 0.0) / 10.0),
+        transmittance=10.0 ** (-rates.get("loss_db", 0.0) / 10.0),
+        indistinguishability=1.0 - rates.get("distinguishability", 0.0),
+        g2=rates.get("g2", 0.0),
     )
 
 
-def _condition(told: PhotonicExperiment) -> Callable[[tuple[int, ...]], bool]:
+def _condition(experiment: PhotonicExperiment) -> Callable[[tuple[int, ...]], bool]:
     from perceval import BasicState, PostSelect
 
-    text = told.postselect or ""
+    text = experiment.postselect or ""
     if _nested(text) > MOST_NESTED:
         detail = f"more than {MOST_NESTED} parentheses or negations in one another"
         raise InputError(f"postselect: {detail}")
     for modes in re.findall(r"\[([^]]*)", text):
         for mode in re.findall(r"\d+", modes):
-            if int(mode) >= told.modes:
+            if int(mode) >= experiment.modes:
                 raise InputError(f"postselect: there is no mode {int(mode)}")
     try:
         condition = PostSelect(text)
@@ -151,7 +151,7 @@ def _nested(text: str) -> int:
     return most
 
 
-def _circuit(told: PhotonicExperiment) -> Circuit:
+def _circuit(experiment: PhotonicExperiment) -> Circuit:
     """Read the circuit."""
     import numpy
     from exqalibur.serialization.circuit_pb2 import Circuit as Message
@@ -159,9 +159,11 @@ def _circuit(told: PhotonicExperiment) -> Circuit:
 
     message = Message()
     try:
-        message.ParseFromString(_bytes(told.circuit))
-        if message.n_mode != told.modes:
-            detail = f"{message.n_mode} modes, but {told.modes} in the input state"
+        message.ParseFromString(_bytes(experiment.circuit))
+        if message.n_mode != experiment.modes:
+            detail = (
+                f"{message.n_mode} modes, but {experiment.modes} in the input state"
+            )
             raise InputError(detail)
         # Perceval would evaluate expressions as Python
         for number, component in enumerate(_components(message)):
@@ -177,7 +179,7 @@ def _circuit(told: PhotonicExperiment) -> Circuit:
     ) as error:  # of three libraries, some of whose checks are assertions
         raise InputError(f"circuit: {described(error)}") from error
     square = matrix @ matrix.conj().T
-    if not numpy.allclose(square, numpy.eye(told.modes), atol=UNITARY_ERROR):
+    if not numpy.allclose(square, numpy.eye(experiment.modes), atol=UNITARY_ERROR):
         raise InputError("circuit: is not unitary")
     return circuit
 

@@ -39,13 +39,13 @@ class PhotonicSimulator(SeparateRunner):
 
     def check(self, content: JSON, *, qubits: int) -> Size:
         """See :meth:`.runners.Runner.check`; takes about a second at first."""
-        told = experiment(content)
+        request = experiment(content)
         most = min(qubits, MOST_MODES)
-        if told.modes > most:
-            detail = f"{told.modes} modes; the device has {most}"
+        if request.modes > most:
+            detail = f"{request.modes} modes; the device has {most}"
             raise FieldError("photonic.input_state", detail)
-        if told.photons > MOST_PHOTONS:
-            detail = f"{told.photons} photons; at most {MOST_PHOTONS} per input"
+        if request.photons > MOST_PHOTONS:
+            detail = f"{request.photons} photons; at most {MOST_PHOTONS} per input"
             raise FieldError("photonic.input_state", detail)
         if problem := lack():
             raise FieldError("photonic", problem)
@@ -56,7 +56,7 @@ class PhotonicSimulator(SeparateRunner):
             processes.check("optics", {}, json.dumps(content), limits)
         except InputError as error:
             raise FieldError("photonic", str(error)) from error
-        return size(told)
+        return size(request)
 
     def arguments(self, computation: Computation) -> dict[str, JSON]:
         """See :meth:`SeparateRunner.arguments`.
@@ -81,15 +81,15 @@ def experiment(content: JSON) -> PhotonicExperiment:
         raise FieldError(where, first["msg"]) from error
 
 
-def size(told: PhotonicExperiment) -> Size:
+def size(setup: PhotonicExperiment) -> Size:
     """Return the size of an experiment."""
-    photons = told.photons
+    photons = setup.photons
     return Size(
-        told.modes,
+        setup.modes,
         shot_amplitudes=LEAST_AMPLITUDES + (AMPLITUDES * photons << photons),
         photons=photons,
-        detected=told.needed,
-        qubits=told.modes,
+        detected=setup.needed,
+        qubits=setup.modes,
     )
 
 
@@ -109,5 +109,5 @@ def specs(name: str, modes: int) -> str:
         "support_multi_photon": False,
         "accepted_state_kinds": ["FS"],
     }
-    told = {"name": name, "detector": "threshold", "constraints": constraints}
-    return json.dumps(told)
+    specs = {"name": name, "detector": "threshold", "constraints": constraints}
+    return json.dumps(specs)
