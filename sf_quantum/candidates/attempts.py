@@ -44,9 +44,10 @@ logger = logging.getLogger(__name__)
 
 
 class JobTimes(NamedTuple):
-    """Seconds of a job: elapsed on the QPU, charged by it, and all else but waiting for a QPU.
+    """Seconds of a job: on the QPU, charged by it, and all others but the wait for it.
 
-    :param pending_seconds: of ``other_seconds``, those in which its Slurm job was pending
+    :param pending_seconds: the part of ``other_seconds`` in which its Slurm job was
+        pending
     """
 
     device_seconds: float
@@ -185,10 +186,10 @@ def _earlier(record: Journal) -> Iterator[tuple[Event, bool]]:
 
 
 def earlier_runs(directory: Path, file: Path) -> Iterator[tuple[Event, bool]]:
-    """The events of the runs of a StreamFlow file, none of which counts against a budget.
+    """Yield the events of a file's runs, none of which counts against a budget.
 
-    :param directory: of the journals
-    :param file: resolved
+    :param directory: folder of the journals
+    :param file: the StreamFlow file, resolved
     """
     runs = islice(journal.latest_first(directory, file), LATEST_RUNS)
     for path in reversed([*runs]):
@@ -211,14 +212,14 @@ class Attempt:
     A failure after the command's end shows only when StreamFlow begins another attempt.
 
     :param number: counted from 1
-    :param targets: chosen for it; empty once its command has ended
+    :param targets: targets chosen for it; empty once its command has ended
     :param reserved: the part of the budget reserved for it until then
     :param unconfirmed: its target, and its failure if the job does not complete
-    :param failures: of all attempts, by target
+    :param failures: failures of all its attempts, by target
     :param quantum: the kind of its target; ``None`` before the decision, and after a failure
-    :param size: of its QPU job
-    :param estimates: QPU seconds and elapsed seconds of a job of this size, by target, as
-        the QPU's service tells
+    :param size: size of its QPU job
+    :param estimates: QPU seconds and elapsed seconds of a job of this size, by target,
+        as the QPU's service estimates them
     """
 
     job: str
@@ -241,7 +242,7 @@ class Attempt:
 class Attempts:
     """The jobs of one filter that have not completed, and the state of their targets.
 
-    :param costs: of a QPU second, by target
+    :param costs: cost of a second of QPU time, by target
     :param cooldown: seconds for which a target is not used after a failure
     """
 
@@ -544,10 +545,10 @@ def expected_wait(
     """Seconds until a job submitted to a QPU now would start, if they can be estimated.
 
     :param running: the number of jobs that this run has sent to the QPU
-    :param times: of a job on the QPU
-    :param measured: whether ``times`` are facts
-    :returns: the seconds, and whether they are known: they follow from the service's ETA and
-        from this run's own jobs, not from the leases or jobs of others
+    :param times: times of a job on the QPU
+    :param measured: whether ``times`` were measured
+    :returns: the seconds, and whether they are certain: they follow from the service's
+        ETA and from this run's jobs, not from the leases or jobs of others
     """
     queue, known = status.eta_seconds, True
     if queue is None and (status.queue_length == 0 or times is not None):

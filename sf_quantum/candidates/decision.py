@@ -43,11 +43,11 @@ class Budget:
 class StepRules:
     """The filter's configuration for one step; the schema describes the keys.
 
-    :param forecast: what the waits of classical targets are taken from
+    :param forecast: source of the waits of classical targets
     :param variables: the input that gives the number of variables
     :param run: the budget of all steps of the filter together
     :param step: the budget of this step
-    :param hints: for the QPU service
+    :param hints: hints that the QPU service gets
     :param reuses_classical: whether a resumed run reuses the result of a classical target
         although a QPU would take the job
     :param reads: the input that gives the number of reads
@@ -244,12 +244,12 @@ class Exclusion:
 class TargetState:
     """The current state of a target.
 
-    :param name: as in the StreamFlow file: deployment/service
+    :param name: deployment/service, as in the StreamFlow file
     :param offline: why the QPU takes no jobs, or could not be queried
-    :param cooldown: after a failure of any job
+    :param cooldown: the cooldown's cause, a failure of any job
     :param failed: the failure of an earlier attempt of this job
     :param wait: seconds until a job submitted now would start; None if unknown
-    :param seconds: from the job's start to its end; None if never measured
+    :param seconds: time from the job's start to its end; None if never measured
     """
 
     name: str
@@ -274,7 +274,7 @@ class QuantumTarget(TargetState):
 
     :param qubits: the largest problem it takes, in variables; 0 if unknown
     :param qpu_seconds: expected charge for the job; None if unknown
-    :param cost: of a second of QPU time
+    :param cost: cost of a second of QPU time
     :param maintenance: seconds until a maintenance window, if announced
     :param load: leases and queued jobs per vQPU
     :param wait_known: whether ``wait`` follows from what the service or this run's own jobs
@@ -339,7 +339,8 @@ class CandidateJob:
 
     :param variables: the size of its problem, if an input gives it
     :param attempt: counted from 1
-    :param attempts_allowed: by the failure manager; None if unlimited or unknown
+    :param attempts_allowed: number of attempts that the failure manager allows; None if
+        unlimited or unknown
     :param spending_known: false if the journals could not be read
     :param run: spent by all steps of the filter in this run
     :param step: spent by the job's own step

@@ -33,8 +33,8 @@ class Forecast:
 
     :param seconds: ``None`` if it cannot be predicted
     :param why: why it cannot, to follow the target's name
-    :param jobs: running and pending ones of its partition
-    :param made: on the monotonic clock
+    :param jobs: number of running and pending jobs of its partition
+    :param made: time of the prediction on the monotonic clock
     """
 
     seconds: float | None = None

@@ -68,7 +68,7 @@ def status_source(
     ``gres: qpu:N`` alone names no QPU to query, and counts as classical.
 
     :param folder: where relative paths of the configuration start
-    :param size: of a job whose cost is asked for
+    :param size: size of a job whose cost is to be reported
     :returns: ``None`` for a classical target
     """
     deployment = target.deployment
@@ -172,10 +172,10 @@ class StatusPoller:
         seconds: float,
         size: JobSize | None = None,
     ) -> dict[str, StatusReply]:
-        """Query all QPUs, by target name, at once.
+        """Query all QPUs concurrently; the replies are by target name.
 
-        :param seconds: for which each QPU may keep silent
-        :param size: of the job that the sources ask for
+        :param seconds: time without a reply after which a QPU counts as silent
+        :param size: size of the job for which the sources ask
         """
         replies = await asyncio.gather(
             *(self._poll(name, seconds, size, sources[name]) for name in sources)
@@ -208,9 +208,9 @@ class StatusPoller:
 
 
 async def _has_thread(queries: _Queries, query: _Query, seconds: float) -> bool:
-    """Wait for a query's thread as long as its QPU answers others.
+    """Wait for a query's thread as long as its QPU answers other queries.
 
-    :param seconds: for which it may answer none
+    :param seconds: time without any reply after which to stop waiting
     """
     replies = -1
     while not query.has_thread.is_set() and replies != queries.replies:

@@ -29,9 +29,9 @@ class Findings:
 
     :param problems: those in the file itself first, by line, then those in the files
         it names
-    :param remarks: in the same order, what is odd but runs
-    :param silent: why a QPU or a Slurm could not be asked, by the name of its target or
-        deployment
+    :param remarks: what is odd but runs, in the same order
+    :param silent: why a QPU or a Slurm could not be queried, by the name of its target
+        or deployment
     """
 
     problems: list[FileProblem]

@@ -68,7 +68,7 @@ class Fault:
 class Line:
     """A command line as its parser understands it.
 
-    :param parser: of the command; ``None`` if there is no such command
+    :param parser: the command's parser; ``None`` if there is no such command
     :param values: the values of options that are written in the file, by flag
     """
 

@@ -134,8 +134,8 @@ class Process:
     :param taken: the ports that are inputs of any process
     :param declared: the inputs of processes, by port, as they are declared
     :param sources: the port from which an input gets its value unchanged
-    :param defaults: of steps' inputs and of processes, by port, with their places; a
-        step's is preferred
+    :param defaults: default values of steps' inputs and of processes, by port, with
+        their places; a step's is preferred
     :param computed: the inputs of steps that an expression computes
     :param links: the inputs of steps, by port, in their files
     :param guarded: steps that may be skipped or repeated, and their scattered inputs

@@ -66,7 +66,7 @@ class UnreadableError(InputError):
 class Document:
     """A YAML mapping, and the file's name as given by the user.
 
-    :param lines: of the keys and items, counted from 1
+    :param lines: line of each key and item, counted from 1
     """
 
     name: str
@@ -77,7 +77,7 @@ class Document:
     def read(cls, path: Path, kind: str, *, dates: bool = False) -> Document:
         """Read a file as StreamFlow does.
 
-        :param kind: of the file ("StreamFlow file"), for the error message
+        :param kind: what the file should be ("StreamFlow file"), for the error message
         :param dates: see :func:`sf_quantum.yaml.parse`
         :raises UnreadableError: if it is missing, not YAML, empty or not a mapping
         """

@@ -46,10 +46,10 @@ _NUMBERS = _QPU_HEADER[3:]
 
 @dataclass(frozen=True)
 class StepPreview:
-    """Where a step would run.
+    """The targets on which a step would run.
 
-    :param targets: of them, the first with a free slot gets a job; none if no target can
-        run it
+    :param targets: candidates, of which the first with a free slot gets a job; empty if
+        no target can run it
     :param why: the reason of a decision
     """
 

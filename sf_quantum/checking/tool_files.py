@@ -55,9 +55,9 @@ class Use:
 def check(
     use: Use, value: JSON, reader: Reader, label: str | None
 ) -> Iterator[FileProblem]:
-    """Read a file that is there, if it is not too large, as the tool will do.
+    """Read an existing file as the tool will, unless it is too large.
 
-    :param value: of the input
+    :param value: value of the input
     """
     name = mapping(value).get("path", mapping(value).get("location"))
     # a tool sees another name, and may read the file by its suffix

@@ -41,9 +41,9 @@ class Type:
     """One alternative of a type.
 
     :param name: one of CWL's types, or ``UNKNOWN``
-    :param items: of an array
-    :param fields: of a record
-    :param symbols: of an enum
+    :param items: types of an array's items
+    :param fields: types of a record's fields, by name
+    :param symbols: symbols of an enum
     """
 
     name: str

@@ -275,7 +275,7 @@ def advance(
 ) -> None:
     """Add an iteration to the state.
 
-    :param record: from :func:`best_consensus`
+    :param record: record that :func:`best_consensus` returned
     :param info: ``info`` of the samples
     """
     inputs: list[dict[str, JSON]] = [

@@ -39,9 +39,9 @@ def spatial_order(points: Doubles) -> Ints:
 
 
 def core_points(points: Doubles, radius: float, least: int) -> NDArray[np.bool_]:
-    """Find the points with at least ``least`` points, with themselves, in ``radius``.
+    """Find points with at least ``least`` points, themselves included, in ``radius``.
 
-    :returns: for each point, whether it is a core point
+    :returns: whether each point is a core point; shape (n,)
     """
     core = np.empty(len(points), np.uint8)
     _call("core_points", points, *points.shape, float(radius), least, core)

@@ -69,7 +69,7 @@ def dbscan(points: Doubles, radius: float, least: int) -> Ints:
     1996. Clusters are the trees of the core points' minimum spanning forest cut at
     ``radius``.
 
-    :param radius: in the units of the features
+    :param radius: largest distance of connected points, in the units of the features
     :param least: minimum number of points within ``radius`` of a core point, with
         itself
     """

@@ -90,7 +90,7 @@ class DistanceSums:
     :param groups: the group of each point, -1 for points to ignore; a partition maps
         groups to clusters
     :param exact_up_to: above this number of points, a stratified sample is used
-    :param seed: of the sample
+    :param seed: seed of the sample
     :raises InputError: if there are too many groups for the memory
     """
 
@@ -131,7 +131,7 @@ class DistanceSums:
     def silhouettes(self, partitions: Sequence[Ints]) -> list[Silhouettes]:
         """Compute the silhouettes of several partitions of the same points.
 
-        :param partitions: for each partition, the cluster (0 .. k - 1) of every group
+        :param partitions: cluster (0 .. k - 1) of every group, in each partition
         :returns: the silhouettes of each partition; all 0 if it has one cluster
         """
         needed = [self._needed_clusters(partition) for partition in partitions]

@@ -100,7 +100,7 @@ logger = logging.getLogger(__name__)
 class Journal:
     """The writer of a journal.
 
-    :param directory: of the journals; created if it is missing
+    :param directory: folder of the journals; created if it is missing
     :param resumes: whether the run reuses what earlier runs of its file have completed
     :raises InputError: if it is not writable
     """
@@ -292,11 +292,12 @@ def is_open(path: str | Path) -> bool:
 
 @contextmanager
 def resuming(directory: Path, file: Path) -> Iterator[None]:
-    """Begin a run that resumes, and meanwhile no other one that does.
+    """Begin to resume a run; until it has begun, no other run of the file can resume.
 
-    :param directory: of the journals; created if it is missing
+    :param directory: folder of the journals; created if it is missing
     :param file: the StreamFlow file, resolved
-    :raises InputError: if a run of the file goes on, or the folder is not writable
+    :raises InputError: if a run of the file is still running, or the folder is not
+        writable
     """
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -314,11 +315,11 @@ def resuming(directory: Path, file: Path) -> Iterator[None]:
 
 
 def refuse_ongoing(directory: str | Path, file: Path) -> None:
-    """Refuse to resume while a run of the same StreamFlow file goes on.
+    """Refuse to resume while a run of the same StreamFlow file is still running.
 
-    :param directory: of the journals
+    :param directory: folder of the journals
     :param file: the StreamFlow file, resolved
-    :raises InputError: if one does
+    :raises InputError: if a run of the file is still running
     """
     for path in latest_first(Path(directory), file):
         if is_open(path):
@@ -328,9 +329,9 @@ def refuse_ongoing(directory: str | Path, file: Path) -> None:
 
 
 def newest(directory: str | Path, file: Path | None = None) -> Path | None:
-    """The journal of the latest run.
+    """Return the journal of the latest run.
 
-    :param directory: of the journals
+    :param directory: folder of the journals
     :param file: consider only runs of this StreamFlow file, resolved
     """
     return next(latest_first(Path(directory), file), None)
@@ -358,7 +359,7 @@ def await_new(
 ) -> Path | None:
     """Wait for the journal of a run that is about to start.
 
-    :param pid: of the driver
+    :param pid: process id of the driver
     :param known: the journals that existed before
     :param alive: whether the driver is alive
     :returns: None if the driver ended without a journal

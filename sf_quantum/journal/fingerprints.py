@@ -68,10 +68,11 @@ class CommandDigests:
             self._steps[step] = parameters
 
     async def of(self, step: str, hardware: Callable[[], Hardware]) -> str:
-        """The digest of a step's command.
+        """Return the digest of a step's command.
 
-        :param hardware: of the job, which some commands use
-        :raises Uncertain: if the step runs none, or must not be reused
+        :param hardware: function that returns the job's hardware, which some commands
+            use
+        :raises Uncertain: if the step runs no command, or must not be reused
         """
         if step not in self._steps:
             raise Uncertain

@@ -22,11 +22,11 @@ SAME = "its inputs, command and environment are the same"
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """What the result of a job depends on, each as a digest.
+    """Digests of all that the result of a job depends on.
 
     :param command: the tool: its command line and environment, and the programs it names
-    :param inputs: of each input the files and folders, by name, and under an empty name its
-        other values
+    :param inputs: digests of each input: of its files and folders, by name, and of its
+        other values, under an empty name
     :param target: the kind of deployment, and its QPU or container
     """
 

@@ -41,7 +41,7 @@ class ReuseFilter(Protocol):
     ) -> str:
         """Say why a job is to run again; empty if it is not.
 
-        :param targets: of its binding
+        :param targets: targets of the job's binding
         :param target: the one of them on which it has completed
         """
         ...
@@ -246,8 +246,8 @@ async def _contents(
 class ReusedOutputs(ObservedConnector):
     """Puts a job's outputs of an earlier run into place instead of running its command.
 
-    :param placing: the shell's text that does so, with ``{output}``
-    :param observer: as of every job
+    :param placing: shell command that puts them into place, with ``{output}``
+    :param observer: the observer of the job, as if its command ran
     """
 
     def __init__(

@@ -86,10 +86,11 @@ class _Failure:
 
 
 class JournalScheduler(DefaultScheduler):
-    """Records the targets and status changes of all jobs (Contract 8).
+    """Records the targets and status changes of all jobs in a journal.
 
-    :param directory: of the journals, relative to the StreamFlow file's folder
-    :param retry_delay: as in StreamFlow's default scheduler
+    :param directory: folder of the journals, relative to the StreamFlow file's folder
+    :param retry_delay: seconds until a job that no target has room for is scheduled
+        again, as in StreamFlow's default scheduler
     """
 
     def __init__(

@@ -22,10 +22,12 @@ _NEEDS = {
 
 @dataclass(frozen=True)
 class Objective:
-    """What the recommended strategy has least of.
+    """What is minimised to recommend a strategy, and within which bounds.
 
-    :param weights: by measure; of several, a weighted sum is minimised (see :func:`weigh`)
-    :param bounds: by measure, at most so many times the least of all strategies
+    :param weights: weight of each measure; the weighted sum of several is minimised
+        (see :func:`weigh`)
+    :param bounds: largest value that each measure may have, as a multiple of the least
+        of all strategies
     """
 
     weights: Mapping[str, float] = field(default_factory=lambda: {"wall": 1.0})
@@ -49,10 +51,10 @@ def cheapest(workload: Workload) -> Objective:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What was found.
+    """The strategies' results, and the one that is recommended.
 
-    :param results: of the strategies that can run
-    :param left_out: what keeps the others from running, by their names
+    :param results: results of the strategies that can run
+    :param left_out: names of the other strategies, and why each cannot run
     """
 
     results: Sequence[Result]

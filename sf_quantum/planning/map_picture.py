@@ -34,7 +34,7 @@ def draw(
 ) -> Figure:
     """Draw a map: a letter and a colour for each strategy that wins somewhere.
 
-    :param strategies: of the workload, in its order
+    :param strategies: all strategies of the workload, in its order
     """
     winners = [one for one in strategies if any(one in cell.as_good for cell in cells)]
     letters = dict(zip(winners, ascii_uppercase, strict=False))
@@ -143,9 +143,9 @@ def _described(objective: Objective) -> str:
 
 
 def write(path: Path, figure: Figure) -> None:
-    """Write a picture as its suffix says, the same one for the same map.
+    """Write a picture in its suffix's format; equal maps give equal files.
 
-    :param path: of the file, with the suffix ``.png`` or ``.svg``
+    :param path: file to write, with the suffix ``.png`` or ``.svg``
     :raises InputError: if it cannot be written
     """
     format_ = path.suffix[1:].lower()

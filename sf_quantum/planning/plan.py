@@ -26,10 +26,11 @@ from sf_quantum.validation import is_streamflow
 
 @dataclass(frozen=True)
 class Plan:
-    """What is simulated, and where it comes from.
+    """The simulated workload, and the sources of its values.
 
-    :param content: of the workload file
-    :param flow: the StreamFlow file, if it is one
+    :param content: content of the workload file, or what a StreamFlow file amounts to
+        as one
+    :param flow: the plan of a StreamFlow file; ``None`` for a workload file
     """
 
     file: Path
@@ -83,8 +84,8 @@ def load(
 ) -> Plan:
     """Read a workload file or a StreamFlow file.
 
-    :param nodes: of the site's partitions, for a StreamFlow file; those that are not given
-        are asked of the Slurm of this host, if the file uses that
+    :param nodes: number of nodes of the site's partitions, by name, for a StreamFlow
+        file; the Slurm of this host is asked for the others if the file uses it
 
     :param paths: journals, or folders of journals; without them, those of a StreamFlow
         file are its own

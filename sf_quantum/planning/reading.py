@@ -40,7 +40,8 @@ def load(path: Path) -> Workload:
     """Read and check a workload file.
 
     :raises InputError: if there is no such file, or it is not YAML
-    :raises ValidationErrors: with every error, each with its key
+    :raises ValidationErrors: if the content is invalid; it lists all errors, each with
+        its key
     """
     return checked(yaml.read(path, "workload"), path)
 
@@ -48,8 +49,9 @@ def load(path: Path) -> Workload:
 def checked(content: JSON, path: Path) -> Workload:
     """Check the content of a workload file.
 
-    :param path: of the file, for messages
-    :raises ValidationErrors: with every error, each with its key
+    :param path: name of the file, for messages
+    :raises ValidationErrors: if the content is invalid; it lists all errors, each with
+        its key
     """
 
     def name(key: KeyPath, value: JSON) -> str:
@@ -102,9 +104,10 @@ def recorded(workload: Workload, path: Path) -> list[Load]:
 def _check_ends(
     file: str, from_seconds: float, ends: Iterable[float], workload: Workload
 ) -> None:
-    """Refuse a trace that is no load of the applications.
+    """Refuse a trace that ends before the applications begin.
 
-    :param ends: of its jobs if they do not wait, from the start of the simulation on
+    :param ends: ends of the trace's jobs if none waits, in seconds after the
+        simulation's start
     """
     last = max(ends, default=None)
     if last is None:

@@ -131,7 +131,7 @@ def weigh(results: Sequence[Result], weights: Mapping[str, float]) -> list[Resul
     Each measure counts relative to the least mean of all strategies, and the weights
     relative to their sum: a strategy with the least of all measures has 1.
 
-    :param weights: by measure, not negative
+    :param weights: weight of each measure, not negative
     :raises InputError: if the least of a measure is 0
     """
     least = {name: min(one.mean(name) for one in results) for name in weights}
@@ -162,7 +162,8 @@ def recommend(
     """Choose among results, of which there is at least one.
 
     :param objective: the measure that is minimised
-    :param bounds: by measure, at most so many times the least of all strategies
+    :param bounds: largest value that each measure may have, as a multiple of the least
+        of all strategies
     :raises InputError: if no strategy is within all bounds
     """
     least = {name: min(one.mean(name) for one in results) for name in bounds}

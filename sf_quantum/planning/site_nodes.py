@@ -12,10 +12,11 @@ def fitting(
 
     The component that holds most loses one first, and none loses its last.
 
-    :param counts: of components, by service
-    :param each: nodes of one of them
-    :param most: nodes of the partition
-    :returns: ``None`` if one of each is too many
+    :param counts: number of components, by service
+    :param each: number of nodes of one component, by service
+    :param most: number of nodes of the partition
+    :returns: the lower numbers; ``None`` if one component of each service needs too
+        many nodes
     """
     left = dict(counts)
     while sum(number * each[name] for name, number in left.items()) > most:

@@ -60,11 +60,11 @@ def lines(workload: Workload, strategy: Strategy) -> list[str]:
 
 @dataclass(frozen=True)
 class _Components:
-    """What a reserved allocation holds, by service.
+    """The components that a reserved allocation holds, by service.
 
-    :param counts: of components
-    :param each: nodes of each of them
-    :param partitions: of them
+    :param counts: number of components
+    :param each: number of nodes of each component
+    :param partitions: partition of the components
     """
 
     counts: dict[str, int]

@@ -46,7 +46,8 @@ class WorkflowPlan:
 
     :param workload: the content of a workload file
     :param current: the strategy that the file has
-    :param deployment: whose ``allocation:`` it is
+    :param deployment: deployment to which the strategies apply; its ``allocation:`` is
+        ``current``
     :param reserved: components of each service that hold all of the workflow
     :param last_quantum: the last step on a QPU, and how often it runs; ``None``: there is none
     :param own: services with an ``allocation:`` of their own
@@ -144,7 +145,8 @@ class StreamFlowFile:
 
         :param site: nodes of the partitions, as far as they are known
 
-        :param fit: of its journals; ``None``: durations are :data:`CLASSICAL_SECONDS` and
+        :param fit: values from the file's journals; ``None``: durations are
+            :data:`CLASSICAL_SECONDS` and :data:`QPU_SECONDS`
             :data:`QPU_SECONDS`
         """
         built = _Built()

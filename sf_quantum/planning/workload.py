@@ -40,14 +40,15 @@ class Partition(Section):
     """The nodes of a Slurm partition.
 
     :param nodes: number of nodes
-    :param watts: of a node that computes
-    :param idle_watts: of a node that is held without computing
-    :param price: of a node-hour
+    :param watts: power of a node that computes, in watts
+    :param idle_watts: power of a node that is held without computing, in watts
+    :param price: price of a node-hour
     :param queue_seconds: mean time for which a request is pending because of jobs that are
         not simulated, whatever its size
     :param queue_spread: standard deviation of that time, relative to its mean
-    :param most_jobs: of workflows, that are in Slurm or run in an allocation at once, as
-        with ``maxConcurrentJobs`` in a driver that runs all of them; ``None``: no bound
+    :param most_jobs: largest number of workflows' jobs that are in Slurm or run in an
+        allocation at once, as with ``maxConcurrentJobs`` in a driver that runs all of
+        them; ``None``: no bound
     """
 
     nodes: Count
@@ -77,7 +78,8 @@ class Policy(Section):
 class Calibration(Section):
     """A pause after which the device is calibrated.
 
-    :param every_seconds: from the end of one to the beginning of the next
+    :param every_seconds: time from the end of one calibration to the beginning of the
+        next
     :param seconds: length of the pause
     """
 
@@ -90,7 +92,8 @@ class Maintenance(Section):
 
     :param at_seconds: its beginning, after the start of the simulation
     :param seconds: its length
-    :param every_seconds: from one to the next; ``None``: there is one
+    :param every_seconds: time from the beginning of one window to that of the next;
+        ``None``: there is one window
     """
 
     at_seconds: Seconds
@@ -112,19 +115,19 @@ class Failures(Section):
 class Qpu(Section):
     """A QPU behind a QPU service.
 
-    :param partition: of the nodes on which the clients of quantum steps run; ``None``: they
-        run on the driver's host
+    :param partition: partition of the nodes on which the clients of quantum steps run;
+        ``None``: they run on the driver's host
     :param vqpus: leases that are granted at once
     :param policy: the scheduling policy: its ``type``, and its options as further keys
-    :param shares: of projects and users, for policies that use them
+    :param shares: shares of projects and users, for policies that use them
     :param setup_seconds: time of each job on the device before its shots
     :param shot_seconds: time of each shot
-    :param latency_seconds: of the network and the service, for each job
+    :param latency_seconds: latency of the network and the service, for each job
     :param calibration: pauses in which the device is calibrated
     :param maintenance: windows in which no job runs
-    :param failures: of the device
-    :param price: of an hour of QPU time
-    :param lease_price: of an hour in which a lease is held
+    :param failures: failures of the device; ``None``: there are none
+    :param price: price of an hour of QPU time
+    :param lease_price: price of an hour in which a lease is held
     """
 
     partition: str | None = None
@@ -154,21 +157,24 @@ class Phase(Section):
     """A phase of an application, on nodes or, with ``qpu``, on a QPU.
 
     :param step: the step of the workflow, as the StreamFlow file names it
-    :param seconds: of each task, or of each QPU job without its set-up; a phase on a QPU
-        may have ``shots`` instead
-    :param task_seconds: of each task, instead of ``seconds`` and ``tasks``
+    :param seconds: time of each task, or of each QPU job without its set-up; a phase on
+        a QPU may have ``shots`` instead
+    :param task_seconds: times of the tasks, one for each, instead of ``seconds``
+        and ``tasks``
     :param spread: standard deviation of the time, relative to its mean
-    :param partition: of the nodes; by default the first one
-    :param nodes: of each task, or of the client of a QPU if that runs on nodes
+    :param partition: partition of the nodes; by default the first one
+    :param nodes: number of nodes of each task, or of the client of a QPU if that runs
+        on nodes
     :param least: nodes that suffice for a task, which then takes longer in proportion; only
         ``elastic`` makes use of it
-    :param tasks: that run in parallel, each as a job
+    :param tasks: number of tasks that run in parallel, each as a job
     :param qpu: the QPU of the phase
-    :param shots: of each QPU job
+    :param shots: shots of each QPU job
     :param jobs: QPU jobs, one after the other
-    :param between_seconds: of computation beside the QPU, before each QPU job
-    :param host_seconds: of computation on the driver's host, before the phase
-    :param only: in which pass through the phases it takes part; ``None``: in each
+    :param between_seconds: time of computation off the QPU, before each QPU job
+    :param host_seconds: time of computation on the driver's host, before the phase
+    :param only: the only pass through the phases in which it takes part; ``None``: it
+        takes part in each
     """
 
     step: str | None = None
@@ -210,8 +216,8 @@ class ApplicationSettings(Section):
         as a partition's default; at least what the job, or for ``reserved`` and ``elastic``
         the whole application, takes
     :param users: number of users who submit the runs in turn
-    :param project: of its leases
-    :param job_class: of its leases
+    :param project: project of its leases
+    :param job_class: job class of its leases
     :param pattern: the hint of its leases
     """
 
@@ -232,10 +238,11 @@ class ApplicationSettings(Section):
 class BackgroundJobs(Section):
     """Jobs of others on nodes, submitted by a Poisson process.
 
-    :param partition: by default the first one
+    :param partition: partition of the jobs; by default the first one
     :param per_hour: mean number of jobs per hour
-    :param nodes: of the smallest jobs
-    :param most_nodes: of the largest; sizes are uniformly distributed
+    :param nodes: number of nodes of the smallest jobs
+    :param most_nodes: number of nodes of the largest jobs; sizes are uniformly
+        distributed
     :param seconds: mean run time
     :param spread: standard deviation of the run time, relative to its mean
     :param margin: the users' estimates, relative to the run times
@@ -260,13 +267,13 @@ class BackgroundJobs(Section):
 class BackgroundQuantum(Section):
     """QPU jobs of others, submitted by a Poisson process, each under a lease of its own.
 
-    :param qpu: by default the first one
+    :param qpu: QPU of the jobs; by default the first one
     :param per_hour: mean number of jobs per hour
     :param seconds: mean time of a job on the device
     :param spread: standard deviation of the time, relative to its mean
     :param user: who submits them
-    :param project: of their leases
-    :param job_class: of their leases
+    :param project: project of their leases
+    :param job_class: job class of their leases
     """
 
     qpu: str | None = None
@@ -284,8 +291,8 @@ class Trace(Section):
     :param file: relative to the workload file
     :param format: ``swf``, the Standard Workload Format, or ``sacct``, what ``sacct
         --parsable2`` prints
-    :param partition: on which all of them run; by default the first one or, with
-        ``sacct``, each on that of its name
+    :param partition: partition on which all of them run; by default the first one or,
+        with ``sacct``, the partition that each job names
     :param from_seconds: time at which the simulation starts, from the first job of the trace
         that is not left out; with ``sacct``, from the first end of one
     """
@@ -302,7 +309,7 @@ class QuantumTrace(Section):
     Jobs run in their own leases, as in the trace, each from its first job to its last.
 
     :param file: relative to the workload file
-    :param qpu: by default the first one
+    :param qpu: QPU of the jobs; by default the first one
     :param from_seconds: time at which the simulation starts, from the trace's first
         submission on
     """
@@ -318,7 +325,7 @@ class QuantumUsage(Section):
     Each row of the report is a Poisson process with the row's mean rate and time.
 
     :param file: relative to the workload file
-    :param qpu: by default the first one
+    :param qpu: QPU of the jobs; by default the first one
     :param spread: standard deviation of the times, relative to their mean
     """
 
@@ -330,8 +337,8 @@ class QuantumUsage(Section):
 class Background(Section):
     """The load of others, which is the same with each strategy.
 
-    :param jobs: on nodes
-    :param quantum: on QPUs
+    :param jobs: jobs on nodes
+    :param quantum: jobs on QPUs
     :param traces: jobs on nodes, as recorded on a cluster
     :param quantum_traces: jobs on QPUs, as recorded by QPU services
     :param quantum_usage: jobs on QPUs, from reports of QPU services
@@ -369,7 +376,7 @@ class Workload(Section):
     :param strategies: those to compare; by default one of each kind, and two more of
         ``elastic``
     :param repetitions: number of simulations with each strategy, each with its own draws
-    :param seed: of all random numbers
+    :param seed: seed of all random numbers
     """
 
     partitions: Annotated[ByName[Partition], Field(min_length=1)]

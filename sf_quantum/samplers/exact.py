@@ -143,10 +143,10 @@ class ExactSampler(CheckedSampler):
 
 @dataclass(frozen=True)
 class _Found:
-    """States of the lowest energy found.
+    """The states with the lowest energy that was found.
 
     :param energy: theirs, in the problem's unit
-    :param bound: of the energies of all states
+    :param bound: lower bound of the energies of all states
     :param incomplete: why optima may be missing
     """
 
@@ -223,9 +223,9 @@ class _Search:
         *,
         final: bool,
     ) -> str | None:
-        """Return why optima may be missing.
+        """Return why optima may be missing; ``None`` if none is.
 
-        :param bound: of the energies of states that are not listed
+        :param bound: lower bound of the energies of states that are not listed
         """
         lowest = self._best[0]
         if bound > lowest:
@@ -327,7 +327,8 @@ class _Order:
     """A problem with smaller biases that orders all states as another one does.
 
     :param problem: the problem with smaller biases
-    :param bound: from a lower bound of its energies, one of the other's
+    :param bound: function that turns a lower bound of its energies into one of the
+        other's
     """
 
     problem: Quadratic

@@ -278,11 +278,11 @@ def _sequence(
     detuning: float,
     duration: int,
 ) -> Sequence[BaseDevice]:
-    """Build the sequence.
+    """Build the sequence that anneals the atoms to the ground state.
 
     :param omega: Rabi frequency in rad/us
     :param detuning: final detuning of the heaviest atom in rad/us
-    :param duration: in nanoseconds
+    :param duration: length of the sequence in nanoseconds
     """
     from pulser import InterpolatedWaveform, Pulse, Register, Sequence
     from pulser.devices import Device
@@ -328,10 +328,10 @@ def contract(
     step: float,
     bond_dimension: int | None = None,
 ) -> Mapping[str, int]:
-    """Emulate a sequence by matrix-product states, and count its bit strings.
+    """Emulate a sequence with matrix-product states, and count its bit strings.
 
-    :param step: in nanoseconds
-    :param bond_dimension: the largest; by default emu-mps's own
+    :param step: time step in nanoseconds
+    :param bond_dimension: largest bond dimension; by default that of emu-mps
     """
     import torch
     from emu_mps import MPSBackend, MPSConfig

@@ -28,7 +28,7 @@ _EXACT_BITS = 53
 def quadratic(bqm: BinaryQuadraticModel) -> Quadratic:
     """Index the biases by the positions of the variables, with bits instead of spins.
 
-    :param bqm: of any type, also ``object`` with whole numbers and fractions
+    :param bqm: problem of any type, also ``object`` with whole numbers and fractions
     """
     linear: list[Number]
     pairs: list[tuple[int, int, Number]]

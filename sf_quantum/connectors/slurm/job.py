@@ -362,7 +362,7 @@ def _where(*names: str) -> BatchJobState:
 
 
 class NodeUsage:
-    """The nodes of a Slurm job over time, for the run's journal (Contract 8).
+    """The nodes of a Slurm job over time, for the run's journal.
 
     :param job: StreamFlow's name of the job, None if the nodes serve several
     """

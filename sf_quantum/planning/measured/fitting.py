@@ -36,7 +36,7 @@ class Sample:
     """The mean and the spread of measured times.
 
     :param spread: standard deviation relative to the mean
-    :param number: of measurements
+    :param number: number of measurements
     """
 
     seconds: float
@@ -55,18 +55,18 @@ class Sample:
 
 @dataclass(frozen=True)
 class FittedPhase:
-    """A step as it was in earlier runs.
+    """A step, with mean values from earlier runs.
 
     :param target: deployment and service, as the StreamFlow file names them
     :param task_seconds: mean time of each task, or of each QPU job
     :param spread: standard deviation of the times, relative to their means
-    :param nodes: of each task
+    :param nodes: number of nodes of each task
     :param qpu: ``None`` for a step on nodes
-    :param qpu_jobs: in each run of the step
-    :param between_seconds: of computation beside the QPU, before each QPU job
-    :param host_seconds: on the driver's host, before the phase
+    :param qpu_jobs: number of QPU jobs in each run of the step
+    :param between_seconds: computation off the QPU before each QPU job, in seconds
+    :param host_seconds: computation on the driver's host before the phase, in seconds
     :param only: ``first`` or ``last``: before or after the loop
-    :param number: of runs of the step
+    :param number: number of runs of the step
     """
 
     step: str
@@ -100,10 +100,10 @@ class FittedPhase:
 
 @dataclass(frozen=True)
 class Fit:
-    """What earlier runs tell.
+    """The values that earlier runs yield.
 
-    :param phases: in their order
-    :param repeats: of the loop, its number of iterations in each run
+    :param phases: the steps, in the order of the phases
+    :param repeats: iterations of the loop in each run
     :param overheads: keys of :class:`~sf_quantum.planning.simulation.site.Overheads` without suffix
     :param queues: the wait for nodes of a request, by partition
     :param runs: number of runs
@@ -172,9 +172,9 @@ class _Run:
 
 @dataclass
 class _Allocation:
-    """What the events of an allocation tell.
+    """An allocation as its events describe it.
 
-    :param waited: for nodes; ``None`` if Slurm was not asked why it was pending
+    :param waited: whether it was pending for lack of nodes; it needs ``known``
     """
 
     partition: str

@@ -22,7 +22,7 @@ SUFFIX = ".jsonl"
 class EarlierRuns:
     """Completed runs, the latest first.
 
-    :param events: of each run
+    :param events: events of each run
     :param left_out: journals that were left out, by the reason
     """
 

@@ -95,8 +95,8 @@ def measured(
 
     Nodes, partitions and QPUs remain as the file has them.
 
-    :param content: of a valid workload file
-    :returns: the new content, and what no journal has
+    :param content: content of a valid workload file
+    :returns: the new content, and the phases and values that no journal contains
     :raises InputError: if the file names no step of the journals
     """
     known = {phase.step: phase for phase in fit.phases}

@@ -16,7 +16,8 @@ from sf_quantum.service.domain.jobs import LeaseRequest
 class Task:
     """A job on nodes of a partition.
 
-    :param seconds: on ``nodes`` nodes; on fewer, down to ``least``, proportionally longer
+    :param seconds: run time on ``nodes`` nodes; on fewer, down to ``least``, it is
+        proportionally longer
     :param expected_seconds: the mean of the draws
     """
 
@@ -35,7 +36,7 @@ class ClassicalStep:
     """Tasks that run in parallel; the next step begins when all are over.
 
     :param name: the same in each pass through the phases
-    :param host_seconds: on the driver's host, before the step
+    :param host_seconds: computation on the driver's host before the step, in seconds
     :param at_once: tasks that workflows run at the same time; ``None``: all
     """
 
@@ -68,13 +69,14 @@ class ClassicalStep:
 class QuantumStep:
     """Jobs on a QPU, one after the other.
 
-    :param partition: of the nodes on which the client runs; ``None``: the driver's host
+    :param partition: partition of the nodes on which the client runs; ``None``: the
+        driver's host
     :param jobs: seconds on the device of each, set-up included
     :param beside: seconds beside the QPU for each job: the latency, and what is computed
         between two jobs
     :param name: the same in each pass through the phases
-    :param host_seconds: on the driver's host, before the step
-    :param nodes: of the client
+    :param host_seconds: computation on the driver's host before the step, in seconds
+    :param nodes: number of nodes of the client
     """
 
     qpu: str

@@ -27,15 +27,16 @@ _Size: TypeAlias = tuple[tuple[str, int], ...]
 class Scheduling(Section):
     """How Slurm's controller schedules jobs; times are in seconds.
 
-    :param queue_seconds: from one pass over the queue, in the order of submission, to the
-        next: ``batch_sched_delay``, and at least 1 in Slurm, which starts no batch job in
-        between; 0: one whenever a job is submitted or ends
-    :param backfill_seconds: from one pass of backfilling to the next, ``bf_interval`` of
-        ``slurm.conf``; 0: one whenever a job is submitted or ends; infinite: none
+    :param queue_seconds: time from one pass over the queue, in the order of submission,
+        to the next: ``batch_sched_delay``, and at least 1 in Slurm, which starts no
+        batch job in between; 0: a pass whenever a job is submitted or ends
+    :param backfill_seconds: time from one pass of backfilling to the next,
+        ``bf_interval`` of ``slurm.conf``; 0: a pass whenever a job is submitted or
+        ends; infinite: no backfilling
     :param depth: pending jobs that a pass considers, ``bf_max_job_test``
-    :param limit_seconds: of which time limits are multiples, whole minutes in Slurm; users'
-        estimates are rounded up. 0: they are not
-    :param completing_seconds: for which the nodes of a job that has ended are not free yet
+    :param limit_seconds: unit of time limits, to a multiple of which users' estimates
+        are rounded up: whole minutes in Slurm; 0: they are not rounded
+    :param completing_seconds: time until the nodes of a job that has ended are free
     """
 
     queue_seconds: Interval = 0.0
@@ -78,7 +79,7 @@ class Usage:
 class Allocation:
     """A request for nodes, and what was granted.
 
-    :param nodes: by partition; all are granted at the same time
+    :param nodes: number of nodes by partition; all are granted at the same time
     :param seconds: the user's estimate of the time for which they are held
     :param usage: is charged for them
     :param granted: occurs when they are
@@ -176,10 +177,10 @@ class Cluster:
     ) -> Allocation:
         """Submit a request; wait for :attr:`Allocation.granted`.
 
-        :param nodes: by partition, the fewest that are accepted; licences by name
+        :param nodes: the fewest nodes that are accepted, by partition; licences by name
         :param seconds: the user's estimate of the time for which they are held
-        :param most: by partition, the nodes that are taken if they are free and no
-            earlier request waits for nodes of the partition
+        :param most: nodes by partition that are taken if they are free and no earlier
+            request waits for nodes of the partition
         """
         self._number += 1
         allocation = Allocation(

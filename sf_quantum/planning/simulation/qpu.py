@@ -25,7 +25,8 @@ _DEFAULT: UserClass = "development"
 class Window:
     """A maintenance window, in which no job runs.
 
-    :param every_seconds: from the beginning of one to that of the next; infinite: once
+    :param every_seconds: time from the beginning of one window to that of the next;
+        infinite: there is one window
     """
 
     at_seconds: float
@@ -45,12 +46,12 @@ class Window:
 
 @dataclass(frozen=True)
 class Device:
-    """When a device runs no jobs; times are in seconds.
+    """The times at which a device runs no jobs, in seconds.
 
-    :param calibration_every: from the end of one calibration to the beginning of the next,
-        which waits for the end of a job
-    :param between_failures: mean, of exponentially distributed times; a failure interrupts
-        a job, which is then pending again
+    :param calibration_every: time from the end of one calibration to the beginning of
+        the next, which waits for the end of a job
+    :param between_failures: mean of the exponentially distributed times between
+        failures; a failure interrupts a job, which is then pending again
     """
 
     calibration_every: float = math.inf
@@ -74,11 +75,11 @@ class _WaitingRequest:
 
 @dataclass
 class QpuUsage:
-    """What the device did; times are in seconds.
+    """How the device spent its time, in seconds.
 
-    :param busy: with jobs, interrupted attempts included
-    :param lost: in interrupted attempts
-    :param gaps: of each idle time between two attempts
+    :param busy: time with jobs, interrupted attempts included
+    :param lost: time in interrupted attempts
+    :param gaps: length of each idle time between two attempts
     """
 
     busy: float = 0.0
@@ -96,7 +97,7 @@ class QpuService:
     """A QPU with its job queue and its leases, which the service's policy orders.
 
     :param vqpus: leases that may be held at once
-    :param seed: of the device's failures
+    :param seed: seed of the device's failures
     """
 
     def __init__(
@@ -149,7 +150,7 @@ class QpuService:
     def submit(self, lease: Lease, seconds: float) -> simpy.Event:
         """Submit a job under a lease; the event occurs when it is over.
 
-        :param seconds: for which it occupies the device
+        :param seconds: how long the job occupies the device
         """
         self._jobs += 1
         job = PendingJob(

@@ -32,16 +32,20 @@ class Overheads(Section):
     (569.00 - 539.44) / 12. ``step_seconds`` and ``resume_seconds`` were measured with
     ``sfq.slurm`` in a Slurm on one machine.
 
-    :param step_seconds: of StreamFlow, from the end of a step to the start of the next
-    :param job_seconds: of Slurm, to submit, start and end a job, without the wait for nodes
-    :param resume_seconds: to start a job in an allocation that is held already
-    :param job_held_seconds: of ``job_seconds``, those in which the job of a step has its nodes
-    :param allocation_seconds: of Slurm, to submit and start an allocation for several jobs,
-        without the wait for nodes; ``None``: ``job_seconds``
-    :param allocation_held_seconds: of ``allocation_seconds``, those in which it has its nodes
+    :param step_seconds: time that StreamFlow takes from the end of a step to the start
+        of the next
+    :param job_seconds: time that Slurm takes to submit, start and end a job, without
+        the wait for nodes
+    :param resume_seconds: time to start a job in an allocation that is held already
+    :param job_held_seconds: the part of ``job_seconds`` in which the job of a step has
+        its nodes
+    :param allocation_seconds: time that Slurm takes to submit and start an allocation
+        for several jobs, without the wait for nodes; ``None``: ``job_seconds``
+    :param allocation_held_seconds: the part of ``allocation_seconds`` in which the
+        allocation has its nodes
     :param step_spread: standard deviation of ``step_seconds``, relative to its mean
-    :param job_spread: that of ``job_seconds``
-    :param resume_spread: that of ``resume_seconds``
+    :param job_spread: standard deviation of ``job_seconds``, relative to its mean
+    :param resume_spread: standard deviation of ``resume_seconds``, relative to its mean
     """
 
     step_seconds: Seconds = 0.2
@@ -78,10 +82,11 @@ def licence(qpu: str) -> str:
 class Site:
     """The cluster and the QPUs of one simulation.
 
-    :param queues: by partition
-    :param draws: of the overheads and the queues
-    :param rooms: for so many jobs at once, by partition; there is none without a bound
-    :param forecasts: what ended runs have observed, the latest of each application
+    :param queues: wait for nodes because of jobs that are not simulated, by partition
+    :param draws: random numbers for the overheads and the queues
+    :param rooms: one slot for each job that may run at once, by partition; partitions
+        without a bound are not in it
+    :param forecasts: observations from ended runs, the latest of each application
     """
 
     env: simpy.Environment
@@ -101,8 +106,9 @@ class Site:
     def job_seconds(self, *partitions: str) -> tuple[float, float]:
         """Draw what the Slurm job of a step takes beside its work and the simulated queue.
 
-        :param partitions: in which it requests nodes
-        :returns: seconds until it requests them, and those after it has them
+        :param partitions: partitions in which the job requests nodes
+        :returns: seconds until the job requests them, and seconds that it takes once it
+            has them
         """
         overheads = self.overheads
         return self._divided(

@@ -24,8 +24,8 @@ _SUBMITTED_SECONDS = 0.001
 class QueuedJob:
     """A job that runs or is pending.
 
-    :param processors: that it holds or requests
-    :param limit_seconds: its time limit; of a running job, what is left of it
+    :param processors: number of processors that it holds or requests
+    :param limit_seconds: its time limit, or for a running job what is left of it
     """
 
     processors: int
@@ -44,8 +44,8 @@ def predicted_wait(
     their limits, or of what is left of them. Jobs that come later are not known.
 
     :param free: processors that no job holds
-    :param pending: in the order in which they are considered
-    :returns: at most :data:`HORIZON_SECONDS`
+    :param pending: pending jobs, in the order in which Slurm considers them
+    :returns: the wait, at most :data:`HORIZON_SECONDS`
     """
     there = free + sum(one.processors for one in running)
     if job.processors > there:

@@ -36,15 +36,17 @@ _DECIMALS = 6
 
 
 class QpuJob(NamedTuple):
-    """A job that is over; the fields are the columns, and ``None`` is an empty cell.
+    """A job that has ended; the fields are the columns, and ``None`` is an empty cell.
 
-    :param shots: of each circuit, sequence or BQM
-    :param submitted: as the header says: since the epoch, or since the first submission
-    :param started: of the attempt that ended the job
-    :param attempts: how often it was started, interrupted attempts included
-    :param qpu_seconds: as billed or modelled, of the attempt that ended the job
-    :param device_seconds: for which that attempt occupied the device
-    :param lost_qpu_seconds: of the interrupted attempts
+    :param shots: number of shots of each circuit, sequence or BQM
+    :param submitted: seconds since the epoch or since the first submission, as the
+        header says
+    :param started: start of the attempt that ended the job
+    :param attempts: number of times that it was started, interrupted attempts included
+    :param qpu_seconds: QPU time of the attempt that ended the job, as billed or
+        modelled
+    :param device_seconds: time for which that attempt occupied the device
+    :param lost_qpu_seconds: QPU time of the interrupted attempts
     """
 
     job: str | None
@@ -81,7 +83,7 @@ class QpuTrace:
     :param technology: such as ``annealer``; empty if unknown
     :param anonymised: names are numbers, and times begin with the first submission
     :param left_out: jobs that were left out on reading, by the reason
-    :param file: in which it was
+    :param file: name of the file with the trace
     """
 
     jobs: list[QpuJob]
@@ -250,11 +252,11 @@ def _job(words: Sequence[str], fields: Sequence[str]) -> QpuJob | str:
 
 @dataclass
 class QpuLoad:
-    """What a trace submits to a QPU.
+    """The jobs that a trace submits to a QPU.
 
     :param leases: the jobs of each lease; a job without one is alone
     :param left_out: jobs that were left out, by the reason
-    :param file: in which the trace was
+    :param file: name of the file with the trace
     """
 
     qpu: str

@@ -41,8 +41,8 @@ class _Record(NamedTuple):
     """A record, with nodes of one partition.
 
     :param request: what the components of a heterogeneous job have in common; else empty
-    :param queued: since when it could start, in seconds since the epoch
-    :param ended: in seconds since the epoch
+    :param queued: time from which it could start, in seconds since the epoch
+    :param ended: its end, in seconds since the epoch
     """
 
     request: tuple[str, ...]
@@ -58,8 +58,8 @@ def read(path: Path, partitions: Mapping[str, int], partition: str | None) -> No
     """Read what ``sacct`` printed; the first end of a job is at 0.
 
     :param partitions: nodes by partition; larger jobs are left out
-    :param partition: on which all jobs run; ``None``: each on that of its name, and
-        those of other partitions are left out
+    :param partition: partition on which all jobs run; ``None``: each job runs on the
+        partition that it names, and jobs of other partitions are left out
     :raises InputError: if it cannot be read, or no job is left
     """
     parse_ = partial(parse, partitions=partitions, partition=partition)

@@ -29,7 +29,7 @@ def read(path: Path, partition: str, nodes: int) -> NodeTrace:
 
     Traces that were cut, or that count from another time, begin later.
 
-    :param nodes: of the partition; larger jobs are left out
+    :param nodes: number of nodes of the partition; larger jobs are left out
     :raises InputError: if it cannot be read, or no job is left
     """
     return trace.read(

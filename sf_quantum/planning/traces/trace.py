@@ -20,8 +20,9 @@ _LONGEST_LINE = 1_000_000
 class NodeJob(NamedTuple):
     """A job on nodes; times are in seconds, submission since the trace's start.
 
-    :param nodes: by partition; those of a heterogeneous job are granted at once
-    :param estimate: the user's, at least the run time
+    :param nodes: number of nodes by partition; those of a heterogeneous job are granted
+        at once
+    :param estimate: the user's estimate of the run time, at least the run time
     """
 
     submitted: float
@@ -35,7 +36,7 @@ class NodeTrace:
     """The jobs of a trace, in the order of submission.
 
     :param left_out: jobs that were left out, by the reason
-    :param file: in which it was
+    :param file: name of the file with the trace
     """
 
     jobs: list[NodeJob] = field(default_factory=list)
