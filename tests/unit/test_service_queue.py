@@ -809,9 +809,16 @@ async def test_a_cancellation_that_ends_before_the_submission_returns_is_final(
     add_job, cancel_waiting = store.add_job, store.cancel_waiting
 
     def add(
-        lease: Lease, job: Submission, seconds: float, compute: float, *, known: bool
+        lease: Lease,
+        job: Submission,
+        seconds: float,
+        compute: float,
+        *,
+        is_stored: bool,
     ) -> Future[tuple[Job, bool]]:
-        on_disk.append(add_job(lease, job, seconds, compute, known=known).result())
+        on_disk.append(
+            add_job(lease, job, seconds, compute, is_stored=is_stored).result()
+        )
         return added
 
     def cancel(number: int, note: str) -> Future[Job]:
@@ -842,9 +849,16 @@ async def test_cancelled_twice_while_its_new_lease_ends(
     add_job, close_lease = store.add_job, store.close_lease
 
     def add(
-        lease: Lease, job: Submission, seconds: float, compute: float, *, known: bool
+        lease: Lease,
+        job: Submission,
+        seconds: float,
+        compute: float,
+        *,
+        is_stored: bool,
     ) -> Future[tuple[Job, bool]]:
-        on_disk.append(add_job(lease, job, seconds, compute, known=known).result())
+        on_disk.append(
+            add_job(lease, job, seconds, compute, is_stored=is_stored).result()
+        )
         return added
 
     def cancel(number: int, note: str) -> Future[Job]:

@@ -665,4 +665,4 @@ def test_changes_of_a_deleted_job_are_refused(store: Store) -> None:
         store.payload(number)
     assert store.result(number) is None
     with pytest.raises(Refused, match="just deleted: submit it again"):
-        store.add_job(lease, _ask("a"), 0.0, known=True).result()
+        store.add_job(lease, _ask("a"), 0.0, is_stored=True).result()

@@ -45,8 +45,8 @@ def log_recovered(job: Job) -> None:
 
 def log_lease(event: str, lease: Lease, **more: JSON) -> None:
     fields = {"lease": lease.id[:SHOWN], "user": lease.user, "class": lease.job_class}
-    known = _known({"slurm_job": lease.slurm_job_id, **more})
-    logger.info("lease %s", event, extra={"fields": fields | known})
+    details = _known({"slurm_job": lease.slurm_job_id, **more})
+    logger.info("lease %s", event, extra={"fields": fields | details})
 
 
 def log_lease_end(lease: Lease, cause: LeaseEndCause, seconds: float) -> None:

@@ -191,7 +191,7 @@ class JobQueue:
         elif not self.find(who, stored.number).final:
             self.admission.check_budget(lease, stored.model_seconds)
         is_stored = stored is not None
-        return await self.control.submit(lease, submission, cost, known=is_stored)
+        return await self.control.submit(lease, submission, cost, is_stored=is_stored)
 
     async def submit_service_job(self, lease: Lease, submission: Submission) -> Job:
         """Submit a job of the service itself, under a lease that takes no vQPU.

@@ -190,7 +190,7 @@ class Store(Database):
         model_seconds: float,
         compute_seconds: float = 0.0,
         *,
-        known: bool = False,
+        is_stored: bool = False,
     ) -> Future[tuple[Job, bool]]:
         """Add a job, unless its user has used the key before.
 
@@ -200,7 +200,7 @@ class Store(Database):
 
         :param model_seconds: modelled QPU time
         :param compute_seconds: estimated CPU time
-        :param known: whether the job existed a moment ago, and so was not checked again
+        :param is_stored: whether the job existed just now, and so was not checked again
         :returns: the job, and whether it is new
         :raises Refused: 409 if the key belongs to a job that differs, 503 if a job that
             was known has been deleted meanwhile
@@ -229,9 +229,9 @@ class Store(Database):
         def change(db: sqlite3.Connection) -> tuple[Job, bool]:
             same = "WHERE user = ? AND key = ?"
             user_and_key = (lease.user, job.key)
-            found = db.execute(f"SELECT {_ASKED} FROM jobs {same}", user_and_key)
-            if (existing := found.fetchone()) is None:
-                if known:
+            rows = db.execute(f"SELECT {_ASKED} FROM jobs {same}", user_and_key)
+            if (existing := rows.fetchone()) is None:
+                if is_stored:
                     detail = "the job with this key was just deleted: submit it again"
                     raise Refused(503, detail, headers={"Retry-After": "1"})
                 number = _insert(db, "jobs", row)
@@ -568,8 +568,8 @@ def _check_same(job: Submission, digest: str, repeatable: int) -> None:
     if digest != job.digest:
         detail = "belongs to a job with another content or other parameters"
     elif job.repeatable not in (None, bool(repeatable)):
-        known = "repeatable" if repeatable else "not repeatable"
-        detail = f"belongs to a job that is {known}: submit this one under another key"
+        kind = "repeatable" if repeatable else "not repeatable"
+        detail = f"belongs to a job that is {kind}: submit this one under another key"
     if detail is not None:
         raise Refused(409, detail, "idempotency_key")
 

@@ -382,10 +382,10 @@ def _calibrations(
     """Return the calibration of a slice, of which its vendor may tell the id alone."""
     if by_vendor is None:  # unless it has been renewed meanwhile
         return before if before == now else None
-    known = (
+    same = (
         one for one in (before, now) if one and one.get("id") == by_vendor.get("id")
     )
-    return {**next(known, {}), **by_vendor}
+    return {**next(same, {}), **by_vendor}
 
 
 def _summary(calibration: dict[str, JSON]) -> dict[str, JSON]:

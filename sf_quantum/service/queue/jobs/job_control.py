@@ -41,20 +41,25 @@ class JobControl:
         self._adding: dict[str, asyncio.Future[tuple[Job, bool]]] = {}
 
     async def submit(
-        self, lease: Lease, submission: Submission, cost: Cost, *, known: bool = False
+        self,
+        lease: Lease,
+        submission: Submission,
+        cost: Cost,
+        *,
+        is_stored: bool = False,
     ) -> tuple[Job, bool]:
         """Add a job; it is on disk when this returns.
 
         The write is queued before the first ``await``, so that the end of the lease is
         written after it.
 
-        :param known: see :meth:`.Store.add_job`
+        :param is_stored: see :meth:`.Store.add_job`
         :returns: the job, and whether it is new; an unfinished job with the same key is
             moved to this lease
         """
         seconds = cost.qpu_seconds, cost.compute_seconds
         adding = asyncio.wrap_future(
-            self._store.add_job(lease, submission, *seconds, known=known)
+            self._store.add_job(lease, submission, *seconds, is_stored=is_stored)
         )
         self._adding[lease.id] = adding
         checked_for = fitting(self.table.device.description)

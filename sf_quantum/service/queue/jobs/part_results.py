@@ -23,15 +23,15 @@ def finished(store: Store, number: int, first: int, most: int) -> list[str]:
 
     :param most: characters, after which no other is added
     """
-    found: list[str] = []
+    lines: list[str] = []
     characters = 0
     for each, text in enumerate(_all(store, number, first)):
         if each >= first:
-            found.append(text.replace("\r", " ").replace("\n", " "))
+            lines.append(text.replace("\r", " ").replace("\n", " "))
             characters += len(text)
             if characters >= most:
                 break
-    return found
+    return lines
 
 
 def _all(store: Store, number: int, first: int) -> Iterator[str]:

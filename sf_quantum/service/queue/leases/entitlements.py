@@ -26,8 +26,8 @@ def lease_user(settings: ServiceSettings, who: Identity, requested: str | None) 
         raise Refused(403, "only root and admins acquire leases of this QPU")
     if not powerful and requested not in (None, who.user):
         raise Refused(403, "only root and admins acquire leases for others", "user")
-    user, known = requested or who.user, settings.leases.authorized_users
-    if known and user not in known:
+    user, authorized = requested or who.user, settings.leases.authorized_users
+    if authorized and user not in authorized:
         raise Refused(403, f"user {user} is not authorized to use this QPU", "user")
     return user
 
@@ -40,10 +40,12 @@ def lease_class(
     Of the partitions of a job that is pending, the one with the lowest class counts.
     """
     classes = settings.classes
-    own = [classes.partitions.get(one) for one in (request.partition or "").split(",")]
-    requested = [request.job_class] if request.job_class else own
+    of_partitions = [
+        classes.partitions.get(one) for one in (request.partition or "").split(",")
+    ]
+    requested = [request.job_class] if request.job_class else of_partitions
     ranks = [RANKS[one or classes.default] for one in requested]
-    ranks += [RANKS[one] for one in own if one]
+    ranks += [RANKS[one] for one in of_partitions if one]
     return CLASSES[max(*ranks, RANKS[classes.users.get(user, classes.highest)])]
 
 
@@ -57,15 +59,15 @@ def with_share(
         account = [name for name in projects if name == request.account]
         project = next(iter([*account, *projects]), None)
     elif project not in projects:
-        known = ", ".join(projects) or "none"
-        detail = f"{user} may not use project {project!r} (may: {known})"
+        allowed = ", ".join(projects) or "none"
+        detail = f"{user} may not use project {project!r} (may: {allowed})"
         raise Refused(403, detail, "project")
     return replace(request, project=project)
 
 
 async def completed(
     settings: ServiceSettings,
-    own: OwnCluster,
+    cluster: OwnCluster,
     who: Identity,
     user: str,
     request: LeaseRequest,
@@ -85,9 +87,9 @@ async def completed(
     job = request.slurm_job_id
     if not wanted or job is None:
         return request
-    if not await own.has(job, request.slurm_cluster, settings.slurm_cluster):
+    if not await cluster.has(job, request.slurm_cluster, settings.slurm_cluster):
         return request
-    slurm_job = await own.about(job, user)
+    slurm_job = await cluster.about(job, user)
     if slurm_job is None:
         return request
     units = slurm_job.units.get(settings.shares.slurm_unit or "")

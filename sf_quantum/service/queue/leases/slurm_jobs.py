@@ -70,12 +70,12 @@ class OwnCluster:
         """
         now = time.monotonic()
         self._jobs = {k: v for k, v in self._jobs.items() if now - v[0] < KEPT_SECONDS}
-        if (known := self._jobs.get((job, user))) is not None:
-            return known[1]
-        found = await _about(job, user)
-        if found is not None and found is not NOT_THEIRS:
-            self._jobs[job, user] = time.monotonic(), found
-        return found
+        if (kept := self._jobs.get((job, user))) is not None:
+            return kept[1]
+        slurm_job = await _about(job, user)
+        if slurm_job is not None and slurm_job is not NOT_THEIRS:
+            self._jobs[job, user] = time.monotonic(), slurm_job
+        return slurm_job
 
 
 async def is_gone(job: str) -> bool | None:

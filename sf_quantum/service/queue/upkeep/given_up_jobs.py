@@ -48,9 +48,11 @@ class Search:
             await asyncio.sleep(backoff.GIVEN_UP.first_seconds)
 
     async def _look(self, device: Device, entry: Entry) -> None:
-        found = await asyncio.wrap_future(in_thread(lambda: self._found(device, entry)))
-        if found is not None:
-            ended, billed = found
+        outcome = await asyncio.wrap_future(
+            in_thread(lambda: self._found(device, entry))
+        )
+        if outcome is not None:
+            ended, billed = outcome
             await given_up.settle(self._store, entry, ended, billed)
             text = "job %s, which was given up: %s"
             logger.warning(text, entry.job, ended)

@@ -29,8 +29,8 @@ class SlurmWatch:
             gone = defaultdict(int, {id_: gone[id_] for id_ in leases.keys() & gone})
             for id_, live in leases.items():
                 job, cluster = live.lease.slurm_job_id, live.lease.slurm_cluster
-                own = self._vqpus.limits.settings.slurm_cluster
-                if job is None or not await self._cluster.has(job, cluster, own):
+                configured = self._vqpus.limits.settings.slurm_cluster
+                if job is None or not await self._cluster.has(job, cluster, configured):
                     continue
                 gone[id_] = gone[id_] + 1 if await slurm_jobs.is_gone(job) else 0
                 if gone[id_] >= CLEAR_ANSWERS:
