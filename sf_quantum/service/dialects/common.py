@@ -103,11 +103,11 @@ def qpu_reason(queue: JobQueue) -> str:
 
 
 def conditional(
-    known: str | None, content: bytes, media_type: str, headers: Mapping[str, str]
+    client_etag: str | None, content: bytes, media_type: str, headers: Mapping[str, str]
 ) -> Response:
     """Answer with an ETag, and with 304 if it is the one that the client knows."""
     etag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
     headers = {**headers, "ETag": etag}
-    if known == etag:
+    if client_etag == etag:
         return Response(status_code=304, headers=headers)
     return Response(content, media_type=media_type, headers=headers)

@@ -91,22 +91,22 @@ def calibration_set(device: Device, calibration: Mapping[str, JSON] | None) -> s
         return str(uuid5(NAMESPACE_OID, f"sf_quantum/{device.identity}/{name}"))
 
 
-def static(device: Device, known: Architecture) -> dict[str, JSON]:
+def static(device: Device, chip: Architecture) -> dict[str, JSON]:
     """Describe the QPU, whatever its calibration."""
-    out = device.description.out_of_service.intersection(range(known.labels))
+    out = device.description.out_of_service.intersection(range(chip.labels))
     return {
         "dut_label": device.name,
-        "qubits": [qubit_name(number) for number in sorted({*known.qubits, *out})],
+        "qubits": [qubit_name(number) for number in sorted({*chip.qubits, *out})],
         "computational_resonators": [],
-        "connectivity": [[*map(qubit_name, pair)] for pair in known.couplings],
+        "connectivity": [[*map(qubit_name, pair)] for pair in chip.couplings],
     }
 
 
-def dynamic(device: Device, known: Architecture) -> dict[str, JSON]:
+def dynamic(device: Device, chip: Architecture) -> dict[str, JSON]:
     """Describe the operations that are calibrated."""
-    names = [*known.numbers]
+    names = [*chip.numbers]
     single: list[JSON] = [[name] for name in names]
-    pairs: list[JSON] = [[*map(qubit_name, pair)] for pair in known.couplings]
+    pairs: list[JSON] = [[*map(qubit_name, pair)] for pair in chip.couplings]
     loci = {"prx": single, "cz": pairs, "measure": single}
     return {
         "calibration_set_id": calibration_set(device, device.description.calibration),
@@ -124,7 +124,7 @@ def dynamic(device: Device, known: Architecture) -> dict[str, JSON]:
 
 
 def observations(
-    device: Device, known: Architecture, *, metrics: bool
+    device: Device, chip: Architecture, *, metrics: bool
 ) -> dict[str, JSON]:
     """List what the calibration has measured.
 
@@ -133,7 +133,7 @@ def observations(
     """
     id_ = calibration_set(device, device.description.calibration)
     made = time(device.calibrated or 0.0)
-    values = _metrics(device, known) if metrics else ()
+    values = _metrics(device, chip) if metrics else ()
     return {
         "observation_set_type": "quality-metric-set" if metrics else "calibration-set",
         "observation_set_id": str(uuid5(UUID(id_), "metrics")) if metrics else id_,
@@ -162,10 +162,10 @@ def observations(
     }
 
 
-def _metrics(device: Device, known: Architecture) -> Iterator[tuple[str, float]]:
+def _metrics(device: Device, chip: Architecture) -> Iterator[tuple[str, float]]:
     """List names and values of what is known, the same for all qubits."""
     values = device.calibrated_values
-    qubits, single = [*known.numbers], values.get("gate_error_one_qubit")
+    qubits, single = [*chip.numbers], values.get("gate_error_one_qubit")
     for name in qubits:
         path = f"metrics.ssro.measure.{IMPLEMENTATIONS['measure']}.{name}"
         errors = {
@@ -183,7 +183,7 @@ def _metrics(device: Device, known: Architecture) -> Iterator[tuple[str, float]]
             path = f"metrics.rb.prx.{IMPLEMENTATIONS['prx']}.{name}"
             yield f"{path}.fidelity", 1.0 - single / 2
     if (double := values.get("gate_error_two_qubits")) is not None:
-        for pair in known.couplings:
+        for pair in chip.couplings:
             locus = "__".join(map(qubit_name, pair))
             path = f"metrics.irb.cz.{IMPLEMENTATIONS['cz']}.{locus}"
             yield f"{path}.fidelity", 1.0 - double * 3 / 4

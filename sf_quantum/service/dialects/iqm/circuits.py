@@ -70,12 +70,12 @@ def _pairs(mapping: JsonValue) -> JsonValue:
         raise ValueError(f"more than {MAX_QUBITS} qubits")
     if not isinstance(mapping, list):
         return mapping
-    known: dict[str, JsonValue] = {}
+    physical: dict[str, JsonValue] = {}
     for pair in mapping:
         if not isinstance(pair, dict) or "logical_name" not in pair:
             raise ValueError("expected logical_name and physical_name")
-        known[str(pair["logical_name"])] = pair.get("physical_name")
-    return known
+        physical[str(pair["logical_name"])] = pair.get("physical_name")
+    return physical
 
 
 def _radians(args: dict[str, JsonValue]) -> dict[str, JsonValue]:
@@ -138,7 +138,7 @@ class CircuitJob(BaseModel):
     dd_strategy: dict[str, JsonValue] | None = None
 
     def submission(
-        self, known: Architecture, about: Mapping[str, JSON] | None = None
+        self, chip: Architecture, about: Mapping[str, JSON] | None = None
     ) -> Submission:
         """Convert it for the queue.
 
@@ -152,7 +152,7 @@ class CircuitJob(BaseModel):
             detail = f"circuits times shots exceed {EXECUTIONS}"
             raise Refused(400, detail, "shots")
         texts: list[JSON] = [
-            text(circuit, index, known, self.qubit_mapping)
+            text(circuit, index, chip, self.qubit_mapping)
             for index, circuit in enumerate(self.circuits)
         ]
         options = self.model_dump(mode="json", exclude={"circuits"}, exclude_unset=True)
@@ -171,7 +171,7 @@ class CircuitJob(BaseModel):
         )
 
 
-def read(body: bytes, known: Architecture, about: Mapping[str, JSON]) -> Submission:
+def read(body: bytes, chip: Architecture, about: Mapping[str, JSON]) -> Submission:
     """Read a body.
 
     :param about: further metadata
@@ -185,23 +185,23 @@ def read(body: bytes, known: Architecture, about: Mapping[str, JSON]) -> Submiss
         raise Refused(400, str(first["msg"]), where or None) from error
     except (ValueError, RecursionError) as error:
         raise Refused(400, "the body is not JSON") from error
-    return job.submission(known, about)
+    return job.submission(chip, about)
 
 
 def submission_of(body: bytes, more: Mapping[str, JSON]) -> Submission:
     """As :func:`read`, in another process.
 
-    :param more: the fields of the architecture as ``known``, and the metadata
+    :param more: the fields of the architecture as ``architecture``, and the metadata
     """
-    known = TypeAdapter(Architecture).validate_python(more["known"])
+    chip = TypeAdapter(Architecture).validate_python(more["architecture"])
     metadata = more["metadata"]
-    return read(body, known, metadata if isinstance(metadata, dict) else {})
+    return read(body, chip, metadata if isinstance(metadata, dict) else {})
 
 
 def text(
     circuit: Circuit,
     index: int,
-    known: Architecture,
+    chip: Architecture,
     mapping: Mapping[str, str] | None = None,
 ) -> str:
     """Write a circuit as OpenQASM 3.
@@ -216,7 +216,7 @@ def text(
     for number, one in enumerate(circuit.instructions):
         try:
             name = _operation(one)
-            qubits = _qubits(one, name, known, mapping)
+            qubits = _qubits(one, name, chip, mapping)
             if name == "measure":
                 key = one.args.get("key")
                 if not isinstance(key, str) or not key:
@@ -240,7 +240,7 @@ def text(
     }
     if circuit.metadata is not None:
         about["metadata"] = circuit.metadata
-    head = f'OPENQASM 3.0; include "stdgates.inc";\n// {json.dumps(about)}\n{PRX}\nqubit[{known.labels}] q;'
+    head = f'OPENQASM 3.0; include "stdgates.inc";\n// {json.dumps(about)}\n{PRX}\nqubit[{chip.labels}] q;'
     return "\n".join((head, f"bit[{bits}] m;", *lines, ""))
 
 
@@ -263,7 +263,7 @@ def _operation(one: Instruction) -> str:
 def _qubits(
     one: Instruction,
     name: str,
-    known: Architecture,
+    chip: Architecture,
     mapping: Mapping[str, str] | None,
 ) -> list[int]:
     """Return the numbers of its qubits."""
@@ -275,15 +275,15 @@ def _qubits(
     else:
         locus = one.locus
     for qubit in locus:
-        if qubit not in known.numbers:
+        if qubit not in chip.numbers:
             raise ValueError(f"{_shown(qubit)} is not allowed as locus for '{name}'")
-    qubits = [known.numbers[qubit] for qubit in locus]
+    qubits = [chip.numbers[qubit] for qubit in locus]
     # all of them are the QPU's
     shown = f"{tuple(locus[:SHOWN_QUBITS])}"
     if len({*qubits}) < len(qubits):
         raise ValueError(f"{shown} has a qubit twice")
     wrong = len(qubits) != QUBITS.get(name, len(qubits))
-    if wrong or (name == "cz" and (qubits[0], qubits[1]) not in known.pairs):
+    if wrong or (name == "cz" and (qubits[0], qubits[1]) not in chip.pairs):
         raise ValueError(f"{shown} is not allowed as locus for '{name}'")
     return qubits
 

@@ -14,7 +14,7 @@ from sf_quantum.files import JSON, listing, mapping
 from sf_quantum.service.dialects.common import LeaseId, Queue, Who
 from sf_quantum.service.dialects.iqm import routes
 from sf_quantum.service.dialects.iqm.jobs import Jobs
-from sf_quantum.service.dialects.iqm.routes import Known
+from sf_quantum.service.dialects.iqm.routes import JobsDep
 from sf_quantum.service.domain.jobs import Job, State
 
 STATUSES: Mapping[State, str] = {
@@ -39,28 +39,26 @@ def dynamic_architecture(
 
 @router.post("/circuits")
 async def submit(
-    request: Request, queue: Queue, who: Who, known: Known, x_sfq_lease: LeaseId = None
+    request: Request, queue: Queue, who: Who, jobs: JobsDep, x_sfq_lease: LeaseId = None
 ) -> Response:
     """Submit a batch of circuits."""
     job = await routes.submitted(
         request, queue, who, queue.device.name, {}, x_sfq_lease
     )
-    return JSONResponse({"id": known.show(job)["id"]}, 201)
+    return JSONResponse({"id": jobs.show(job)["id"]}, 201)
 
 
 @router.get("/circuits/{job_id}/counts")
-async def counts(queue: Queue, who: Who, known: Known, job_id: str) -> Response:
+async def counts(queue: Queue, who: Who, jobs: JobsDep, job_id: str) -> Response:
     """Show a job, with its circuits and counts once it is over."""
-    found = known.find(who, job_id)
-    if not found.final:
-        return JSONResponse({"status": STATUSES[found.state]})
-    return await routes.listed(
-        queue, who, lambda: JSONResponse(_over(known, found), 200)
-    )
+    job = jobs.find(who, job_id)
+    if not job.final:
+        return JSONResponse({"status": STATUSES[job.state]})
+    return await routes.listed(queue, who, lambda: JSONResponse(_over(jobs, job), 200))
 
 
-def _over(known: Jobs, job: Job) -> dict[str, JSON]:
-    sent = known.payload(job)
+def _over(jobs: Jobs, job: Job) -> dict[str, JSON]:
+    sent = jobs.payload(job)
     for circuit in listing(sent["circuits"]):
         for one in listing(mapping(circuit)["instructions"]):
             instruction = mapping(one)
@@ -69,6 +67,6 @@ def _over(known: Jobs, job: Job) -> dict[str, JSON]:
     return {
         "status": STATUSES[job.state],
         "message": job.note or None,
-        "counts_batch": known.counted(job) if completed else None,
+        "counts_batch": jobs.counted(job) if completed else None,
         "metadata": {"request": sent},
     }

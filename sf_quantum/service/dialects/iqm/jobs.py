@@ -92,8 +92,8 @@ class Jobs:
     def payload(self, job: Job) -> dict[str, JSON]:
         """Return what was submitted."""
         options = (job.metadata or {}).get("options")
-        known = {**options} if isinstance(options, dict) else {}
-        mapping = known.pop("qubit_mapping", None)
+        submitted = {**options} if isinstance(options, dict) else {}
+        mapping = submitted.pop("qubit_mapping", None)
         names = mapping if isinstance(mapping, dict) else {}
         qubits = {logical: str(physical) for logical, physical in names.items()}
         sent: list[JSON] = [circuits.circuit(one, qubits) for one in self._texts(job)]
@@ -102,7 +102,7 @@ class Jobs:
             for logical, physical in qubits.items()
         ]
         given = pairs if mapping is not None else None
-        return {"circuits": sent, **known, "qubit_mapping": given}
+        return {"circuits": sent, **submitted, "qubit_mapping": given}
 
     def counts(self, job: Job) -> str:
         """Return the counts of each circuit, as JSON."""
@@ -165,7 +165,7 @@ def _errors(job: Job) -> list[JSON]:
 
 def _timeline(job: Job) -> list[JSON]:
     ended = {"Completed": "ready"}.get(job.state, STATUSES[job.state])
-    known = (
+    events = (
         (SERVER, "created", job.submitted),
         (STATION, "execution_started", job.started),
         (STATION, "execution_ended", job.ended if job.started else None),
@@ -173,6 +173,6 @@ def _timeline(job: Job) -> list[JSON]:
     )
     return [
         {"source": source, "status": status, "timestamp": architecture.time(at)}
-        for source, status, at in known
+        for source, status, at in events
         if at is not None
     ]

@@ -51,7 +51,7 @@ async def _jobs(request: Request) -> Jobs:
     return jobs
 
 
-Known = Annotated[Jobs, Depends(_jobs)]
+JobsDep = Annotated[Jobs, Depends(_jobs)]
 # not in our OpenAPI document: IQM's client defines it
 router = APIRouter(prefix=PREFIX, include_in_schema=False)
 
@@ -61,12 +61,12 @@ def machine(device: Device, qc: str) -> Architecture:
 
     :raises Refused: 404 if there is none, or the device is not a gate-based QPU
     """
-    known = architecture.of(device.description)
+    chip = architecture.of(device.description)
     # QRMI asks for a name with a colon in place of the last underscore
     names = {qc, "_".join(qc.rsplit(":", 1))}
-    if known is None or not names & {device.name, architecture.identity(device)}:
+    if chip is None or not names & {device.name, architecture.identity(device)}:
         raise Coded(404, "qc_not_found", f"quantum computer {qc[:100]!r} not found")
-    return known
+    return chip
 
 
 @router.get("/about")
@@ -78,8 +78,8 @@ def about(_: Who) -> Response:
 @router.get("/quantum-computers")
 def quantum_computers(queue: Queue, _: Who) -> Response:
     """List the QPU, or none if the device is not gate-based."""
-    known = architecture.of(queue.device.description)
-    listed: list[JSON] = [] if known is None else [_details(queue, known)]
+    chip = architecture.of(queue.device.description)
+    listed: list[JSON] = [] if chip is None else [_details(queue, chip)]
     return JSONResponse({"quantum_computers": listed})
 
 
@@ -100,10 +100,10 @@ def health(queue: Queue, _: Who, qc: str) -> Response:
 def qpu_artifact(queue: Queue, _: Who, qc: str, artifact: str) -> Response:
     """Show what does not depend on its calibration."""
     device = queue.device
-    known = machine(device, qc)
+    chip = machine(device, qc)
     match artifact:
         case "static-quantum-architectures":
-            return JSONResponse([architecture.static(device, known)])
+            return JSONResponse([architecture.static(device, chip)])
         case "about":
             return JSONResponse({"version": __version__, "software_versions": {}})
         case "channel-properties":
@@ -116,16 +116,16 @@ def qpu_artifact(queue: Queue, _: Who, qc: str, artifact: str) -> Response:
 @router.get("/calibration-sets/{qc}/{calibration}")
 def calibration_set(queue: Queue, _: Who, qc: str, calibration: str) -> Response:
     """Show a set of calibrations."""
-    known = _calibrated(queue, qc, calibration)
-    observed = architecture.observations(queue.device, known, metrics=False)
+    chip = _calibrated(queue, qc, calibration)
+    observed = architecture.observations(queue.device, chip, metrics=False)
     return JSONResponse(observed)
 
 
 @router.get("/calibration-sets/{qc}/{calibration}/metrics")
 def metrics(queue: Queue, _: Who, qc: str, calibration: str) -> Response:
     """Show how good the operations are."""
-    known = _calibrated(queue, qc, calibration)
-    observed = architecture.observations(queue.device, known, metrics=True)
+    chip = _calibrated(queue, qc, calibration)
+    observed = architecture.observations(queue.device, chip, metrics=True)
     return JSONResponse(observed)
 
 
@@ -134,8 +134,8 @@ def dynamic_architecture(
     request: Request, queue: Queue, _: Who, qc: str, calibration: str
 ) -> Response:
     """Show the operations that are calibrated."""
-    known = _calibrated(queue, qc, calibration)
-    dynamic = architecture.dynamic(queue.device, known)
+    chip = _calibrated(queue, qc, calibration)
+    dynamic = architecture.dynamic(queue.device, chip)
     seen: dict[str, None] = request.app.state.dialects["iqm"].calibrations
     seen[str(dynamic["calibration_set_id"])] = None
     while len(seen) > MOST_CALIBRATIONS:
@@ -145,13 +145,13 @@ def dynamic_architecture(
 
 # before the submission, whose path is of the same shape
 @router.post("/jobs/{job_id}/cancel")
-async def cancel(queue: Queue, who: Who, known: Known, job_id: str) -> Response:
+async def cancel(queue: Queue, who: Who, jobs: JobsDep, job_id: str) -> Response:
     """Cancel a job; one that is over cannot be cancelled."""
-    found = known.find(who, job_id)
-    if found.final:
-        detail = f"job {job_id} is {STATUSES[found.state]} already"
+    job = jobs.find(who, job_id)
+    if job.final:
+        detail = f"job {job_id} is {STATUSES[job.state]} already"
         raise Coded(403, "illegal_job_status", detail)
-    return JSONResponse(known.show(await queue.cancel(who, found.id)))
+    return JSONResponse(jobs.show(await queue.cancel(who, job.id)))
 
 
 @router.post("/jobs/{qc}/{job_type}")
@@ -159,7 +159,7 @@ async def submit(
     request: Request,
     queue: Queue,
     who: Who,
-    known: Known,
+    jobs: JobsDep,
     qc: str,
     job_type: str,
     use_timeslot: bool = False,
@@ -175,7 +175,7 @@ async def submit(
         raise Coded(403, "no_booked_timeslots", "there are no timeslots to be booked")
     metadata: dict[str, JSON] = {} if tag is None else {"tag": tag}
     job = await submitted(request, queue, who, qc, metadata, x_sfq_lease)
-    return JSONResponse(known.show(job), 201)
+    return JSONResponse(jobs.show(job), 201)
 
 
 async def submitted(
@@ -219,7 +219,7 @@ async def _read(
         "iqm",
         qubits=description.qubits,
         payloads=description.kinds,
-        more={"known": asdict(chip), "metadata": metadata},
+        more={"architecture": asdict(chip), "metadata": metadata},
     )
     async with queue.reader.bodies.turn(who.user):
         await check_connected(request)
@@ -248,10 +248,10 @@ def _with_calibration(
 
 
 @router.get("/jobs/{job_id}")
-async def job(
+async def show_job(
     queue: Queue,
     who: Who,
-    known: Known,
+    jobs: JobsDep,
     job_id: str,
     wait_until_terminal: bool = False,
     timeout_seconds: Annotated[
@@ -259,40 +259,40 @@ async def job(
     ] = WAIT_SECONDS,
 ) -> Response:
     """Show a job, or wait until it is over."""
-    found = known.find(who, job_id)
+    job = jobs.find(who, job_id)
     headers = {}
-    if wait_until_terminal and not found.final:
-        found = await queue.wait(who, found.id, timeout_seconds)
-        if not found.final:
+    if wait_until_terminal and not job.final:
+        job = await queue.wait(who, job.id, timeout_seconds)
+        if not job.final:
             headers["IQM-Long-Poll-Timed-Out"] = "true"
-    return JSONResponse(known.show(found), headers=headers)
+    return JSONResponse(jobs.show(job), headers=headers)
 
 
 @router.get("/jobs/{job_id}/payload")
-async def payload(queue: Queue, who: Who, known: Known, job_id: str) -> Response:
+async def payload(queue: Queue, who: Who, jobs: JobsDep, job_id: str) -> Response:
     """Return a job's circuits."""
-    found = known.find(who, job_id)
-    return await listed(queue, who, lambda: JSONResponse(known.payload(found)))
+    job = jobs.find(who, job_id)
+    return await listed(queue, who, lambda: JSONResponse(jobs.payload(job)))
 
 
 @router.get("/jobs/{job_id}/artifacts/{artifact}")
 async def artifact(
-    queue: Queue, who: Who, known: Known, job_id: str, artifact: str
+    queue: Queue, who: Who, jobs: JobsDep, job_id: str, artifact: str
 ) -> Response:
     """Return a job's counts, or the reads of each shot."""
-    found = known.find(who, job_id)
-    if (make := ARTIFACTS.get(artifact)) is None or found.state != "Completed":
-        detail = f"the job is {STATUSES[found.state]} and has no {artifact[:100]!r}"
+    job = jobs.find(who, job_id)
+    if (make := ARTIFACTS.get(artifact)) is None or job.state != "Completed":
+        detail = f"the job is {STATUSES[job.state]} and has no {artifact[:100]!r}"
         raise Coded(404, "job_artifact_not_found", detail)
     return await listed(
-        queue, who, lambda: Response(make(known, found), media_type="application/json")
+        queue, who, lambda: Response(make(jobs, job), media_type="application/json")
     )
 
 
 @router.delete("/jobs/{job_id}", status_code=204)
-async def delete(queue: Queue, who: Who, known: Known, job_id: str) -> Response:
+async def delete(queue: Queue, who: Who, jobs: JobsDep, job_id: str) -> Response:
     """Cancel a job, and forget its circuits and its result."""
-    await known.delete(who, known.find(who, job_id))
+    await jobs.delete(who, jobs.find(who, job_id))
     return Response(status_code=204)
 
 
@@ -305,11 +305,11 @@ async def listed(queue: JobQueue, who: Identity, make: Callable[[], T]) -> T:
 def _calibrated(queue: JobQueue, qc: str, calibration: str) -> Architecture:
     """Return the architecture, if a name is that of the present set of calibrations."""
     device = queue.device
-    known = machine(device, qc)
+    chip = machine(device, qc)
     now = architecture.calibration_set(device, device.description.calibration)
     if calibration not in ("default", now):
         raise _no_calibration(calibration)
-    return known
+    return chip
 
 
 def _no_calibration(asked: str) -> Refused:
@@ -326,7 +326,7 @@ def _health(queue: JobQueue) -> dict[str, JSON]:
     }
 
 
-def _details(queue: JobQueue, known: Architecture) -> dict[str, JSON]:
+def _details(queue: JobQueue, chip: Architecture) -> dict[str, JSON]:
     device = queue.device
     status = qpu_status(queue)
     price = device.price
@@ -334,9 +334,9 @@ def _details(queue: JobQueue, known: Architecture) -> dict[str, JSON]:
         "id": architecture.identity(device),
         "alias": device.name,
         "display_name": device.name,
-        "description": qpu_reason(queue) or f"{len(known.qubits)} qubits",
+        "description": qpu_reason(queue) or f"{len(chip.qubits)} qubits",
         "backend_type": "qpu",
-        "number_of_qubits": len(known.qubits),
+        "number_of_qubits": len(chip.qubits),
         "pulla_enabled": False,
         # no pulses: requests that pass IQM's server by are not answered
         "proxy_path": None,

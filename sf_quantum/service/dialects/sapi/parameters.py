@@ -201,8 +201,8 @@ def check(
     :param bqm: the problem, serialized
     :param custom: whether the device takes all parameters
     """
-    known = {*PARAMETERS, *(CUSTOM if custom else ())}
-    for name in sorted(params.model_fields_set - known):
+    allowed = {*PARAMETERS, *(CUSTOM if custom else ())}
+    for name in sorted(params.model_fields_set - allowed):
         _refuse(name, "not a parameter of this solver")
     _check_time(params)
     _check_schedule(params)
@@ -250,8 +250,8 @@ def vendor_job_parameters(
         for of_solver in ({}, params.of_solver)
     )
     more = {name: round(1000 * (given[name] - usual[name])) for name in given}
-    found: dict[str, int | None] = {"num_reads": params.num_reads}
-    return found | {name: value for name, value in more.items() if value}
+    job_parameters: dict[str, int | None] = {"num_reads": params.num_reads}
+    return job_parameters | {name: value for name, value in more.items() if value}
 
 
 def _check_time(params: ProblemParameters) -> None:

@@ -32,13 +32,13 @@ _UNUSED = float("nan")
 
 def bqm(problem: Problem, graph: Topology) -> dict[str, JSON]:
     """Convert a problem into a BQM over qubits, or name the invalid part with 400."""
-    known, pairs = _arrays(graph)
-    linear = _floats(problem.data.lin, "data.lin", len(known), "qubits")
+    numbers, pairs = _arrays(graph)
+    linear = _floats(problem.data.lin, "data.lin", len(numbers), "qubits")
     used = ~numpy.isnan(linear)
     _check_finite(linear[used], "data.lin")
     if not used.any():
         raise Refused(400, "data.lin: the problem uses no qubit")
-    qubits = known[used]
+    qubits = numbers[used]
     active = numpy.zeros(graph.labels, dtype=bool)
     active[qubits] = True
     pairs = pairs[active[pairs].all(axis=1)]

@@ -53,7 +53,7 @@ async def _problems(request: Request) -> Problems:
     return problems
 
 
-Known = Annotated[Problems, Depends(_problems)]
+ProblemsDep = Annotated[Problems, Depends(_problems)]
 Wait = Annotated[float, Query(ge=0, allow_inf_nan=False, alias="timeout")]
 _T = TypeVar("_T")
 _NAMES: TypeAdapter[list[str]] = TypeAdapter(
@@ -80,11 +80,11 @@ def refused(error: Refused) -> Response:
 @router.get("/solvers/remote")
 def solvers(request: Request, queue: Queue, _: Who, filter: str = "all") -> Response:
     """List the solver, or none if the device is not an annealer."""
-    found: list[dict[str, JSON]] = []
+    configurations: list[dict[str, JSON]] = []
     solver.check_known(queue.device)
     if queue.device.graph is not None:
-        found.append(solver.filtered(solver.configuration(queue), filter))
-    return _cached(request, [*found], found)
+        configurations.append(solver.filtered(solver.configuration(queue), filter))
+    return _cached(request, [*configurations], configurations)
 
 
 @router.get("/solvers/remote/{name}/")
@@ -101,7 +101,7 @@ def show_solver(
 @router.post("/problems/")
 @router.post("/problems")
 async def submit(
-    request: Request, queue: Queue, who: Who, known: Known, x_sfq_lease: LeaseId = None
+    request: Request, queue: Queue, who: Who, x_sfq_lease: LeaseId = None
 ) -> Response:
     """Submit one problem, or several, each of which may be refused on its own."""
     body = await request.body()
@@ -124,17 +124,17 @@ async def _submit(
     encoding = request.headers.get("content-encoding", "identity")
     content: JSON = await run(lambda: _decoded(body, encoding, most))
     several = isinstance(content, list)
-    problems = content if isinstance(content, list) else [content]
-    if not 0 < len(problems) <= PROBLEMS_AT_ONCE:
+    contents = content if isinstance(content, list) else [content]
+    if not 0 < len(contents) <= PROBLEMS_AT_ONCE:
         raise Refused(400, f"expected 1 to {PROBLEMS_AT_ONCE} problems")
     answers: list[JSON] = []
     dialect = request.app.state.dialects["sapi"]
     leases: ImplicitLeases = dialect.leases
-    known: Problems = dialect.problems
+    problems: Problems = dialect.problems
     async with leases.submitting(who, lease) as submitting:
-        for problem in problems:
+        for problem in contents:
             try:
-                submission = await run(partial(known.read, problem))
+                submission = await run(partial(problems.read, problem))
                 job, _ = await queue.submit(who, await submitting.lease(), submission)
             except Refused as error:
                 if not several:
@@ -142,17 +142,17 @@ async def _submit(
                 answers.append(_error(error))
             else:
                 submitting.jobs.append(job)
-                answers.append(await asyncio.to_thread(known.status, job))
+                answers.append(await asyncio.to_thread(problems.status, job))
     return _reply(request, answers if several else answers[0])
 
 
 @router.get("/problems/")
 @router.get("/problems")
-async def problems(
+async def list_problems(
     request: Request,
     queue: Queue,
     who: Who,
-    known: Known,
+    problems: ProblemsDep,
     ids: Annotated[str | None, Query(alias="id")] = None,
     wait: Wait = 0.0,
     max_results: Annotated[int, Query(ge=1, le=PROBLEMS_AT_ONCE)] = PROBLEMS_AT_ONCE,
@@ -166,14 +166,16 @@ async def problems(
     chosen = None if ids is None else ids.split(",")
     if chosen is not None and len(chosen) > PROBLEMS_AT_ONCE:
         raise Refused(400, f"id: more than {PROBLEMS_AT_ONCE} ids")
-    found: Sequence[Job] | None = None
+    selected: Sequence[Job] | None = None
     if chosen is not None:
-        found = await known.wait_for_any(who, chosen, min(wait, LONGEST_WAIT_SECONDS))
+        selected = await problems.wait_for_any(
+            who, chosen, min(wait, LONGEST_WAIT_SECONDS)
+        )
     name = queue.device.name
 
     def listed() -> Response:
-        jobs = known.all(who, label) if found is None else found
-        entries = [known.status(job) for job in jobs if solver in (None, name)]
+        jobs = problems.all(who, label) if selected is None else selected
+        entries = [problems.status(job) for job in jobs if solver in (None, name)]
         matching: list[JSON] = [
             entry
             for entry in entries
@@ -187,7 +189,7 @@ async def problems(
 
 @router.delete("/problems/")
 @router.delete("/problems")
-async def cancel_several(request: Request, who: Who, known: Known) -> Response:
+async def cancel_several(request: Request, who: Who, problems: ProblemsDep) -> Response:
     """Cancel problems, each of which may be refused on its own."""
     try:
         names = _NAMES.validate_json(await request.body())
@@ -198,7 +200,7 @@ async def cancel_several(request: Request, who: Who, known: Known) -> Response:
 
     async def cancelled(name: str) -> JSON:
         try:
-            return await known.cancel(who, name)
+            return await problems.cancel(who, name)
         except Refused as error:
             return _error(error)
 
@@ -207,57 +209,63 @@ async def cancel_several(request: Request, who: Who, known: Known) -> Response:
 
 @router.get("/problems/{name}/")
 @router.get("/problems/{name}")
-async def problem(
+async def show_problem(
     request: Request,
     queue: Queue,
     who: Who,
-    known: Known,
+    problems: ProblemsDep,
     name: str,
     wait: Wait = 0.0,
 ) -> Response:
     """Show a problem, with its answer once it is completed."""
-    (job,) = await known.wait_for_any(who, [name], min(wait, LONGEST_WAIT_SECONDS))
-    return await queue.reader.show(who, job, lambda: _reply(request, known.show(job)))
+    (job,) = await problems.wait_for_any(who, [name], min(wait, LONGEST_WAIT_SECONDS))
+    return await queue.reader.show(
+        who, job, lambda: _reply(request, problems.show(job))
+    )
 
 
 @router.delete("/problems/{name}/")
 @router.delete("/problems/{name}")
-async def cancel(request: Request, who: Who, known: Known, name: str) -> Response:
+async def cancel(
+    request: Request, who: Who, problems: ProblemsDep, name: str
+) -> Response:
     """Cancel a problem."""
-    return _reply(request, await known.cancel(who, name))
+    return _reply(request, await problems.cancel(who, name))
 
 
 @router.get("/problems/{name}/answer")
 async def answer(
-    request: Request, queue: Queue, who: Who, known: Known, name: str
+    request: Request, queue: Queue, who: Who, problems: ProblemsDep, name: str
 ) -> Response:
     """Show the answer alone."""
-    job = known.find(who, name)
+    job = problems.find(who, name)
     if job.state != "Completed":
         raise Refused(404, f"problem {name} is {solver.STATUSES[job.state]}: no answer")
 
     def shown() -> Response:
-        return _reply(request, {"answer": known.show(job)["answer"]})
+        return _reply(request, {"answer": problems.show(job)["answer"]})
 
     return await queue.reader.show(who, job, shown)
 
 
 @router.get("/problems/{name}/messages")
 async def messages(
-    request: Request, queue: Queue, who: Who, known: Known, name: str
+    request: Request, queue: Queue, who: Who, problems: ProblemsDep, name: str
 ) -> Response:
     """List how long a problem is expected to run, or why it failed or started again."""
-    job = known.find(who, name)
-    return _reply(request, known.messages(job, queue.forecasts.of(job)))
+    job = problems.find(who, name)
+    return _reply(request, problems.messages(job, queue.forecasts.of(job)))
 
 
 @router.get("/problems/{name}/info")
 async def info(
-    request: Request, queue: Queue, who: Who, known: Known, name: str
+    request: Request, queue: Queue, who: Who, problems: ProblemsDep, name: str
 ) -> Response:
     """Show a problem completely, so that it could be submitted again."""
-    job = known.find(who, name)
-    return await queue.reader.show(who, job, lambda: _reply(request, known.info(job)))
+    job = problems.find(who, name)
+    return await queue.reader.show(
+        who, job, lambda: _reply(request, problems.info(job))
+    )
 
 
 def _code(error: Refused) -> int:

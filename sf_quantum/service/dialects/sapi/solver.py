@@ -125,12 +125,12 @@ def batch_bytes(device: Device) -> int:
 
 def check(device: Device, name: SolverName) -> None:
     """Refuse a problem for another solver, or for an earlier graph, with 404."""
-    known = graph(device).id
+    graph_id = graph(device).id
     if name.name != device.name:
         raise Refused(404, f"no solver {name.name!r}; the solver is {device.name!r}")
-    if name.version is not None and name.version.graph_id not in (None, known):
+    if name.version is not None and name.version.graph_id not in (None, graph_id):
         detail = (
-            f"solver {device.name!r} has graph {known}, not "
+            f"solver {device.name!r} has graph {graph_id}, not "
             f"{name.version.graph_id!r}: fetch the solver again"
         )
         raise Refused(404, detail)
@@ -195,8 +195,8 @@ def _edited(
     name, *rest = path
     whole, inner = content.get(name), kept.get(name)
     if rest and isinstance(whole, dict) and (keep or name in kept):
-        known = inner if isinstance(inner, dict) else {}
-        return {**kept, name: _edited(known, whole, rest, keep=keep)}
+        kept_inner = inner if isinstance(inner, dict) else {}
+        return {**kept, name: _edited(kept_inner, whole, rest, keep=keep)}
     if keep and name in content:
         return {**kept, name: whole}
     return {key: value for key, value in kept.items() if keep or key != name}
@@ -204,16 +204,16 @@ def _edited(
 
 def _properties(device: Device) -> dict[str, JSON]:
     ours, vendors = graph(device), device.description.solver
-    own: dict[str, JSON] = {
+    of_service: dict[str, JSON] = {
         "chip_id": device.name,
         "problem_timing_data": _timing_model(device),
     }
     if vendors is None:
-        known = _emulated_properties(ours, custom=device.custom_annealing)
-        return {**known, **own, **_graph_properties(ours)}
+        emulated = _emulated_properties(ours, custom=device.custom_annealing)
+        return {**emulated, **of_service, **_graph_properties(ours)}
     of_answers = {name: parameters.PARAMETERS[name] for name in parameters.OF_ANSWERS}
     listed = {**mapping(vendors.get("parameters")), **of_answers}
-    return {**own, **vendors, "parameters": listed, **_graph_properties(ours)}
+    return {**of_service, **vendors, "parameters": listed, **_graph_properties(ours)}
 
 
 @lru_cache(4)

@@ -260,8 +260,8 @@ async def job(
 )
 async def result(job_id: str, queue: Queue, who: Who) -> Response:
     """Fetch the result; its `info` has sampler, QPU, calibration, timing and seed."""
-    found = await queue.reader.result(who, job_id)
-    return PartsResponse(found.size, found.part, "application/json")
+    content = await queue.reader.result(who, job_id)
+    return PartsResponse(content.size, content.part, "application/json")
 
 
 @router.get(
@@ -357,9 +357,9 @@ async def submitted(
         job = await queue.wait(who, job.id, seconds)
     answer = SubmittedAnswer(**answer_for(queue, job).model_dump())
     if seconds > 0 and job.state == "Completed":
-        found = await queue.reader.result(who, job.id)
-        if found.size <= INLINE_CHARACTERS:
-            text = await asyncio.to_thread(found.part, 0, found.size)
+        content = await queue.reader.result(who, job.id)
+        if content.size <= INLINE_CHARACTERS:
+            text = await asyncio.to_thread(content.part, 0, content.size)
             if not text:
                 raise Refused(404, NO_JOB)
             answer.result = json.loads(text)

@@ -378,12 +378,12 @@ async def jobs(queue: Queue, who: Who) -> Response:
 @router.get("/jobs/{number}", summary="Show a job", response_model=WardenJob)
 async def job(number: JobNumber, queue: Queue, who: Who) -> Response:
     """Show a job, with its results once it is done."""
-    found = queue.find(who, number)
+    queue_job = queue.find(who, number)
 
     def shown() -> str:
-        return _job(found, queue.store.result(found.number)).model_dump_json()
+        return _job(queue_job, queue.store.result(queue_job.number)).model_dump_json()
 
-    content = await queue.reader.show(who, found, shown)
+    content = await queue.reader.show(who, queue_job, shown)
     return Response(content, media_type="application/json")
 
 
