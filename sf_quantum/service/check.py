@@ -34,8 +34,8 @@ from sf_quantum.validation import ValidationErrors, validated
 
 def is_service(content: Mapping[str, JSON]) -> bool:
     """Whether a file's content has a key of a service's configuration, or nearly one."""
-    known = Configuration.model_fields.keys()
-    return any(get_close_matches(key, known, 1, 0.75) for key in map(str, content))
+    keys = Configuration.model_fields.keys()
+    return any(get_close_matches(key, keys, 1, 0.75) for key in map(str, content))
 
 
 def check(path: Path | None, values: Mapping[KeyPath, JSON], flags: Flags) -> None:

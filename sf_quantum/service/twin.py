@@ -84,10 +84,10 @@ class Original:
     def measured(self) -> dict[str, float]:
         """The errors of its latest calibration that are emulated, by their names here."""
         values = mapping((self.description.calibration or {}).get("values"))
-        known = {error: values.get(name) for error, name in VALUES.items()}
+        errors = {error: values.get(name) for error, name in VALUES.items()}
         return {
             error: float(value)
-            for error, value in known.items()
+            for error, value in errors.items()
             if isinstance(value, int | float)
             and 0 <= value <= MOST.get(error, MOST_ERROR)
         }
@@ -264,9 +264,11 @@ def _configured(path: Path) -> Original:
         device.close()
 
 
-def _tightest(own: ComputeLimits, others: ComputeLimits) -> ComputeLimits:
+def _tightest(limits: ComputeLimits, others: ComputeLimits) -> ComputeLimits:
     keys = ComputeLimits.model_fields
-    return ComputeLimits(**{k: min(getattr(own, k), getattr(others, k)) for k in keys})
+    return ComputeLimits(
+        **{k: min(getattr(limits, k), getattr(others, k)) for k in keys}
+    )
 
 
 def _key(path: KeyPath, _: JSON) -> str:

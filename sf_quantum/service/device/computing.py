@@ -144,7 +144,7 @@ def _each(
 
 def _sampled(bqm: Answer, parameters: JobParameters, errors: Noise | None) -> Answer:
     sampler: Sampler = NealSampler()
-    scaled, own = True, {name: parameters.get(name) for name in sampler.parameters}
+    scaled, options = True, {name: parameters.get(name) for name in sampler.parameters}
     if parameters.get("annealing"):
         parameters_json = mapping(bqm["info"])["annealing"]
         how = annealing.ANNEALING.validate_python(parameters_json)
@@ -155,7 +155,7 @@ def _sampled(bqm: Answer, parameters: JobParameters, errors: Noise | None) -> An
         sampler, scaled = annealing.AnnealingSampler(how), how.auto_scale
 
     def sample(programmed: JSON) -> Answer:
-        return problem.sample(sampler, cast("Answer", programmed), own)
+        return problem.sample(sampler, cast("Answer", programmed), options)
 
     if errors:
         return errors.run_problem(bqm, sample, scaled=scaled)

@@ -33,8 +33,8 @@ def merge(
     if by_circuit and all("sample_sets" in one for one in results):
         return {"sample_sets": [each for one in results for each in _sets(one)]}
     if by_circuit:
-        found = (listing(one.get("counters") or one.get("counter")) for one in results)
-        return {"counters": [each for some in found for each in some]}
+        lists = (listing(one.get("counters") or one.get("counter")) for one in results)
+        return {"counters": [each for some in lists for each in some]}
     if all("counter" in one for one in results):
         return {"counter": _sum([one["counter"] for one in results])}
     if all("counters" in one for one in results):

@@ -70,12 +70,12 @@ class Operation(Generic[D]):
 
         :raises FieldError: naming the unknown or invalid parameter
         """
-        known = {parameter.name: parameter for parameter in self.parameters}
+        parameters = {parameter.name: parameter for parameter in self.parameters}
         for name in given:
-            if name not in known:
-                detail = unknown("parameter", name, [*known])
+            if name not in parameters:
+                detail = unknown("parameter", name, [*parameters])
                 raise FieldError(f"parameters.{name}", detail)
-        if known and not given:
-            detail = f"expected at least one of {', '.join(known)}"
+        if parameters and not given:
+            detail = f"expected at least one of {', '.join(parameters)}"
             raise FieldError("parameters", detail)
-        return {name: known[name].parse(value) for name, value in given.items()}
+        return {name: parameters[name].parse(value) for name, value in given.items()}

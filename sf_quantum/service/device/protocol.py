@@ -246,8 +246,8 @@ class Device(ABC):
         """
         description = self.description
         if kind not in description.kinds:
-            known = " and ".join(description.kinds)
-            raise FieldError(kind, f"this device runs {known} only")
+            kinds = " and ".join(description.kinds)
+            raise FieldError(kind, f"this device runs {kinds} only")
         shots = parameters.get("num_reads") or 1
         if description.shots is not None and shots > description.shots:
             detail = f"{shots} shots; at most {description.shots} per job"
@@ -333,8 +333,8 @@ class Device(ABC):
 
         :raises QpuError: if the device does not answer
         """
-        found = self.find(tag)
-        return [] if found in (None, job_id) else [str(found)]
+        other = self.find(tag)
+        return [] if other in (None, job_id) else [str(other)]
 
     @abstractmethod
     def poll(self, job_id: str, task: Task) -> Progress:

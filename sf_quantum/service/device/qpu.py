@@ -368,8 +368,8 @@ class QpuDevice(Device):
     @property
     def price(self) -> float | None:
         quoted = self._status.cost_per_second if self._status else None
-        own = self._settings.cost_per_second
-        return quoted if own is None else own
+        configured = self._settings.cost_per_second
+        return quoted if configured is None else configured
 
     @property
     def status(self) -> DeviceStatus:
@@ -490,8 +490,8 @@ class QpuDevice(Device):
         description = self.description
         most, qubits = description.qubits, 0
         if kind == "circuit":
-            found, circuits = circuit_texts(content)
-            texts, what = [*found], "qubits"
+            listed, circuits = circuit_texts(content)
+            texts, what = [*listed], "qubits"
             native = bool(description.native_gates)
             if native and description.topology is not None:
                 # a register is of all qubits, those out of service too
@@ -623,9 +623,9 @@ class QpuDevice(Device):
     def others(self, tag: str, job_id: str) -> Sequence[str]:
         if not self._kind.finds:
             return ()
-        found = self._look_up(lambda jobs: jobs.others(tag, job_id))
+        job_ids = self._look_up(lambda jobs: jobs.others(tag, job_id))
         # what belongs to another submission must not be cancelled
-        return [one for one in found if not self._answers.jobs.is_other(one, tag)]
+        return [one for one in job_ids if not self._answers.jobs.is_other(one, tag)]
 
     def _look_up(self, call: Callable[[Qpu], T]) -> T:
         try:

@@ -188,14 +188,14 @@ class VendorAnswers:
         outcome = replace(outcome, qpu_seconds=billed, seconds=ran)
         if (most := passed.at_vendor) is None:
             return outcome
-        longest, own = most * (1 + SPARE_SHARE) + SPARE_SECONDS, passed.on_qpu
+        longest, on_qpu = most * (1 + SPARE_SHARE) + SPARE_SECONDS, passed.on_qpu
         notes: dict[str, JSON] = {}
         if billed is not None and billed > longest:
             notes["qpu_seconds"] = billed
-            outcome = replace(outcome, qpu_seconds=own)
+            outcome = replace(outcome, qpu_seconds=on_qpu)
         if ran is not None and ran > longest:
             notes["seconds"] = ran
-            outcome = replace(outcome, seconds=own)
+            outcome = replace(outcome, seconds=on_qpu)
         if not notes:
             return outcome
         words = ", ".join(f"{name} {value:g}" for name, value in notes.items())
@@ -328,8 +328,8 @@ def _timing(timing: Timing | None) -> Timing | None:
         _wait(timing.shot_seconds),
         _wait(timing.readout_seconds),
     ]
-    known = [one for one in seconds if one is not None]
-    return Timing(*known) if len(known) == len(seconds) else None
+    plausible = [one for one in seconds if one is not None]
+    return Timing(*plausible) if len(plausible) == len(seconds) else None
 
 
 def _calibration(calibration: Mapping[str, JSON] | None) -> dict[str, JSON] | None:
@@ -337,16 +337,14 @@ def _calibration(calibration: Mapping[str, JSON] | None) -> dict[str, JSON] | No
     if not isinstance(calibration, dict):
         return None
     try:
-        known = mapping(plain(calibration, MAX_CALIBRATION))
+        kept = mapping(plain(calibration, MAX_CALIBRATION))
     except TooLarge:
-        known = mapping(
-            plain({"id": str(calibration.get("id"))[:MAX_CHARACTERS]}, 1000)
-        )
-    if "id" in known:
-        known["id"] = shortened(str(known["id"]))
-    if "time" in known and not _has_been(str(known["time"])):
-        del known["time"]
-    return known
+        kept = mapping(plain({"id": str(calibration.get("id"))[:MAX_CHARACTERS]}, 1000))
+    if "id" in kept:
+        kept["id"] = shortened(str(kept["id"]))
+    if "time" in kept and not _has_been(str(kept["time"])):
+        del kept["time"]
+    return kept
 
 
 def _has_been(timestamp: str) -> bool:
@@ -372,13 +370,13 @@ def _solver(properties: Mapping[str, JSON]) -> dict[str, JSON]:
 
 
 def _size(size: int | None) -> int | None:
-    known = count(_json(size))
-    return known if known is None or known <= MAX_COUNT else None
+    parsed = count(_json(size))
+    return parsed if parsed is None or parsed <= MAX_COUNT else None
 
 
 def _wait(seconds: float | None) -> float | None:
-    known = number(_json(seconds))
-    return known if known is None or known <= MAX_WAIT_SECONDS else None
+    parsed = number(_json(seconds))
+    return parsed if parsed is None or parsed <= MAX_WAIT_SECONDS else None
 
 
 def _optional(text: str | None) -> str | None:

@@ -82,9 +82,9 @@ class VendorJobs:
         return [*sent, *(f"id {key} {tag} .\n" for key, tag in self._tags.items())]
 
     def _forget(self) -> None:
-        for known in (self._begun, self._tags):
-            while len(known) > MAX_SUBMISSIONS:
-                known.popitem(last=False)
+        for entries in (self._begun, self._tags):
+            while len(entries) > MAX_SUBMISSIONS:
+                entries.popitem(last=False)
 
     def _append(self, line: str) -> None:
         self._forget()
@@ -131,11 +131,11 @@ class VendorJobs:
             raise WrongId(f"the vendor's id of the job has {detail}")
         digest = _digest(job_id)
         with self._lock:
-            known = self._tags.get(digest)
-            if known is None:
+            claimed_by = self._tags.get(digest)
+            if claimed_by is None:
                 self._tags[digest] = tag
                 self._append(f"id {digest} {tag} .\n")
-        if known not in (None, tag):
+        if claimed_by not in (None, tag):
             detail = (
                 "which is that of an earlier submission: its result would be that one's"
             )
@@ -145,8 +145,8 @@ class VendorJobs:
     def is_other(self, job_id: JSON, tag: str) -> bool:
         """Whether an id belongs to another submission than that of a tag."""
         with self._lock:
-            known = self._tags.get(_digest(str(job_id)))
-        return known not in (None, tag)
+            claimed_by = self._tags.get(_digest(str(job_id)))
+        return claimed_by not in (None, tag)
 
 
 def _digest(job_id: str) -> str:

@@ -104,15 +104,15 @@ class VendorLease:
     def _save(self) -> None:
         with self._lock:
             held = None if self._held is None else self._held.token
-            known: dict[str, JSON] = {"held": held, "unwanted": [*self._unwanted]}
-        if self._file is None or known == self._saved:
+            state: dict[str, JSON] = {"held": held, "unwanted": [*self._unwanted]}
+        if self._file is None or state == self._saved:
             return
         try:
             with replacing(self._file, private=True) as file:
-                file.write(json.dumps(known).encode())
+                file.write(json.dumps(state).encode())
                 file.flush()
                 os.fsync(file.fileno())
-            self._saved = known
+            self._saved = state
         except InputError as error:
             # after a crash, the lease would stay until the vendor ends it
             text = "the lease of QPU %s is not on disk: %s"

@@ -189,10 +189,13 @@ def _bits(text: str) -> int | None:
     """Count the classical bits of a circuit, if they can be told without a parser."""
     plain = _COMMENT.sub(" ", text)
     # a declaration ends where the next one may begin
-    found = _BITS.findall(plain)
-    if len(_OTHER_BITS.findall(plain)) != len(found):
+    declarations = _BITS.findall(plain)
+    if len(_OTHER_BITS.findall(plain)) != len(declarations):
         return None
-    return sum(int(new or old) if new or old else 1 for new, _, old in found) or None
+    return (
+        sum(int(new or old) if new or old else 1 for new, _, old in declarations)
+        or None
+    )
 
 
 def _modes(experiment: PhotonicExperiment) -> Callable[[Sequence[str]], None]:
@@ -307,11 +310,11 @@ def _read(content: Content, bqm: BinaryQuadraticModel, shots: int) -> SampleSet:
         _check_array(mapping(vectors.get(name)), shots, 1)
     if content.get("sample_type") not in _NUMBERS:
         raise WrongResult("has samples that are not numbers")
-    own = {name: vectors[name] for name in ("energy", "num_occurrences")}
-    own |= dict(_numbers(vectors, shots))
+    arrays = {name: vectors[name] for name in ("energy", "num_occurrences")}
+    arrays |= dict(_numbers(vectors, shots))
     try:
         read: SampleSet = SampleSet.from_serializable(  # type: ignore[no-untyped-call]
-            {**content, "info": {}, "vectors": own}
+            {**content, "info": {}, "vectors": arrays}
         )
     except (
         ArithmeticError,
@@ -342,17 +345,17 @@ def _check_array(content: Content, shots: int, axes: int) -> None:
 
 def _numbers(vectors: Content, shots: int) -> list[tuple[str, JSON]]:
     """Pick further vectors of numbers, such as fractions of broken chains."""
-    found: list[tuple[str, JSON]] = []
+    further: list[tuple[str, JSON]] = []
     for name, vector in vectors.items():
-        if name in _OWN or not _VECTOR.fullmatch(name) or len(found) == MAX_VECTORS:
+        if name in _OWN or not _VECTOR.fullmatch(name) or len(further) == MAX_VECTORS:
             continue
         array = mapping(vector)
         try:
             _check_array(array, shots, 1)
         except WrongResult:
             continue
-        found.append((name, array))
-    return found
+        further.append((name, array))
+    return further
 
 
 def _further(read: SampleSet) -> dict[str, JSON]:

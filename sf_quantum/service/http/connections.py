@@ -68,8 +68,8 @@ class Connections:
         others = self.by_address[new.address]
         if len(others) >= self.most:
             strangers = (other for other in others if other.cycle is None)
-            known = (other for other in others if other.waits)
-            oldest = next(chain(strangers, known), None)
+            idle = (other for other in others if other.waits)
+            oldest = next(chain(strangers, idle), None)
             if oldest is None:
                 return False
             oldest.abort()

@@ -228,7 +228,7 @@ class _Snapshot:
     :param counts: the answer for viewers who see counts only
     :param running: the running job, if there is one
     :param pending: the first jobs in the order they will run
-    :param own: by user, the numbers of the user's first jobs behind these
+    :param farther: by user, the numbers of the user's first jobs behind these
     :param labels: of the running and the pending jobs, by number
     """
 
@@ -236,7 +236,7 @@ class _Snapshot:
     counts: ActivityAnswer
     running: list[tuple[Job, Forecast]]
     pending: list[tuple[Job, Forecast]]
-    own: dict[str, list[int]]
+    farther: dict[str, list[int]]
     labels: Mapping[int, str]
 
 
@@ -282,7 +282,7 @@ class Activity:
 
     async def _read(self) -> _Snapshot:
         queue, steady = self._queue, self._queue.store.clock()
-        numbers, own = self._pending_numbers()
+        numbers, farther = self._pending_numbers()
         jobs = await asyncio.to_thread(queue.store.jobs_by_number, numbers)
         forecasts = await queue.forecasts.of_all(jobs)
         minutes = await asyncio.to_thread(self._history.minutes, steady)
@@ -335,7 +335,7 @@ class Activity:
         pending = [forecast_of[number] for number in left if number in forecast_of]
         numbers = [job.number for job, _ in (*running, *pending)]
         labels = await asyncio.to_thread(queue.store.labels, numbers)
-        return _Snapshot(now, counts, running, pending, own, labels)
+        return _Snapshot(now, counts, running, pending, farther, labels)
 
     def _pending_numbers(self) -> tuple[list[int], dict[str, list[int]]]:
         numbers, others = list[int](), defaultdict[str, list[int]](list)
@@ -343,8 +343,8 @@ class Activity:
         for entry in islice(entries, SEARCHED):
             if len(numbers) < LISTED:
                 numbers.append(entry.number)
-            elif len(own := others[entry.user]) < OWN:
-                own.append(entry.number)
+            elif len(of_user := others[entry.user]) < OWN:
+                of_user.append(entry.number)
         return numbers, others
 
     async def _make(
@@ -353,8 +353,8 @@ class Activity:
         snapshot = await asyncio.shield(reading)
         if who is None:
             return await asyncio.to_thread(_dump, snapshot.counts)
-        own, ended = await asyncio.to_thread(self._read_for, who, snapshot)
-        forecasts = await self._queue.forecasts.of_all(own)
+        far_jobs, ended = await asyncio.to_thread(self._read_for, who, snapshot)
+        forecasts = await self._queue.forecasts.of_all(far_jobs)
         held = [lease.id for lease in self._visible(who)]
         used = await asyncio.to_thread(used_by_leases, self._queue.store, held)
         leases = self._leases(who, used)
@@ -362,7 +362,7 @@ class Activity:
         running_numbers = {job.number for job, _ in snapshot.running}
 
         def make() -> bytes:
-            numbers = [job.number for job in (*own, *ended)]
+            numbers = [job.number for job in (*far_jobs, *ended)]
             labels = {**snapshot.labels, **self._queue.store.labels(numbers)}
             rows = _Rows(who, snapshot.now, labels, self._numbered)
             farther = [
@@ -393,7 +393,7 @@ class Activity:
     ) -> tuple[list[Job], list[Job]]:
         """Read the user's jobs far back in the queue, and the latest that are over."""
         store, user = self._queue.store, None if who.admin else who.user
-        numbers = [] if user is None else snapshot.own.get(user, [])
+        numbers = [] if user is None else snapshot.farther.get(user, [])
         return store.jobs_by_number(numbers), store.last_ended(ENDED, user)
 
     def _visible(self, who: Identity | None) -> list[Lease]:
@@ -425,8 +425,8 @@ class Activity:
     def _end(self, lease: Lease) -> float | None:
         """Return when a lease ends unless it is used; to the minute, so that it stays."""
         ends = [lease.expires, self._queue.leases.idle_expires_at(lease)]
-        known = [end for end in ends if end is not None]
-        return min(known) // 60 * 60 if known else None
+        times = [end for end in ends if end is not None]
+        return min(times) // 60 * 60 if times else None
 
 
 @dataclass(frozen=True)
@@ -515,12 +515,12 @@ def _other(job: Job) -> OtherJobs:
 def _utilisation(until: float, minutes: Sequence[Minute]) -> Utilisation:
     parts = [minute.part for minute in minutes]
     busy = sum(minute.busy for minute in minutes)
-    known = sum(minute.seconds for minute in minutes)
+    observed = sum(minute.seconds for minute in minutes)
     return Utilisation(
         until=until,
         minutes=[None if part is None else round(part, 3) for part in parts],
         statuses=[minute.status for minute in minutes],
-        mean=round(min(1.0, busy / max(1.0, known)), 3),
+        mean=round(min(1.0, busy / max(1.0, observed)), 3),
     )
 
 

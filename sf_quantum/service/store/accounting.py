@@ -205,10 +205,10 @@ def usage(store: Store, by: By, rows: Filter, page: Page) -> UsageReport:
     query = f"SELECT {keys}, {sums} FROM ({_ENDED})"
     groups = ", ".join(str(number + 1) for number in range(len(KEYS[by])))
     order = f"qpu_seconds DESC, {groups}"
-    count, found = _paged(store, query, rows, page, order=order, group=groups)
+    count, used = _paged(store, query, rows, page, order=order, group=groups)
     where, values = rows.sql()
     (total,) = store.report(f"SELECT {sums} FROM ({_ENDED}) WHERE {where}", *values)
-    return UsageReport(count, found, total)
+    return UsageReport(count, used, total)
 
 
 def recent_use(store: Store, since: float) -> list[Used]:
@@ -256,5 +256,7 @@ def _paged(
     query = f"{select} WHERE {where}" + (f" GROUP BY {group}" if group else "")
     (total,) = store.report(f"SELECT count(*) FROM ({query})", *values)
     limits = (page.limit, page.offset)
-    found = store.report(f"{query} ORDER BY {order} LIMIT ? OFFSET ?", *values, *limits)
-    return total[0], found
+    page_rows = store.report(
+        f"{query} ORDER BY {order} LIMIT ? OFFSET ?", *values, *limits
+    )
+    return total[0], page_rows

@@ -57,8 +57,8 @@ class Database:
                 self._writer = opened.enter_context(closing(_connect(path)))
                 _prepare(self._writer, path, version, schema, upgrades or {})
                 self._requests, self._large, self._parts, self._reports = (
-                    opened.enter_context(closing(_Reader(path, known)))
-                    for known in ({}, {}, {}, functions or {})
+                    opened.enter_context(closing(_Reader(path, sql_functions)))
+                    for sql_functions in ({}, {}, {}, functions or {})
                 )
                 self._connections = opened.pop_all()
         except sqlite3.Error as error:
@@ -225,8 +225,8 @@ def _prepare(
     stored = db.execute("PRAGMA user_version").fetchone()[0]
     empty = not db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
     missing = range(stored, version)
-    known = stored <= version and all(step in upgrades for step in missing)
-    if not known and not (stored == 0 and empty):
+    is_readable = stored <= version and all(step in upgrades for step in missing)
+    if not is_readable and not (stored == 0 and empty):
         raise InputError(
             f"{path}: its state has version {stored}, this sf_quantum reads version "
             f"{version}: start the version that wrote it, or use another state folder"

@@ -87,12 +87,13 @@ class UtilisationHistory:
             _spread(seconds, row["started_steady"], now)
         for begin, end in [*self._interrupted]:
             _spread(seconds, begin, end)
-        known = defaultdict[Operation, _Seconds](lambda: _Seconds(float))
+        by_status = defaultdict[Operation, _Seconds](lambda: _Seconds(float))
         for status, began, ended in periods(self._store, oldest * 60.0, now):
-            _spread(known[status], began, ended)
+            _spread(by_status[status], began, ended)
         return [
             _minute(
-                seconds[minute], {status: known[status][minute] for status in known}
+                seconds[minute],
+                {status: by_status[status][minute] for status in by_status},
             )
             for minute in range(oldest, present + 1)
         ]
@@ -105,10 +106,10 @@ class UtilisationHistory:
                 _spread(seconds, row["begin"], row["end"])
 
 
-def _minute(busy: float, known: dict[Operation, float]) -> Minute:
-    if not (seconds := sum(known.values())):
+def _minute(busy: float, by_status: dict[Operation, float]) -> Minute:
+    if not (seconds := sum(by_status.values())):
         return Minute(60.0 if busy else 0.0, busy, None)
-    return Minute(seconds, busy, max(known.items(), key=lambda one: one[1])[0])
+    return Minute(seconds, busy, max(by_status.items(), key=lambda one: one[1])[0])
 
 
 def _spread(seconds: _Seconds, begin: float, end: float) -> None:

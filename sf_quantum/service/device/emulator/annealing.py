@@ -124,10 +124,10 @@ class AnnealingSampler(CheckedSampler):
         info |= {"reads": num_reads, "num_sweeps": num_sweeps}
         # untyped in dimod
         labelled = states.astype("int8"), [*bqm.variables]
-        found: SampleSet = SampleSet.from_samples(  # type: ignore[no-untyped-call]
+        samples: SampleSet = SampleSet.from_samples(  # type: ignore[no-untyped-call]
             labelled, bqm.vartype, energy=exact_energies(bqm, *labelled), info=info
         )
-        return found
+        return samples
 
 
 @dataclass(frozen=True)

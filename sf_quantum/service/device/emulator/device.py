@@ -134,11 +134,13 @@ def _known_name(kind: str, names: Collection[str]) -> AfterValidator:
 
 
 def _bounds(bounds: dict[str, list[float]]) -> dict[str, list[float]]:
-    known = {one.name: one for operation in OPERATIONS for one in operation.parameters}
+    parameters = {
+        one.name: one for operation in OPERATIONS for one in operation.parameters
+    }
     for name, values in bounds.items():
-        if name not in known:
-            raise ValueError(unknown("parameter", name, [*known]))
-        least, most = known[name].least, known[name].most
+        if name not in parameters:
+            raise ValueError(unknown("parameter", name, [*parameters]))
+        least, most = parameters[name].least, parameters[name].most
         if len(values) != 2 or not least <= values[0] <= values[1] <= most:
             allowed = f"[{least:g}, {most:g}]"
             raise ValueError(f"{name}: expected [least, most] within {allowed}")
@@ -239,9 +241,9 @@ class EmulatedDevice(DeviceSettings, Device):
 
     @model_validator(mode="after")
     def _check_topology(self) -> Self:
-        known = GRAPHS.get(self.technology, ())
-        if self.topology is not None and self.topology not in known:
-            has = f"has {' or '.join(known)}" if known else "has none"
+        graphs = GRAPHS.get(self.technology, ())
+        if self.topology is not None and self.topology not in graphs:
+            has = f"has {' or '.join(graphs)}" if graphs else "has none"
             detail = f"a device of technology {self.technology} {has}"
             raise InputError(f"topology: {detail}, not {self.topology}")
         return self
@@ -282,8 +284,8 @@ class EmulatedDevice(DeviceSettings, Device):
     @property
     def warm_kinds(self) -> Sequence[Kind]:
         """The kind of jobs that its technology is made for, if their packages are large."""
-        own: Mapping[str, Kind] = {GATES: "circuit", "neutral-atom": "sequence"}
-        kind = own.get(self.technology, "photonic")
+        kinds: Mapping[str, Kind] = {GATES: "circuit", "neutral-atom": "sequence"}
+        kind = kinds.get(self.technology, "photonic")
         return [kind] if kind in self.payloads else []
 
     @property
@@ -326,9 +328,9 @@ class EmulatedDevice(DeviceSettings, Device):
         """See :meth:`Device.history`; since an admin's last change."""
         slot = self.calibration_period / READINGS
         last = max(0, int((self.clock() - self.started) / slot))
-        known = math.ceil(((self.changed or self.started) - self.started) / slot)
+        changed_slot = math.ceil(((self.changed or self.started) - self.started) / slot)
         # always the same readings, so that points do not move from answer to answer
-        first = -(-max(0, last - PERIODS * READINGS, known) // EVERY) * EVERY
+        first = -(-max(0, last - PERIODS * READINGS, changed_slot) // EVERY) * EVERY
         numbers = [*range(first, last, EVERY), last]
         # in the middle of a slot, where rounding cannot yield a neighbour
         readings = [self._read(*self._slot_of((n + 0.5) * slot)) for n in numbers]

@@ -118,8 +118,8 @@ class FairShare(ByClass, Policy):
         works: defaultdict[Kind, Work] = defaultdict(Work)
         for name in CLASSES[: RANKS[job.job_class] + 1]:
             queues = self._queues[name]
-            own = name == job.job_class
-            tag = queues[account_of(job)].tag(job) if own else None
+            is_same_class = name == job.job_class
+            tag = queues[account_of(job)].tag(job) if is_same_class else None
             for queue in queues.values():
                 for kind, work in queue.before(tag).items():
                     works[kind] += work
@@ -131,26 +131,28 @@ class FairShare(ByClass, Policy):
         Each account submits jobs before a pending one until its usage per share is that
         of the job's account when the job runs, and so do the users within that account.
         """
-        job_class, own = job.job_class, account_of(job)
+        job_class, account = job.job_class, account_of(job)
         by_account = held.by_account(job_class)
         queues = self._queues[job_class]
         if not by_account:
             return ()
-        found = []
+        overtaking = []
         by_user: defaultdict[str, list[ExpectedLease]] = defaultdict(list)
-        for lease in by_account.get(own, ()):
+        for lease in by_account.get(account, ()):
             by_user[lease.user].append(lease)
-        tag, user_tag = queues[own].tag(job), queues[own].user_tag(job)
+        tag, user_tag = queues[account].tag(job), queues[account].user_tag(job)
         for user, leases in by_user.items():
             if user != job.user:
-                more = self._until((own, user), job_class, user_tag)
-                found.append(Overtaking(leases, more - queues[own].seconds(user)))
+                more = self._until((account, user), job_class, user_tag)
+                overtaking.append(
+                    Overtaking(leases, more - queues[account].seconds(user))
+                )
         for other, leases in by_account.items():
-            if other != own:
+            if other != account:
                 before = queues[other].seconds_before(tag) if other in queues else 0.0
                 more = self._until((other, None), job_class, tag[0])
-                found.append(Overtaking(leases, more - before))
-        return [leases for leases in found if leases.at_most > 0]
+                overtaking.append(Overtaking(leases, more - before))
+        return [leases for leases in overtaking if leases.at_most > 0]
 
     def _until(self, sharer: Sharer, job_class: JobClass, per_share: float) -> float:
         """Return the QPU seconds after which a sharer reaches a usage per share."""
@@ -332,8 +334,8 @@ class _AccountQueue:
     def _compute_tags(self, jobs: int) -> list[Tag]:
         """Return the tags of at least the given number of jobs."""
         self._refresh()
-        if (known := len(self._tags)) < jobs:
-            added = self._sorted.jobs[known:jobs]
+        if (tagged := len(self._tags)) < jobs:
+            added = self._sorted.jobs[tagged:jobs]
             seconds = [job.qpu_seconds for job in added]
             sums = [*accumulate(seconds, initial=self._seconds_before[-1])]
             tags = self._per_share(None, sums[:-1])

@@ -53,11 +53,11 @@ class SequenceSimulator(SeparateRunner):
             answer = processes.check("check", {"qubits": qubits}, payload, limits)
         except InputError as error:
             raise FieldError("sequence", str(error)) from error
-        found = json.loads(answer.text)
-        atoms, nanoseconds = found["atoms"], found["nanoseconds"]
+        report = json.loads(answer.text)
+        atoms, nanoseconds = report["atoms"], report["nanoseconds"]
         if atoms > ATOMS["qutip"]:
             return Size(atoms, sites=atoms * nanoseconds, qubits=atoms)
-        radians, levels = found["radians"], found["levels"]
+        radians, levels = report["radians"], report["levels"]
         evolved = evolution(atoms, nanoseconds, radians=radians, levels=levels)
         return Size(atoms, evolution=evolved, qubits=atoms)
 

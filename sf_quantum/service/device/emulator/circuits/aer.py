@@ -220,8 +220,10 @@ def _counts(
         raise InputError(f"Aer: {next(failed, result.status)}"[:300])
     for place, circuit in enumerate(circuits):
         width, counts = circuit.num_clbits, result.data(place)["counts"]
-        found = sorted((int(word, 16), int(count)) for word, count in counts.items())
-        yield {f"{word:0{width}b}": count for word, count in found}
+        by_number = sorted(
+            (int(word, 16), int(count)) for word, count in counts.items()
+        )
+        yield {f"{word:0{width}b}": count for word, count in by_number}
 
 
 @lru_cache(maxsize=100)

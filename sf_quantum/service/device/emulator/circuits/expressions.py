@@ -92,16 +92,16 @@ def value(node: QASMNode | None) -> Number | None:
         case ast.Identifier():
             return CONSTANTS.get(node.name)
         case ast.UnaryExpression():
-            found = _unary(node.op.name, value(node.expression))
-            _check_room(node, found)
-            return found
+            result = _unary(node.op.name, value(node.expression))
+            _check_room(node, result)
+            return result
         case ast.BinaryExpression():
             left, right = value(node.lhs), value(node.rhs)
             if left is None or right is None:
                 return None
-            found = _computed(node, lambda: _binary(node.op.name, left, right))
-            _check_room(node, found)
-            return found
+            result = _computed(node, lambda: _binary(node.op.name, left, right))
+            _check_room(node, result)
+            return result
         case ast.FunctionCall():
             given = [value(one) for one in node.arguments]
             return _computed(node, lambda: _called(node.name.name, given))
@@ -138,13 +138,13 @@ def _computed(node: QASMNode, compute: Callable[[], Number | None]) -> Number | 
         raise refusal(node, "this expression has no finite real value") from None
 
 
-def _check_room(node: QASMNode, found: Number | None) -> None:
+def _check_room(node: QASMNode, number: Number | None) -> None:
     """Refuse a whole number that its type has no room for, and would change in silence."""
     room = _room(node)
-    if room is not None and type(found) is int and found not in room:
+    if room is not None and type(number) is int and number not in room:
         bits = (room.stop - room.start - 1).bit_length()
         name = "int" if room.start else "uint"
-        raise refusal(node, f"{found} does not fit {name}[{bits}]")
+        raise refusal(node, f"{number} does not fit {name}[{bits}]")
 
 
 def _room(node: QASMNode) -> range | None:
@@ -198,12 +198,12 @@ def _of_integers(name: str, left: int, right: int) -> int | None:
     if name == "**":
         if left > 1 and right > _MOST.bit_length():
             return None
-        found = left**right
+        result = left**right
     elif name in _OF_NATURAL and (name != "<<" or right < _MOST.bit_length()):
-        found = _OF_NATURAL[name](left, right)
+        result = _OF_NATURAL[name](left, right)
     else:
         return None
-    return found if found < _MOST else None
+    return result if result < _MOST else None
 
 
 def fold(node: QASMNode) -> None:
@@ -222,8 +222,8 @@ def _folded(one: Value) -> Value:
     unknown = isinstance(one, ast.FunctionCall | ast.UnaryExpression) or (
         isinstance(one, ast.BinaryExpression) and one.op.name not in ARITHMETIC
     )
-    if unknown and (found := value(one)) is not None:
-        return literal(found, one)
+    if unknown and (constant := value(one)) is not None:
+        return literal(constant, one)
     fold(one)
     return one
 
@@ -305,9 +305,9 @@ def loop_values(node: QASMNode) -> Sequence[int] | None:
     from openqasm3 import ast
 
     if isinstance(node, ast.DiscreteSet):
-        known = [integer(one) for one in node.values]
-        numbers = [one for one in known if one is not None]
-        return numbers if len(numbers) == len(known) else None
+        values = [integer(one) for one in node.values]
+        numbers = [one for one in values if one is not None]
+        return numbers if len(numbers) == len(values) else None
     if not isinstance(node, ast.RangeDefinition):
         return None
     if node.start is None or node.end is None:

@@ -461,12 +461,12 @@ class _Check:
     # numbers
 
     def _angle(self, node: Expression) -> None:
-        if (known := value(node)) is None:
+        if (angle := value(node)) is None:
             self._number(node)
-        elif isinstance(known, bool):
+        elif isinstance(angle, bool):
             raise refusal(node, "expected a number as the angle")
-        elif not math.isfinite(known):
-            raise refusal(node, f"{known} is not an angle")
+        elif not math.isfinite(angle):
+            raise refusal(node, f"{angle} is not an angle")
 
     def _number(self, node: Expression) -> None:
         """Check an expression of numbers that are not known yet."""

@@ -177,9 +177,9 @@ def _known_branch(statement: QASMNode) -> Sequence[QASMNode] | None:
 
     if not isinstance(statement, ast.BranchingStatement):
         return None
-    if not isinstance(known := value(statement.condition), bool):
+    if not isinstance(condition := value(statement.condition), bool):
         return None
-    return statement.if_block if known else statement.else_block
+    return statement.if_block if condition else statement.else_block
 
 
 def _scope(block: list[T]) -> list[T] | list[Box]:

@@ -350,14 +350,14 @@ class _Flattening:
 
     def _native(self, gate: Operation, numbers: Sequence[int]) -> Operation | None:
         """Return a gate as the device and Aer have it; ``None`` if it is to be replaced."""
-        name, own = gate.name, not _standard(gate)
+        name, is_custom = gate.name, not _standard(gate)
         if not self._gates:
-            known = not own and name in GATES
-            return gate if known else None
+            is_supported = not is_custom and name in GATES
+            return gate if is_supported else None
         if name in PHASED_RX and name in self._gates:
             self._check_service(name, numbers)
-            return _phased_rx(gate) if own else gate
-        if own:
+            return _phased_rx(gate) if is_custom else gate
+        if is_custom:
             return None
         if name not in self._gates:
             gates = ", ".join(sorted(self._gates))
@@ -472,7 +472,7 @@ def _phased_rx(gate: Operation) -> Operation:
             for angle in gate.params
         ]
         check_angles(gate)
-        known = definition.assign_parameters(values, strict=False)
-        if Operator(known).equiv(RGate(*angles)):
+        bound = definition.assign_parameters(values, strict=False)
+        if Operator(bound).equiv(RGate(*angles)):
             return expected
     raise InputError(f"gate {gate.name} is not defined as that of the device, r")

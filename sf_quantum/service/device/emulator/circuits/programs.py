@@ -70,10 +70,10 @@ _CONTROLS = ("ctrl", "negctrl")
 _MOST_FLOAT = sys.float_info.max
 
 
-def prepare(program: Program, own: Container[str]) -> None:
+def prepare(program: Program, qiskit_names: Container[str]) -> None:
     """Bound a program, and write it as the converter understands it.
 
-    :param own: the names of Qiskit's own gates
+    :param qiskit_names: the names of Qiskit's own gates
     :raises InputError: naming the line, if it is too large, or the converter would take it
         for something else
     """
@@ -87,7 +87,7 @@ def prepare(program: Program, own: Container[str]) -> None:
     _check_divisions(program.statements, set())
     for node in nodes(program):
         if isinstance(node, ast.QuantumGate):
-            definitions.check_name(node, own)
+            definitions.check_name(node, qiskit_names)
             definitions.check_phase(node)
             definitions.check_power(node)
             # A control commutes with inv and pow, and Qiskit's inverse of ctrl @ cu is not
@@ -319,8 +319,8 @@ class _Registers:
 
         if isinstance(node, ast.Identifier) and node.name not in self._sizes:
             return False
-        known = isinstance(node, ast.Identifier | ast.IndexExpression)
-        return known and self._size(node) is None
+        is_named = isinstance(node, ast.Identifier | ast.IndexExpression)
+        return is_named and self._size(node) is None
 
     def _declare(self, kind: str, name: str, statement: QASMNode) -> None:
         size = getattr(statement, "size", None) or getattr(
@@ -440,13 +440,13 @@ class _Definitions:
         has_angles = bool(gate.arguments) and name not in self._steps
         _check_power(gate, name, has_angles=has_angles)
 
-    def check_name(self, gate: QuantumGate, own: Container[str]) -> None:
+    def check_name(self, gate: QuantumGate, qiskit_names: Container[str]) -> None:
         """Refuse a control of the program's own gate that has the name of one of Qiskit's.
 
         Qiskit makes a controlled gate of some by their names, whatever their definition is.
         """
         name = gate.name.name
-        if name in self._steps and name in own:
+        if name in self._steps and name in qiskit_names:
             for modifier in gate.modifiers:
                 if (control := modifier.modifier.name) in _CONTROLS:
                     detail = "Qiskit would take its own: use another name for this gate"
