@@ -74,11 +74,11 @@ def compare(
     left_out: dict[str, str] = {}
     for strategy in workload.strategies:
         why = not_granted(workload, strategy)
-        found = why or experiment.run(workload, strategy, recorded)
-        if isinstance(found, str):
-            left_out[strategy.name] = found
+        outcome = why or experiment.run(workload, strategy, recorded)
+        if isinstance(outcome, str):
+            left_out[strategy.name] = outcome
         else:
-            results.append(found)
+            results.append(outcome)
     if not results:
         reasons = "; ".join(f"{name} {why}" for name, why in left_out.items())
         raise InputError(f"no strategy can run: {reasons}")

@@ -104,20 +104,20 @@ def _marks(cells: Sequence[Cell]) -> list[Patch]:
         edge = "none" if colour == "none" else "#999999"
         return Patch(facecolor=colour, edgecolor=edge, label=text)
 
-    found = []
+    entries = []
     if any(len(cell.as_good) > 1 for cell in cells):
-        found.append(
+        entries.append(
             entry("A≈B: as good as each other, or their difference may be chance")
         )
     if any(cell.lead is not None for cell in cells):
-        found.append(
+        entries.append(
             entry("+9%, x12: what the next strategy costs, relative to the best")
         )
     if why := {cell.why for cell in cells if cell.why}:
-        found.append(entry(f"none: {_shortest(why)}", NOBODY))
-    if any(cell.found is None and cell.why is None for cell in cells):
-        found.append(entry("?: not simulated in the time", UNKNOWN))
-    return found
+        entries.append(entry(f"none: {_shortest(why)}", NOBODY))
+    if any(cell.comparison is None and cell.why is None for cell in cells):
+        entries.append(entry("?: not simulated in the time", UNKNOWN))
+    return entries
 
 
 def _shortest(reasons: set[str]) -> str:

@@ -118,8 +118,8 @@ def _streamflow_plan(
     left_out: Mapping[str, int] = {}
     if paths:
         fit, left_out = _fit(paths, file.resolve())
-    elif own := _own_journals(file):
-        runs = journals.read([own], file.resolve())
+    elif folder := _own_journals(file):
+        runs = journals.read([folder], file.resolve())
         fit, left_out = fitting.fit(runs), runs.left_out
     plan = flow.plan(fit, site)
     used = [*mapping(plan.workload["partitions"])]

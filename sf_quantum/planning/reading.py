@@ -62,13 +62,13 @@ def checked(content: JSON, path: Path) -> Workload:
         return f"{path}: {dotted(key)}{shown}" if key else str(path)
 
     workload = validated(Workload, content, name)
-    found = [*_conflicts(workload)]
-    if not found:
+    problems = [*_conflicts(workload)]
+    if not problems:
         workload = _with_usage(workload, path)
-        found = [*_loads(workload)]
-    if found:
+        problems = [*_loads(workload)]
+    if problems:
         raise ValidationErrors(
-            [f"{name(key, value)}: {why}" for key, value, why in found]
+            [f"{name(key, value)}: {why}" for key, value, why in problems]
         )
     return workload
 
@@ -170,9 +170,9 @@ _Conflict = tuple[KeyPath, JSON, str]
 
 def _conflicts(workload: Workload) -> Iterator[_Conflict]:
     """Find what the keys by themselves do not show."""
-    found = [*_unknown_names(workload)]
-    yield from found
-    if found:
+    unknown_names = [*_unknown_names(workload)]
+    yield from unknown_names
+    if unknown_names:
         return
     for name, qpu in workload.qpus.items():
         try:

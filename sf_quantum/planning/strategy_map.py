@@ -35,29 +35,29 @@ OTHERS_SHARE = 4
 class Cell:
     """A point of the map.
 
-    :param found: the recommendation there; ``None`` if there is none
+    :param comparison: the recommendation there; ``None`` if there is none
     :param why: there is none; ``None``: time was over before it was simulated
     """
 
     ratio: float
     load: float
-    found: Comparison | None = None
+    comparison: Comparison | None = None
     why: str | None = None
 
     @property
     def as_good(self) -> Sequence[Strategy]:
         """The best, and those that may be as good, in the order of the workload."""
-        if self.found is None:
+        if self.comparison is None:
             return ()
-        best = self.found.recommended.as_good
-        return [one.strategy for one in self.found.results if one in best]
+        best = self.comparison.recommended.as_good
+        return [one.strategy for one in self.comparison.results if one in best]
 
     @property
     def lead(self) -> float | None:
         """What the least of the strategies that are worse costs more, relative to the best."""
-        if self.found is None:
+        if self.comparison is None:
             return None
-        recommended, best = self.found.recommended, self.as_good
+        recommended, best = self.comparison.recommended, self.as_good
         worse = [
             other.relative(recommended.best, recommended.objective).mean
             for other in recommended.others
@@ -71,7 +71,9 @@ class Cell:
             "load": self.load,
             "as_good": [one.name for one in self.as_good],
             "lead": self.lead,
-            "recommended": self.found.recommended.to_json() if self.found else None,
+            "recommended": (
+                self.comparison.recommended.to_json() if self.comparison else None
+            ),
             "why": self.why,
         }
 

@@ -46,16 +46,16 @@ def _tasks_at_once(workload: Workload, phase: Phase) -> int:
 
 def lines(workload: Workload, strategy: Strategy) -> list[str]:
     """Return the lines for each application, and the vQPUs for its QPU service."""
-    found = [*_vqpus(workload, strategy)]
+    text = [*_vqpus(workload, strategy)]
     for name in workload.applications:
-        found.append(f"# {one_line(name)}: in the config of its sfq.slurm deployment")
+        text.append(f"# {one_line(name)}: in the config of its sfq.slurm deployment")
         keys = config(workload, strategy, name)
         services = mapping(keys.pop("services"))
-        found += [f"{key}: {yaml.dump_line(value)}" for key, value in keys.items()]
-        found.append("services:")
+        text += [f"{key}: {yaml.dump_line(value)}" for key, value in keys.items()]
+        text.append("services:")
         for service, options in services.items():
-            found.append(f"  {service}: {yaml.dump_line(options)}")
-    return found
+            text.append(f"  {service}: {yaml.dump_line(options)}")
+    return text
 
 
 @dataclass(frozen=True)

@@ -50,7 +50,7 @@ class WorkflowPlan:
         ``current``
     :param reserved: components of each service that hold all of the workflow
     :param last_quantum: the last step on a QPU, and how often it runs; ``None``: there is none
-    :param own: services with an ``allocation:`` of their own
+    :param overridden_by: services with an ``allocation:`` of their own
     :param assumed: what neither the file nor its journals have
     :param left_out: strategies that the site cannot grant, and why
     :param site: nodes of the partitions, as far as they are known
@@ -61,7 +61,7 @@ class WorkflowPlan:
     deployment: str
     reserved: Mapping[str, int]
     last_quantum: tuple[str, int] | None
-    own: Sequence[str]
+    overridden_by: Sequence[str]
     assumed: Sequence[str]
     left_out: Mapping[str, str]
     site: Mapping[str, int]
@@ -92,8 +92,8 @@ class WorkflowPlan:
             "    config:",
             f"      allocation: {yaml.dump_line(self.allocation(strategy))}",
         ]
-        if self.own:
-            names = ", ".join(self.own)
+        if self.overridden_by:
+            names = ", ".join(self.overridden_by)
             text.append(f"      # and no allocation in its services {names}")
         return text
 
@@ -325,17 +325,17 @@ class StreamFlowFile:
         config = self._config(_Target(deployment, ""))
         # that of a service comes before that of its deployment
         services = (self._service(phase.target) or {} for phase in built.classical())
-        own = [one["allocation"] for one in services if "allocation" in one]
-        value = own[0] if own else config.get("allocation", "per-step")
+        values = [one["allocation"] for one in services if "allocation" in one]
+        value = values[0] if values else config.get("allocation", "per-step")
         options = {"strategy": value} if isinstance(value, str) else mapping(value)
         if options.get("strategy") == "elastic":
-            known = {
+            elastic = {
                 key: one
                 for key, one in options.items()
                 if key in Elastic.model_fields and key != "ahead"
             }
             ahead = options.get("ahead")
-            return Elastic.model_validate({**known, "ahead": bool(ahead)})
+            return Elastic.model_validate({**elastic, "ahead": bool(ahead)})
         if options.get("strategy") == "reserved":
             if "release" not in options:
                 built.assumed.append("reserved releases the QPU's part early")
@@ -396,8 +396,8 @@ class _Built:
             # a driver's host has no nodes
             phase |= {} if partition is None else {"nodes": nodes}
         if partition is not None:
-            known = self.nodes.get(partition, 0)
-            self.nodes[partition] = max(known, tasks * nodes)
+            nodes_before = self.nodes.get(partition, 0)
+            self.nodes[partition] = max(nodes_before, tasks * nodes)
         self.phases.append(
             _BuiltPhase(step, target, phase, tasks, qpu is not None, partition, nodes)
         )

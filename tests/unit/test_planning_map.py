@@ -121,10 +121,10 @@ def test_points_at_which_there_is_no_recommendation(tmp_path: Path) -> None:
         (load, ratio) for load in LOADS for ratio in RATIOS
     }
     # no time is left for any of them
-    assert not any(cell.found or cell.why for cell in cells)
+    assert not any(cell.comparison or cell.why for cell in cells)
     # 14 runs per hour of 600 node-seconds are 2.33 nodes
     cell = strategy_map.cell(workload, Objective(), 1.0, 0.75)
-    assert cell.found is None
+    assert cell.comparison is None
     assert cell.why is not None
     assert "need 8.333 on average" in cell.why
 

@@ -253,7 +253,7 @@ def _draw(
 
     figure = map_picture.draw(cells, workload.strategies, objective, title)
     map_picture.write(path, figure)
-    if late := sum(cell.found is None and cell.why is None for cell in cells):
+    if late := sum(cell.comparison is None and cell.why is None for cell in cells):
         print(
             f"{path}: {late} of {len(cells)} points were not simulated in time; "
             "--map-minutes allows more",

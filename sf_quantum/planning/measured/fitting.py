@@ -184,7 +184,7 @@ class _Allocation:
     released: float = math.nan
     nodes: int = 1
     pending_reason: str | None = None
-    known: bool = False
+    is_reason_known: bool = False
 
     @property
     def waited(self) -> bool:
@@ -276,12 +276,12 @@ def _job(
 
 
 def _allocations(events: Iterable[Event]) -> dict[tuple[str, str], _Allocation]:
-    found: dict[tuple[str, str], _Allocation] = {}
+    allocations: dict[tuple[str, str], _Allocation] = {}
     for event in events:
         if event["event"] != "allocation":
             continue
         key = str(event["deployment"]), str(event["allocation"])
-        one = found.setdefault(
+        one = allocations.setdefault(
             key,
             _Allocation(str(event["partition"] or ""), event["quantum"] is True),
         )
@@ -294,10 +294,10 @@ def _allocations(events: Iterable[Event]) -> dict[tuple[str, str], _Allocation]:
         elif event["status"] == "released":
             one.released = at
         if "pending_reason" in event:
-            one.known = True
+            one.is_reason_known = True
             reason = event["pending_reason"]
             one.pending_reason = reason if isinstance(reason, str) else None
-    return found
+    return allocations
 
 
 def _allocation(run: _Run, job: _Job) -> _Allocation | None:
@@ -368,7 +368,7 @@ def _slurm_overhead(run: _Run, job: _Job) -> tuple[str, float]:
     if allocation.requested + _SECOND < submitted:
         held = allocation.granted <= submitted
         return ("resume" if held else ""), seconds
-    if not allocation.known or allocation.waited:
+    if not allocation.is_reason_known or allocation.waited:
         return "", 0.0
     return ("job" if job.slurm["strategy"] == "per-step" else "allocation"), seconds
 
@@ -388,7 +388,7 @@ def _queues(runs: Sequence[_Run]) -> dict[str, Sample]:
     """Fit the waits for nodes beyond what Slurm takes to grant those that are free."""
     waits: dict[str, list[float]] = defaultdict(list)
     for one in (one for run in runs for one in run.allocations.values()):
-        if one.known and not math.isnan(one.pending):
+        if one.is_reason_known and not math.isnan(one.pending):
             waits[one.partition].append(one.pending if one.waited else 0.0)
     samples = {name: Sample.of(values) for name, values in waits.items()}
     return {name: one for name, one in samples.items() if one is not None}
@@ -416,25 +416,25 @@ def _phases(runs: Sequence[_Run]) -> list[FittedPhase]:
             groups[group.step].append((run, group))
             hosts[group.step].append(waiting)
             waiting = 0.0
-    looped = {step for step, found in groups.items() if found[0][1].iteration}
+    looped = {step for step, of_step in groups.items() if of_step[0][1].iteration}
     before_loop = True
     phases = []
-    for step, found in groups.items():
+    for step, of_step in groups.items():
         before_loop = before_loop and step not in looped
         only = None
         if looped and step not in looped:
             only = "first" if before_loop else "last"
-        phases.append(_phase(step, found, fmean(hosts[step]), only))
+        phases.append(_phase(step, of_step, fmean(hosts[step]), only))
     return phases
 
 
 def _phase(
     step: str,
-    found: Sequence[tuple[_Run, _Group]],
+    groups: Sequence[tuple[_Run, _Group]],
     host_seconds: float,
     only: str | None,
 ) -> FittedPhase:
-    runs = [(run, job) for run, group in found for job in group.jobs]
+    runs = [(run, job) for run, group in groups for job in group.jobs]
     held = [one for run, job in runs if (one := _allocation(run, job)) is not None]
     qpu_jobs = [event for _, job in runs for event in job.attempt.qpu_jobs]
     target, _ = Counter(job.target for _, job in runs).most_common(1)[0]
@@ -447,7 +447,7 @@ def _phase(
     else:
         if held and held[0].quantum:
             qpu = partition or target[1]
-        times, spread = _task_times([group for _, group in found], together=bool(qpu))
+        times, spread = _task_times([group for _, group in groups], together=bool(qpu))
     return FittedPhase(
         step=step,
         target=target,
@@ -456,11 +456,11 @@ def _phase(
         spread=spread,
         nodes=round(median(one.nodes for one in held)) if held else 1,
         qpu=qpu,
-        qpu_jobs=max(1, round(len(qpu_jobs or runs) / len(found))),
+        qpu_jobs=max(1, round(len(qpu_jobs or runs) / len(groups))),
         between_seconds=between,
         host_seconds=host_seconds,
         only=only,
-        number=len(found),
+        number=len(groups),
     )
 
 

@@ -47,18 +47,18 @@ def read(paths: Sequence[Path], file: Path | None = None) -> EarlierRuns:
             runs.left_out[f"older than the latest {LATEST_RUNS}"] += 1
             continue
         # a file that the user names has to be a journal
-        found = _completed_run(path, file, strict=path in paths)
-        if isinstance(found, str):
-            runs.left_out[found] += 1
+        run = _completed_run(path, file, strict=path in paths)
+        if isinstance(run, str):
+            runs.left_out[run] += 1
         else:
-            runs.events.append(found)
+            runs.events.append(run)
     return runs
 
 
 def _latest_first(paths: Sequence[Path]) -> list[Path]:
-    found = {one.resolve(): one for path in paths for one in _files(path)}
+    files = {one.resolve(): one for path in paths for one in _files(path)}
     # the names begin with the start time
-    return sorted(found.values(), key=lambda one: one.name, reverse=True)
+    return sorted(files.values(), key=lambda one: one.name, reverse=True)
 
 
 def _files(path: Path) -> Iterator[Path]:

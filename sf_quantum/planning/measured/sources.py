@@ -99,7 +99,7 @@ def measured(
     :returns: the new content, and the phases and values that no journal contains
     :raises InputError: if the file names no step of the journals
     """
-    known = {phase.step: phase for phase in fit.phases}
+    fitted = {phase.step: phase for phase in fit.phases}
     qpus = mapping(content.get("qpus"))
     applications: dict[str, JSON] = {}
     unmeasured = []
@@ -109,13 +109,13 @@ def measured(
         phases: list[JSON] = []
         loop = False
         for phase in map(mapping, listing(keys["phases"])):
-            found = known.get(str(phase.get("step")))
-            if found is None or (found.qpu is None) != (phase.get("qpu") is None):
+            step_fit = fitted.get(str(phase.get("step")))
+            if step_fit is None or (step_fit.qpu is None) != (phase.get("qpu") is None):
                 phases.append(phase)
                 unmeasured.append(f"phases of {name}: {phase.get('step') or 'no step'}")
                 continue
-            phases.append(_replaced(phase, found, qpus))
-            matched, loop = True, loop or found.only is None
+            phases.append(_replaced(phase, step_fit, qpus))
+            matched, loop = True, loop or step_fit.only is None
         keys["phases"] = phases
         if loop:
             keys["repeats"] = max(1, round(fit.repeats.seconds))
@@ -124,7 +124,7 @@ def measured(
     if not matched:
         raise InputError(
             "no phase of the workload names, as its step, a step of the journals: "
-            f"{', '.join(known)}"
+            f"{', '.join(fitted)}"
         )
     measured_overheads = mapping(content.get("overheads")) | overheads(fit)
     return {
@@ -140,10 +140,10 @@ _MEASURED = (
 
 
 def _replaced(
-    phase: Mapping[str, JSON], found: FittedPhase, qpus: Mapping[str, JSON]
+    phase: Mapping[str, JSON], fitted: FittedPhase, qpus: Mapping[str, JSON]
 ) -> dict[str, JSON]:
     kept = {key: value for key, value in phase.items() if key not in _MEASURED}
-    keys = found.keys()
+    keys = fitted.keys()
     setup = mapping(qpus.get(str(phase.get("qpu")))).get("setup_seconds")
     seconds = keys.get("seconds")
     if isinstance(setup, float | int) and isinstance(seconds, float):

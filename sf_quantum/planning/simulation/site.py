@@ -133,9 +133,9 @@ class Site:
             for name in partitions
             if name in self.queues
         ]
-        own = draw(self.draws, seconds, self.overheads.job_spread)
-        held = min(held_seconds, own)
-        return max(queued, default=0.0) + own - held, held
+        duration = draw(self.draws, seconds, self.overheads.job_spread)
+        held = min(held_seconds, duration)
+        return max(queued, default=0.0) + duration - held, held
 
     def resume_seconds(self) -> float:
         """Draw the time that a job takes to start in an allocation."""

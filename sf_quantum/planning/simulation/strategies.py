@@ -226,11 +226,11 @@ class Elastic(_Strategy):
     urgency: Amount = 1.0
 
     def _label(self) -> str:
-        known = type(self).model_fields
+        fields = type(self).model_fields
         options = [
             name if value is True else f"{name} {value:g}"
             for name, value in self
-            if name not in ("type", "vqpus") and value != known[name].default
+            if name not in ("type", "vqpus") and value != fields[name].default
         ]
         return " ".join([self.type, *options]) if options else self.type
 

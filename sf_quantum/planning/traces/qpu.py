@@ -109,9 +109,9 @@ def anonymised(trace: QpuTrace) -> QpuTrace:
     jobs = []
     for job in trace.jobs:
         cells = job._asdict()
-        for name, known in numbers.items():
+        for name, number_of in numbers.items():
             if (name_in_log := cells[name]) is not None:
-                cells[name] = str(known.setdefault(name_in_log, len(known) + 1))
+                cells[name] = str(number_of.setdefault(name_in_log, len(number_of) + 1))
         for name in _TIMES:
             if cells[name] is not None:
                 cells[name] = round(cells[name] - first, _DECIMALS)

@@ -80,30 +80,30 @@ def parse(
             f"line 1: no {', '.join(missing)} in the header; expected what "
             f"'{COMMAND}' prints"
         )
-    found = NodeTrace()
+    parsed = NodeTrace()
     requests: dict[tuple[str | int, ...], list[_Record]] = {}
     for number, line in enumerate(rows):
         record = _record(line.rstrip("\n").split("|"), names, partition)
         if record is None:
             continue
         if isinstance(record, str):
-            found.left_out[record] += 1
+            parsed.left_out[record] += 1
         elif record.partition not in partitions:
-            found.left_out["in partitions that the workload does not have"] += 1
+            parsed.left_out["in partitions that the workload does not have"] += 1
         else:
             requests.setdefault(record.request or (number,), []).append(record)
     fitting: list[list[_Record]] = []
     for components in requests.values():
         if why := _too_large(_nodes_of(components), partitions):
-            found.left_out[why] += 1
+            parsed.left_out[why] += 1
         else:
             fitting.append(components)
     begin = min((_ended(one) for one in fitting), default=0.0)
     # in the order in which they started, those that are running have their nodes at once
     fitting.sort(key=lambda one: (_started(one) >= begin, _queued(one)))
-    found.jobs += [_job(components, begin) for components in fitting]
-    found.sort()
-    return found
+    parsed.jobs += [_job(components, begin) for components in fitting]
+    parsed.sort()
+    return parsed
 
 
 def _record(

@@ -41,7 +41,7 @@ def read(path: Path, partition: str, nodes: int) -> NodeTrace:
 
 def parse(lines: Iterable[str], partition: str, nodes: int) -> NodeTrace:
     """Read the lines of a trace; see :func:`read`."""
-    found = NodeTrace()
+    parsed = NodeTrace()
     header: dict[str, str] = {}
     for line in lines:
         text = line.strip()
@@ -51,11 +51,11 @@ def parse(lines: Iterable[str], partition: str, nodes: int) -> NodeTrace:
         elif text:
             job = _job(text.split(), _processors_per_node(header), partition, nodes)
             if isinstance(job, str):
-                found.left_out[job] += 1
+                parsed.left_out[job] += 1
             else:
-                found.jobs.append(job)
-    found.sort()
-    return found.starting(found.jobs[0].submitted) if found.jobs else found
+                parsed.jobs.append(job)
+    parsed.sort()
+    return parsed.starting(parsed.jobs[0].submitted) if parsed.jobs else parsed
 
 
 def _processors_per_node(header: Mapping[str, str]) -> int:

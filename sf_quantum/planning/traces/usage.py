@@ -52,7 +52,7 @@ def read(path: Path, qpu: str, spread: float) -> list[BackgroundQuantum]:
         raise InputError(f"{path}: no period; give sfq usage a start with --from")
     hours = (report.until - report.since) / HOUR
     try:
-        found = [
+        processes = [
             BackgroundQuantum(
                 qpu=qpu,
                 per_hour=row.jobs / hours,
@@ -70,6 +70,6 @@ def read(path: Path, qpu: str, spread: float) -> list[BackgroundQuantum]:
             f"{path}: {dotted(first['loc'])} {first['input']:g}, of the jobs of a row on "
             f"average: {first['msg'].lower()}"
         ) from error
-    if not found:
+    if not processes:
         raise InputError(f"{path}: no job that occupied the device")
-    return found
+    return processes
