@@ -116,15 +116,15 @@ def end_processes(name: str) -> None:
     # until two searches find nothing: a process may have started a child just before it
     # ended, and a process that is being started shows no environment yet
     while misses < 2 and give_up.left > 0:
-        found = set(_marked(name))
-        misses = 0 if found else misses + 1
+        marked = set(_marked(name))
+        misses = 0 if marked else misses + 1
         if grace.left > 0:
-            _signal(found - terminated, force=False)
-            terminated |= found
+            _signal(marked - terminated, force=False)
+            terminated |= marked
         else:
-            _signal(found, force=True)
-        if found:
-            psutil.wait_procs(found, timeout=PAUSE_SECONDS)
+            _signal(marked, force=True)
+        if marked:
+            psutil.wait_procs(marked, timeout=PAUSE_SECONDS)
         else:
             time.sleep(PAUSE_SECONDS)
 
@@ -139,10 +139,10 @@ def _limit(name: str) -> int:
 
 
 def _marked(name: str) -> Iterator[psutil.Process]:
-    own, limit = os.getpid(), _limit(name)
+    own_pid, limit = os.getpid(), _limit(name)
     for process in psutil.process_iter():
         try:
-            if process.pid == own:
+            if process.pid == own_pid:
                 continue
             environment = process.environ()
             if environment.get(MARKER) == name or (

@@ -161,8 +161,8 @@ class QuantumConnector(LocationWrapper, ABC):
         :raises WorkflowExecutionException: if there is no inner location
         """
         self._refuse_service(service)
-        found = await self.connector.get_available_locations(service=self.service)
-        inner = list(found.values())
+        locations = await self.connector.get_available_locations(service=self.service)
+        inner = list(locations.values())
         if not inner:
             raise WorkflowExecutionException(
                 f"Deployment {self.deployment_name}: deployment "
@@ -395,9 +395,11 @@ class QuantumConnector(LocationWrapper, ABC):
                 )
             return None
         # this kind of QPU may not report them
-        found = [{}] if jobs is None else jobs
-        await self._record(job, [j for j in found if str(j.get("id")) not in recorded])
-        return bool(found)
+        reported = [{}] if jobs is None else jobs
+        await self._record(
+            job, [j for j in reported if str(j.get("id")) not in recorded]
+        )
+        return bool(reported)
 
     async def _record(self, job: _LeasedJob, jobs: list[dict[str, JSON]]) -> None:
         if journal.current() is None or not jobs:

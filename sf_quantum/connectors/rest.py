@@ -139,8 +139,8 @@ class RestConnector(QuantumConnector):
         :raises InputError: if the configuration is wrong
         """
         type_ = str(config.get("type", "sfq"))
-        own = _client_config(type_, config, folder)
-        return selection.client(type_, variable(name), own)
+        client_config = _client_config(type_, config, folder)
+        return selection.client(type_, variable(name), client_config)
 
     async def _ask_status(self, pool: LeasePool) -> None:
         """Request the QPU's status, and so its number of vQPUs, until it answers."""
@@ -173,15 +173,15 @@ def _client_config(
             f"clients: for QPUs of type {selection.SFQ}; the clients of SDKs find one of "
             f"type {type_} by the variables that it has"
         )
-    own: dict[str, JSON] = {
+    client_config: dict[str, JSON] = {
         key: value
         for key, value in config.items()
         # kinds that cannot authenticate by MUNGE have no such key
         if key not in CONNECTOR and value is not None and (key, value) != NO_MUNGE
     }
     for key in (*FILES, *qpu.load(type_).files):
-        if isinstance(path := own.get(key), str):
-            own[key] = str((folder / Path(path).expanduser()).absolute())
-    if isinstance(url := own.get("url"), str):
-        own["url"] = socket_in(url, folder)
-    return own
+        if isinstance(path := client_config.get(key), str):
+            client_config[key] = str((folder / Path(path).expanduser()).absolute())
+    if isinstance(url := client_config.get("url"), str):
+        client_config["url"] = socket_in(url, folder)
+    return client_config

@@ -111,9 +111,9 @@ class TracebackFilter(logging.Filter):
         with suppress(RuntimeError):  # outside of an event loop
             if (task := asyncio.current_task()) is not None:
                 self._latest[task] = _message(error)
-        found = None if isinstance(error, asyncio.CancelledError) else _located(error)
-        if found is not None:
-            self.step_errors[found] = None
+        step = None if isinstance(error, asyncio.CancelledError) else _located(error)
+        if step is not None:
+            self.step_errors[step] = None
 
     def _shorten(self, record: logging.LogRecord, error: BaseException) -> bool:
         """Leave the message of an error, and tell whether it is new."""

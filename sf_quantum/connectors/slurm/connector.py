@@ -104,8 +104,8 @@ class SlurmConnector(InvokedConnector, Stock):
             for name, service in self.services.items()
             if isinstance(service, SlurmService)
         }
-        for name, own in self._services.items():
-            own.name = name
+        for name, slurm_service in self._services.items():
+            slurm_service.name = name
         self._qpus = ServiceQpus(
             deployment_name, self._services.values(), self._absolute(qrmiConfig)
         )
@@ -239,20 +239,20 @@ class SlurmConnector(InvokedConnector, Stock):
 
         :raises NoForecast: if its wait cannot be told by them, or Slurm did not answer
         """
-        own = self._services.get(service or "", SlurmService())
-        if not isinstance(own.settings or self._settings, PerStepSettings):
+        slurm_service = self._services.get(service or "", SlurmService())
+        if not isinstance(slurm_service.settings or self._settings, PerStepSettings):
             raise NoForecast("keeps allocations, which may be free")
-        if self._rest is not None or own.clusters:
+        if self._rest is not None or slurm_service.clusters:
             raise NoForecast("cannot be predicted over slurmrestd or in other clusters")
-        name = partition.named(own.options)
+        name = partition.named(slurm_service.options)
         for one in (await self.get_available_locations(service)).values():
             inner = get_inner_location(one.location)
             login = LoginNode(self.connector, inner, "/tmp", self._run)
             text, code = await login.ask(partition.command(name))
             if code != 0:
                 raise NoForecast(f"cannot be predicted: {in_one_line(text)}")
-            found = partition.read(text)
-            return found, found.request(own)
+            partition_queue = partition.read(text)
+            return partition_queue, partition_queue.request(slurm_service)
         raise NoForecast("has no location")
 
     async def undeploy(self, external: bool) -> None:

@@ -152,10 +152,10 @@ class BatchJob:
         """Whether only the journal entry is incomplete."""
         return self.state in (BatchJobState.ENDED, BatchJobState.ABANDONED)
 
-    def own(self, found: Iterable[Found]) -> list[Found]:
+    def own(self, rows: Iterable[Found]) -> list[Found]:
         """Those of the lines or records of Slurm that are not of another job with its id."""
         return [
-            one for one in found if not answers.is_foreign(one.comment, self.comment)
+            one for one in rows if not answers.is_foreign(one.comment, self.comment)
         ]
 
     def accepted(self, slurm_job: str, now: float) -> None:
@@ -176,8 +176,8 @@ class BatchJob:
         """Add a further component of a heterogeneous job, which leaves no mark."""
         component = BatchJob(self.name, usage, group=number)
         # components have consecutive job ids (sbatch(1), heterogeneous jobs)
-        own = int(ids.number(self.slurm_job)) + number
-        component.slurm_job = ids.of(str(own), ids.cluster(self.slurm_job))
+        component_number = int(ids.number(self.slurm_job)) + number
+        component.slurm_job = ids.of(str(component_number), ids.cluster(self.slurm_job))
         component.comment, component.clusters = self.comment, self.clusters
         component.accepted(self.slurm_job, self._queued_at)
         if self.granted.done():
@@ -399,9 +399,9 @@ class NodeUsage:
     def submitted(self, slurm_job: str, group: int | None = None) -> None:
         """Slurm has accepted the job, or the component of a heterogeneous one."""
         number = ids.number(slurm_job)
-        own = number if group is None else f"{number}+{group}"
+        component_id = number if group is None else f"{number}+{group}"
         self._slurm_job = slurm_job
-        self._allocation = ids.of(own, ids.cluster(slurm_job))
+        self._allocation = ids.of(component_id, ids.cluster(slurm_job))
         self._write_held("requested", self._requested)
 
     def started(self, at: float) -> None:

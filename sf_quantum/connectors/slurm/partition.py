@@ -125,8 +125,8 @@ def _jobs(lines: list[str], per_node: int) -> Iterator[tuple[str, JobInQueue]]:
 
 
 def _first_number(value: JSON) -> int:
-    found = re.match(r"\d+", "" if value is None else str(value))
-    return max(1, int(found[0])) if found else 1
+    match = re.match(r"\d+", "" if value is None else str(value))
+    return max(1, int(match[0])) if match else 1
 
 
 def named(options: Mapping[str, JSON]) -> str:

@@ -294,17 +294,17 @@ class ServiceQpus:
         """Keep the QPU jobs of this job, and write the new ones into the journal."""
         leases = []
         for lease in run.leases:
-            own: list[dict[str, JSON]] = []
+            of_job: list[dict[str, JSON]] = []
             if lease.jobs is None:  # this type of QPU does not report its jobs
                 _record(use, run, lease, {})
             for qpu_job in lease.jobs or []:
                 key = f"{lease.qpu} {qpu_job.get('id')}"
                 new = key not in self._owners
                 if self._owners.setdefault(key, use.job) == use.job:
-                    own.append(qpu_job)
+                    of_job.append(qpu_job)
                     if new or qpu_job.get("found"):
                         _record(use, run, lease, qpu_job)
-            leases.append(replace(lease, jobs=None if lease.jobs is None else own))
+            leases.append(replace(lease, jobs=None if lease.jobs is None else of_job))
         return replace(run, leases=leases)
 
     async def _states(

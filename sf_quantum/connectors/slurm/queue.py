@@ -301,21 +301,21 @@ class SlurmQueue:
         for job, slurm_job in asked.items():
             if slurm_job not in rows:
                 continue
-            own = job.own(rows[slurm_job])
+            job_rows = job.own(rows[slurm_job])
             if job.slurm_job != slurm_job:
                 continue  # its mark has changed the id meanwhile
-            by_job[job] = own
-            if _is_unknown(job, *(row.state for row in own)):
+            by_job[job] = job_rows
+            if _is_unknown(job, *(row.state for row in job_rows)):
                 continue
             if job.active:
                 before = job.state
-                job.listed(own)
+                job.listed(job_rows)
                 self._conclude_if_new(job, before)
-                _log_pending(job, own)
+                _log_pending(job, job_rows)
             elif job.unsettled:
-                job.settled(own)
+                job.settled(job_rows)
                 # a cancelled job may be requeued, or its node may fail after its mark
-                if any(row.lasts for row in own):
+                if any(row.lasts for row in job_rows):
                     lasting.append(slurm_job)
             if job.state is BatchJobState.SETTLED:
                 self._remove(job)
@@ -363,23 +363,23 @@ class SlurmQueue:
         patience = PATIENCE_WITH_MARK_SECONDS if marked else answers.PATIENCE_SECONDS
         try:
             async with asyncio.timeout(patience):
-                found = await self._listed(job)
+                outcomes = await self._listed(job)
         except TimeoutError:
             job.unanswered()
             return None
-        if found is None:
-            found = await self.controller.records(job.slurm_job, patience)
-        if found is None:
+        if outcomes is None:
+            outcomes = await self.controller.records(job.slurm_job, patience)
+        if outcomes is None:
             job.unanswered()
             return None
-        if records := job.own(found):
+        if records := job.own(outcomes):
             if _is_unknown(job, *(one.state for one in records)):
                 job.unanswered()
                 return None
             outcome = job.shown(records)
             return outcome and await self._proven(job, outcome)
         # Slurm does not know it, or another job has its id
-        return await self._forgotten(job, known=not found)
+        return await self._forgotten(job, was_known=not outcomes)
 
     async def _listed(self, job: BatchJob) -> list[JobOutcome] | None:
         """What ``squeue`` tells of a job; None if that is not all of it."""
@@ -409,28 +409,30 @@ class SlurmQueue:
         owners = filter(ids.is_id, text.split()) if code == 0 else ()
         return {ids.found(owner, job.clusters) for owner in owners}
 
-    async def _forgotten(self, job: BatchJob, known: bool) -> JobOutcome | None:
+    async def _forgotten(self, job: BatchJob, was_known: bool) -> JobOutcome | None:
         """The outcome of a job that Slurm does not know.
 
-        :param known: whether Slurm may have known it; false if another job has its id
+        :param was_known: whether Slurm may have known it; false if another job has its id
         """
         if job.mark is None:
             # an exception here means a lost connection, not a lost job
             following = await self.controller.next_job(job.slurm_job)
             if following is not None and int(ids.number(job.slurm_job)) >= following:
-                known = False
-            if known and (outcomes := await self.controller.accounted(job.slurm_job)):
+                was_known = False
+            if was_known and (
+                outcomes := await self.controller.accounted(job.slurm_job)
+            ):
                 return await self._proven(job, answers.worst(outcomes))
             # a slow file system may show the mark late
             await asyncio.sleep(self._interval)
-        reason = EndReason.FORGOTTEN if known else EndReason.UNRECORDED
+        reason = EndReason.FORGOTTEN if was_known else EndReason.UNRECORDED
         if job.mark is None and job.leaves_lock:
             owners = await self._owners(job)
             if owners is None:
                 return None
             if owners:
                 return job.locked(owners, job.forgotten(reason))
-            if not known:
+            if not was_known:
                 return await self._submit_again(job)
         return job.forgotten(reason)
 

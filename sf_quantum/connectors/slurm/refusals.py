@@ -111,11 +111,13 @@ def causes(message: str, options: Mapping[str, JSON]) -> dict[str, JSON]:
         first, *others = named[1].split("-")
         name = first + "".join(map(str.capitalize, others))
         return {name: given[name]} if name in given else {}
-    found = [names for pattern, names in _CAUSES.items() if pattern.search(message)]
-    for names in found:
-        own: dict[str, JSON] = {name: given[name] for name in names if name in given}
-        if own:
-            return own
+    matching = [names for pattern, names in _CAUSES.items() if pattern.search(message)]
+    for names in matching:
+        concerned: dict[str, JSON] = {
+            name: given[name] for name in names if name in given
+        }
+        if concerned:
+            return concerned
     return {}
 
 
@@ -149,7 +151,8 @@ def _right(
         yield f"the partitions are {', '.join(partitions)}"
         return
     default = (name for name, one in partitions.items() if one.is_default)
-    own = partitions.get(str(partition or next(default, "")))
+    chosen = partitions.get(str(partition or next(default, "")))
     fields = dict.fromkeys(_FIELDS[name] for name in concerned if name in _FIELDS)
-    if own is not None and fields:
-        yield f"partition {own.name} has {', '.join(_has(own, field) for field in fields)}"
+    if chosen is not None and fields:
+        limits = ", ".join(_has(chosen, field) for field in fields)
+        yield f"partition {chosen.name} has {limits}"

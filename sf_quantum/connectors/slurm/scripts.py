@@ -296,8 +296,8 @@ def task(
     orphan_seconds: float | None = None,
 ) -> str:
     """The same for the tasks of an array, whose files have their number in the name."""
-    own = f"{key}-$SLURM_ARRAY_TASK_ID"
-    return _job(spool, own, "$SLURM_ARRAY_JOB_ID", body, seconds, orphan_seconds)
+    task_key = f"{key}-$SLURM_ARRAY_TASK_ID"
+    return _job(spool, task_key, "$SLURM_ARRAY_JOB_ID", body, seconds, orphan_seconds)
 
 
 def _job(

@@ -136,8 +136,8 @@ class SlurmService(QueueManagerService):
     @property
     def note(self) -> str:
         """The service's own comment, for the shell, after that by which a job is found."""
-        own = self.options.get("comment")
-        return "" if own is None else _quoted(f" {own}")
+        comment = self.options.get("comment")
+        return "" if comment is None else _quoted(f" {comment}")
 
     def words(self, **instead: JSON) -> list[str]:
         """The options of ``sbatch`` for the shell, except for the comment.
@@ -159,19 +159,21 @@ class SlurmService(QueueManagerService):
 class JobOptions:
     """The options of ``sbatch`` of a job of its own.
 
-    :param own: of the job, by their names, with literal values
+    :param of_job: its own options, by name, with literal values
     :param service: whose options follow
     :param instead: see :meth:`SlurmService.words`
     """
 
-    own: Mapping[str, str]
+    of_job: Mapping[str, str]
     service: SlurmService
     instead: Mapping[str, JSON]
 
     def words(self) -> str:
         """The options for the shell."""
-        own = [f"--{name}={shlex.quote(value)}" for name, value in self.own.items()]
-        return " ".join([*own, *self.service.words(**self.instead)])
+        options = [
+            f"--{name}={shlex.quote(value)}" for name, value in self.of_job.items()
+        ]
+        return " ".join([*options, *self.service.words(**self.instead)])
 
 
 def holder_options(name: str, services: Sequence[SlurmService], **instead: JSON) -> str:
@@ -219,10 +221,10 @@ def at_once_options(
 
 def limit_seconds(limit: str) -> float | None:
     """A time limit in one of the forms of sbatch(1), None if it is none of them."""
-    found = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", limit)
-    if found is None:
+    match = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", limit)
+    if match is None:
         return None
-    days, *parts = found.groups()
+    days, *parts = match.groups()
     numbers = [int(part) for part in parts if part is not None]
     if days is None and len(numbers) < 3:
         numbers.insert(0, 0)  # they start with minutes, otherwise with hours

@@ -271,8 +271,8 @@ class Elastic:
     @property
     def _may_shorten(self) -> bool:
         """Whether time limits may be lower than those that the user wrote."""
-        own = self._service.options.get("timeMin")
-        return bool(self._settings.ahead) and not self._settings.keep and not own
+        time_min = self._service.options.get("timeMin")
+        return bool(self._settings.ahead) and not self._settings.keep and not time_min
 
     def _set_timer(self, now: float) -> None:
         """Schedule the next balance at the next idle or forecast time."""
@@ -357,8 +357,10 @@ class Elastic:
         if least_minutes is not None:
             instead["timeMin"] = least_minutes
         if dependency is not None:
-            own = service.options.get("dependency")
-            instead["dependency"] = f"afterany:{dependency}{f',{own}' if own else ''}"
+            dependencies = service.options.get("dependency")
+            instead["dependency"] = (
+                f"afterany:{dependency}{f',{dependencies}' if dependencies else ''}"
+            )
         name = f"an allocation of {service.name or deployment}"
         (allocation,) = await SlurmAllocation.request(
             self._queue, "elastic", name, [service], self._directives, **instead
@@ -404,5 +406,5 @@ class Elastic:
 
 def _most(nodes: JSON) -> JSON:
     """The maximum of a range of nodes."""
-    found = re.search(r"-(\d+[km]?)$", str(nodes))
-    return found[1] if found else nodes
+    match = re.search(r"-(\d+[km]?)$", str(nodes))
+    return match[1] if match else nodes

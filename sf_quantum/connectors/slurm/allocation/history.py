@@ -35,7 +35,7 @@ def replay(
 
     :param service: the service whose jobs and allocations it is about
     """
-    own = [
+    of_service = [
         event
         for event in events
         if (event.get("deployment"), event.get("service"))
@@ -43,8 +43,8 @@ def replay(
     ]
     observed = [
         *_quantum_steps(events, forecast),
-        *_jobs(own, forecast),
-        *_pending(own, forecast),
+        *_jobs(of_service, forecast),
+        *_pending(of_service, forecast),
     ]
     for _, observe in sorted(observed, key=lambda one: one[0]):
         observe()
@@ -124,17 +124,17 @@ def _allocation(event: Event) -> tuple[JSON, JSON]:
     return event.get("deployment"), event.get("allocation")
 
 
-def _jobs(own: list[Event], forecast: JobForecast) -> _Observed:
-    for event in own:
+def _jobs(of_service: list[Event], forecast: JobForecast) -> _Observed:
+    for event in of_service:
         if event["event"] == "slurm":
             arrived, ended = number(event["submitted"]), number(event["ended"])
             yield arrived, partial(forecast.job_arrived, arrived)
             yield ended, partial(forecast.job_ended)
 
 
-def _pending(own: list[Event], forecast: JobForecast) -> _Observed:
+def _pending(of_service: list[Event], forecast: JobForecast) -> _Observed:
     requested: dict[str, float] = {}
-    for event in own:
+    for event in of_service:
         if event["event"] != "allocation":
             continue
         at, allocation = number(event["at"]), str(event["allocation"])

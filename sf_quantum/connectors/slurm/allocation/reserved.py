@@ -133,7 +133,9 @@ class Reserved:
         released = self._quantum_released
         services = [s for s in self._services if not (released and s.quantum)]
         each = [self._directives[service.name] for service in services]
-        lines = [line for own in each for line in ["#SBATCH hetjob", *own]][1:]
+        lines = [
+            line for directives in each for line in ["#SBATCH hetjob", *directives]
+        ][1:]
         held = await SlurmAllocation.request(
             self._queue,
             "reserved",
@@ -145,9 +147,9 @@ class Reserved:
         components = Components(zip(names, held, strict=True))
 
         def refuse(reason: asyncio.Future[str]) -> None:
-            own = next(one for one in held if one.refusal is reason)
+            refused = next(one for one in held if one.refusal is reason)
             if not self._refusal.done():
-                self._refusal.set_result(own.never_granted())
+                self._refusal.set_result(refused.never_granted())
 
         for one in held:
             one.refusal.add_done_callback(refuse)

@@ -79,7 +79,11 @@ class SlurmAllocation:
     """
 
     def __init__(
-        self, queue: SlurmQueue, leader: BatchJob, own: BatchJob, service: SlurmService
+        self,
+        queue: SlurmQueue,
+        leader: BatchJob,
+        component: BatchJob,
+        service: SlurmService,
     ) -> None:
         self.limit = ShortLimit()
         # of the running step
@@ -87,7 +91,7 @@ class SlurmAllocation:
         self._queue = queue
         self._login = queue.login
         self._leader = leader
-        self._own = own
+        self._own = component
         self._service = service
         self._given_back = False
         self._useless = False
@@ -129,8 +133,8 @@ class SlurmAllocation:
             for number, usage in enumerate(usages[1:], start=1)
         ]
         return [
-            SlurmAllocation(queue, leader, own, service)
-            for own, service in zip((leader, *components), held, strict=True)
+            SlurmAllocation(queue, leader, component, service)
+            for component, service in zip((leader, *components), held, strict=True)
         ]
 
     @property

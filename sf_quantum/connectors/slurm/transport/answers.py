@@ -142,8 +142,8 @@ class JobOutcome:
         by = self.signal or (self.exit_code - 128 if self.exit_code > 128 else 0)
         how = [f"exit code {self.exit_code}"] if self.exit_code or self.plain else []
         if by:
-            known = by in {*signal.Signals}
-            name = signal.Signals(by).name if known else "unknown"
+            is_signal = by in {*signal.Signals}
+            name = signal.Signals(by).name if is_signal else "unknown"
             how.append(f"signal {by} ({name})")
         if how:
             words.append(f"with {' and '.join(how)}")
@@ -161,8 +161,8 @@ def is_hopeless(reason: str) -> bool:
 
 def submitted_job(text: str, code: int) -> str | None:
     """The id of a submitted job, None if the submission failed."""
-    found = _JOB_ID.search(text) if code == 0 else None
-    return None if found is None else found[1]
+    match = _JOB_ID.search(text) if code == 0 else None
+    return None if match is None else match[1]
 
 
 def is_temporary(text: str, code: int) -> bool:
@@ -221,14 +221,14 @@ def _outcome(record: JobRecord | AccountingRow, cluster: str) -> JobOutcome:
     )
 
 
-def is_foreign(comment: str, own: str) -> bool:
-    """Whether a job is another than the one submitted with the comment ``own``.
+def is_foreign(comment: str, job_comment: str) -> bool:
+    """Whether a job is another than the one submitted with a comment.
 
     A controller that was killed may have lost the jobs of its last seconds, and gives their
     ids to others. A site may have changed the comment.
     """
     ours = comment.startswith("sfq:")
-    return comment == NO_COMMENT or (ours and not comment.startswith(own))
+    return comment == NO_COMMENT or (ours and not comment.startswith(job_comment))
 
 
 def at(clusters: str, *jobs: str) -> str:

@@ -142,8 +142,8 @@ class Commands:
                 clusters=clusters,
             )
         )
-        if (found := answers.submitted_job(text, code)) is not None:
-            job = ids.found(found, submission.clusters)
+        if (job_id := answers.submitted_job(text, code)) is not None:
+            job = ids.found(job_id, submission.clusters)
             self._federated |= not clusters and ids.is_federated(job)
             return job
         message = answers.in_one_line(text)
@@ -156,7 +156,7 @@ class Commands:
     async def rows(self, jobs: Collection[str]) -> dict[str, list[QueueRow]]:
         where = {job: self._where(job) for job in jobs}
         named = {*chain(*where.values())} - {""}
-        found = {}
+        rows_of = {}
         for clusters in {"", ",".join(sorted(named))}:
             asked = [job for job in jobs if ("" in where[job]) == (not clusters)]
             if not asked or (listed := await self._queue(asked, clusters)) is None:
@@ -164,8 +164,8 @@ class Commands:
             for job in asked:
                 rows = listed.rows(job)
                 if rows or (rows is not None and listed.clusters >= {*where[job]}):
-                    found[job] = rows
-        return found
+                    rows_of[job] = rows
+        return rows_of
 
     async def _queue(self, jobs: Collection[str], clusters: str) -> queue.Queue | None:
         text, code = await self._login.ask(answers.squeue_command(jobs, clusters))
@@ -181,7 +181,7 @@ class Commands:
     async def records(
         self, job: str, patience_seconds: float = answers.PATIENCE_SECONDS
     ) -> list[JobOutcome] | None:
-        found: list[JobOutcome] = []
+        outcomes: list[JobOutcome] = []
         for cluster in self._where(job):
             command = answers.scontrol_command(job, patience_seconds, cluster)
             text, code = await self._login.ask(command)
@@ -190,8 +190,8 @@ class Commands:
             records = answers.scontrol(text, job) if code == 0 else []
             if not records:  # a text without a record is no answer
                 return None
-            found += records
-        tasks = ((one.slurm_job, one) for one in found)
+            outcomes += records
+        tasks = ((one.slurm_job, one) for one in outcomes)
         return queue.without_siblings(tasks, lambda one: one.state)
 
     async def next_job(self, job: str) -> int | None:
@@ -227,14 +227,14 @@ class Commands:
                     *(
                         self._login.ask(
                             f"plain timeout {answers.PATIENCE_SECONDS} "
-                            f"scancel{answers.at(cluster)} {' '.join(own)}"
+                            f"scancel{answers.at(cluster)} {' '.join(of_cluster)}"
                         )
-                        for cluster, own in numbers.items()
+                        for cluster, of_cluster in numbers.items()
                     )
                 )
 
     async def sweep(self, key: str = "") -> bool:
-        own = login.OWN.format(run=self._login.driver_run, key=key)
+        pattern = login.OWN.format(run=self._login.driver_run, key=key)
         with suppress(TimeoutError):
             async with asyncio.timeout(login.CLOSE_SECONDS):
                 results = await asyncio.gather(
@@ -242,7 +242,7 @@ class Commands:
                         self._login.ask(
                             f"jobs=$(plain squeue{answers.at(cluster) or ' --sibling'} "
                             f'--noheader --user="$(id -un)" --format="%F %T %k") && '
-                            f"echo \"$jobs\" | sed -n '{own}' | sort -u | "
+                            f"echo \"$jobs\" | sed -n '{pattern}' | sort -u | "
                             f"plain xargs -r scancel{answers.at(cluster)}"
                         )
                         for cluster in ("", *self._named)

@@ -115,8 +115,8 @@ def unsupported(options: Mapping[str, JSON]) -> Iterator[tuple[str, str, str]]:
     """The options of ``sbatch`` that cannot be passed on: each with what is wrong and right."""
     for key, value in options.items():
         if value and key not in {*_OPTIONS, *_FLAGS, "comment"}:
-            known = ", ".join(sorted({*_OPTIONS, *_FLAGS, "comment"}))
-            yield key, "slurmrestd does not accept this option", f"it accepts {known}"
+            accepted = ", ".join(sorted({*_OPTIONS, *_FLAGS, "comment"}))
+            yield key, "slurmrestd does not accept this option", f"it accepts {accepted}"
 
 
 class Rest:
@@ -142,10 +142,10 @@ class Rest:
         if scripts.directives(submission.script):
             raise SubmissionFailed("; ".join(DIRECTIVES), temporary=False)
         properties = {**self._properties(options), "comment": submission.comment}
-        if own := options.service.options.get("comment"):
-            properties["comment"] = f"{submission.comment} {own}"
-        if submission.key in self._tried and (known := await self._begun(submission)):
-            return known
+        if comment := options.service.options.get("comment"):
+            properties["comment"] = f"{submission.comment} {comment}"
+        if submission.key in self._tried and (begun := await self._begun(submission)):
+            return begun
         try:
             return await asyncio.to_thread(self._submit, submission, properties)
         except InputError as error:
@@ -168,19 +168,19 @@ class Rest:
             raise
 
     def _properties(self, options: JobOptions) -> dict[str, JSON]:
-        found: dict[str, JSON] = {
+        properties: dict[str, JSON] = {
             "environment": _ENVIRONMENT,
             "current_working_directory": posixpath.dirname(self._login.spool),
         }
         service = {**options.service.options, **options.instead}
-        for key, value in {**options.own, **service}.items():
+        for key, value in {**options.of_job, **service}.items():
             if value is None or value is False:
                 continue
             if key in _FLAGS:
-                found |= _FLAGS[key]
+                properties |= _FLAGS[key]
             elif key in _PROPERTIES:
-                found[_PROPERTIES[key]] = str(value)
-        return found
+                properties[_PROPERTIES[key]] = str(value)
+        return properties
 
     async def _begun(self, submission: Submission) -> str | None:
         """The id of the job whose script has begun, which Slurm may have forgotten."""
@@ -194,11 +194,11 @@ class Rest:
     async def rows(self, jobs: Collection[str]) -> dict[str, list[QueueRow]]:
         numbers = {job: ids.number(job) for job in jobs}
         try:
-            found = await asyncio.to_thread(self._client.some, {*numbers.values()})
+            listed = await asyncio.to_thread(self._client.some, {*numbers.values()})
         except RestError as error:
             login.warn(f"The states of jobs will be asked for again: {error}")
             return {}
-        rows = {str(one.get("job_id")): [_row(one)] for one in found}
+        rows = {str(one.get("job_id")): [_row(one)] for one in listed}
         return {job: rows.get(number, []) for job, number in numbers.items()}
 
     async def records(
@@ -206,8 +206,8 @@ class Rest:
     ) -> list[JobOutcome] | None:
         with suppress(RestError, TimeoutError):
             async with asyncio.timeout(patience_seconds):
-                found = await asyncio.to_thread(self._client.job, ids.number(job))
-                return [one for job in found if (one := JobOutcome.of_row(_row(job)))]
+                listed = await asyncio.to_thread(self._client.job, ids.number(job))
+                return [one for job in listed if (one := JobOutcome.of_row(_row(job)))]
         return None
 
     async def next_job(self, job: str) -> int | None:
@@ -216,21 +216,21 @@ class Rest:
 
     async def accounted(self, job: str) -> list[JobOutcome]:
         try:
-            found = await asyncio.to_thread(self._client.accounted, ids.number(job))
+            listed = await asyncio.to_thread(self._client.accounted, ids.number(job))
         except RestError as error:
             if not error.temporary or error.number:
                 return []  # there may be no slurmdbd
             raise WorkflowExecutionException(str(error)) from error
-        outcomes = [_accounted(one) for one in found]
+        outcomes = [_accounted(one) for one in listed]
         return [one for one in outcomes if one.state in ENDED]
 
     async def files(self, job: str, stream: str) -> str:
         key = {"StdOut": "standard_output", "StdErr": "standard_error"}[stream]
         try:
-            found = await asyncio.to_thread(self._client.job, ids.number(job))
+            listed = await asyncio.to_thread(self._client.job, ids.number(job))
         except RestError as error:
             raise WorkflowExecutionException(str(error)) from error
-        return "\n".join(str(one.get(key)) for one in found)
+        return "\n".join(str(one.get(key)) for one in listed)
 
     async def cancel(self, *jobs: str) -> None:
         with suppress(RestError, TimeoutError):

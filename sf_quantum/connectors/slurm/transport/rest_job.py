@@ -66,12 +66,12 @@ def submitted(job: Mapping[str, JSON], version: str) -> dict[str, JSON]:
     """
     if version == FIRST_VERSION:
         return dict(job)
-    found: dict[str, JSON] = {}
+    converted: dict[str, JSON] = {}
     for key, value in job.items():
         for name, text in _PARTS.get(key, _same)(key, value).items():
-            before = found.get(name) if name.startswith("tres_per_") else None
-            found[name] = f"{before},{text}" if before else text
-    return found
+            before = converted.get(name) if name.startswith("tres_per_") else None
+            converted[name] = f"{before},{text}" if before else text
+    return converted
 
 
 def _same(key: str, value: JSON) -> dict[str, JSON]:
@@ -119,9 +119,9 @@ def _nodes(key: str, value: JSON) -> dict[str, JSON]:
 
 
 def _signal(key: str, value: JSON) -> dict[str, JSON]:
-    if (found := _SIGNAL.fullmatch(str(value))) is None:
+    if (match := _SIGNAL.fullmatch(str(value))) is None:
         raise InputError(f"{key}: expected [{{R|B}}:]SIGNAL[@SECONDS], not '{value}'")
-    who, name, seconds = found.groups()
+    who, name, seconds = match.groups()
     warning: dict[str, JSON] = {
         "kill_warning_signal": name,
         **_set("kill_warning_delay", seconds or _SIGNAL_SECONDS),

@@ -143,8 +143,8 @@ def claims(token: str) -> dict[str, JSON]:
 
 
 def _is_old(token: str) -> bool:
-    found = claims(token)
-    expires, issued = _number(found.get("exp")), _number(found.get("iat"))
+    token_claims = claims(token)
+    expires, issued = _number(token_claims.get("exp")), _number(token_claims.get("iat"))
     margin = min(RENEW_SECONDS, (expires - issued) / 4)
     return expires > 0 and time.time() >= expires - margin
 
@@ -198,9 +198,9 @@ class Slurmrestd:
 
         :raises RestError: as every method, if the request fails
         """
-        found = self._ask("GET", "slurm", "jobs")
-        self._listed = len(found)
-        return found
+        listed = self._ask("GET", "slurm", "jobs")
+        self._listed = len(listed)
+        return listed
 
     def job(self, job: str) -> list[dict[str, JSON]]:
         """One job, nothing if Slurm does not know it."""
@@ -262,12 +262,12 @@ class Slurmrestd:
             return {"script": script, "job": job}
 
         try:
-            found = self._request("POST", "slurm", "job/submit", content)
+            reply = self._request("POST", "slurm", "job/submit", content)
         except RestError as error:
             if error.job:  # v0.0.42 leaves out what it does not understand
                 self.cancel(error.job)
             raise
-        if not (job := found.get("job_id")):
+        if not (job := reply.get("job_id")):
             raise RestError("slurmrestd returned no job id", temporary=True)
         return str(job)
 
@@ -282,10 +282,10 @@ class Slurmrestd:
     def _ask(
         self, method: str, api: str, path: str, what: str = "jobs"
     ) -> list[dict[str, JSON]]:
-        found = self._request(method, api, path).get(what)
-        if not isinstance(found, list):
+        entries = self._request(method, api, path).get(what)
+        if not isinstance(entries, list):
             raise RestError(f"slurmrestd returned no list of {what}", temporary=True)
-        return [mapping(one) for one in found]
+        return [mapping(one) for one in entries]
 
     def _request(
         self,
@@ -297,16 +297,16 @@ class Slurmrestd:
         while True:
             versions = self._versions
             full = f"/{api}/{versions[0]}/{path}"
-            found, status = self._exchange(method, full, content(versions[0]))
+            reply, status = self._exchange(method, full, content(versions[0]))
             # one that the daemon lacks; an unknown job has an error of Slurm's
-            if status == 404 and found is None and len(versions) > 1:
+            if status == 404 and reply is None and len(versions) > 1:
                 self._versions = versions[1:]
                 continue
-            if found is None or status >= 300:
+            if reply is None or status >= 300:
                 # a gateway in front of slurmrestd may answer in JSON as well
                 text = f"slurmrestd returned HTTP status {status} for {full}"
                 raise RestError(text, temporary=status != 404)
-            return found
+            return reply
 
     def _exchange(
         self, method: str, path: str, content: JSON
@@ -331,15 +331,15 @@ class Slurmrestd:
         if status in (401, 403):
             reason = self.token.refused(token) or f"the token of {self.token.source}"
             raise RestError(f"slurmrestd refuses access: {reason}", temporary=True)
-        found: dict[str, JSON] | None = None
+        reply: dict[str, JSON] | None = None
         with suppress(ValueError):
-            found = mapping(parse_json(answer))
-        if found and (errors := listing(found.get("errors"))):
+            reply = mapping(parse_json(answer))
+        if reply and (errors := listing(reply.get("errors"))):
             entries = [mapping(one) for one in errors]
             failure = self._failure(entries, token, definite=status == 400)
-            failure.job = str(found.get("job_id") or "")
+            failure.job = str(reply.get("job_id") or "")
             raise failure
-        return found, status
+        return reply, status
 
     def _failure(
         self, errors: list[dict[str, JSON]], token: str, *, definite: bool

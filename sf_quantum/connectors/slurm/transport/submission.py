@@ -143,10 +143,10 @@ def submission_command(
     common = {"comment": comment, "note": note, "key": key, "body": body}
     fast = ""
     if at_once is not None:
-        found = re.search(r'--partition="[^"]*"', at_once)
+        match = re.search(r'--partition="[^"]*"', at_once)
         fast = _AT_ONCE.format(
             options=at_once,
-            partition=found[0] if found else "",
+            partition=match[0] if match else "",
             clear=scripts.CLEAR,
             pause=scripts.PAUSE_SECONDS,
             silent=SILENT_SECONDS,
