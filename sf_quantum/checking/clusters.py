@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -11,13 +11,18 @@ from pathlib import Path
 
 from sf_quantum.checking.document import Document, FileProblem
 from sf_quantum.connectors.slurm import scripts
-from sf_quantum.connectors.slurm.services import NO_CLUSTERS, SEVERAL_CLUSTERS
+from sf_quantum.connectors.slurm.services import (
+    NO_CLUSTERS,
+    SEVERAL_CLUSTERS,
+    requests_qpu,
+)
 from sf_quantum.connectors.slurm.transport import rest
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON, KeyPath, listing, mapping
 from sf_quantum.net.transport import Client
 from sf_quantum.qpu import qrmi_config
 from sf_quantum.slurm import ids
+from sf_quantum.slurm.components import Component, nodes_needed
 
 #: StreamFlow's default of maxConcurrentJobs
 ONE_JOB = 1
@@ -91,7 +96,10 @@ class Cluster:
         :param known: the nodes of each partition
         """
         services = mapping(self.config.get("services"))
-        sizes = {name: _nodes(mapping(content)) for name, content in services.items()}
+        sizes = {
+            name: _component(mapping(content)).least
+            for name, content in services.items()
+        }
         homes = {
             name: str(mapping(content).get("partition"))
             for name, content in services.items()
@@ -102,11 +110,13 @@ class Cluster:
                 where = (*self.where, "services", name, "nodes")
                 yield self._too_large(where, "it has", sizes[name], partition, known)
         for allocation, where in self.allocations():
-            wanted: Counter[str] = Counter()
+            wanted: dict[str, list[tuple[Component, int]]] = defaultdict(list)
             for name, count in _counts(allocation).items():
                 if name in homes:
-                    wanted[homes[name]] += count * sizes[name]
-            for partition, nodes in wanted.items():
+                    part = _component(mapping(services[name])), count
+                    wanted[homes[name]].append(part)
+            for partition, components in wanted.items():
+                nodes = nodes_needed(components)
                 if nodes > known.get(partition, nodes):
                     below = (*where, "reserve")
                     what = "reserve has"
@@ -217,10 +227,10 @@ def _counts(allocation: dict[str, JSON]) -> dict[str, int]:
     return {name: count for name, count in reserve.items() if isinstance(count, int)}
 
 
-def _nodes(service: dict[str, JSON]) -> int:
-    """The nodes of one job of a service, as far as a plain number says."""
-    nodes = str(service.get("nodes", "1")).partition("-")[0]
-    return int(nodes) if nodes.isdecimal() else 1
+def _component(service: dict[str, JSON]) -> Component:
+    """What a component of a reservation requests for a service."""
+    quantum = bool(service.get("qpu")) or requests_qpu(service)
+    return Component.read(service.get("nodes", 1), quantum=quantum)
 
 
 def _reserved(allocation: dict[str, JSON]) -> list[str]:

@@ -15,6 +15,7 @@ from sf_quantum.planning.simulation.strategies import (
     Strategy,
 )
 from sf_quantum.planning.workload import ApplicationSettings, Phase, Workload
+from sf_quantum.slurm.components import Component
 from sf_quantum.text import one_line
 
 
@@ -63,12 +64,12 @@ class _Components:
     """The components that a reserved allocation holds, by service.
 
     :param counts: number of components
-    :param each: number of nodes of each component
+    :param each: what each component requests
     :param partitions: partition of the components
     """
 
     counts: dict[str, int]
-    each: dict[str, int]
+    each: dict[str, Component]
     partitions: dict[str, str]
 
 
@@ -89,8 +90,8 @@ def _components(workload: Workload, application: ApplicationSettings) -> _Compon
         if (service := _service(workload, application, phase)) is not None:
             tasks = _tasks_at_once(workload, phase)
             held.counts[service] = max(tasks, held.counts.get(service, 0))
-            nodes = phase.least or phase.nodes
-            held.each[service] = nodes
+            quantum = phase.qpu is not None
+            held.each[service] = Component.read(_nodes(phase), quantum=quantum)
             partition = phase.partition or workload.first_partition
             if phase.qpu is not None:
                 partition = workload.qpus[phase.qpu].partition or partition
@@ -105,7 +106,7 @@ def _granted(workload: Workload, held: _Components) -> dict[str, int] | str:
         there = {s: n for s, n in held.counts.items() if held.partitions[s] == name}
         fitting = site_nodes.fitting(there, held.each, partition.nodes)
         if fitting is None:
-            needed = sum(held.each[service] for service in there)
+            needed = site_nodes.needed(dict.fromkeys(there, 1), held.each)
             return (
                 f"holds {needed} nodes of {name} at once, which has {partition.nodes}"
             )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +20,7 @@ from sf_quantum.planning.simulation.strategies import (
     Reserved,
     Strategy,
 )
+from sf_quantum.slurm.components import Component
 
 #: durations of steps that no journal has
 CLASSICAL_SECONDS = 300.0
@@ -172,7 +173,7 @@ class StreamFlowFile:
         reserved = _reserved(built, deployment, self._jobs_at_once(deployment))
         left_out: dict[str, str] = {}
         compared = _compared(current)
-        granted = _granted(built, reserved, site)
+        granted = _granted(self._components(built, reserved), reserved, site)
         if isinstance(granted, str):
             compared = [one for one in compared if not isinstance(one, Reserved)]
             left_out[Reserved().name] = granted
@@ -307,6 +308,18 @@ class StreamFlowFile:
             partitions[name] = keys
         return partitions
 
+    def _components(
+        self, built: _Built, reserved: Mapping[str, int]
+    ) -> dict[str, dict[str, Component]]:
+        """What one component of each reserved service requests, by partition."""
+        components: dict[str, dict[str, Component]] = defaultdict(dict)
+        for phase in built.phases:
+            if phase.partition is not None and phase.target.service in reserved:
+                nodes = (self._service(phase.target) or {}).get("nodes")
+                own = Component.read(nodes or phase.nodes, quantum=phase.quantum)
+                components[phase.partition][phase.target.service] = own
+        return components
+
     def _most_jobs(self, built: _Built, partition: str) -> int:
         """Return how many jobs the deployments of a partition run there at once."""
         targets = (
@@ -428,20 +441,21 @@ def _reserved(built: _Built, deployment: str, at_once: int) -> dict[str, int]:
 
 
 def _granted(
-    built: _Built, reserved: Mapping[str, int], site: Mapping[str, int]
+    components: Mapping[str, Mapping[str, Component]],
+    reserved: Mapping[str, int],
+    site: Mapping[str, int],
 ) -> dict[str, int] | str:
-    """Lower what is reserved to what the partitions have, or say why that is too little."""
+    """Lower what is reserved to what the partitions have, or say why that is too little.
+
+    :param components: what one component of each service requests, by partition
+    """
     granted = dict(reserved)
     for partition, most in site.items():
-        each: dict[str, int] = {}
-        for phase in built.phases:
-            name = phase.target.service
-            if phase.partition == partition and name in reserved:
-                each[name] = max(each.get(name, 0), phase.nodes)
+        each = components.get(partition, {})
         there = {name: reserved[name] for name in each}
         fitting = site_nodes.fitting(there, each, most)
         if fitting is None:
-            needed = sum(each.values())
+            needed = site_nodes.needed(dict.fromkeys(there, 1), each)
             return f"holds {needed} nodes of {partition} at once, which has {most}"
         granted |= fitting
     return granted

@@ -4,7 +4,7 @@ A field that a version of Slurm adds, renames or spells in another way changes o
 ``queue`` has the formats and rows of jobs in ``squeue``, ``records`` the text of ``scontrol show
 job``, ``accounting`` the output of ``sacct``, ``partitions`` that of ``sinfo``, ``config`` that
 of ``scontrol show config``; ``tres`` reads requests for GPUs and other resources, ``ids`` the
-ids of jobs, and ``counts`` numbers and times. It reads text that others have got,
+ids of jobs, ``counts`` numbers and times, and ``components`` what a heterogeneous job needs. It reads text that others have got,
 and starts one process itself: ``sinfo`` on this host.
 
 Imports: nothing above the foundation.

@@ -86,6 +86,22 @@ async def test_a_job_has_all_nodes_of_its_component(wide: Lab, tmp_path: Path) -
     assert [hold.nodes for one in held.held() for hold in one.holds] == [3]
 
 
+async def test_a_range_leaves_nodes_for_other_components(
+    wide: Lab, tmp_path: Path
+) -> None:
+    """Slurm gives the first component all nodes of its range, if they are free."""
+    services: dict[str, JSON] = {
+        "range": {"partition": "compute", "nodes": "1-4"},
+        "other": {"partition": "compute", "nodes": 1},
+        "qpu": QPU,
+    }
+    async with site(
+        wide, tmp_path, reserved("range", "other", "qpu"), services=services
+    ) as held:
+        assert await held.run("echo $SLURM_NNODES", "range") == "3"
+        assert await held.run("echo $SLURM_NNODES", "other") == "1"
+
+
 async def test_templates_speak_for_their_component(wide: Lab, tmp_path: Path) -> None:
     template = tmp_path / "template"
     template.write_text("#!/bin/bash\n#SBATCH --nodes=2\n{{streamflow_command}}\n")

@@ -348,6 +348,21 @@ def test_reservations_fit_into_their_partitions(
     assert "it has 4 nodes, but partition qpus has 3" in said
 
 
+def test_ranges_of_a_reservation_are_counted_as_slurm_does(
+    cluster: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All but the last component take the most of their ranges."""
+    edited(FILE, "wraps: front", "wraps: laptop")
+    edited(FILE, "partition: qpu", "partition: qpus, nodes: 1-2")
+    reserve = "allocation: {strategy: reserved, reserve: {quantum: 2}}"
+    edited(FILE, "maxConcurrentJobs: 4", f"maxConcurrentJobs: 4\n      {reserve}")
+    slurm_lists(tmp_path / "bin", monkeypatch, "printf 'compute|9\\nqpus|2\\n'")
+    (line,) = found()
+    assert "reserve has 3 nodes, but partition qpus has 2" in line
+    edited(FILE, "quantum: 2", "quantum: 1")
+    assert found() == []
+
+
 @pytest.mark.parametrize(("new", "line"), SERVICE.values(), ids=SERVICE)
 def test_a_service_of_a_cluster(cluster: None, new: str, line: str) -> None:
     edited(FILE, "maxConcurrentJobs: 4", "qrmiConfig: qrmi_config.json")

@@ -18,6 +18,7 @@ from sf_quantum.planning import plan as plans
 from sf_quantum.planning import reading, site_nodes, streamflow
 from sf_quantum.planning.simulation.strategies import Reserved
 from sf_quantum.slurm import partitions
+from sf_quantum.slurm.components import Component
 from tests.checked_files import slurm_lists
 from tests.unit.test_plan_journals import Writer, planned, write
 
@@ -223,24 +224,43 @@ def test_what_sinfo_prints_is_read(text: str, nodes: dict[str, int]) -> None:
     assert partitions.read(text) == nodes
 
 
+components = st.builds(
+    lambda least, more, quantum: Component(least, least + more, quantum),
+    st.integers(1, 4),
+    st.integers(0, 2),
+    st.booleans(),
+)
+
+
 @given(
     counts=st.dictionaries(st.sampled_from("abc"), st.integers(1, 6)),
-    each=st.fixed_dictionaries(dict.fromkeys("abc", st.integers(1, 4))),
+    each=st.fixed_dictionaries(dict.fromkeys("abc", components)),
     most=st.integers(1, 30),
 )
 def test_components_fit_into_a_partition(
-    counts: dict[str, int], each: dict[str, int], most: int
+    counts: dict[str, int], each: dict[str, Component], most: int
 ) -> None:
     fitted = site_nodes.fitting(counts, each, most)
     if fitted is None:
-        assert sum(each[name] for name in counts) > most
+        assert not is_granted(dict.fromkeys(counts, 1), each, most)
         return
     assert fitted.keys() == counts.keys()
     assert all(1 <= fitted[name] <= counts[name] for name in counts)
-    used = sum(number * each[name] for name, number in fitted.items())
-    assert used <= most
+    assert is_granted(fitted, each, most)
     if fitted != counts:  # no more was taken away than is needed
-        assert used + max(each[name] for name in counts) > most
+        largest = max(each[name].most for name in counts)
+        used = sum(number * each[name].most for name, number in fitted.items())
+        assert used + largest > most
+
+
+def is_granted(counts: dict[str, int], each: dict[str, Component], nodes: int) -> bool:
+    """Whether Slurm finds nodes for each component when all are idle, as it looks for them."""
+    wanted = [each[name] for name, count in counts.items() for _ in range(count)]
+    for one in sorted(wanted, key=lambda component: component.place):
+        if one.least > nodes:
+            return False
+        nodes -= min(one.most, nodes)
+    return True
 
 
 SIZES = """

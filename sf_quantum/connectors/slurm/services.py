@@ -15,6 +15,7 @@ from streamflow.deployment.connector.queue_manager import QueueManagerService
 from sf_quantum.connectors.slurm.allocation.pool import ElasticSettings
 from sf_quantum.files import JSON
 from sf_quantum.slurm import ids
+from sf_quantum.slurm.components import Component
 
 #: what is wrong with clusters, and what would be right
 NO_CLUSTERS = (
@@ -112,9 +113,12 @@ class SlurmService(QueueManagerService):
     @property
     def quantum(self) -> bool:
         """Whether its jobs use a QPU."""
-        gres = str(self.options.get("gres") or "")
-        licenses = str(self.options.get("licenses") or "")
-        return bool(self.qpu) or "qpu" in f"{gres},{licenses}".lower()
+        return bool(self.qpu) or requests_qpu(self.options)
+
+    @property
+    def component(self) -> Component:
+        """What a component of a heterogeneous job requests for it."""
+        return Component.read(self.options.get("nodes") or 1, quantum=self.quantum)
 
     @property
     def on_quantum_nodes(self) -> bool:
@@ -174,6 +178,11 @@ class JobOptions:
             f"--{name}={shlex.quote(value)}" for name, value in self.of_job.items()
         ]
         return " ".join([*options, *self.service.words(**self.instead)])
+
+
+def requests_qpu(options: Mapping[str, JSON]) -> bool:
+    """Whether options of Slurm request a QPU as a resource or a licence."""
+    return "qpu" in f"{options.get('gres')},{options.get('licenses')}".lower()
 
 
 def holder_options(name: str, services: Sequence[SlurmService], **instead: JSON) -> str:

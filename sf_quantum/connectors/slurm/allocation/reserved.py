@@ -42,8 +42,7 @@ class Reserved:
         directives: Mapping[str, list[str]],
     ) -> None:
         self._queue = queue
-        # the first component cannot be given back before the others, so it is a classical one
-        self._services = sorted(services, key=lambda service: service.quantum)
+        self._services = sorted(services, key=lambda service: service.component.place)
         self._settings = settings
         self._directives = directives
         self._lock = asyncio.Lock()
