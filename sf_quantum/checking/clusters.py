@@ -76,10 +76,10 @@ class Cluster:
         if self.config.get("slurmrestd"):
             yield from self._rest()
 
-    def partitions(self, known: dict[str, int]) -> Iterator[FileProblem]:
+    def partitions(self, partitions: dict[str, int]) -> Iterator[FileProblem]:
         """Check the services' partitions.
 
-        :param known: the nodes of each partition of the cluster
+        :param partitions: the nodes of each partition of the cluster
         """
         for content, where in self.services():
             # what Slurm knows here is not what it knows in clusters that are named
@@ -87,13 +87,13 @@ class Cluster:
             for name in names.split(",") if isinstance(names, str) else []:
                 what = f"Slurm has no partition {name!r}"
                 below = (*where, "partition")
-                yield from self.document.unknown(below, name, known, what)
-        yield from self._oversized(known)
+                yield from self.document.unknown(below, name, partitions, what)
+        yield from self._oversized(partitions)
 
-    def _oversized(self, known: dict[str, int]) -> Iterator[FileProblem]:
+    def _oversized(self, partitions: dict[str, int]) -> Iterator[FileProblem]:
         """Find services and reservations with more nodes than their partition has.
 
-        :param known: the nodes of each partition
+        :param partitions: the nodes of each partition
         """
         services = mapping(self.config.get("services"))
         sizes = {
@@ -106,9 +106,11 @@ class Cluster:
             if not mapping(content).get("clusters")
         }
         for name, partition in homes.items():
-            if sizes[name] > known.get(partition, sizes[name]):
+            if sizes[name] > partitions.get(partition, sizes[name]):
                 where = (*self.where, "services", name, "nodes")
-                yield self._too_large(where, "it has", sizes[name], partition, known)
+                yield self._too_large(
+                    where, "it has", sizes[name], partition, partitions
+                )
         for allocation, where in self.allocations():
             wanted: dict[str, list[tuple[Component, int]]] = defaultdict(list)
             for name, count in _counts(allocation).items():
@@ -117,10 +119,10 @@ class Cluster:
                     wanted[homes[name]].append(part)
             for partition, components in wanted.items():
                 nodes = nodes_needed(components)
-                if nodes > known.get(partition, nodes):
+                if nodes > partitions.get(partition, nodes):
                     below = (*where, "reserve")
                     what = "reserve has"
-                    yield self._too_large(below, what, nodes, partition, known)
+                    yield self._too_large(below, what, nodes, partition, partitions)
 
     def _too_large(
         self,
@@ -128,9 +130,10 @@ class Cluster:
         what: str,
         nodes: int,
         partition: str,
-        known: dict[str, int],
+        partitions: dict[str, int],
     ) -> FileProblem:
-        what = f"{what} {nodes} nodes, but partition {partition} has {known[partition]}"
+        has = partitions[partition]
+        what = f"{what} {nodes} nodes, but partition {partition} has {has}"
         return self.document.problem(where, what, "write as many as it has, or fewer")
 
     def _reserve(
@@ -187,10 +190,12 @@ class Cluster:
             if strategy not in (None, "per-step"):
                 yield self.document.problem((*place, "allocation"), *rest.ALLOCATION)
         for options, where in self.services():
-            own = {k: v for k, v in options.items() if k not in ("allocation", "qpu")}
-            if file := own.pop("file", None):
+            sbatch_options = {
+                k: v for k, v in options.items() if k not in ("allocation", "qpu")
+            }
+            if file := sbatch_options.pop("file", None):
                 yield from self._template(self.document.folder / str(file), where)
-            for key, what, right in rest.unsupported(own):
+            for key, what, right in rest.unsupported(sbatch_options):
                 yield self.document.problem((*where, key), what, right)
 
     def _template(self, file: Path, where: KeyPath) -> Iterator[FileProblem]:
@@ -206,7 +211,7 @@ class Cluster:
             return
         file = self.document.folder / name
         try:
-            known = qrmi_config.names(str(file))
+            qpu_names = qrmi_config.names(str(file))
         except InputError as error:
             right = "give the path of a qrmi_config.json for QRMI's SPANK plugin"
             yield self.document.problem((*self.where, "qrmiConfig"), str(error), right)
@@ -216,7 +221,7 @@ class Cluster:
                 if isinstance(wanted, str):
                     what = f"{file} has no QPU {wanted!r}"
                     below = (*where, "qpu", index)
-                    yield from self.document.unknown(below, wanted, known, what)
+                    yield from self.document.unknown(below, wanted, qpu_names, what)
 
 
 def _counts(allocation: dict[str, JSON]) -> dict[str, int]:

@@ -176,16 +176,16 @@ class _Walk:
 
     def _option(self, word: Word, words: list[Word]) -> bool:
         """Read an option with its values; returns whether others may be its values."""
-        known = self.parser._option_string_actions
+        actions = self.parser._option_string_actions
         flag, equals, text = word.text.partition("=")
-        if word.text in known:
+        if word.text in actions:
             flag, equals = word.text, ""
         if not (word.whole or equals):
             return True  # it goes on with what is not known
-        action = known.get(flag)
+        action = actions.get(flag)
         if action is None:
             what = f"{self.parser.prog} has no option {flag}"
-            self._fault(word, what, suggestion(flag, known))
+            self._fault(word, what, suggestion(flag, actions))
             return True
         self._given(action, word)
         least, most = _counts(action)
@@ -399,14 +399,14 @@ def _argument(item: JSON, where: KeyPath) -> list[Word]:
 def _text(text: str, where: KeyPath) -> Word:
     """A text in which there may be expressions."""
     try:
-        found = [*expressions(text)]
+        in_text = [*expressions(text)]
     except SubstitutionError:
         return _anything(where)
-    if not found:
+    if not in_text:
         return Word(text, where)
-    if text.strip() == found[0]:  # it may be a list, or null
+    if text.strip() == in_text[0]:  # it may be a list, or null
         return _anything(where)
-    before = text.partition(found[0])[0]
+    before = text.partition(in_text[0])[0]
     return Word(before, where, whole=False, free=not before)
 
 

@@ -291,11 +291,11 @@ class Deployments:
     def _policy(self, name: str, where: KeyPath) -> Iterator[FileProblem]:
         policy = self.get(name).get("scheduling_policy", "__DEFAULT__")
         scheduling = mapping(self.document.content.get("scheduling"))
-        known = {"__DEFAULT__", *mapping(scheduling.get("policies"))}
+        policies = {"__DEFAULT__", *mapping(scheduling.get("policies"))}
         if isinstance(policy, str):
             what = f"scheduling.policies has no {policy!r}"
             where = (*where, "scheduling_policy")
-            yield from self.document.unknown(where, policy, known, what)
+            yield from self.document.unknown(where, policy, policies, what)
 
     def _templates(self, name: str, where: KeyPath) -> Iterator[FileProblem]:
         """Check job templates of the deployment or of its services, in either form."""
@@ -323,8 +323,8 @@ class Deployments:
         """Check the QPU of an ``sfq.rest``, whose client runs on this host."""
         config = self.config(name)
         kind = config.get("type", "sfq")
-        if kind not in (known := qpu.names()):
-            what, right = f"unknown QPU type {kind!r}", suggestion(str(kind), known)
+        if kind not in (kinds := qpu.names()):
+            what, right = f"unknown QPU type {kind!r}", suggestion(str(kind), kinds)
             yield self.document.problem((*where, "type"), what, right)
             return
         try:

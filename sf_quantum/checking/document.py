@@ -119,11 +119,11 @@ class Document:
         return replace(self.problem(where, what, right), remark=True)
 
     def unknown(
-        self, where: KeyPath, name: str, known: Iterable[str], what: str
+        self, where: KeyPath, name: str, valid_names: Iterable[str], what: str
     ) -> Iterator[FileProblem]:
         """A problem if the name is not one of the known ones."""
-        if name not in known:
-            yield self.problem(where, what, suggestion(name, known))
+        if name not in valid_names:
+            yield self.problem(where, what, suggestion(name, valid_names))
 
 
 def nested(value: JSON, where: KeyPath) -> Iterator[tuple[KeyPath, JSON]]:
@@ -145,14 +145,14 @@ def is_misspelt(key: str, content: Mapping[str, JSON]) -> bool:
     )
 
 
-def suggestion(word: str, known: Iterable[str], *, cutoff: float = 0.6) -> str:
+def suggestion(word: str, valid_names: Iterable[str], *, cutoff: float = 0.6) -> str:
     """A suggestion for an unknown name.
 
     :param cutoff: the required similarity, 0 to 1; lower for paths, of which one missing
         level is a large part
     :returns: the closest known name, or else the known names
     """
-    names = sorted(set(known))
+    names = sorted(set(valid_names))
     if not names:
         return "none is defined"
     lower = {name.lower(): name for name in reversed(names)}

@@ -60,14 +60,14 @@ class Scope:
 
     def _text(self, text: str, where: KeyPath) -> Iterator[FileProblem]:
         try:
-            found = [*expressions(text)]
+            in_text = [*expressions(text)]
         except SubstitutionError:
             start = text[text.index("$") :]
             what = f"{start[:40]!r} has no end"
             right = "add the closing parenthesis or brace"
             yield self.document.problem(where, what, right)
             return
-        for expression in found:
+        for expression in in_text:
             yield from self._expression(expression, where)
 
     def _expression(self, text: str, where: KeyPath) -> Iterator[FileProblem]:
@@ -83,12 +83,12 @@ class Scope:
         mentions = (match.groups() for match in MENTION.finditer(text) if match[1])
         for root, plain, _, quoted in dict.fromkeys(mentions):
             name = plain or quoted
-            known = RUNTIME if root == "runtime" else self.inputs
-            if known is not None and name not in (*known, *MEMBERS):
+            names = RUNTIME if root == "runtime" else self.inputs
+            if names is not None and name not in (*names, *MEMBERS):
                 what = f"{root}.{name}: {self.owner} has no input {name}"
                 if root == "runtime":
                     what = f"there is no runtime.{name}"
-                yield self.document.problem(where, what, suggestion(name, known))
+                yield self.document.problem(where, what, suggestion(name, names))
 
 
 def expressions(text: str) -> Iterator[str]:

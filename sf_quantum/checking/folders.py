@@ -35,20 +35,20 @@ def check(
         for where, target in binding.targets:
             name = str(target.get("deployment", target.get("model")))
             section = deployments.sections.get(name, "deployments")
-            own = (*where, "workdir"), target.get("workdir")
+            of_target = (*where, "workdir"), target.get("workdir")
             shared = (section, name, "workdir"), deployments.get(name).get("workdir")
-            place, folder = own if own[1] is not None else shared
+            place, folder = of_target if of_target[1] is not None else shared
             if isinstance(folder, str):
                 is_local = deployments.is_local(name)
                 path = str(Path(folder).absolute()) if is_local else folder
-                if (found := SPECIAL.search(path)) and path not in seen:
+                if (match := SPECIAL.search(path)) and path not in seen:
                     seen.add(path)
-                    what = f"steps cannot run in {path!r}, which has {_name(found[0])}"
+                    what = f"steps cannot run in {path!r}, which has {_name(match[0])}"
                     yield deployments.document.problem(place, what, RIGHT)
             elif deployments.get(name).get("type") == "local":
                 in_temporary = True
-    if in_temporary and (found := SPECIAL.search(temporary)):
-        what = f"local steps cannot run in {temporary!r}, which has {_name(found[0])}"
+    if in_temporary and (match := SPECIAL.search(temporary)):
+        what = f"local steps cannot run in {temporary!r}, which has {_name(match[0])}"
         right = f"set TMPDIR to such a path, or add workdir: {RIGHT}"
         yield deployments.document.problem(workflow, what, right)
 

@@ -98,14 +98,14 @@ class Parser:
             self._read(read)
         self.faulty |= {(p.file, p.where[:-1]) for p in self.problems if p.where}
 
-    def rest(self, known: list[FileProblem]) -> Iterator[FileProblem]:
+    def rest(self, problems: list[FileProblem]) -> Iterator[FileProblem]:
         """What it says besides, where nothing else is wrong.
 
-        :param known: the problems that were found
+        :param problems: the problems that were found
         """
-        files = {problem.file for problem in known}
+        files = {problem.file for problem in problems}
         yield from (problem for problem in self._vague if problem.file not in files)
-        if not known:
+        if not problems:
             tools = {
                 Path(document.name).absolute().as_uri(): processes[0]
                 for document, _, processes in self._parsed
@@ -123,16 +123,16 @@ class Parser:
             right = f"write one of {', '.join(VERSIONS)}"
             self.problems.append(document.problem(("cwlVersion",), what, right))
             return
-        found = [*_Requirements(document, VERSIONS[version]).check(read)]
-        self.problems += found
+        problems = [*_Requirements(document, VERSIONS[version]).check(read)]
+        self.problems += problems
         try:
             parsed = _parsed(document, version, read)
             self._parsed.append((document, version, parsed))
         except ValidationException as error:
             precise, vague = _sorted(document, error)
-            lines = {problem.line for problem in found}
+            lines = {problem.line for problem in problems}
             self.problems += (p for p in precise if p.line not in lines)
-            if not precise and not found:
+            if not precise and not problems:
                 self._vague += vague
         except OSError:  # a part of it is elsewhere
             return

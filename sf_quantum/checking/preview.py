@@ -168,10 +168,10 @@ def _replies(targets: Mapping[str, Target], folder: Path) -> dict[str, StatusRep
 
 def _candidates(document: Document, binding: Binding) -> dict[str, JSON] | None:
     """The configuration of the binding's ``sfq.candidate``, if it has one."""
-    known = mapping(document.content.get("bindingFilters"))
+    filters = mapping(document.content.get("bindingFilters"))
     for name in map(str, listing(binding.content.get("filters"))):
-        if mapping(known.get(name)).get("type") == TYPE:
-            return mapping(mapping(known.get(name)).get("config"))
+        if mapping(filters.get(name)).get("type") == TYPE:
+            return mapping(mapping(filters.get(name)).get("config"))
     return None
 
 
@@ -184,14 +184,16 @@ def _decided(
     history: History,
 ) -> tuple[tuple[str, ...], str]:
     """The targets of the first attempt of a quantum candidate, and the reason."""
-    own, settings = FilterRules(config).of(step), workflow.read_settings()
+    step_rules, settings = FilterRules(config).of(step), workflow.read_settings()
     given = settings if isinstance(settings, Document) else None
     size = problem_size(workflow.deployments, workflow.process, given, binding)
-    job = CandidateJob(variables=size or None if own.variables else None, attempt=1)
+    job = CandidateJob(
+        variables=size or None if step_rules.variables else None, attempt=1
+    )
     names = [*map(target_name, workflow.deployments.targets(binding).values())]
     attempts = Attempts(_costs(config), 0.0)
     attempts.history = history
-    attempt = attempts.begin(step, step, own)
+    attempt = attempts.begin(step, step, step_rules)
     quantum = [
         attempts.quantum_target(attempt, name, replies[name])
         for name in names
@@ -203,10 +205,10 @@ def _decided(
         if name not in replies
     ]
     try:
-        decision = decide(own, job, quantum, classical)
+        decision = decide(step_rules, job, quantum, classical)
     except Impossible as error:
         return (), str(error)
-    open_ = own.variables and job.variables is None
+    open_ = step_rules.variables and job.variables is None
     unknown = "; the size of the problem is known when it runs" if open_ else ""
     return decision.targets, f"{explain(decision)}{unknown}"
 

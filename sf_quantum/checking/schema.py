@@ -144,11 +144,11 @@ class Rules:
             document = replace(
                 document, content={**document.content, "version": VERSION}
             )
-        found = list(self._walk(document.content, [self.top()], (), {}))
-        yield from starmap(document.problem, found)
+        faults = list(self._walk(document.content, [self.top()], (), {}))
+        yield from starmap(document.problem, faults)
         # a file that StreamFlow rejects never passes
         errors = self._whole.iter_errors(document.content)
-        if not found and (error := best_match(errors)):
+        if not faults and (error := best_match(errors)):
             yield document.problem(
                 tuple(error.absolute_path),
                 f"StreamFlow rejects it: {error.message[:160]}",
@@ -276,8 +276,8 @@ class Rules:
         where: KeyPath,
         above: Mapping[str, str],
     ) -> Iterator[tuple[KeyPath, str, str]]:
-        known = {key for part in parts for key in part.named()}
-        below = {key: _children(key, parts, known) for key in value}
+        keys = {key for part in parts for key in part.named()}
+        below = {key: _children(key, parts, keys) for key in value}
         for key, children in below.items():
             if isinstance(children, tuple) and children[0] == UNKNOWN:
                 if holder := self._holder(key, value, parts):
@@ -293,7 +293,7 @@ class Rules:
             if isinstance(children, tuple):
                 yield (*where, key), *children
             else:
-                around = {**above, **dict.fromkeys(known, key)}
+                around = {**above, **dict.fromkeys(keys, key)}
                 yield from self._walk(item, children, (*where, key), around)
 
     def _holder(
@@ -310,11 +310,11 @@ class Rules:
 
 
 def _children(
-    key: str, parts: list[Part], known: set[str]
+    key: str, parts: list[Part], keys: set[str]
 ) -> list[Part] | tuple[str, str]:
     """The schemas of the value under a key, or what is wrong with the key."""
     children = [p.sub(p.properties[key]) for p in parts if key in p.properties]
-    if children or key in known:
+    if children or key in keys:
         return children
     patterns = [
         (pattern, part.sub(schema))
@@ -324,15 +324,15 @@ def _children(
     fitting = [part for pattern, part in patterns if re.search(pattern, key)]
     word = "additionalProperties"
     rest = [part.schema[word] for part in parts if word in part.schema]
-    if fitting or (patterns and not rest and not known):
+    if fitting or (patterns and not rest and not keys):
         # StreamFlow does not check a service named GPU, but fails on the same keys
         return fitting or [replace(part, lax=True) for _, part in patterns]
     if rest and False not in rest:
         return [part.sub(schema) for part in parts for schema in rest]
-    if patterns and not known:
+    if patterns and not keys:
         right = f"a name must match {patterns[0][0]}"
         return "StreamFlow does not accept this name", right
-    return (UNKNOWN, suggestion(key, known)) if known or rest else []
+    return (UNKNOWN, suggestion(key, keys)) if keys or rest else []
 
 
 def _asks_missing_type(condition: Part, value: JSON) -> bool:

@@ -59,20 +59,23 @@ def _entry(
 
 
 def _keys(
-    document: Document, content: dict[str, JSON], where: KeyPath, known: tuple[str, ...]
+    document: Document,
+    content: dict[str, JSON],
+    where: KeyPath,
+    valid_keys: tuple[str, ...],
 ) -> Iterator[FileProblem]:
     """Find keys that nothing reads.
 
-    :param known: none if what reads them is not known
+    :param valid_keys: none if what reads them is not known
     """
     for key in content:
-        if not known or key in known:
+        if not valid_keys or key in valid_keys:
             continue
-        missing = [name for name in known if name not in content]
+        missing = [name for name in valid_keys if name not in content]
         meant = next((name for name in missing if qrmi_config.near(name, [key])), None)
         if meant:
             right = f"did you mean {meant}?"
             yield document.problem((*where, key), "unknown key", right)
         else:
-            right = f"known: {', '.join(known)}"
+            right = f"known: {', '.join(valid_keys)}"
             yield document.remark((*where, key), "nothing reads this key", right)

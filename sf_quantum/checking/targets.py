@@ -91,13 +91,15 @@ def check_bindings(
     """
     filters = mapping(deployments.document.content.get("bindingFilters"))
     for name, entry in filters.items():
-        own = [b for b in bindings if name in listing(b.content.get("filters"))]
+        filtered = [b for b in bindings if name in listing(b.content.get("filters"))]
         # what is wrong with a target is said once
-        sound = all(deployments.is_sound(binding) for binding in own)
-        if mapping(entry).get("type") == TYPE and own and sound:
+        sound = all(deployments.is_sound(binding) for binding in filtered)
+        if mapping(entry).get("type") == TYPE and filtered and sound:
             config = mapping(mapping(entry).get("config"))
-            found = _FilterCheck(deployments, name, config, own, process, size)
-            yield from found.check()
+            filter_check = _FilterCheck(
+                deployments, name, config, filtered, process, size
+            )
+            yield from filter_check.check()
 
 
 def quantum_targets(deployments: Deployments, binding: Binding) -> list[str]:
@@ -150,16 +152,16 @@ class _FilterCheck:
     def _forecasts(self) -> Iterator[FileProblem]:
         """Remark on predictions that no step would use."""
         rules, entries = FilterRules(self.config), mapping(self.config.get("steps"))
-        own = [
+        step_rules = [
             rules.of(step) for step in (*entries, *(one.path for one in self.bindings))
         ]
-        if all(one.forecast != "plan" for one in own):
+        if all(one.forecast != "plan" for one in step_rules):
             return
         bound = map(self.deployments.targets, self.bindings)
         kinds = {t.deployment.type for targets in bound for t in targets.values()}
         where = ("bindingFilters", self.name, "config")
         document = self.deployments.document
-        if not any(one.predicts for one in own):
+        if not any(one.predicts for one in step_rules):
             what = "forecast: plan has no effect without prefer: earliest"
             yield document.remark(where, what, "add it, or omit forecast")
         elif SLURM not in kinds:
@@ -179,9 +181,11 @@ class _FilterCheck:
                 right = suggestion(step, bound, cutoff=0.4)
                 yield self._problem(("steps", step), what, right)
             for key in _INPUTS:
-                own = key in mapping(entry)
+                is_of_step = key in mapping(entry)
                 config, where = (
-                    (mapping(entry), ("steps", step)) if own else (self.config, ())
+                    (mapping(entry), ("steps", step))
+                    if is_of_step
+                    else (self.config, ())
                 )
                 yield from self._input(step, key, config, where)
 
@@ -230,8 +234,8 @@ class _FilterCheck:
                 for where in [(*at, key) for at, keys in levels if key in keys][-1:]:
                     limits[where] = key
         for step in steps:
-            own = rules.of(step)
-            least, most = own.min_variables, own.max_variables
+            step_rules = rules.of(step)
+            least, most = step_rules.min_variables, step_rules.max_variables
             if least is not None and most is not None and least > most:
                 what = f"minVariables is {least}, but maxVariables is {most}"
                 right = f"no problem of {step} fits: write a smaller minVariables"
@@ -290,7 +294,7 @@ class _FilterCheck:
             ):
                 if limit is None or (limit >= job and (limit > 0 or key == "cost")):
                     continue
-                where = (*self._level(path, "budget", own=scope == "step"), key)
+                where = (*self._level(path, "budget", of_steps=scope == "step"), key)
                 what = f"no job of {path} goes to a QPU: the {scope}'s budget is 0"
                 right = "write a larger budget, or bind the step to classical targets"
                 if limit > 0:
@@ -312,16 +316,16 @@ class _FilterCheck:
                 right = f"write another {key}, or bind the step to classical targets"
                 yield document.remark(self._level(path, key), what, right)
 
-    def _level(self, step: str, key: str, *, own: bool = True) -> KeyPath:
+    def _level(self, step: str, key: str, *, of_steps: bool = True) -> KeyPath:
         """The place of a key that applies to a step: the entry nearest to it, or the top.
 
-        :param own: whether the entries of steps count
+        :param of_steps: whether the entries of steps count
         """
         entries = mapping(self.config.get("steps"))
         names = [
             n for n, e in entries.items() if is_below(step, n) and key in mapping(e)
         ]
-        below = ("steps", max(names, key=len)) if own and names else ()
+        below = ("steps", max(names, key=len)) if of_steps and names else ()
         return ("bindingFilters", self.name, "config", *below, key)
 
 

@@ -107,12 +107,12 @@ def is_optional(body: JSON) -> bool:
 
 def fits(source: Types, sink: Types) -> bool:
     """Whether a value of one type may be one of the other, as CWL's checkers decide it."""
-    known = [one for one in source if one.name != NULL]
+    without_null = [one for one in source if one.name != NULL]
     if not sink or not source:
         return True
-    if not known:
+    if not without_null:
         return any(one.name in (NULL, UNKNOWN) for one in sink)
-    return any(_fits(one, other) for one in known for other in sink)
+    return any(_fits(one, other) for one in without_null for other in sink)
 
 
 def may_fail(source: Types, sink: Types) -> bool:
@@ -146,10 +146,10 @@ def fault(value: JSON, types: Types, where: KeyPath = ()) -> Fault | None:
     faults = [_fault(value, one, where) for one in types if one.name != NULL]
     if not faults or None in faults:
         return None
-    found = [one for one in faults if one is not None]
+    wrong = [one for one in faults if one is not None]
     # of several, one inside the value says most
-    best = max(found, key=lambda one: len(one.where))
-    if len(found) == 1 or len(best.where) > len(where):
+    best = max(wrong, key=lambda one: len(one.where))
+    if len(wrong) == 1 or len(best.where) > len(where):
         return best
     return Fault(where, f"{_short(value)} does not fit", f"its type is {shown(types)}")
 
@@ -252,16 +252,16 @@ def _fault(value: JSON, one: Type, where: KeyPath) -> Fault | None:
             )
             for name, types in one.fields.items()
         )
-        found = next(filter(None, faults), None)
-        if found is not None and found.what == "the value is empty":
+        first = next(filter(None, faults), None)
+        if first is not None and first.what == "the value is empty":
             lacking = [name for name in one.fields if name not in content]
             extra = [name for name in content if name not in one.fields]
             if lacking and extra:
                 what = f"the record has no field {extra[0]}"
                 return Fault((*where, extra[0]), what, suggestion(extra[0], lacking))
             what = f"the field {', '.join(lacking)} is missing"
-            return Fault(where, what, "add it") if lacking else found
-        return found
+            return Fault(where, what, "add it") if lacking else first
+        return first
     if one.name in PRIMITIVE and type(value) not in PRIMITIVE[one.name]:
         return Fault(where, wrong, right)
     return None
@@ -271,13 +271,15 @@ def _file_fault(value: JSON, kind: str, where: KeyPath) -> Fault | None:
     right = f"write {{class: {kind}, path: ...}}"
     if not isinstance(value, dict):
         return Fault(where, f"the value is not a {kind}", right)
-    found = value.get("class")
-    if found not in FILES:
-        what = "class is missing" if found is None else f"unknown class {_short(found)}"
+    actual = value.get("class")
+    if actual not in FILES:
+        what = (
+            "class is missing" if actual is None else f"unknown class {_short(actual)}"
+        )
         return Fault((*where, "class"), what, right)
-    if found != kind:
+    if actual != kind:
         return Fault(
-            (*where, "class"), f"the value is a {found}", f"its type is {kind}"
+            (*where, "class"), f"the value is a {actual}", f"its type is {kind}"
         )
     source = ("path", "location", "contents" if kind == "File" else "listing")
     if not any(key in value for key in source):
@@ -288,8 +290,8 @@ def _file_fault(value: JSON, kind: str, where: KeyPath) -> Fault | None:
     return None
 
 
-def _nearest(value: JSON, known: Iterable[str]) -> str:
-    return suggestion(str(value), known)
+def _nearest(value: JSON, valid_names: Iterable[str]) -> str:
+    return suggestion(str(value), valid_names)
 
 
 def _short(value: JSON) -> str:

@@ -79,11 +79,11 @@ def _types(position: Position) -> Iterator[FileProblem]:
         for below, name in names:
             what = f"unknown type {name!r}"
             yield position.document.problem(below, what, suggestion(name, types.WORDS))
-        default, known = mapping(body).get("default"), types.declared(entry.body)
+        default, declared = mapping(body).get("default"), types.declared(entry.body)
         # files of a default are checked when they are needed
         if default is None or _has_file(default):
             continue
-        fault = types.fault(default, types.read(known), (*entry.where, "default"))
+        fault = types.fault(default, types.read(declared), (*entry.where, "default"))
         if fault is not None:
             yield position.document.problem(fault.where, fault.what, fault.right)
 
@@ -132,8 +132,8 @@ class _Step:
 
     def result(self, name: str) -> Types:
         """The type of an output, after scatter, condition and loop."""
-        found = self.outputs.get(name)
-        kind = types.read(types.declared(found.body)) if found else ()
+        output = self.outputs.get(name)
+        kind = types.read(types.declared(output.body)) if output else ()
         if not kind:
             return ()
         # each job of a scatter may be skipped
@@ -148,8 +148,8 @@ class _Step:
         return kind
 
     def format(self, name: str) -> JSON:
-        found = self.outputs.get(name)
-        return mapping(found.body if found else None).get("format")
+        output = self.outputs.get(name)
+        return mapping(output.body if output else None).get("format")
 
 
 class _Workflow:

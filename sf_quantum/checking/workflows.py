@@ -141,13 +141,13 @@ class Workflow:
             if is_port and "workdir" not in target:
                 right = "add workdir: the folder that holds the port's data"
                 yield self.document.problem(where, "workdir is missing", right)
-        known = mapping(self.document.content.get("bindingFilters"))
+        filters = mapping(self.document.content.get("bindingFilters"))
         misspelt = is_misspelt("bindingFilters", self.document.content)
         for index, name in enumerate(listing(binding.content.get("filters"))):
             if isinstance(name, str) and not misspelt:
                 where = (*binding.where, "filters", index)
                 what = f"bindingFilters has no {name!r}"
-                yield from self.document.unknown(where, name, known, what)
+                yield from self.document.unknown(where, name, filters, what)
 
     def _releases(self) -> Iterator[FileProblem]:
         """Check the steps after which allocations are released, if there is one workflow."""
@@ -165,16 +165,16 @@ class Workflow:
             what = f"{path!r} is not an absolute path"
             yield self.document.problem(where, what, f"write /{path}")
             return
-        known = self.process.steps if kind == "step" else self.process.ports
+        paths = self.process.steps if kind == "step" else self.process.ports
         clean = str(PurePosixPath(path))
         unseen = any(
             clean != top and is_below(clean, top) for top in self.process.unseen
         )
-        if clean not in known and not unseen:
+        if clean not in paths and not unseen:
             what = f"the workflow has no {kind} {path}"
             # the right name at another level of the workflow, or else a similar path
-            named = {p for p in known if Path(p).name == Path(clean).name}
-            right = suggestion(clean, named or known, cutoff=0 if named else 0.4)
+            named = {p for p in paths if Path(p).name == Path(clean).name}
+            right = suggestion(clean, named or paths, cutoff=0 if named else 0.4)
             if where[-1] == "step" and clean in self.process.ports:
                 right = f"it is a port: write port: {path}"
             elif where[-1] == "port" and clean in self.process.steps:
@@ -266,10 +266,10 @@ class Workflow:
         """
         for tool, line in self._lines:
             for flag, port in self._options(tool):
-                found, option = self._value(settings, port), line.options.get(flag)
-                if found is None or option is None:
+                setting, option = self._value(settings, port), line.options.get(flag)
+                if setting is None or option is None:
                     continue
-                document, where, value = found
+                document, where, value = setting
                 if not isinstance(value, str | int | float) or where[0] in wrong:
                     continue
                 if what := command_lines.rejection(option, str(value)):
@@ -288,10 +288,10 @@ class Workflow:
             label = self._label(settings, line, options)
             for flag, port in options.items():
                 reader = tool_files.READERS.get((line.command, flag))
-                found = self._value(settings, port)
-                if reader is None or found is None or label is None:
+                setting = self._value(settings, port)
+                if reader is None or setting is None or label is None:
                     continue
-                document, where, value = found
+                document, where, value = setting
                 key = (reader, (document.name, *where), label)
                 if where[0] in wrong | elsewhere or key in seen:
                     continue
@@ -308,8 +308,8 @@ class Workflow:
             return word.literal
         if "--label" not in options:
             return ""
-        found = self._value(settings, options["--label"])
-        return found[2] if found and isinstance(found[2], str) else None
+        setting = self._value(settings, options["--label"])
+        return setting[2] if setting and isinstance(setting[2], str) else None
 
     def _samplers(self, settings: Document) -> Iterator[FileProblem]:
         """Find samplers that ignore the QPU of their location."""
@@ -317,14 +317,14 @@ class Workflow:
             binding = self.bound(tool.step)
             if line.command != "solve" or binding is None:
                 continue
-            found = self._value(
+            setting = self._value(
                 settings, dict(self._options(tool)).get("--sampler", "")
             )
             if word := line.values.get("--sampler"):
-                found = tool.document, word.where, word.literal
-            if found is None:
+                setting = tool.document, word.where, word.literal
+            if setting is None:
                 continue
-            document, where, name = found
+            document, where, name = setting
             for target in quantum_targets(self.deployments, binding):
                 # the circuits of qaoa run on a QPU that takes some
                 if name in samplers.names() and name != "qaoa":
@@ -353,8 +353,8 @@ class Workflow:
         given = settings.content.get(name)
         if given is not None and name in self.process.inputs:
             return settings, (name,), given
-        found = (defaults[one] for one in reversed(chain) if one in defaults)
-        return next(found, None)
+        matches = (defaults[one] for one in reversed(chain) if one in defaults)
+        return next(matches, None)
 
     def _empty(self, settings: Document | None) -> Iterator[FileProblem]:
         """Find optional inputs without a value that are linked to what needs one."""
