@@ -401,7 +401,7 @@ class Attempts:
         times, measured = self._times(attempt, name)
         running = len(self.running_on(name))
         self._reserve(attempt.step, name, times)
-        wait, known = expected_wait(status, running, times, measured=measured)
+        wait, wait_known = expected_wait(status, running, times, measured=measured)
         offline = Exclusion(Obstacle.OFFLINE, detail=status.reason)
         return QuantumTarget(
             name,
@@ -415,7 +415,7 @@ class Attempts:
             cost=self.cost(name) or 0.0,
             maintenance=status.maintenance_seconds,
             load=(max(status.leases, running) + status.queue_length) / status.vqpus,
-            wait_known=known,
+            wait_known=wait_known,
             eta=status.eta_seconds or 0.0,
         )
 
@@ -550,22 +550,22 @@ def expected_wait(
     :returns: the seconds, and whether they are certain: they follow from the service's
         ETA and from this run's jobs, not from the leases or jobs of others
     """
-    queue, known = status.eta_seconds, True
+    queue, is_known = status.eta_seconds, True
     if queue is None and (status.queue_length == 0 or times is not None):
         queue = status.queue_length * (times.total_seconds if times else 0.0)
-        known = status.queue_length == 0
+        is_known = status.queue_length == 0
     if queue is not None:
         # jobs still on their way are not in the queue; the device runs one at a time
         device_seconds = times.device_seconds if times else 0.0
         on_their_way = max(0, running - status.queue_length) * device_seconds
         queue += on_their_way
-        known = known and (measured or on_their_way == 0)
+        is_known = is_known and (measured or on_their_way == 0)
     taken = max(status.leases, running)
     if taken < status.vqpus:
-        return queue, known and queue is not None
+        return queue, is_known and queue is not None
     if times is None:
         return None, False
     # the end of a lease is unknown; the best estimate is the duration of our own jobs
     rounds = 1 + (taken - status.vqpus) // status.vqpus
-    known = known and measured and status.leases <= running
-    return max(queue or 0.0, rounds * times.total_seconds), known
+    is_known = is_known and measured and status.leases <= running
+    return max(queue or 0.0, rounds * times.total_seconds), is_known

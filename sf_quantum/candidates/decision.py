@@ -95,14 +95,14 @@ class FilterRules:
 
     def of(self, step: str) -> StepRules:
         """The rules of a step; for each key, the entry of the nearest step above it wins."""
-        own: dict[str, JSON] = {}
+        of_step: dict[str, JSON] = {}
         for name in sorted(name for name in self._steps if is_below(step, name)):
             entry = self._steps[name]
             if isinstance(entry, dict):
-                budgets = (own.get("budget"), entry.get("budget"))
+                budgets = (of_step.get("budget"), entry.get("budget"))
                 limits = [b.items() for b in budgets if isinstance(b, dict)]
-                own |= {**entry, "budget": {k: v for b in limits for k, v in b}}
-        config = {**self._config, **own}
+                of_step |= {**entry, "budget": {k: v for b in limits for k, v in b}}
+        config = {**self._config, **of_step}
         variables, reads = config.get("variables"), config.get("reads")
         return StepRules(
             prefer=cast("Prefer", config.get("prefer") or "quantum"),
@@ -112,7 +112,7 @@ class FilterRules:
             min_variables=_integer(config, "minVariables"),
             variables=variables if isinstance(variables, str) else None,
             run=Budget.read(self._config.get("budget")),
-            step=Budget.read(own.get("budget")),
+            step=Budget.read(of_step.get("budget")),
             fallback=config.get("onFailure") != "fail",
             expected_seconds=_number(config, "expectedSeconds"),
             hints={

@@ -113,7 +113,7 @@ class CandidateFilter(BindingFilter):
                 "qpuJobs": qpuJobs,
                 "reuseClassical": reuseClassical,
                 "budget": {**budget} if budget else None,
-                "steps": {step: {**own} for step, own in (steps or {}).items()},
+                "steps": {step: {**entry} for step, entry in (steps or {}).items()},
             }
         )
         self._timeout = timeout

@@ -61,19 +61,19 @@ class QueueForecasts:
         self, targets: Iterable[Target], seconds: float
     ) -> dict[str, Forecast]:
         """Predict the waits for nodes of classical targets, within some seconds."""
-        found: dict[str, Forecast] = {}
+        forecasts: dict[str, Forecast] = {}
         tasks: dict[str, asyncio.Task[Forecast]] = {}
         for target in targets:
             name = target_name(target)
             try:
                 tasks[name] = self._task(name, _connector(target), target.service)
             except NoForecast as error:  # it may be deployed soon
-                found[name] = Forecast(why=str(error))
+                forecasts[name] = Forecast(why=str(error))
         if tasks:
             await asyncio.wait(tasks.values(), timeout=seconds)
         late = Forecast(why=f"was not predicted within {seconds:g} s")
         made = {name: t.result() if t.done() else late for name, t in tasks.items()}
-        return found | made
+        return forecasts | made
 
     def _task(
         self, name: str, connector: SlurmConnector, service: str | None

@@ -116,8 +116,8 @@ def _service_status(
 
 def _largest(values: list[float | None]) -> float | None:
     """The largest of some values; ``None`` if one of them is unknown."""
-    known = [value for value in values if value is not None]
-    return max(known) if len(known) == len(values) else None
+    numbers = [value for value in values if value is not None]
+    return max(numbers) if len(numbers) == len(values) else None
 
 
 def _busyness(status: QpuStatus) -> tuple[bool, float, int]:

@@ -239,8 +239,8 @@ def read(path: str | Path) -> list[Event]:
     except OSError as error:
         raise cannot_read(path, "a run's journal", error) from error
     lines = data.split(b"\n")[:-1]
-    found = (_event(path, number, line) for number, line in enumerate(lines, start=1))
-    events = [event for event in found if event is not None]
+    parsed = (_event(path, number, line) for number, line in enumerate(lines, start=1))
+    events = [event for event in parsed if event is not None]
     if not events:
         raise _no_journal(path)
     return events
@@ -355,18 +355,18 @@ def _is_of(path: Path, file: Path) -> bool:
 
 
 def await_new(
-    directory: str | Path, pid: int, known: set[Path], alive: Callable[[], bool]
+    directory: str | Path, pid: int, existing: set[Path], alive: Callable[[], bool]
 ) -> Path | None:
     """Wait for the journal of a run that is about to start.
 
     :param pid: process id of the driver
-    :param known: the journals that existed before
+    :param existing: the journals that existed before
     :param alive: whether the driver is alive
     :returns: None if the driver ended without a journal
     """
     while True:
         running = alive()  # before the search, so that no journal is missed
-        new = set(Path(directory).glob(f"*-{pid}.jsonl")) - known
+        new = set(Path(directory).glob(f"*-{pid}.jsonl")) - existing
         if new or not running:
             return max(new, default=None)
         time.sleep(POLL_SECONDS)
@@ -385,8 +385,8 @@ def _event(path: str | Path, number: int, line: bytes) -> Event | None:
     event: Event = {}
     with suppress(ValueError):
         event = mapping(parse_json(line))
-    known = {"time", "event"} <= event.keys()
-    if known and (number > 1 or _begins(event)):
+    is_event = {"time", "event"} <= event.keys()
+    if is_event and (number > 1 or _begins(event)):
         return event
     if number == 1:
         raise _no_journal(path)

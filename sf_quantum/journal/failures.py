@@ -97,8 +97,8 @@ def remedy(exit_code: int | None, error: str, where: str) -> str:
     :param where: the location of the job
     """
     for pattern, text in _REMEDIES.items():
-        if found := pattern.search(error):
-            return text.format(*found.groups(), where=where)
+        if match := pattern.search(error):
+            return text.format(*match.groups(), where=where)
     return _BY_EXIT_CODE.get(exit_code or 0, "").format(where=where)
 
 

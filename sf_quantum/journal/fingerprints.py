@@ -132,8 +132,8 @@ def of_target(context: StreamFlowContext, target: Target) -> str:
     given: dict[str, JSON] = {"type": deployment.type, "config": {**deployment.config}}
     if deployment.wraps is not None:
         given["wraps"] = {**vars(deployment.wraps)}
-    known = mapping(context.config.get("deployments"))
-    layers = [*_layers(known, deployment.name, given, target.service)]
+    deployments = mapping(context.config.get("deployments"))
+    layers = [*_layers(deployments, deployment.name, given, target.service)]
     folder = os.path.dirname(str(context.config.get("path", "")))
     return _digest([layers, [*_files(layers, folder)]])
 
@@ -150,7 +150,7 @@ async def of_folder(
 
 
 def _layers(
-    known: dict[str, JSON], name: str, deployment: dict[str, JSON], service: JSON
+    deployments: dict[str, JSON], name: str, deployment: dict[str, JSON], service: JSON
 ) -> Iterator[JSON]:
     """A deployment, and those that it wraps."""
     type_, config = deployment.get("type"), mapping(deployment.get("config"))
@@ -159,12 +159,15 @@ def _layers(
         chosen = {"file": config.get("file"), **chosen}
         yield [type_, *(chosen.get(key) for key in _ENVIRONMENT)]
     else:  # a QPU has the name of its deployment; that of a DockerRequirement is random
-        yield [type_, name if name in known else "", config, service]
+        yield [type_, name if name in deployments else "", config, service]
     if wraps := deployment.get("wraps"):
         inner = mapping(wraps) or {"deployment": wraps}
         wrapped = str(inner.get("deployment"))
         yield from _layers(
-            known, wrapped, mapping(known.get(wrapped)), inner.get("service")
+            deployments,
+            wrapped,
+            mapping(deployments.get(wrapped)),
+            inner.get("service"),
         )
 
 

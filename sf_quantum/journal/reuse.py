@@ -145,7 +145,7 @@ class Reuse:
         if self._earlier is None:
             reading = asyncio.to_thread(results.earlier, record)
             self._earlier = asyncio.create_task(reading)
-        known, started = await asyncio.shield(self._earlier)
+        by_job, started = await asyncio.shield(self._earlier)
         if job.name not in started:
             return None
         prepared = self._prepared[job.name]
@@ -153,19 +153,19 @@ class Reuse:
             _decided(record, job, None, started[job.name], str(prepared))
             return None
         reasons = []
-        candidates = known.get(job.name, [])
+        candidates = by_job.get(job.name, [])
         if filters:
             latest = started[job.name]
             candidates = [one for one in candidates if one.run == latest]
         for result in candidates:
-            found = await self._check(result, prepared, binding)
-            if isinstance(found, Reusable):
-                found = await _asked(filters, job, binding, found)
-            if isinstance(found, Reusable):
+            outcome = await self._check(result, prepared, binding)
+            if isinstance(outcome, Reusable):
+                outcome = await _asked(filters, job, binding, outcome)
+            if isinstance(outcome, Reusable):
                 _decided(record, job, result.run, started[job.name], SAME)
                 self.ended(job.name, result.exit_code)
-                return found
-            reasons.append(found)
+                return outcome
+            reasons.append(outcome)
         # the latest attempt is the one that the user knows
         completed = candidates and candidates[0].run == started[job.name]
         reason = reasons[0] if completed else "it was not completed"
@@ -178,13 +178,13 @@ class Reuse:
         """Whether a result is the job's, or why it is not."""
         digest = result.fingerprint.target
         targets = [one for one in binding.targets if await self._digest(one) == digest]
-        own = Fingerprint(*prepared, digest if targets else "")
-        reason = own.difference(result.fingerprint)
+        fingerprint = Fingerprint(*prepared, digest if targets else "")
+        reason = fingerprint.difference(result.fingerprint)
         for target in targets if not reason else ():
-            found = await self._look(result, target)
-            if isinstance(found, Reusable):
-                return found
-            reason = reason or found
+            outcome = await self._look(result, target)
+            if isinstance(outcome, Reusable):
+                return outcome
+            reason = reason or outcome
         return reason
 
     async def _look(self, result: Result, target: Target) -> Reusable | str:
@@ -219,13 +219,13 @@ class Reuse:
 
 
 async def _asked(
-    filters: Sequence[ReuseFilter], job: Job, binding: BindingConfig, found: Reusable
+    filters: Sequence[ReuseFilter], job: Job, binding: BindingConfig, reusable: Reusable
 ) -> Reusable | str:
     """A result, or why a filter does not let it be reused."""
     for one in filters:
-        if why := await one.why_not_reused(job, binding.targets, found.target):
+        if why := await one.why_not_reused(job, binding.targets, reusable.target):
             return why
-    return found
+    return reusable
 
 
 def _decided(

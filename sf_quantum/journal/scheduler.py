@@ -216,14 +216,14 @@ class JournalScheduler(DefaultScheduler):
         if not self._resumes or self._attempts[job.name] > 1:
             return False
         filters = map(self._get_binding_filter, binding_config.filters)
-        own = [one for one in filters if isinstance(one, ReuseFilter)]
-        found = await self._reuse.find(record, job, binding_config, own)
-        if found is None:
+        reuse_filters = [one for one in filters if isinstance(one, ReuseFilter)]
+        reusable = await self._reuse.find(record, job, binding_config, reuse_filters)
+        if reusable is None:
             return False
         await self._allocate_reused(
-            job, found, _required(requirement, job, found.target)
+            job, reusable, _required(requirement, job, reusable.target)
         )
-        self._reused[job.name] = found.result
+        self._reused[job.name] = reusable.result
         return True
 
     async def _refuse_impossible(
@@ -263,25 +263,25 @@ class JournalScheduler(DefaultScheduler):
             return None
         locations = await connector.get_available_locations(service=target.service)
         hardware = [location.hardware for location in locations.values()]
-        known = [one for one in hardware if one is not None]
-        if len(known) < len(hardware) or not known:
+        reported = [one for one in hardware if one is not None]
+        if len(reported) < len(hardware) or not reported:
             return None
-        if any(_has_enough(one, required) for one in known):
+        if any(_has_enough(one, required) for one in reported):
             return None
-        return max(known, key=lambda one: one.cores)
+        return max(reported, key=lambda one: one.cores)
 
     async def _allocate_reused(
-        self, job: Job, found: Reusable, required: Hardware
+        self, job: Job, reusable: Reusable, required: Hardware
     ) -> None:
         """Tell StreamFlow where the outputs of a job are, as if it ran there."""
         hardware = await self._resolve_hardware_requirement(
-            found.connector, found.location, required
+            reusable.connector, reusable.location, required
         )
-        location = found.location.location
-        key = posixpath.join(found.connector.deployment_name, location.name)
+        location = reusable.location.location
+        key = posixpath.join(reusable.connector.deployment_name, location.name)
         self.job_allocations[job.name] = JobAllocation(
             job=job.name,
-            target=found.target,
+            target=reusable.target,
             locations=[location],
             status=Status.FIREABLE,
             hardware=hardware[key],
@@ -475,9 +475,10 @@ class JournalScheduler(DefaultScheduler):
     def _record_failure(self, journal: Journal, name: str, where: str) -> None:
         """Record why the current attempt of a job has failed."""
         attempt = self._attempts[name]
-        known = self._failures.pop(name, None)
-        if known is not None and known.attempt == attempt:  # it was recovered in vain
-            self._failures[name] = known
+        recorded = self._failures.pop(name, None)
+        if recorded is not None and recorded.attempt == attempt:
+            # it was recovered in vain
+            self._failures[name] = recorded
             return
         exit_code, output = self._errors.pop(name, (None, ""))
         if exit_code is None:
