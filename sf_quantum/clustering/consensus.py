@@ -229,10 +229,10 @@ def adjusted_rand(labels: Ints, truth: Sequence[str]) -> float:
     :param labels: n labels
     :param truth: n names of known clusters
     """
-    _, known = np.unique(np.asarray(truth), return_inverse=True)
+    _, true_labels = np.unique(np.asarray(truth), return_inverse=True)
     _, ours = np.unique(labels, return_inverse=True)
-    table = np.zeros((int(ours.max()) + 1, int(known.max()) + 1), np.int64)
-    np.add.at(table, (ours, known), 1)
+    table = np.zeros((int(ours.max()) + 1, int(true_labels.max()) + 1), np.int64)
+    np.add.at(table, (ours, true_labels), 1)
     shared = _pairs(table)
     mine, theirs = _pairs(table.sum(axis=1)), _pairs(table.sum(axis=0))
     expected = mine * theirs / _pairs(np.array([len(labels)]))

@@ -195,12 +195,12 @@ class DistanceSums:
         radius = self._tile_radius[:, None]
         least = np.maximum(distance - radius, 0)
         most = np.sqrt((distance + radius) ** 2 + spread)
-        own = partition[self._tile_group]
-        most[np.arange(len(own)), own] = np.inf
+        own_cluster = partition[self._tile_group]
+        most[np.arange(len(own_cluster)), own_cluster] = np.inf
         # a cluster is excluded only if it is farther away by more than rounding errors
         nearest = most.min(axis=1, initial=np.inf)[:, None]
         needed: NDArray[np.bool_] = least * (1 - 1e-9) - self._rounding <= nearest
-        needed[np.arange(len(own)), own] = True
+        needed[np.arange(len(own_cluster)), own_cluster] = True
         return needed
 
     def _score(
@@ -211,22 +211,22 @@ class DistanceSums:
         k = needed.shape[1]
         values = np.zeros(len(chosen))
         if k > 1 and len(chosen):
-            own = partition[strata]
+            own_cluster = partition[strata]
             member = np.zeros((self.count, k))
             member[np.arange(self.count), partition] = 1
             size = np.bincount(partition, self.sizes, k)
             with np.errstate(invalid="ignore", divide="ignore"):
                 mean = (sums @ member) / size
                 points = np.arange(len(chosen))
-                inside = mean[points, own] * (size / (size - 1))[own]
-                mean[points, own] = np.inf
+                inside = mean[points, own_cluster] * (size / (size - 1))[own_cluster]
+                mean[points, own_cluster] = np.inf
                 mean[:, size == 0] = np.inf
                 if self.exact:
                     mean[~needed[self._tile_of]] = np.inf
                 other = mean.min(axis=1)
                 values = (other - inside) / np.maximum(inside, other)
             # the only point of its cluster, or all points equal
-            values[(size[own] < 2) | ~np.isfinite(values)] = 0
+            values[(size[own_cluster] < 2) | ~np.isfinite(values)] = 0
         return Silhouettes(self.rows[chosen], values, strata, self.sizes, self.exact)
 
 

@@ -403,8 +403,10 @@ class Qpu(ABC):
         :raises QpuError: if it does not answer
         """
         status = self.status()
-        known = status.calibration
-        calibration: dict[str, JSON] | None = {"id": known} if known else None
+        calibration_id = status.calibration
+        calibration: dict[str, JSON] | None = (
+            {"id": calibration_id} if calibration_id else None
+        )
         kinds = self.kinds or ("problem",)
         return Description(
             status.technology, status.qubits, kinds, calibration=calibration
@@ -445,8 +447,8 @@ class Qpu(ABC):
 
         :raises QpuError: if the vendor does not answer
         """
-        found = self.find(tag)
-        return [] if found in (None, job_id) else [str(found)]
+        other = self.find(tag)
+        return [] if other in (None, job_id) else [str(other)]
 
     def poll(self, job_id: str) -> Progress:
         """Ask how a job is going.
@@ -584,11 +586,11 @@ def check_name(name: str, label: str) -> None:
         )
 
 
-def check_keys(config: Mapping[str, JSON], known: Collection[str]) -> None:
+def check_keys(config: Mapping[str, JSON], valid_keys: Collection[str]) -> None:
     """Refuse an unknown key of a configuration, and suggest a similar one."""
     for key in config:
-        if key not in known:
-            raise InputError(unknown("key", key, [*known]))
+        if key not in valid_keys:
+            raise InputError(unknown("key", key, [*valid_keys]))
 
 
 def config_text(config: Mapping[str, JSON], key: str) -> str | None:

@@ -71,12 +71,12 @@ class JobRunner:
         who = f"QPU {self.name!r}"
         if outcome.result is None:
             raise QpuError(f"{who}: {outcome.failure or 'the job was cancelled'}")
-        found = counters(who, outcome.result.text, len(made))
+        counts = counters(who, outcome.result.text, len(made))
         info = outcome.result.info
         self.info = {name: info[name] for name in PASSED_ON if name in info}
         seconds = outcome.qpu_seconds
         times = {} if seconds is None else {"qpu_seconds": seconds}
-        return bits(combine(iter(found))), times
+        return bits(combine(iter(counts))), times
 
 
 def bits(counts: Counts) -> Bits:

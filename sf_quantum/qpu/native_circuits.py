@@ -309,10 +309,10 @@ class _Reader:
         if name in _ROTATIONS:
             (qubits,) = parts
             given = iter(values)
-            known = (
+            rotation_angles = (
                 next(given) if fixed is None else fixed for fixed in _ROTATIONS[name]
             )
-            rotation = _both(name, known, given)
+            rotation = _both(name, rotation_angles, given)
             for qubit in qubits:
                 add(Operation("prx", (qubit,), rotation))
         elif name == "barrier":
@@ -352,10 +352,10 @@ class _Reader:
         return numbers
 
     def _of_register(self, name: str, index: str | None, qubits: bool) -> list[int]:
-        known = self._registers.get(name)
-        if known is None or known[0] != qubits:
+        register = self._registers.get(name)
+        if register is None or register[0] != qubits:
             raise ValueError(f"{name[:40]} is not declared")
-        _, first, size = known
+        _, first, size = register
         if index is None:
             return [*range(first, first + size)]
         if int(index) >= size:
@@ -364,10 +364,10 @@ class _Reader:
 
 
 def _both(
-    name: str, known: Iterator[float], given: Iterator[float]
+    name: str, angles: Iterator[float], given: Iterator[float]
 ) -> tuple[float, float]:
     try:
-        angle, phase = known
+        angle, phase = angles
     except (RuntimeError, ValueError) as error:  # the angles are at their end
         raise ValueError(f"{name} has too few angles") from error
     if next(given, None) is not None:

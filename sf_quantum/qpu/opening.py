@@ -107,7 +107,7 @@ def open_qpu(
             "program that also runs on classical nodes asks from_environment() of "
             "sf_quantum.qpu, which is None there"
         )
-    own: dict[str, JSON] = {
+    settings: dict[str, JSON] = {
         "tokenFile": str(Path(token_file).absolute()) if token_file else None,
         "munge": munge,
         "class": options.get("class_"),
@@ -115,7 +115,7 @@ def open_qpu(
     }
     site = None if qrmi_config is None else str(qrmi_config)
     url = url and socket_in(url)
-    clients = QpuSelection([name] if name else [], url, own, site).qpus(os.environ)
+    clients = QpuSelection([name] if name else [], url, settings, site).qpus(os.environ)
     if len(clients) > 1:
         raise InputError(f"name one of the QPUs {', '.join(c.name for c in clients)}")
     check_leasable(clients, given)
@@ -147,8 +147,8 @@ class _OpenQpu(AbstractContextManager[Qpu]):
         acquired = in_thread(lambda: self._leases.acquire(self._request, stop))
         try:
             acquired.result()
-            known = {**os.environ, **qpu.environment(self._leases.tokens())}
-            return type(self._client).from_environment(self._client.name, known)
+            variables = {**os.environ, **qpu.environment(self._leases.tokens())}
+            return type(self._client).from_environment(self._client.name, variables)
         except BaseException:
             stop.set()
             _await(acquired)
@@ -188,7 +188,7 @@ def _await(call: Future[None]) -> None:
 def _held(name: str | None) -> Qpu | None:
     """The QPU whose lease the environment has, if it has one."""
     names = [name] if name else listed(os.environ, RESOURCES) or []
-    if not any(f"{known}_{TOKEN}" in os.environ for known in names):
+    if not any(f"{qpu_name}_{TOKEN}" in os.environ for qpu_name in names):
         return None
     if len(names) > 1:
         raise InputError(f"name one of the QPUs {', '.join(names)}")

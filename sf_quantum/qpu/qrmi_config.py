@@ -34,8 +34,8 @@ class Resource:
     def missing(self, variable: str) -> InputError:
         """The error for a variable that is not in the file, with what is in its place."""
         meant = near(variable, self.environment)
-        found = f"{meant!r} is there instead" if meant else "add it"
-        return InputError(f"{self.where}.environment.{variable}: missing; {found}")
+        hint = f"{meant!r} is there instead" if meant else "add it"
+        return InputError(f"{self.where}.environment.{variable}: missing; {hint}")
 
 
 def near(key: str, others: Iterable[str]) -> str | None:
@@ -59,10 +59,10 @@ def read(path: str, name: str, type_: str | None = None) -> Resource:
     :param type_: the expected type, if any
     :raises InputError: if the file or the entry is wrong, or there is no such entry
     """
-    known = _entries(path)
-    if name not in known:
-        raise InputError(f"{path}: {unknown('resource', name, [*known])}")
-    where, entry = known[name]
+    entries = _entries(path)
+    if name not in entries:
+        raise InputError(f"{path}: {unknown('resource', name, [*entries])}")
+    where, entry = entries[name]
     check_name(name, f"{where}.name:")
     environment = _environment(entry, where)
     # jobs get both, wherever they run
@@ -72,11 +72,11 @@ def read(path: str, name: str, type_: str | None = None) -> Resource:
     if token := environment.get("SFQ_TOKEN_FILE"):
         token = str(folder.absolute() / Path(token).expanduser())
         environment["SFQ_TOKEN_FILE"] = token
-    found = Resource(name, _text(entry, "type", where), environment, where)
-    if type_ not in (None, found.type):
-        message = f"resource {name!r} is of type {found.type!r}, not {type_!r}"
+    resource = Resource(name, _text(entry, "type", where), environment, where)
+    if type_ not in (None, resource.type):
+        message = f"resource {name!r} is of type {resource.type!r}, not {type_!r}"
         raise InputError(f"{path}: {message}")
-    return found
+    return resource
 
 
 def unprefixed(name: str, environment: Mapping[str, str]) -> dict[str, str]:
@@ -96,13 +96,13 @@ def _entries(path: str) -> dict[str, tuple[str, dict[str, JSON]]]:
         raise InputError(f"{path}: resources: missing; {meant!r} is there instead")
     if not isinstance(entries, list):
         raise InputError(f"{path}: resources: expected a list")
-    known = {}
+    by_name = {}
     for index, entry in enumerate(entries):
         where = f"{path}: resources[{index}]"
         if not isinstance(entry, dict):
             raise InputError(f"{where}: expected an object")
-        known[_text(entry, "name", where)] = (where, entry)
-    return known
+        by_name[_text(entry, "name", where)] = (where, entry)
+    return by_name
 
 
 def _text(entry: dict[str, JSON], key: str, where: str) -> str:

@@ -24,13 +24,13 @@ class QpuSelection:
 
     :param names: of the QPUs; empty for all of the environment
     :param url: of our service, whose QPU gets the one name
-    :param own: configuration of our own kind of QPU
+    :param settings: configuration of our own kind of QPU
     :param qrmi_config: a site's file
     """
 
     names: list[str]
     url: str | None = None
-    own: Mapping[str, JSON] | None = None
+    settings: Mapping[str, JSON] | None = None
     qrmi_config: str | None = None
 
     def qpus(self, environment: Mapping[str, str]) -> list[Qpu]:
@@ -46,8 +46,8 @@ class QpuSelection:
             return [self._make([*self.names, DEFAULT_NAME][0], {"url": self.url})]
         names = self.names or listed(environment, RESOURCES) or []
         if not names and self.qrmi_config is not None:
-            known = ", ".join(qrmi_config.names(self.qrmi_config))
-            raise InputError(f"no QPU: give --qpu; {self.qrmi_config} has {known}")
+            available = ", ".join(qrmi_config.names(self.qrmi_config))
+            raise InputError(f"no QPU: give --qpu; {self.qrmi_config} has {available}")
         if not names:
             raise InputError(
                 "no QPU: give a URL (--url), or a name and a site's file (--qpu with "
@@ -84,8 +84,10 @@ class QpuSelection:
         return self._make(name, _config(variables))
 
     def _make(self, name: str, config: Mapping[str, JSON]) -> Qpu:
-        own = {k: value for k, value in (self.own or {}).items() if value is not None}
-        return qpu.load(SFQ).from_config(name, {**config, **own})
+        settings = {
+            k: value for k, value in (self.settings or {}).items() if value is not None
+        }
+        return qpu.load(SFQ).from_config(name, {**config, **settings})
 
 
 def client(type_: str, name: str, config: Mapping[str, JSON]) -> Qpu:
@@ -99,13 +101,13 @@ def client(type_: str, name: str, config: Mapping[str, JSON]) -> Qpu:
     if kind.reads_qrmi_config or not isinstance(path, str):
         return kind.from_config(name, config)
     entry = qrmi_config.read(path, str(config.get("resource", name)), type_)
-    own = {k: v for k, v in config.items() if k not in ("qrmiConfig", "resource")}
+    settings = {k: v for k, v in config.items() if k not in ("qrmiConfig", "resource")}
     if type_ == SFQ:
-        site = _config(entry.environment if "url" in own else _complete(entry))
+        site = _config(entry.environment if "url" in settings else _complete(entry))
     else:
         site = {**entry.environment}
     with _told_of(entry):
-        return kind.from_config(name, {**site, **own})
+        return kind.from_config(name, {**site, **settings})
 
 
 def _complete(entry: Resource) -> Mapping[str, str]:

@@ -121,20 +121,20 @@ class ExactSampler(CheckedSampler):
         seed = seeded(seed)
         problem = quadratic(bqm)
         if len(problem.linear) <= ENUMERATED:
-            found = _enumerated(problem, num_reads)
+            result = _enumerated(problem, num_reads)
         else:
-            found = _Search(problem, seed, time_limit).run(num_reads)
-        samples = sample_set(np.array(found.states, np.int8), bqm, problem)
-        gap = (found.energy - found.bound) * problem.unit
-        bound = found.bound * problem.unit + problem.offset
+            result = _Search(problem, seed, time_limit).run(num_reads)
+        samples = sample_set(np.array(result.states, np.int8), bqm, problem)
+        gap = (result.energy - result.bound) * problem.unit
+        bound = result.bound * problem.unit + problem.offset
         samples.info.update(
             sampler="exact",
             seed=seed,
             reads=num_reads,
             time_limit=time_limit,
             proven=not gap,
-            complete=found.incomplete is None,
-            incomplete=found.incomplete,
+            complete=result.incomplete is None,
+            incomplete=result.incomplete,
             bound=rounded(bound, -math.inf),
             gap=rounded(gap, math.inf),
         )

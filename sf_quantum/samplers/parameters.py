@@ -42,12 +42,12 @@ def check_number(name: str, value: JSON, above: float) -> None:
         raise InputError(f"{name}: {value!r:.40}: expected a number above {above}")
 
 
-def check_choice(name: str, value: JSON, known: Iterable[str]) -> None:
+def check_choice(name: str, value: JSON, allowed: Iterable[str]) -> None:
     """Check that a parameter is one of the known words.
 
     :raises InputError: naming the parameter and the words
     """
-    if value not in (choices := [*known]):
+    if value not in (choices := [*allowed]):
         raise InputError(f"{name}: {value!r:.40}: expected {' or '.join(choices)}")
 
 
@@ -90,8 +90,8 @@ class CheckedSampler(Sampler):
     @classmethod
     def problem(cls) -> str | None:
         """Explain why the sampler cannot be used here."""
-        found = map(importlib.util.find_spec, cls.packages)
-        return None if all(found) else cls.missing
+        specs = map(importlib.util.find_spec, cls.packages)
+        return None if all(specs) else cls.missing
 
     @property
     def parameters(self) -> dict[str, list[str]]:
@@ -103,11 +103,11 @@ class CheckedSampler(Sampler):
         """The defaults, unless ``None``, and :attr:`more`."""
         # a subclass may pass on what it does not name
         classes = (c for c in type(self).__mro__ if issubclass(c, CheckedSampler))
-        own = next(c for c in classes if "checks" in vars(c))
-        signature = inspect.signature(own.sample).parameters
+        declaring = next(c for c in classes if "checks" in vars(c))
+        signature = inspect.signature(declaring.sample).parameters
         defaults = {name: signature[name].default for name in self.checks}
-        known = {name: value for name, value in defaults.items() if value is not None}
-        return known | {**self.more}
+        named = {name: value for name, value in defaults.items() if value is not None}
+        return named | {**self.more}
 
     @classmethod
     def check_parameters(cls, **parameters: JSON) -> None:

@@ -168,8 +168,12 @@ class Presolve(ComposedSampler):
         }
         if len(infos) > 1:
             info["parts"] = [
-                {key: value for key, value in own.items() if info.get(key) != value}
-                for own in infos
+                {
+                    key: value
+                    for key, value in part_info.items()
+                    if info.get(key) != value
+                }
+                for part_info in infos
             ]
         return info
 
@@ -217,17 +221,21 @@ class Presolve(ComposedSampler):
         limit = parameters.get("time_limit", self._child.properties.get("time_limit"))
         begin = time.monotonic()
         for number, part in enumerate(parts):
-            own = dict(parameters)
+            part_parameters = dict(parameters)
             if seed is not None and "seed" in self._child.parameters:
-                own["seed"] = derived(seed, number)
+                part_parameters["seed"] = derived(seed, number)
             if number and isinstance(limit, int | float):
-                own["time_limit"] = max(begin + limit - time.monotonic(), LEAST_SECONDS)
+                part_parameters["time_limit"] = max(
+                    begin + limit - time.monotonic(), LEAST_SECONDS
+                )
             # a part that is the whole problem is passed on unchanged
             whole = len(part) == len(labels)
             answer = (
-                self._child.sample(bqm, **own)
+                self._child.sample(bqm, **part_parameters)
                 if whole
-                else self._of_part(left.part(part), [labels[i] for i in part], own)
+                else self._of_part(
+                    left.part(part), [labels[i] for i in part], part_parameters
+                )
             )
             if "time_limit" in answer.info:
                 answer.info["time_limit"] = limit

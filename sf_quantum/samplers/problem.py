@@ -159,9 +159,9 @@ def sample(
     """
     from dimod import BinaryQuadraticModel
 
-    own = given(sampler, parameters)
+    accepted = given(sampler, parameters)
     model = BinaryQuadraticModel.from_serializable(bqm)
-    return serialized(sampler.sample(model, **own))
+    return serialized(sampler.sample(model, **accepted))
 
 
 def serialized(samples: SampleSet) -> dict[str, JSON]:
@@ -182,7 +182,7 @@ def _with_booleans(content: JSON, original: JSON) -> JSON:
         return bool(original)
     if isinstance(original, Mapping) and isinstance(content, dict):
         pairs = zip(content.items(), original.values(), strict=True)
-        return {key: _with_booleans(value, own) for (key, value), own in pairs}
+        return {key: _with_booleans(value, item) for (key, value), item in pairs}
     if isinstance(original, list | tuple) and isinstance(content, list):
         return [*map(_with_booleans, content, original)]
     return content
@@ -193,17 +193,17 @@ def given(sampler: Sampler, parameters: Mapping[str, JSON]) -> dict[str, JSON]:
 
     :raises InputError: if the sampler does not accept one of the others
     """
-    own: dict[str, JSON] = {
+    accepted: dict[str, JSON] = {
         name: value for name, value in parameters.items() if value is not None
     }
-    refused = sorted(own.keys() - sampler.parameters.keys())
+    refused = sorted(accepted.keys() - sampler.parameters.keys())
     if refused:
         sampler_class = type(getattr(sampler, "child", sampler)).__name__
         raise InputError(
             f"{refused[0]}: not a parameter of {sampler_class} "
             f"(expected one of {', '.join(sorted(sampler.parameters))})"
         )
-    return own
+    return accepted
 
 
 def _check_labels(labels: list[JSON], field: str) -> None:

@@ -134,13 +134,13 @@ def _check_names(name: str, names: JSON) -> None:
         raise InputError(f"{name}: {names!r:.40}: expected names of passes")
 
 
-def _initial_angles(depth: int, known: Doubles | None) -> Doubles:
+def _initial_angles(depth: int, earlier: Doubles | None) -> Doubles:
     """Choose the initial angles; those of an earlier problem are interpolated."""
     along = (np.arange(depth) + 0.5) / depth
-    if known is None:
+    if earlier is None:
         return np.array([_RAMPS[0] * along, _RAMPS[1] * (1 - along)])
-    before = (np.arange(known.shape[1]) + 0.5) / known.shape[1]
-    return np.array([np.interp(along, before, row) for row in known])
+    before = (np.arange(earlier.shape[1]) + 0.5) / earlier.shape[1]
+    return np.array([np.interp(along, before, row) for row in earlier])
 
 
 def _angles_as_json(angles: Doubles) -> dict[str, JSON]:
@@ -161,7 +161,7 @@ class QaoaSampler(CheckedSampler):
         **dict.fromkeys(
             ("num_reads", "depth", "shots", "evaluations"), partial(check, least=1)
         ),
-        "optimiser": partial(check_choice, known=OPTIMISERS),
+        "optimiser": partial(check_choice, allowed=OPTIMISERS),
         "angles": _check_angles,
         "mitigation": _check_names,
     }
@@ -270,10 +270,10 @@ class QaoaSampler(CheckedSampler):
         if self._backend is not None:
             from qiskit.primitives import BackendSamplerV2
 
-            own = BackendSamplerV2(
+            primitive = BackendSamplerV2(
                 backend=self._backend, options={"seed_simulator": seed}
             )
-            return _Primitive(self._backend.name, own, self._backend)
+            return _Primitive(self._backend.name, primitive, self._backend)
         return _emulated(qubits, seed)
 
 

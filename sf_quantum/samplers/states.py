@@ -135,14 +135,14 @@ def all_energies(problem: Quadratic) -> NDArray[np.int64] | NDArray[np.object_]:
 
 
 def _all_energies(problem: Quadratic, zero: NDArray[Whole]) -> NDArray[Whole]:
-    found = zero
+    totals = zero
     for i, bias in enumerate(problem.linear):
         # the energy that x_i = 1 adds to each state of the variables so far
         added: NDArray[Whole] = zero + bias
         for j in range(i):
             added = np.concatenate([added, added + problem.pairs[i].get(j, 0)])
-        found = np.concatenate([found, found + added])
-    return found
+        totals = np.concatenate([totals, totals + added])
+    return totals
 
 
 def values(problem: Quadratic, exact: Sequence[int]) -> list[float]:

@@ -176,7 +176,7 @@ def _acquire(args: argparse.Namespace) -> None:
     )
     token = asking.ask(request)
     # without the credentials of the site
-    (own,) = replace(service.selection(args), own=None).qpus({})
+    (own,) = replace(service.selection(args), settings=None).qpus({})
     asking.end({**qpu.environment([(own, token)]), **job})
 
 

@@ -60,10 +60,10 @@ class CommandRun:
 
         :returns: ``None`` if a QPU failed to report them
         """
-        known = [lease for lease in self.leases if lease.trouble is None]
-        if any(lease.jobs is None or lease.jobs for lease in known):
+        reported = [lease for lease in self.leases if lease.trouble is None]
+        if any(lease.jobs is None or lease.jobs for lease in reported):
             return True
-        return False if len(known) == len(self.leases) else None
+        return False if len(reported) == len(self.leases) else None
 
 
 def usage(
@@ -74,8 +74,8 @@ def usage(
     :param leases: each QPU with its token; the lease may have been given back
     :param names: of the QPUs; one without a lease counts as not reporting its jobs
     """
-    found = {qpu.name: _usage(qpu, token) for qpu, token in leases}
-    return [found.get(name) or LeaseUsage(name, None) for name in names or found]
+    by_name = {qpu.name: _usage(qpu, token) for qpu, token in leases}
+    return [by_name.get(name) or LeaseUsage(name, None) for name in names or by_name]
 
 
 def leases_of(
@@ -95,13 +95,13 @@ def leases_of(
 
 def named(names: Iterable[str], environment: Mapping[str, str]) -> list[str]:
     """Choose QPUs of the environment, all of them if none is named."""
-    known = listed(environment, RESOURCES) or []
-    if not known:
+    available = listed(environment, RESOURCES) or []
+    if not available:
         raise InputError(f"{RESOURCES[0]} names no QPU, so no lease is held")
     for name in names:
-        if name not in known:
-            raise InputError(unknown("QPU of the environment", name, known))
-    return list(names) or known
+        if name not in available:
+            raise InputError(unknown("QPU of the environment", name, available))
+    return list(names) or available
 
 
 def dumps(run: CommandRun) -> str:
@@ -133,6 +133,8 @@ def _usage(qpu: Qpu, token: str) -> LeaseUsage:
         return LeaseUsage(qpu.name, None, trouble=str(error))
     if jobs:
         with suppress(QuantumError):  # the jobs are reported without it
-            known = qpu.status()
-            return LeaseUsage(qpu.name, jobs, None, known.technology, known.calibration)
+            status = qpu.status()
+            return LeaseUsage(
+                qpu.name, jobs, None, status.technology, status.calibration
+            )
     return LeaseUsage(qpu.name, jobs)

@@ -308,12 +308,12 @@ def experiment(setup: Experiment) -> dict[str, JSON]:
 def performances(described: Description) -> dict[str, float]:
     """Write a calibration as Perceval's clouds do, in per cent."""
     calibrated = mapping((described.calibration or {}).get("values"))
-    known = {name: number(calibrated.get(name)) or 0.0 for name in calibrated}
-    loss = known.get("source_loss_db", 0.0) + known.get("loss_db", 0.0)
+    values = {name: number(calibrated.get(name)) or 0.0 for name in calibrated}
+    loss = values.get("source_loss_db", 0.0) + values.get("loss_db", 0.0)
     noise = NoiseModel(
         transmittance=10.0 ** (-loss / 10.0),
-        indistinguishability=1.0 - known.get("distinguishability", 0.0),
-        g2=known.get("g2", 0.0),
+        indistinguishability=1.0 - values.get("distinguishability", 0.0),
+        g2=values.get("g2", 0.0),
     )
     told_by_noise: dict[str, float] = noise_to_perf_dict(noise)
     return told_by_noise

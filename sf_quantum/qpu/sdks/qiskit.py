@@ -324,13 +324,13 @@ class QpuJob(JobV1):
         if outcome.result is None:
             raise QpuError(f"{who}: {outcome.failure}")
         shots = self._task.parameters["num_reads"]
-        found = iter(counters(who, outcome.result.text, self._sent))
+        counts = iter(counters(who, outcome.result.text, self._sent))
         return Results(
             backend_name=self._qpu.name,
             job_id=self.job_id(),
             success=True,
             results=[
-                self._experiment(circuit, places, whole(combine(found)), shots)
+                self._experiment(circuit, places, whole(combine(counts)), shots)
                 for circuit, places, combine in zip(
                     self._circuits, self._places, self._combine, strict=True
                 )

@@ -109,11 +109,14 @@ def variables(
         thread.start()
         try:
             where = f"http://127.0.0.1:{server.server_address[1]}"
-            own = {}
+            client_variables = {}
             if technology in CLIENTS:
                 path, url, credential = CLIENTS[technology]
-                own = {url: f"{where}{path}", credential: secret}
-            yield {**own, **_qrmi(qpu.name, status, where, secret, environment)}
+                client_variables = {url: f"{where}{path}", credential: secret}
+            yield {
+                **client_variables,
+                **_qrmi(qpu.name, status, where, secret, environment),
+            }
         finally:
             server.shutdown()
 
@@ -129,8 +132,8 @@ def _qrmi(
         return {}
     type_, url, credential = QRMI[status.technology]
     # QRMI asks an IQM Server for the quantum computer that has the resource's name
-    known = name if credential is None else status.name
-    own = {
+    resource = name if credential is None else status.name
+    settings = {
         url: where,
         TOKEN: environment.get(f"{name}_{TOKEN}", ""),
         **({} if credential is None else {credential: secret}),
@@ -138,9 +141,9 @@ def _qrmi(
     return {
         **{
             keys[0]: ",".join([*(listed(environment, keys) or ()), more])
-            for keys, more in ((RESOURCES, known), (TYPES, type_))
+            for keys, more in ((RESOURCES, resource), (TYPES, type_))
         },
-        **{f"{known}_{key}": value for key, value in own.items()},
+        **{f"{resource}_{key}": value for key, value in settings.items()},
     }
 
 
@@ -157,8 +160,8 @@ class _Handler(BaseHTTPRequestHandler):
         """Log nothing: standard error is the job's."""
 
     def _forward(self) -> None:
-        known, public = self._is_known(), (self.command, self.path) in PUBLIC
-        if known:
+        is_known, public = self._is_known(), (self.command, self.path) in PUBLIC
+        if is_known:
             self.server.trust(self.connection)
         elif not public or "Content-Length" in self.headers:
             return self.send_error(401)
@@ -167,7 +170,7 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             return self._exchange()
         finally:
-            if not known:
+            if not is_known:
                 self.public.release()
 
     def _exchange(self) -> None:
@@ -201,8 +204,8 @@ class _Handler(BaseHTTPRequestHandler):
             except (munge.CredentialRefused, QuantumError):
                 return False
         given = self.headers["X-Auth-Token"] or self.headers["Authorization"] or ""
-        known = (secrets.compare_digest(given.encode(), c) for c in self.credentials)
-        return any(known)
+        matches = (secrets.compare_digest(given.encode(), c) for c in self.credentials)
+        return any(matches)
 
     do_DELETE = do_GET = do_HEAD = do_PATCH = do_POST = do_PUT = _forward
 

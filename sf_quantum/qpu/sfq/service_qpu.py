@@ -181,7 +181,9 @@ class SfqQpu(Qpu):
         # without a size they are those of a job of one read
         job = device if size is not None else {}
         calibration, payloads = device.get("calibration"), device.get("payloads")
-        known = calibration.get("id") if isinstance(calibration, dict) else None
+        calibration_id = (
+            calibration.get("id") if isinstance(calibration, dict) else None
+        )
         return QpuStatus(
             name=str(device.get("name")),
             technology=str(device.get("technology")),
@@ -192,7 +194,7 @@ class SfqQpu(Qpu):
             vqpus=count(device.get("vqpus")) or 0,
             leases=count(device.get("leases")) or 0,
             queue_length=count(device.get("queue_length")) or 0,
-            calibration=str(known) if known else None,
+            calibration=str(calibration_id) if calibration_id else None,
             eta_seconds=number(device.get("eta_seconds")),
             position=count(device.get("position")) or 0,
             cost_per_second=number(device.get("cost_per_second")),
@@ -283,13 +285,13 @@ class SfqQpu(Qpu):
         ]
 
     def environment(self, token: str) -> dict[str, str]:
-        known = self._credentials
-        retry = known.retry_seconds
+        credentials = self._credentials
+        retry = credentials.retry_seconds
         variables = {
             "SFQ_URL": self.service.url,
             TOKEN: token,
-            "SFQ_TOKEN_FILE": known.token_file,
-            "SFQ_MUNGE": "1" if known.munge is True else known.munge,
+            "SFQ_TOKEN_FILE": credentials.token_file,
+            "SFQ_MUNGE": "1" if credentials.munge is True else credentials.munge,
             "SFQ_PATIENCE_SECONDS": None if retry is None else f"{retry:g}",
         }
         return {f"{self.name}_{key}": str(v) for key, v in variables.items() if v}
@@ -366,12 +368,12 @@ class SfqQpu(Qpu):
         job["idempotency_key"] = f"{key}.{times}" if times else key
         if self._purpose is not None:
             job["purpose"] = self._purpose
-        own = (None, self._lease)
+        leases = (None, self._lease)
         try:
             while True:
-                found, submitted = self._submit(job)
+                was_found, submitted = self._submit(job)
                 followed = self._follow(submitted)
-                if followed["state"] != "Cancelled" or followed.get("lease") in own:
+                if followed["state"] != "Cancelled" or followed.get("lease") in leases:
                     break
                 # the job of an earlier attempt, cancelled because its lease ended
         except InputError:
@@ -390,7 +392,7 @@ class SfqQpu(Qpu):
         samples = result.json()
         if "seed" not in given:
             self._solved[key] += 1
-            if found and isinstance(info := samples.get("info"), dict):
+            if was_found and isinstance(info := samples.get("info"), dict):
                 samples["info"] = {**info, "found": True}
         return samples
 
@@ -400,14 +402,14 @@ class SfqQpu(Qpu):
         timing, calibration = device.get("timing"), device.get("calibration")
         payloads, qubits = device.get("payloads"), device.get("out_of_service")
         shots, kinds, specs = device.get("shots"), payloads or [], None
-        known = tuple(k for k in KINDS if isinstance(kinds, list) and k in kinds)
-        if {"sequence", "photonic"} & {*known}:  # warden's dialect tells them
+        supported = tuple(k for k in KINDS if isinstance(kinds, list) and k in kinds)
+        if {"sequence", "photonic"} & {*supported}:  # warden's dialect tells them
             send = partial(self.service.send, timeout_seconds=LARGE_SECONDS)
             specs = self.service.text(send("GET", "/qpu/specs").json(), "specs")
         return Description(
             self.service.text(device, "technology"),
             count(device.get("qubits")) or 0,
-            known,
+            supported,
             out_of_service=frozenset(
                 qubit
                 for qubit in (qubits if isinstance(qubits, list) else [])
@@ -478,14 +480,14 @@ class SfqQpu(Qpu):
         answer = self.service.send("GET", path)
         try:
             jobs = map(mapping, listing(parse_json(answer.body)))
-            found = {str(job["idempotency_key"]): str(job["id"]) for job in jobs}
+            by_key = {str(job["idempotency_key"]): str(job["id"]) for job in jobs}
         except (ValueError, KeyError) as error:
             message = f"{self.service.name}: its answer is no list of jobs"
             raise QpuError(message) from error
-        if found and tag not in found:
+        if by_key and tag not in by_key:
             message = "lists jobs with other keys than it was asked for"
             raise QpuError(f"{self.service.name} {message}")
-        return found.get(tag)
+        return by_key.get(tag)
 
     def poll(self, job_id: str) -> Progress:
         job, state = self._job("GET", job_id)
@@ -538,7 +540,7 @@ class SfqQpu(Qpu):
             response = self._send_job("GET", job_id, part, retry=True)
             try:
                 *lines, last = map(json.loads, response.body.splitlines())
-                found = [read(line[what]) for line in lines]
+                items = [read(line[what]) for line in lines]
                 first, over = int(last["next"]), bool(last["over"])
                 state = str(last["state"])
             except (
@@ -550,7 +552,7 @@ class SfqQpu(Qpu):
             ) as error:
                 message = f"the results of job {job_id} are malformed"
                 raise QpuError(f"{self.service.name}: {message}") from error
-            yield from found
+            yield from items
         if state != "Completed":
             outcome = named(self._outcome(job_id, self._job("GET", job_id)[0]), job_id)
             raise QpuError(f"{self.service.name}: {outcome.failure}")
@@ -563,8 +565,8 @@ class SfqQpu(Qpu):
         result, failure, note = None, None, str(job.get("note") or "")
         if state == "Completed":
             small = job.get("result")
-            known = _small_result(small) if isinstance(small, dict) else None
-            result = known or self._result(job_id, most_bytes)
+            inlined = _small_result(small) if isinstance(small, dict) else None
+            result = inlined or self._result(job_id, most_bytes)
         elif state == "Failed":
             failure = note or "no reason given"
         calibration = job.get("calibration")
@@ -678,8 +680,8 @@ class SfqQpu(Qpu):
     def _cancel(self, job: Mapping[str, JSON] | bytes) -> None:
         # by its key, the job is found even if its submission was not answered
         send = partial(self.service.send, timeout_seconds=CANCEL_SECONDS)
-        found = send("POST", "/v1/jobs", job).json()
-        send("DELETE", f"/v1/jobs/{self.service.text(found, 'id')}")
+        submitted = send("POST", "/v1/jobs", job).json()
+        send("DELETE", f"/v1/jobs/{self.service.text(submitted, 'id')}")
 
 
 def _start(job: Mapping[str, JSON]) -> str:

@@ -171,8 +171,8 @@ class DWaveQpu(Qpu):
 
     @property
     def identity(self) -> str:
-        known = self.connection
-        return f"{known['endpoint'].rstrip('/')} {known.get('solver', '')}"
+        connection = self.connection
+        return f"{connection['endpoint'].rstrip('/')} {connection.get('solver', '')}"
 
     def status(self) -> QpuStatus:
         """See :meth:`Qpu.status`; D-Wave does not report how many jobs are pending."""
@@ -222,14 +222,18 @@ class DWaveQpu(Qpu):
 
     def release(self, token: str) -> None:
         with self._problems(patient=True) as problems:
-            found = problems.list_problems(label=token)
-            if live := [one.id for one in found if one.status.value in LIVE]:
+            listed = problems.list_problems(label=token)
+            if live := [one.id for one in listed if one.status.value in LIVE]:
                 problems.cancel_problems(live)
 
     def environment(self, token: str) -> dict[str, str]:
         """See :meth:`Qpu.environment`; D-Wave's client reads the variables too."""
-        own = self.connection
-        variables = {name: own[key] for name, key in VARIABLES.items() if key in own}
+        connection = self.connection
+        variables = {
+            name: connection[key]
+            for name, key in VARIABLES.items()
+            if key in connection
+        }
         return {**variables, f"{self.name}_{TOKEN}": token}
 
     @classmethod
@@ -349,15 +353,15 @@ class DWaveQpu(Qpu):
 
     def others(self, tag: str, job_id: str) -> Sequence[str]:
         with self._asking() as problems:
-            found = problems.list_problems(label=tag)
-            return [one.id for one in found if one.label == tag and one.id != job_id]
+            listed = problems.list_problems(label=tag)
+            return [one.id for one in listed if one.label == tag and one.id != job_id]
 
     def poll(self, job_id: str) -> Progress:
         with self._asking() as problems:
-            found = problems.get_problem_statuses([job_id])
-            if not found:
+            statuses = problems.get_problem_statuses([job_id])
+            if not statuses:
                 raise UnknownJob(f"QPU {self.name!r}: no problem {job_id}")
-            return Progress(STATES[found[0].status.value])
+            return Progress(STATES[statuses[0].status.value])
 
     def result(self, job_id: str, task: Task) -> Outcome:
         """See :meth:`Qpu.result`.
@@ -501,8 +505,8 @@ class DWaveQpu(Qpu):
 
     def _once(self) -> dict[str, JSON]:
         """Make options for requests that are not repeated."""
-        known = {key: self.connection[key] for key in ("endpoint", "token")}
-        return {**known, "timeout": REQUEST_SECONDS, "retry": {"total": 0}}
+        options = {key: self.connection[key] for key in ("endpoint", "token")}
+        return {**options, "timeout": REQUEST_SECONDS, "retry": {"total": 0}}
 
     @contextmanager
     def _problems(
@@ -701,15 +705,15 @@ def _timing(solver: StructuredSolver) -> Timing | None:
     qubits = solver.num_active_qubits
     try:
         one, two = (solver.estimate_qpu_access_time(qubits, reads) for reads in (1, 2))
-        known = solver.properties["problem_timing_data"]
-        shot = known["default_annealing_time"] + known["qpu_delay_time_per_sample"]
+        data = solver.properties["problem_timing_data"]
+        shot = data["default_annealing_time"] + data["qpu_delay_time_per_sample"]
     except (KeyError, ValueError):
         return None
     read = two - one
     # rounded, since differences may be a little less than 0
     times = (round(float(time), 6) for time in (one - read, shot, read - shot))
-    known = [time / MICROSECONDS for time in times if number(time) is not None]
-    return Timing(*known) if len(known) == 3 else None
+    seconds = [time / MICROSECONDS for time in times if number(time) is not None]
+    return Timing(*seconds) if len(seconds) == 3 else None
 
 
 @lru_cache(4)
@@ -719,7 +723,7 @@ def _fabric(kind: str, shape: tuple[int, ...]) -> frozenset[int]:
         import dwave.graphs as graphs
     except ImportError:  # before dwave-system 1.36
         return frozenset()
-    known = ("chimera", "pegasus", "zephyr")
-    if kind not in known or max(shape, default=0) > LARGEST_SHAPE:
+    families = ("chimera", "pegasus", "zephyr")
+    if kind not in families or max(shape, default=0) > LARGEST_SHAPE:
         return frozenset()
     return frozenset(getattr(graphs, f"{kind}_graph")(*shape))

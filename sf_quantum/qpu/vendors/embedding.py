@@ -90,10 +90,10 @@ class Embedded:
             digest = hashlib.sha256(repr(pairs).encode()).digest()
             seed = int.from_bytes(digest[:4], "big") % SEEDS
         fits = len(bqm.quadratic) <= len(couplers)
-        if not fits or not (found := search(pairs, couplers, seed)):
+        if not fits or not (qubits := search(pairs, couplers, seed)):
             count = f"{len(numbers)} variables"
             raise InputError(f"solver {solver.name!r}: {count}: no embedding found")
-        chains = EmbeddedStructure(couplers, dict(zip(numbers, found, strict=True)))
+        chains = EmbeddedStructure(couplers, dict(zip(numbers, qubits, strict=True)))
         target = chains.embed_bqm(
             bqm, chain_strength=chain_strength, smear_vartype=SPIN
         )
@@ -188,11 +188,11 @@ class Embedded:
     def _unembedded(self, samples: SampleSet) -> SampleSet:
         from dwave.embedding import unembed_sampleset
 
-        found: SampleSet = unembed_sampleset(
+        unembedded: SampleSet = unembed_sampleset(
             samples, self.chains, self.source, chain_break_fraction=True
         )
         # majority votes may change states, and dimod adds up doubles
-        return recompute(found, self.source)
+        return recompute(unembedded, self.source)
 
 
 def access_seconds(timing: Mapping[str, float] | None) -> float | None:
@@ -229,8 +229,8 @@ def _search(given: str) -> list[list[int]]:
     except subprocess.CalledProcessError as error:
         why = one_line(error.stderr[-200:])
         raise InputError(f"the search for an embedding failed: {why}") from error
-    found: list[list[int]] = json.loads(done.stdout)
-    return found
+    chains: list[list[int]] = json.loads(done.stdout)
+    return chains
 
 
 def main() -> None:
@@ -241,10 +241,10 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (2 * SEARCH_SECONDS, 2 * SEARCH_SECONDS))
     resource.setrlimit(resource.RLIMIT_AS, (MOST_BYTES, MOST_BYTES))
     source, target, seed = json.load(sys.stdin)
-    found = minorminer.find_embedding(
+    chains = minorminer.find_embedding(
         source, target, random_seed=seed, timeout=SEARCH_SECONDS
     )
-    json.dump([found[variable] for variable in sorted(found)], sys.stdout)
+    json.dump([chains[variable] for variable in sorted(chains)], sys.stdout)
 
 
 if __name__ == "__main__":

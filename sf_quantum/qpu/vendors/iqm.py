@@ -75,12 +75,12 @@ class IqmServer(Gates):
 
     @cached_property
     def _api(self) -> RestApi:
-        own = self._resource.environment
+        environment = self._resource.environment
         for key in ("QRMI_IQM_ISA_ENDPOINT", "QRMI_IQM_ISA_TOKEN"):
-            if not own.get(key):
+            if not environment.get(key):
                 raise InputError(f"{self._who}: {key} is missing")
-        token = {"Authorization": f"Bearer {own['QRMI_IQM_ISA_TOKEN']}"}
-        client = Client(f"{own['QRMI_IQM_ISA_ENDPOINT']}/api/v1", token)
+        token = {"Authorization": f"Bearer {environment['QRMI_IQM_ISA_TOKEN']}"}
+        client = Client(f"{environment['QRMI_IQM_ISA_ENDPOINT']}/api/v1", token)
         return RestApi(
             self.name,
             client,
@@ -134,7 +134,7 @@ class IqmServer(Gates):
             detail = "its qubits are coupled by resonators, which circuits cannot name"
             raise InputError(f"{self._who}: {detail}")
         qubits = sorted(map(_number, _texts(dynamic["qubits"])))
-        known = sorted(map(_number, _texts(static.get("qubits", []))))
+        named = sorted(map(_number, _texts(static.get("qubits", []))))
         gates = mapping(mapping(dynamic["gates"])["cz"])["implementations"]
         pairs = {
             (min(pair), max(pair))
@@ -147,11 +147,14 @@ class IqmServer(Gates):
             self.technology,
             len(qubits),
             self.kinds,
-            frozenset(known) - frozenset(qubits),
+            frozenset(named) - frozenset(qubits),
             count(limits.get("max_shots_per_circuit")) or None,
             calibration=_calibration(dynamic, metrics),
             topology=Topology(
-                "iqm", (), 1 + max([*qubits, *known], default=-1), tuple(sorted(pairs))
+                "iqm",
+                (),
+                1 + max([*qubits, *named], default=-1),
+                tuple(sorted(pairs)),
             ),
             native_gates=("r", "cz"),
         )
@@ -271,8 +274,8 @@ def _counter(measurement: Mapping[str, JSON], circuit: NativeCircuit) -> dict[st
     bits = circuit.bits
     places = [bits - 1 - int(bit) for _, _, bit in keys]
     measured = {one.bit for one in circuit.operations if one.name == "measure"}
-    known = sorted(bits - 1 - bit for bit in measured)
-    if {int(own) for _, own, _ in keys} != {bits} or sorted(places) != known:
+    expected = sorted(bits - 1 - bit for bit in measured)
+    if {int(size) for _, size, _ in keys} != {bits} or sorted(places) != expected:
         raise ValueError("not of this circuit")
     counter: dict[str, int] = {}
     for word, reads in mapping(measurement["counts"]).items():
@@ -290,7 +293,7 @@ def _calibration(
     dynamic: Mapping[str, JSON], metrics: Mapping[str, JSON]
 ) -> dict[str, JSON]:
     """Return id, time and mean values of the present set of calibrations."""
-    known: dict[str, JSON] = {}
+    means: dict[str, JSON] = {}
     observed = [mapping(one) for one in _lists(metrics.get("observations"))]
     for name, (begin, end, factor) in OBSERVED.items():
         values = [
@@ -302,11 +305,11 @@ def _calibration(
         ]
         if values:
             mean = sum(values) / len(values)
-            known[name] = max(0.0, factor * (1.0 - mean)) if factor else mean
+            means[name] = max(0.0, factor * (1.0 - mean)) if factor else mean
     return {
         "id": str(dynamic["calibration_set_id"]),
         "time": str(metrics.get("created_timestamp")),
-        "values": known,
+        "values": means,
     }
 
 

@@ -48,10 +48,10 @@ def samples(task: Task, spins: Sequence[Sequence[int]]) -> str:
     if bqm.vartype is Vartype.BINARY:
         rows = (rows + 1) // 2
     labelled = rows, [*bqm.variables]
-    found = SampleSet.from_samples(  # type: ignore[no-untyped-call]
+    sample_set = SampleSet.from_samples(  # type: ignore[no-untyped-call]
         labelled, bqm.vartype, energy=exact_energies(bqm, *labelled), sort_labels=False
     )
-    document = found.to_serializable()
+    document = sample_set.to_serializable()
     del document["info"]
     return json.dumps(document)
 

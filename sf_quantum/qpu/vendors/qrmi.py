@@ -165,8 +165,10 @@ class QrmiQpu(Qpu):
 
     @property
     def identity(self) -> str:
-        own = self._resource.environment
-        where = sorted((key, own[key]) for key in own if key.endswith(_WHERE))
+        environment = self._resource.environment
+        where = sorted(
+            (key, environment[key]) for key in environment if key.endswith(_WHERE)
+        )
         return json.dumps([self.name, where])
 
     def status(self) -> QpuStatus:
@@ -199,16 +201,16 @@ class QrmiQpu(Qpu):
 
     def environment(self, token: str) -> dict[str, str]:
         """See :meth:`Qpu.environment`: exactly what ``spank_qrmi`` sets."""
-        own = {**self._resource.environment, TOKEN: token}
-        return {**_job(), **{f"{self.name}_{key}": own[key] for key in own}}
+        variables = {**self._resource.environment, TOKEN: token}
+        return {**_job(), **{f"{self.name}_{key}": variables[key] for key in variables}}
 
     @classmethod
     def from_environment(cls, name: str, environment: Mapping[str, str]) -> Self:
         required(name, environment, TOKEN)
-        own = qrmi_config.unprefixed(name, environment)
-        if not own.setdefault(TIMEOUT, str(NO_TIMEOUT)).isdecimal():
+        variables = qrmi_config.unprefixed(name, environment)
+        if not variables.setdefault(TIMEOUT, str(NO_TIMEOUT)).isdecimal():
             raise InputError(f"{name}_{TIMEOUT}: expected whole seconds")
-        return cls(Resource(name, cls.type, own))
+        return cls(Resource(name, cls.type, variables))
 
     def sampler(self) -> Sampler:
         """Refuse; kinds of QPU for which a QUBO can be translated override this."""
@@ -635,8 +637,8 @@ def _given(late: Callable[[T], None], done: Future[T]) -> None:
 
 def _kind(error: RuntimeError) -> tuple[str, int]:
     """Return the name of an error's class, and the status of the HTTP answer, or 0."""
-    found = _STATUS.search(str(error))
-    return type(error).__name__, int(found[1]) if found else 0
+    match = _STATUS.search(str(error))
+    return type(error).__name__, int(match[1]) if match else 0
 
 
 def _state(status: TaskStatus | ResourceStatus) -> str:
@@ -650,8 +652,8 @@ def _nothing() -> None:
 
 def _job() -> dict[str, str]:
     """The variables of the SPANK plugin that identify the job, without a QPU's name."""
-    known = os.environ.get
+    variable = os.environ.get
     return {
-        "QRMI_JOB_UID": known("QRMI_JOB_UID") or str(os.getuid()),
-        "QRMI_JOB_ID": known("QRMI_JOB_ID") or known("SLURM_JOB_ID") or "0",
+        "QRMI_JOB_UID": variable("QRMI_JOB_UID") or str(os.getuid()),
+        "QRMI_JOB_ID": variable("QRMI_JOB_ID") or variable("SLURM_JOB_ID") or "0",
     }

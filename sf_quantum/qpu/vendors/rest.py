@@ -130,8 +130,8 @@ class RestApi:
 
     def _refusal(self, response: Response) -> QpuError | InputError:
         status, text = response.status, self.reason(response)
-        own = status in self._its_own and response.json().get(self._code)
-        if own or status in self._nothing_done:
+        has_own_code = status in self._its_own and response.json().get(self._code)
+        if has_own_code or status in self._nothing_done:
             return NotAccepted(text, response.retry_seconds)
         if status in self._its_own:
             return QpuError(text)

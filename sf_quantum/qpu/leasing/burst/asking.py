@@ -168,8 +168,8 @@ class Asking:
         job, entry = self._job, self._folder.entry(self._job)
         self._asks = asks
         if entry is None or entry.pid != os.getpid() or entry.asks is not asks:
-            own = (self._began, 0.0, os.getpid(), asks)
-            self._folder.write(job, Entry({}, self._client.name, *own))
+            fields = (self._began, 0.0, os.getpid(), asks)
+            self._folder.write(job, Entry({}, self._client.name, *fields))
 
     def _report(self, text: str) -> None:
         if text != self._reported:
@@ -260,13 +260,14 @@ class Asking:
             return self._ahead
         with suppress(QpuError):  # the controller may be away
             jobs = queue()
-            if (own := jobs.get(self._job)) is None:
+            if (mine := jobs.get(self._job)) is None:
                 return []
             # those that wait for a place may wait for this job's
             self._ahead = [
                 job.id
                 for job in jobs.values()
-                if (job.pool, job.buffer) == (own.pool, STAGING) and job.rank < own.rank
+                if (job.pool, job.buffer) == (mine.pool, STAGING)
+                and job.rank < mine.rank
             ]
             self._listed = time.monotonic()
         return self._ahead

@@ -24,12 +24,12 @@ class ClassRule:
 
         :raises ValueError: if it is none
         """
-        found = re.fullmatch(r"(qos|partition|priority):([^=]+)=(\w+)", text)
-        if found is None or found[3] not in CLASSES:
+        match = re.fullmatch(r"(qos|partition|priority):([^=]+)=(\w+)", text)
+        if match is None or match[3] not in CLASSES:
             raise ValueError(text)
-        if found[1] == "priority":
-            int(found[2])
-        return cls(*found.groups())
+        if match[1] == "priority":
+            int(match[2])
+        return cls(*match.groups())
 
     def fits(self, partition: str, qos: str, priority: str) -> bool:
         """Whether it is about a job."""

@@ -118,8 +118,8 @@ class Folder:
     def jobs(self, suffix: str = "") -> set[int]:
         """The jobs that have a file of a kind."""
         names = (path.name for path in self.path.iterdir())
-        found = (re.fullmatch(rf"(\d+){re.escape(suffix)}", name) for name in names)
-        return {int(match[1]) for match in found if match}
+        matches = (re.fullmatch(rf"(\d+){re.escape(suffix)}", name) for name in names)
+        return {int(match[1]) for match in matches if match}
 
     def entry(self, job: int) -> Entry | None:
         text = self._read(str(job))

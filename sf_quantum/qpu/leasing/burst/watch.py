@@ -82,10 +82,10 @@ class Places:
 
         :raises ValueError: if it is none
         """
-        found = re.fullmatch(r"(\w+)=(\d+):(\d+)", text)
-        if found is None:
+        match = re.fullmatch(r"(\w+)=(\d+):(\d+)", text)
+        if match is None:
             raise ValueError(text)
-        return cls(found[1], int(found[2]), int(found[3]))
+        return cls(match[1], int(match[2]), int(match[3]))
 
 
 def run(watch: Watch) -> None:
@@ -195,13 +195,20 @@ class Watch:
         held = {job: mark for job in folder.jobs(".held") if (mark := folder.held(job))}
         folder.sweep_parts()
         taken, used = buffers()
-        known = {*entries, *held, *folder.jobs(".command"), *(one.job for one in taken)}
+        traced = {
+            *entries,
+            *held,
+            *folder.jobs(".command"),
+            *(one.job for one in taken),
+        }
         now = time.monotonic()
-        idle = not (known or any(used.values()) or self._counted)
+        idle = not (traced or any(used.values()) or self._counted)
         if idle and now - self._listed < IDLE_SECONDS:
             return
         jobs, self._listed = queue(), now
-        self._gone = {job: self._gone.get(job, now) for job in known if job not in jobs}
+        self._gone = {
+            job: self._gone.get(job, now) for job in traced if job not in jobs
+        }
         gone = {job for job, since in self._gone.items() if now - since >= GONE_SECONDS}
         self._count_places(taken, used, gone)
         for job in gone:
