@@ -47,8 +47,8 @@ class Registry(Generic[T]):
         return loaded
 
     def _registered(self) -> dict[str, EntryPoint]:
-        found = _installed(self._group, tuple(map(_state, sys.path)))
-        return {entry.name: entry for entry in found}
+        entries = _installed(self._group, tuple(map(_state, sys.path)))
+        return {entry.name: entry for entry in entries}
 
 
 def _state(path: str) -> tuple[str, int]:

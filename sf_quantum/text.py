@@ -81,11 +81,11 @@ def described(error: BaseException) -> str:
     return one_line(str(error)[:2000])[:MAX_CHARACTERS] or type(error).__name__
 
 
-def unknown(kind: str, name: str, known: list[str]) -> str:
+def unknown(kind: str, name: str, valid_names: list[str]) -> str:
     """Return the message for an unknown name: the closest match and all known names.
 
     :param kind: the kind of thing that has the name, such as ``sampler``
     """
-    close = get_close_matches(name, known, n=1)
+    close = get_close_matches(name, valid_names, n=1)
     meant = f", did you mean {close[0]!r}?" if close else ""
-    return f"unknown {kind} {name!r}{meant} (known: {', '.join(sorted(known))})"
+    return f"unknown {kind} {name!r}{meant} (known: {', '.join(sorted(valid_names))})"

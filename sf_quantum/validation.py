@@ -175,5 +175,5 @@ def _sections(annotation: object) -> Iterator[type[BaseModel]]:
 
 
 def _type(section: type[BaseModel]) -> JSON:
-    known = section.model_fields.get("type")
-    return None if known is None else cast("JSON", known.default)
+    field = section.model_fields.get("type")
+    return None if field is None else cast("JSON", field.default)

@@ -184,13 +184,13 @@ def _check(root: Node) -> None:
     def size(node: Node) -> int:
         nonlocal aliased
         if id(node) in sizes:
-            known = sizes[id(node)]
-            if known is None:
+            counted = sizes[id(node)]
+            if counted is None:
                 raise _marked(node, "an alias stands for what contains it")
-            aliased += known
+            aliased += counted
             if aliased > MAX_ALIASED:
                 raise _marked(node, f"its aliases stand for over {MAX_ALIASED} values")
-            return known
+            return counted
         sizes[id(node)] = None
         total = 1 + sum(size(child) for child in _children(node))
         sizes[id(node)] = total

@@ -64,16 +64,16 @@ def _sha1() -> hashlib._Hash:
 
 def _lines(folder: str) -> Iterator[str]:
     """A line for each entry; links to folders are followed, to each folder once."""
-    known: set[tuple[int, int]] = set()
+    visited: set[tuple[int, int]] = set()
     for parent, folders, files in os.walk(folder, onerror=_raise, followlinks=True):
         within = parent.removeprefix(folder)
         yield f"folder {within!r}"
         folders.sort()  # which link to a folder is the first
         status = os.stat(parent)
-        if (status.st_dev, status.st_ino) in known:
+        if (status.st_dev, status.st_ino) in visited:
             folders.clear()
             continue
-        known.add((status.st_dev, status.st_ino))
+        visited.add((status.st_dev, status.st_ino))
         for name in folders:
             path = os.path.join(parent, name)
             if os.path.islink(path):

@@ -55,9 +55,9 @@ class MalleableJob:
         self._tasks_per_node = int(tasks[0]) if tasks else 1
         self.nodes = self._look()
         # a job that this one has submitted has inherited its variables
-        known = variables.get("SFQ_NODES_JOB") == self.id
+        is_own = variables.get("SFQ_NODES_JOB") == self.id
         nodes_wanted = variables.get(
-            "SFQ_NODES_WANTED" if known else "SLURM_JOB_NUM_NODES", ""
+            "SFQ_NODES_WANTED" if is_own else "SLURM_JOB_NUM_NODES", ""
         )
         #: how many nodes the program is to have outside its QPU calls
         self.wanted = (
@@ -91,8 +91,8 @@ class MalleableJob:
         self._update()
 
     def _kept(self, keep: int) -> list[str]:
-        own = self._own.allocation.nodes
-        batch = own[:1] if self._own.fields.get("BatchFlag") == "1" else ()
+        nodes = self._own.allocation.nodes
+        batch = nodes[:1] if self._own.fields.get("BatchFlag") == "1" else ()
         here = [self._here] if self._here in self.nodes.names else []
         needed = [*dict.fromkeys([*batch, *here])]
         if keep < len(needed):
@@ -101,7 +101,7 @@ class MalleableJob:
                 f"{needed[0]} and this program on {needed[-1]}; keep {len(needed)}"
             )
         # its own job has to keep a node
-        first = [*needed, *own[:1], *self.nodes.names]
+        first = [*needed, *nodes[:1], *self.nodes.names]
         return [*dict.fromkeys(first)][:keep]
 
     def _check_shared(self, kept: list[str]) -> None:
@@ -186,14 +186,14 @@ class MalleableJob:
 
     def _look(self) -> Nodes:
         further = slurm.named(self.name, "RUNNING")
-        own = self._own
+        record = self._own
         return Nodes(
             (
-                own.allocation,
+                record.allocation,
                 *(Allocation(id_, (*slurm.hostnames(on),)) for id_, on in further),
             ),
             self._tasks_per_node,
-            own.cpus_per_node,
+            record.cpus_per_node,
         )
 
     def _update(self) -> None:

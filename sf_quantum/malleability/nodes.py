@@ -70,8 +70,8 @@ class Nodes:
         :param wanted: how many nodes the program is to have outside its QPU calls
         :returns: environment variables; ``None`` for those to be unset
         """
-        own = self.allocations[0].nodes
-        times = f"(x{len(own)})" if len(own) > 1 else ""
+        nodes = self.allocations[0].nodes
+        times = f"(x{len(nodes)})" if len(nodes) > 1 else ""
         hosts, launch = str(folder / "hosts"), str(folder / "launch")
         return {
             "SFQ_NODES": " ".join(self.names),
@@ -91,8 +91,8 @@ class Nodes:
             "OMPI_MCA_plm_rsh_no_tree_spawn": "1",
             "OMPI_MCA_ras": "^slurm",
             # Slurm, of the program's own job
-            **dict.fromkeys(("SLURM_JOB_NODELIST", "SLURM_NODELIST"), ",".join(own)),
-            **dict.fromkeys(("SLURM_JOB_NUM_NODES", "SLURM_NNODES"), str(len(own))),
+            **dict.fromkeys(("SLURM_JOB_NODELIST", "SLURM_NODELIST"), ",".join(nodes)),
+            **dict.fromkeys(("SLURM_JOB_NUM_NODES", "SLURM_NNODES"), str(len(nodes))),
             "SLURM_JOB_CPUS_PER_NODE": f"{self.cpus_per_node}{times}",
             "SLURM_TASKS_PER_NODE": f"{self.tasks_per_node}{times}",
             "SLURM_NTASKS": None,
@@ -140,8 +140,8 @@ def make_folder(path: Path) -> None:
     """
     try:
         path.mkdir(mode=0o700, exist_ok=True)
-        found = path.lstat()
+        status = path.lstat()
     except OSError as error:
         raise InputError(f"{path}: cannot be made: {error.strerror}") from error
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
         raise InputError(f"{path}: not a folder of yours; remove it")

@@ -76,10 +76,12 @@ def job(id_: str) -> Job:
 
     :raises SlurmError: if it does not, or Slurm does not answer
     """
-    found = records.read(run("scontrol", "show", "job", id_))
-    if len(found) != 1:
-        raise SlurmError(f"job {id_}: cannot read its record: {len(found)} jobs in it")
-    fields = found[0].fields
+    entries = records.read(run("scontrol", "show", "job", id_))
+    if len(entries) != 1:
+        raise SlurmError(
+            f"job {id_}: cannot read its record: {len(entries)} jobs in it"
+        )
+    fields = entries[0].fields
     if "NodeList" not in fields:
         raise SlurmError(f"job {id_} has no nodes, its state is {fields['JobState']}")
     names = hostnames(fields["NodeList"])
@@ -216,5 +218,5 @@ def run(*words: str, script: str = "", folder: str | None = None) -> str:
 
 def environment() -> dict[str, str]:
     """Return the environment of Slurm's commands."""
-    own = {key: os.environ[key] for key in _VARIABLES if key in os.environ}
-    return own | {"LC_ALL": "C", "SLURM_TIME_FORMAT": "%s"}
+    kept = {key: os.environ[key] for key in _VARIABLES if key in os.environ}
+    return kept | {"LC_ALL": "C", "SLURM_TIME_FORMAT": "%s"}

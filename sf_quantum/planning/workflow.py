@@ -316,8 +316,8 @@ class StreamFlowFile:
         for phase in built.phases:
             if phase.partition is not None and phase.target.service in reserved:
                 nodes = (self._service(phase.target) or {}).get("nodes")
-                own = Component.read(nodes or phase.nodes, quantum=phase.quantum)
-                components[phase.partition][phase.target.service] = own
+                component = Component.read(nodes or phase.nodes, quantum=phase.quantum)
+                components[phase.partition][phase.target.service] = component
         return components
 
     def _most_jobs(self, built: _Built, partition: str) -> int:

@@ -29,9 +29,9 @@ def check(parameters: Mapping[str, JSON], properties: Mapping[str, JSON]) -> Non
 
     :raises FieldError: naming the parameter
     """
-    known = mapping(properties.get("parameters"))
+    accepted = mapping(properties.get("parameters"))
     for name in parameters:
-        if name not in known:
+        if name not in accepted:
             raise FieldError(name, "not a parameter of this solver")
         try:
             json.dumps(parameters[name], allow_nan=False)

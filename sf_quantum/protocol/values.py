@@ -33,10 +33,10 @@ def counter(value: JSON) -> dict[str, int]:
     if not isinstance(value, dict):
         raise ValueError("no counts")
     read = {bits: count(n) for bits, n in value.items() if not bits.strip("01")}
-    known = {bits: n for bits, n in read.items() if n is not None}
-    if len(known) != len(value):
+    counts = {bits: n for bits, n in read.items() if n is not None}
+    if len(counts) != len(value):
         raise ValueError("no counts of bit strings")
-    return known
+    return counts
 
 
 def counters(who: str, text: str, circuits: int) -> list[dict[str, int]]:
@@ -50,9 +50,9 @@ def counters(who: str, text: str, circuits: int) -> list[dict[str, int]]:
     try:
         content = mapping(parse_json(text))
         counters = content.get("counters", content.get("counter"))
-        found = [counter(one) for one in listing(counters)]
-        if len(found) != circuits:
+        counts = [counter(one) for one in listing(counters)]
+        if len(counts) != circuits:
             raise ValueError("not of all circuits")
-        return found
+        return counts
     except ValueError as error:
         raise QpuError(f"{who}: its answer has no counts of bit strings") from error

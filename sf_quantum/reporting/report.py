@@ -141,8 +141,10 @@ class JobAttempt:
             for what, seconds in self.waits.items()
             if seconds >= SHOWN_SECONDS
         ]
-        found = sum(bool(event.get("found")) for event in self.qpu_jobs)
-        again = [f"{found} QPU jobs found again, not paid twice"] if found else []
+        recovered = sum(bool(event.get("found")) for event in self.qpu_jobs)
+        again = (
+            [f"{recovered} QPU jobs found again, not paid twice"] if recovered else []
+        )
         reused = [f"from run {self.reused_from}"] if self.status == REUSED else []
         if self.again:
             again.append(f"run again: {self.again}")
@@ -450,14 +452,16 @@ def totals(rows: list[JobAttempt]) -> str:
     if skipped := len(rows) - len(begun):
         reused += f"{skipped} of them skipped (when), "
     events = [event for row in rows for event in row.qpu_jobs]
-    known = [event for event in events if event.get("qpu_job") is not None]
-    silent = sorted({str(event.get("qpu")) for event in events if event not in known})
+    reported = [event for event in events if event.get("qpu_job") is not None]
+    silent = sorted(
+        {str(event.get("qpu")) for event in events if event not in reported}
+    )
     unknown = f" (not reported by {', '.join(silent)})" if silent else ""
-    used = sum(number(event.get("qpu_seconds")) for event in known)
+    used = sum(number(event.get("qpu_seconds")) for event in reported)
     cost = f" ({rounded(used)} s on the QPU)" if used else ""
     return (
         f"{len(rows) - retried} jobs, {reused}{retried} retries, "
-        f"{len(known)} QPU jobs{cost}{unknown}; "
+        f"{len(reported)} QPU jobs{cost}{unknown}; "
         f"{elapsed:.1f} s elapsed, "
         f"waited {sum(row.waited or 0 for row in rows):.1f} s, "
         f"ran {sum(row.ran or 0 for row in rows):.1f} s"

@@ -168,12 +168,8 @@ class Presolve(ComposedSampler):
         }
         if len(infos) > 1:
             info["parts"] = [
-                {
-                    key: value
-                    for key, value in part_info.items()
-                    if info.get(key) != value
-                }
-                for part_info in infos
+                {key: value for key, value in each.items() if info.get(key) != value}
+                for each in infos
             ]
         return info
 

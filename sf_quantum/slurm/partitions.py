@@ -82,8 +82,8 @@ def read(text: str) -> dict[str, int]:
     nodes: Counter[str] = Counter()
     for line in text.splitlines():
         name, bar, number = line.strip().rpartition("|")
-        if bar and (found := count(number)) is not None:
-            nodes[name] += found
+        if bar and (nodes_in_state := count(number)) is not None:
+            nodes[name] += nodes_in_state
     return dict(nodes)
 
 

@@ -146,7 +146,7 @@ Found = TypeVar("Found")
 
 
 def without_siblings(
-    found: Iterable[tuple[str, Found]], state: Callable[[Found], str]
+    entries: Iterable[tuple[str, Found]], state: Callable[[Found], str]
 ) -> list[Found] | None:
     """What counts of the lines or records of a job, each with the id of its task.
 
@@ -156,7 +156,7 @@ def without_siblings(
     :returns: None if that one is missing
     """
     tasks: dict[str, list[Found]] = {}
-    for task, one in found:
+    for task, one in entries:
         tasks.setdefault(task, []).append(one)
     counting = []
     for siblings in tasks.values():

@@ -89,11 +89,11 @@ def _parts(text: str) -> Iterator[tuple[str, str, str]]:
     for owner, following in zip(owners, [*owners[1:], len(text)], strict=False):
         heads = [match.start() for match in _HEAD.finditer(text, after, owner)]
         # a further one is in the name, or in a free text of the record before
-        known = bool(heads) and (len(heads) == 1 or after == 0)
+        is_record = bool(heads) and (len(heads) == 1 or after == 0)
         match = ending.search(text, owner)
         after = match.start() if match else len(text)
         rest = _HEAD.search(text, after)
-        if known and after <= following:
+        if is_record and after <= following:
             free = text[after : rest.start() if rest else len(text)]
             yield text[heads[0] : owner], text[owner:after], free
 

@@ -156,10 +156,10 @@ class QpuContract(_Leased):
     def test_it_reports_its_status(self, driver: Qpu) -> None:
         status = driver.status()
         assert status.online, "status(): the QPU of these tests has to be online"
-        known = (
+        message = (
             f"status().reason is {status.reason!r}, but says why a QPU is not online"
         )
-        assert not status.reason, known
+        assert not status.reason, message
         for key in ("name", "technology"):
             assert getattr(status, key), f"status().{key} is empty"
         for key, least in (

@@ -100,8 +100,8 @@ def refuse_problems(file: str | Path) -> CheckResult:
 
 
 def _check(file: str) -> CheckResult:
-    if (found := _other_findings(Path(file))) is not None:
-        kind, lines = found
+    if (other := _other_findings(Path(file))) is not None:
+        kind, lines = other
         problems: list[dict[str, JSON]] = [
             {"text": line, "file": file, "line": None} for line in lines
         ]

@@ -96,13 +96,13 @@ def run(
         driver.kill()
         driver.communicate()
         raise
-    known = set(journals.glob("*.jsonl"))
+    existing = set(journals.glob("*.jsonl"))
     options = ["--debug"] if debug else []
     arguments = ["run", str(file), "--outdir", str(outdir), *options]
     try:
         begin(driver, arguments, environment, log)
         path = journal.await_new(
-            journals, driver.pid, known, lambda: driver.poll() is None
+            journals, driver.pid, existing, lambda: driver.poll() is None
         )
         if path is not None:
             for line in report.progress(journal.follow(path)):

@@ -172,9 +172,9 @@ def _job(
         latest = service.objects(
             service.request(client, "GET", f"{_JOBS}?limit={PAGE}")
         )
-        found = [i for i in (str(job["id"]) for job in latest) if i.startswith(id_)]
-        if len(found) != 1:
-            what = f"{len(found)} jobs begin so" if found else "no such job"
+        matches = [i for i in (str(job["id"]) for job in latest) if i.startswith(id_)]
+        if len(matches) != 1:
+            what = f"{len(matches)} jobs begin so" if matches else "no such job"
             raise InputError(f"{id_}: {what} (sfq jobs list)")
-        response = send(found[0])
+        response = send(matches[0])
     return response.json()

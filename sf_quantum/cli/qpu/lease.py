@@ -214,8 +214,8 @@ def _run_held(args: argparse.Namespace, command: Command) -> Usage:
     names = account.named(selection(args).names, os.environ)
     leases = account.leases_of(names, os.environ) if args.elsewhere else []
     looks = [QpuWatch(qpu_, partial(_jobs, qpu_, token)).look for qpu_, token in leases]
-    with watching(looks, command.leave), _clients(args, os.environ) as own:
-        command.run({**os.environ, **own})
+    with watching(looks, command.leave), _clients(args, os.environ) as variables:
+        command.run({**os.environ, **variables})
         command.ascribe_failure(looks)
     return lambda: account.usage(account.leases_of(names, os.environ), names)
 
@@ -242,8 +242,8 @@ def _run_leased(args: argparse.Namespace, command: Command) -> Usage:
             in_thread(lambda: leases.acquire(request, command.unwanted)).result()
             command.waited_seconds = time.monotonic() - began
             environment = {**os.environ, **_environment(leases)}
-            with _clients(args, environment) as own:
-                command.run({**environment, **own})
+            with _clients(args, environment) as variables:
+                command.run({**environment, **variables})
                 command.ascribe_failure(looks)
         return partial(account.usage, leases.tokens())
 
@@ -267,8 +267,8 @@ def _clients(
         _check_addresses(environment)
         yield {}
     elif isinstance(client, SfqQpu):
-        with stock_clients.variables(client, client.status(), environment) as own:
-            yield own
+        with stock_clients.variables(client, client.status(), environment) as variables:
+            yield variables
     else:
         raise InputError(
             f"--clients: QPU {client.name!r} has the type {client.type}, whose own "

@@ -66,12 +66,14 @@ def _shortened(lease: dict[str, JSON]) -> dict[str, JSON]:
 def _end(client: ServiceClient, args: argparse.Namespace) -> None:
     held = service.objects(service.request(client, "GET", _LEASES))
     ids = [str(lease["id"]) for lease in held]
-    found = [id_ for id_ in ids if id_ == args.id] or [
+    matches = [id_ for id_ in ids if id_ == args.id] or [
         id_ for id_ in ids if id_.startswith(args.id)
     ]
-    if len(found) != 1:
-        what = f"{len(found)} leases that are held begin so" if found else "not held"
+    if len(matches) != 1:
+        what = (
+            f"{len(matches)} leases that are held begin so" if matches else "not held"
+        )
         raise InputError(f"{args.id}: {what} (sfq leases list)")
-    ended = service.request(client, "DELETE", f"{_LEASES}/{quote(found[0], safe='')}")
+    ended = service.request(client, "DELETE", f"{_LEASES}/{quote(matches[0], safe='')}")
     lease = mapping(ended)
     service.print_table(_COLUMNS, [lease if args.json else _shortened(lease)], "", args)

@@ -49,15 +49,15 @@ def collect(
     :returns: the trace, and the number of jobs that are not over
     """
     device = mapping(service.request(client, "GET", "/v1/device"))
-    found = [*_submitted(client, since, before)]
-    over = [job for job in found if job.ended is not None]
+    submitted = [*_submitted(client, since, before)]
+    over = [job for job in submitted if job.ended is not None]
     leases = _leases(client, since)
     trace = QpuTrace(
         [_row(job, leases.get(job.lease, {})) for job in over],
         str(device["name"]),
         str(device["technology"]),
     )
-    return trace, len(found) - len(over)
+    return trace, len(submitted) - len(over)
 
 
 def _submitted(
@@ -77,10 +77,10 @@ def _submitted(
 
 def _leases(client: ServiceClient, since: float | None) -> _Leases:
     """Return what the usage report tells of leases, by their ids."""
-    found: dict[str, Mapping[str, JSON]] = {}
+    by_id: dict[str, Mapping[str, JSON]] = {}
     count = 1
-    while len(found) < count:
-        query = {"by": "lease", "limit": str(jobs.PAGE), "offset": str(len(found))}
+    while len(by_id) < count:
+        query = {"by": "lease", "limit": str(jobs.PAGE), "offset": str(len(by_id))}
         if since is not None:
             query["from"] = str(since)
         path = f"/v1/accounting?{urlencode(query)}"
@@ -88,9 +88,9 @@ def _leases(client: ServiceClient, since: float | None) -> _Leases:
         rows = service.objects(page["rows"])
         if not rows:
             break
-        found |= {str(row["lease"]): row for row in rows}
+        by_id |= {str(row["lease"]): row for row in rows}
         count = int(str(page["count"]))
-    return found
+    return by_id
 
 
 def _row(job: _Job, lease: Mapping[str, JSON]) -> QpuJob:

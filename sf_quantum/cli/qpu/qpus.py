@@ -38,8 +38,10 @@ def run(args: argparse.Namespace) -> int:
     selected = selection(args)
     given = bool(selected.names or selected.url or selected.qrmi_config)
     kinds = {} if given else {name: _unusable(name) for name in qpu.names()}
-    known = given or any(key in os.environ for key in RESOURCES)
-    reports = [_report(client) for client in selected.all(os.environ)] if known else []
+    has_qpus = given or any(key in os.environ for key in RESOURCES)
+    reports = (
+        [_report(client) for client in selected.all(os.environ)] if has_qpus else []
+    )
     if selected.url and not selected.names:
         reports = [replace(one, name=_own_name(one)) for one in reports]
     if args.json:
@@ -78,10 +80,10 @@ class QpuReport:
 
     def to_json(self) -> dict[str, JSON]:
         """Return the object of ``--json``."""
-        known: dict[str, JSON] = asdict(self.status) if self.status else {}
-        known |= {"qpu": self.name, "type": self.type}
-        known |= {"state": self.state, "note": self.note}
-        return {key: known.get(key) for key in KEYS}
+        fields: dict[str, JSON] = asdict(self.status) if self.status else {}
+        fields |= {"qpu": self.name, "type": self.type}
+        fields |= {"state": self.state, "note": self.note}
+        return {key: fields.get(key) for key in KEYS}
 
     def row(self) -> tuple[str, ...]:
         """Return the cells of the table."""

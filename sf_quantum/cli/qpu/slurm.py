@@ -176,8 +176,8 @@ def _acquire(args: argparse.Namespace) -> None:
     )
     token = asking.ask(request)
     # without the credentials of the site
-    (own,) = replace(service.selection(args), settings=None).qpus({})
-    asking.end({**qpu.environment([(own, token)]), **job})
+    (sfq_qpu,) = replace(service.selection(args), settings=None).qpus({})
+    asking.end({**qpu.environment([(sfq_qpu, token)]), **job})
 
 
 def _confirm(args: argparse.Namespace) -> None:
@@ -202,9 +202,9 @@ def _release(args: argparse.Namespace) -> None:
     elif isinstance(client, SfqQpu):
         # Slurm has ended its request, which may have been granted meanwhile
         answer = client.service.send("GET", "/v1/leases", retry=True)
-        own = str(args.job), controller.cluster()
+        holder = str(args.job), controller.cluster()
         for lease in service.objects(parse_json(answer.body)):
-            if (lease.get("slurm_job_id"), lease.get("slurm_cluster")) == own:
+            if (lease.get("slurm_job_id"), lease.get("slurm_cluster")) == holder:
                 client.release(str(lease["id"]))
     folder.remove(args.job)
 

@@ -75,8 +75,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def _known(name: str) -> str:
-    if name != AUTO and name not in (known := samplers.names()):
-        raise argparse.ArgumentTypeError(unknown("sampler", name, known))
+    if name != AUTO and name not in (names := samplers.names()):
+        raise argparse.ArgumentTypeError(unknown("sampler", name, names))
     return name
 
 
@@ -145,8 +145,8 @@ def _solve(
     presolve = Presolve if remote is None else LeasedPresolve
     begin = time.monotonic()
     # passed on in `info` even if the presolve leaves nothing to sample
-    known = sampler.properties.get("carried", [])
-    carried = {key: before[key] for key in known if key in before}
+    keys = sampler.properties.get("carried", [])
+    carried = {key: before[key] for key in keys if key in before}
     samples = problem.sample(presolve(sampler), bqm, {**carried, **parameters})
     seconds = time.monotonic() - begin
     info = mapping(samples.get("info"))

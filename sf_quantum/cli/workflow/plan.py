@@ -192,7 +192,7 @@ def run(args: argparse.Namespace) -> int:
         if args.map is not None:
             check_writable(args.map)
             strategy_map.check(workload)
-        found = compare(workload, recorded, objective)
+        comparison = compare(workload, recorded, objective)
         if args.map is not None:
             seconds = 60.0 * (args.map_minutes or MAP_MINUTES)
             cells += _with_progress(strategy_map.cells(workload, objective, seconds))
@@ -201,13 +201,13 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         content = {
             "weights": dict(objective.weights),
-            **_json(plan, workload, recorded, found),
+            **_json(plan, workload, recorded, comparison),
         }
         if cells:
             content["map"] = [cell.to_json() for cell in cells]
         print(json.dumps(content, indent=2))
     else:
-        print(*_text(plan, recorded, found), sep="\n")
+        print(*_text(plan, recorded, comparison), sep="\n")
     if cells:
         _draw(args.map, cells, workload, objective, args.file.stem)
     return 0
@@ -262,7 +262,7 @@ def _draw(
 
 
 def _json(
-    plan: Plan, workload: Workload, recorded: Sequence[Load], found: Comparison
+    plan: Plan, workload: Workload, recorded: Sequence[Load], comparison: Comparison
 ) -> dict[str, JSON]:
     from sf_quantum.planning.measured.sources import default_overheads
 
@@ -272,23 +272,23 @@ def _json(
         "default_overheads": [*default_overheads(workload)],
         "sources": plan.sources.to_json(),
         "current": None if plan.current is None else plan.current.name,
-        "strategies": [result.to_json() for result in found.results],
-        "left_out": {**plan.left_out, **found.left_out},
+        "strategies": [result.to_json() for result in comparison.results],
+        "left_out": {**plan.left_out, **comparison.left_out},
         "recorded": [
             {"file": load.file, "jobs": len(load), "left_out": dict(load.left_out)}
             for load in recorded
         ],
-        "recommended": found.recommended.to_json(),
-        "streamflow": plan.config(found.recommended.best.strategy),
+        "recommended": comparison.recommended.to_json(),
+        "streamflow": plan.config(comparison.recommended.best.strategy),
     }
 
 
-def _text(plan: Plan, recorded: Sequence[Load], found: Comparison) -> list[str]:
+def _text(plan: Plan, recorded: Sequence[Load], comparison: Comparison) -> list[str]:
     from sf_quantum.planning.traces.trace import described
 
-    recommended = found.recommended
-    text = [*_table(found.results), ""]
-    left_out = {**plan.left_out, **found.left_out}
+    recommended = comparison.recommended
+    text = [*_table(comparison.results), ""]
+    left_out = {**plan.left_out, **comparison.left_out}
     text += [f"left out: {name} {why}" for name, why in left_out.items()]
     text += [
         f"{load.file}: jobs left out: {described(load.left_out)}"
@@ -296,10 +296,10 @@ def _text(plan: Plan, recorded: Sequence[Load], found: Comparison) -> list[str]:
         if load.left_out
     ]
     text += [f"recommended: {recommended.sentence()}", recommended.costs()]
-    text += _change(plan, recommended.best, found.results)
+    text += _change(plan, recommended.best, comparison.results)
     text += ["", *(f"  {line}" for line in plan.lines(recommended.best.strategy))]
-    if known := plan.sources.lines(plan.workload):
-        text += ["", *known]
+    if sources := plan.sources.lines(plan.workload):
+        text += ["", *sources]
     if plan.flow is not None:
         text += [*_sizes(plan.flow)]
     return text

@@ -151,10 +151,7 @@ class IqmServer(Gates):
             count(limits.get("max_shots_per_circuit")) or None,
             calibration=_calibration(dynamic, metrics),
             topology=Topology(
-                "iqm",
-                (),
-                1 + max([*qubits, *named], default=-1),
-                tuple(sorted(pairs)),
+                "iqm", (), 1 + max([*qubits, *named], default=-1), tuple(sorted(pairs))
             ),
             native_gates=("r", "cz"),
         )
