@@ -10,6 +10,7 @@ import base64
 import json
 import math
 import random
+import re
 import struct
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -28,6 +29,8 @@ Change: TypeAlias = "Callable[[str, str, JSON], JSON | bytes]"
 ESCAPES = "\x1b[2Jboo\n" + "x" * 10**5
 NOT_JSON = '{"x": <<<not json>>>}'
 SECONDS = 1e9
+#: in the path of a request for a job, in any protocol
+JOBS = re.compile("/(jobs|problems)")
 # of requests and answers, not of what they carry
 HOP = ("connection", "content-length", "transfer-encoding", "accept-encoding", "host")
 
@@ -163,9 +166,9 @@ class Words:
 
     def change(self, lie: Lie) -> Change | None:
         """Make a change of answers that tells a lie; ``None`` if there are no words."""
-        if lie == "one id":
+        if lie in ("one id", "other job"):
             self.first.clear()
-            return self._one_id
+            return self._one_id if lie == "one id" else _Stuck(self.id_key)
         if lie in self.others:
             return self.others[lie]
         if (made := self.results.get(lie)) is None:
@@ -184,6 +187,28 @@ class Words:
             self.first.append(one[self.id_key])
         one = {**one, self.id_key: self.first[0]}
         return [one] if isinstance(told, list) else one
+
+
+class _Stuck:
+    """A cache that answers each question for a job with what it knows of the first one.
+
+    :param id_key: of a job's id
+    """
+
+    def __init__(self, id_key: str) -> None:
+        self._key = id_key
+        self._first: dict[str, JSON] = {}
+
+    def __call__(self, method: str, path: str, told: JSON) -> JSON:
+        several = isinstance(told, list)
+        content = listing(told) if several else [told]
+        job = mapping(content[0]) if len(content) == 1 else {}
+        if method != "GET" or not JOBS.search(path) or self._key not in job:
+            return told
+        self._first = self._first or job
+        if job[self._key] == self._first[self._key]:
+            self._first = {**self._first, **job}
+        return [self._first] if several else self._first
 
 
 def _of(path: str, *begins: str) -> bool:

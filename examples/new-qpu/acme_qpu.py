@@ -185,11 +185,11 @@ class AcmeQpu(Qpu):
         return found[0].job if found else None
 
     def poll(self, job_id: str) -> Progress:
-        told = self._api.get(Job, f"/jobs/{job_id}")
+        told = self._job(job_id)
         return Progress(told.phase, told.ahead, told.wait)
 
     def result(self, job_id: str, task: Task) -> Outcome:
-        told, result = self._api.get(Job, f"/jobs/{job_id}"), None
+        told, result = self._job(job_id), None
         if told.phase == "Completed":
             path = f"/jobs/{job_id}/spins"
             spins = self._api.get(list[list[int]], path, result_of=task)
@@ -199,6 +199,11 @@ class AcmeQpu(Qpu):
             result = Result(samples(task, spins), info)
         failure = told.error if told.phase == "Failed" else None
         return Outcome(result, failure, told.billed, told.took, told.calibration)
+
+    def _job(self, job_id: str) -> Job:
+        told = self._api.get(Job, f"/jobs/{job_id}")
+        qpu.check_about(self.name, told.job, job_id)
+        return told
 
     def cancel(self, job_id: str) -> None:
         with suppress(UnknownJob):

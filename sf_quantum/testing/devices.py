@@ -446,6 +446,22 @@ class DeviceContract:
             assert over(device, job_id, task) == "Completed"
             assert_completed(device.result(job_id, task), task)
 
+    def test_another_jobs_answers_are_none_of_a_job(
+        self, make_lying: Callable[[Lie], Device | None]
+    ) -> None:
+        with lying(make_lying, "other job") as device:
+            task, *_ = self.tasks(device)
+            first = outcome_of(device, task)
+            assert first is not None
+            assert_completed(first, task)
+            again = replace(task, tag=new_tag())
+            job_id = submitted(device, again)
+            mistake = "the state or the result of another job is taken for a job's own"
+            with pytest.raises(QpuError):
+                assert device.poll(job_id, again) is None, mistake
+            with pytest.raises(QpuError):
+                assert device.result(job_id, again) is None, mistake
+
     def test_no_more_time_counts_than_has_passed(
         self, make_lying: Callable[[Lie], Device | None]
     ) -> None:

@@ -47,6 +47,7 @@ Lie: TypeAlias = Literal[
     "not JSON",
     "energies",  # other energies than those of the samples
     "one id",  # the same one for each job
+    "other job",  # all that is asked about a job, of the first one
     "times",  # QPU time of a billion seconds
     "texts",  # a reason of a failure with control characters, and of any length
     "status",  # a queue, a calibration and names that cannot be

@@ -499,7 +499,7 @@ def test_interrupted_it_cancels_its_job(
         lease = service.acquire()
         job_side = _job_side(service, lease)
 
-        def interrupted(_: JSON) -> None:
+        def interrupted(*_: JSON) -> None:
             service.until(lease, "Running")
             raise interruption
 
@@ -686,12 +686,24 @@ def test_jobs_in_the_queue_tell_position_and_eta(bqm: dict[str, JSON]) -> None:
         assert progress.eta_seconds is not None
         assert 100 < progress.eta_seconds <= 130
         with pytest.raises(QpuError, match="is Queued"):
-            qpu.result(queued, _task(bqm))
+            qpu.result(queued, _task(bqm, "b"))
         qpu.cancel(running)
-        outcome = qpu.result(running, _task(bqm))
+        outcome = qpu.result(running, _task(bqm, "a"))
         assert (outcome.result, outcome.failure) == (None, None)
         assert outcome.qpu_seconds is not None
         assert outcome.qpu_seconds > 0
+
+
+def test_the_result_of_another_submission_is_refused(bqm: dict[str, JSON]) -> None:
+    with running_service(EmulatedDevice(time_scale=0)) as service:
+        lease = service.acquire()
+        qpu = _job_side(service, lease)
+        own, others = (_task(bqm, tag) for tag in "ab")
+        job_id = qpu.submit(others)
+        service.until(lease, "Completed")
+        with pytest.raises(QpuError, match="asked about job a, and tells of b"):
+            qpu.result(job_id, own)
+        assert qpu.result(job_id, others).result is not None
 
 
 def test_only_ones_own_jobs_are_found_by_their_keys(
@@ -1028,7 +1040,7 @@ def test_an_interrupted_run_cancels_its_job(monkeypatch: pytest.MonkeyPatch) -> 
         monkeypatch.setattr(service_qpu, "POLL_SECONDS", 0.01)
         qpu = _job_side(service, service.acquire())
 
-        def interrupt(_: object) -> None:
+        def interrupt(*_: object) -> None:
             raise KeyboardInterrupt
 
         monkeypatch.setattr(qpu, "_follow", interrupt)

@@ -40,6 +40,7 @@ from sf_quantum.qpu import (
     NoLease,
     Qpu,
     QpuStatus,
+    check_about,
     check_keys,
     check_name,
     config_text,
@@ -372,7 +373,7 @@ class SfqQpu(Qpu):
         try:
             while True:
                 was_found, submitted = self._submit(job)
-                followed = self._follow(submitted)
+                followed = self._follow(submitted, str(job["idempotency_key"]))
                 if followed["state"] != "Cancelled" or followed.get("lease") in leases:
                     break
                 # the job of an earlier attempt, cancelled because its lease ended
@@ -464,6 +465,7 @@ class SfqQpu(Qpu):
             message = f"{self.service.name} takes no job now: {refusal(response)}"
             raise NotAccepted(message, response.retry_seconds)
         job = response.json()
+        check_about(self.service.name, job.get("idempotency_key"), task.tag)
         self._log_expected(job)
         return self.service.text(job, "id")
 
@@ -495,7 +497,9 @@ class SfqQpu(Qpu):
         return Progress(state, count(position), number(eta))
 
     def result(self, job_id: str, task: Task) -> Outcome:
-        return self._outcome(job_id, self._job("GET", job_id)[0], task.result_bytes)
+        job, _ = self._job("GET", job_id)
+        check_about(self.service.name, job.get("idempotency_key"), task.tag)
+        return self._outcome(job_id, job, task.result_bytes)
 
     def run_job(self, task: Task) -> Outcome:
         """See :meth:`Qpu.run_job`; a small job takes one request.
@@ -508,7 +512,7 @@ class SfqQpu(Qpu):
             response = self.service.send(
                 "POST", _SUBMISSIONS, body, timeout_seconds=LARGE_SECONDS, retry=True
             )
-            job = self._follow(response.json())
+            job = self._follow(response.json(), task.tag)
             job_id = self.service.text(job, "id")
             return named(self._outcome(job_id, job), job_id)
         except InputError:
@@ -585,6 +589,7 @@ class SfqQpu(Qpu):
 
     def _job(self, method: str, job_id: str) -> tuple[dict[str, JSON], State]:
         job = self._send_job(method, job_id).json()
+        check_about(self.service.name, job.get("id"), job_id)
         if (state := STATES.get(str(job.get("state")))) is None:
             raise QpuError(f"{self.service.name}: its answer is not a job")
         return job, state
@@ -660,10 +665,17 @@ class SfqQpu(Qpu):
         what = self.service.name, job.get("id"), job.get("kind")
         logger.log(level, message, *what, _start(job), _rounded(seconds))
 
-    def _follow(self, job: dict[str, JSON]) -> dict[str, JSON]:
-        self._log_expected(job)
+    def _follow(self, job: dict[str, JSON], key: str) -> dict[str, JSON]:
+        """Wait until a job is over.
+
+        :param job: answer to its submission
+        :param key: idempotency key with which it was submitted
+        """
         service = self.service
-        path = f"/v1/jobs/{service.text(job, 'id')}?wait={POLL_SECONDS:g}"
+        check_about(service.name, job.get("idempotency_key"), key)
+        self._log_expected(job)
+        job_id = service.text(job, "id")
+        path = f"/v1/jobs/{job_id}?wait={POLL_SECONDS:g}"
         timeout = POLL_SECONDS + REQUEST_SECONDS
         while service.text(job, "state") not in OVER:
             try:
@@ -675,6 +687,7 @@ class SfqQpu(Qpu):
             if response.status == 404:
                 raise QpuError(f"{service.name}: it no longer knows the job")
             job = response.json()
+            check_about(service.name, job.get("id"), job_id)
         return job
 
     def _cancel(self, job: Mapping[str, JSON] | bytes) -> None:

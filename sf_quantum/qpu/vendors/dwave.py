@@ -42,6 +42,7 @@ from sf_quantum.qpu import (
     NoLease,
     Qpu,
     QpuStatus,
+    check_about,
     check_keys,
     config_text,
     qrmi_config,
@@ -361,6 +362,7 @@ class DWaveQpu(Qpu):
             statuses = problems.get_problem_statuses([job_id])
             if not statuses:
                 raise UnknownJob(f"QPU {self.name!r}: no problem {job_id}")
+            check_about(f"QPU {self.name!r}", statuses[0].id, job_id)
             return Progress(STATES[statuses[0].status.value])
 
     def result(self, job_id: str, task: Task) -> Outcome:
@@ -372,6 +374,8 @@ class DWaveQpu(Qpu):
         """
         with self._asking(task.result_bytes) as problems:
             problem = problems.get_problem(job_id)
+        check_about(f"QPU {self.name!r}", problem.id, job_id)
+        check_about(f"QPU {self.name!r}", problem.label, task.tag)
         status = problem.status.value
         if status == "CANCELLED":
             return Outcome()
@@ -428,6 +432,8 @@ class DWaveQpu(Qpu):
             (reply,) = problems.submit_problems([job])
             if isinstance(reply, ProblemSubmitError):
                 raise RequestError(reply.error_msg, error_code=reply.error_code)
+            if label is not None:
+                check_about(f"QPU {self.name!r}", reply.label, label)
             return str(reply.id)
 
     def wait(self, job_id: str) -> ProblemStatusMaybeWithAnswer:
@@ -435,6 +441,7 @@ class DWaveQpu(Qpu):
         with self._problems(patient=True, most_bytes=RESULT_BYTES) as problems:
             for pause in backoff.REQUEST.pauses():
                 problem = problems.get_problem(job_id, timeout=POLL_SECONDS)
+                check_about(f"QPU {self.name!r}", problem.id, job_id)
                 if problem.status.value not in LIVE:
                     break
                 time.sleep(pause)

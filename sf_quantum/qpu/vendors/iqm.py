@@ -29,7 +29,7 @@ from sf_quantum.protocol.tasks import (
     WrongAnswer,
 )
 from sf_quantum.protocol.values import count, number
-from sf_quantum.qpu import OVER, AuthenticationError
+from sf_quantum.qpu import OVER, AuthenticationError, check_about
 from sf_quantum.qpu.native_circuits import NativeCircuit, number_of, read
 from sf_quantum.qpu.vendors.qrmi import Gates
 from sf_quantum.qpu.vendors.rest import RestApi
@@ -223,7 +223,9 @@ class IqmServer(Gates):
             raise AuthenticationError(self._api.reason(answer))
 
     def _job(self, job_id: str) -> Mapping[str, JSON]:
-        return self._api.get(Answer, f"/jobs/{quote(job_id)}")
+        job = self._api.get(Answer, f"/jobs/{quote(job_id)}")
+        check_about(self._who, job.get("id"), job_id)
+        return job
 
     def _state(self, job: Mapping[str, JSON]) -> State:
         word = job.get("status")
