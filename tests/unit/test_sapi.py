@@ -10,6 +10,7 @@ import base64
 import gzip
 import json
 import math
+import os
 import struct
 import zlib
 from collections.abc import Callable, Iterator
@@ -18,6 +19,8 @@ from dataclasses import replace
 
 import pytest
 from dimod import SampleSet
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -84,6 +87,35 @@ def test_a_problem_and_its_answer(service: RunningService) -> None:
     )
     # the first of two bits, from the left
     assert base64.b64decode(str(content["solutions"])) == b"\x40"
+
+
+#: of any size that a double may have, and a little more
+SIZES = st.builds(
+    lambda factor, power: factor * 10.0**power,
+    st.floats(-10, 10),
+    st.integers(-330, 308),
+)
+
+
+@given(SIZES, SIZES, SIZES)
+@example(1.0, 1.0, 1e308)
+@example(1e308, 1e308, 0.0)
+@settings(max_examples=int(os.environ.get("SAPI_BIASES", "60")), deadline=None)
+def test_a_problem_that_is_accepted_is_solved(
+    service: RunningService, field: float, coupling: float, offset: float
+) -> None:
+    data: dict[str, JSON] = {
+        "format": "qp",
+        "lin": packed([field] * len(GRAPH.qubits)),
+        "quad": packed([coupling] * len(GRAPH.couplers)),
+        "offset": offset if math.isfinite(offset) else 0.0,
+    }
+    answer = service.ask("POST", f"{routes.PREFIX}/problems", problem(data=data))
+    assert (answer.status == 200) == (max(map(abs, (field, coupling, offset))) <= 1e100)
+    if answer.status == 200:
+        path = f"{routes.PREFIX}/problems/{answer.json()['id']}?timeout=60"
+        told = service.ask("GET", path).json()
+        assert told["status"] == "COMPLETED", told
 
 
 def test_raw_answers_are_one_for_each_read_although_the_device_has_merged_them() -> (

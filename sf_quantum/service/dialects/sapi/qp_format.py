@@ -20,7 +20,7 @@ import numpy
 
 from sf_quantum.files import JSON
 from sf_quantum.protocol.descriptions import Topology
-from sf_quantum.samplers.problem import document
+from sf_quantum.samplers.problem import MAX_BIAS, document
 from sf_quantum.service.dialects.sapi.solver import VARTYPES, Problem, ProblemOptions
 from sf_quantum.service.domain.errors import Refused
 
@@ -34,8 +34,9 @@ def bqm(problem: Problem, graph: Topology) -> dict[str, JSON]:
     """Convert a problem into a BQM over qubits, or name the invalid part with 400."""
     numbers, pairs = _arrays(graph)
     linear = _floats(problem.data.lin, "data.lin", len(numbers), "qubits")
+    _check(numpy.array([problem.data.offset]), "data.offset")
     used = ~numpy.isnan(linear)
-    _check_finite(linear[used], "data.lin")
+    _check(linear[used], "data.lin")
     if not used.any():
         raise Refused(400, "data.lin: the problem uses no qubit")
     qubits = numbers[used]
@@ -43,7 +44,7 @@ def bqm(problem: Problem, graph: Topology) -> dict[str, JSON]:
     active[qubits] = True
     pairs = pairs[active[pairs].all(axis=1)]
     quadratic = _floats(problem.data.quad, "data.quad", len(pairs), "couplers in use")
-    _check_finite(quadratic, "data.quad")
+    _check(quadratic, "data.quad")
     pairs, quadratic = pairs[quadratic != 0], quadratic[quadratic != 0]
     positions = numpy.searchsorted(qubits, pairs)
     return document(
@@ -136,9 +137,11 @@ def _floats(text: str, field: str, expected: int, what: str) -> NDArray[numpy.fl
     return numpy.frombuffer(raw, dtype="<f8").astype(numpy.float64)
 
 
-def _check_finite(values: NDArray[numpy.float64], field: str) -> None:
+def _check(values: NDArray[numpy.float64], field: str) -> None:
     if not numpy.isfinite(values).all():
         raise Refused(400, f"{field}: a bias is not a finite number")
+    if (numpy.abs(values) > MAX_BIAS).any():
+        raise Refused(400, f"{field}: a bias is too large: at most {MAX_BIAS:g}")
 
 
 def _text(values: NDArray[numpy.generic]) -> str:
