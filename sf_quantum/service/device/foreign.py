@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from sf_quantum.files import JSON
 from sf_quantum.text import shortened
 
-# of texts within a content; a few, such as a calibration's note, have a paragraph
+# Longest text within a content; a few texts, such as a calibration's note, have a
+# paragraph.
 MAX_TEXT = 2000
 MAX_DEPTH = 16
 

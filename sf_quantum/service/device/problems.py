@@ -12,7 +12,7 @@ from sf_quantum.samplers import problem
 from sf_quantum.samplers.problem import FieldError
 from sf_quantum.service.domain.jobs import Size
 
-# of a list, which the service parses beside other work
+# Bounds of a list of BQMs, which the service parses along with other work.
 MOST_PROBLEMS = 1000
 MOST_CHARACTERS = 4 * 2**20
 # the sweep of a variable takes as long as that of so many interactions

@@ -74,7 +74,7 @@ _CREDENTIAL = re.compile(
     r"(password|passwd|passphrase|secret|token|credential|api_?key|private_?key)s?$",
     re.IGNORECASE,
 )
-# in OpenQASM 3, and as in OpenQASM 2
+# A declaration of qubits, in OpenQASM 3 or in OpenQASM 2.
 _REGISTER = re.compile(
     r"^[ \t]*(?:qubit[ \t]*\[[ \t]*(\d{1,9})[ \t]*\]"
     r"|qreg[ \t]+\w+[ \t]*\[[ \t]*(\d{1,9})[ \t]*\])",
@@ -88,7 +88,8 @@ _NAMES = re.compile(
 FAILURES = 2
 # no chance, but a vendor that hangs
 SILENCE_SECONDS = 3.0
-# beside two pauses between questions for it: as long as one request may take
+# A status of this age, plus two refresh intervals, is outdated: one request may take
+# this long.
 STALE_SECONDS = 30.0
 # a job that nobody asks about does not keep the lease
 FORGOTTEN_SECONDS = 600.0
@@ -516,7 +517,8 @@ class QpuDevice(Device):
 
     def check_size(self, size: Size, parameters: JobParameters) -> None:
         most = self.description.qubits
-        # of a list, each has been checked
+        # The BQMs of a list have been checked one by one; their variables add up in
+        # `values`.
         if 0 < most < size.values and not size.problems:
             detail = f"{size.values} variables do not fit on {most} qubits"
             raise FieldError("problem.variable_labels", detail)
@@ -526,7 +528,7 @@ class QpuDevice(Device):
         if (timing := self.description.timing) is not None:
             shots = parameters.get("num_reads") or 1
             shots *= 1 if size is None else size.circuits
-            # of a solver's parameters: in the set-up, and in each shot
+            # A solver's parameters can lengthen the set-up and each shot.
             setup, shot = (parameters.get(key) or 0 for key in ("setup_ns", "shot_ns"))
             return Cost(timing.job_seconds(shots) + 1e-9 * (setup + shots * shot))
         if self._billed is None:
@@ -611,7 +613,7 @@ class QpuDevice(Device):
         job_id = self._answers.job_id(self._ask(submitted), task.tag)
         with self._lock:
             self._jobs[job_id] = job
-        processes.start()  # in which its result is checked
+        processes.start()  # the result is checked in one of them
         return job_id
 
     def find(self, tag: str) -> str | None:
@@ -755,7 +757,8 @@ class QpuDevice(Device):
 
     def _job(self, job_id: str) -> _Job:
         with self._lock:
-            if (job := self._jobs.get(job_id)) is None:  # of an earlier service
+            # an earlier service submitted it
+            if (job := self._jobs.get(job_id)) is None:
                 job = self._new_job(self._settings.expected_seconds)
                 job.lease = self._lease.token
                 self._jobs[job_id] = job
@@ -834,7 +837,7 @@ class QpuDevice(Device):
             self._refused(error)
             raise NotAccepted(str(error)) from error
         except InputError as error:
-            # of the request, or of a lease that has ended
+            # The error may concern the request, or a lease that has ended.
             if self._lease.has_ended(held):
                 raise LeaseLost(str(error)) from error
             raise

@@ -20,7 +20,7 @@ from sf_quantum.service.device import processes
 from sf_quantum.service.device.limits import ComputeLimits
 from sf_quantum.threads import in_thread
 
-# of the vendor's client, which may embed the problem: far more than it needs
+# Limits of the vendor's client, which may embed the problem: far more than it needs.
 LIMITS = ComputeLimits(memory_gib=32.0, cpu_seconds=3600)
 
 

@@ -38,16 +38,18 @@ from sf_quantum.service.device.limits import ComputeLimits
 from sf_quantum.service.device.vendor_jobs import VendorJobs, WrongId
 from sf_quantum.text import MAX_CHARACTERS, described, shortened
 
-# of the check of a result: one of 20 MB takes seconds, and a tenth of the memory
+# Limits of the check of a result: one of 20 MB takes seconds, and a tenth of the
+# memory.
 LIMITS = ComputeLimits(memory_gib=8.0, cpu_seconds=300)
-# of the same check, whose process may have been killed where memory is short
+# Tries of that check, as its process may be killed where memory is short.
 CHECKS = 2
 # A vendor may round up to whole seconds, and its clock may be a little faster.
 SPARE_SECONDS, SPARE_SHARE = 1.0, 0.01
 # characters of a result's info, of a calibration, of a device's properties and of its specs
 MAX_INFO, MAX_CALIBRATION = 2**20, 2**18
 MAX_SOLVER, MAX_SPECS = 2**22, 2**24
-# in what a vendor says of itself
+# Largest waiting time and counts that a vendor may report of itself; larger ones are
+# ignored.
 MAX_WAIT_SECONDS = 366 * 86400.0
 MAX_COUNT = 10**7
 DAY_SECONDS = 86400.0

@@ -115,7 +115,8 @@ class VendorJobs:
             return None
         if begun.monotonic is not None:
             return time.monotonic() - begun.monotonic
-        # of a former service; the clock may have been set back meanwhile
+        # An earlier service sent the submission; the clock may have been set back since
+        # then.
         seconds = time.time() - begun.epoch
         return seconds if seconds >= 0 else None
 

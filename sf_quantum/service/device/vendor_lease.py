@@ -31,7 +31,8 @@ logger = logging.getLogger(__name__)
 RENEWAL_SECONDS, MAX_RENEWAL_SECONDS = 1.0, 3600.0
 # characters of a lease's token, which may be a signed one
 MAX_TOKEN = 8192
-# for the jobs of the former service to be asked about, before its lease is idle
+# Time in which the jobs of the previous service are queried, before its lease counts as
+# idle.
 FORMER_SECONDS = 10.0
 
 
@@ -67,7 +68,7 @@ class VendorLease:
         self._key = key
         self._wait_seconds = wait_seconds
         self._idle_seconds = idle_seconds
-        # of the fields below; never held during a request
+        # Guards the fields below; never held during a request.
         self._lock = threading.Lock()
         # held while a lease is acquired or given back, one after the other: by the key, the
         # vendor would take a new request for that of a lease which is being given back
@@ -79,7 +80,7 @@ class VendorLease:
         self._requests = 0
         self._used = 0.0
         self._renewal = math.inf
-        # of the leases at the vendor, and its content
+        # The file that lists the leases at the vendor, and its content.
         self._file: Path | None = None
         self._saved: dict[str, JSON] = {}
 

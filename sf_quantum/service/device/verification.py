@@ -23,20 +23,23 @@ if TYPE_CHECKING:
     from dimod import BinaryQuadraticModel, SampleSet
 
 Content: TypeAlias = dict[str, JSON]
-# of arrays; others, such as texts of any length, are no samples
+# Types of the arrays of a sample set; others, such as texts of any length, cannot be
+# samples.
 _INTEGERS = tuple(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))
 _NUMBERS = (*_INTEGERS, "bool", "float32", "float64")
 # vectors of a sample set beside its energies and occurrences
 MAX_VECTORS = 20
 # characters of what a vendor adds to a sample set of a list
 MAX_INFO = 10_000
-# of sample sets: vectors that each one has, and other arguments of SampleSet.from_samples()
+# Names that are not further vectors: what every sample set contains, and other
+# arguments of SampleSet.from_samples().
 _OWN = (
     *("sample", "energy", "num_occurrences", "info", "samples_like", "vartype"),
     *("aggregate_samples", "sort_labels"),
 )
 _VECTOR = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
-# of OpenQASM: comments; classical registers; what else has bits that a result may have
+# Parts of OpenQASM: comments; classical registers; anything else that declares bits of
+# a result.
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?(?:\*/|\Z)", re.DOTALL)
 _BITS = re.compile(
     r"(?:^|[;{}])\s*(?:bit\s*\[\s*(\d{1,6})\s*\]\s*\w+|bit\s+(\w+)"
@@ -268,8 +271,9 @@ def _sample_set(claimed: Content, job: Content, shots: int, fewer: bool) -> Veri
     occurrences = [*map(int, record.num_occurrences)]
     if (record.num_occurrences != occurrences).any() or min(occurrences) < 1:
         raise WrongResult("has numbers of occurrences that are not 1 or more")
-    # In Python's numbers, whose sum cannot overflow. With D-Wave's parameter max_answers,
-    # an annealer makes all reads, and does not return the others.
+    # Python's integers cannot overflow when summed, unlike NumPy's. With D-Wave's
+    # parameter max_answers, an annealer makes all reads, and does not return the
+    # others.
     _check_reads(
         sum(occurrences), shots, fewer or "max_answers" in solver_parameters.given(job)
     )

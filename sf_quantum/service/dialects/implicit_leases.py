@@ -58,7 +58,7 @@ class ImplicitLeases:
         self._queue = queue
         self._key = key
         self._purpose = purpose
-        # by lease, the number of requests and followed submissions that need it
+        # Number of requests and followed submissions that need a lease, by its id.
         self._users: Counter[str] = Counter()
         self._tasks: set[asyncio.Task[None]] = set()
 

@@ -41,7 +41,7 @@ from sf_quantum.service.queue.admission import BUSY_SECONDS
 from sf_quantum.service.queue.job_queue import JobQueue
 from sf_quantum.threads import in_thread
 
-# of a body that is read beside the event loop
+# Larger bodies are read off the event loop.
 LARGE_BYTES = SMALL_BYTES
 # a smaller body is parsed in some 50 ms, less than the start of a process takes
 PROCESS_BYTES = 1024 * 1024

@@ -9,7 +9,8 @@ from sf_quantum.service.domain.jobs import Job, Lease
 from sf_quantum.service.domain.reasons import Cause, Interruption, LeaseEndCause
 from sf_quantum.service.scheduling.work import PendingJob
 
-# of a lease's id, a secret: enough to find it in a list
+# Letters of a lease's id in the log. The whole id is a secret; these suffice to find it
+# in a list.
 SHOWN = 8
 logger = logging.getLogger(__name__)
 
@@ -23,7 +24,7 @@ def log_job(event: str, job: Job | PendingJob, **more: JSON) -> None:
 def log_done(job: Job) -> None:
     """Log the end of a job, as it is on disk."""
     used: dict[str, JSON] = {"attempt": job.attempt, "seconds": job.seconds}
-    # of a job that completed, it is about an earlier attempt
+    # The note of a completed job is about an earlier attempt.
     note = None if job.state == "Completed" else job.note
     log_job(job.state.lower(), job, **used, qpu_seconds=job.qpu_seconds, reason=note)
 

@@ -160,7 +160,8 @@ class _Run:
             hot, cold = largest * hot, largest * cold
         whole = sweeps * ANNEALING_SECONDS / SWEEPS * 1e6
         schedule = how.schedule or [[0.0, 0.0], [whole, 1.0]]
-        # of one sweep, the end
+        # The times are made from the end backwards, so that a single sweep is at the
+        # end.
         times = numpy.linspace(schedule[-1][0], 0.0, sweeps)[::-1]
         s = _values(schedule, times)
         ratio = cold / hot if hot else 1.0
@@ -225,7 +226,7 @@ def _model(
         (one, other): bias * (scale(one) * scale(other)) ** 0.5
         for (one, other), bias in ising.quadratic.items()
     }
-    # with the variables in the same order, which its constructor does not keep
+    # The variables are added in the same order, which the constructor does not keep.
     changed = BinaryQuadraticModel(Vartype.SPIN)
     changed.add_linear_from(linear)
     changed.add_quadratic_from(quadratic)

@@ -18,12 +18,13 @@ from sf_quantum.service.domain.jobs import Kind, Size
 NOISE: TypeAdapter[Noise | None] = TypeAdapter(Noise | None)
 
 
-# on a core of 3 GHz: of an interaction per sweep, of an amplitude per gate, and of an
-# amplitude per nanosecond of a sequence (2 to 14 atoms, constant pulses, ramps and delays)
+# Seconds on a core of 3 GHz: for an interaction per sweep, for an amplitude per gate,
+# and for an amplitude per nanosecond of a sequence (2 to 14 atoms, constant pulses,
+# ramps and delays).
 UPDATE_SECONDS = 0.3e-9
 AMPLITUDE_SECONDS = 2e-9
 EVOLUTION_SECONDS = 50e-9
-# to read a gate and prepare its simulation, and what every circuit takes
+# Seconds for reading a gate and preparing its simulation, and for any circuit.
 GATE_SECONDS = 0.2e-3
 CIRCUIT_SECONDS = 2e-3
 # a shot of an atom, and what every sequence takes

@@ -90,19 +90,19 @@ PEGASUS = "pegasus"
 GATES = "superconducting"
 # those whose devices run nothing but experiments with photons, whose "qubits" are modes
 PHOTONIC = "photonic"
-# of an experiment with photons
+# Longest shot of an experiment with photons.
 MOST_SHOT_SECONDS = 3600
-# by technology: names of topologies
+# Names of topologies by technology.
 GRAPHS: Mapping[str, Collection[str]] = {
     "annealer": [*TOPOLOGIES],
     GATES: [SQUARE, COMPLETE],
 }
-# of a lattice, by their names in Qiskit; IQM's is prx for the first
+# Native gates of a lattice, by their names in Qiskit; IQM's name for the first is prx.
 NATIVE_GATES = ("r", "cz")
 Qubit: TypeAlias = Annotated[int, Field(ge=0)]
 # the longest wait for a change of a job's state
 POLL_SECONDS = 1.0
-# of the history: the last calibrations, and one of so many of their readings
+# The history covers this many calibrations, with one of so many readings of each.
 PERIODS, EVERY = 3, 4
 
 
@@ -231,7 +231,7 @@ class EmulatedDevice(DeviceSettings, Device):
     started: float = Field(default_factory=time.time)
     first_calibration: int = 0
     changed: float | None = None
-    #: by the job's id; shared with copies
+    #: Runs by the id of their job; shared with copies of the device.
     runs: SkipValidation[dict[str, _Run]] = Field(default_factory=dict, repr=False)
 
     @classmethod
@@ -332,7 +332,8 @@ class EmulatedDevice(DeviceSettings, Device):
         # always the same readings, so that points do not move from answer to answer
         first = -(-max(0, last - PERIODS * READINGS, changed_slot) // EVERY) * EVERY
         numbers = [*range(first, last, EVERY), last]
-        # in the middle of a slot, where rounding cannot yield a neighbour
+        # The middle of a slot is read, as rounding at its border could yield a
+        # neighbour.
         readings = [self._read(*self._slot_of((n + 0.5) * slot)) for n in numbers]
         renewed = range(-(-first // READINGS) * READINGS, last + 1, READINGS)
         latest = readings[-1]

@@ -77,7 +77,8 @@ class Noise:
         """Draw how far the flux of each of the chip's first qubits has drifted."""
         import numpy
 
-        # beside the draws of the errors of programming
+        # The drift has its own random stream, separate from that of the programming
+        # errors.
         generator = numpy.random.default_rng([self.calibration.seed, 1])
         sigma = FLUX_DRIFT * self.errors.control * self.calibration.excess
         drawn: list[float] = (sigma * generator.standard_normal(qubits)).tolist()

@@ -108,7 +108,7 @@ class Technology:
         shots = circuits * (parameters.get("num_reads") or 1)
         extra = (parameters.get("num_sweeps") or SWEEPS) - SWEEPS
         seconds = self.timing.job_seconds(shots) + shots * extra * self.sweep_seconds
-        # of SAPI's solver parameters: in the set-up, and in each shot
+        # Solver parameters of SAPI can lengthen the set-up and each shot.
         setup, shot = (parameters.get(name) or 0 for name in ("setup_ns", "shot_ns"))
         return seconds + 1e-9 * (setup + shots * shot)
 
@@ -129,7 +129,7 @@ class Technology:
         return self.timing.setup_seconds + inputs * photons * self.pulse_seconds
 
 
-# at which two photons are as probable as none or one
+# Largest g2 of Perceval's model of a source, which then always emits two photons.
 MOST_G2 = 0.5
 # the part of the losses that depends on the alignment, by an assumption
 DRIFT_LOSS = 0.1

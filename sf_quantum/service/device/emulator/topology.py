@@ -65,7 +65,8 @@ def outwards(graph: Topology) -> tuple[int, ...]:
         neighbours[other].append(one)
     ordered = dict[int, None]()
     links = Counter[int]()
-    # of equals, the lower number; what is out of date has fewer couplers
+    # Ties go to the lower number. Outdated entries have fewer couplers, so they come
+    # later.
     best = [(0, graph.qubits[0])]
     while best:
         _, qubit = heappop(best)
@@ -79,7 +80,7 @@ def outwards(graph: Topology) -> tuple[int, ...]:
     return tuple(ordered)
 
 
-# by number of qubits: the first column and the number of qubits of each row
+# Rows of the lattices by number of qubits: first column and length of each row.
 LATTICES: Mapping[int, tuple[tuple[int, int], ...]] = {
     5: ((1, 1), (0, 3), (1, 1)),
     20: ((1, 2), (0, 5), (0, 5), (0, 5), (1, 3)),
@@ -112,9 +113,9 @@ def square(qubits: int, lacking: frozenset[int]) -> Topology:
     return Topology("square", shape, qubits, tuple(sorted(pairs))).without(lacking)
 
 
-#: of gate-based devices
+#: Topologies of gate-based devices.
 COMPLETE, SQUARE = "complete", "square"
-#: of annealers
+#: Topologies of annealers, with the functions that build them.
 TOPOLOGIES: Mapping[str, Callable[[int], Topology]] = {
     "pegasus": smallest_pegasus,
     "zephyr": smallest_zephyr,

@@ -17,9 +17,9 @@ from sf_quantum.protocol.descriptions import Description
 from sf_quantum.service.device.protocol import Device
 from sf_quantum.service.dialects.common import utc
 
-# by the operation
+# Implementation of each operation, by IQM's names.
 IMPLEMENTATIONS = {"prx": "drag_crf", "cz": "tgss_crf", "measure": "constant"}
-# of a QPU that tells no couplings, and so has all
+# Largest QPU without known couplings: every pair of its qubits is listed as coupled.
 MOST_COUPLED = 64
 # what the observations are called, by the name of the device's reading
 _READ_OUT = {
@@ -179,7 +179,8 @@ def _metrics(device: Device, chip: Architecture) -> Iterator[tuple[str, float]]:
             if reading in values:
                 yield f"characterization.model.{name}.{field}", values[reading]
         if single is not None:
-            # of a depolarising error on d levels: 1 - (1 - 1/d) times its parameter
+            # A depolarising error with parameter p on d levels has fidelity 1 - (1 -
+            # 1/d) p.
             path = f"metrics.rb.prx.{IMPLEMENTATIONS['prx']}.{name}"
             yield f"{path}.fidelity", 1.0 - single / 2
     if (double := values.get("gate_error_two_qubits")) is not None:

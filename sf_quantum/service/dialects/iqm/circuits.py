@@ -38,9 +38,9 @@ from sf_quantum.service.domain.jobs import Submission
 
 #: the bounds of a job, which clients can ask for
 CIRCUITS, INSTRUCTIONS, SHOTS, EXECUTIONS = 200, 10_000, 100_000, 1_000_000
-# of a job without its circuits, which is read with every list of jobs
+# Size of a job's options, without its circuits: they are read with every list of jobs.
 OPTIONS_BYTES = 16 * 1024
-# of a mapping of their names
+# Largest number of entries in a mapping of qubit names.
 MAX_QUBITS = 10_000
 # characters of a name, and qubits, in a message
 SHOWN, SHOWN_QUBITS = 100, 5

@@ -8,9 +8,9 @@ from fastapi.responses import JSONResponse
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.http.limits import request_id
 
-# of the path or the query, not of the body
+# Fields outside the body, in the path or the query: IQM has a separate code for these.
 PARAMETERS = ("use_timeslot", "tag", "wait_until_terminal", "timeout_seconds")
-# for refusals that other dialects share
+# IQM's codes for refusals that all dialects share.
 _CODES = {
     400: "invalid_job_payload",
     401: "unauthorized",

@@ -38,10 +38,11 @@ from sf_quantum.service.queue.job_queue import JobQueue
 from sf_quantum.version import __version__
 
 PREFIX = "/api/v1"
-# as documented by IQM: of a request that waits for a job to end
+# Waiting time of a request for a job's end, as IQM documents it: default and limit.
 WAIT_SECONDS, LONGEST_WAIT_SECONDS = 10, 30
 TAG = 1024
-# of the sets of calibrations that were told of, for jobs that still name an earlier one
+# Largest number of calibration sets that are remembered, as jobs may still name an
+# earlier one.
 MOST_CALIBRATIONS = 1000
 T = TypeVar("T")
 

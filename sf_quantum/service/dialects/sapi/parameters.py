@@ -37,7 +37,7 @@ FAST_ANNEALING = (0.005, 2000.0)
 THERMALIZATION = (0.0, 10_000.0)
 # included in the time of programming
 PROGRAMMING_THERMALIZATION = 1000.0
-# of all reads of a problem
+# Longest duration of all reads of a problem.
 RUN_DURATION = 1e6
 # the pause between reads, for the shortest and for the longest annealing
 DECORRELATION = (500.0, 10_000.0)
@@ -45,10 +45,10 @@ SCHEDULE_POINTS = 12
 GAIN_POINTS = 20
 GAIN = (-3.0, 3.0)
 OFFSET = (-0.5, 0.5)
-# of Advantage_system4.1, as in dwave.system.testing
+# Offset steps of Advantage_system4.1, as in dwave.system.testing.
 OFFSET_STEP = -0.0001500217998314891
 OFFSET_STEP_PHI0 = 1.4303846404537006e-05
-# in an initial state: of a qubit that is not used
+# Value in an initial state of a qubit that is not used.
 UNUSED = 3
 # those that only a device with a custom annealing takes, with their descriptions
 CUSTOM = {

@@ -52,7 +52,8 @@ class Problems:
         solver.check(device, problem.solver_name)
         graph, custom = solver.graph(device), device.custom_annealing
         bqm = qp_format.bqm(problem, graph)
-        # with the payload: the size of some is that of the graph
+        # Parameters that are stored with the payload and not as options: some have a
+        # value per qubit.
         kept: set[str] = set()
         if (of_device := device.description.solver) is not None:
             parameters.check_listed(params, graph, of_device)

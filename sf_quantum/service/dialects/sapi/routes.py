@@ -39,11 +39,12 @@ from sf_quantum.service.queue.job_queue import JobQueue
 
 PREFIX = "/sapi/v2"
 PROBLEMS_AT_ONCE = 1000
-# for which the client need not ask again what the solver is
+# Clients may reuse the answer about the solver for so long without asking again.
 FIXED_SECONDS = 30
-# of a body; problems hold their data in strings, so that sound ones have few values
+# Largest number of values in a body. Sound problems have few, as strings hold their
+# data.
 VALUES = 200_000
-# of a body that is decompressed at once; other threads run in between
+# Bytes of a body that are decompressed in one step; other threads run between steps.
 PART_BYTES = 64 * 1024
 _MEDIA_TYPE = re.compile(r"application/vnd\.dwave\.sapi\.[a-z-]+\+json")
 

@@ -297,7 +297,8 @@ def _timing_model(device: Device) -> dict[str, JSON]:
 
 
 def _programming(device: Device) -> float:
-    # without thermalization, in microseconds; a device that is not D-Wave's may take less
+    # SAPI reports thermalization separately. The difference, in microseconds, may be
+    # negative for a device that is not D-Wave's.
     seconds = _timing(device).setup_seconds * MICROSECONDS
     return seconds - parameters.PROGRAMMING_THERMALIZATION
 

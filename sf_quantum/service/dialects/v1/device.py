@@ -35,7 +35,7 @@ from sf_quantum.service.queue.upkeep.readiness import Readiness
 from sf_quantum.service.store import audit
 
 router = APIRouter(prefix="/v1", tags=["device"], responses=EVERYWHERE)
-# of the variables and of the reads of a job that is asked about
+# Largest numbers of variables and of reads in a query about a possible job.
 MAX_ASKED = 10**9
 
 
@@ -269,7 +269,8 @@ def topology(queue: Queue, _: Who) -> Response:
     """List the couplers of an annealer or of a gate-based device, up to some 40,000."""
     if (topology := queue.device.description.topology) is None:
         raise Refused(404, "this device tells no graph")
-    # in a thread, and without a check of each coupler
+    # FastAPI runs this function in a thread, and no model checks each of the many
+    # couplers.
     content = {name: getattr(topology, name) for name in TopologyAnswer.model_fields}
     return Response(json.dumps(content), media_type="application/json")
 

@@ -38,7 +38,7 @@ from sf_quantum.service.queue.forecasts import Listed
 from sf_quantum.service.queue.job_queue import JobQueue
 from sf_quantum.service.store.store import NO_JOB
 
-# of a result that comes with the job
+# Longest result that is sent together with its job.
 INLINE_CHARACTERS = 65_536
 
 
@@ -51,7 +51,8 @@ class _Route(LargeBodyRoute):
 
     @staticmethod
     def reply(queue: JobQueue, job: Job, new: bool) -> Response:
-        # at once: the body stays in memory until the answer, and few may
+        # No wait for the job's end: the large body stays in memory until the answer,
+        # and few may.
         answer = SubmittedAnswer(**answer_for(queue, job).model_dump())
         content = answer.model_dump(mode="json", by_alias=True)
         return JSONResponse(content, 201 if new else 200)

@@ -28,7 +28,8 @@ Name: TypeAlias = Annotated[str, Field(min_length=1, max_length=200)]
 Seconds: TypeAlias = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
-# Of an object with fields. Each unknown key is an error of 1 kB, and a body may have many.
+# Largest number of keys in an object with fields. Each unknown key is an error of 1 kB,
+# and a body may have many.
 MAX_KEYS = 100
 
 

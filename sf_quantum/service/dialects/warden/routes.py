@@ -181,7 +181,7 @@ class StatusAnswer(BaseModel):
     open_sessions: list[OpenSession]
 
 
-# of results in a list of jobs
+# Largest total size of the results in a list of jobs.
 RESULT_BYTES = 16 * 1024 * 1024
 _JOBS = TypeAdapter(list[WardenJob])
 NO_SLOTS = "Not enough QPU slots available."

@@ -38,7 +38,7 @@ from sf_quantum.service.store.store import Slice, Store
 from sf_quantum.threads import in_thread
 
 logger = logging.getLogger(__name__)
-# that are believed of a job
+# Longest time that a device may report for a job; longer times are not counted.
 MOST_SECONDS = 1e9
 
 
@@ -102,7 +102,8 @@ class Attempt:
         # between two slices, it has not been submitted
         unsure = unsure and not (job.slices and job.slice_shots is None)
         self._surplus = ""
-        # of the slices that are over, those of former attempts as well
+        # QPU seconds, and seconds on the device, of all finished slices, including
+        # those of earlier attempts.
         self._used = job.qpu_seconds, job.seconds
         self._unsure = unsure
         self._slices = Slices(device, job, slice_seconds, is_fixed=unsure)
@@ -154,7 +155,7 @@ class Attempt:
             control.interrupt = how
         self._control.wake.set()
         if (on_device := self._on_device) is not None:
-            # beside the thread of run(), which may be waiting for the device
+            # The thread of run() may be waiting for the device, so another one cancels.
             in_thread(on_device.cancel_if_asked)
 
     def leave(self) -> None:

@@ -41,18 +41,19 @@ from sf_quantum.service.store.store import Store
 from sf_quantum.text import one_line
 
 logger = logging.getLogger(__name__)
-# of the result of a job that is over, if the device answers other requests
+# Tries to read the result of a finished job, if the device answers other requests.
 RESULT_TRIES = 8
-# of a job that may have been submitted twice, when it is over
+# Tries to find and cancel duplicate submissions of a finished job.
 SURPLUS_TRIES = 4
 # the longest pause before a submission is tried again: a device that was asked to wait for
 # longer is not asked by that
 SUBMISSION_SECONDS = 60.0
-# of a failed write
+# Tries of a failed write to the database.
 WRITE_TRIES = 4
 # letters of the reason why a job is given up
 MOST_WHY = 300
-# of the time after which it is, for answers to other requests, and between attempts
+# Share of the device's `give_up_seconds`: how recent an answer to another request has
+# to be, and the longest pause between attempts.
 RECENT = 0.25
 UNREAD = "its result cannot be read"
 T = TypeVar("T")
@@ -99,7 +100,8 @@ class Control:
     interrupt: Interrupt | None = None
     #: the service stops: what the device has is left to the next one, even if it is to end
     leave: bool = False
-    #: on disk before the device is told, if the job is to be queued again
+    #: Note of a job that is to be queued again; on disk before the device is told to
+    #: stop it.
     note: str | None = None
     wake: threading.Event = field(default_factory=threading.Event)
 

@@ -66,7 +66,8 @@ class JobRun:
         """Run the job until the end of the attempt is on disk, or left to the next service."""
         live, number = self._live, self._live.number
         if self._device.recovery is Recovery.AGAIN:
-            # on disk before the device has it, so that no attempt goes unrecorded
+            # The attempt is on disk before the device has the job, so that none goes
+            # unrecorded.
             job = await _written(lambda: self._store.start(number))
         elif (stored := self._store.job(number)) is None:
             raise RuntimeError(f"job {number} is not on disk")
@@ -182,8 +183,8 @@ class JobRun:
                 times = self._live.started or now, now
                 cause = interruption.cause
                 table.observations.attempt_interrupted(job.job_class, cause, *times)
-        # as in the accounting: an interrupted slice has no result, and its user would
-        # else wait longer for having been interrupted
+        # The policy, like the accounting, does not count an interrupted slice: it has
+        # no result, and its user would wait longer because of the interruption.
         lost = 0.0 if settled.final else ended.last[0]
         table.attempt_ended(self._live, settled, ended.spent - lost)
 

@@ -67,7 +67,7 @@ class JobTable:
         self.changed = asyncio.Event()
         self._leases = leases
         self._jobs: dict[int, LiveJob] = {}
-        # by lease
+        # Waiting jobs by the id of their lease, then by number.
         self._waiting: defaultdict[str, dict[int, LiveJob]] = defaultdict(dict)
 
     def __iter__(self) -> Iterator[LiveJob]:

@@ -47,7 +47,7 @@ class Observations:
         #: those that are over
         self.jobs: Counter[tuple[JobClass, State]] = Counter()
         self.interruptions: Counter[tuple[JobClass, Reason]] = Counter()
-        #: of all attempts, as modelled
+        #: QPU seconds of all attempts, including those whose results were lost.
         self.qpu_seconds: defaultdict[JobClass, float] = defaultdict(float)
         self.waits: defaultdict[JobClass, Histogram] = defaultdict(Histogram)
         #: begin and end of interrupted attempts, by the store's clock

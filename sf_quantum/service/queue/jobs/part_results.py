@@ -41,7 +41,8 @@ def _all(store: Store, number: int, first: int) -> Iterator[str]:
         return
     passed = 0
     for part, info in enumerate(store.slice_infos(number)):
-        # without it, it is a part of the shots of all
+        # A slice without these numbers has part of the shots of every item, so none is
+        # finished.
         several = info.get("circuits", info.get("problems"))
         if (several := count(several)) is None:
             return
@@ -59,7 +60,7 @@ def _read(text: str) -> Iterator[str]:
     if (sets := _SETS.match(text)) is not None:
         yield from _sample_sets(text, sets.end())
         return
-    if text.startswith('{"type"'):  # that of a single BQM
+    if text.startswith('{"type"'):  # a single BQM's result is one part
         yield text
         return
     if (start := _START.match(text)) is None:

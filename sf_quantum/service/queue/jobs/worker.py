@@ -85,7 +85,7 @@ class Worker:
     async def work(self) -> None:
         """Give jobs to the device until the service stops."""
         table, runs = self.table, set[asyncio.Task[None]]()
-        if table.on_device:  # from the former service
+        if table.on_device:  # the previous service left jobs running
             await self.between_jobs.acquire()
         for live in table.on_device:
             runs.add(asyncio.create_task(self._run(live)))

@@ -274,7 +274,8 @@ class Leases:
         users = [lease.user for lease in self.held]
         users += [waiting.user for waiting in self._vqpus.requests]
         if users.count(user) >= most:
-            # with 409 and not 429: clients try again, as while all vQPUs are held
+            # The status is 409, not 429: clients wait for a lease after 409, as when
+            # all are held.
             detail = f"the user holds or waits for {most} leases, try again later"
             raise Refused(409, detail, headers={"Retry-After": "1"})
         return self._vqpus.request(user, job_class, request)

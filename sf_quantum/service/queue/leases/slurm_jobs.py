@@ -33,7 +33,8 @@ class SlurmJob:
     units: Mapping[str, int] = field(default_factory=dict)
 
 
-# of which a user cannot claim anything
+# Stands for a job that Slurm does not know, or that another user owns: no partition,
+# account or units can be claimed through it.
 NOT_THEIRS = SlurmJob()
 
 
@@ -42,7 +43,7 @@ class OwnCluster:
 
     def __init__(self) -> None:
         self._name: str | None = None
-        # by job and user, with the time of the answer
+        # Slurm's answers by job and user, each with the time when it was received.
         self._jobs: dict[tuple[str, str], tuple[float, SlurmJob]] = {}
 
     async def has(self, job: str, cluster: str | None, configured: str | None) -> bool:
@@ -115,8 +116,8 @@ async def _run(*command: str) -> subprocess.CompletedProcess[bytes] | None:
         )
 
     async with _semaphore(asyncio.get_running_loop()):
-        # in a thread, as an asyncio subprocess outlives a loop that closes; not in the
-        # loop's pool, which checks credentials
+        # A thread is used because an asyncio subprocess would outlive a loop that
+        # closes. The loop's own pool is left to the check of credentials.
         try:
             return await asyncio.wrap_future(in_thread(run))
         except (OSError, subprocess.TimeoutExpired):

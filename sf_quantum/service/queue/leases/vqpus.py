@@ -215,7 +215,8 @@ class VQpus:
         if lease.expires is not None:
             seconds = lease.expires - lease.opened
             expires = since + seconds
-            # by the policy's clock
+            # The policy compares expiries by the store's clock, not by the monotonic
+            # one.
             lease = replace(lease, expires=self._store.clock() - age + seconds)
         self._jobs.policy.leased(lease)
         self._jobs.estimator.held.add(lease)

@@ -97,7 +97,8 @@ class WaitingRequests:
     def __init__(self) -> None:
         self._requests: list[WaitingRequest] = []
         self._added = 0
-        # by user and key of requests that wait no longer: position and expiry
+        # Position and expiry by user and key, for requests that no longer wait: a
+        # client that repeats its request gets its position back.
         self._kept: dict[tuple[str, str | None], tuple[Position, float]] = {}
 
     def __len__(self) -> int:

@@ -14,7 +14,7 @@ from sf_quantum.service.queue.job_queue import JobQueue
 from sf_quantum.service.store import audit
 
 Shown = Mapping[str, JSON]
-# of a text in the audit, which is kept for ever
+# Longest text in the audit log, which is never pruned.
 MAX_TEXT = 200
 
 
@@ -71,7 +71,8 @@ async def run(
     except Refused as error:
         old = operation.settings(queue.device)
         outcome = _cut(f"refused: {error.field or operation.name}: {error.detail}")
-        # without unknown and nested values, as requests may be large
+        # Unknown and nested values are left out of the audit log, as requests may be
+        # large.
         parameters: dict[str, JSON] = {
             one.name: _cut(value) if isinstance(value, str) else value
             for one in operation.parameters

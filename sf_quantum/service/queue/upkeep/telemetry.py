@@ -28,7 +28,7 @@ SERVICE_USER = Identity("service:quality", admin=True)
 WAIT_SECONDS = 60.0
 # the most results that a baseline is fitted to
 MAX_LEARNED = 500
-# of calibration ages, from 0 to 1, that a baseline needs
+# Range of calibration ages (0 to 1) that the results for a baseline have to span.
 SPREAD = 0.8
 logger = logging.getLogger(__name__)
 
@@ -122,7 +122,8 @@ class QualityJobs:
     async def work(self) -> None:
         await self._read()
         pause = self._settings.every_seconds or math.inf
-        # at the start, the time of the last result is all that is known
+        # The last result may be from an earlier service: the first pause counts from
+        # its time.
         since = time.time() - self.last.time if self.last else math.inf
         wait = min(max(0.0, pause - since), pause)
         while True:
@@ -211,7 +212,7 @@ class QualityJobs:
         )
         report, device = self._queue.store.report, self._device
         limit = max(MAX_LEARNED, self._settings.learn)
-        # in a thread, as a report waits for those before it
+        # A report waits for earlier ones, so it runs in a thread.
         first = await asyncio.to_thread(report, query.format("ASC"), device, limit)
         latest = await asyncio.to_thread(report, query.format("DESC"), device, 1)
         self._results = [QualityResult(*row) for row in first]

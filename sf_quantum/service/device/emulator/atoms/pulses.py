@@ -184,7 +184,8 @@ def _program(text: str, qubits: int) -> _Program:
     if sequence.is_measured():
         measured = sequence.get_measurement_basis()
     else:
-        # as Pulser's own simulator reads them
+        # Pulser's own simulator measures a sequence without a measurement in this
+        # basis.
         measured = "digital" if len(bases) > 1 else next(iter(bases))
     return _Program(sequence, samples, bases, {measured})
 

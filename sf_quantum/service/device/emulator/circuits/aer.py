@@ -33,10 +33,10 @@ if TYPE_CHECKING:
     from qiskit_aer import AerSimulator
     from qiskit_aer.noise import NoiseModel
 
-# with more qubits, a circuit is simulated by matrix-product states
+# Circuits with more qubits are simulated with matrix-product states.
 MOST_QUBITS = 28
 AMPLITUDE_BYTES = 16
-# with more qubits, a circuit with errors is simulated shot by shot
+# Circuits with errors and more qubits than this are simulated shot by shot.
 MOST_DENSITY_QUBITS = 10
 EXACT, DENSITY, BONDS = "statevector", "density_matrix", "matrix_product_state"
 # how often an amplitude is changed: by a gate and its error, by a measurement or a reset
@@ -47,8 +47,9 @@ ERROR_WORK, MEASURE_WORK, SAMPLING_WORK = 2, 10, 50
 SHOT_AMPLITUDES, BOND_AMPLITUDES, BOND_CUBE_AMPLITUDES = 50_000, 5000, 12
 # gates and measurements of the circuits that Aer gets at once
 MOST_STEPS = 100_000
-# without those of IBM's and IQM's QPUs that only shift the phase of what follows (McKay et
-# al., "Efficient Z gates for quantum computing", arXiv:1612.00858)
+# Gates that have an error. Gates that only shift the phase of later gates are missing,
+# as IBM's and IQM's QPUs perform them without a pulse (McKay et al., "Efficient Z gates
+# for quantum computing", arXiv:1612.00858).
 ONE_QUBIT = frozenset("h r rx ry sx sxdg u u2 u3 x y".split())
 TWO_QUBITS = frozenset("cp cx cy cz ecr rxx ryy rzx rzz swap".split())
 NOISY = ONE_QUBIT | TWO_QUBITS

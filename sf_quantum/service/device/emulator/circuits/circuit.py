@@ -23,10 +23,10 @@ from sf_quantum.service.device.emulator.computation import Computation, Separate
 from sf_quantum.service.device.limits import ComputeLimits
 from sf_quantum.service.domain.jobs import Kind, Size
 
-#: of all texts of a job
+#: Largest number of characters in all texts of a job.
 MAX_CHARACTERS = 4 * 2**20
 MAX_STATEMENTS = 100_000
-#: of a circuit
+#: Largest numbers of classical bits and of qubits in a circuit.
 MAX_BITS = MAX_QUBITS = 10_000
 #: gates, measurements and resets of a circuit, with each use of its own gates
 MAX_STEPS = 100_000

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     )
 
 T = TypeVar("T", bound="QASMNode")
-# Of integers without a size.
+# Size of an integer whose type names none, and the largest size.
 _BITS = 64
 
 
@@ -199,7 +199,7 @@ def _needs_values(loop: ForInLoop) -> bool:
 
     name = loop.identifier.name
     if isinstance(loop.type, ast.UintType) or getattr(loop.type, "size", None):
-        return True  # whose sums are checked
+        return True  # sums are checked against the type
     for node in nodes(loop):
         match node:
             case ast.UnaryExpression() | ast.BinaryExpression():
@@ -241,7 +241,7 @@ def _with(node: Value, name: str, number: Expression) -> Value:
         return node
     kept = {"identifier", "name", "span"}
     if isinstance(node, ast.ForInLoop) and node.identifier.name == name:
-        kept.add("block")  # of which the variable is another one
+        kept.add("block")  # the block has its own variable of that name
     made = copy.copy(node)
     for key, one in vars(node).items():
         if key not in kept:

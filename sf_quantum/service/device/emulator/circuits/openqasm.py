@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from qiskit import QuantumCircuit
     from qiskit.circuit import Clbit, Operation, Qubit
 
-# of one or two qubits, known to every method of Aer
+# Gates of one or two qubits that every method of Aer supports.
 GATES = frozenset(
     "cp cx cy cz ecr h id p r rx rxx ry ryy rz rzx rzz s sdg swap sx sxdg t tdg u u1 u2 "
     "u3 x y z".split()
@@ -43,9 +43,10 @@ PHASED_RX = ("r", "prx")
 PLAIN = ("measure", "reset", "barrier", "delay")
 # so many qubits of a barrier count as a step
 STEP_QUBITS = 25
-# of the circuits that are kept: their steps, qubits and bits; that of any, and of all
+# Weights in the cache of circuits, in steps, qubits and bits: what each circuit adds to
+# its own, and the limit for all.
 LEAST_WEIGHT, MOST_WEIGHT = 100, 2 * MAX_STEPS
-# for angles that are not known yet
+# Value of an angle that is not known yet.
 SOME_ANGLE = 0.7
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?(?:\*/|\Z)", re.DOTALL)
 _VERSION = re.compile(r"\s*OPENQASM\s+(\d+)")
@@ -71,7 +72,7 @@ def check_angles(gate: Operation) -> None:
             raise InputError(f"gate {gate.name}: {angle!s:.60} is not an angle")
 
 
-# from text to circuit
+# Reading: text to circuit.
 
 
 def flat(
@@ -211,7 +212,8 @@ def _read3(text: str, holes: int) -> tuple[QuantumCircuit, Sequence[int]]:
     from openqasm3 import ast
     from qiskit.circuit.library.standard_gates import get_standard_gate_name_mapping
 
-    # as qiskit.qasm3.loads() does
+    # The steps are those of qiskit.qasm3.loads(), with the angles of a template
+    # declared.
     program = openqasm3.parse(text)
     program.statements[:0] = [
         ast.IODeclaration(
@@ -275,7 +277,7 @@ def _reason(error: BaseException) -> str:
     return f"{where}this is not read as a circuit"
 
 
-# from a circuit to one of the gates that a device and Aer have
+# Flattening: any circuit to one with gates that the device and Aer support.
 
 
 class _Flattening:
@@ -293,7 +295,7 @@ class _Flattening:
             self._gates.update(PHASED_RX)
         self._pairs = {(low, high) for low, high in native.couplers}
         self._broken = {*native.out_of_service}
-        #: of what has been flattened
+        #: Steps of everything that has been flattened.
         self.steps = 0
         #: the number of the instruction that is being flattened
         self.place = 0

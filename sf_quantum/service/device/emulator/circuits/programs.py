@@ -171,7 +171,7 @@ def _replace_constants(program: Program) -> None:
 def _replace(node: QASMNode, values: Mapping[str, Expression]) -> None:
     """Replace identifiers within a node."""
     for name, one in vars(node).items():
-        if name != "name":  # of a gate, a function or a register
+        if name != "name":  # names of gates, functions and registers stay
             setattr(node, name, _replaced(one, values))
 
 

@@ -23,7 +23,8 @@ _COMMENT = re.compile(r"//[^\r\n]*")
 # Python alone
 _DOUBTFUL = re.compile(rf"/\*|[@#']|[^\t\n\r -~π]|{HOLE}")
 _INCLUDED = '"stdgates.inc"'
-# as Qiskit's exporter writes them, too; no division of integers
+# Numbers, and multiples and fractions of pi as Qiskit's exporter also writes them. A
+# quotient of integers does not match, as OpenQASM divides these without a remainder.
 _NUMBER = (
     r"(?:(-)\s*)?(?:((?:\d+\.\d*|\.\d+|\d+)(?:[eE][+-]?\d+)?)"
     r"|(?:(\d+)\s*\*\s*)?pi(?:\s*/\s*(\d+))?)"
@@ -75,7 +76,7 @@ def _value(match: re.Match[str]) -> float:
     sign, number, factor, divisor = match.groups()
     if number is not None:
         value = float(number)
-    else:  # in this order, as the parser does
+    else:  # the parser computes in this order; another may round differently
         below = float(divisor or 1)
         value = float(factor or 1) * math.pi / below if below else math.nan
     return -value if sign else value

@@ -68,7 +68,7 @@ def simulate(
     import perceval
     from perceval.runtime import SimulatedComputer
 
-    # with more, a seed does not always repeat the samples
+    # More threads would not always repeat the samples of a seed.
     exqalibur.Config.compute_max_thread_count = 1
     # errors change with each attempt
     seed = (parameters.get("seed") or 0) + (noise.seed if noise else 0)
@@ -174,9 +174,7 @@ def _circuit(experiment: PhotonicExperiment) -> Circuit:
         matrix = numpy.asarray(circuit.compute_unitary(), dtype=complex)
     except MemoryError:
         raise
-    except (
-        Exception
-    ) as error:  # of three libraries, some of whose checks are assertions
+    except Exception as error:  # three libraries raise here, and some assert
         raise InputError(f"circuit: {described(error)}") from error
     square = matrix @ matrix.conj().T
     if not numpy.allclose(square, numpy.eye(experiment.modes), atol=UNITARY_ERROR):

@@ -21,7 +21,7 @@ from sf_quantum.service.device.limits import ComputeLimits
 from sf_quantum.service.domain.jobs import Kind, Size
 from sf_quantum.service.domain.photonic import PhotonicExperiment
 
-#: as of Quandela's Belenos
+#: Numbers of modes and photons of Quandela's Belenos.
 MOST_MODES, MOST_PHOTONS = 24, 12
 # CPU time of the check of a circuit with the most components
 CHECK_SECONDS = 30
@@ -49,7 +49,7 @@ class PhotonicSimulator(SeparateRunner):
             raise FieldError("photonic.input_state", detail)
         if problem := lack():
             raise FieldError("photonic", problem)
-        # of CPU time: a busy machine is not a fault of the experiment
+        # The limit is CPU time: a busy machine is not a fault of the experiment.
         seconds = min(CHECK_SECONDS, self.limits.cpu_seconds)
         limits = self.limits.model_copy(update={"cpu_seconds": seconds})
         try:
