@@ -82,7 +82,7 @@ class History:
         #: targets whose QPU does not report what was spent on it
         self.unmetered: set[str] = set()
         #: whether the journals have been read
-        self.known = False
+        self.is_read = False
         self._offset = 0
         self._attempts: dict[str, _RecordedAttempt] = {}
         self._times: defaultdict[tuple[str, str], deque[JobTimes]] = defaultdict(
@@ -94,7 +94,7 @@ class History:
 
     def read(self, record: Journal) -> list[tuple[Event, bool]]:
         """Read the events since the last call, for :meth:`add`; blocks."""
-        events = [] if self.known else list(_earlier(record))
+        events = [] if self.is_read else list(_earlier(record))
         with open(record.path, "rb") as file:
             file.seek(self._offset)
             offset = self._offset
@@ -113,7 +113,7 @@ class History:
                 self._add_slurm_job(event)
             elif event["event"] == "job":
                 self._add_status(event)
-        self.known = True
+        self.is_read = True
 
     def times(self, step: str, target: str) -> JobTimes | None:
         """The median times of the latest jobs of a step completed on a target, if any."""

@@ -212,7 +212,7 @@ class CandidateFilter(BindingFilter):
             variables=attempt.size.variables,
             attempt=attempt.number,
             attempts_allowed=attempts_allowed(),
-            spending_known=self._attempts.history.known,
+            spending_known=self._attempts.history.is_read,
             run=self._attempts.spending(),
             step=self._attempts.spending(attempt.step),
             others=kinds if rules.mixed == "refuse" else (0, 0),

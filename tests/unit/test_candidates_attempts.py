@@ -218,10 +218,10 @@ async def test_decisions_that_overlap_know_what_was_spent(
 
     monkeypatch.setattr(History, "read", slow)
     await attempts.update(0.01)
-    assert not attempts.history.known
+    assert not attempts.history.is_read
     go.set()
     await attempts.update(60)
-    assert attempts.history.known
+    assert attempts.history.is_read
     assert attempts.spending() == Spending(7.0)
     go.clear()
     has_read.clear()

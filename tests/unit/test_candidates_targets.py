@@ -477,7 +477,7 @@ async def test_budget_holds_without_a_classical_target(
     )
     made = CandidateFilter("f", budget={"qpuSeconds": 1}, mixed=mixed, maxWait=0)
     attempts, running, jobs = made._attempts, [], {job(n).name: n for n in range(4)}
-    attempts.history.known = True
+    attempts.history.is_read = True
     begin = attempts.run
 
     def start(attempt: Attempt, decision: Decision) -> None:

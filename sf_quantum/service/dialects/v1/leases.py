@@ -190,9 +190,9 @@ async def leases(
     held = None if closed else queue.leases.list(who)
 
     def listed() -> bytes:
-        leases = queue.leases.list(who, held_only=False) if held is None else held
+        selected = queue.leases.list(who, held_only=False) if held is None else held
         return _LEASES.dump_json(
-            [_answer(queue, lease) for lease in leases], by_alias=True
+            [_answer(queue, lease) for lease in selected], by_alias=True
         )
 
     async with queue.reader.lists.turn(who.user):

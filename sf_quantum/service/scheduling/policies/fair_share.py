@@ -131,24 +131,23 @@ class FairShare(ByClass, Policy):
         Each account submits jobs before a pending one until its usage per share is that
         of the job's account when the job runs, and so do the users within that account.
         """
-        job_class, account = job.job_class, account_of(job)
+        job_class, account_name = job.job_class, account_of(job)
         by_account = held.by_account(job_class)
         queues = self._queues[job_class]
         if not by_account:
             return ()
         overtaking = []
         by_user: defaultdict[str, list[ExpectedLease]] = defaultdict(list)
-        for lease in by_account.get(account, ()):
+        for lease in by_account.get(account_name, ()):
             by_user[lease.user].append(lease)
-        tag, user_tag = queues[account].tag(job), queues[account].user_tag(job)
+        queue = queues[account_name]
+        tag, user_tag = queue.tag(job), queue.user_tag(job)
         for user, leases in by_user.items():
             if user != job.user:
-                more = self._until((account, user), job_class, user_tag)
-                overtaking.append(
-                    Overtaking(leases, more - queues[account].seconds(user))
-                )
+                more = self._until((account_name, user), job_class, user_tag)
+                overtaking.append(Overtaking(leases, more - queue.seconds(user)))
         for other, leases in by_account.items():
-            if other != account:
+            if other != account_name:
                 before = queues[other].seconds_before(tag) if other in queues else 0.0
                 more = self._until((other, None), job_class, tag[0])
                 overtaking.append(Overtaking(leases, more - before))
