@@ -28,7 +28,7 @@ class Backoff:
 
     :param first_seconds: upper bound of the first pause
     :param longest_seconds: upper bound of all pauses
-    :param growth: from each upper bound to the next
+    :param growth: factor from each upper bound to the next
     :param jitter: the part of each pause that is drawn at random; 0 where nobody else
         makes attempts at the same thing
     """

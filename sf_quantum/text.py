@@ -53,7 +53,8 @@ def csv_row(
 ) -> list[str | float | None]:
     """Make a row of a report's CSV: the period, texts, and numbers as plain decimals.
 
-    :param period: from and until, in seconds since the epoch
+    :param period: beginning and end, in seconds since the epoch; ``None`` for an open
+        beginning
     """
     cells = [decimal(v) if isinstance(v, float) else csv_cell(v) for v in values]
     return [*map(utc, period), *cells]

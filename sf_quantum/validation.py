@@ -81,7 +81,7 @@ def validated(
 
     :param name: formats the location of an error and the value there, which is ``None``
         if the key itself is invalid
-    :raises ValidationErrors: with every error
+    :raises ValidationErrors: if the content is invalid; it lists all errors
     """
     try:
         return model.model_validate(content)

@@ -175,8 +175,8 @@ class BackgroundService:
     It ends when its standard input is closed, so also when the driver ends in any way or
     an SSH connection drops.
 
-    :param name: of the QPU
-    :param options: of ``sfq serve``, without the name and the paths
+    :param name: name of the QPU
+    :param options: options of ``sfq serve``, without the name and the paths
     """
 
     connector: Connector
@@ -197,8 +197,8 @@ class BackgroundService:
     async def start(self) -> LeasePool:
         """Start the service and wait until it answers.
 
-        :raises WorkflowExecutionException: with the reason, if it ends before, or does not
-            get on
+        :raises WorkflowExecutionException: if it ends early or does not get ready; the
+            message says why
         """
         await self._launch()
         socket = self.socket

@@ -77,18 +77,21 @@ class Guardian:
     def hold(
         self, type_: str, name: str, config: Mapping[str, JSON], token: str
     ) -> None:
-        """Have a lease given back after the driver's end, unless it was released.
+        """Have a lease released after the driver's end, unless released before.
 
-        :param type_: of the QPU; with its name and configuration it makes the client
-        :param token: of the lease; sent through the pipe, so it is on no command line
+        :param type_: type of the QPU; with the name and the configuration, it makes the
+            client
+        :param token: token of the lease; it goes through the pipe, not on a command
+            line
         """
         self._send(type=type_, name=name, config=dict(config), hold=token)
 
     def cancel_jobs(self, settings: Mapping[str, JSON], comment: str) -> None:
-        """Have Slurm jobs cancelled after the driver's end, unless they were released.
+        """Have Slurm jobs cancelled after the driver's end, unless released before.
 
-        :param settings: of :class:`~sf_quantum.connectors.slurm.transport.slurmrestd.Settings`
-        :param comment: with which the comments of the jobs begin
+        :param settings: values of
+            :class:`~sf_quantum.connectors.slurm.transport.slurmrestd.Settings`
+        :param comment: text with which the jobs' comments begin
         """
         self._send(slurmrestd=dict(settings), hold=comment)
 

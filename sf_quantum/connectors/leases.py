@@ -188,10 +188,10 @@ class LeasePool:
     async def settle(
         self, lease: JobLease, job: str, *, keep: bool
     ) -> list[dict[str, JSON]] | None:
-        """End a job's use of a lease: keep it for the next job, or give it back.
+        """End a job's use of a lease: keep the lease for the next job, or release it.
 
         :param keep: keep it, if the pool keeps leases and no QPU job is left
-        :returns: as :meth:`JobLease.jobs_of`
+        :returns: the job's QPU jobs, see :meth:`JobLease.jobs_of`
         :raises QpuUnavailable: if the QPU does not answer
         """
         # the lease may have been given back while the job was running

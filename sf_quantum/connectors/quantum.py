@@ -123,7 +123,7 @@ class QuantumConnector(LocationWrapper, ABC):
         """Ask for the status of a deployment's QPU, deployed or not; blocks.
 
         :param folder: the base of relative paths in the configuration
-        :param size: of a job whose cost is asked for
+        :param size: size of a job whose cost is to be reported
         :raises InputError: if the configuration is wrong
         :raises QpuError: if the QPU does not answer, or its service did not start
         """

@@ -166,7 +166,8 @@ def _client_config(
 ) -> dict[str, JSON]:
     """Select the client's part of a configuration, with absolute paths.
 
-    :raises InputError: for ``clients`` of a kind whose variables they read anyway
+    :raises InputError: if ``clients`` is set for another kind of QPU than ``sfq``;
+        clients of SDKs find those by their variables anyway
     """
     if config.get("clients") and type_ != selection.SFQ:
         raise InputError(

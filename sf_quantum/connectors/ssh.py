@@ -54,7 +54,7 @@ class _NotRenewed(ConnectionError):
 class Renewal:
     """How the credentials of a deployment are renewed.
 
-    :param command: for the shell; None if others renew them
+    :param command: shell command that renews them; None if others do
     :param connected: whether they have been accepted once
     """
 

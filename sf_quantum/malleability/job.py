@@ -35,8 +35,8 @@ class MalleableJob:
     their name, so that each call begins with what Slurm says. Each change is written to
     files and to this process's environment variables, see :class:`Nodes`.
 
-    :param variables: of the environment in which Slurm has started this process
-    :param tell: called with a line about each change
+    :param variables: environment variables that Slurm has set for this process
+    :param tell: function that is called with a line about each change
     """
 
     def __init__(

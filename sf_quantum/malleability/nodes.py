@@ -50,8 +50,8 @@ class Nodes:
     """The nodes of a program: those of its own job, and of jobs that hold further ones.
 
     :param allocations: its own job's first
-    :param tasks_per_node: of the job's request
-    :param cpus_per_node: of its own job
+    :param tasks_per_node: tasks per node that the job requested
+    :param cpus_per_node: CPUs per node of its own job
     """
 
     allocations: tuple[Allocation, ...]
@@ -102,7 +102,8 @@ class Nodes:
     def write(self, folder: Path, wanted: int) -> None:
         """Write what the variables name, and the variables as a file for a shell.
 
-        :param folder: for the files ``environment.sh``, ``hosts``, ``launch`` and ``srun``
+        :param folder: folder that gets the files ``environment.sh``, ``hosts``,
+            ``launch`` and ``srun``
         :raises InputError: if it cannot be written
         """
         cases = [f"{'|'.join(one.nodes)}) job={one.job} ;;" for one in self.allocations]

@@ -125,7 +125,7 @@ def shrink(id_: str, nodes: Sequence[str]) -> None:
 def request(owner: Job, name: str, nodes: int) -> str:
     """Submit a job that holds further nodes, like those of a job, until that job ends.
 
-    :param name: of the new job
+    :param name: name of the new job
     :returns: its id
     """
     fields = owner.fields

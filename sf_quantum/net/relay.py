@@ -37,8 +37,8 @@ NOT_SENT, NOT_ANSWERED = 425, 502
 class Relay:
     """A relay to one service, until it is closed.
 
-    :param url: of the service; with ``http``, it may be on another machine
-    :raises InputError: if the URL is none
+    :param url: URL of the service; with ``http``, it may be on another machine
+    :raises InputError: if the URL is invalid
     """
 
     def __init__(self, url: str) -> None:

@@ -102,8 +102,9 @@ def guard(
 ) -> None:
     """Have a session follow no redirect, and bound all answers.
 
-    :param most_bytes: of an answer, also after it is decompressed
-    :param seconds: for a request to be sent, then for the whole answer
+    :param most_bytes: largest answer in bytes, also after it is decompressed
+    :param seconds: time in which a request must be sent, and after that the whole
+        answer received
     :param repeated: repeat requests that change nothing
     """
     retries = Retry(RETRIES, read=READ_RETRIES, backoff_factor=0.01)

@@ -84,8 +84,8 @@ class Client:
     :param url: ``unix:/path.sock``, ``http://127.0.0.1:port`` or ``https://...``
     :param headers: sent with every request
     :param credential: called for each request; returns further headers
-    :param most_bytes: of an answer, unless a request allows others; by default
-        ``RESULT_BYTES``
+    :param most_bytes: largest answer in bytes, unless a request allows another size; by
+        default ``RESULT_BYTES``
     :param plain: allow plain HTTP to another machine, as a vendor's own client would
     :raises InputError: if the URL has another form, or plain HTTP would go to another
         machine, or a header is not printable ASCII
@@ -122,8 +122,9 @@ class Client:
         """Send one request and return its response, whatever the status.
 
         :param body: JSON
-        :param timeout_seconds: for the request to be sent, then for the whole answer
-        :param most_bytes: of the answer, if fewer than those of the client
+        :param timeout_seconds: time in which the request must be sent, and after that
+            the whole answer received
+        :param most_bytes: largest answer in bytes, if fewer than the client's
         :raises Unreachable: if the connection fails, or the answer is not there in time, is
             too large, or redirects elsewhere
         :raises Unsendable: if the service speaks no TLS, or its certificate cannot be

@@ -67,18 +67,20 @@ class Timing:
 class Description:
     """A QPU as its vendor describes it now.
 
-    :param qubits: in service: the largest job, in variables, qubits or modes; 0 if unknown
+    :param qubits: qubits in service, which bound a job's variables, qubits or modes; 0
+        if unknown
     :param out_of_service: numbers of the qubits out of service
     :param shots: the most that one job may have, if limited
-    :param kinds: of jobs that it takes
+    :param kinds: kinds of jobs that it takes
     :param timing: ``None`` if unknown
-    :param calibration: its id, its time in ISO 8601 and its values, as far as they are told
+    :param calibration: its id, its time in ISO 8601 and its values, as far as they are
+        reported
     :param specs: JSON text: of a neutral-atom device, Pulser's abstract representation; of
         a photonic one, Perceval's specifications
-    :param solver: of an annealer, the properties of its solver beside its graph, with SAPI's
+    :param solver: properties of an annealer's solver except its graph, with SAPI's
         names, if it takes the parameters that they list
-    :param native_gates: of circuits, by their names in OpenQASM, on the couplers of
-        ``topology``; empty if any gate may be on any qubits
+    :param native_gates: gates of circuits on the couplers of ``topology``, by their
+        names in OpenQASM; empty if any gate may be on any qubits
     """
 
     technology: str

@@ -71,13 +71,13 @@ class WrongAnswer(QpuError):
 class Task:
     """One attempt at a job, or at a slice of its shots.
 
-    :param tag: of this submission and no other, for vendors who keep one: at most 60
+    :param tag: unique id of this submission, for vendors who keep one: at most 60
         letters, digits and hyphens
     :param payload: JSON text: an object for a problem or an experiment, a list of objects
         for several problems, else a string
     :param parameters: ``num_reads`` (shots), optionally ``seed`` and ``num_sweeps``
-    :param number: of the job in its queue
-    :param attempt: at the job, from 1
+    :param number: number of the job in its queue
+    :param attempt: number of the attempt at the job, from 1
     :param part: number of the slice, from 0
     """
 
@@ -109,8 +109,8 @@ class Task:
 class Progress:
     """How a job is going.
 
-    :param position: of a queued job: jobs before it in the vendor's queue, if told
-    :param eta_seconds: until it starts, if told
+    :param position: number of jobs ahead of a queued job at the vendor, if reported
+    :param eta_seconds: seconds until it starts, if reported
     """
 
     state: State

@@ -40,12 +40,12 @@ def counter(value: JSON) -> dict[str, int]:
 
 
 def counters(who: str, text: str, circuits: int) -> list[dict[str, int]]:
-    """Read the counts of a job's circuits, in their order.
+    """Read the counts of a job's circuits, in the order of the circuits.
 
     :param who: the QPU, in error messages
-    :param text: of the result
-    :param circuits: how many the job had
-    :raises QpuError: if these are not the counts of so many
+    :param text: JSON text of the result
+    :param circuits: number of circuits in the job
+    :raises QpuError: if there is not one valid count for each circuit
     """
     try:
         content = mapping(parse_json(text))

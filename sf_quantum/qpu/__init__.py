@@ -61,9 +61,9 @@ DEFAULT_READS = 1000
 
 @dataclass(frozen=True)
 class JobSize:
-    """A job that a QPU's status is asked for.
+    """The size of a job for which a QPU's status is asked.
 
-    :param variables: of its problem, if known
+    :param variables: number of variables of its problem, if known
     """
 
     variables: int | None = None
@@ -85,16 +85,18 @@ class QpuStatus:
     :param reason: why it is not online, else empty
     :param qubits: the largest problem it takes, in variables; 0 if unknown
     :param vqpus: how many leases may be held at once
-    :param leases: how many are held
-    :param queue_length: jobs pending or running
-    :param calibration: which calibration its samples come from, if it reports one
-    :param eta_seconds: until a job submitted now would start, if it reports one
-    :param position: jobs that would run before it, if it reports one
-    :param cost_per_second: of QPU time, in the site's own unit, if it reports one
-    :param maintenance_seconds: until a maintenance window, if one is announced
+    :param leases: number of leases that are held
+    :param queue_length: number of jobs that are pending or running
+    :param calibration: id of the calibration from which its samples come, if it reports
+        one
+    :param eta_seconds: time until a job submitted now would start, if it reports one
+    :param position: number of jobs that would run before it, if it reports one
+    :param cost_per_second: price of a second of QPU time, in the site's unit, if it
+        reports one
+    :param maintenance_seconds: time until a maintenance window, if one is announced
     :param payloads: what jobs may carry (``problem``, ``sequence``, ``circuit``,
         ``photonic``), if known
-    :param trouble: what hinders it although it is online, if it tells
+    :param trouble: what impairs it although it is online, if it reports that
     :param job_qpu_seconds: expected charge for a job of the size given to :meth:`Qpu.sized`,
         if it reports one
     :param job_run_seconds: expected time of this job from its start to its end
@@ -126,7 +128,7 @@ class Qpu(ABC):
     ``sf_quantum.qpus`` whose name is :attr:`type`. Every method blocks: call it from a
     thread where an event loop runs.
 
-    :param name: of the QPU; its environment variables start with it
+    :param name: name of the QPU; its environment variables start with it
     """
 
     type: ClassVar[str]

@@ -75,7 +75,7 @@ class Operation:
     """An operation on qubits.
 
     :param values: angle and phase of a rotation, in radians
-    :param bit: of a measurement
+    :param bit: number of the bit that a measurement writes
     """
 
     name: Name
@@ -231,8 +231,8 @@ def _product(a: Matrix, b: Matrix) -> Matrix:
 class _Reader:
     """Reads a circuit.
 
-    :param values: of its parameters
-    :param operands: of the job's circuits before it
+    :param values: values of the circuit's parameters, by name
+    :param operands: number of operands in the job's circuits before it
     """
 
     def __init__(self, values: Mapping[str, float], operands: int) -> None:

@@ -82,10 +82,11 @@ def open_qpu(
     when the block ends: by its last line, an exception, Ctrl-C, or the end of the
     interpreter. (The lease of a process that is killed expires by itself.)
 
-    :param name: of the QPU, in the environment or the site's file
-    :param url: of a QPU service: ``unix:PATH``, ``http://127.0.0.1:PORT``, ``https://...``
+    :param name: name of the QPU, in the environment or the site's file
+    :param url: URL of a QPU service: ``unix:PATH``, ``http://127.0.0.1:PORT``,
+        ``https://...``
     :param qrmi_config: a site's ``qrmi_config.json``
-    :param token_file: with the bearer token that the service requires
+    :param token_file: file with the bearer token that the service requires
     :param munge: ``True``, or munged's socket, to send MUNGE credentials
     :param options: see :class:`LeaseOptions`
     :returns: a context manager; it gives the QPU (:class:`~sf_quantum.qpu.Qpu`), on the job's
@@ -204,7 +205,7 @@ def bounds(options: Mapping[str, JSON]) -> dict[str, JSON]:
 def check_leasable(qpus: Iterable[Qpu], options: Mapping[str, JSON]) -> None:
     """Refuse QPUs whose kind cannot be used here, or whose leases have no bounds.
 
-    :raises InputError: for the first of them
+    :raises InputError: if a QPU is refused; the message is about the first of them
     """
     names = ", ".join(_BOUNDS)
     for client in qpus:

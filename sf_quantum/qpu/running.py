@@ -67,7 +67,7 @@ def run_job(qpu: JobSide, task: Task) -> Outcome:
 def cancel(qpu: JobSide, tag: str, outcome: Future[Outcome]) -> bool:
     """Cancel a job that another thread runs, as soon as it is submitted.
 
-    :param outcome: of the thread
+    :param outcome: result of the thread
     :returns: whether there was a job to cancel
     :raises QpuError: if the QPU cannot find it by its tag, or does not answer
     """

@@ -22,8 +22,8 @@ _VARIABLES = {"SFQ_URL": "url", "SFQ_TOKEN_FILE": "tokenFile", "SFQ_MUNGE": "mun
 class QpuSelection:
     """The options that select QPUs.
 
-    :param names: of the QPUs; empty for all of the environment
-    :param url: of our service, whose QPU gets the one name
+    :param names: names of the QPUs; empty for all of the environment
+    :param url: URL of a QPU service, whose QPU gets the only name
     :param settings: configuration of our own kind of QPU
     :param qrmi_config: a site's file
     """
@@ -93,8 +93,9 @@ class QpuSelection:
 def client(type_: str, name: str, config: Mapping[str, JSON]) -> Qpu:
     """Make the driver's side of a QPU of any kind.
 
-    :param config: of a deployment; for a kind that does not read a site's file itself, an
-        entry of ``qrmiConfig``, called ``resource`` or else ``name``, adds its keys
+    :param config: configuration of a deployment; for a kind that does not read a site's
+        file itself, an entry of ``qrmiConfig``, called ``resource`` or else ``name``,
+        adds its keys
     :raises InputError: if the kind, a key or the file is wrong
     """
     kind, path = qpu.load(type_), config.get("qrmiConfig")

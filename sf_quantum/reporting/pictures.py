@@ -62,7 +62,7 @@ Panel: TypeAlias = dict[str, RunUsage]
 def draw_timeline(rows: list[JobAttempt], path: Path) -> None:
     """Draw a :func:`timeline`.
 
-    :param path: of the file, with the suffix ``.png`` or ``.svg``
+    :param path: file to write, with the suffix ``.png`` or ``.svg``
     :raises InputError: if nothing has run, or the file cannot be written
     """
     figure = timeline(rows)
@@ -198,8 +198,8 @@ def draw_nodes(runs: list[RunUsage], path: Path) -> None:
     As in figure 2 of Rocco et al. (QCE 2025), with the quantum nodes below. Runs that
     overlap share a panel. Each panel starts at its first event; all have the same scale.
 
-    :param runs: at least one
-    :param path: of the file, with the suffix ``.png`` or ``.svg``
+    :param runs: usage of at least one run
+    :param path: file to write, with the suffix ``.png`` or ``.svg``
     :raises InputError: if no run held a node, or the file cannot be written
     """
     if not any(run.nodes(quantum=quantum) for run in runs for quantum in (False, True)):

@@ -62,7 +62,7 @@ class JobAttempt:
     :param qpus: the quantum targets of its binding, as far as a decision has listed them
     :param waits: seconds that it waited with its location, by what it waited for
     :param pending: the time since which it waits, by what it waits for now
-    :param exit_code: of a failed command
+    :param exit_code: exit code of a failed command
     :param error: the last lines of a failed attempt's errors
     :param reused_from: the earlier run whose outputs are the job's, which was not run
     :param again: why a job that an earlier run had started is run again, and which run
@@ -321,10 +321,10 @@ def mark_lost(rows: list[JobAttempt]) -> None:
 
 
 def table(rows: list[JobAttempt], status: str = "", reason: str = "") -> str:
-    """A table of the attempts of a run, and how the run has ended.
+    """Return a table of a run's attempts, and how the run has ended.
 
-    :param status: of the run, if its end is to be told
-    :param reason: why the run failed, if not by a job
+    :param status: status of the run; empty to leave its end out
+    :param reason: why the run failed, if no job is the cause
     """
     text = align(cells(rows), right=NUMBERS)
     why = [*failures(rows), *filter(None, [escaped(reason)])]

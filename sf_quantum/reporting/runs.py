@@ -72,7 +72,7 @@ class Report(Sequence[Row]):
 
     As text it is the table of ``sfq report``, in a notebook a table and a timeline.
 
-    :param status: of the run, see :attr:`Run.status`
+    :param status: status of the run, see :attr:`Run.status`
     :param usage: nodes and QPU time
     """
 

@@ -48,7 +48,7 @@ class Hold:
 class AllocationUsage:
     """The usage of an allocation, or of a component of a heterogeneous one.
 
-    :param slurm_cluster: that of the Slurm job, empty if none was named
+    :param slurm_cluster: cluster of the Slurm job; empty if none was named
     :param requested: time of the request; None if the journal lacks it
     :param granted: time of the first grant; None if there was none
     :param released: time of the last release; None if the journal ends before
@@ -105,10 +105,10 @@ class RunUsage:
     :param workflow: the names of the run's workflows
     :param started: the first time in the journal
     :param ended: the last time in the journal
-    :param allocations: in the order of their requests
+    :param allocations: the allocations' usage, in the order of their requests
     :param jobs: the ``slurm`` events: one for each attempt of a job on Slurm
-    :param qpu_seconds: by QPU and QPU job, so that no QPU job counts twice
-    :param labels: of the jobs, by their names: the step and the iteration
+    :param qpu_seconds: QPU seconds by QPU and QPU job, so no QPU job counts twice
+    :param labels: step and iteration of each job, by its name
     """
 
     workflow: str

@@ -119,7 +119,7 @@ def processors(line: str) -> Processors:
 class NodeKind:
     """Nodes of one kind in a partition; texts are as ``sinfo`` prints them.
 
-    :param memory: in MB per node
+    :param memory: memory in MB per node
     """
 
     nodes: int

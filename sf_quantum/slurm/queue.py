@@ -52,10 +52,11 @@ class QueueRow:
     """The current state of a job that a driver follows. Times are epoch seconds.
 
     :param job: the job id; for a task of an array, the id of the array
-    :param ended: for a running job, when its time limit expires
-    :param status: as of wait(2), once the job has ended; None if Slurm does not report it
+    :param ended: time at which it ended or, for a running job, its time limit expires
+    :param status: exit status as in wait(2), once the job has ended; None if Slurm does
+        not report it
     :param restarts: how many times Slurm has requeued the job
-    :param comment: by which a job is told from another that has its id
+    :param comment: text that distinguishes a job from another with the same id
     """
 
     job: str
@@ -302,9 +303,10 @@ def steps(text: str) -> list[tuple[str, str]]:
 class PartitionJob:
     """A job of a partition, as :data:`PARTITION_FORMAT` lists it.
 
-    :param processors: of a pending job, the least number
+    :param processors: number of its processors; for a pending job, the least that it
+        requests
     :param shared: ``NO`` for a job whose nodes are not shared with others, squeue(1)
-    :param left: of its time limit, as squeue prints it
+    :param left: what is left of its time limit, as squeue prints it
     """
 
     state: str

@@ -89,7 +89,7 @@ def check(file: str | Path) -> CheckResult:
 def refuse_problems(file: str | Path) -> CheckResult:
     """Check a file that is to be run.
 
-    :raises ValidationErrors: with the problems, if it has any
+    :raises ValidationErrors: if the file has problems; it lists them all
     """
     from sf_quantum.validation import ValidationErrors
 

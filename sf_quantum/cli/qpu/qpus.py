@@ -67,7 +67,8 @@ def run(args: argparse.Namespace) -> int:
 class QpuReport:
     """The status of a QPU, as far as it is known.
 
-    :param name: by which it was selected, or its own if a URL alone selected it
+    :param name: name with which it was selected, or its own name if only a URL selected
+        it
     :param state: online, offline, no answer, refused or unusable
     :param note: why the QPU is not online, or when it stops taking jobs
     """

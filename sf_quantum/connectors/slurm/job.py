@@ -267,8 +267,8 @@ class BatchJob:
         """The job ids in the lock were read, which the first of two submissions acquires.
 
         :param owners: more than one if the tasks of an array have begun in both
-        :param outcome: that of this submission
-        :returns: that of the job, None if another submission determines it
+        :param outcome: outcome of this submission
+        :returns: outcome of the job; None if another submission determines it
         """
         if not owners:
             return replace(outcome, state=LOST, reason=EndReason.NEVER_BEGAN)

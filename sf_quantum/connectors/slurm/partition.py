@@ -48,7 +48,7 @@ class PartitionQueue:
     :param idle: processors without a job
     :param per_node: processors of the smallest node
     :param exclusive: whether each job gets whole nodes
-    :param pending: in the order of their priorities
+    :param pending: pending jobs, in the order of their priorities
     """
 
     idle: int = 0

@@ -84,8 +84,8 @@ class QpuUse:
     :param account: the path prefix of the job's account files
     :param config: the file with the QPU definitions on the cluster; None for those in the
         job's environment
-    :param hints: for ``sfq lease`` on the node. ``--qpu=`` accepts none, but with it, too,
-        a job that can run elsewhere gives up a QPU that goes offline
+    :param hints: hints for ``sfq lease`` on the node. ``--qpu=`` accepts none, but with
+        it too, a job that can run on another target gives up a QPU that goes offline
     :param waited: seconds that the job waited before its submission
     """
 

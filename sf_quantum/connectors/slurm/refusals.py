@@ -129,9 +129,9 @@ def explained(
 ) -> str:
     """A message of Slurm with the options that it is about, and what would be right.
 
-    :param options: of ``sbatch``, in camel case, by the service
+    :param options: the service's options of ``sbatch``, in camel case
     :param service: its name; empty for the deployment's default
-    :param partitions: of the cluster; empty if they are not known
+    :param partitions: partitions of the cluster; empty if unknown
     """
     concerned = causes(message, options)
     texts = [f"`{name}: {value}`" for name, value in concerned.items()]

@@ -164,7 +164,7 @@ class JobOptions:
     """The options of ``sbatch`` of a job of its own.
 
     :param of_job: its own options, by name, with literal values
-    :param service: whose options follow
+    :param service: service whose options follow
     :param instead: see :meth:`SlurmService.words`
     """
 

@@ -23,11 +23,11 @@ from sf_quantum.text import unknown
 
 @dataclass(frozen=True)
 class LeaseUsage:
-    """What a lease of one QPU was used for, by the end of the command.
+    """The use of one QPU's lease by the end of the command.
 
     :param jobs: see :meth:`~sf_quantum.qpu.Qpu.jobs`; ``None`` if the QPU does not report them
     :param trouble: why the jobs are unknown, if the QPU failed to report them
-    :param technology: of the QPU, if known
+    :param technology: technology of the QPU, if known
     :param calibration: just after the samples were taken, if known
     """
 
@@ -44,7 +44,8 @@ class CommandRun:
 
     :param status: its exit status
     :param waited: how many seconds it waited for its leases
-    :param refusal: of the user, so that it got no lease or could not keep it
+    :param refusal: why it got no lease or could not keep it, if that is the user's
+        fault
     :param waited_out: whether it did not start, since no lease was free within its wait
     """
 
@@ -72,7 +73,8 @@ def usage(
     """Ask QPUs what leases were used for.
 
     :param leases: each QPU with its token; the lease may have been given back
-    :param names: of the QPUs; one without a lease counts as not reporting its jobs
+    :param names: names of the QPUs; a QPU without a lease counts as not reporting its
+        jobs
     """
     by_name = {qpu.name: _usage(qpu, token) for qpu, token in leases}
     return [by_name.get(name) or LeaseUsage(name, None) for name in names or by_name]
@@ -83,7 +85,7 @@ def leases_of(
 ) -> list[tuple[Qpu, str]]:
     """Find QPUs of the environment, each with its token.
 
-    :param names: of the QPUs; one whose kind is not installed is left out
+    :param names: names of the QPUs; a QPU whose kind is not installed is left out
     """
     types, leases = types_by_name(environment), []
     for name in names:

@@ -58,8 +58,8 @@ class AcquireOptions:
         ``wait_seconds`` is ``None``
     :param hints: see :meth:`~sf_quantum.qpu.Qpu.hinted`
     :param purpose: what the lease is for, shown to the QPU's operator; the job by default
-    :param key: by which the QPU's queue recognizes the request when it is repeated, also by
-        another process; by default one of its own
+    :param key: text by which the QPU's queue recognizes a repeated request, also from
+        another process; by default a new one
     """
 
     job: str | None = None

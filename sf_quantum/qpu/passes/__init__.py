@@ -52,11 +52,11 @@ class Pass(ABC):
 
 
 class Passes:
-    """Passes in the order in which they are asked for: the first sees the program first.
+    """Passes in the requested order: the first sees the program first.
 
     :param asked: names, separated by commas
-    :raises InputError: for an unknown name, a pass that cannot be used with the QPU, or
-        one that takes no negative counts and gets them
+    :raises InputError: if a name is unknown, a pass cannot be used with the QPU, or a
+        pass that takes no negative counts would get them
     """
 
     def __init__(self, asked: str, described: Description) -> None:

@@ -145,7 +145,7 @@ class Connection(CommunicationLayer):
         """Submit a job; returns at once.
 
         :param command: one of :meth:`get_commands`
-        :param samples: of which the results are made, at most
+        :param samples: number of samples from which results are made, at most
         :returns: the job's id
         :raises InputError: if the QPU cannot run it
         """

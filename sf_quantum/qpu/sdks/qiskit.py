@@ -112,9 +112,9 @@ class QpuBackend(BackendV2):
         :param options: ``shots``, by default 1024; ``memory``, whether the result has the
             bits of each shot too, in an order that means nothing; ``seed_simulator``, of
             an emulated QPU; ``mitigation``, names of :mod:`~sf_quantum.qpu.passes`
-        :raises InputError: for another option, more shots than a job may have, a pass
-            that cannot be used, a parameter of a circuit without a value, or what no QPU
-            here runs
+        :raises InputError: if an option is unknown, a job may not have so many shots, a
+            pass cannot be used, a circuit's parameter has no value, or no QPU here runs
+            a circuit
         """
         circuits = _given(run_input)
         for name in options:
@@ -156,12 +156,12 @@ def _given(
 
 
 def _plain(circuit: QuantumCircuit) -> QuantumCircuit:
-    """Replace what OpenQASM has no words for by what it consists of.
+    """Replace what OpenQASM cannot express with its definition.
 
     These are instructions that measure, reset or initialize, and operations with
     annotations.
 
-    :raises InputError: for what no QPU here runs
+    :raises InputError: if a circuit contains what no QPU here runs
     """
     if all(_is_plain(one.operation) for one in circuit.data):
         return circuit
@@ -209,7 +209,7 @@ def _written_out(circuit: QuantumCircuit) -> QuantumCircuit:
     Qiskit ends such a range in OpenQASM one below its end instead of one above, so that
     the loop would run too often (seen up to Qiskit 2.6).
 
-    :raises InputError: for more values than a circuit may have gates
+    :raises InputError: if there are more values than a circuit may have gates
     """
     blocks = (*_BLOCKS,)
     if not any(isinstance(one.operation, blocks) for one in circuit.data):
@@ -312,7 +312,7 @@ class QpuJob(JobV1):
     def result(self, timeout: float | None = None) -> Results:
         """Wait for the counts.
 
-        :param timeout: in seconds
+        :param timeout: longest wait in seconds; ``None``: without limit
         :raises InputError: if the QPU refuses a circuit
         :raises QpuError: if the QPU fails or does not answer, or the job was cancelled
         """
@@ -495,7 +495,7 @@ def _in_order(circuit: QuantumCircuit) -> tuple[QuantumCircuit, Sequence[int]]:
     register or in several, and its counts are in its own order.
 
     :returns: also the places of the circuit's bits in a word of counts, the last bit first
-    :raises InputError: for conditions in a circuit whose registers share bits
+    :raises InputError: if a circuit whose registers share bits has conditions
     """
     bits = order = circuit.clbits
     registered = [bit for register in circuit.cregs for bit in register]

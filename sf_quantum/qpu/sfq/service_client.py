@@ -62,8 +62,8 @@ class ServiceClient:
     """Sends requests to one service: retries, refusals and their messages.
 
     :param qpu: names the QPU, in error messages
-    :param lease: on the job's side, where an ended or unknown lease is a ``QpuError``,
-        since it is no mistake of the job
+    :param lease: lease on the job's side, where an ended or unknown lease is a
+        ``QpuError``, since the job has not made a mistake
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class ServiceClient:
         """Send a request, once or, if it is idempotent, until it is answered.
 
         :param expected: the statuses of refusals that the caller handles
-        :param most_bytes: of the answer
+        :param most_bytes: largest answer in bytes
         :raises Unreachable: if there is no answer in time
         :raises AuthenticationError: if the user is not accepted, or may not do this
         :raises LeaseLost: if the lease has ended

@@ -107,12 +107,12 @@ logger = logging.getLogger(__name__)
 
 
 class SfqQpu(Qpu):
-    """A QPU, real or emulated, behind our service.
+    """A QPU, real or emulated, behind an ``sfq serve``.
 
-    :param lease_options: of the leases it acquires
+    :param lease_options: options of the leases that it acquires
     :param lease: the acquisition token, on the job's side
-    :param job_key: stays the same when the job is run again, on the job's side
-    :param purpose: of its QPU jobs, if it differs from the lease's
+    :param job_key: key that stays the same when the job is run again, on the job's side
+    :param purpose: purpose of its QPU jobs, if it differs from the lease's
     """
 
     type = "sfq"
@@ -603,7 +603,7 @@ class SfqQpu(Qpu):
         retry: bool = False,
         most_bytes: int = RESULT_BYTES,
     ) -> Response:
-        """:param part: of the job, which may be large"""
+        """:param part: path of a part of the job, which may be large"""
         response = self.service.send(
             method,
             f"/v1/jobs/{quote(job_id, safe='')}{part}",

@@ -522,7 +522,7 @@ class DWaveQpu(Qpu):
         """Send requests.
 
         :param patient: wait longer, and repeat requests that change nothing
-        :param most_bytes: of an answer
+        :param most_bytes: largest answer in bytes
         """
         with self.errors():
             from dwave.cloud.api import Problems
@@ -582,10 +582,11 @@ class DWaveEmbedded(Sampler):
         """Embed the problem, submit it and wait; interrupted, cancel it.
 
         :param num_reads: the QPU's default is 1
-        :param seed: of the search for an embedding, not of the QPU's samples; drawn and
-            reported in ``info`` if not given
-        :param annealing_time: of a read, in microseconds; by default the solver's
-        :param chain_strength: in the unit of the biases; computed if not given
+        :param seed: seed of the search for an embedding, not of the QPU's samples;
+            drawn and reported in ``info`` if not given
+        :param annealing_time: time of a read in microseconds; by default the solver's
+        :param chain_strength: strength of the couplings in a chain, in the unit of the
+            biases; computed if not given
         :raises InputError: if the QPU refuses it, or no embedding is found
         :raises QpuError: if the QPU fails or does not answer
         """

@@ -54,7 +54,7 @@ class Embedded:
     :param source: the problem
     :param target: the same over qubits, whose numbers are its variables
     :param chains: the qubits of each variable; ``None`` if the problem is over qubits
-    :param seed: of the search for them
+    :param seed: seed of the search for the chains
     """
 
     source: BinaryQuadraticModel
@@ -73,8 +73,8 @@ class Embedded:
     ) -> Self:
         """Embed a problem; the same arguments give the same embedding, if time allows.
 
-        :param seed: by default derived from the problem's interactions, so that those
-            with the same have the same embedding
+        :param seed: seed of the search; by default it is derived from the problem's
+            interactions, so problems with the same interactions have the same embedding
         :raises InputError: if no embedding is found
         """
         if solver.check_problem(bqm.linear, bqm.quadratic):

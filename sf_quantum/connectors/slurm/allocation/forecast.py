@@ -29,8 +29,8 @@ LATER_SECONDS = 5.0
 class StepTimes:
     """The seconds of a run of a quantum step.
 
-    :param waited: until the QPU began with it, 0 if unknown
-    :param busy: from then until its followers arrived
+    :param waited: time until the QPU began with it; 0 if unknown
+    :param busy: time from the QPU's begin until the step's followers arrived
     """
 
     waited: float

@@ -66,8 +66,8 @@ class ShortLimit:
     def lower(self, started: float, ends: float | None, job_end: float) -> int | None:
         """Lower the limit to that of the last job, which has begun.
 
-        :param started: by Slurm, which counts from there
-        :param ends: by Slurm, None for a job without a limit
+        :param started: start that Slurm reports and from which it counts the limit
+        :param ends: end that Slurm reports; None for a job without a limit
         :param job_end: the latest end of the job
         :returns: the limit in minutes, None if it is not lower
         """

@@ -35,8 +35,8 @@ class _Use:
     """What an allocation is used for.
 
     :param granted: when it was granted
-    :param step: of its latest job, empty if it has had none
-    :param began: when it was assigned to this job
+    :param step: step of its latest job; empty if it has had none
+    :param began: time at which it was assigned to this job
     """
 
     granted: float

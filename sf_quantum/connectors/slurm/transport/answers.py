@@ -75,7 +75,7 @@ class JobOutcome:
     :param restarts: how many times Slurm has requeued the job
     :param output: once it was read: the output unless it went to a file; for a failed job,
         the outcome and the last lines of its errors
-    :param comment: by which a job is told from another that has its id
+    :param comment: text that distinguishes a job from another with the same id
     """
 
     slurm_job: str

@@ -29,7 +29,7 @@ class Submission:
 
     :param key: the name of its files in the spool
     :param script: the batch script
-    :param comment: by which the job is found in the queue if an answer is lost
+    :param comment: text by which the job is found in the queue if Slurm's reply is lost
     :param note: what follows in the comment, quoted for the shell
     :param options: options of ``sbatch``; as text, quoted for the shell
     :param at_once: see :func:`sf_quantum.connectors.slurm.transport.submission.submission_command`
@@ -69,7 +69,7 @@ class Controller(Protocol):
         """Submit a job; repeated after a lost answer, it finds the same job.
 
         :returns: Slurm's id
-        :raises SubmissionFailed: with Slurm's message
+        :raises SubmissionFailed: if Slurm refuses the job; it has Slurm's message
         """
 
     async def forget(self, key: str) -> bool:

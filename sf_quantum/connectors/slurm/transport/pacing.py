@@ -10,10 +10,10 @@ T = TypeVar("T")
 
 
 class Paced(Generic[T]):
-    """Work that answers all who called before it began, one at a time and not too often.
+    """Work at a limited rate, one run at a time; a run serves all earlier callers.
 
-    :param seconds: between the beginnings of two in the long run
-    :param burst_seconds: by how much one may be early after a pause
+    :param seconds: time between the beginnings of two runs, in the long run
+    :param burst_seconds: how much earlier one run may begin after a pause
     """
 
     def __init__(

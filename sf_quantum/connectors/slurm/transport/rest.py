@@ -122,7 +122,7 @@ def unsupported(options: Mapping[str, JSON]) -> Iterator[tuple[str, str, str]]:
 class Rest:
     """``slurmrestd`` as a :class:`~sf_quantum.connectors.slurm.transport.controller.Controller`.
 
-    :param login: at the location of the wrapped connector, where the spool is
+    :param login: login node, the location of the wrapped connector and of the spool
     """
 
     jobs_end_themselves = True

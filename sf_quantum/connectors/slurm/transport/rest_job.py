@@ -61,7 +61,7 @@ def signal_number(value: Mapping[str, JSON]) -> int:
 def submitted(job: Mapping[str, JSON], version: str) -> dict[str, JSON]:
     """Return the properties of a new job as a version of the API takes them.
 
-    :param job: as v0.0.38 takes them
+    :param job: properties as v0.0.38 takes them
     :raises InputError: if a value cannot be read
     """
     if version == FIRST_VERSION:

@@ -194,9 +194,9 @@ class Slurmrestd:
         self._versions: Sequence[str] = VERSIONS
 
     def jobs(self) -> list[dict[str, JSON]]:
-        """All jobs that Slurm knows.
+        """Return all jobs that Slurm lists.
 
-        :raises RestError: as every method, if the request fails
+        :raises RestError: if the request fails, as in every method
         """
         listed = self._ask("GET", "slurm", "jobs")
         self._listed = len(listed)
@@ -254,7 +254,7 @@ class Slurmrestd:
     def submit(self, script: str, properties: Mapping[str, JSON]) -> str:
         """Submit a job, and return its id.
 
-        :param properties: in the words of v0.0.38
+        :param properties: the job's properties as v0.0.38 names them
         """
 
         def content(version: str) -> JSON:

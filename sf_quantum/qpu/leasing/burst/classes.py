@@ -43,8 +43,8 @@ def class_of(
 ) -> str | None:
     """Return the class that the rules give a job: the lowest of those in its partitions.
 
-    :param partitions: of a pending job, each that it may run in; Slurm also takes those
-        whose QOS or accounts would not let it start there
+    :param partitions: all partitions in which a pending job may run; Slurm includes
+        those whose QOS or accounts would not let it start
     """
     given = set()
     for partition in partitions.split(","):

@@ -33,10 +33,10 @@ def buffers() -> tuple[list[Buffer], dict[str, int]]:
 
 
 def cannot_start(program: str | None, jobs: Iterable[int]) -> dict[int, str]:
-    """Find the jobs that Slurm could not start if nothing ran, and why.
+    """Find the jobs that Slurm could not start if nothing ran, and why not.
 
     :param program: ``qpu-can-start``; ``None`` where the site has not built it
-    :returns: by job; a job about which nothing is known is not in it
+    :returns: reasons by job; a job about which nothing is known is missing
     """
     words = [str(job) for job in jobs]
     if program is None or not words:

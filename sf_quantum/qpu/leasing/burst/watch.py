@@ -67,9 +67,9 @@ logger = logging.getLogger("sfq-slurm-watch")
 
 @dataclass(frozen=True)
 class Places:
-    """How many jobs ask for a QPU, or have its lease, at once.
+    """The bounds on jobs that request a QPU, or have its lease, at the same time.
 
-    :param share: for one user, while other users wait
+    :param share: largest number of one user's jobs, while other users wait
     """
 
     qpu: str
