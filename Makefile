@@ -10,16 +10,17 @@ unexport PYTHONDONTWRITEBYTECODE
 run: $(VENV)/installed-run
 	@$(BIN)/python examples/clustering-aggregation/run.py
 
-# TESTS='tests/unit' runs a part
+# ROOM=service/queue runs the tests of one room, TESTS='-m "not process"' those without processes.
+TESTS := $(addprefix tests/,$(ROOM))
 test: $(VENV)/installed
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pytest -n auto --dist worksteal $(TESTS)
 
-# Unit tests and those of Slurm on another release of Debian, which is installed in a folder of
+# The tests without processes and those of Slurm on another release of Debian, which is installed in a folder of
 # the cache, as root: Debian 13, or on Debian 13 Debian 12.
 RELEASE := other
-test-release: TESTS := tests/unit tests/integration/test_slurm*.py
+test-release: TESTS := -m "slurm or not process"
 test-release:
-	@$(PYTHON) -m tests.debian $(RELEASE) make test TESTS='$(TESTS)'
+	@$(PYTHON) -m tests.support.debian $(RELEASE) make test TESTS='$(TESTS)'
 
 # before Python 3.12, a process that is measured costs twice as much
 coverage: $(VENV)/installed
@@ -29,7 +30,7 @@ check: $(VENV)/installed
 	@$(BIN)/black --check --quiet . || { $(BIN)/black --diff --quiet .; exit 1; }
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/mypy
-	@$(BIN)/pytest -q tests/unit/test_architecture.py
+	@$(BIN)/pytest -q tests/project/test_architecture.py
 
 docs: $(VENV)/installed-docs
 	@$(BIN)/sphinx-build -W --keep-going --quiet --jobs auto docs docs/_build
@@ -44,10 +45,10 @@ benchmark: $(VENV)/installed
 
 # LAB='--nodes 6 --qpus 10' has more of both, and --help says what else there is
 lab: $(VENV)/installed-run
-	@$(BIN)/python -m tests.lab start $(LAB)
+	@$(BIN)/python -m tests.support.lab start $(LAB)
 
 lab-stop: $(VENV)/installed-run
-	@$(BIN)/python -m tests.lab stop $(LAB)
+	@$(BIN)/python -m tests.support.lab stop $(LAB)
 
 clean:
 	rm -rf $(VENV) results dist docs/_build .streamflow deployments/.streamflow examples/*/.streamflow examples/*/points.csv

@@ -20,12 +20,13 @@ import pytest
 from sf_quantum.connectors import guardian
 from sf_quantum.errors import QpuError
 from sf_quantum.net import munge
-from tests import devices
-from tests.lab import ROOT, Lab, running, shared
-from tests.lab_conf import Options
-from tests.lab_supervisor import SYSTEM_PATH, missing, munged_command
-from tests.leftovers import Leftovers
-from tests.waiting import until
+from tests.support import devices
+from tests.support.folders import ROOT
+from tests.support.lab import Lab, running, shared
+from tests.support.lab_conf import Options
+from tests.support.lab_supervisor import SYSTEM_PATH, missing, munged_command
+from tests.support.leftovers import Leftovers
+from tests.support.waiting import until
 
 # Four workers and their children share the cores: threads of OpenBLAS and OpenMP would
 # wait for one another by spinning. They read it when NumPy is imported.
@@ -46,6 +47,9 @@ hypothesis.settings.register_profile(
     suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )
 hypothesis.settings.load_profile("sfq")
+
+#: fixtures of whole runs, and of the stock client of QRMI
+pytest_plugins = ["tests.support.projects", "tests.support.warden_service"]
 
 StartMunged = Callable[..., Path]
 StartLab = Callable[[Options], AbstractContextManager[Lab]]
@@ -110,7 +114,7 @@ def slurm() -> None:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Let the device of the service's tests be chosen; see ``tests/devices.py``."""
+    """Let the device of the service's tests be chosen; see ``tests/support/devices.py``."""
     told = "run the tests of the service that can over another device than the emulated"
     parser.addoption("--device", choices=devices.KINDS, default="emulated", help=told)
     told = "with --device: jobs that wait at the vendor while one runs (default 0)"
@@ -127,6 +131,8 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", f"devices(*kinds, always=()): {told}")
     told = "needs a job that waits to be in the service's queue, and not at the vendor"
     config.addinivalue_line("markers", f"none_ahead: {told}")
+    config.addinivalue_line("markers", "process: starts processes, and waits for them")
+    config.addinivalue_line("markers", "slurm: needs Slurm; set by the fixture")
     # a shell that starts tests in the background has them ignore it, and their children
     signal.signal(signal.SIGINT, signal.default_int_handler)
     measuring = config.pluginmanager.getplugin("_cov")
@@ -151,10 +157,10 @@ def measured(request: pytest.FixtureRequest) -> Iterator[None]:
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """Thrice as many as there are cores: the longest tests wait, for Slurm or a service.
 
-    The unit tests wait less, and a worker takes four seconds of CPU to import them all.
+    Those without processes do not, and a worker takes seconds of CPU to import them all.
     """
-    waits = any("unit" not in Path(path).parts for path in config.args)
-    return (3 if waits else 2) * (os.cpu_count() or 1)
+    waits = config.option.markexpr != "not process"
+    return (3 if waits else 1) * (os.cpu_count() or 1)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -210,16 +216,24 @@ def pytest_collection_modifyitems(
             (able if known else unable).append(item)
         config.hook.pytest_deselected(items=unable)
         items[:] = able
+    for item in items:
+        if isinstance(item, pytest.Function) and "slurm" in item.fixturenames:
+            item.add_marker("slurm")
+            item.add_marker("process")
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     parts: list[list[pytest.Item]] = [[] for _ in range(workers)]
     modules = [[*tests] for _, tests in groupby(items, key=lambda item: item.path)]
-    modules.sort(key=lambda tests: "unit" in tests[0].path.parts)
-    long = sum("unit" not in tests[0].path.parts for tests in modules)
+    modules.sort(key=lambda tests: not _waits(tests[0]))
+    long = sum(_waits(tests[0]) for tests in modules)
     for number, tests in enumerate(modules):
         # as many long modules each, then as many tests
         part = parts[number % workers] if number < long else min(parts, key=len)
         part += tests
     items[:] = chain.from_iterable(parts)
+
+
+def _waits(item: pytest.Item) -> bool:
+    return item.get_closest_marker("process") is not None
 
 
 @pytest.hookimpl(wrapper=True)

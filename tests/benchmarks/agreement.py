@@ -28,7 +28,7 @@ from sf_quantum.clustering.points import read_points
 from sf_quantum.clustering.qubo import PENALTIES, WEIGHTS, overlaps
 from sf_quantum.clustering.result import Clustering, assess
 from sf_quantum.samplers.neal import NealSampler
-from tests import qubos
+from tests.support import qubos
 
 
 class Set(NamedTuple):

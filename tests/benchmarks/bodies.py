@@ -3,7 +3,7 @@
     python -m tests.benchmarks.bodies [--sizes 16000,64000,250000,1000000,2000000,8000000]
         [--routes problem,circuit,...] [--minutes 0]
 
-Each family of bodies (tests/adversarial.py) is sent to the service, which runs in this
+Each family of bodies (tests/support/adversarial.py) is sent to the service, which runs in this
 process, in several sizes. A row has the CPU time of this process and those that it started,
 the CPU time of the thread of the event loop, the largest growth of this process's memory,
 and the status. It ends with 1 if a figure is above its bound, or a status is 5xx. With
@@ -35,10 +35,10 @@ from sf_quantum.service.device.emulator.device import EmulatedDevice
 from sf_quantum.service.dialects.large_bodies import PROCESS_BYTES
 from sf_quantum.service.http import auth
 from sf_quantum.service.http.limits import Limits
-from tests import dialects
-from tests.adversarial import ROUTES, TOKENS, Family, Route
-from tests.service import RunningService, running_service
-from tests.waiting import until
+from tests.support import dialects
+from tests.support.adversarial import ROUTES, TOKENS, Family, Route
+from tests.support.service import RunningService, running_service
+from tests.support.waiting import until
 
 SIZES = (16_000, 64_000, 250_000, 1_000_000, 2_000_000, 8_000_000)
 TITLES = "route|family|bytes|cpu s|us/byte|loop s|memory MB|status"

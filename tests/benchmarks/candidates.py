@@ -31,8 +31,8 @@ from sf_quantum.files import JSON
 from sf_quantum.journal import Event
 from sf_quantum.net.transport import Client
 from sf_quantum.reporting import report
+from tests.support.folders import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent
 STEP = "/iterate/solve"
 CLASSICAL = [{"deployment": "nodes"}]

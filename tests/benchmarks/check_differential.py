@@ -26,7 +26,7 @@ from pathlib import Path
 import yaml
 
 from sf_quantum.files import JSON, mapping
-from tests import cwl_documents as documents
+from tests.support import cwl_documents as documents
 
 
 class Comparison:

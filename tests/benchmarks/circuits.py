@@ -20,7 +20,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import chain, islice
-from pathlib import Path as File
 
 from qiskit import QuantumCircuit, qasm2, qasm3
 from qiskit.qasm2 import QASM2ExportError
@@ -30,9 +29,9 @@ from sf_quantum.errors import InputError
 from sf_quantum.qpu.sfq.service_qpu import SfqQpu
 from sf_quantum.service.device.emulator.circuits.batches import batch
 from sf_quantum.service.device.emulator.device import EmulatedDevice
-from tests.circuit_families import families
-from tests.circuit_paths import SHOTS, Counts, Path, Paths, differences, iqm_api
-from tests.circuits import (
+from tests.support.circuit_families import families
+from tests.support.circuit_paths import SHOTS, Counts, Path, Paths, differences, iqm_api
+from tests.support.circuits import (
     Case,
     defined_gates,
     hellinger,
@@ -42,9 +41,10 @@ from tests.circuits import (
     qiskit_gates,
     random_circuits,
 )
-from tests.service import RunningService, running_service
+from tests.support.folders import ROOT
+from tests.support.service import RunningService, running_service
 
-PAGE = File(__file__).parents[2] / "docs" / "reference" / "figures.md"
+PAGE = ROOT / "docs" / "reference" / "figures.md"
 EXACT = 1e-9
 # circuits of a job
 TOGETHER = 20

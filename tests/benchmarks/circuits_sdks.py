@@ -18,8 +18,8 @@ from sf_quantum.protocol.descriptions import Description
 from sf_quantum.qpu.sfq.service_qpu import SfqQpu
 from sf_quantum.service.device.emulator.circuits.batches import batch
 from tests.benchmarks.circuits import EXACT, running
-from tests.circuit_paths import SHOTS
-from tests.circuits import LEAST_P, p_value, probabilities, random_circuits
+from tests.support.circuit_paths import SHOTS
+from tests.support.circuits import LEAST_P, p_value, probabilities, random_circuits
 
 if TYPE_CHECKING:
     from types import ModuleType

@@ -45,8 +45,8 @@ from streamflow.log_handler import logger
 
 from sf_quantum.connectors.quantum import QuantumConnector, _LeasedJob
 from sf_quantum.files import JSON
-from tests import lab
-from tests.lab_conf import Options
+from tests.support import lab
+from tests.support.lab_conf import Options
 
 SECONDS = 120
 HOST: JSON = {"type": "local", "config": {}}

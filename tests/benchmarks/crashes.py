@@ -20,8 +20,8 @@ from sf_quantum.files import JSON
 from sf_quantum.net.transport import Client, Response
 from sf_quantum.protocol.tasks import OVER
 from sf_quantum.service.domain.jobs import JobClass
-from tests.service import example_bqm
-from tests.waiting import until
+from tests.support.service import example_bqm
+from tests.support.waiting import until
 
 # for the jobs that are left in the end, also on a machine that does much else
 SETTLE_SECONDS = 300.0

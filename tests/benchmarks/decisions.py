@@ -20,9 +20,9 @@ from pathlib import Path
 
 from sf_quantum.files import JSON
 from sf_quantum.reporting import report
-from tests.integration.candidates import bind, candidate, decisions, where
-from tests.integration.conftest import Project
-from tests.integration.services import QpuService
+from tests.support.candidate_runs import bind, candidate, decisions, where
+from tests.support.projects import Project
+from tests.support.service_process import QpuService
 
 #: other users' jobs: number per burst (a second each on the annealer), and pause after
 #: it

@@ -66,7 +66,7 @@ from sf_quantum.service.queue.job_queue import JobQueue
 from sf_quantum.service.scheduling.policies import names
 from sf_quantum.service.store.store import Store
 from tests.benchmarks import eta_oracle, eta_tenants
-from tests.service import example_bqm
+from tests.support.service import example_bqm
 
 TECHNOLOGY = "superconducting"
 LESSONS = 100

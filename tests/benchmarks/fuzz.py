@@ -9,10 +9,10 @@ ones, by its description, from a stranger, a user and an admin in turn; half of 
 name an existing job and lease and carry a problem that can run, so that they pass the
 first checks. No answer may be 5xx (except 503 from a closed QPU), and each must be
 described by the document: status, content type and schema. What the document leaves to
-vendors (SAPI and IQM's API) has the bodies and links of tests/dialects.py, and must not be
+vendors (SAPI and IQM's API) has the bodies and links of tests/support/dialects.py, and must not be
 5xx. Then sequences of requests follow links from one answer to the next request: leases,
 jobs, problems, circuits and what becomes of them. The test suite runs the short form
-(tests/integration/test_service_fuzz.py). With MUNGE each request has a fresh credential: of
+(tests/service/test_fuzz.py). With MUNGE each request has a fresh credential: of
 the user nobody if root runs this, else of the present user as an admin.
 
 With MINUTES, this is repeated with devices of all technologies, with and without tokens,
@@ -67,7 +67,7 @@ from sf_quantum.net import munge
 from sf_quantum.net.transport import Client, Response
 from sf_quantum.service.device.emulator.device import OPERATIONS
 from sf_quantum.service.http import auth
-from tests import dialects
+from tests.support import dialects
 
 # each request may take a lease
 VQPUS = 10_000

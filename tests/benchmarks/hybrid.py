@@ -71,10 +71,10 @@ from tests.benchmarks.hybrid_tables import (
     Results,
     report,
 )
-from tests.lab import Lab, running
-from tests.lab_cluster import LabError
-from tests.lab_conf import Options
-from tests.lab_supervisor import missing
+from tests.support.lab import Lab, running
+from tests.support.lab_cluster import LabError
+from tests.support.lab_conf import Options
+from tests.support.lab_supervisor import missing
 
 CWL = Path(__file__).with_name("hybrid.cwl")
 SCALE = 0.1

@@ -35,12 +35,12 @@ import yaml
 from sf_quantum.files import JSON, listing, mapping
 from sf_quantum.journal import Event as JournalEvent
 from tests.benchmarks import slurm_runs
-from tests.integration.conftest import PROBLEM
-from tests.integration.services import QpuService
-from tests.lab import Lab, running
-from tests.lab_cluster import LabError
-from tests.lab_conf import Options
-from tests.lab_supervisor import missing
+from tests.support.lab import Lab, running
+from tests.support.lab_cluster import LabError
+from tests.support.lab_conf import Options
+from tests.support.lab_supervisor import missing
+from tests.support.projects import PROBLEM
+from tests.support.service_process import QpuService
 
 QPU = "device"
 OBJECTIVES = ((), ("--minimise", "wall"), ("--minimise", "node-seconds"))

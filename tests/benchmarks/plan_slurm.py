@@ -54,9 +54,9 @@ from sf_quantum.planning.workload import Workload
 from tests.benchmarks import traces
 from tests.benchmarks.slurm_runs import ENDED, STARTED, heed_sigterm, moments
 from tests.benchmarks.traces import Synthetic
-from tests.lab import Lab, running
-from tests.lab_conf import Options
-from tests.lab_supervisor import missing
+from tests.support.lab import Lab, running
+from tests.support.lab_conf import Options
+from tests.support.lab_supervisor import missing
 
 _PARTITION = "compute"  # the lab's own
 _BACKFILL_SECONDS = 1

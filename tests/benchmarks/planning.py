@@ -21,7 +21,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
@@ -36,8 +35,8 @@ from sf_quantum.planning.simulation.strategies import (
 )
 from sf_quantum.planning.workload import Workload
 from tests.benchmarks import hybrid
+from tests.support.folders import ROOT
 
-ROOT = Path(__file__).parents[2]
 NODES, QPUS = 1000, 10
 PER_HOUR = 200.0
 

@@ -63,7 +63,7 @@ from sf_quantum.service.domain.settings import PolicyChoice, ServiceSettings, Sh
 from sf_quantum.service.queue.job_queue import JobQueue
 from sf_quantum.service.scheduling.policies import names
 from sf_quantum.service.store.store import Store
-from tests.service import example_bqm
+from tests.support.service import example_bqm
 
 TECHNOLOGY = "neutral-atom"
 TENTHS = {"p4": 4, "p3": 3, "p2": 2, "p1": 1}

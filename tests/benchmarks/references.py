@@ -30,11 +30,11 @@ from sf_quantum.qpu.sfq.service_qpu import SfqQpu
 from sf_quantum.samplers.neal import beta_range
 from sf_quantum.service.device.emulator.annealing import Annealing, AnnealingSampler
 from sf_quantum.service.device.emulator.device import EmulatedDevice
-from tests.distributions import LEAST, p_value
-from tests.photonic_experiments import probabilities, random_experiment
-from tests.random_bqms import boltzmann, random_bqm, wrong_energies
-from tests.sapi_bqms import schedule_p_value, solver, wrong_over_sapi
-from tests.service import running_service
+from tests.support.distributions import LEAST, p_value
+from tests.support.photonic_experiments import probabilities, random_experiment
+from tests.support.random_bqms import boltzmann, random_bqm, wrong_energies
+from tests.support.sapi_bqms import schedule_p_value, solver, wrong_over_sapi
+from tests.support.service import running_service
 
 # other ones than those of the tests, which are the first
 FIRST = 1000

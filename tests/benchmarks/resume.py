@@ -34,13 +34,13 @@ from statistics import median
 from sf_quantum import journal
 from sf_quantum.files import mapping
 from sf_quantum.journal import HOUSEKEEPING, Event
-from tests import forking
-from tests.forking import Command
-from tests.integration.clustering import Run
-from tests.integration.services import QpuService
-from tests.waiting import until
+from tests.support import forking
+from tests.support.clustering_runs import Run
+from tests.support.folders import ROOT
+from tests.support.forking import Command
+from tests.support.service_process import QpuService
+from tests.support.waiting import until
 
-ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "howto" / "resume.md"
 SECONDS = 600
 # of emulated time, so that some kills meet a QPU job

@@ -40,8 +40,8 @@ from sf_quantum.clustering.result import Clustering, assess
 from sf_quantum.errors import InputError
 from sf_quantum.qpu.vendors.dwave import DWaveQpu
 from sf_quantum.samplers.presolve import LeasedPresolve, Presolve
-from tests import qubos
-from tests.integration.services import QpuService
+from tests.support import qubos
+from tests.support.service_process import QpuService
 
 POINTS = 5000
 RANGES = Ranges(clusters=(2, 10))

@@ -26,11 +26,11 @@ from pathlib import Path
 import yaml
 
 from sf_quantum.files import JSON
-from tests import lab
-from tests.lab_conf import Options
-from tests.waiting import until
+from tests.support import lab
+from tests.support.folders import ROOT
+from tests.support.lab_conf import Options
+from tests.support.waiting import until
 
-ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "sdks"
 PAGE = ROOT / "docs" / "howto" / "sdks.md"
 LOCATIONS = ("emulator", "rest", "slurm")

@@ -27,10 +27,15 @@ from sf_quantum.service.device.emulator.atoms.sequence import SequenceSimulator
 from sf_quantum.service.device.emulator.computation import compute_seconds
 from sf_quantum.service.device.emulator.device import EmulatedDevice
 from sf_quantum.service.domain.jobs import Size
-from tests.distributions import LEAST, p_value
-from tests.pulse_sequences import FOR_CLIENTS, KINDS, probabilities, random_sequence
-from tests.sequence_paths import by_backend, by_text, by_warden
-from tests.service import running_service
+from tests.support.distributions import LEAST, p_value
+from tests.support.pulse_sequences import (
+    FOR_CLIENTS,
+    KINDS,
+    probabilities,
+    random_sequence,
+)
+from tests.support.sequence_paths import by_backend, by_text, by_warden
+from tests.support.service import running_service
 
 # other sequences than those of the tests, which are the first
 FIRST = 1400

@@ -19,8 +19,8 @@ started again. Then all jobs run to their end, and must be consistent:
 
 With ``--waiting`` a service is also started on a queue of that length, and its start-up
 compared with that on an empty queue. With ``--device`` the QPU is a vendor's, reached by a
-real client (tests/devices.py), and goes on while the service is down. The suite runs the
-short form (tests/integration/test_service_crash.py).
+real client (tests/support/devices.py), and goes on while the service is down. The suite runs the
+short form (tests/service/test_crash.py).
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ from sf_quantum.files import JSON
 from sf_quantum.protocol.tasks import OVER
 from sf_quantum.service.domain.jobs import CLASSES, Lease, Submission, UserClass
 from sf_quantum.service.store.store import Store
-from tests import devices
 from tests.benchmarks.crashes import KilledService, Load, running
-from tests.service import example_bqm
-from tests.waiting import until
+from tests.support import devices
+from tests.support.service import example_bqm
+from tests.support.waiting import until
 
 # the service, with a device that notes the seed of each job it begins to run: one write
 # of a few bytes to a file opened for appending is whole or not there

@@ -12,7 +12,7 @@ daemon is killed with everything that runs there, the controller is restarted, o
   missing: no lost job, no false success
 - no job is left in Slurm's queue, and no process or folder of the driver's
 
-The suite runs the short form (tests/integration/test_slurm_faults.py).
+The suite runs the short form (tests/connectors/slurm/lab/test_faults.py).
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from pathlib import Path
 from sf_quantum import journal
 from sf_quantum.files import JSON
 from sf_quantum.journal import Event
-from tests.lab import Lab, running
-from tests.lab_cluster import LabError
-from tests.lab_conf import Options
+from tests.support.lab import Lab, running
+from tests.support.lab_cluster import LabError
+from tests.support.lab_conf import Options
 
 STREAMFLOW = Path(sys.executable).parent / "streamflow"
 ATTEMPTS = 1000

@@ -26,9 +26,9 @@ from threading import Event
 
 from sf_quantum.files import JSON
 from tests.benchmarks import slurm_runs
-from tests.lab import running
-from tests.lab_conf import Options
-from tests.lab_supervisor import missing
+from tests.support.lab import running
+from tests.support.lab_conf import Options
+from tests.support.lab_supervisor import missing
 
 ROWS: dict[str, tuple[str, Mapping[str, JSON]]] = {
     "sfq.slurm": ("sfq.slurm", {}),

@@ -22,10 +22,10 @@ from pathlib import Path
 from streamflow.core.exception import WorkflowExecutionException
 
 from sf_quantum.files import JSON
-from tests.integration.slurm_jobs import Cluster, cluster
-from tests.lab import Lab, running
-from tests.lab_conf import Options
-from tests.waiting import until_async
+from tests.support.lab import Lab, running
+from tests.support.lab_conf import Options
+from tests.support.slurm_jobs import Cluster, cluster
+from tests.support.waiting import until_async
 
 STRATEGIES: dict[str, JSON] = {
     "per-step": "per-step",

@@ -28,11 +28,11 @@ from pathlib import Path
 from sf_quantum.files import JSON, listing, mapping
 from sf_quantum.protocol.values import number
 from sf_quantum.qpu.sfq.service_client import Credentials, ServiceClient
-from tests.integration.services import until_ready
-from tests.lab import Lab, running
-from tests.lab_conf import Options
-from tests.lab_jobcomp import Completed
-from tests.waiting import until
+from tests.support.lab import Lab, running
+from tests.support.lab_conf import Options
+from tests.support.lab_jobcomp import Completed
+from tests.support.service_process import until_ready
+from tests.support.waiting import until
 
 USERS: Mapping[str, str] = {"bin": "physics", "sys": "physics", "games": "chemistry"}
 # both longer than a job takes

@@ -37,10 +37,10 @@ import psutil
 
 from sf_quantum.files import JSON, listing
 from sf_quantum.net.transport import Client, Unreachable
-from tests.lab import Lab, running
-from tests.lab_cluster import LabError
-from tests.lab_conf import Options
-from tests.waiting import until
+from tests.support.lab import Lab, running
+from tests.support.lab_cluster import LabError
+from tests.support.lab_conf import Options
+from tests.support.waiting import until
 
 USERS = {
     "daemon": "physics",

@@ -19,10 +19,10 @@ from pathlib import Path
 from statistics import median
 
 from sf_quantum.files import JSON
-from tests.integration.slurm_site import site
-from tests.lab import Lab, running
-from tests.lab_conf import Options
-from tests.lab_supervisor import missing
+from tests.support.lab import Lab, running
+from tests.support.lab_conf import Options
+from tests.support.lab_supervisor import missing
+from tests.support.slurm_site import site
 
 ALLOCATIONS: dict[str, JSON] = {
     "elastic": {"strategy": "elastic", "idle": 60},

@@ -37,9 +37,9 @@ import psutil
 from sf_quantum.files import JSON
 from tests.benchmarks.driver import JOURNAL, WORKFLOW
 from tests.benchmarks.slurm_runs import BIN, heed_sigterm
-from tests.lab import Lab, running
-from tests.lab_conf import Options
-from tests.lab_supervisor import missing
+from tests.support.lab import Lab, running
+from tests.support.lab_conf import Options
+from tests.support.lab_supervisor import missing
 
 _NODES = 3
 _CONNECTORS = ("slurm", "sfq.slurm")

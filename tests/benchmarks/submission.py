@@ -55,7 +55,7 @@ from fastapi import FastAPI
 from sf_quantum.files import JSON
 from sf_quantum.service.dialects.v1.models import JobBody
 from sf_quantum.service.http import auth
-from tests.service import example_bqm
+from tests.support.service import example_bqm
 
 VARIABLES = 12
 LEASE_JOBS = 100

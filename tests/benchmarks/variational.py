@@ -30,9 +30,10 @@ from threading import Event
 from sf_quantum.files import JSON
 from tests.benchmarks import slurm_runs
 from tests.benchmarks.submission import started
-from tests.lab import ROOT, running
-from tests.lab_conf import Options
-from tests.lab_supervisor import missing
+from tests.support.folders import ROOT
+from tests.support.lab import running
+from tests.support.lab_conf import Options
+from tests.support.lab_supervisor import missing
 
 EXAMPLE = ROOT / "examples" / "variational"
 # of a measurement, without delays of its own: two circuits of 4,000 shots in a job

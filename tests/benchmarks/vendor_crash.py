@@ -2,7 +2,7 @@
 
     python tests/benchmarks/vendor_crash.py [--kills 100] [--vendor-kills 30] [--seed 1]
 
-The service drives a QPU of ``tests/vendor.py``, which has jobs of some ten milliseconds, two
+The service drives a QPU of ``tests/support/vendor.py``, which has jobs of some ten milliseconds, two
 of the service's at once, and counts them by tag. One client per class submits all the
 time, every second job of the lower classes in slices, and cancels one in ten;
 production jobs pre-empt the others. Requests without an answer are sent again with the
@@ -18,7 +18,7 @@ their end, and:
 - the vendor has no job that the service does not know, or that is not over
 - the service has booked for each job what the vendor bills
 
-The suite runs the short form (tests/integration/test_vendor_crash.py).
+The suite runs the short form (tests/service/device/test_vendor_crash.py).
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ from sf_quantum.protocol.tasks import OVER
 from sf_quantum.service.domain.jobs import Job, UserClass
 from sf_quantum.service.store.store import Store
 from tests.benchmarks.crashes import KilledService, Load, running
-from tests.vendor import VendorProcess
-from tests.vendor_machine import Count
+from tests.support.vendor import VendorProcess
+from tests.support.vendor_machine import Count
 
 # the service, which notes the tag of each job that it finds again by its tag
 SERVICE = """

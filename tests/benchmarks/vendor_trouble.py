@@ -3,7 +3,7 @@
     python tests/benchmarks/vendor_trouble.py [--kind sfq ...] [--sequences 500] [--seed 1]
 
 For each kind of client, a real service or stand-in of its vendor, and in front of it a proxy
-that redirects to a stranger, floods, drips, refuses, is silent, and so on (``tests/trouble.py``).
+that redirects to a stranger, floods, drips, refuses, is silent, and so on (``tests/support/trouble.py``).
 A sequence has four users, each with a lease and a job; every ten sequences, the service, a
 process, is stopped, and the next one started. It draws what befalls which requests and when,
 whose job is submitted in between, whether the job of the fourth user is cancelled or loses
@@ -50,11 +50,12 @@ from sf_quantum.net import munge
 from sf_quantum.net.transport import Client, Response
 from sf_quantum.protocol.tasks import OVER
 from sf_quantum.samplers.problem import document
-from tests.lab_supervisor import munged_command
-from tests.service import example_bqm
-from tests.trouble import KINDS, Stranger, TroubledProxy
-from tests.vendor import ROOT, VendorProcess
-from tests.waiting import until
+from tests.support.folders import ROOT
+from tests.support.lab_supervisor import munged_command
+from tests.support.service import example_bqm
+from tests.support.trouble import KINDS, Stranger, TroubledProxy
+from tests.support.vendor import VendorProcess
+from tests.support.waiting import until
 
 USERS = ("ann", "bob", "cat")
 VICTIM = "eve"
@@ -530,7 +531,7 @@ def payload(kind: str, url: str, token: str) -> dict[str, JSON]:
     if kind == "iqm-server":
         return {"circuit": CIRCUIT, "parameters": reads}
     if kind == "pasqal-local":
-        text = (ROOT / "tests/unit/data/sequence.json").read_text()
+        text = (ROOT / "tests/support/data/sequence.json").read_text()
         return {"sequence": text, "parameters": reads}
     if kind == "dwave":
         # over qubits, so that no embedding is searched for

@@ -2,7 +2,7 @@
 
     python tests/benchmarks/vendor_utilisation.py [--jobs 30] [--latency 0.2]
 
-Jobs of 1 to 2 s are run at ``tests/vendor.py``, which takes 200 ms to answer any request and
+Jobs of 1 to 2 s are run at ``tests/support/vendor.py``, which takes 200 ms to answer any request and
 has a queue of its own: by the service with a job ahead in the vendor's queue, by the
 service without, and directly by a client of the vendor, one job after the other. Utilisation
 is measured at the vendor: the time in which jobs ran, over the time from the start of the
@@ -34,9 +34,9 @@ from sf_quantum.protocol.tasks import OVER, Task
 from sf_quantum.qpu import Qpu
 from sf_quantum.service.device.qpu import QpuDevice
 from sf_quantum.service.domain.settings import ServiceSettings
-from tests.service import RunningService, example_bqm, running_service
-from tests.vendor import Vendor
-from tests.waiting import until
+from tests.support.service import RunningService, example_bqm, running_service
+from tests.support.vendor import Vendor
+from tests.support.waiting import until
 
 # seconds per shot, without set-up: the vendor samples few shots in no time
 SHOT = 0.1

@@ -46,10 +46,10 @@ from sybil.evaluators.python import PythonEvaluator
 from sybil.parsers.myst import CodeBlockParser
 
 from sf_quantum.service.config import Configuration, load
-from tests import forking
-from tests.forking import BIN
+from tests.support import forking
+from tests.support.folders import ROOT
+from tests.support.forking import BIN
 
-ROOT = Path(__file__).parents[2]
 PAGES = [
     ROOT / "README.md",
     *sorted(

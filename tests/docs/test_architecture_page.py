@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tests.docs.examples import ROOT
+from tests.support.folders import ROOT
 
 PAGE = (ROOT / "docs/explanation/architecture.md").read_text(encoding="utf-8")
 MODULE = re.compile(r"`((?:[a-z_0-9]+/)+[a-z_0-9]+\.py)`")

@@ -7,7 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.docs.examples import PAGES, ROOT
+from tests.docs.examples import PAGES
+from tests.support.folders import ROOT
 
 LINK = re.compile(r"\]\((?!https?:|#|mailto:)([^)#\s]+)")
 

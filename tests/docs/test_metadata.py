@@ -10,7 +10,7 @@ import yaml
 from trove_classifiers import classifiers
 
 from sf_quantum import __version__
-from tests.docs.examples import ROOT
+from tests.support.folders import ROOT
 
 
 def test_the_citation_is_of_this_version() -> None:

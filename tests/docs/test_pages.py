@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from streamflow.ext.utils import load_extensions
 
-from tests.docs.examples import FILES, PAGES, ROOT, SHOWN, Block, Page, blocks
+from tests.docs.examples import FILES, PAGES, SHOWN, Block, Page, blocks
+from tests.support.folders import ROOT
 
 # what cannot run in a test, or would run everything else; each says why on its page
 NOT_RUN = 28

@@ -23,7 +23,7 @@ from docs.generate import (
     service_keys,
 )
 from sf_quantum.files import JSON
-from tests.docs.examples import ROOT
+from tests.support.folders import ROOT
 
 DEPLOYMENTS = [
     path

@@ -1,0 +1,56 @@
+"""Nodes that Slurm never grants: a job that can run elsewhere does not wait for them."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from sf_quantum.connectors import hints
+from sf_quantum.connectors.hints import JobHints
+from sf_quantum.connectors.slurm.refusals import SlurmRefusal
+from sf_quantum.files import JSON
+from tests.support.lab import Lab
+from tests.support.slurm_site import NODE, site
+from tests.support.waiting import until_async
+
+pytestmark = pytest.mark.process
+
+SERVICES: dict[str, JSON] = {
+    "node": NODE,
+    "many": {"partition": "compute", "nodes": "99"},
+}
+STRATEGIES: dict[str, tuple[JSON, str]] = {
+    "per-step": ("per-step", "job /"),
+    "elastic": ({"strategy": "elastic"}, "an allocation of many: "),
+    "reserved": ({"strategy": "reserved", "reserve": ["many"]}, "the allocation of "),
+    # the other component could be granted
+    "both": ({"strategy": "reserved", "reserve": ["node", "many"]}, "the allocation "),
+}
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+async def test_a_job_leaves_nodes_that_it_never_gets(
+    lab: Lab, tmp_path: Path, strategy: str
+) -> None:
+    allocation, subject = STRATEGIES[strategy]
+    async with site(lab, tmp_path, allocation, services=SERVICES) as held:
+        name = f"/{held.cluster.name}/candidate"
+        # this one has no other target, and waits
+        waiting = asyncio.create_task(held.run("true", "many"))
+        await until_async(lambda: held.cluster.lab.output("squeue", "-h"), "a request")
+        hints.put(name, JobHints(has_alternative=True))
+        try:
+            with pytest.raises(SlurmRefusal) as refusal:
+                await held.cluster.run("true", "many", name="candidate")
+            assert hints.of(name).refused
+        finally:
+            hints.discard(name)
+        assert not waiting.done()
+        waiting.cancel()
+        await asyncio.wait([waiting])
+    message = str(refusal.value)
+    assert message.startswith(f"Slurm never starts {subject}")
+    assert "`nodes: 99` of service many; partition compute has " in message
+    assert "service node" not in message

@@ -1,0 +1,425 @@
+"""The jobs of a deployment, without Slurm: what it says is what a test makes it say."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+from streamflow.core.exception import WorkflowExecutionException
+from streamflow.deployment.connector.local import LocalConnector
+
+from sf_quantum import backoff, journal
+from sf_quantum.backoff import Backoff
+from sf_quantum.connectors.slurm import job, queue
+from sf_quantum.connectors.slurm.job import BatchJob, BatchJobState, NodeUsage
+from sf_quantum.connectors.slurm.queue import SlurmQueue
+from sf_quantum.connectors.slurm.scripts import JobMark
+from sf_quantum.connectors.slurm.services import SlurmService
+from sf_quantum.connectors.slurm.transport import answers, login
+from sf_quantum.connectors.slurm.transport.answers import EndReason, JobOutcome
+from sf_quantum.connectors.slurm.transport.controller import Commands
+from sf_quantum.connectors.slurm.transport.login import LoginNode
+from sf_quantum.slurm import queue as squeue
+from tests.support.waiting import SECONDS
+
+T = TypeVar("T")
+SHOWN = "JobId=7 JobState=COMPLETED ExitCode=0:0 StartTime=100 EndTime=101 Comment=site"
+
+
+class Slurm(LoginNode):
+    """A login node that says what it is told to say, in the order it is told.
+
+    Its ``squeue`` has no exit codes, so ``scontrol`` is asked.
+
+    An exception is raised; of what is said last it never tires.
+    """
+
+    squeues: list[str | Exception]
+    scontrols: list[str | Exception]
+    sbatches: list[str | Exception]
+    looks: list[list[JobMark] | Exception]
+    lock = "7"
+
+    def tell(self) -> None:
+        """What is said unless something else is."""
+        self.squeues, self.scontrols = ["7|7|RUNNING|None|100|101|1|c1"], [SHOWN]
+        self.sbatches, self.looks = ["7"], [[]]
+        self.ran: list[str] = []
+
+    async def run(self, command: str) -> tuple[str, int]:
+        self.ran.append(command)
+        if (
+            " squeue --noheader --states=all --user" in command
+            and "sbatch" not in command
+        ):
+            await asyncio.sleep(0.01)
+            return _next(self.squeues).replace("\n", "|||\n") + "|||", 0
+        if "scontrol" in command:
+            return _next(self.scontrols), 0
+        if command.startswith("cat "):
+            return self.lock, 0
+        return (_next(self.sbatches), 0) if "sbatch" in command else ("", 0)
+
+    async def look(self, urgent: bool) -> list[JobMark]:
+        await asyncio.sleep(0.01)
+        return _next(self.looks)
+
+    def count(self, word: str) -> int:
+        """How many commands have had a word."""
+        return sum(word in command for command in self.ran)
+
+
+def _next(told: list[T | Exception]) -> T:
+    one = told.pop(0) if len(told) > 1 else told[0]
+    if isinstance(one, Exception):
+        raise one
+    return one
+
+
+@pytest.fixture
+async def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Slurm:
+    monkeypatch.setattr(login, "RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(login, "_warned", {})
+    monkeypatch.setattr(backoff, "CLUSTER", Backoff(0.01, 0.01))
+    connector = LocalConnector("host", str(tmp_path))
+    (found,) = (await connector.get_available_locations()).values()
+    made = Slurm(connector, found.location, str(tmp_path / "spool"), "run")
+    made.tell()
+    return made
+
+
+@pytest.fixture
+async def jobs(slurm: Slurm) -> AsyncIterator[SlurmQueue]:
+    jobs = SlurmQueue(slurm, Commands(slurm), "cluster", 0.01, 60)
+    yield jobs
+    slurm.squeues[:] = [""]
+    await jobs.close()
+
+
+async def _submitted(jobs: SlurmQueue) -> BatchJob:
+    submitted = BatchJob("job /job/0", _usage("per-step"))
+    await jobs.submit(submitted, "", "")
+    return submitted
+
+
+def _usage(strategy: str) -> NodeUsage:
+    return NodeUsage("cluster", SlurmService(), strategy)
+
+
+async def _until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(SECONDS):
+        while not condition():  # noqa: ASYNC110 - of what it is told it says nothing
+            await asyncio.sleep(0.01)
+
+
+async def test_one_squeue_tells_how_many_jobs_have_ended(
+    slurm: Slurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # none but that of the marks
+    jobs = SlurmQueue(slurm, Commands(slurm), "cluster", 1000, 60)
+    slurm.sbatches[:] = ["7", "8", "9"]
+    submitted = [await _submitted(jobs) for _ in range(3)]
+    rows = [f"{n}|{n}|COMPLETED|None|100|101|1|c1|0|0||" for n in (7, 8, 9)]
+    rows[2] = rows[2].replace("COMPLETED", "FAILED").replace("|0|0|", "|768|0|")
+
+    async def told(command: str) -> tuple[str, int]:
+        slurm.ran.append(command)
+        return "\n".join(rows), 0
+
+    monkeypatch.setattr(slurm, "run", told)
+    slurm.ran.clear()
+    asked = asyncio.gather(*[one.ended for one in submitted])
+    marks = [
+        JobMark(one.key, one.slurm_job, 3 * (one.slurm_job == "9"), 1.0, 2.0, 0)
+        for one in submitted
+    ]
+    slurm.looks[:] = [marks, []]
+    assert [one.exit_code for one in await asked] == [0, 0, 3]
+    assert slurm.count("squeue") <= 2
+    assert slurm.count("scontrol") == 0
+    await jobs.close()
+
+
+async def test_a_lost_answer_of_sbatch_is_asked_for_again(
+    jobs: SlurmQueue, slurm: Slurm
+) -> None:
+    slurm.sbatches[:] = [WorkflowExecutionException("the connection was lost"), "7"]
+    assert (await _submitted(jobs)).slurm_job == "7"
+    assert slurm.count("sbatch") == 2
+
+
+async def test_what_a_job_waits_for_is_said_once(
+    jobs: SlurmQueue,
+    slurm: Slurm,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(job, "LONG_SECONDS", 0.0)
+    reasons = ("None", "Resources", "PartitionDown", "Priority")
+    slurm.squeues[:] = [f"7|7|PENDING|{one}|N/A|N/A|1|" for one in reasons]
+    slurm.squeues.append("7|7|RUNNING|None|100|N/A|1|c1")
+    with caplog.at_level(logging.INFO, "streamflow"):
+        await _submitted(jobs)
+        await _until(lambda: len(slurm.squeues) == 1)
+    pending = "Slurm job 7 is pending"
+    assert [record.getMessage() for record in caplog.records] == [
+        f"Job /job/0 waits for nodes: {pending} (None)",
+        f"Job /job/0 may never start: {pending} (PartitionDown)",
+    ]
+
+
+def test_nodes_are_granted_after_they_were_requested(tmp_path: Path) -> None:
+    record = journal.Journal(tmp_path)
+    record.start("site.yml", ["site"], {})
+    try:
+        entry = _usage("elastic")
+        entry.requested(100.7)
+        entry.submitted("7")
+        for row in squeue.read("7|7|RUNNING|None|100|N/A|1|c1|||").rows("7") or []:
+            entry.seen(row)
+    finally:
+        record.close()
+    told = [one for one in journal.read(record.path) if one["event"] == "allocation"]
+    assert [(one["status"], one["at"]) for one in told] == [
+        ("requested", 100.7),
+        ("granted", 100.7),
+    ]
+
+
+async def test_a_state_that_is_not_known_is_no_answer(
+    jobs: SlurmQueue,
+    slurm: Slurm,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(queue, "DETAIL_SECONDS", 0.1)
+    odd = "7|7|MELTING|None|100|101|1|c1"
+    slurm.squeues[:] = [odd, odd, "7|7|FAILED|None|100|101|1|c1"]
+    slurm.scontrols[:] = [SHOWN.replace("COMPLETED", "MELTING")]
+    with caplog.at_level(logging.WARNING, "streamflow"):
+        submitted = await _submitted(jobs)
+        await _until(lambda: slurm.count("scontrol") > 1)
+        assert not submitted.ended.done()
+        # its script can tell what Slurm does not
+        slurm.looks[:] = [[JobMark(submitted.key, "7", 3, 100.25, 100.5, 0)], []]
+        async with asyncio.timeout(SECONDS):
+            outcome = await submitted.ended
+    assert (outcome.state, outcome.exit_code) == ("FAILED", 3)
+    assert [record.getMessage() for record in caplog.records] == [
+        "Slurm job 7 of job /job/0 is in the state MELTING, which sfq.slurm does not "
+        "know: it will ask again"
+    ]
+
+
+async def test_what_is_too_long_for_an_argument_becomes_a_file(
+    jobs: SlurmQueue, slurm: Slurm
+) -> None:
+    assert await jobs.argument("echo x") == "echo x"
+    spool = Path(slurm.spool)
+    os.mkdir(spool)
+    long = f"echo {'x' * 150_000}"
+    command = await jobs.argument(long)
+    file = spool / os.listdir(spool)[0]
+    assert command == f". {file}"
+    assert await asyncio.to_thread(file.read_text) == long
+
+
+async def test_nothing_unforeseen_ends_the_watch(
+    jobs: SlurmQueue, slurm: Slurm, caplog: pytest.LogCaptureFixture
+) -> None:
+    submitted = await _submitted(jobs)
+    slurm.looks[:0] = [ValueError("odd look")] * 2
+    slurm.squeues[:0] = [KeyError("odd squeue")] * 2
+    slurm.scontrols[:0] = [ValueError("odd scontrol")]
+    with caplog.at_level(logging.WARNING, "streamflow"):
+        await _until(lambda: len(slurm.looks) == 1 and len(slurm.squeues) == 1)
+        slurm.looks.append([JobMark(submitted.key, "7", 0, 100.25, 100.5, 0)])
+        slurm.looks.append([])
+        await _until(lambda: len(slurm.scontrols) == 1)
+        slurm.squeues[:] = ["7|7|COMPLETED|None|100|101|1|c1"]
+        async with asyncio.timeout(SECONDS):
+            assert (await submitted.ended).good
+    told = [record.getMessage() for record in caplog.records]
+    for odd in ("look", "squeue", "scontrol"):
+        assert sum(f"odd {odd}" in line for line in told) == 1, told
+
+
+async def test_a_marks_times_are_more_precise_than_slurms(
+    jobs: SlurmQueue, slurm: Slurm
+) -> None:
+    submitted = await _submitted(jobs)
+    slurm.looks[:] = [[JobMark(submitted.key, "7", 0, 100.25, 100.5, 0)], []]
+    async with asyncio.timeout(SECONDS):
+        outcome = await submitted.ended
+    assert (outcome.started, outcome.ended) == (100.25, 100.5)
+
+
+async def test_a_success_without_a_sign_of_its_script_is_none(
+    jobs: SlurmQueue, slurm: Slurm
+) -> None:
+    slurm.squeues[:] = ["7|7|COMPLETED|None|100|101|1|c1"]
+    slurm.lock = ""
+    submitted = await _submitted(jobs)
+    async with asyncio.timeout(SECONDS):
+        outcome = await submitted.ended
+    assert not outcome.good
+    assert (outcome.state, outcome.reason) == (answers.LOST, EndReason.NEVER_BEGAN)
+    assert "LOST (there is no sign that its script began)" in outcome.sentence()
+
+
+async def test_what_nobody_waits_for_is_cancelled_until_it_is_over(
+    jobs: SlurmQueue, slurm: Slurm
+) -> None:
+    submitted = await _submitted(jobs)
+    await jobs.cancel(submitted)
+    jobs.abandon(submitted)
+    # it was being requeued in that moment
+    slurm.squeues[:] = [
+        "7|7|PENDING|BeginTime|100|Unknown|1|",
+        "7|7|RUNNING|None|100|Unknown|1|c1",
+        "7|7|RUNNING|None|100|Unknown|1|c1",
+        "7|7|CANCELLED|None|100|101|1|c1",
+    ]
+    await _until(lambda: len(slurm.squeues) == 1)
+    assert slurm.count("scancel 7") == 4
+
+
+async def test_an_answer_that_comes_late_revives_no_abandoned_job(
+    jobs: SlurmQueue, slurm: Slurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, answered = asyncio.Event(), asyncio.Event()
+    run = slurm.run
+
+    async def slow(command: str) -> tuple[str, int]:
+        if "scontrol" in command:
+            asked.set()
+            await answered.wait()
+        return await run(command)
+
+    monkeypatch.setattr(slurm, "run", slow)
+    slurm.scontrols[:] = [
+        "JobId=7 JobState=RUNNING ExitCode=0:0 StartTime=100 Comment=x"
+    ]
+    submitted = await _submitted(jobs)
+    slurm.looks[:] = [[JobMark(submitted.key, "7", 0, 100.25, 100.5, 0)], []]
+    async with asyncio.timeout(SECONDS):
+        await asked.wait()
+    jobs.abandon(submitted)
+    answered.set()
+    # it still runs, so it is cancelled again
+    await _until(lambda: slurm.count("scancel 7") == 2)
+    assert submitted.state is BatchJobState.ABANDONED
+
+
+async def test_a_component_that_slurm_cannot_tell_about_is_asked_about_again(
+    jobs: SlurmQueue, slurm: Slurm
+) -> None:
+    leader = await _submitted(jobs)
+    running = "7|7|RUNNING|None|100|101|1|c1\n"
+    slurm.squeues[:] = [f"{running}8|8|CANCELLED|None|100|101|1|c2"]
+    slurm.scontrols[:] = [WorkflowExecutionException("the connection was lost")]
+    component = jobs.follow_component(leader, 1, _usage("reserved"))
+    await _until(lambda: slurm.count("scontrol") > 1)
+    slurm.scontrols[:] = [
+        "JobId=8 JobState=CANCELLED ExitCode=0:15 StartTime=100 Comment=x"
+    ]
+    async with asyncio.timeout(SECONDS):
+        assert (await component.ended).state == "CANCELLED"
+
+
+async def test_a_job_that_is_given_up_between_two_attempts_is_cancelled(
+    jobs: SlurmQueue,
+    slurm: Slurm,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(backoff, "CLUSTER", Backoff(600, 600, jitter=0.0))
+    slurm.sbatches[:] = [WorkflowExecutionException("the connection was lost")]
+    given_up = BatchJob("job /job/0", _usage("elastic"))
+    with caplog.at_level(logging.WARNING, "streamflow"):
+        submission = asyncio.create_task(jobs.submit(given_up, "", ""))
+        await _until(lambda: "next attempt in 600.0 s" in caplog.text)
+    submission.cancel()
+    await asyncio.wait({submission})
+    await _until(lambda: slurm.count(f"sfq:run:{given_up.key}[^ ]*") == 1)
+
+
+async def test_what_slurm_takes_while_the_queue_is_closed_is_settled(
+    slurm: Slurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = journal.Journal(tmp_path)
+    record.start("site.yml", ["site"], {})
+    jobs = SlurmQueue(slurm, Commands(slurm), "cluster", 0.01, 60)
+    asked, taken, run = asyncio.Event(), asyncio.Event(), slurm.run
+
+    async def slow(command: str) -> tuple[str, int]:
+        if "sbatch" in command:
+            asked.set()
+            await taken.wait()
+        return await run(command)
+
+    monkeypatch.setattr(slurm, "run", slow)
+    slurm.squeues[:] = ["7|7|CANCELLED|None|100|101|1|c1"]
+    submission = asyncio.create_task(_submitted(jobs))
+    try:
+        await asyncio.wait_for(asked.wait(), SECONDS)
+        taken.set()
+        await jobs.close()
+    finally:
+        record.close()
+    assert (await submission).state is BatchJobState.SETTLED
+    events = [one for one in journal.read(record.path) if one["event"] == "allocation"]
+    assert [one["status"] for one in events] == ["requested", "granted", "released"]
+
+
+async def test_nothing_is_submitted_once_the_queue_is_closed(slurm: Slurm) -> None:
+    jobs = SlurmQueue(slurm, Commands(slurm), "cluster", 0.01, 60)
+    slurm.sbatches[:] = ["sbatch: error: Resource temporarily unavailable"]
+    await jobs.close()
+    with pytest.raises(asyncio.CancelledError):
+        async with asyncio.timeout(SECONDS):
+            await _submitted(jobs)
+    assert slurm.count("sbatch") == 0
+
+
+async def test_nothing_that_hangs_holds_up_the_end(
+    slurm: Slurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queue, "CLOSE_SECONDS", 0.1)
+    monkeypatch.setattr(login, "CLOSE_SECONDS", 0.1)
+    jobs = SlurmQueue(slurm, Commands(slurm), "cluster", 0.01, 60)
+    await _submitted(jobs)
+    slurm.squeues[:] = [""]
+
+    async def hang(command: str) -> tuple[str, int]:
+        await asyncio.Event().wait()
+        return "", 0
+
+    monkeypatch.setattr(slurm, "run", hang)
+    late = asyncio.create_task(_submitted(jobs))
+    await asyncio.sleep(0)
+    async with asyncio.timeout(SECONDS):
+        await jobs.close()
+    late.cancel()
+    await asyncio.wait({late})
+
+
+def test_a_job_ends_after_it_was_submitted(tmp_path: Path) -> None:
+    record = journal.Journal(tmp_path)
+    record.start("site.yml", ["site"], {})
+    try:
+        entry = _usage("per-step")
+        # Slurm's whole seconds
+        outcome = JobOutcome("7", "CANCELLED", started=100.0, ended=100.0)
+        entry.record("/job/0", 100.75, outcome)
+        entry.record("/job/1", 90.0, outcome)
+    finally:
+        record.close()
+    events = [one for one in journal.read(record.path) if one["event"] == "slurm"]
+    times = [(one["submitted"], one["started"], one["ended"]) for one in events]
+    assert times == [(100.75, 100.75, 100.75), (90.0, 100.0, 100.0)]

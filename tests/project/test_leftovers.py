@@ -1,0 +1,37 @@
+"""The tests' event loops end what they leave running."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+from streamflow.deployment.connector.local import LocalConnector
+
+from tests.support.waiting import until
+
+
+async def cancelled(folder: Path, command: str) -> None:
+    """Cancel a command of StreamFlow's connector once its process has begun."""
+    connector = LocalConnector("local", str(folder))
+    (found,) = (await connector.get_available_locations()).values()
+    line = f"echo $$ > {folder / 'pid'}; {command}"
+    job = asyncio.create_task(
+        connector.run(found.location, [line], capture_output=True, job_name="/s/0")
+    )
+    pid = folder / "pid"
+    await asyncio.to_thread(until, lambda: pid.exists() and bool(pid.read_text()))
+    job.cancel()
+    with suppress(asyncio.CancelledError):
+        await job
+
+
+@pytest.mark.parametrize("command", ["exec sleep 1000", "sleep 1000; true"])
+def test_a_loop_ends_what_it_leaves_running(tmp_path: Path, command: str) -> None:
+    asyncio.run(cancelled(tmp_path, command))
+    assert not psutil.pid_exists(int((tmp_path / "pid").read_text()))
+    # else it reports pipes and a process that nothing has closed, and fails this test
+    gc.collect()

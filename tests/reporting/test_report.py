@@ -1,0 +1,609 @@
+"""A run's journal as table, JSON, lines and picture."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from sf_quantum import journal
+from sf_quantum.cli import main
+from sf_quantum.errors import InputError
+from sf_quantum.files import JSON
+from sf_quantum.journal import Event
+from sf_quantum.reporting import pictures, report
+from sf_quantum.reporting.report import JobAttempt
+from tests.support.journals import a_run, event, write
+
+
+def test_every_attempt_is_a_row() -> None:
+    first, failed, second = report.collect(a_run())
+    assert (first.step, first.iteration, first.index) == ("loop/a", [1], [2])
+    assert (first.round, first.location) == ("1#2", "nodes/c1")
+    assert first.waited == pytest.approx(1.5)
+    assert first.ran == pytest.approx(3.0)
+    assert (failed.attempt, failed.status, failed.location) == (1, "failed", "qpu")
+    assert failed.ran == pytest.approx(0.9)
+    assert len(failed.qpu_jobs) == 1
+    assert (second.attempt, second.status) == (2, "completed")
+    assert second.waited == pytest.approx(0.2)
+
+
+def test_a_tag_outside_loops_is_a_scatter_index() -> None:
+    (row,) = report.collect([event(0, "/a", "0.2", "waiting", loops=0)])
+    assert (row.iteration, row.index, row.round) == ([], [3], "#3")
+
+
+def test_the_last_attempt_may_fail_too() -> None:
+    (row,) = report.collect(
+        [
+            event(0, "/a", "0", "waiting"),
+            event(1, "/a", "0", "running"),
+            event(2, "/a", "0", "recovery"),
+            event(9, "/a", "0", "failed"),
+        ]
+    )
+    assert (row.status, row.ran) == ("failed", 1.0)
+
+
+def test_the_table_has_a_line_a_row_and_totals() -> None:
+    header, first, *_, totals = report.table(report.collect(a_run())).splitlines()
+    assert header.split() == "step iteration location waited ran attempt status".split()
+    assert first.split() == "loop/a 1#2 nodes/c1 1.50 s 3.00 s 1 completed".split()
+    assert totals == (
+        "2 jobs, 1 retries, 1 QPU jobs; 8.9 s elapsed, " "waited 1.8 s, ran 6.9 s"
+    )
+
+
+def test_a_qpu_that_does_not_tell_its_jobs_is_named() -> None:
+    silent: Event = {"time": 5.9, "event": "qpu", "job": "/loop/b/0.1", "qpu": "acme"}
+    events = a_run()
+    events.insert(9, {**silent, "qpu_job": None})
+    totals = report.totals(report.collect(events))
+    assert "1 QPU jobs (not reported by acme); 8.9 s" in totals
+
+
+def test_a_score_is_shown_where_a_job_left_one(tmp_path: Path) -> None:
+    (tmp_path / "cwl.output.json").write_text('{"score": 0.83791, "again": false}')
+    rows = report.collect(a_run(tmp_path))
+    assert rows[0].score == pytest.approx(0.83791)
+    assert "0.8379" in report.table(rows)
+    assert any("score 0.8379" in line for line in report.progress(a_run(tmp_path)))
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"score": "high"}', '{"again": true}'])
+def test_an_output_without_a_score_is_no_error(tmp_path: Path, content: str) -> None:
+    (tmp_path / "cwl.output.json").write_text(content)
+    assert report.collect(a_run(tmp_path))[0].score is None
+
+
+def test_a_run_is_told_as_it_happens() -> None:
+    assert list(report.progress(a_run())) == [
+        "running   loop/a 1#2 on nodes/c1",
+        "completed loop/a 1#2 on nodes/c1 in 3.0 s (waited 1.5 s)",
+        "running   loop/b 2 on qpu",
+        "failed    loop/b 2 on qpu in 0.9 s (waited 0.1 s) with 1 QPU job",
+        "running   loop/b 2 on nodes (attempt 2)",
+        "completed loop/b 2 on nodes/c1 (attempt 2) in 3.0 s (waited 0.2 s)",
+        "run completed: 2 jobs, 1 retries, 1 QPU jobs; "
+        "8.9 s elapsed, waited 1.8 s, ran 6.9 s",
+    ]
+
+
+def test_a_run_whose_driver_was_killed_is_told_too() -> None:
+    *_, last = report.progress(a_run()[:5])
+    assert last.startswith("run ended without its last event: its driver was killed")
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_terminal_has_a_line_of_progress() -> None:
+    terminal = Terminal()
+    report.print_progress(a_run(), terminal)
+    text = terminal.getvalue()
+    assert "\r\x1b[Krunning: loop/a 1#2 on nodes/c1\r\x1b[Kcompleted loop/a" in text
+    assert text.count("\n") == 4
+    assert text.endswith("ran 6.9 s\n\r\x1b[K")
+
+
+def test_progress_shows_what_others_wrote_escaped() -> None:
+    events = json.loads(json.dumps(a_run()).replace('"nodes', r'"\u001b[2Jnodes'))
+    stream = io.StringIO()
+    report.print_progress(events, stream)
+    assert r"\x1b[2J" in stream.getvalue()
+    assert "\x1b" not in stream.getvalue()
+
+
+def of(file: Path) -> list[Event]:
+    return [{"time": 0.0, "event": "run", "file": str(file)}]
+
+
+def test_the_newest_run_is_found(tmp_path: Path) -> None:
+    folder, file = tmp_path / journal.DIRECTORY, tmp_path / "streamflow.yml"
+    file.write_text("version: v1.0")
+    write(folder / "1.jsonl", of(file))
+    path = write(folder / "2.jsonl", of(file))
+    assert [report.locate(w) for w in (tmp_path, folder, file, path)] == [path] * 4
+
+
+def test_the_run_of_another_file_is_not_that_of_this_one(tmp_path: Path) -> None:
+    folder = tmp_path / journal.DIRECTORY
+    file, other, third = (tmp_path / f"{name}.yml" for name in ("a", "b", "c"))
+    for path in (file, third):
+        path.write_text("version: v1.0")
+    own = write(folder / "1.jsonl", of(file))
+    newer = write(folder / "2.jsonl", of(other))
+    write(folder / "3.jsonl", []).write_text("no journal\n")
+    assert report.locate(file) == own
+    newer.with_name("3.jsonl").unlink()
+    assert report.locate(tmp_path) == newer
+    with pytest.raises(InputError, match=r"c\.yml: no run is recorded in"):
+        report.locate(third)
+
+
+def test_a_configured_folder_is_found(tmp_path: Path) -> None:
+    file = tmp_path / "streamflow.yml"
+    path = write(tmp_path / "runs" / "1.jsonl", of(file))
+    file.write_text(
+        "scheduling: {scheduler: {type: sfq.journal, config: {directory: runs}}}"
+    )
+    assert report.locate(file) == path
+
+
+def test_the_command_prints_a_table(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write(tmp_path / "1.jsonl", a_run())
+    assert main(["report", str(path)]) == 0
+    table = report.table(report.collect(a_run()), "completed")
+    assert "run completed: 2 jobs, " in table
+    assert table in capsys.readouterr().out
+
+
+def test_the_command_prints_json(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write(tmp_path / "1.jsonl", a_run())
+    assert main(["report", str(path), "--json"]) == 0
+    first, *others = json.loads(capsys.readouterr().out)["jobs"]
+    assert len(others) == 2
+    assert (first["step"], first["waited"], first["ran"]) == ("loop/a", 1.5, 3.0)
+
+
+def test_the_command_follows_a_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write(tmp_path / "1.jsonl", a_run())
+    assert main(["report", str(path), "--follow"]) == 0
+    assert capsys.readouterr().out.splitlines() == list(report.progress(a_run()))
+
+
+@pytest.mark.parametrize(("suffix", "start"), [("png", b"\x89PNG"), ("svg", b"<?xml")])
+def test_the_command_draws_a_picture(tmp_path: Path, suffix: str, start: bytes) -> None:
+    path = write(tmp_path / "1.jsonl", a_run())
+    picture = tmp_path / f"out.{suffix}"
+    assert main(["report", str(path), "--timeline", str(picture)]) == 0
+    assert picture.read_bytes().startswith(start)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["{}/none.jsonl"], "none.jsonl: cannot be read as a run's journal"),
+        (["{}/none.yml"], "none.yml: cannot be read"),
+        (["{}"], "no run is recorded in"),
+        (["{}/empty.jsonl", "--timeline", "{}/a.png"], "nothing to draw"),
+        (["{}/run.jsonl", "--timeline", "{}/none/a.png"], "cannot be written"),
+    ],
+)
+def test_bad_input_is_one_line_and_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
+) -> None:
+    runs = tmp_path / "runs"
+    write(runs / "empty.jsonl", [{"time": 0.0, "event": "run", "run": "e"}])
+    write(runs / "run.jsonl", a_run())
+    where = runs if len(arguments) == 3 else tmp_path
+    assert main(["report", *(word.format(where) for word in arguments)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert words in line
+
+
+def test_what_a_killed_driver_left_is_lost(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "run.jsonl"
+    path.write_text("".join(f"{json.dumps(e)}\n" for e in a_run()[:5]))
+    assert main(["report", str(path)]) == 0
+    assert " lost" in capsys.readouterr().out
+
+
+def a_decision(time: float, attempt: int, reason: str) -> Event:
+    return {
+        "time": time,
+        "event": "decision",
+        **{"job": "/loop/b/0.1", "attempt": attempt, "targets": ["cpu", "gpu"]},
+        "reason": reason,
+    }
+
+
+def a_candidates_run() -> list[Event]:
+    """The run in which the second job is a candidate, tried twice."""
+    events = [
+        *a_run(),
+        a_decision(5.05, 1, "q is free"),
+        a_decision(6.25, 2, "q broke"),
+    ]
+    return sorted(events, key=lambda event: float(str(event["time"])))
+
+
+def test_why_a_candidate_went_there_stands_beside_it() -> None:
+    rows = report.collect(a_candidates_run())
+    assert [row.why for row in rows] == [
+        "",
+        "cpu or gpu: q is free",
+        "cpu or gpu: q broke",
+    ]
+    header, first, *_, second, _, _, _ = report.table(rows).splitlines()
+    assert header.endswith("status     why")
+    assert first.endswith("completed")
+    assert second.endswith("completed  cpu or gpu: q broke")
+    assert "why" not in report.table(report.collect(a_run()))
+    assert rows[1].to_json()["why"] == "cpu or gpu: q is free"
+
+
+def a_scatter(*jobs: tuple[str, str, str], mixed: str = "warn") -> list[JobAttempt]:
+    """The rows of a step's jobs.
+
+    :param jobs: each with its target, its status, and why it is not of the preferred kind
+    """
+    return [
+        JobAttempt(
+            *("solve", f"0.{number}", [], [number], 1, 0.0),
+            status=status,
+            target=target,
+            quantum=target == "qpu",
+            brief=brief,
+            mixed=mixed,
+            qpus=["qpu"],
+        )
+        for number, (target, status, brief) in enumerate(jobs)
+    ]
+
+
+ON_QPU = ("qpu", "completed", "")
+CLOSED = ("host", "completed", "QPU closed")
+
+
+def test_one_line_counts_the_jobs_of_a_candidate() -> None:
+    many = [*[ON_QPU] * 4, *[CLOSED] * 2]
+    line = "solve: 4 on qpu, 2 on host (QPU closed)"
+    assert report.candidates(a_scatter(*many, mixed="allow")) == [line]
+    mixing = "; results of QPUs and of classical targets are mixed"
+    assert report.candidates(a_scatter(*many)) == [f"warning: {line}{mixing}"]
+    several = a_scatter(CLOSED, ("host", "completed", "budget spent"), CLOSED)
+    assert report.candidates(several) == [
+        "solve: 3 on host (2 QPU closed; 1 budget spent)"
+    ]
+    ends = a_scatter(ON_QPU, ("qpu", "failed", ""), ("host", "cancelled", ""))
+    assert report.candidates(ends) == ["solve: 1 on qpu, 1 failed, 1 cancelled"]
+    assert report.candidates(report.collect(a_run())) == []
+
+
+@pytest.mark.parametrize(
+    ("troubles", "targets", "warns"),
+    [
+        ((True, True), ("host", "host"), True),
+        ((True, False), ("host", "host"), True),
+        ((False, False), ("host", "host"), False),
+        ((True, False), ("host", "qpu"), False),
+    ],
+)
+def test_a_candidate_that_no_qpu_has_run_warns(
+    troubles: tuple[bool, ...], targets: tuple[str, ...], warns: bool
+) -> None:
+    rows = a_scatter(*((one, "completed", "") for one in targets), mixed="allow")
+    for row, trouble in zip(rows, troubles, strict=True):
+        row.trouble = trouble
+    (line,) = report.candidates(rows)
+    assert line.endswith("; no result is of a QPU") == warns
+    assert line.startswith("warning: ") == warns
+
+
+@pytest.mark.parametrize("reused", ["host", "host/slow", "qpu", "other/fast"])
+@pytest.mark.parametrize("completed", ["host", "qpu"])
+def test_reused_jobs_count_in_a_mixture(reused: str, completed: str) -> None:
+    events: list[Event] = []
+
+    def add(time: float, target: str, status: str) -> None:
+        deployment, _, service = target.partition("/")
+        job: Event = {
+            "time": time,
+            "event": "job",
+            "job": f"/s/0.{time:g}",
+            "step": "/s",
+        }
+        where: Event = {"deployment": deployment, "service": service, "locations": []}
+        count: Event = {"tag": f"0.{time:g}", "loops": 0, "attempt": 1, "output": None}
+        events.append({**job, **where, **count, "status": status})
+
+    add(1, "", "waiting")
+    events.append(
+        {"time": 1, "event": "reuse", "job": "/s/0.1", "run": "r", "reason": ""}
+    )
+    add(1, reused, "reused")
+    add(2, "", "waiting")
+    decision: Event = {"time": 2, "event": "decision", "job": "/s/0.2", "reason": "x"}
+    kind: Event = {"quantum": completed == "qpu", "targets": [completed]}
+    qpus: Event = {"asked": [{"name": "qpu"}, {"name": "other/fast"}], "mixed": "warn"}
+    events.append({**decision, **kind, **qpus})
+    for status in ("running", "completed"):
+        add(2, completed, status)
+    (line,) = report.candidates(report.collect(events))
+    is_mixed = (reused in ("qpu", "other/fast")) != (completed == "qpu")
+    assert line.startswith("warning: ") == is_mixed
+    assert f"1 on {completed}, 1 reused from {reused}" in line
+
+
+def test_reused_jobs_are_told_in_one_line_for_each_step() -> None:
+    def event(number: int, step: str, status: str, **fields: JSON) -> Event:
+        job: Event = {"job": f"/{step}/0.{number}", "step": f"/{step}"}
+        where: Event = {"tag": f"0.{number}", "loops": 0, "attempt": 1, "output": None}
+        place: Event = {"deployment": "host", "service": None, "locations": []}
+        kind: Event = {"event": "job", "status": status, "time": float(number)}
+        return {**job, **where, **place, **kind, **fields}
+
+    events: list[Event] = []
+    for number in range(40):
+        step = "a" if number % 2 else "b"
+        events.append(event(number, step, "waiting"))
+        events.append(event(number, step, "waiting", event="reuse", run="r", reason=""))
+        events.append(event(number, step, "reused"))
+    events.append(event(40, "c", "waiting"))
+    events.append(event(40, "c", "waiting", event="reuse", run="r", reason=""))
+    events.append(event(40, "c", "reused"))
+    events.append(event(41, "c", "waiting"))
+    events.append(event(41, "c", "running"))
+    events.append({"event": "end", "time": 99.0, "status": "failed"})
+    *lines, _ = report.progress(events)
+    assert lines[:4] == [
+        "reused    b: 20 jobs (20 on host) from run r",
+        "reused    a: 20 jobs (20 on host) from run r",
+        "reused    c #41 on host from run r",
+        "running   c #42 on host",
+    ]
+
+
+def test_the_line_stands_before_the_end_of_the_run() -> None:
+    *_, line, last = report.progress(a_candidates_run())
+    assert line.startswith("loop/b: 1 on ")
+    assert last.startswith("run completed: ")
+
+
+def test_a_decision_is_told_as_it_is_made() -> None:
+    lines = list(report.progress(a_candidates_run()))
+    at = lines.index("decided   loop/b 2 on cpu or gpu: q is free")
+    assert lines[at + 1] == "running   loop/b 2 on qpu"
+
+
+def test_the_picture_says_why(tmp_path: Path) -> None:
+    rows = report.collect(a_candidates_run())
+    sizes = []
+    for reason in ("", "q is free"):
+        for row in rows:
+            row.why = reason
+        pictures.draw_timeline(rows * 10, tmp_path / "t.png")
+        data = (tmp_path / "t.png").read_bytes()
+        sizes.append(int.from_bytes(data[20:24], "big"))  # PNG, IHDR: the height
+    # twenty lines and one that says how many more there are
+    assert sizes[1] - sizes[0] == pytest.approx(130 * 0.17 * 21, abs=2)
+
+
+def test_decisions_are_in_the_json(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write(tmp_path / "1.jsonl", a_candidates_run())
+    assert main(["report", str(path), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert [row["why"] for row in told["jobs"]][1:] == [
+        "cpu or gpu: q is free",
+        "cpu or gpu: q broke",
+    ]
+    assert [one["reason"] for one in told["decisions"]] == ["q is free", "q broke"]
+
+
+def test_waits_for_leases_and_nodes_are_no_running_time() -> None:
+    events = a_run()
+    of_job: Event = {"time": 5.5, "job": "/loop/b/0.1"}
+    lease: Event = {**of_job, "event": "lease", "qpu": "acme", "reason": "new laser"}
+    events[8:8] = [
+        {**lease, "status": "waiting", "seconds": 0.1},
+        {**lease, "status": "granted", "seconds": 0.4},
+        {**of_job, "event": "slurm", "submitted": 5.6, "started": 5.7},
+        {**of_job, "event": "qpu", "qpu_job": "1", "found": True},
+    ]
+    row = report.collect(events)[1]
+    assert row.waits == {"a lease of acme": 0.4, "nodes": pytest.approx(0.1)}
+    assert row.waited == pytest.approx(0.6)
+    assert row.ran == pytest.approx(0.4)
+    assert "1 QPU jobs found again, not paid twice" in row.remarks
+    assert "waiting   loop/b 2 for acme: new laser" in report.progress(events)
+
+
+def test_a_failure_is_in_the_table_and_in_the_progress(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    failure: Event = {"time": 2, "event": "failure", "job": "/a/0.1", "attempt": 1}
+    events: list[Event] = [
+        event(0, "/a", "0.1", "waiting"),
+        event(1, "/a", "0.1", "running"),
+        {**failure, "exit_code": 127, "error": "first\nno such command"},
+        event(2, "/a", "0.1", "failed"),
+        {"time": 3, "event": "end", "status": "failed"},
+    ]
+    path = write(tmp_path / "run.jsonl", [{"time": 0, "event": "run"}, *events])
+    assert main(["report", str(path)]) == 0
+    table = capsys.readouterr().out
+    assert "a 2 on nodes/c1 failed with exit code 127:\n  first\n  no such" in table
+    assert main(["report", "--json", str(path)]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["status"] == "failed"
+    assert (told["jobs"][0]["exit_code"], "PATH" in told["jobs"][0]["remedy"]) == (
+        127,
+        True,
+    )
+    assert main(["report", "--follow", str(path)]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert "  no such command" in lines
+    assert lines[-1].startswith("run failed: ")
+
+
+@pytest.mark.parametrize("failed", [True, False])
+def test_a_reason_is_told_once(
+    failed: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """That of a job with its failure, and any other by itself."""
+    failure: Event = {"time": 2, "event": "failure", "job": "/a/0.1", "attempt": 1}
+    end: Event = {"time": 3, "event": "end", "status": "failed"}
+    events: list[Event] = [
+        {"time": 0, "event": "run"},
+        event(0, "/a", "0.1", "waiting"),
+        event(1, "/a", "0.1", "running"),
+        {**failure, "exit_code": 3, "error": "the cause"},
+        event(2, "/a", "0.1", "failed" if failed else "completed"),
+        {**end, "reason": "a on nodes failed: the cause", "job": failed and "/a/0.1"},
+    ]
+    path = str(write(tmp_path / "run.jsonl", events))
+    main(["report", path])
+    table = capsys.readouterr().out
+    assert table.count("the cause") == 1
+    main(["report", "--follow", path])
+    assert capsys.readouterr().out.removesuffix(table).count("the cause") == 1
+    main(["report", "--json", path])
+    assert len(json.loads(capsys.readouterr().out)["failures"]) == 1
+
+
+def test_the_failure_of_an_attempt_before_the_last_is_in_its_row() -> None:
+    events = a_run()
+    failure: Event = {"time": 6, "event": "failure", "job": "/loop/b/0.1", "attempt": 1}
+    events.insert(9, {**failure, "exit_code": 3, "error": "the cause"})
+    table = report.table(report.collect(events), "completed")
+    (line,) = [line for line in table.splitlines() if "the cause" in line]
+    assert line.endswith("failed     exit code 3: the cause")
+
+
+def test_a_failed_run_without_a_reason_names_the_log() -> None:
+    assert "StreamFlow's log" in report.table(report.collect(a_run()), "failed")
+
+
+def test_hosts_are_cut_to_what_distinguishes_them() -> None:
+    def shown(*hosts: str) -> list[str]:
+        rows = [JobAttempt("a", "0", [], [], 1, 0.0, f"site/s/{one}") for one in hosts]
+        return [line[2] for line in report.cells(rows)[1:]]
+
+    assert shown("n1.a.org", "n2.a.org,n3.a.org") == ["site/s/n1", "site/s/n2,n3"]
+    assert shown("n1.a.org", "n1.b.org") == ["site/s/n1.a", "site/s/n1.b"]
+    assert shown("n1.a.org", "n1") == ["site/s/n1.a", "site/s/n1"]
+    assert shown("10.0.0.1", "10.0.0.2") == ["site/s/10.0.0.1", "site/s/10.0.0.2"]
+
+
+def waits(*events: Event, end: str = "completed") -> list[Event]:
+    """A job that runs from 1 to 9 by StreamFlow's clock, with what it waits for."""
+
+    def job(time: float, status: str) -> Event:
+        return event(time, "/a", "0", status, deployment="q", locations=["q"])
+
+    return [
+        job(0.0, "waiting"),
+        job(1.0, "running"),
+        *({**one, "job": "/a/0", "qpu": "q"} for one in events),
+        job(9.0, end),
+        {"time": 9.0, "event": "end", "status": end},
+    ]
+
+
+LEASE: Event = {"event": "lease", "reason": "it is closed", "seconds": 0.0}
+START: Event = {"event": "start", "seconds": 0.0}
+REQUEST: Event = {"event": "allocation"}
+NODES: Event = {"event": "nodes", "seconds": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("begin", "end", "line"),
+    [
+        ({**LEASE, "status": "waiting"}, {**LEASE, "status": "granted"}, "q: it is closed"),
+        ({**START, "status": "waiting"}, {**START, "status": "started"}, "q: it is being started"),
+        ({**REQUEST, "status": "requested", "at": 1.0}, {**REQUEST, "status": "granted", "at": 6.0}, "nodes of q"),
+        ({**NODES, "status": "waiting"}, {**NODES, "status": "granted"}, "nodes of q"),
+    ],
+)  # fmt: skip
+def test_a_job_that_waits_is_not_running(begin: Event, end: Event, line: str) -> None:
+    events = waits({"time": 1.0, **begin}, {"time": 6.0, **end, "seconds": 5.0})
+    lines = [*report.progress(events)]
+    assert lines[:3] == [
+        "running   a on q",
+        f"waiting   a for {line}",
+        "running   a on q",
+    ]
+    assert lines[3] == "completed a on q in 3.0 s (waited 6.0 s)"
+    (row,) = report.collect(events[:3])
+    assert row.state == "waiting"
+    # one that never got it has not run
+    (row,) = report.collect(waits({"time": 1.0, **begin}, end="cancelled"))
+    assert (row.waited, row.ran) == (9.0, 0.0)
+
+
+SLURM: Event = {"time": 8.5, "event": "slurm", "submitted": 1.5, "started": 6.0}
+
+
+@pytest.mark.parametrize("grant", [None, 2.0, 8.25, 8.75, 9.5])
+def test_a_wait_for_nodes_is_slurms_whenever_it_is_seen(grant: float | None) -> None:
+    """A poll sees the grant late, after the end of a short job, or never."""
+    request = {"time": 1.5, **REQUEST, "status": "requested", "at": 1.5}
+    granted = {"time": grant, **REQUEST, "status": "granted", "at": 5.0}
+    others = [request, *([granted] if grant else []), SLURM]
+    (row,) = report.collect(_in_order(waits(*others)))
+    assert (row.waits, row.state) == ({"nodes": 4.5}, "completed")
+    assert (row.waited, row.ran) == (1.0 + 4.5, 3.5)
+
+
+def test_nodes_that_were_there_at_once_are_no_wait() -> None:
+    # the request is seen a moment before
+    request = {"time": 1.5, **REQUEST, "status": "requested", "at": 1.5}
+    (row,) = report.collect(waits(request, {**SLURM, "started": 1.5}))
+    assert (row.waited, row.ran) == (1.0, 8.0)
+
+
+def test_a_job_without_nodes_has_not_run() -> None:
+    request = {"time": 1.5, **REQUEST, "status": "requested", "at": 1.5}
+    lost = {**SLURM, "time": 9.0, "started": None}
+    (row,) = report.collect(waits(request, lost, end="failed"))
+    assert row.waits == {"nodes": 7.5}
+
+
+def test_a_job_whose_nodes_are_taken_waits_again() -> None:
+    request = {"time": 1.0, **REQUEST, "status": "requested", "at": 1.0}
+    granted = {**REQUEST, "status": "granted"}
+    events = waits(
+        request,
+        {**granted, "time": 2.0, "at": 2.0},
+        {**REQUEST, "time": 3.0, "status": "released", "at": 3.0},
+        {**NODES, "time": 3.0, "status": "waiting"},
+        {**granted, "time": 6.0, "at": 6.0},
+        {**SLURM, "submitted": 1.0},
+    )
+    assert [line.partition(" ")[0] for line in report.progress(events)] == [
+        *("running", "waiting", "running", "waiting", "running", "completed", "run")
+    ]
+    (row,) = report.collect(events[:6])
+    assert row.state == "waiting"
+    (row,) = report.collect(events)
+    assert (row.waited, row.ran) == (6.0, 3.0)
+
+
+def _in_order(events: list[Event]) -> list[Event]:
+    return sorted(events, key=lambda one: float(str(one["time"])))

@@ -1,0 +1,297 @@
+"""Who used the QPU: sums over jobs that are over, also over those that are forgotten."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sf_quantum.files import JSON
+from sf_quantum.qpu.sfq.service_qpu import SfqQpu
+from sf_quantum.service.device.emulator.device import EmulatedDevice
+from sf_quantum.service.domain.jobs import Identity, Job, Lease, State, Submission
+from sf_quantum.service.store import accounting
+from sf_quantum.service.store.accounting import KEYS, By, Filter, Page
+from sf_quantum.service.store.retention import HOUR, purge
+from sf_quantum.service.store.store import Store
+from tests.support.service import RunningService, example_bqm, running_service
+
+pytestmark = pytest.mark.devices("sfq", "dwave", "acme", always=["acme"])
+
+RUN = "20261121T150444Z-4711"
+ALL = Filter("ended")
+PAGE = Page(100, 0)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "service.sqlite"
+
+
+@pytest.fixture
+def store(path: Path) -> Iterator[Store]:
+    opened = Store(path)
+    yield opened
+    opened.close()
+
+
+def _lease(
+    store: Store,
+    id_: str,
+    user: str,
+    *,
+    job: str | None = None,
+    slurm: str | None = None,
+    project: str | None = None,
+) -> Lease:
+    lease = Lease(
+        *(id_, user, "test", job, slurm, None, None, None, None),
+        opened=1.0,
+        expires=None,
+        project=project,
+        slurm_cluster=slurm and "hpc",
+        slurm_account=slurm and "physics",
+    )
+    store.add_lease(lease).result()
+    return lease
+
+
+def _used(
+    store: Store,
+    lease: Lease,
+    *seconds: float,
+    state: State = "Completed",
+    purpose: str | None = None,
+    cost: float | None = None,
+) -> Job:
+    """A job that had so many seconds in each of its attempts."""
+    number = store.jobs()[-1].number + 1 if store.jobs() else 1
+    asked = Submission("problem", {}, {"num_reads": 1}, f"{number}", purpose=purpose)
+    job = store.add_job(lease, asked, 1.0).result()[0]
+    for used in seconds[:-1]:
+        store.start(job.number).result()
+        store.put_back(job.number, "pre-empted", (used, used / 2)).result()
+    store.start(job.number).result()
+    last = (seconds[-1], seconds[-1] / 2)
+    ended = store.finish(job.number, state, note=None, used=last, cost=cost)
+    return ended.result()
+
+
+def _rows(store: Store, by: By, wanted: Filter = ALL) -> list[tuple[object, ...]]:
+    report = accounting.usage(store, by, wanted, PAGE)
+    names = (*KEYS[by], "jobs", "qpu_seconds")
+    return [tuple(row[name] for name in names) for row in report.rows]
+
+
+def test_all_jobs_that_are_over_count_with_their_last_attempt(store: Store) -> None:
+    ann, bob = _lease(store, "1", "ann"), _lease(store, "2", "bob")
+    _used(store, ann, 1.0, 2.0, 4.0)
+    _used(store, ann, 8.0, state="Cancelled")
+    _used(store, bob, 16.0, state="Failed")
+    waits = store.add_job(ann, Submission("problem", {}, {}, "w"), 1.0).result()[0]
+    assert _rows(store, "user") == [("bob", 1, 16.0), ("ann", 2, 12.0)]
+    report = accounting.usage(store, "user", ALL, PAGE)
+    states = [(r["completed"], r["failed"], r["cancelled"]) for r in report.rows]
+    assert states == [(0, 1, 0), (1, 0, 1)]
+    assert (report.total["qpu_seconds"], report.total["seconds"]) == (28.0, 14.0)
+    ended = store.cancel_waiting(waits.number, "cancelled").result()
+    assert ended.ended is not None
+    longest = accounting.usage(store, "user", ALL, PAGE).total["longest_wait_seconds"]
+    # by a steady clock
+    assert longest > ended.ended - ended.submitted - 1e-3
+
+
+def _lost(store: Store, by: By = "user") -> list[tuple[object, ...]]:
+    names = ("lost_attempts", "lost_qpu_seconds", "lost_seconds", "cost")
+    rows = accounting.usage(store, by, ALL, PAGE).rows
+    return [tuple(row[name] for name in names) for row in rows]
+
+
+def test_lost_attempts_are_in_columns_of_their_own(store: Store) -> None:
+    ann = _lease(store, "1", "ann")
+    _used(store, ann, 1.0, 2.0, 4.0)
+    _used(store, ann, 8.0, cost=0.5)
+    _used(store, _lease(store, "2", "bob"), 1.0)
+    assert _lost(store) == [(2, 3.0, 1.5, 0.5), (0, 0.0, 0.0, None)]
+    row, *_ = accounting.jobs(store, Filter("jobs.ended"), PAGE)[1]
+    assert (row["lost_attempts"], row["lost_qpu_seconds"]) == (2, 3.0)
+    purge(store, store.clock() + 1).result()
+    assert _lost(store) == [(2, 3.0, 1.5, 0.5), (0, 0.0, 0.0, None)]
+
+
+def test_the_use_of_a_job_that_is_over_stays_where_it_is(store: Store) -> None:
+    first = _lease(store, "1", "ann", project="qc", slurm="7", job="j")
+    job = _used(store, first, 4.0)
+    store.close_lease("1", "released", "").result()
+    before = {by: _rows(store, by) for by in KEYS}
+    for id_ in ("2", "3"):
+        later = _lease(store, id_, "ann", project="climate", slurm="8", job="k")
+        asked = Submission("problem", {}, {"num_reads": 1}, job.key)
+        moved, new = store.add_job(later, asked, 1.0).result()
+        assert (moved.lease, new) == (id_, False)
+        assert {by: _rows(store, by) for by in KEYS} == before
+    store.change(
+        lambda db: db.execute("UPDATE leases SET closed = 2.0, closed_steady = 2.0")
+    ).result()
+    rows = accounting.leases(store, Filter("closed"), PAGE)[1]
+    assert {row["id"]: row["jobs"] for row in rows} == {"1": 1, "2": 0, "3": 0}
+    # a lease is kept as long as the jobs that are charged to it
+    purge(store, 3.0).result()
+    assert {by: _rows(store, by) for by in KEYS} == before
+    purge(store, store.clock() + 1).result()
+    assert {by: _rows(store, by) for by in KEYS} == before
+    assert store.leases() == []
+
+
+def test_a_job_that_moves_before_its_end_is_charged_to_its_new_lease(
+    store: Store,
+) -> None:
+    asked = Submission("problem", {}, {"num_reads": 1}, "k")
+    for project in ("qc", "climate"):
+        lease = _lease(store, project, "ann", project=project)
+        job, _ = store.add_job(lease, asked, 1.0).result()
+    store.start(job.number).result()
+    store.finish(job.number, "Completed", note=None, used=(4.0, 2.0)).result()
+    assert _rows(store, "project") == [("climate", 1, 4.0)]
+
+
+@pytest.mark.parametrize(
+    ("purpose", "run", "step"),
+    [
+        (f"{RUN}:/loop/solve/0.1", RUN, "/loop/solve"),
+        (f"{RUN}:/solve2/0", RUN, "/solve2"),
+        ("/solve/0", None, "/solve"),
+        ("python3.12", None, "python3.12"),
+        ("https://host/0", None, "https://host/0"),
+        (f"{RUN}: /solve/0", None, f"{RUN}: /solve/0"),
+        (None, None, "of the lease"),
+        ("", None, ""),
+    ],
+)
+def test_a_purpose_names_run_and_step(
+    store: Store, purpose: str | None, run: str | None, step: str
+) -> None:
+    lease = _lease(store, "1", "ann", job="of the lease")
+    _used(store, lease, 1.0, purpose=purpose)
+    assert _rows(store, "step") == [("ann", run, step, 1, 1.0)]
+
+
+def test_every_report_has_the_same_total(store: Store) -> None:
+    for number in range(6):
+        slurm = str(number // 2) if number % 3 else None
+        user, project = ("ann", "qc") if number < 4 else ("bob", None)
+        lease = _lease(store, str(number), user, slurm=slurm, project=project)
+        _used(store, lease, 1.0 + number, purpose=f"{RUN}:/s{number % 2}/0.{number}")
+    for by in KEYS:
+        rows = _rows(store, by)
+        assert sum(float(str(row[-1])) for row in rows) == 21.0
+    slurm_job = ("1", "ann", "hpc", "physics")
+    assert (*slurm_job, 1, 3.0) in _rows(store, "slurm-job")
+    assert ("physics", "hpc", 4, 16.0) in _rows(store, "slurm-account")
+    pairs = [("bob", None, 2, 11.0), ("ann", "qc", 4, 10.0)]
+    assert _rows(store, "user-project") == pairs
+    months = {str(row[0]) for row in _rows(store, "month-user-project")}
+    assert months == {str(row[0]) for row in _rows(store, "month")}
+    assert all(re.fullmatch(r"20\d\d-(0[1-9]|1[0-2])", month) for month in months)
+    assert _rows(store, "project") == [(None, 2, 11.0), ("qc", 4, 10.0)]
+    first = accounting.usage(store, "lease", ALL, Page(2, 1))
+    assert (first.count, [row["lease"] for row in first.rows]) == (6, ["4", "3"])
+    assert first.total["jobs"] == 6
+
+
+def test_what_the_store_forgets_is_accounted_by_the_hour(store: Store) -> None:
+    lease = _lease(store, "1", "ann", job="j")
+    jobs = [_used(store, lease, 1.0, 2.0), _used(store, lease, 4.0, state="Failed")]
+    before = {by: _rows(store, by) for by in KEYS}
+    store.close_lease("1", "released", "").result()
+    assert purge(store, store.clock() + 1).result() == 2
+    assert store.jobs() == []
+    assert store.lease("1") is None
+    assert {by: _rows(store, by) for by in KEYS} == before
+    ended = jobs[0].ended or 0.0
+    hour = HOUR * (ended // HOUR)
+    assert _rows(store, "user", Filter("ended", hour + 1)) == []
+    assert _rows(store, "user", Filter("ended", hour, hour + 1)) == before["user"]
+
+
+@pytest.fixture
+def service() -> Iterator[RunningService]:
+    async def caller(request: object) -> Identity:
+        name = request.headers.get("X-User", "ann")  # type: ignore[attr-defined]
+        return Identity(str(name), admin=name == "operator")
+
+    with running_service(
+        EmulatedDevice(time_scale=0), vqpus=4, authenticate=caller
+    ) as running:
+        for user, purpose in (("ann", f"{RUN}:/a/0"), ("bob", "=HYPERLINK(0)")):
+            headers = {"X-User": user}
+            lease = running.ask("POST", "/v1/leases", {"job": "j"}, headers=headers)
+            body: dict[str, JSON] = {"problem": example_bqm(), "purpose": purpose}
+            id_ = str(lease.json()["id"])
+            asked = {**body, "idempotency_key": user}
+            job = running.ask("POST", "/v1/jobs", asked, lease=id_, headers=headers)
+            running.ask("GET", f"/v1/jobs/{job.json()['id']}?wait=60", headers=headers)
+        yield running
+
+
+def _ask(
+    service: RunningService, query: str, user: str = "operator"
+) -> dict[str, JSON]:
+    path = f"/v1/accounting?{query}"
+    return service.ask("GET", path, headers={"X-User": user}).json()
+
+
+def test_users_see_their_own_and_admins_all(service: RunningService) -> None:
+    def users(user: str) -> list[str]:
+        rows = _ask(service, "by=user", user)["rows"]
+        assert isinstance(rows, list)
+        return sorted(str(row["user"]) for row in rows if isinstance(row, dict))
+
+    assert users("ann") == ["ann"]
+    assert users("operator") == ["ann", "bob"]
+    total = _ask(service, "by=step&limit=1")["total"]
+    assert isinstance(total, dict)
+    assert total["jobs"] == 2
+
+
+def test_csv_has_the_same_rows_and_no_formulas(service: RunningService) -> None:
+    path = "/v1/accounting?by=step&format=csv"
+    answer = service.ask("GET", path, headers={"X-User": "operator"})
+    rows = [*csv.DictReader(io.StringIO(answer.body.decode()))]
+    assert sorted(row["step"] for row in rows) == ["'=HYPERLINK(0)", "/a"]
+    told = _ask(service, "by=step")["rows"]
+    assert isinstance(told, list)
+    seconds = {row["user"]: row["qpu_seconds"] for row in told if isinstance(row, dict)}
+    assert {row["user"]: float(row["qpu_seconds"]) for row in rows} == seconds
+
+
+@pytest.mark.parametrize(
+    ("query", "field"),
+    [
+        ("by=hour", "by"),
+        ("from=2026-02-30", "from"),
+        ("from=2026-03-01&until=2026-02-01", "until"),
+        ("form=csv", "form"),
+        ("limit=0", "limit"),
+    ],
+)
+def test_what_cannot_be_reported_is_named(
+    service: RunningService, query: str, field: str
+) -> None:
+    assert _ask(service, query)["field"] == field
+
+
+def test_a_job_tells_the_service_what_its_environment_told_it(
+    service: RunningService,
+) -> None:
+    lease = service.ask("POST", "/v1/leases", {}).json()
+    variables = SfqQpu("q", service.url).environment(str(lease["id"]))
+    variables["q_SFQ_PURPOSE"] = f"{RUN}:/env/0"
+    SfqQpu.from_environment("q", variables).solve(example_bqm(), {"num_reads": 1})
+    rows = _ask(service, "by=step")["rows"]
+    assert isinstance(rows, list)
+    assert "/env" in [row["step"] for row in rows if isinstance(row, dict)]

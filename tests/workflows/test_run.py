@@ -1,0 +1,162 @@
+"""``sfq run``: a run with its check, its progress and its reason."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import pytest
+
+import sf_quantum
+from tests.support import forking
+from tests.support.forking import BIN
+from tests.support.waiting import SECONDS
+
+if TYPE_CHECKING:
+    from tests.support.projects import Project
+
+pytestmark = pytest.mark.process
+
+Until = Callable[[Callable[[], object], str], None]
+
+
+def environment(project: Project) -> dict[str, str]:
+    return {
+        "PATH": f"{forking.stand_ins()}:{BIN}:{os.environ['PATH']}",
+        "TMPDIR": str(project.temporary),
+        "SFQ_TEST": project.mark,
+    }
+
+
+def start(project: Project) -> subprocess.Popen[str]:
+    project.write()
+    return subprocess.Popen(
+        [BIN / "sfq", "run", "streamflow.yml", "--outdir", "out"],
+        cwd=project.folder,
+        env={**os.environ, **environment(project)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def test_a_run_shows_its_progress_and_its_report(project: Project) -> None:
+    project.deployment("qpu", "sfq.emulator", timeScale=0)
+    project.solve("solve", "qpu")
+    with start(project) as running:
+        text, _ = running.communicate(timeout=SECONDS)
+    assert running.returncode == 0, text
+    lines = text.splitlines()
+    assert "running   solve on qpu" in lines
+    assert any(
+        line.startswith("completed solve on qpu in ") and "with 1 QPU job (" in line
+        for line in lines
+    )
+    assert any(line.split()[:1] == ["solve"] and "completed" in line for line in lines)
+    assert lines[-1].startswith("outputs: out; log: out/streamflow.log; journal: ")
+    assert (project.folder / "out" / "out").exists()
+
+
+def test_a_run_that_fails_says_why(project: Project) -> None:
+    project.deployment("host", "local")
+    project.step("bad", "echo wrong >&2; exit 3", "host")
+    with start(project) as running:
+        text, _ = running.communicate(timeout=SECONDS)
+    assert running.returncode == 1
+    assert "bad on host failed with exit code 3:\n  wrong\n" in text
+    assert text.count("failed    bad on host") == 1
+    assert "Traceback" not in text
+
+
+def test_files_of_the_folder_stand_for_no_module(project: Project) -> None:
+    for name in ("queue", "types", "yaml"):
+        (project.folder / f"{name}.py").write_text("raise SystemExit('not this one')")
+    project.deployment("host", "local")
+    project.step("good", "true", "host")
+    with start(project) as running:
+        text, _ = running.communicate(timeout=SECONDS)
+    assert running.returncode == 0, text
+
+
+def test_a_run_goes_on_without_a_reader(project: Project) -> None:
+    """As of ``sfq run ... | head -1``, which ended the run, and with exit code 0."""
+    go = project.folder / "go"
+    project.deployment("host", "local")
+    project.step("bad", f"until test -e {go}; do sleep 0.1; done; exit 3", "host")
+    with start(project) as running:
+        assert running.stdout is not None
+        assert running.stdout.readline().startswith("running   bad")
+        running.stdout.close()
+        go.touch()
+        assert running.wait(SECONDS) == 1
+    (failure,) = [one for one in project.events() if one["event"] == "failure"]
+    assert failure["exit_code"] == 3
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_the_run_ends_with_the_command(
+    project: Project, until: Until, number: signal.Signals
+) -> None:
+    project.deployment("host", "local")
+    project.step("long", "touch begun; sleep 1000", "host")
+    with start(project) as running:
+        until(lambda: list(project.folder.rglob("begun")), "the step")
+        running.send_signal(number)
+        running.wait(timeout=SECONDS)
+        until(lambda: not project.processes(), "the last process to end")
+    assert running.returncode != 0
+    end = project.events()[-1]
+    assert end["status"] == "cancelled"
+    # else the user has stopped it
+    killed = "its sfq run was killed, which has stopped it"
+    assert end["reason"] == (killed if number == signal.SIGKILL else None)
+
+
+def test_what_is_wrong_is_found_before_anything_runs(project: Project) -> None:
+    project.deployment("host", "local")
+    project.step("good", "touch begun", "host")
+    project.bindings["other"] = "host"
+    with start(project) as running:
+        text, _ = running.communicate(timeout=SECONDS)
+    assert running.returncode == 2
+    assert "other" in text
+    del project.bindings["other"]
+    project.extra["scheduling"] = {"scheduler": {"type": "default", "config": {}}}
+    with start(project) as running:
+        text, _ = running.communicate(timeout=SECONDS)
+    assert running.returncode == 2
+    assert "its runs have no journal; add scheduling: " in text
+    assert not list(project.folder.rglob("begun"))
+
+
+async def test_a_program_gets_the_run_or_the_reason(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a coroutine, since a notebook has an event loop."""
+    for name, value in environment(project).items():
+        monkeypatch.setenv(name, value)
+    project.deployment("host", "local")
+    project.step("good", "touch begun", "host")
+    project.write()
+    file, lines = project.folder / "streamflow.yml", list[str]()
+    outdir = project.folder / "out"
+    run = sf_quantum.run(file, outdir=outdir, progress=lines.append)
+    assert run.status == "completed"
+    assert [row["step"] for row in run.report()] == ["good"]
+    assert "running   good on host" in lines
+    project.step("bad", "echo wrong >&2; exit 3", "host")
+    project.write()
+    with pytest.raises(
+        sf_quantum.RunFailed, match=r"bad on host.* code 3: wrong"
+    ) as it:
+        sf_quantum.run(file, outdir=outdir)
+    assert it.value.run is not None
+    assert it.value.run.path != run.path
+    assert it.value.run.status == "failed"
+    project.bindings["other"] = "host"
+    project.write()
+    with pytest.raises(sf_quantum.InputError, match="other"):
+        sf_quantum.run(file, outdir=outdir)
