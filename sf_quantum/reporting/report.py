@@ -176,7 +176,9 @@ class JobAttempt:
     def got(self, what: str, at: float) -> None:
         """Count the wait for something that it has got, or waits for no longer."""
         if (since := self.pending.pop(what, None)) is not None:
-            _wait(self, what, at - since)
+            # nodes that are taken away are waited for again
+            before = self.waits.get(what, 0.0) if what == "nodes" else 0.0
+            _wait(self, what, before + at - since)
 
     def update(self, event: Event) -> None:
         """Apply a change of the job's status."""
@@ -200,12 +202,36 @@ class JobAttempt:
             self.score = _score(self.output)
 
 
+@dataclass
+class _OwnNodes:
+    """The nodes that are an attempt's own.
+
+    :param taken: seconds for which it had nodes that a requeue took away
+    """
+
+    granted: float | None = None
+    released: float | None = None
+    taken: float = 0.0
+
+    def update(self, event: Event) -> None:
+        """Apply an event of its allocation; one that is granted again was requeued."""
+        at = number(event.get("at", event["time"]))
+        if event["status"] == "released":
+            self.released = at
+        elif event["status"] == "granted":
+            if self.granted is not None and self.released is not None:
+                self.taken += max(0.0, self.released - self.granted)
+            self.granted, self.released = at, None
+
+
 class _AttemptLog:
     """The attempts of a run, built event by event."""
 
     def __init__(self) -> None:
         self.all: list[JobAttempt] = []
         self._latest: dict[str, JobAttempt] = {}
+        # The nodes of the latest attempts, by job.
+        self._nodes: dict[str, _OwnNodes] = {}
 
     def add(self, event: Event) -> JobAttempt | None:
         """Add an event of the journal, and return the attempt that changed, if any."""
@@ -225,28 +251,19 @@ class _AttemptLog:
                     latest, f"a lease of {event.get('qpu')}", event.get("lease_seconds")
                 )
             case "slurm":
-                _waited_for_nodes(latest, event)
+                _waited_for_nodes(latest, event, self._nodes[latest.job].taken)
             case "lease" | "start" | "allocation" | "nodes":
+                if event["event"] == "allocation":
+                    self._nodes[latest.job].update(event)
                 return _waited(latest, event)
             case "failure":
                 latest.exit_code = _exit_code(event["exit_code"])
                 latest.error = str(event["error"])
             case "reuse":
-                latest.reused_from = str(event["run"] or "") or None
-                if latest.reused_from is None:
-                    run = event.get("latest")
-                    of_run = f" (run {run})" if run else ""
-                    latest.again = f"{event['reason']}{of_run}"
+                _take_over(latest, event)
                 return latest
             case "decision":
-                targets = " or ".join(map(str, listing(event["targets"])))
-                latest.why = f"{targets}: {event['reason']}"
-                latest.quantum = bool(event.get("quantum"))
-                latest.brief = str(event.get("brief") or "")
-                latest.trouble = bool(event.get("trouble"))
-                latest.mixed = str(event.get("mixed") or "")
-                asked = map(mapping, listing(event.get("asked")))
-                latest.qpus = [str(qpu.get("name")) for qpu in asked]
+                _decided(latest, event)
                 return latest
         return None
 
@@ -266,6 +283,7 @@ class _AttemptLog:
             asked=number(event["time"]),
         )
         self._latest[job] = attempt
+        self._nodes[attempt.job] = _OwnNodes()
         self.all.append(attempt)
         return attempt
 
@@ -670,15 +688,40 @@ def _wait(row: JobAttempt, what: str, seconds: JSON) -> None:
         row.waits[what] = max(row.waits.get(what, 0.0), number(seconds))
 
 
-def _waited_for_nodes(row: JobAttempt, event: Event) -> None:
-    """Apply the wait between the times that Slurm has of a job, which has ended."""
+def _waited_for_nodes(row: JobAttempt, event: Event, taken: float) -> None:
+    """Apply the wait between the times that Slurm has of a job, which has ended.
+
+    :param taken: seconds in between for which it had nodes
+    """
     if event["started"] is None:
         row.got("nodes", number(event["time"]))
         return
     # not since when they were requested: a poll may see the grant after the job's end
     row.pending.pop("nodes", None)
     row.waits.pop("nodes", None)
-    _wait(row, "nodes", number(event["started"]) - number(event["submitted"]))
+    pending = number(event["started"]) - number(event["submitted"]) - taken
+    _wait(row, "nodes", pending)
+
+
+def _take_over(row: JobAttempt, event: Event) -> None:
+    """Apply that an earlier run's result is used, or why it is not."""
+    row.reused_from = str(event["run"] or "") or None
+    if row.reused_from is None:
+        run = event.get("latest")
+        of_run = f" (run {run})" if run else ""
+        row.again = f"{event['reason']}{of_run}"
+
+
+def _decided(row: JobAttempt, event: Event) -> None:
+    """Apply a decision on a quantum candidate."""
+    targets = " or ".join(map(str, listing(event["targets"])))
+    row.why = f"{targets}: {event['reason']}"
+    row.quantum = bool(event.get("quantum"))
+    row.brief = str(event.get("brief") or "")
+    row.trouble = bool(event.get("trouble"))
+    row.mixed = str(event.get("mixed") or "")
+    asked = map(mapping, listing(event.get("asked")))
+    row.qpus = [str(qpu.get("name")) for qpu in asked]
 
 
 def _waited(row: JobAttempt, event: Event) -> JobAttempt | None:

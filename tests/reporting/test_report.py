@@ -601,8 +601,12 @@ def test_a_job_whose_nodes_are_taken_waits_again() -> None:
     ]
     (row,) = report.collect(events[:6])
     assert row.state == "waiting"
+    # the second in which it had nodes, in vain, is not one of waiting
+    for seen in (events, events[:7]):
+        (row,) = report.collect(seen)
+        assert row.waits == {"nodes": 1.0 + 3.0}
     (row,) = report.collect(events)
-    assert (row.waited, row.ran) == (6.0, 3.0)
+    assert (row.waited, row.ran) == (5.0, 4.0)
 
 
 def _in_order(events: list[Event]) -> list[Event]:
