@@ -46,7 +46,7 @@ class WorkflowPlan:
     """A StreamFlow file as a workload.
 
     :param workload: the content of a workload file
-    :param current: the strategy that the file has
+    :param current: the strategy that the file has, for its first classical step at least
     :param deployment: deployment to which the strategies apply; its ``allocation:`` is
         ``current``
     :param reserved: components of each service that hold all of the workflow
@@ -55,6 +55,7 @@ class WorkflowPlan:
     :param assumed: what neither the file nor its journals have
     :param left_out: strategies that the site cannot grant, and why
     :param site: nodes of the partitions, as far as they are known
+    :param is_mixed: whether its services have several
     """
 
     workload: dict[str, JSON]
@@ -66,6 +67,7 @@ class WorkflowPlan:
     assumed: Sequence[str]
     left_out: Mapping[str, str]
     site: Mapping[str, int]
+    is_mixed: bool = False
 
     def allocation(self, strategy: Strategy) -> JSON:
         """Return the value of ``allocation:`` for a strategy."""
@@ -85,7 +87,7 @@ class WorkflowPlan:
 
     def lines(self, strategy: Strategy) -> list[str]:
         """Return the lines of the StreamFlow file that make it follow a strategy."""
-        if strategy == self.current:
+        if strategy == self.current and not self.is_mixed:
             return [f"# deployment {self.deployment} has it already"]
         text = [
             "deployments:",
@@ -196,6 +198,7 @@ class StreamFlowFile:
             built.assumed,
             left_out,
             {name: site[name] for name in built.nodes if name in site},
+            len(self._allocations(deployment, built)) > 1,
         )
 
     def _bound(self) -> Iterator[tuple[str, _Target]]:
@@ -334,12 +337,24 @@ class StreamFlowFile:
         bound = self._config(_Target(deployment, "")).get("maxConcurrentJobs")
         return bound if isinstance(bound, int) else _MOST_JOBS
 
+    def _allocations(self, deployment: str, built: _Built) -> list[JSON]:
+        """What the services of the steps have, those of classical steps first, each once.
+
+        A service of a QPU may be ``per-step``, as elastic allocations are not for QPUs.
+        """
+        default = self._config(_Target(deployment, "")).get("allocation", "per-step")
+        values: list[JSON] = []
+        for phase in sorted(built.phases, key=lambda phase: phase.quantum):
+            # that of a service comes before that of its deployment
+            value = (self._service(phase.target) or {}).get("allocation", default)
+            if not (phase.quantum and values and value == "per-step"):
+                values.append(value)
+        return [one for n, one in enumerate(values) if one not in values[:n]]
+
     def _strategy(self, deployment: str, built: _Built) -> Strategy:
-        config = self._config(_Target(deployment, ""))
-        # that of a service comes before that of its deployment
-        services = (self._service(phase.target) or {} for phase in built.classical())
-        values = [one["allocation"] for one in services if "allocation" in one]
-        value = values[0] if values else config.get("allocation", "per-step")
+        value, *others = self._allocations(deployment, built)
+        if others:
+            built.assumed.append("all services have the allocation of the first step's")
         options = {"strategy": value} if isinstance(value, str) else mapping(value)
         if options.get("strategy") == "elastic":
             elastic = {

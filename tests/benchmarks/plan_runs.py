@@ -333,15 +333,17 @@ class Trial:
             self._drive(file)
         printed = self._sfq("plan", str(file), *workload.objective)
         told = self._sfq("plan", str(file), *workload.objective, "--json")
-        strategy = mapping(mapping(json.loads(told))["recommended"])["strategy"]
+        plan = mapping(json.loads(told))
+        strategy = str(mapping(plan["recommended"])["strategy"])
+        (lines,) = map(mapping, mapping(plan["streamflow"]).values())
         if workload.source == "workload":
             keys = parsed(printed)
         else:
             keys = merged(current, printed)
         after = self._streamflow_file("after", keys)
         self._sfq("check", str(after))
-        self._followed(self._drive(after), mapping(keys).get("allocation"))
-        return str(strategy)
+        self._followed(self._drive(after), lines["allocation"])
+        return strategy
 
     def _streamflow_file(self, name: str, keys: Mapping[str, JSON]) -> Path:
         workload, folder = self._workload, self._folder
@@ -380,8 +382,9 @@ class Trial:
         return done.stdout
 
     def _followed(self, events: Sequence[JournalEvent], allocation: JSON) -> None:
-        """Check that jobs ran where they should, under the strategy of the file.
+        """Check that jobs ran where they should, under the recommended strategy.
 
+        :param allocation: that of the recommendation
         :raises PlanError: if not
         """
         name = mapping(allocation).get("strategy", allocation)

@@ -171,6 +171,27 @@ def test_each_strategy_can_be_granted_and_passes_the_check(
             assert best <= 1.1 * min(walls.values())
 
 
+def test_a_file_with_several_allocations_is_told_all_changes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One strategy is recommended for all services, which some of them may have already."""
+    file = a_project(tmp_path / "p", Workload([60.0] * 4, None, 4, 8, "per-step"))
+    content = yaml.safe_load(file.read_text())
+    services = content["deployments"]["hpc"]["config"]["services"]
+    services["last"] = {**services["compute"], "allocation": "per-step"}
+    content["workflows"]["hybrid"]["bindings"][-1]["target"]["service"] = "last"
+    for current in ("per-step", {"strategy": "elastic", "keep": 1}):
+        content["deployments"]["hpc"]["config"]["allocation"] = current
+        file.write_text(json.dumps(content))
+        assert main(["plan", str(file), "--minimise", "node-seconds"]) == 0
+        lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
+        if current == "per-step":
+            assert "# deployment hpc has it already" in lines
+        else:
+            assert "allocation: per-step" in lines
+            assert "# and no allocation in its services last" in lines
+
+
 def test_a_reservation_keeps_to_the_nodes_of_its_partition(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
