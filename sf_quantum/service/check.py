@@ -43,7 +43,8 @@ def check(path: Path | None, values: Mapping[KeyPath, JSON], flags: Flags) -> No
 
     :param path: see :func:`sf_quantum.service.config.load`, as are the others
     :raises InputError: if there is no such file, or it is not YAML
-    :raises ValidationErrors: with every finding, each with its key or option
+    :raises ValidationErrors: if the configuration has faults; it lists them all, each
+        with its key or option
     """
     content = read(path, values, flags)
     name = naming(path, values, flags)

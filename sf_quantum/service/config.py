@@ -260,7 +260,8 @@ def load(
     :param values: values that override those of the file, by key
     :param flags: command-line options of these values, for error messages, by key
     :raises InputError: if there is no such file, or it is not YAML
-    :raises ValidationErrors: with every error, each with its key or option
+    :raises ValidationErrors: if the configuration is invalid; it lists all errors, each
+        with its key or option
     """
     content = read(path, values, flags)
     name = naming(path, values, flags)

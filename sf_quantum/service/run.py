@@ -54,7 +54,7 @@ def serve(
 ) -> None:
     """Run the service until it is stopped.
 
-    :param device: that of the configuration; closed in the end
+    :param device: device of the configuration; it is closed in the end
     :param ready: called with the service's URL once it answers there
     :param load: reads the configuration again after SIGHUP; by default nothing does
     :param until_eof: stop when standard input closes, and leave nothing behind
@@ -346,7 +346,7 @@ def _tcp(host: str, port: int) -> socket.socket:
 def unix_socket(path: Path, mode: int = 0o600) -> Iterator[socket.socket]:
     """Listen on a Unix socket, which replaces a stale one and is removed in the end.
 
-    :param mode: by default for its owner only
+    :param mode: permissions of the socket; by default only its owner may use it
     :raises InputError: if the path is too long, taken or not writable
     """
     if why := socket_problem(path):

@@ -60,7 +60,7 @@ class TwinSettings(DeviceSettings):
 
     :param of: the other device: the URL of its QPU service, or the path of the
         configuration of one
-    :param token_file: for the URL, a file with the bearer token
+    :param token_file: file with the bearer token for the URL
     """
 
     of: str
@@ -71,8 +71,8 @@ class TwinSettings(DeviceSettings):
 class Original:
     """The device for which a twin stands.
 
-    :param limits: of the computation of a job, if the device is emulated itself
-    :param client: that of its vendor, if it is a real QPU
+    :param limits: limits of a job's computation, if the device is emulated
+    :param client: client of its vendor, if it is a real QPU
     """
 
     name: str

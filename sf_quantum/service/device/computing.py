@@ -111,8 +111,8 @@ def run(
 ) -> Answer:
     """Compute a job with the device's noise.
 
-    :param architecture: of the device, for circuits
-    :param more: limits that are of this kind only
+    :param architecture: architecture of the device, for circuits
+    :param more: limits that apply to this kind only
     """
     content, errors = json.loads(payload), NOISE.validate_python(noise)
     if kind == "problem":
@@ -210,7 +210,8 @@ def verify(
 ) -> Answer:
     """Check a result of a vendor; see :func:`.verification.verified`.
 
-    :param payload: of the job, of so many characters, and then the text of the result
+    :param payload: payload of the job, ``characters`` long, followed by the text of the
+        result
     """
     job, text = payload[:characters], payload[characters:]
     try:

@@ -33,8 +33,8 @@ def plain(content: JSON, max_characters: int) -> JSON:
 
     What is no JSON, in a client that is not typed, is ``None`` too.
 
-    :param max_characters: of its JSON text, about
-    :raises TooLarge: if it has more, or is nested too deeply
+    :param max_characters: approximate bound on the characters of its JSON text
+    :raises TooLarge: if the text is longer, or the content is nested too deeply
     """
     return _plain(content, _Budget(max_characters), 0)
 

@@ -28,7 +28,7 @@ class ComputeLimits(Section):
         state, times its amplitudes (2 or 3 to the power of its atoms) and 64; above 14
         atoms, nanoseconds times 18,000 and 0.4 times the cube of ``bond_dimension`` for
         each atom
-    :param circuits: of a job
+    :param circuits: number of circuits in a job
     :param gate_shots: shots times gates, measurements and resets of all circuits
     :param bond_dimension: largest of the matrix-product states by which circuits of many
         qubits, and sequences of more than 14 atoms, are simulated; what is beyond it is

@@ -22,8 +22,8 @@ VARIABLE_UPDATES = 50
 def check(content: JSON, qubits: int) -> Size:
     """Check the BQMs of a payload, and return their size.
 
-    :param qubits: of the device; 0 if unknown
-    :raises FieldError: naming the BQM and its field
+    :param qubits: number of qubits of the device; 0 if unknown
+    :raises FieldError: if a BQM is invalid; the error names it and its field
     """
     if not isinstance(content, list):
         return _checked(content, "problem", qubits)

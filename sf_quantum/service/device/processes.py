@@ -48,9 +48,9 @@ class Busy(QuantumError):
 
 
 class Ended(InputError):
-    """The process ended before its answer.
+    """A process ended before it answered.
 
-    :param status: of the process; negative: the signal that ended it
+    :param status: exit status of the process; negative: the signal that ended it
     """
 
     def __init__(self, message: str, status: int) -> None:
@@ -105,7 +105,7 @@ def ask(
     :param give_up: polled; if true, the process is killed
     :param more: what the function gets after the payload
     :returns: ``None`` if it was given up
-    :raises InputError: with the reason why there is no result
+    :raises InputError: if there is no result; the message says why
     """
     limits = limits or ComputeLimits()
     head: dict[str, JSON] = {"call": call, "arguments": {**arguments}}
@@ -132,8 +132,8 @@ def ask(
 def start(kinds: Sequence[Kind] = ()) -> None:
     """Start the processes for the first jobs, unless some are idle; returns at once.
 
-    :param kinds: of jobs whose packages each process imports when it starts, before
-        requests come; the checks of their payloads need a process of their own
+    :param kinds: kinds of jobs whose packages each process imports when it starts,
+        before requests come; the checks of their payloads need a process of their own
     """
     processes = _processes()
     processes.kinds = tuple(kinds)
@@ -153,7 +153,7 @@ def _why_it_ended(status: int, limits: ComputeLimits) -> str:
 class _Process:
     """A process that answers one request at a time.
 
-    :param kinds: of jobs whose packages it imports first
+    :param kinds: kinds of jobs whose packages it imports first
     """
 
     def __init__(self, kinds: Sequence[Kind] = ()) -> None:

@@ -75,7 +75,7 @@ class CalibrationHistory:
     :param made: time of the present calibration
     :param times: when the values were measured
     :param renewals: when it was calibrated, within these times
-    :param values: by name, at each of the times
+    :param values: values at each of the times, by name
     """
 
     id: str
@@ -91,7 +91,7 @@ class Device(ABC):
     Its attributes do not block. Its methods may, unless they say otherwise; they are
     called in threads, and must be safe there.
 
-    :param name: of the QPU, for users
+    :param name: name of the QPU, for users
     """
 
     name: str

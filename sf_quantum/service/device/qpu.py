@@ -262,13 +262,14 @@ class Trouble:
 class _Job:
     """A job at the vendor; times are by the monotonic clock.
 
-    :param cost_seconds: the QPU time that was expected
-    :param expected_seconds: elapsed, that it is expected to run
-    :param lease: under which it was submitted; empty if that is unknown
+    :param cost_seconds: QPU time that was expected
+    :param expected_seconds: elapsed time that it is expected to run
+    :param lease: lease under which it was submitted; empty if unknown
     :param ours: whether this service has submitted it, and has seen when it started
-    :param due: when the vendor is asked about it again
-    :param seen: when the service last asked for it, or will after a pause
-    :param waited_until: when it was last known not to have run yet
+    :param due: time of the next query to the vendor about it
+    :param seen: time of the service's last query for it, or of the next one after a
+        pause
+    :param waited_until: time at which it was last known not to have run yet
     """
 
     cost_seconds: float

@@ -22,7 +22,7 @@ def problem(qubits: int) -> dict[str, JSON]:
     The planted state minimizes every term and is therefore the unique optimum. Half of its
     spins are up, so that it is sensitive to both read-out errors.
 
-    :param qubits: of the device; 0 if unknown
+    :param qubits: number of qubits of the device; 0 if unknown
     """
     # neighbours are equal and different in turn
     spins = [1 if place % 4 < 2 else -1 for place in range(min(SPINS, qubits or SPINS))]

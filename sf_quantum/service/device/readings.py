@@ -20,9 +20,9 @@ READING_ERROR = 0.05
 class Calibration:
     """A calibration of a device at a point in time.
 
-    :param age: from 0 (new) to 1 (about to be renewed)
+    :param age: age from 0 (new) to 1 (about to be renewed)
     :param faulty: whether it has larger errors; not visible to users
-    :param seed: of random draws that change with each calibration
+    :param seed: seed of random draws that change with each calibration
     :param drifts: whether it gradually becomes faulty; not visible to users
     """
 
@@ -50,7 +50,7 @@ class Calibration:
 class Reading:
     """A device's measurement of its own errors.
 
-    :param number: of the reading within its calibration, from 0
+    :param number: number of the reading within its calibration, from 0
     :param values: measured values by name
     :param expected: values of a good calibration of this age
     """

@@ -48,11 +48,12 @@ class Held:
 class VendorLease:
     """At most one lease at a time; safe in threads.
 
-    :param make: makes the driver's side anew, with the credentials as they are now
-    :param key: tells one service's requests for a lease from another's: a service that
-        was killed gets its lease back
-    :param wait_seconds: the longest wait of a request in the vendor's queue for leases
-    :param idle_seconds: without work, after which it is given back
+    :param make: function that makes the driver's side anew, with the present
+        credentials
+    :param key: text that distinguishes the service's requests for a lease from
+        another's; a service that was killed gets its lease back with it
+    :param wait_seconds: longest wait of a request in the vendor's queue for leases
+    :param idle_seconds: time without work after which the lease is released
     """
 
     def __init__(

@@ -57,9 +57,9 @@ class WrongResult(ValueError):
 class Verified:
     """A result that is one of its job.
 
-    :param content: of its JSON, in the same form for every vendor
-    :param difference: largest one of the energies that came with the samples and of those
-        of the problem, which they have now
+    :param content: content of its JSON, in the same form for every vendor
+    :param difference: largest difference between the energies that came with the
+        samples and the problem's energies, which replace them
     """
 
     content: Content
@@ -71,10 +71,10 @@ def verified(
 ) -> Verified:
     """Check a result.
 
-    :param payload: of the job, which was checked when it was submitted
-    :param text: of the result, without ``info``
+    :param payload: payload of the job, which was checked when it was submitted
+    :param text: JSON text of the result, without ``info``
     :param fewer: whether there may be fewer reads than shots
-    :raises WrongResult: if it is not one of the job
+    :raises WrongResult: if it is not a result of the job
     """
     content, job = _parsed(text), json.loads(payload)
     if kind == "problem":
@@ -170,9 +170,10 @@ def _check_reads(total: int, shots: int, fewer: bool, where: str = "") -> None:
 
 
 def _width(bits: int | None) -> Callable[[Sequence[str]], None]:
-    """Make a check of bit strings.
+    """Return a function that checks the length of bit strings.
 
-    :param bits: of each; ``None`` if it is unknown, and as many in each as in the first
+    :param bits: number of bits of each string; ``None`` if unknown: all are then as
+        long as the first
     """
 
     def check(words: Sequence[str]) -> None:

@@ -80,9 +80,10 @@ class Dialect(ABC):
 
         It runs in another process if the body has more than 1 MiB.
 
-        :param more: what the routes have added
-        :raises pydantic.ValidationError: for a wrong field
-        :raises sf_quantum.service.domain.errors.Refused: for any other reason
+        :param more: values that the routes have added
+        :raises pydantic.ValidationError: if a field is invalid
+        :raises sf_quantum.service.domain.errors.Refused: if it is refused for another
+            reason
         """
         raise NotImplementedError
 

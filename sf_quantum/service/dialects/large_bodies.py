@@ -126,12 +126,14 @@ def read(
 ) -> Submission:
     """Read a submission and check that the device can run it; blocks.
 
-    :param qubits: of the device
-    :param payloads: that the device accepts; the queue refuses others, and checks those
-        that are no problems
-    :param more: that the dialect needs, or the solver's properties of a device for BQMs
-    :raises RequestValidationError: as FastAPI does for a small body
-    :raises Refused: as the queue does for a small body
+    :param qubits: number of qubits of the device
+    :param payloads: kinds that the device accepts; the queue refuses others, and checks
+        those other than ``problem``
+    :param more: values that the dialect needs, or the solver's properties of a device
+        for BQMs
+    :raises RequestValidationError: if a field is invalid, as FastAPI raises for a small
+        body
+    :raises Refused: if the submission is refused, as the queue does with a small body
     """
     if len(body) > PROCESS_BYTES:
         deadline = time.monotonic() + PATIENCE_SECONDS

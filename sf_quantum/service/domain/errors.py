@@ -8,9 +8,9 @@ from collections.abc import Mapping
 class Refused(Exception):
     """A request is refused.
 
-    :param status: of HTTP
+    :param status: HTTP status of the response
     :param detail: one sentence without secrets
-    :param field: the wrong field of the request
+    :param field: name of the request's invalid field
     :param headers: further headers of the response
     """
 

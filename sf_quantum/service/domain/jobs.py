@@ -47,11 +47,11 @@ class Identity:
 
 @dataclass(frozen=True, kw_only=True)
 class Bounds:
-    """What jobs may take under a lease; ``None`` sets no bound.
+    """Bounds on the jobs of a lease; ``None`` sets no bound.
 
-    :param max_qpu_seconds: the sum of their ``qpu_seconds``, without lost attempts
-    :param max_shots: of each job
-    :param max_qubits: or variables, atoms or modes, of each job
+    :param max_qpu_seconds: largest sum of their ``qpu_seconds``, without lost attempts
+    :param max_shots: largest number of shots of each job
+    :param max_qubits: largest number of qubits, variables, atoms or modes of each job
     """
 
     max_qpu_seconds: float | None = None
@@ -67,15 +67,16 @@ class Lease(Bounds):
 
     :param job: its purpose, shown to operators
     :param slurm_job_id: the lease ends when this Slurm job is gone
-    :param slurm_cluster: of the job; ``None``: the service's own
-    :param slurm_account: of the job, for the accounting
-    :param expected_seconds: a hint: the sum of the ``qpu_seconds`` of its jobs, without
-        waits, what is computed beside the QPU, and the device's time scale
-    :param key: the same key of the same user, while it is held, is the same lease
+    :param slurm_cluster: cluster of the Slurm job; ``None``: the service's own
+    :param slurm_account: account of the Slurm job, for the accounting
+    :param expected_seconds: hint: the sum of its jobs' ``qpu_seconds``, without waits,
+        computation off the QPU, and the device's time scale
+    :param key: name of the lease: as long as it is held, a request of its user with
+        this key gets it
     :param expires: its latest end
     :param reason: why it was closed
-    :param project: whose share of the QPU it uses, if not the user's own
-    :param tenths: of the QPU that the batch system gave it, 1 to 10
+    :param project: project whose share of the QPU it uses, if not the user's own
+    :param tenths: tenths of the QPU that the batch system gave it, 1 to 10
     :param waiting: whether it waits for a vQPU, and its jobs with it
     """
 
@@ -107,12 +108,13 @@ class Lease(Bounds):
 class LeaseRequest(Bounds):
     """A request for a lease.
 
-    :param job_class: by default the partition's, or else the service's default
-    :param user: of the lease; by default the sender
-    :param key: the same key of the same user is the same lease while that is held, and
-        keeps its position between two requests that wait
-    :param project: one of the user's; by default the account's, or else the first
-    :param account: Slurm's, which is the project if it is one of the user's
+    :param job_class: job class; by default the partition's, or else the service's
+        default
+    :param user: user of the lease; by default the sender
+    :param key: name of the lease: requests of a user with the same key get the same
+        lease while it is held, and keep their position from one request to the next
+    :param project: project of the user; by default the account's, or else the first
+    :param account: account in Slurm; it is the project if it is one of the user's
     :param tenths: see :class:`Lease`; only root and admins set them
     """
 
@@ -147,19 +149,23 @@ class Recovery(Enum):
 class Size:
     """The size of a payload, on which the cost of its computation depends.
 
-    :param values: variables or classical bits, which each shot reads
-    :param updates: of each sweep over a BQM: its interactions, and 50 per variable
-    :param amplitudes: that the gates of circuits change, in total
-    :param evolution: of a sequence: its amplitudes, and 64, times its nanoseconds, and 3
-        per radian by which it may turn a state
-    :param sites: of a sequence of many atoms: these, times its nanoseconds
-    :param circuits: of a job; each has all shots
-    :param problems: of a list of BQMs, each of which has all shots; 0 without a list
-    :param qubits: that it needs at once: also variables, atoms or modes; 0 if unknown
-    :param gates: of all circuits, with measurements and resets
-    :param shot_amplitudes: as ``amplitudes``, where each shot is simulated by itself
-    :param photons: that are sent into a circuit for each shot
-    :param detected: photons that reach the detectors for each shot, at least
+    :param values: number of variables or classical bits that each shot reads
+    :param updates: updates in each sweep over a BQM: its interactions, and 50 per
+        variable
+    :param amplitudes: number of amplitudes that the gates of all circuits change
+    :param evolution: work to simulate a sequence: its nanoseconds, and 3 per radian by
+        which it may turn a state, times its amplitudes and 64
+    :param sites: number of atoms times nanoseconds, for a sequence of many atoms
+    :param circuits: number of circuits in a job; each has all shots
+    :param problems: number of BQMs in a list, each of which has all shots; 0 without a
+        list
+    :param qubits: largest number of qubits, variables, atoms or modes of a circuit,
+        sequence or problem; 0 if unknown
+    :param gates: number of gates, measurements and resets in all circuits
+    :param shot_amplitudes: number of amplitudes that the gates change in each shot,
+        where shots are simulated one by one
+    :param photons: number of photons sent into a circuit for each shot
+    :param detected: least number of photons that reach the detectors for each shot
     """
 
     values: int = 0
@@ -191,9 +197,9 @@ class Submission:
 
     :param content: serialized BQMs, the text of a sequence, circuits, or an experiment
     :param parameters: ``num_reads`` (shots), and those of the kind
-    :param key: the same key of the same user again is the same job
+    :param key: name of the job: a user's submissions with the same key are the same job
     :param written: replaces a large content
-    :param purpose: by default that of its lease
+    :param purpose: purpose of the job; by default its lease's
     :param metadata: what the client of a dialect wants to have back with the job
     :param implicit_lease: whether it may wait with its lease, since its dialect has none
         and the service acquires it
@@ -240,7 +246,7 @@ class Purpose:
     """The purpose of a job or a lease: a step of a workflow's run, or any text.
 
     :param run: the name of the run's journal
-    :param step: of the workflow, or the whole text of another purpose
+    :param step: step of the workflow, or the whole text of another purpose
     """
 
     run: str | None
@@ -261,27 +267,28 @@ class Purpose:
 class Job:
     """A job without its payload; times are seconds since the epoch.
 
-    :param submitted_steady: as ``submitted``, by a clock that nobody sets
-    :param started_steady: as ``started``, by the same clock
+    :param submitted_steady: time of ``submitted`` on a clock that nobody sets
+    :param started_steady: time of ``started`` on the same clock
     :param metadata: see :class:`Submission`
-    :param number: in the order of submission
+    :param number: place in the order of submission
     :param attempt: 2 or more after an interruption
     :param note: why it failed, was cancelled or was interrupted
-    :param model_seconds: QPU time as modelled before it ran
+    :param model_seconds: QPU time that was modelled before it ran
     :param compute_seconds: estimated CPU time of its computation
-    :param qpu_seconds: QPU time as modelled, of the attempt that ended the job
-    :param seconds: time on the device, of the same attempt
-    :param lost_qpu_seconds: as ``qpu_seconds``, of the interrupted attempts
-    :param lost_seconds: as ``seconds``, of the same attempts
-    :param cost: of ``qpu_seconds``, in the site's unit, at the price when it, or each slice
-        of it, ended
-    :param calibration: id, time and values of that of the last attempt
-    :param bytes: of its payload and its result
+    :param qpu_seconds: modelled QPU time of the attempt that ended the job
+    :param seconds: time on the device of the same attempt
+    :param lost_qpu_seconds: QPU time of the interrupted attempts
+    :param lost_seconds: time on the device of the interrupted attempts
+    :param cost: cost of ``qpu_seconds`` in the site's unit, at the price when the job,
+        or each slice of it, ended
+    :param calibration: id, time and values of the last attempt's calibration
+    :param bytes: size of its payload and its result, in bytes
     :param repeatable: see :class:`Submission`
     :param device: identity of the device that may have it; ``None`` if none has
     :param device_job: its id on the device, of the last attempt
     :param cancelling: the note of a cancellation that has not reached the device yet
-    :param interrupting: of an interruption after which it is queued again, likewise
+    :param interrupting: note of an interruption that has not reached the device yet;
+        the job is queued again after it
     :param slices: number of its slices that are over
     :param shots_done: shots of these
     :param slice_shots: shots of the slice that the device may have
@@ -344,7 +351,7 @@ class Job:
 class Used:
     """QPU time used under a previous service.
 
-    :param qpu_seconds: as modelled, without interrupted attempts
+    :param qpu_seconds: modelled QPU time, without interrupted attempts
     :param when: end of the jobs, by the store's clock
     """
 
@@ -358,11 +365,11 @@ class Used:
 class Forecast:
     """The expected run of a job.
 
-    :param position: number of jobs before it
-    :param eta_seconds: from now to its start; ``None`` while the QPU is closed, or the
+    :param position: number of jobs ahead of it
+    :param eta_seconds: time until its start; ``None`` while the QPU is closed, or the
         device offline
-    :param expected_seconds: on the QPU, see :class:`Lease`
-    :param expected_run_seconds: elapsed, from its start to its end
+    :param expected_seconds: expected QPU time, see :class:`Lease`
+    :param expected_run_seconds: expected time from its start to its end
     :param reason: why its start is unknown, or may be later
     """
 

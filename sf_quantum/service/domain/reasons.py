@@ -71,7 +71,7 @@ RELEASED = LeaseEnd(LeaseEndCause.RELEASED)
 class Interruption:
     """Why a job was interrupted.
 
-    :param preempted_by: for which class, if it was pre-empted
+    :param preempted_by: class of the job that pre-empted it, if one did
     :param lease_end: how its lease ended
     :param lost: why its vendor ended it
     """

@@ -73,7 +73,7 @@ async def send_parts(size: int, read: Callable[[int, int], bytes], send: Send) -
 class Answers:
     """The answers that are stored until they are read.
 
-    :param folder: of their files; ``None``: the system's for temporary files
+    :param folder: folder of their files; ``None``: the system's for temporary files
     """
 
     def __init__(self, folder: Path | None = None) -> None:

@@ -145,7 +145,7 @@ class Tokens:
 class Munge:
     """MUNGE credentials, each valid for one request within its lifetime.
 
-    :param socket: of ``munged``; libmunge's default if ``None``
+    :param socket: path of ``munged``'s socket; libmunge's default if ``None``
     :param admins: users who are admins; root always is
     :raises InputError: if libmunge is not installed
     :raises QpuError: if ``munged`` does not answer

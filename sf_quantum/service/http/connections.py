@@ -264,7 +264,8 @@ def _has_gone(client: socket.socket) -> bool:
 def _address(client: socket.socket, address: Sequence[str | int]) -> str:
     """Return the address of the other end, or the number of its user.
 
-    :param address: as accepted: a client that has gone has none any more
+    :param address: address at which it was accepted; a client that has gone has none
+        any more
     """
     if client.family != socket.AF_UNIX:
         return str(address[0])

@@ -53,7 +53,7 @@ class Traffic:
     ) -> None:
         """Record a request.
 
-        :param name: of the sender
+        :param name: name of the sender
         :param status: 0 if the client went away before the answer
         """
         # not the path itself, which may contain the id of a lease, a secret

@@ -223,13 +223,13 @@ class _Moment(NamedTuple):
 
 @dataclass(frozen=True)
 class _Snapshot:
-    """What the answers for all viewers are made from.
+    """The state of the queue from which the answers for all viewers are made.
 
     :param counts: the answer for viewers who see counts only
     :param running: the running job, if there is one
     :param pending: the first jobs in the order they will run
-    :param farther: by user, the numbers of the user's first jobs behind these
-    :param labels: of the running and the pending jobs, by number
+    :param farther: numbers of each user's first jobs behind these
+    :param labels: labels of the running and the pending jobs, by number
     """
 
     now: _Moment
@@ -402,7 +402,7 @@ class Activity:
         return shown[:LEASES]
 
     def _leases(self, who: Identity | None, used: Mapping[str, float]) -> LeasesShown:
-        """:param used: by lease, the QPU seconds of its jobs that are over"""
+        """:param used: QPU seconds of the jobs that have ended, by lease"""
         leases = self._queue.leases
         return LeasesShown(
             vqpus=self._queue.vqpus.number,
@@ -433,7 +433,7 @@ class Activity:
 class _Rows:
     """Shows jobs to one viewer.
 
-    :param labels: of the jobs, by number
+    :param labels: labels of the jobs, by number
     :param numbered: dialects whose users know jobs by number
     """
 

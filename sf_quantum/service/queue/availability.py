@@ -214,7 +214,7 @@ class Availability:
         Opening it ends the current window, and cancels one without an end.
 
         :param message: shown to users whose requests are refused
-        :param user: for the audit
+        :param user: user whom the audit names
         """
         async with self._changing:
             opens, now = status == "open", time.time()

@@ -30,11 +30,11 @@ def check_run_seconds(most: float, expected: float) -> None:
 
 
 def check_budget(most: float, taken: float, seconds: float) -> None:
-    """Refuse a job for which its lease has too few QPU seconds left with 422.
+    """Refuse a job with 422 if its lease has too few QPU seconds left.
 
-    :param most: the lease's
-    :param taken: by its other jobs, as modelled if they are not over
-    :param seconds: of the job, as modelled
+    :param most: QPU seconds of the lease
+    :param taken: QPU seconds of its other jobs, as modelled if they have not ended
+    :param seconds: QPU seconds of the job, as modelled
     """
     # sums are not exact
     if taken + seconds > most * (1 + 1e-9):

@@ -17,13 +17,14 @@ class PendingJob:
     """A pending job, as scheduling policies see it.
 
     :param lease: id of its lease; changes if the job is resubmitted under another
-    :param seconds: for which it is expected to occupy the device
+    :param seconds: time that it is expected to occupy the device
     :param qpu_seconds: expected QPU time, as billed
-    :param submitted: by the policy's clock
+    :param submitted: time of its submission by the policy's clock
     :param project: project of its lease
     :param pattern: hint of its lease
     :param expected_seconds: hint of its lease: its QPU seconds
-    :param stays: on the device until it ends, whatever the policy would pre-empt
+    :param stays: whether it stays on the device until it ends, whatever the policy
+        would pre-empt
     """
 
     number: int

@@ -182,10 +182,10 @@ NUMBERS = (*_TOTALS,)
 
 @dataclass(frozen=True)
 class UsageReport:
-    """Sums over jobs that are over, in whatever state.
+    """Sums over jobs that have ended, in any state.
 
     :param count: the number of rows, of which :attr:`rows` is a page
-    :param total: over all of them
+    :param total: sum over all rows
     """
 
     count: int
@@ -216,7 +216,7 @@ def recent_use(store: Store, since: float) -> list[Used]:
 
     The time of a sum is the mean time of its use. Interrupted attempts do not count.
 
-    :param since: by the store's clock; jobs that ended before do not count
+    :param since: beginning by the store's clock; jobs that ended before are left out
     """
     width = max(1.0, (store.clock() - since) / USED_PARTS)
     query = (
@@ -231,7 +231,8 @@ def recent_use(store: Store, since: float) -> list[Used]:
 def lease_seconds(store: Store, lease_id: str) -> tuple[float, float]:
     """Read the QPU seconds of the jobs of a lease that bounds them.
 
-    :returns: of those that are over, and of the others as modelled
+    :returns: QPU seconds of jobs that have ended, and modelled QPU seconds of the
+        others
     """
     query = "SELECT spent_seconds, modelled_seconds FROM leases WHERE id = ?"
     ((spent, modelled),) = store.read(query, lease_id)

@@ -20,12 +20,12 @@ _COLUMNS = "time, user, action, parameters, old, new, outcome"
 class AuditEntry:
     """One action of an admin.
 
-    :param parameters: of the request
+    :param parameters: parameters of the request
     :param old: the values before it, by name
     :param new: the values after it; equal to ``old`` if it was not done
     :param outcome: :data:`DONE`, or why it was not done
-    :param number: of a stored entry, from 1
-    :param time: of a stored entry, in seconds since the epoch
+    :param number: number of a stored entry, from 1
+    :param time: time of a stored entry, in seconds since the epoch
     """
 
     user: str

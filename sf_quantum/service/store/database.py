@@ -35,9 +35,9 @@ class Database:
 
     Safe to use from several threads.
 
-    :param version: of the schema; the file stores it as its ``user_version``
+    :param version: version of the schema; the file stores it as its ``user_version``
     :param schema: SQL that creates the tables of a new file
-    :param upgrades: by version, the SQL that upgrades a file to the next version
+    :param upgrades: SQL that upgrades a file to the next version, by the file's version
     :param functions: SQL functions by name, with one text argument, for :meth:`report`
     :raises InputError: if the file has a version without an upgrade, or is no database
     """

@@ -19,16 +19,16 @@ _COLUMNS = "job, device, device_job, tag, why, since, booked, price"
 
 @dataclass(frozen=True)
 class Entry:
-    """A job that may run on.
+    """A job that was given up and may still run on its device.
 
     :param job: its number in the queue
     :param device: identity of its device
     :param device_job: its id there, if that is known
-    :param tag: of its submission
-    :param why: it was given up
-    :param since: when, by the store's clock
-    :param booked: QPU seconds, as long as the vendor does not tell what it bills
-    :param price: of one of them, if there is one
+    :param tag: unique id of its submission
+    :param why: why it was given up
+    :param since: time when it was given up, by the store's clock
+    :param booked: QPU seconds that count until the vendor reports what it bills
+    :param price: price of a QPU second; ``None`` if there is none
     """
 
     number: int
@@ -79,10 +79,10 @@ def entries(store: Store, device: str) -> list[Entry]:
 async def settle(
     store: Store, entry: Entry, ended: str, billed: float | None = None
 ) -> None:
-    """Note what became of a job; the vendor's QPU time is booked instead of the expected.
+    """Note how a job ended; the QPU time that the vendor bills replaces the expected.
 
-    :param ended: in one sentence
-    :param billed: QPU seconds, if the vendor tells them
+    :param ended: how it ended, in one sentence
+    :param billed: QPU seconds, if the vendor reports them
     """
     more = 0.0 if billed is None else billed - entry.booked
     old: dict[str, JSON] = {"qpu_seconds": entry.booked}

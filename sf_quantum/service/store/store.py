@@ -130,7 +130,7 @@ class Store(Database):
         """Close a lease and cancel its queued jobs; closing it again changes nothing.
 
         :param reason: shown to requests that still use the lease
-        :param note: of the cancelled jobs
+        :param note: note of the cancelled jobs
         :param also: another change of the same transaction
         :raises Refused: 404
         """
@@ -277,7 +277,7 @@ class Store(Database):
     ) -> list[Job]:
         """List the latest jobs of a lease, of a user or of all users, oldest first.
 
-        :param label: of the problems of SAPI
+        :param label: label of SAPI's problems
         :param before: only jobs with lower numbers
         :param live: only jobs that are not over
         """
@@ -438,8 +438,8 @@ class Store(Database):
 
         :param used: seconds on the device, billed or modelled and actual, without those of
             interrupted attempts
-        :param cost: of the last slice, if the device has a price; that of the slices before
-            is on disk
+        :param cost: cost of the last slice, if the device has a price; the cost of the
+            slices before is on disk
         :param result: JSON text, for a job that completed
         :param calibration: the calibration that the job ran under, if it ran
         """

@@ -34,9 +34,9 @@ _RUNNING = (
 class Minute(NamedTuple):
     """A minute, or as much of it as has passed.
 
-    :param seconds: for which the service is known to have been in operation
-    :param busy: of these seconds
-    :param status: of the QPU for most of them, if it is known
+    :param seconds: time for which the service is known to have been in operation
+    :param busy: part of ``seconds`` in which the QPU was busy
+    :param status: status of the QPU for most of them; ``None`` if unknown
     """
 
     seconds: float
@@ -68,9 +68,9 @@ class UtilisationHistory:
         self._until = 0.0
 
     def minutes(self, now: float) -> list[Minute]:
-        """Return the last minutes; the last one is not over.
+        """Return the last minutes; the last of these has not ended.
 
-        :param now: by the store's clock
+        :param now: present time by the store's clock
 
         The first call may take long, so it must not be made in the event loop.
         """

@@ -45,11 +45,12 @@ class Annealing:
     """The annealing of a problem, whose variables are qubits.
 
     :param schedule: points of time in microseconds and fraction; by default forward
-    :param initial_state: of each qubit, with the values of the problem's variables
+    :param initial_state: initial value of each qubit, from the values of the problem's
+        variables
     :param reinitialize_state: whether each read starts from it, not from the last read
     :param gains: points of time in microseconds and gain of the linear biases
-    :param flux_biases: of each qubit, in flux quanta
-    :param offsets: of each qubit, added to its fraction
+    :param flux_biases: flux bias of each qubit, in flux quanta
+    :param offsets: offset of each qubit, added to its fraction
     :param flux_drift_compensation: whether the drift of the qubits' fluxes is corrected
     :param auto_scale: whether the biases are scaled to the whole range of the device
     """
@@ -207,9 +208,9 @@ def _model(
     ratio: float,
     flux: float,
 ) -> BinaryQuadraticModel:
-    """Return what a problem is at a fraction of its annealing.
+    """Return the problem at a fraction ``s`` of its annealing.
 
-    :param ratio: of the last inverse temperature to the first
+    :param ratio: ratio of the last inverse temperature to the first
     :param flux: linear bias of a flux bias of one flux quantum
     """
 

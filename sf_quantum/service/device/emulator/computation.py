@@ -59,8 +59,8 @@ def evolution(
 ) -> int:
     """Return the cost of a sequence, for :class:`Size`.
 
-    :param radians: by which it turns a state at most
-    :param levels: of an atom
+    :param radians: largest angle by which it turns a state
+    :param levels: number of levels of an atom
     """
     steps = nanoseconds + RADIAN_STEPS * radians
     return int(steps * (levels**atoms + STEP_AMPLITUDES))
@@ -71,7 +71,7 @@ class Computation:
     """The computation of one attempt.
 
     :param payload: JSON text
-    :param parameters: at least ``num_reads`` and ``seed``
+    :param parameters: parameters of the job, among them ``num_reads`` and ``seed``
     :param noise: ``None`` for an ideal device
     """
 

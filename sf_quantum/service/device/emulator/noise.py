@@ -31,7 +31,7 @@ class Noise:
     """The noise of one job.
 
     :param errors: errors of a good, new calibration
-    :param seed: of random draws that change with each job
+    :param seed: seed of random draws that change with each job
     """
 
     errors: Errors

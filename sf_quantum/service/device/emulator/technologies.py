@@ -22,11 +22,12 @@ class Errors:
     :param false_one: probability that a 0 is read as 1
     :param false_zero: probability that a 1 is read as 0
     :param one_qubit: parameter of the depolarising error of gates of one qubit
-    :param two_qubits: as ``one_qubit``, of two
+    :param two_qubits: parameter of the depolarising error of gates of two qubits
     :param t1: seconds after which a qubit has relaxed; 0 if none does
-    :param t2: as ``t1``, of its dephasing, twice as long at most
-    :param source_loss: of photons in their source, in dB
-    :param loss: as ``source_loss``, from there on, including the detectors
+    :param t2: seconds after which a qubit has dephased, at most twice ``t1``; 0 if none
+        does
+    :param source_loss: loss of photons in their source, in dB
+    :param loss: loss of photons after their source, detectors included, in dB
     :param distinguishability: probability that a photon does not interfere with others
     :param g2: the second-order correlation of the source, by which it sends two photons
     """
@@ -65,7 +66,7 @@ class Errors:
         Until the end of a calibration, drift adds an independent control error of the same
         size, adds a tenth to losses, doubles the others, and halves the times.
 
-        :param age: of the calibration, from 0 to 1
+        :param age: age of the calibration, from 0 to 1
         :param excess: factor on the errors of a good calibration of that age
         """
         factor = (1.0 + age) * excess

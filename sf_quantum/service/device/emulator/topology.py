@@ -126,9 +126,9 @@ TOPOLOGIES: Mapping[str, Callable[[int], Topology]] = {
 def working(kind: str, qubits: int, lacking: frozenset[int]) -> Topology:
     """Build the graph of an annealer, as incomplete as those of real ones are.
 
-    :param kind: of :data:`TOPOLOGIES`
-    :param qubits: how many the annealer has, including those out of service
-    :param lacking: which are out of service
+    :param kind: name of the graph's kind in :data:`TOPOLOGIES`
+    :param qubits: number of qubits of the annealer, including those out of service
+    :param lacking: numbers of the qubits that are out of service
     """
     whole = TOPOLOGIES[kind](qubits)
     here = [qubit for qubit in outwards(whole) if qubit not in lacking]

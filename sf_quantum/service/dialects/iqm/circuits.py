@@ -206,7 +206,7 @@ def text(
 ) -> str:
     """Write a circuit as OpenQASM 3.
 
-    :param mapping: of the names of its qubits to those of the QPU
+    :param mapping: names of the QPU's qubits, by the circuit's names
     :raises Refused: 400 if it does not fit on the QPU, in the words of ``iqm-client``
     """
     field = f"circuits.{index}"

@@ -326,10 +326,10 @@ def show(
 ) -> DeviceAnswer:
     """Describe the device.
 
-    :param job_class: of the job to forecast; the service's default if ``None``
-    :param user: who would submit this job
-    :param variables: of this job
-    :param reads: of this job
+    :param job_class: class of the job to forecast; the service's default if ``None``
+    :param user: user who would submit this job
+    :param variables: number of variables of this job
+    :param reads: number of reads of this job
     """
     device, watch = queue.device, queue.drift
     description = device.description

@@ -46,12 +46,12 @@ MOST_SECONDS = 1e9
 class Ended:
     """The end of an attempt.
 
-    :param outcome: of the job, with the times of its last slice
+    :param outcome: outcome of the job, with the times of its last slice
     :param used: QPU seconds, and seconds on the device, of all its slices
     :param spent: QPU seconds of this attempt
-    :param surplus: what became of submissions that arrived late, or that the job may run
-        on; for its note
-    :param given_up: what may run on, if the job was given up
+    :param surplus: remark on submissions that arrived late, or under which the job may
+        run on; for its note
+    :param given_up: job that may run on, if it was given up
     """
 
     outcome: Outcome
@@ -69,12 +69,12 @@ class Ended:
 class Attempt:
     """One attempt at a job; :meth:`run` blocks, the others may be called from any thread.
 
-    :param job: as on disk; with the job's id on the device if it is there already
+    :param job: job as it is on disk, with its id on the device if it is there already
     :param submitted: called when the job, or a slice of it, has been submitted
     :param running: called once, when the device is seen to run the job
-    :param slice_seconds: the longest that a slice should take; ``None``: no slices
+    :param slice_seconds: longest time that a slice should take; ``None``: no slices
     :param check: whether the device has changed since the job was checked against it
-    :param unsure: whether a former service may have submitted it
+    :param unsure: whether a previous service may have submitted it
     """
 
     def __init__(

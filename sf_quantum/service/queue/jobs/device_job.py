@@ -111,8 +111,8 @@ class GivenUp:
     """A job that may still run on the device, and is followed no longer.
 
     :param device_job: its id on the device, if that is known
-    :param tag: of its submission
-    :param why: in one sentence
+    :param tag: unique id of its submission
+    :param why: reason in one sentence
     """
 
     device_job: str | None
@@ -127,12 +127,12 @@ class _Hopeless(Exception):
 class DeviceJob:
     """A job, or a slice of one, on the device.
 
-    :param job: as on disk
+    :param job: job as it is on disk
     :param submitted: called when it is there
     :param running: called when the device is seen to run it, perhaps again
     :param job_id: its id on the device, if it is there already
-    :param began: when a former service saw it run, by the monotonic clock
-    :param unsure: whether a former service may have submitted it
+    :param began: time when a previous service saw it run, on the monotonic clock
+    :param unsure: whether a previous service may have submitted it
     """
 
     def __init__(

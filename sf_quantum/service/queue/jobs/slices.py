@@ -172,8 +172,9 @@ class Slices:
 class Batch:
     """Several circuits, or a list of BQMs, from which slices are made.
 
-    :param program: with parameters, of which ``each`` has the values
-    :param what: they are, ``circuits`` or ``problems``
+    :param program: program with parameters, for which ``each`` has the values;
+        ``None``: it has the circuits or BQMs themselves
+    :param what: the parts' kind, ``circuits`` or ``problems``
     """
 
     each: Sequence[JSON]
@@ -220,9 +221,11 @@ def slice_parts(
 ) -> int:
     """Return how many parts a slice of a job may have; all of them if it has no slices.
 
-    :param cost: of the whole job, if that is more than its parameters and size tell
-    :param parts: that take equally long; by default its shots
-    :param size: of its payload, if the time of its computation depends on its shots
+    :param cost: cost of the whole job, if it is higher than its parameters and size
+        tell
+    :param parts: number of parts that take equally long; by default its shots
+    :param size: size of its payload, if the time of its computation depends on its
+        shots
     """
     shots = parameters.get("num_reads") or 1
     parts = parts or shots

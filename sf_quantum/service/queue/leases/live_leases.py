@@ -117,9 +117,9 @@ class Leases:
         return live.lease
 
     async def request(self, who: Identity, request: LeaseRequest) -> Lease:
-        """Acquire a lease, or put one on disk that waits for a vQPU, with its jobs.
+        """Acquire a lease, or store one that accepts jobs while it waits for a vQPU.
 
-        :param request: with a key, without a Slurm job
+        :param request: request with a key, without a Slurm job
         :raises Refused: 403 without permission, 409 for too many leases of the user, 503
             if the QPU takes no work
         """

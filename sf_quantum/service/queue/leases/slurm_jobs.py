@@ -47,10 +47,10 @@ class OwnCluster:
         self._jobs: dict[tuple[str, str], tuple[float, SlurmJob]] = {}
 
     async def has(self, job: str, cluster: str | None, configured: str | None) -> bool:
-        """Whether Slurm can be asked about a job.
+        """Return whether Slurm can be queried about a job.
 
-        :param cluster: of the job, if its holder has named one
-        :param configured: the name of the own cluster; ``None``: Slurm is asked
+        :param cluster: cluster of the job, if its holder has named one
+        :param configured: name of the service's cluster; ``None``: Slurm is queried
         """
         if not (_JOB.fullmatch(job) and shutil.which("squeue")):
             return False

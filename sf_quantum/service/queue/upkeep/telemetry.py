@@ -37,9 +37,9 @@ logger = logging.getLogger(__name__)
 class QualityResult:
     """The result of a quality job.
 
-    :param time: in seconds since the epoch
-    :param age: of the calibration, from 0 to 1
-    :param hits: reads that found the optimum
+    :param time: time in seconds since the epoch
+    :param age: age of the calibration, from 0 to 1
+    :param hits: number of reads that found the optimum
     """
 
     time: float

@@ -53,7 +53,7 @@ def check(payload: str, qubits: int) -> dict[str, JSON]:
 
     :returns: ``atoms``, their number; ``levels`` of each; ``nanoseconds``, the duration;
         and ``radians``, by which the sequence turns a state at most
-    :raises InputError: with the reason
+    :raises InputError: if a device cannot run it; the message says why
     """
     program = _program(json.loads(payload), qubits)
     if program.exact:
@@ -88,7 +88,7 @@ def simulate(
 class _Program:
     """A sequence that has been checked.
 
-    :param bases: of the transitions that its pulses drive
+    :param bases: bases of the transitions that its pulses drive
     :param measured: the basis in which its atoms are read, in a set; no pulse may drive it
     """
 
@@ -167,7 +167,7 @@ class _Program:
 def _program(text: str, qubits: int) -> _Program:
     """Read and check a sequence.
 
-    :raises InputError: with the reason why it cannot run
+    :raises InputError: if it cannot run; the message says why
     """
     from pulser.sampler import sample
 

@@ -62,7 +62,7 @@ def size(
 
     :param noisy: whether the device has errors
     :returns: the fields of their :class:`~sf_quantum.service.domain.jobs.Size`
-    :raises InputError: with the reason
+    :raises InputError: if a device cannot run them; the message says why
     """
     groups = batch(payload, ARCHITECTURE.validate_python(architecture)).groups
     shots = amplitudes = gates = bits = qubits = 0
@@ -236,7 +236,7 @@ def _noise_model(
     As in IQM's fake backends, a gate has a depolarising error and, for its duration, the
     relaxation of its qubits; qubits that wait have none.
 
-    :param names: of the gates that have errors; each one takes Aer some time
+    :param names: names of the gates that have errors; each one takes Aer some time
     :param kraus: write errors as matrices, with which density matrices are quicker
     """
     from qiskit.quantum_info import Kraus, SuperOp

@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 class Group:
     """Circuits of a job that differ in angles alone.
 
-    :param circuit: without gates of its own, and with angles that are numbers or
+    :param circuit: circuit that defines no gates, and whose angles are numbers or
         expressions of parameters
-    :param values: of each parameter, one for each circuit; finite
-    :param numbers: of the circuits, in the job
+    :param values: values of each parameter, one for each circuit; finite
+    :param numbers: numbers of the circuits in the job
     """
 
     circuit: QuantumCircuit
@@ -75,8 +75,9 @@ def batch(content: JSON, architecture: Architecture | None = None) -> Batch:
     """Read the circuits of a job.
 
     :param content: a payload that has the right form
-    :param architecture: of the device; ``None`` for any
-    :raises InputError: naming the circuit, and its line or gate
+    :param architecture: architecture of the device; ``None`` for any
+    :raises InputError: if a circuit is invalid; the message names it, and its line or
+        gate
     """
     if isinstance(content, str):
         return Batch([*_of_texts([content], architecture)], True)

@@ -69,8 +69,8 @@ ARCHITECTURE: TypeAdapter[Architecture] = TypeAdapter(Architecture)
 class CircuitSimulator(SeparateRunner):
     """Simulates circuits; see :class:`.runners.Runner`.
 
-    :param architecture: of the device; by default, all gates on any qubits
-    :param noisy: whether it has errors
+    :param architecture: architecture of the device; by default, all gates on any qubits
+    :param noisy: whether the device has errors
     """
 
     kind: ClassVar[Kind] = "circuit"

@@ -92,10 +92,10 @@ _EXPRESSIONS: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class _Symbol:
-    """What a name stands for.
+    """The meaning of a name.
 
     :param kind: qubit, bit, gate, input or variable of a loop
-    :param line: on which it is declared; 0 if it is built in
+    :param line: line of its declaration; 0 if it is built in
     :param bits: the numbers of its qubits or bits
     :param is_register: whether it is a register of these
     :param shape: the numbers of a gate's angles and qubits

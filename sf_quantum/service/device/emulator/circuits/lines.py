@@ -16,8 +16,8 @@ _CALL = re.compile(r"\w+\s*(?:\(.*\))?(.*)", re.DOTALL)
 def lines_of(text: str, instructions: int) -> Sequence[int]:
     """Return the line of each instruction of a text without comments.
 
-    :param instructions: of the circuit that it is
-    :returns: nothing, if these are other ones
+    :param instructions: number of instructions that the circuit has
+    :returns: the lines; empty if their number is another
     """
     sizes = {name: int(size) for name, size in _REGISTER.findall(text)}
     bare = _DEFINITION.sub(lambda one: "\n" * one[0].count("\n"), text)

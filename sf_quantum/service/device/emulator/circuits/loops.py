@@ -131,7 +131,7 @@ def steps(
     taken, and an empty round of a loop as one.
 
     :param of: tells how many steps a statement has that is none of these
-    :param variables: of the loops around the block
+    :param variables: variables of the loops around the block
     """
     from openqasm3 import ast
 

@@ -80,11 +80,11 @@ def flat(
 ) -> QuantumCircuit:
     """Read a circuit, check it, and replace the gates that it defines.
 
-    :param architecture: of the device; ``None`` for any
-    :param holes: of a template, see :mod:`.templates`
-    :returns: what is not to be changed: those that were read last are kept, for the job
-        that follows a check, and for the next of a loop
-    :raises InputError: naming its line or gate
+    :param architecture: architecture of the device; ``None`` for any
+    :param holes: number of holes of a template, see :mod:`.templates`
+    :returns: the circuit, which must not be changed: the latest circuits are kept, for
+        the job that follows a check and for the next job of a loop
+    :raises InputError: if the circuit is invalid; the message names its line or gate
     """
     about = f"{holes} {architecture} {text}"
     key = hashlib.sha256(about.encode(errors="surrogatepass")).digest()

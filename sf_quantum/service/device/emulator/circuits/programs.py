@@ -133,7 +133,7 @@ def _bound(
 def check_size(qubits: int, bits: int, most: int = MAX_QUBITS) -> None:
     """Refuse a circuit that is larger than a device, or than any may be.
 
-    :raises InputError: with the number and the bound
+    :raises InputError: if it is larger; the message has the number and the bound
     """
     if qubits > most:
         raise InputError(f"{qubits} qubits do not fit on {most} qubits")
@@ -512,7 +512,7 @@ def _order_angles(definition: QuantumGateDefinition, number: int) -> None:
     names, whatever the order in which the gate has them, and refuses some values with
     angles of another gate that have the same names.
 
-    :param number: of the definition
+    :param number: number of the definition
     """
     names = {
         one.name: f"angle{number}_{n:06}" for n, one in enumerate(definition.arguments)

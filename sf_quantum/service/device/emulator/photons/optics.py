@@ -51,7 +51,7 @@ BATCH = 100_000
 def check(experiment: PhotonicExperiment) -> None:
     """Refuse an experiment that cannot be simulated.
 
-    :raises InputError: with the reason
+    :raises InputError: if it cannot be simulated; the message says why
     """
     _circuit(experiment)
     _condition(experiment)
