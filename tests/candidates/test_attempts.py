@@ -84,7 +84,7 @@ def test_failures_teach_nothing_of_how_long_it_takes() -> None:
     assert learnt(attempt(0, 9, "cpu", "failed")).times("/s", "cpu") is None
 
 
-def test_waiting_for_a_lease_and_in_the_queue_is_not_the_jobs_own_time() -> None:
+def test_waiting_does_not_count_as_a_jobs_time() -> None:
     on_qpu = attempt(
         0,
         10.0,
@@ -110,7 +110,7 @@ def test_a_predicted_wait_replaces_that_of_earlier_jobs() -> None:
     assert (now.wait, now.seconds, now.end) == (500.0, 40.0, 540.0)
 
 
-def test_what_was_spent_counts_whatever_came_of_it_and_no_qpu_job_twice() -> None:
+def test_what_was_spent_counts_once_whatever_came_of_it() -> None:
     lost = attempt(0, 1.0, "q", "recovery", qpu_seconds=2.0)
     paid = attempt(1, 1.0, "q", qpu="q", qpu_job="7", qpu_seconds=3.0)
     assert learnt(lost, paid).spent() == {"q": 5.0}
@@ -171,7 +171,7 @@ def test_a_qpu_that_does_not_tell_is_known() -> None:
     assert history.unmetered == {"a"}
 
 
-def test_a_run_that_was_killed_and_taken_up_spends_from_the_same_budget(
+def test_a_resumed_run_spends_from_the_same_budget(
     record: Journal,
 ) -> None:
     _earlier(record.path.parent, "1", "completed")
@@ -180,7 +180,7 @@ def test_a_run_that_was_killed_and_taken_up_spends_from_the_same_budget(
     assert history.spent() == {"q": 7.0}
 
 
-def test_a_driver_that_lives_beside_this_one_spends_from_its_own_budget(
+def test_a_concurrent_driver_spends_from_its_own_budget(
     record: Journal,
 ) -> None:
     _earlier(record.path.parent, "1", None)
@@ -252,7 +252,7 @@ def test_a_job_that_was_never_measured_is_promised_what_is_left() -> None:
     assert not attempts.spending().unmeasured
 
 
-def test_a_target_that_was_not_asked_is_not_taken_although_its_rest_is_over() -> None:
+def test_a_rested_target_is_not_taken_unasked() -> None:
     attempts = Attempts({}, cooldown=0)
     attempts.fail("/other", "q", "helium")
     told = attempts.quantum_target(attempts.begin("/s/0", "/s", StepRules()), "q", None)
@@ -457,7 +457,7 @@ def test_what_is_promised_is_not_promised_again() -> None:
     assert attempts.running_on("q") == []
 
 
-def test_a_target_that_failed_is_told_to_its_job_and_rests_for_all() -> None:
+def test_a_failed_target_is_reported_and_rests_for_all_jobs() -> None:
     attempts = Attempts({}, cooldown=60)
     asked = attempts.begin("/s/0", "/s", StepRules())
     attempts.run(asked, TO_QPU)
@@ -486,9 +486,7 @@ def test_an_attempt_of_which_nothing_was_heard_has_failed() -> None:
     assert attempts.failures("/s/0") == {"q": Exclusion(Obstacle.NO_RESULT)}
 
 
-def test_an_exit_status_that_may_be_a_success_is_a_failure_once_it_is_tried_again() -> (
-    None
-):
+def test_a_doubtful_exit_status_fails_after_a_second_attempt() -> None:
     attempts = Attempts({}, cooldown=60)
     for job in ("/s/0", "/s/1"):
         attempts.run(attempts.begin(job, "/s", StepRules()), TO_QPU)

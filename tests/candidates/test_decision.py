@@ -470,7 +470,7 @@ def test_what_just_does_not_exclude_it(
     assert ask(target, CPU, rules=rules, job=job).targets == ("q",)
 
 
-def test_several_qpus_the_one_that_ends_first_then_the_least_loaded() -> None:
+def test_of_several_qpus_the_first_to_end_is_taken() -> None:
     slow = QuantumTarget("slow", seconds=9.0)
     queue = QuantumTarget("queue", wait=8.0, seconds=2.0)
     assert ask(queue, slow, FREE, CPU).targets == ("fresnel",)
@@ -565,7 +565,7 @@ def test_the_earlier_end_counts_the_classical_queue_too() -> None:
     )
 
 
-def test_classical_targets_keep_their_order_where_ends_are_not_compared() -> None:
+def test_hosts_keep_their_order_where_ends_are_not_compared() -> None:
     rules = StepRules(prefer="earliest")
     slow, fast = ClassicalTarget("slow", seconds=9), ClassicalTarget("fast", seconds=1)
     offline = QuantumTarget("q", OFFLINE)
@@ -595,7 +595,7 @@ def test_after_a_failure_another_qpu_then_a_classical_target() -> None:
     assert not CandidateJob(attempt=9).is_last_attempt
 
 
-def test_a_classical_target_that_failed_is_avoided_while_there_are_others() -> None:
+def test_another_host_is_preferred_to_one_that_failed() -> None:
     offline = QuantumTarget("q", OFFLINE)
     failed = ClassicalTarget("bad", failed=FAILED)
     cooling = ClassicalTarget("cooling", cooldown=COOLDOWN)
@@ -606,7 +606,7 @@ def test_a_classical_target_that_failed_is_avoided_while_there_are_others() -> N
 
 @pytest.mark.parametrize("prefer", PREFERENCES)
 @pytest.mark.parametrize("job", [ANY, LAST])
-def test_a_classical_target_that_failed_is_avoided_while_a_qpu_is_free(
+def test_a_free_qpu_is_preferred_to_a_host_that_failed(
     prefer: Prefer, job: CandidateJob
 ) -> None:
     failed = ClassicalTarget("bad", failed=FAILED, seconds=1.0)
@@ -631,7 +631,7 @@ def test_without_a_quantum_target_there_is_nothing_to_decide() -> None:
     assert explain(decision) == "the binding lists no quantum target"
 
 
-def test_without_a_classical_target_unknown_spending_stops_no_job() -> None:
+def test_unknown_spending_stops_no_job_without_a_host() -> None:
     unmeasured = CandidateJob(run=Spending(unmeasured=True))
     decision = ask(FREE, rules=StepRules(run=Budget(1)), job=unmeasured)
     assert decision.targets == ("fresnel",)
@@ -702,7 +702,7 @@ def test_figures_are_rounded() -> None:
     assert [rounded(n) for n in numbers] == "0 0.012 1.3 9.9 10 412".split()
 
 
-def test_a_step_has_its_own_rules_and_those_of_the_steps_above_it() -> None:
+def test_a_step_inherits_the_rules_of_the_steps_above_it() -> None:
     rules = FilterRules(
         {
             "prefer": "earliest",

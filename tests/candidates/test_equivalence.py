@@ -114,7 +114,7 @@ def test_the_examples_maximum_cut_is_a_candidate(max_cut: Path) -> None:
     assert [answer.energy for answer in answers] == [-17.0, -17.0]
 
 
-def test_the_examples_qiskit_program_simulates_where_there_is_no_qpu(
+def test_the_qiskit_example_simulates_without_a_qpu(
     max_cut: Path,
 ) -> None:
     pytest.importorskip("qiskit", reason="qiskit is not installed")

@@ -345,7 +345,7 @@ def short() -> Iterator[Path]:
         yield Path(folder)
 
 
-def test_the_clustering_workflow_outlives_a_fault_in_each_iteration(
+def test_the_workflow_outlives_a_fault_in_each_iteration(
     short: Path,
 ) -> None:
     """``tests/benchmarks/candidates.py`` in short, on a machine that does other things."""
@@ -368,7 +368,7 @@ def test_the_clustering_workflow_outlives_a_fault_in_each_iteration(
     assert lost <= faults.closed
 
 
-def test_a_failure_leads_to_another_qpu_and_then_to_a_classical_place(
+def test_failures_lead_to_another_qpu_and_then_to_a_host(
     project: Project, serve: Serve
 ) -> None:
     candidate(project)

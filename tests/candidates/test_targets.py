@@ -114,7 +114,7 @@ def test_what_a_quantum_target_is(tmp_path: Path) -> None:
     assert is_quantum(target("hpc", "sfq.slurm", "qc", services=services))
 
 
-async def test_qpus_of_a_service_without_a_file_are_those_of_the_environment(
+async def test_a_service_without_a_file_uses_the_environments_qpus(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     services: JSON = {"qc": {"qpu": ["fresnel"]}}
@@ -130,9 +130,7 @@ async def test_qpus_of_a_service_without_a_file_are_those_of_the_environment(
         assert source().online
 
 
-async def test_an_emulator_that_is_not_there_yet_is_asked_of_its_configuration() -> (
-    None
-):
+async def test_an_emulator_not_yet_started_is_checked_by_its_file() -> None:
     source = status_source(target("my-q", "sfq.emulator", qubits=7, vqpus=3), Path())
     assert source is not None
     told = source()
@@ -279,7 +277,7 @@ def test_a_failure_is_said_of_the_job_that_it_names() -> None:
         assert record.getMessage() == f"of {job}"
 
 
-def test_an_error_of_one_line_is_logged_once_and_without_a_traceback() -> None:
+def test_a_one_line_error_is_logged_once_without_traceback() -> None:
     line, error = TracebackFilter(), OneLineException("token revoked")
     records = [
         logging.LogRecord("x", logging.ERROR, "", 1, str(error), None, info)

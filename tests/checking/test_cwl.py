@@ -229,7 +229,7 @@ def test_one_line_for_one_mistake(file: str, case: tuple[str, ...]) -> None:
     assert found() == said
 
 
-def test_a_wrong_type_of_an_input_is_said_once_for_its_steps_and_its_value() -> None:
+def test_a_wrong_type_of_an_input_is_reported_once() -> None:
     edited("main.cwl", "limit: {type: int, default: 3}", "limit: string")
     edited("job.yml", "pair:", "limit: 3\npair:")
     assert found() == [

@@ -142,7 +142,7 @@ def a_run(**seconds: float) -> Iterator[Event]:
         yield {**common, "time": began + lasted, "status": "completed"}
 
 
-def test_a_folder_of_outputs_that_could_not_be_written_is_refused(
+def test_a_folder_of_outputs_without_access_is_refused(
     service: RunningService, capsys: pytest.CaptureFixture[str]
 ) -> None:
     streamflow(service.url, QPU, LAPTOP)

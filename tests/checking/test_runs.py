@@ -181,7 +181,7 @@ def test_a_wrong_target_of_a_candidate_is_said_once() -> None:
         ("sfq.journal", "sfq.jurnal", "14: scheduling.scheduler.type: unknown type 'sfq.jurnal'; did you mean sfq.journal?"),
     ],
 )  # fmt: skip
-def test_what_a_candidate_needs_is_said_once_where_it_is_misspelt(
+def test_a_misspelt_key_of_a_candidate_is_reported_once(
     old: str, new: str, line: str
 ) -> None:
     candidate("", "qpu", "nodes")
@@ -203,7 +203,7 @@ def test_limits_that_no_problem_meets() -> None:
     ]
 
 
-def test_a_problem_that_is_larger_than_a_qpu_that_is_not_deployed() -> None:
+def test_a_problem_too_large_for_an_undeployed_qpu_is_reported() -> None:
     larger = document([*range(10)], [1.0] * 10, [], [], "BINARY")
     Path("problem.json").write_text(json.dumps({"bqm": larger}))
     why = "10 variables do not fit on 9 qubits"
@@ -299,7 +299,7 @@ def test_commands_and_options_that_sfq_has_not() -> None:
     assert found() == [f"solve.cwl:3: {line}"]
 
 
-def test_a_services_configuration_is_recognised_by_keys_that_are_nearly_right(
+def test_misspelt_keys_still_mark_a_services_configuration(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     Path("service.yml").write_text("devcie: {type: emulated}\n")

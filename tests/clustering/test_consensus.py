@@ -129,7 +129,7 @@ class TestFeasibleSelections:
             [-sum(map(len, p)) / max(c.size for c in found.candidates) for p in result]
         )
 
-    def test_equal_clusters_of_other_methods_are_one_and_reads_add_up(self) -> None:
+    def test_equal_clusters_merge_and_their_reads_add_up(self) -> None:
         found = overlaps([clustering([0, 0, 1]), clustering([0, 0, 1], "dbscan")])
         rows = [[1, 1, 0, 0], [1, 0, 0, 1], [0, 0, 1, 1], [1, 0, 1, 0], [1, 0, 0, 0]]
         samples = samples_of(
@@ -314,7 +314,7 @@ class TestBestConsensus:
         _, record = best_consensus(POINTS, found, samples, Criteria(window=0))
         assert (record["lowest_energy"], record["feasible_reads"]) == (-1.0, 1)
 
-    def test_without_feasible_sample_all_points_are_one_cluster_of_score_minus_1(
+    def test_without_feasible_sample_there_is_one_cluster_of_minus_1(
         self,
     ) -> None:
         found = overlaps([clustering(TWO), clustering(BAD)])
@@ -376,7 +376,7 @@ class TestLoop:
         assert state.best == 1
         assert state.iterations[0]["score"] == state.iterations[1]["score"]
 
-    def test_an_iteration_without_feasible_sample_does_not_end_the_loop(self) -> None:
+    def test_an_iteration_without_feasible_sample_goes_on(self) -> None:
         state = State()
         iterate(state, TWO, Criteria(), 0, feasible=False)
         assert (state.score, state.again(Criteria())) == (-1, True)

@@ -77,7 +77,7 @@ def test_kmeans_equals_scikit_learn_from_the_same_centres(
 
 @quick
 @given(st.integers(2, 60), st.integers(1, 2), seeds, st.data())
-def test_kmeans_takes_the_first_of_equal_centres_and_keeps_empty_ones(
+def test_kmeans_takes_the_first_equal_centre_keeping_empty_ones(
     n: int, d: int, seed: int, data: st.DataObject
 ) -> None:
     points = grid(n, d, seed)
@@ -156,7 +156,7 @@ def test_single_linkage_equals_scipy(
 
 @quick
 @given(st.integers(2, 80), dimensions, seeds, st.data())
-def test_single_linkage_with_ties_cuts_no_pair_nearer_than_one_it_keeps(
+def test_single_linkage_with_ties_cuts_no_nearer_pair(
     n: int, d: int, seed: int, data: st.DataObject
 ) -> None:
     points = grid(n, d, seed)

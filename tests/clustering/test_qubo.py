@@ -158,7 +158,7 @@ def test_energy_is_eq_1(
 
 @quick
 @given(several)
-def test_the_papers_qubo_has_size_over_greatest_size_and_lambda_the_number(
+def test_the_papers_qubo_has_its_weights_and_lambda(
     clusterings: list[Clustering],
 ) -> None:
     found = overlaps(clusterings)
@@ -188,7 +188,7 @@ def test_no_optimum_overlaps_and_both_penalties_have_the_same(
 
 @quick
 @given(several)
-def test_with_weights_by_size_a_whole_clustering_is_as_good_as_can_be(
+def test_by_size_a_whole_clustering_is_optimal(
     clusterings: list[Clustering],
 ) -> None:
     found = overlaps(clusterings)

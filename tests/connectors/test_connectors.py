@@ -82,7 +82,7 @@ def test_the_schema_has_the_keys_of_the_constructor(
     assert schema["unevaluatedProperties"] is False
 
 
-def test_only_kinds_that_are_not_ours_have_keys_that_the_schema_does_not_name() -> None:
+def test_only_foreign_kinds_have_keys_outside_the_schema() -> None:
     schema = json.loads(RestConnector.get_schema())
     ours = {
         point.name

@@ -503,7 +503,7 @@ async def test_a_job_ends_when_its_user_is_refused(
     step.qpu.held.clear()
 
 
-async def test_a_job_that_ends_because_its_user_is_refused_is_not_tried_again(
+async def test_a_job_whose_user_is_refused_is_not_tried_again(
     step: Step, revoked: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ToldQpu, "renewal", None)
@@ -517,7 +517,7 @@ async def test_a_job_that_ends_because_its_user_is_refused_is_not_tried_again(
     step.qpu.held.clear()
 
 
-async def test_a_job_that_can_run_elsewhere_is_tried_again_when_it_is_refused(
+async def test_a_candidate_that_is_refused_is_tried_again(
     step: Step, revoked: Callable[[], None]
 ) -> None:
     hints.put("/solve/0", JobHints(has_alternative=True))
@@ -619,7 +619,7 @@ async def test_a_kept_lease_whose_user_was_refused_is_replaced(
     await step.connector.undeploy(False)
 
 
-async def test_a_service_that_ends_before_the_job_is_told_from_a_lazy_job(
+async def test_a_service_that_ended_early_is_told_from_a_lazy_job(
     step: Step, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def gone(_: str) -> None:
@@ -792,7 +792,7 @@ async def test_undeploy_gives_all_back_though_the_location_is_gone(
             await job
 
 
-async def test_a_job_cancelled_while_its_file_is_removed_gives_its_lease_back(
+async def test_a_cancel_during_cleanup_gives_the_lease_back(
     step: Step, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = LocalConnector.run

@@ -78,7 +78,7 @@ def _run_deployment(folder: Path, name: str, **qpu: JSON) -> str:
     return (folder / "out" / "labels.csv").read_text()
 
 
-def test_the_workflow_gives_the_labels_of_the_emulator_with_tokens_and_with_munge(
+def test_tokens_and_munge_give_the_labels_of_the_emulator(
     tmp_path: Path,
     serve: Callable[..., QpuService],
     request: pytest.FixtureRequest,
@@ -115,7 +115,7 @@ def test_the_workflow_gives_the_labels_of_the_emulator_with_tokens_and_with_mung
 # it has a vendor of its own
 @pytest.mark.devices
 @pytest.mark.parametrize("kind", ["sfq", "dwave"])
-def test_the_workflow_gives_the_labels_of_the_direct_run_through_a_service_in_front(
+def test_a_run_through_a_front_service_gives_the_same_labels(
     tmp_path: Path,
     serve: Callable[..., QpuService],
     monkeypatch: pytest.MonkeyPatch,
@@ -248,7 +248,7 @@ def test_a_run_that_was_killed_finds_its_completed_job(
     assert told["found"] is False
 
 
-def test_a_run_that_was_killed_asks_anew_for_what_its_guardian_cancelled(
+def test_a_resumed_run_repeats_what_its_guardian_cancelled(
     project: Project, service: QpuService, qpu: str, until: Until
 ) -> None:
     blocker, driver = _waits(project, service, until)
@@ -283,7 +283,7 @@ def test_a_run_whose_machine_died_takes_its_waiting_job_over(
     assert service.jobs() == ["Completed"]
 
 
-def test_a_step_survives_a_service_that_is_killed_and_started_again(
+def test_a_step_survives_its_service_being_killed(
     project: Project, service: QpuService, qpu: str, until: Until
 ) -> None:
     blocker, driver = _waits(project, service, until)

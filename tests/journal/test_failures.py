@@ -31,7 +31,7 @@ def test_remedies(exit_code: int | None, error: str, expected: str) -> None:
     assert bool(remedy) == bool(expected)
 
 
-def test_a_failure_that_printed_nothing_and_one_that_would_move_the_cursor() -> None:
+def test_a_failure_is_printed_without_control_characters() -> None:
     assert failures.described("a 2", "", 3, "") == (
         "a 2 failed with exit code 3, and printed nothing"
     )

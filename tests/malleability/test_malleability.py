@@ -94,7 +94,7 @@ def test_a_job_of_one_node_keeps_it(
     assert malleability.malleable(IN_JOB, 1, None, print) is not None
 
 
-def test_it_keeps_the_nodes_of_the_batch_script_and_of_the_program(
+def test_nodes_of_batch_script_and_program_are_kept(
     commands: Commands,
 ) -> None:
     job(SLURMD_NODENAME="c3").shrink(2)
@@ -132,7 +132,7 @@ def test_a_gres_is_read_in_all_spellings(prefix: str, sign: str, name: str) -> N
     assert slurm._gres(given) == f"{name}:2,craynetwork:1"
 
 
-def test_what_cannot_be_given_back_is_refused_before_anything_changes(
+def test_what_cannot_be_given_back_is_refused_at_once(
     commands: Commands, tmp_path: Path
 ) -> None:
     commands.job = JOB.replace("OverSubscribe=OK", "OverSubscribe=NO")

@@ -119,7 +119,7 @@ where
 """
 
 
-def test_others_have_the_nodes_during_a_call_and_the_program_has_them_again(
+def test_nodes_are_lent_during_a_call_and_come_back(
     lab: Lab, service: RunningService, tmp_path: Path
 ) -> None:
     service.ask("POST", "/v1/device/close", {"message": "helium is low"})

@@ -190,7 +190,7 @@ def test_a_connection_that_the_service_has_closed_is_replaced() -> None:
     assert taken == [0, 1, 2]
 
 
-def test_a_forked_process_does_not_use_the_connection_of_its_parent() -> None:
+def test_a_forked_process_opens_a_connection_of_its_own() -> None:
     with serving([[EMPTY], [EMPTY]]) as (url, taken):
         client = KeptClient(url, {})
         client.request("GET", "/")

@@ -134,7 +134,7 @@ def test_queues_outweigh_short_steps_of_a_workflow() -> None:
     assert held.mean("slowdown") < short - 0.2
 
 
-def test_virtual_qpus_serve_short_quantum_jobs_between_long_computation() -> None:
+def test_virtual_qpus_serve_short_jobs_between_computations() -> None:
     """Viviani et al., section 4, Virtual QPUs; Bettonte, slide on vQPUs.
 
     Sharing helps above all "when applications spend much time performing long running

@@ -240,7 +240,7 @@ def test_at_most_so_many_allocations_are_held() -> None:
     assert found.nodes.held["compute"] == 300
 
 
-def test_runs_that_keep_what_another_needs_wait_for_the_time_limits() -> None:
+def test_runs_that_hold_what_others_need_end_at_time_limits() -> None:
     """Each keeps one of two nodes, and then needs both: until the limit of 2 x 200 s."""
     steps = (ClassicalStep((task(1, 100),)), ClassicalStep((task(2, 100),)))
     application = replace(HYBRID, steps=steps)
@@ -260,7 +260,7 @@ def test_a_client_on_the_drivers_host_holds_no_node() -> None:
     assert found.leased == {"qpu": 60}
 
 
-def test_jobs_of_a_step_have_latency_and_computation_between_them() -> None:
+def test_latency_and_computation_part_the_jobs_of_a_step() -> None:
     step = QuantumStep("qpu", None, (5.0, 7.0), 12.0, 2.0)
     (found,) = run(PerStep(), replace(HYBRID, steps=(step,)))
     assert found.wall == 16

@@ -53,7 +53,7 @@ def test_a_trace_in_the_standard_workload_format_is_read() -> None:
     }
 
 
-def test_a_trace_that_counts_from_another_time_begins_with_its_first_job() -> None:
+def test_a_trace_begins_with_its_first_job() -> None:
     lines = SWF.splitlines()
     later = [line.replace(" 20 5 ", " 1027839865 5 ") for line in lines[5:6]]
     later += [line.replace(" 10 5 ", " 1027839845 5 ") for line in lines[6:7]]

@@ -184,7 +184,7 @@ def test_the_foundation_imports_no_room() -> None:
         assert LAYERS[name] <= _FOUNDATION, name
 
 
-def test_planning_follows_the_rules_of_elastic_and_nothing_else_of_connectors() -> None:
+def test_planning_uses_only_the_rules_of_elastic_connectors() -> None:
     used = {
         name
         for module in MODULES

@@ -186,7 +186,7 @@ def test_one_never_granted_holds_nothing_and_has_waited() -> None:
     assert (usage.node_seconds(), held.requeues, held.unended) == (0, 0, False)
 
 
-def test_what_a_killed_driver_held_counts_to_the_last_event_and_is_marked() -> None:
+def test_a_killed_drivers_use_counts_to_its_last_event() -> None:
     events = a_run(
         simple("1", 0, 1, 5),
         allocation("2", ("requested", 5, 0), ("granted", 10, 2)),

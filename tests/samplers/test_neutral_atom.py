@@ -120,7 +120,7 @@ def test_too_many_atoms_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @with_pulser
-def test_a_pulse_that_the_device_does_not_allow_is_refused_before_it_runs() -> None:
+def test_a_pulse_outside_the_devices_limits_is_refused() -> None:
     from pulser import AnalogDevice
 
     class Busy:

@@ -405,7 +405,7 @@ def test_a_penalty_does_not_make_every_read_optimal() -> None:
     assert info["optimal_share"] == 1 / 16
 
 
-def test_reads_of_parts_are_paired_by_their_energy_whatever_a_penalty_is() -> None:
+def test_reads_of_parts_are_paired_by_energy() -> None:
     class Two(Fixed):
         """A bad read, and of the rest each second is the better."""
 

@@ -69,7 +69,7 @@ def test_of_several_problems_the_angles_of_the_largest_are_kept(tmp_path: Path) 
     assert json.loads(file.read_text()) == largest
 
 
-def test_a_folder_that_is_not_there_is_told_before_a_circuit_runs(
+def test_a_missing_folder_is_reported_before_a_circuit_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(QaoaSampler, "_runner", None)

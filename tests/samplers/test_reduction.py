@@ -93,7 +93,7 @@ def test_no_optimum_has_both_of_a_pair_that_is_excluded(problem: Quadratic) -> N
         assert not any(state[i] and state[j] for state in optima(problem))
 
 
-def test_pairs_whose_penalty_outweighs_the_lighter_one_are_excluded() -> None:
+def test_pairs_with_a_penalty_above_a_weight_are_excluded() -> None:
     problem = Quadratic.of([-1, -2, -3], [(0, 1, 1.05), (1, 2, 1.5)])
     assert exclusions(problem) == [(0, 1)]
 

@@ -246,7 +246,7 @@ def rounded_part() -> BinaryQuadraticModel:
     return model
 
 
-def test_parts_that_doubles_would_round_are_solved_with_fractions() -> None:
+def test_parts_beyond_doubles_are_solved_with_fractions() -> None:
     samples = Presolve(ExactSampler()).sample(rounded_part(), seed=1)
     assert samples.info["presolve"]["parts"] == [4]
     assert_right(samples, rounded_part(), distinct=True)

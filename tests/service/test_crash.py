@@ -33,7 +33,7 @@ def _crash(*options: str) -> dict[str, float]:
     return figures
 
 
-def test_killed_under_load_nothing_is_lost_and_nothing_runs_twice_in_silence() -> None:
+def test_a_kill_under_load_loses_and_repeats_nothing() -> None:
     figures = _crash("--kills", "5", "--seed", "1", "--waiting", "0")
     assert figures["kills"] == 5
     assert figures["acknowledged"] > 20

@@ -297,9 +297,7 @@ def test_no_user_and_no_secret_is_told(tmp_path: Path) -> None:
             assert word not in text
 
 
-def test_unless_it_is_said_they_are_public_where_only_this_machine_reaches_them() -> (
-    None
-):
+def test_metrics_are_public_by_default_on_this_machine_only() -> None:
     for listen, public in (({}, True), ({"host": "192.0.2.1"}, False)):
         config = Configuration.model_validate({"listen": listen})
         assert config.public_metrics is public

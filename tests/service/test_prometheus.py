@@ -130,7 +130,7 @@ def names(text: str) -> set[str]:
 
 # the dashboard shows much that only the emulated device tells
 @pytest.mark.devices
-def test_it_scrapes_and_every_panel_and_alert_asks_for_what_is_there(
+def test_panels_and_alerts_ask_for_metrics_that_exist(
     prometheus: Prometheus, service: QpuService
 ) -> None:
     lease = service.occupy(shots=10)

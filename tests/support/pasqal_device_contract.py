@@ -56,7 +56,7 @@ def job_of(specs: str) -> dict[str, JSON]:
     }
 
 
-def test_what_the_vendor_ends_with_its_session_runs_again_in_another(
+def test_a_job_ended_with_its_session_runs_in_another(
     tmp_path: Path,
 ) -> None:
     url = os.environ[SESSIONS_URL]
@@ -82,7 +82,7 @@ def online(service: QpuService) -> bool:
     return isinstance(told, dict) and told["status"] == "online"
 
 
-def test_after_a_sigkill_the_next_service_goes_on_in_the_session_and_gives_it_back(
+def test_after_sigkill_the_session_goes_on_and_is_given_back(
     tmp_path: Path,
 ) -> None:
     url = os.environ[LASTING_URL]

@@ -63,7 +63,7 @@ def test_it_runs_with_each_sampler(tmp_path: Path, name: str) -> None:
     assert iteration["lowest_energy"] == pytest.approx(iteration["optimum"])
 
 
-def test_the_second_iteration_starts_from_the_angles_of_the_first(
+def test_the_second_iteration_starts_from_the_firsts_angles(
     tmp_path: Path,
 ) -> None:
     if (why := samplers.obstacle("qaoa")) is not None:

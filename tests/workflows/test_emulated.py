@@ -67,7 +67,7 @@ def environment(folder: Path) -> dict[str, str]:
     return os.environ | {"PATH": path, "TMPDIR": str(folder / "tmp")}
 
 
-def test_it_runs_on_the_emulator_and_gives_the_labels_that_cwltool_gives(
+def test_a_run_on_the_emulator_gives_the_labels_of_cwltool(
     emulated: Run, twice: list[Path]
 ) -> None:
     ours, classical = emulated.folder / "out", twice[0]
@@ -103,7 +103,7 @@ def test_bad_points_end_the_run_with_the_tools_sentence(tmp_path: Path) -> None:
     assert end["status"] == "failed"
 
 
-def test_a_service_that_dies_in_mid_job_fails_the_workflow_with_its_sentence(
+def test_a_service_that_dies_fails_the_run_with_a_reason(
     project: Path,
 ) -> None:
     # half an hour on the device, so that the job is certainly running

@@ -174,7 +174,7 @@ run.close()
 """
 
 
-def test_a_run_whose_driver_tells_no_failure_has_failed_by_its_journal(
+def test_a_run_failed_by_its_journal_without_its_driver(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As when StreamFlow drops a job, and ends with exit code 0."""

@@ -157,7 +157,7 @@ def test_a_service_that_does_not_start_says_why(project: Project) -> None:
     assert project.leftovers() == []
 
 
-def test_a_service_that_dies_in_mid_job_fails_the_job_with_its_sentence(
+def test_a_service_that_dies_fails_its_job_with_a_reason(
     project: Project, until: Until
 ) -> None:
     project.deployment("qpu", "sfq.emulator", technology="neutral-atom", timeScale=1)
@@ -205,7 +205,7 @@ def test_a_failed_attempt_is_repeated_and_counted(project: Project) -> None:
     assert statuses.count((2, "completed")) == 1
 
 
-def test_iterations_are_told_from_scatter_indices_on_stock_connectors(
+def test_iterations_differ_from_scatter_indices_on_stock(
     project: Project,
 ) -> None:
     project.deployment("here", "local")

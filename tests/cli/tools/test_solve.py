@@ -413,7 +413,7 @@ def test_parameters_of_a_sampler_by_name(solve: Solve, problem: Path) -> None:
     assert "time_limit: 'soon': expected a number above 0" in line
 
 
-def test_the_angles_of_the_iteration_before_are_where_qaoa_starts(
+def test_qaoa_starts_from_the_last_iterations_angles(
     solve: Solve, problem: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     pytest.importorskip("qiskit")

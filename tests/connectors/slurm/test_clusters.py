@@ -94,7 +94,7 @@ def test_ids_with_a_cluster() -> None:
     assert ids.found("7;", "") == "7"
 
 
-def test_a_cluster_that_is_passed_over_in_silence_has_not_answered() -> None:
+def test_a_cluster_missing_from_the_output_has_not_answered() -> None:
     text = "CLUSTER: a\nARRAY_JOB_ID|JOBID|\n7|7|RUNNING|None|1|2|1|c1|0|0|x|\n"
     queue = squeue.read(text, named=True)
     assert queue.clusters == {"a"}
@@ -260,7 +260,7 @@ def test_an_answer_that_was_lost_is_looked_for_in_each_cluster(tmp_path: Path) -
     assert submit(squeue="exit 1") == ("7;b\n", 0)
 
 
-def test_a_mark_names_the_cluster_of_a_job_for_which_one_was_named() -> None:
+def test_a_mark_names_the_cluster_that_a_job_named() -> None:
     async def marked(clusters: str, told: str) -> str:
         job = BatchJob("solve", NodeUsage("hpc", SlurmService(), "per-step"))
         job.clusters = clusters

@@ -60,7 +60,7 @@ def requested(forecast: JobForecast, start: float) -> float:
     return now
 
 
-def test_nothing_is_requested_for_a_step_that_nothing_has_followed_yet() -> None:
+def test_no_nodes_are_requested_after_a_step_never_followed() -> None:
     forecast = learned()
     forecast.started("q", 0)
     assert list(forecast.changes(0)) == []

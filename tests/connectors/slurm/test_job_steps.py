@@ -163,9 +163,7 @@ async def test_the_queue_tells_where_a_job_is(
     assert (state(job), job.row) == (expected, rows[0])
 
 
-async def test_a_pending_job_is_reported_once_after_a_while_or_if_it_is_hopeless() -> (
-    None
-):
+async def test_a_job_that_pends_long_or_in_vain_is_reported_once() -> None:
     def reasons(job: BatchJob, reason: str, now: float) -> list[PendingReason]:
         return list(job.pending_reasons([row("PENDING", reason)], now))
 
@@ -183,7 +181,7 @@ async def test_a_pending_job_is_reported_once_after_a_while_or_if_it_is_hopeless
     assert [r.reason for r in job.pending_reasons(several, 99.0)] == ["InvalidAccount"]
 
 
-async def test_an_answer_of_scontrol_ends_a_job_only_if_all_of_it_has_ended() -> None:
+async def test_scontrol_ends_a_job_only_if_all_of_it_has_ended() -> None:
     good = JobOutcome("7", "COMPLETED")
     bad = JobOutcome("8", "FAILED", exit_code=1)
     active = JobOutcome("7", "RUNNING")
@@ -242,7 +240,7 @@ async def test_a_job_of_which_nothing_is_known_is_queued() -> None:
     assert state(job) is S.QUEUED
 
 
-async def test_a_success_needs_a_mark_since_a_second_submission_does_nothing() -> None:
+async def test_only_a_marked_submission_succeeds() -> None:
     good, bad = JobOutcome("7", "COMPLETED"), JobOutcome("7", "FAILED", exit_code=1)
     assert not batch_job().is_proven(good)
     assert batch_job().is_proven(bad)
@@ -269,7 +267,7 @@ async def test_a_task_of_an_array_has_failed_even_if_slurm_forgets_it() -> None:
     assert job.ended.result().state == "FAILED"
 
 
-async def test_an_array_whose_tasks_began_in_two_submissions_ends_with_both() -> None:
+async def test_an_array_of_two_submissions_ends_with_both() -> None:
     job = batch_job(array=True)
     assert job.locked({"7", "8"}, JobOutcome("7", "COMPLETED")) is None
     assert job.slurm_job == "8"
@@ -287,9 +285,7 @@ async def test_a_job_that_slurm_has_forgotten_ended_as_its_mark_says() -> None:
     assert batch_job().forgotten() == lost
 
 
-async def test_without_an_answer_a_mark_counts_unless_slurm_still_runs_the_job() -> (
-    None
-):
+async def test_a_mark_counts_unless_slurm_still_runs_the_job() -> None:
     good = JobOutcome("7", "COMPLETED", started=100.25, ended=160.5)
     job = batch_job(left=ENDED)
     assert job.undetermined() == good

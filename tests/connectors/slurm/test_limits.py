@@ -19,12 +19,12 @@ def running(started: float, ended: float | None) -> QueueRow:
     return QueueRow("7", "RUNNING", "None", started, ended, 1, "c1")
 
 
-def test_one_that_nobody_has_shortened_has_the_time_of_its_service() -> None:
+def test_a_limit_not_shortened_is_that_of_the_service() -> None:
     limit = ShortLimit()
     assert limit.end(running(0, 3600), 0) is None
 
 
-def test_slurm_may_have_granted_the_least_as_long_as_nobody_knows() -> None:
+def test_an_unknown_grant_counts_as_the_least() -> None:
     limit = ShortLimit()
     limit.least_seconds = 300
     assert limit.end(None, 1000) == 1300

@@ -43,7 +43,7 @@ def adjusted(
     return len(made), len(cancelled)
 
 
-def test_idle_allocations_are_given_back_down_to_those_that_are_kept() -> None:
+def test_idle_allocations_are_given_back_but_the_kept_ones() -> None:
     pool = with_jobs(ElasticSettings(keep=1, idle=5), "a", "b", "c")
     assert pool.remove_idle(14.9, 0) == []
     assert pool.next_change(14.9) == 15
@@ -85,9 +85,7 @@ def test_after_the_last_step_nothing_waits_for_the_idle_time() -> None:
     assert not pool.is_last("/step")
 
 
-def test_a_job_that_follows_in_an_allocation_shows_that_its_step_is_not_the_last() -> (
-    None
-):
+def test_a_following_job_shows_that_its_step_is_not_the_last() -> None:
     pool = with_jobs(ElasticSettings(idle=5, ahead=True), "a", "b")
     pool.assign("a", 12.0)
     assert pool.remove_idle(15.0, 0) == ["b"]

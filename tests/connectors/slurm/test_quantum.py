@@ -306,7 +306,7 @@ def put_hints() -> Iterator[Callable[[JobHints], None]]:
     hints.discard("/one/0")
 
 
-async def test_a_job_that_can_run_elsewhere_waits_for_no_qpu_that_is_offline(
+async def test_a_candidate_leaves_a_qpu_that_is_offline(
     site: Site,
     service: RunningService,
     reachable: Path,
@@ -324,7 +324,7 @@ async def test_a_job_that_can_run_elsewhere_waits_for_no_qpu_that_is_offline(
         await qpus.lend(site.queue, "/one/0", ["a"])
 
 
-async def test_a_job_that_can_run_elsewhere_bears_silence_as_long_as_it_is_to_wait(
+async def test_a_candidate_bears_silence_for_its_longest_wait(
     site: Site,
     definitions: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -340,7 +340,7 @@ async def test_a_job_that_can_run_elsewhere_bears_silence_as_long_as_it_is_to_wa
         await qpus.lend(site.queue, "/one/0", ["a"])
 
 
-async def test_a_job_that_can_run_elsewhere_waits_for_no_login_node_for_ever(
+async def test_a_candidate_leaves_a_login_node_that_is_silent(
     site: Site,
     definitions: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -492,7 +492,7 @@ async def test_on_the_node_it_waits_for_what_is_left(
 
 
 @pytest.mark.parametrize("spank", [False, True])
-def test_on_the_node_it_leaves_a_qpu_that_is_offline_if_it_can_run_elsewhere(
+def test_a_candidate_on_a_node_leaves_an_offline_qpu(
     service: RunningService, tmp_path: Path, spank: bool
 ) -> None:
     told = {"a_SFQ_URL": service.url}

@@ -316,7 +316,7 @@ async def test_an_answer_that_comes_late_revives_no_abandoned_job(
     assert submitted.state is BatchJobState.ABANDONED
 
 
-async def test_a_component_that_slurm_cannot_tell_about_is_asked_about_again(
+async def test_an_unknown_component_is_asked_about_again(
     jobs: SlurmQueue, slurm: Slurm
 ) -> None:
     leader = await _submitted(jobs)
@@ -332,7 +332,7 @@ async def test_a_component_that_slurm_cannot_tell_about_is_asked_about_again(
         assert (await component.ended).state == "CANCELLED"
 
 
-async def test_a_job_that_is_given_up_between_two_attempts_is_cancelled(
+async def test_a_job_given_up_between_two_attempts_is_cancelled(
     jobs: SlurmQueue,
     slurm: Slurm,
     monkeypatch: pytest.MonkeyPatch,

@@ -159,7 +159,7 @@ def test_a_job_whose_answer_was_lost_is_found_by_its_script(
     assert commands.submit() == ("", 1)
 
 
-def test_nothing_is_submitted_again_while_the_queue_cannot_be_asked(
+def test_nothing_is_resubmitted_while_the_queue_is_silent(
     commands: Commands,
 ) -> None:
     commands.put("sbatch", "echo >>$0.tries; exit 1")

@@ -116,7 +116,7 @@ def test_a_lease_belongs_to_the_user_and_the_job(
     assert not file.exists()
 
 
-def test_another_clusters_job_with_the_same_id_has_a_lease_of_its_own(
+def test_a_job_of_another_cluster_has_its_own_lease(
     sfq: Command, service: RunningService, tmp_path: Path
 ) -> None:
     leases = service.queue.leases

@@ -583,7 +583,7 @@ def test_leases_that_the_batch_system_took_are_left_too(
     assert _held(service) == ["test"]
 
 
-def test_a_command_that_fails_for_want_of_its_qpu_can_run_elsewhere(
+def test_a_command_that_fails_without_its_qpu_runs_elsewhere(
     service: RunningService,
 ) -> None:
     told = _taken(service)

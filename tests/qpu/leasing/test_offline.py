@@ -121,7 +121,7 @@ def test_a_job_that_has_begun_may_wait_again(
     assert watched.look() is None
 
 
-def test_a_service_that_does_not_answer_is_left_to_the_jobs_own_client() -> None:
+def test_a_silent_service_is_left_to_the_jobs_client() -> None:
     credentials = Credentials(retry_seconds=0)
     nobody = SfqQpu("q", "http://127.0.0.1:1", credentials=credentials)
     assert QpuWatch(nobody).look() is None

@@ -223,7 +223,7 @@ def test_counts_are_extrapolated_to_quasi_probabilities() -> None:
     assert sum(whole(below).values()) == 100
 
 
-def test_single_shots_are_refused_and_so_is_what_takes_no_negative_counts() -> None:
+def test_single_shots_and_negative_counts_are_refused() -> None:
     with pytest.raises(InputError, match="zne must be the first, since its counts may"):
         Passes("readout,zne", NATIVE)
     with pytest.raises(InputError, match="zne: it mitigates expectation values, which"):

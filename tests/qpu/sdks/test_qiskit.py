@@ -64,7 +64,7 @@ def test_counts_and_the_bits_of_each_shot(backend: QpuBackend) -> None:
     assert again.get_counts() == counts
 
 
-def test_circuits_of_qaoa_have_seeds_that_make_a_run_reproducible(
+def test_seeds_make_runs_of_qaoa_reproducible(
     service: RunningService,
 ) -> None:
     lease = service.acquire()
@@ -290,7 +290,7 @@ class Answering:
         '{"counters": [{"00": 1}, {"02": 1}]}',
     ],
 )
-def test_an_answer_without_the_counts_of_all_circuits_is_no_result(text: str) -> None:
+def test_an_answer_without_all_circuits_counts_is_refused(text: str) -> None:
     qpu = Answering(text)
     job = QpuBackend(qpu).run([bell(), bell()], shots=1)
     with pytest.raises(QpuError, match="'q': its answer has no counts of bit strings"):

@@ -275,7 +275,7 @@ def test_under_a_lease_that_is_held(
     assert capfd.readouterr().out.endswith("/sapi/v2\n")
 
 
-def test_a_technology_without_a_client_of_its_own_has_no_variables(
+def test_a_technology_without_a_client_has_no_variables(
     service: RunningService,
 ) -> None:
     client = SfqQpu("q", service.url, lease="t")

@@ -399,7 +399,7 @@ def test_each_request_has_a_munge_credential_of_its_own(
     assert server.credentials == ["MUNGE:1:/socket", "MUNGE:2:/socket"]
 
 
-def test_a_refusal_names_the_service_the_token_file_and_the_reason(
+def test_a_refusal_names_service_token_file_and_reason(
     scripted: Serve, tmp_path: Path
 ) -> None:
     file = tmp_path / "ada.token"
@@ -649,7 +649,7 @@ def _task(bqm: dict[str, JSON], tag: str = "t") -> Task:
     return Task(tag, "problem", json.dumps(bqm), {"num_reads": 10, "seed": 1})
 
 
-def test_a_job_is_submitted_by_its_tag_and_ends_as_the_service_tells(
+def test_a_tagged_job_ends_as_its_service_says(
     service: RunningService, bqm: dict[str, JSON]
 ) -> None:
     qpu, task = _job_side(service, service.acquire()), _task(bqm)
@@ -1062,7 +1062,7 @@ def test_how_long_a_submission_may_wait_is_checked(
     assert not service.queue.store.jobs()
 
 
-def test_a_large_submission_is_answered_at_once_and_keeps_all_that_was_asked(
+def test_a_large_submission_is_answered_at_once_and_whole(
     bqm: dict[str, JSON],
 ) -> None:
     with running_service(EmulatedDevice(time_scale=1e6)) as service:

@@ -68,7 +68,7 @@ def samples_of(text: str) -> SampleSet:
 
 
 @pytest.mark.parametrize(("lease", "cancelled"), [("a", ["a"]), (None, [])])
-def test_an_interrupted_sampler_cancels_the_problems_of_its_lease_only(
+def test_an_interrupted_sampler_cancels_its_leases_problems_only(
     monkeypatch: pytest.MonkeyPatch, lease: str | None, cancelled: list[str]
 ) -> None:
     def interrupted(*_: object) -> str:
@@ -180,7 +180,7 @@ def test_a_result_is_read_by_another_process_than_submitted(
     assert lost.qpu_seconds == known.qpu_seconds
 
 
-def test_a_problem_is_found_by_its_tag_behind_any_number_of_others(
+def test_a_problem_is_found_by_its_tag_among_many(
     annealer: RunningService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     qpu = client(annealer)
@@ -210,7 +210,7 @@ def test_few_embeddings_are_kept(
         assert qpu.result(job_id, submitted).result is not None
 
 
-def test_problems_with_the_same_interactions_have_the_same_embedding(
+def test_equal_interactions_have_the_same_embedding(
     solver: StructuredSolver,
 ) -> None:
     embedding._search.cache_clear()

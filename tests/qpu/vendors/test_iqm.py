@@ -185,7 +185,7 @@ UNSENDABLE: list[tuple[JSON, str]] = [
 ]
 
 
-def test_what_cannot_be_sent_is_refused_at_submission_and_by_the_twin(
+def test_the_unsendable_is_refused_by_submission_and_twin(
     service: RunningService, tmp_path: Path
 ) -> None:
     pytest.importorskip("qrmi", reason="the package qrmi is not installed")

@@ -93,7 +93,7 @@ def test_run_lengths_are_siegmunds(
     assert run_length(settings, shift) == pytest.approx(length, rel=2e-3)
 
 
-def test_a_device_as_it_should_be_raises_no_alarm_and_a_wrong_one_at_once() -> None:
+def test_only_a_device_that_is_wrong_raises_an_alarm() -> None:
     # 3000 values, and a false alarm in 57,000
     assert [watched(Faults(), seed) for seed in range(5)] == [[]] * 5
     wrong = watched(Faults(calibration=1))

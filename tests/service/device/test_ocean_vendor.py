@@ -145,7 +145,7 @@ def test_the_solver_is_described_as_its_vendor_does(
         ),
     ],
 )
-def test_what_the_solver_does_not_take_is_refused_before_the_queue(
+def test_parameters_the_solver_lacks_are_refused_unqueued(
     service: RunningService,
     vendor: RunningService,
     solver: StructuredSolver,

@@ -418,7 +418,7 @@ def test_the_price_is_the_sites_or_the_vendors(
     assert (theirs.price, ours.price) == (3.0, 5.0)
 
 
-async def test_a_job_that_ends_while_the_service_is_down_is_booked_at_the_price(
+async def test_a_job_that_ends_during_an_outage_costs_its_price(
     make: Callable[..., QpuDevice], acme: Vendor, tmp_path: Path
 ) -> None:
     acme.told = replace(acme.told, cost_per_second=3.0)
@@ -632,7 +632,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return made
 
 
-def test_a_lease_is_on_disk_before_it_is_used_and_readable_by_nobody_else(
+def test_a_lease_is_on_disk_before_its_use_and_private(
     make: Callable[..., QpuDevice],
     acme: Vendor,
     folder: Path,
@@ -664,7 +664,7 @@ def test_a_lease_is_on_disk_before_it_is_used_and_readable_by_nobody_else(
     assert json.loads(file.read_text()) == {"held": None, "unwanted": []}
 
 
-def test_the_service_after_one_that_was_killed_goes_on_with_its_lease(
+def test_the_service_goes_on_with_a_killed_ones_lease(
     make: Callable[..., QpuDevice], acme: Vendor, folder: Path
 ) -> None:
     killed, after = make(), make(idle_seconds=1e-9)
@@ -694,7 +694,7 @@ def test_a_lease_that_has_ended_meanwhile_is_replaced(
     assert acme.lease == "lease-2"
 
 
-def test_leases_that_were_not_given_back_are_given_back_by_the_next_service(
+def test_the_next_service_gives_back_leases_left_open(
     make: Callable[..., QpuDevice], acme: Vendor, folder: Path
 ) -> None:
     stopped, after = make(), make()
@@ -849,7 +849,7 @@ def test_a_lease_that_cannot_be_asked_about_is_kept(
     assert acme.under[-1] == (job, "lease-1")
 
 
-def test_a_lease_of_which_it_is_not_certain_whether_it_has_ended_is_given_back(
+def test_a_lease_whose_end_is_uncertain_is_given_back(
     device: QpuDevice, acme: Vendor, tmp_path: Path
 ) -> None:
     device.keep_in(tmp_path)
@@ -904,7 +904,7 @@ def test_credentials_may_be_missing_for_a_while(
 # jobs
 
 
-def test_poll_waits_between_requests_and_is_woken_by_a_cancellation(
+def test_polling_pauses_and_is_woken_by_a_cancellation(
     make: Callable[..., QpuDevice], acme: Vendor
 ) -> None:
     device = make(poll_seconds=3600)
@@ -1034,7 +1034,7 @@ def test_a_job_that_the_vendor_cancels_with_its_lease_is_lost(
     assert device.result(job, TASK).lost is None
 
 
-def test_whether_the_lease_has_ended_is_asked_until_the_vendor_tells(
+def test_a_leases_end_is_asked_for_until_the_vendor_answers(
     device: QpuDevice, acme: Vendor
 ) -> None:
     acme.outcome = Outcome()
@@ -1129,7 +1129,7 @@ def test_the_cost_is_learnt_from_what_was_billed(
     assert device.cost({}).qpu_seconds < 0.55
 
 
-def test_the_time_of_a_job_whose_start_was_not_seen_is_not_learnt(
+def test_a_job_whose_start_was_unseen_teaches_no_time(
     make: Callable[..., QpuDevice], acme: Vendor
 ) -> None:
     former, device = make(), make(expected_seconds=7)
@@ -1465,7 +1465,7 @@ def test_a_service_drives_another_service() -> None:
         assert front.recovery is Recovery.BY_TAG
 
 
-def test_what_the_vendor_ends_with_its_lease_runs_again_under_another() -> None:
+def test_a_job_ended_with_its_lease_runs_under_another() -> None:
     behind = EmulatedDevice(time_scale=0, runners={"problem": UntilInterrupted()})
     with running_service(behind) as vendor:
         front = QpuDevice.from_config(

@@ -136,7 +136,7 @@ def test_energies_off_by_rounding_are_not_told() -> None:
     assert verified("problem", payload, json.dumps(told), 1).difference == 0
 
 
-def test_fewer_reads_are_accepted_where_the_vendor_documents_them() -> None:
+def test_fewer_reads_are_accepted_where_documented() -> None:
     payload = {**example_bqm(), "info": {"solver_parameters": {"max_answers": 2}}}
     text = json.dumps(SAMPLES)
     # as they are, there is a sample for each read

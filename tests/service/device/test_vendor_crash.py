@@ -15,9 +15,7 @@ pytestmark = pytest.mark.process
 CRASH = BENCHMARKS / "vendor_crash.py"
 
 
-def test_whoever_is_killed_every_job_ends_once_at_the_vendor_and_is_billed_once() -> (
-    None
-):
+def test_kills_leave_each_job_ended_and_billed_once() -> None:
     # it compares the vendor's counts with the service's jobs
     options = ["--kills", "3", "--vendor-kills", "2", "--seed", "6"]
     done = subprocess.run(

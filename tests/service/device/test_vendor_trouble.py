@@ -192,7 +192,7 @@ def test_a_job_that_vanishes_says_that_it_may_have_run(
         assert over(service, submitted(service, lease, "b"))["state"] == "Completed"
 
 
-def test_a_job_that_never_ends_is_cancelled_after_the_longest_time(
+def test_a_job_that_never_ends_is_cancelled_at_its_limit(
     run: Run, vendor: Vendor
 ) -> None:
     with run(longest_seconds=0.1) as service:
@@ -229,7 +229,7 @@ def test_a_result_that_cannot_be_read_is_told(
     assert "\n" not in str(done["note"])
 
 
-def test_a_device_that_shrinks_fails_what_no_longer_fits_before_it_costs(
+def test_jobs_too_large_for_a_shrunk_device_fail_unbilled(
     run: Run, vendor: Vendor
 ) -> None:
     with run(describe_seconds=0.02, ahead=0) as service:

@@ -232,7 +232,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
 
 
 @pytest.mark.none_ahead
-def test_it_shows_a_job_on_its_way_through_the_queue_as_the_api_does(
+def test_the_page_shows_a_jobs_way_as_the_api_does(
     site: Site, browser: Browser
 ) -> None:
     bob = site.lease("bob", "production", "bobs-affair")

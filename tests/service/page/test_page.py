@@ -288,7 +288,7 @@ def test_the_page_is_sent_under_a_strict_policy(
     assert service.ask("GET", "/page.py").status == 404
 
 
-def test_announced_maintenance_and_the_message_of_a_closed_qpu_are_told() -> None:
+def test_maintenance_and_a_closed_qpus_message_are_reported() -> None:
     with running_service() as service:
         starts = time.time() + 600
         service.ask("POST", "/v1/device/maintenance", {"starts": starts})
@@ -423,7 +423,7 @@ def test_the_calibration_is_told_with_its_drift() -> None:
 
 # the calibrations that it draws are the emulated device's
 @pytest.mark.devices
-def test_the_calibration_is_not_told_of_before_it_was_set_otherwise() -> None:
+def test_a_calibration_is_reported_only_once_it_is_set() -> None:
     now = [1e9]
     device = _renewed_each_1000_seconds(now)
     with running_service(device) as service:

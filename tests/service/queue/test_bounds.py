@@ -160,7 +160,7 @@ async def test_jobs_that_come_at_once_share_the_seconds_that_are_left(
         assert all("the lease has" in str(one) for one in refused)
 
 
-async def test_a_job_that_moves_is_checked_against_the_bounds_of_its_new_lease(
+async def test_a_moved_job_keeps_to_the_bounds_of_its_new_lease(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Worker, "may_start", False)

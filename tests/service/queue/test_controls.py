@@ -94,7 +94,7 @@ def _audited(store: Store) -> list[tuple[str, str, str]]:
 
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda one: one.name)
-def test_an_operation_shows_what_it_changes_and_leaves_the_device_it_had(
+def test_an_operation_shows_its_changes_and_keeps_the_device(
     operation: Operation[EmulatedDevice],
 ) -> None:
     device = EmulatedDevice(noise=1.0, seed=1)
@@ -205,7 +205,7 @@ async def test_what_is_not_done_is_written_down_too(queue: JobQueue) -> None:
     assert all(outcome.startswith("refused: ") for outcome in outcomes)
 
 
-async def test_a_drained_qpu_takes_another_time_scale_and_so_does_its_queue(
+async def test_a_drained_qpu_and_its_queue_take_a_new_time_scale(
     queue: JobQueue,
 ) -> None:
     lease = await _lease(queue)
@@ -272,7 +272,7 @@ async def test_an_admin_who_cancels_for_another_is_written_down(
     assert kept.outcome == "done"
 
 
-async def test_a_cancellation_is_written_down_without_the_one_who_asked_for_it(
+async def test_a_cancellation_is_stored_when_its_client_has_gone(
     queue: JobQueue,
 ) -> None:
     job = await _submit(queue, await _lease(queue), "a", 100_000)
@@ -283,7 +283,7 @@ async def test_a_cancellation_is_written_down_without_the_one_who_asked_for_it(
     assert kept.new == {"state": "Cancelled"}
 
 
-async def test_a_job_that_ends_before_it_is_cancelled_is_not_written_down_as_cancelled(
+async def test_a_job_that_ends_before_its_cancellation_is_completed(
     queue: JobQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = await _submit(queue, await _lease(queue), "a", 1000)
@@ -362,7 +362,7 @@ async def test_a_window_shuts_the_qpu_and_opens_it_again(
     assert (await queue.wait(ANN, job, SECONDS)).state == "Completed"
 
 
-async def test_no_job_starts_that_would_not_end_before_and_a_shorter_one_does(
+async def test_only_jobs_that_end_before_a_window_start(
     queue: JobQueue,
 ) -> None:
     lease = await _lease(queue)

@@ -129,7 +129,7 @@ async def test_a_list_of_wardens_jobs_has_results_up_to_a_limit(
     assert listed == [None, "x" * 10, "x" * 10]
 
 
-async def test_long_work_pauses_for_its_own_time_not_for_what_delays_it(
+async def test_long_work_pauses_for_its_own_time_only(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pauses: list[float] = []

@@ -688,7 +688,7 @@ async def test_cancelled_while_it_moves_it_never_runs(
     await _never_ran(queue, gate, waiting)
 
 
-async def test_what_a_job_will_use_is_expected_of_the_lease_it_moved_to(
+async def test_a_moved_jobs_use_is_expected_of_its_new_lease(
     queue: JobQueue, waiting: Job
 ) -> None:
     held, second = queue.jobs.estimator.held._leases, await lease(queue)
@@ -759,7 +759,7 @@ async def test_a_job_that_is_being_cancelled_ends_before_it_moves(
 
 
 @pytest.mark.none_ahead
-async def test_a_cancel_that_cannot_be_written_leaves_the_job_in_the_line(
+async def test_a_cancel_that_cannot_be_written_keeps_the_job_queued(
     queue: JobQueue, gate: Gate, waiting: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
@@ -801,7 +801,7 @@ async def test_a_result_that_is_not_json_fails_its_job_only(tmp_path: Path) -> N
         assert queue.failure is None
 
 
-async def test_a_cancellation_that_ends_before_the_submission_returns_is_final(
+async def test_a_cancellation_during_a_submission_is_final(
     queue: JobQueue, before: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, added = queue.store, Future[tuple[Job, bool]]()

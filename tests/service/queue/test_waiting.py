@@ -126,7 +126,7 @@ async def test_jobs_wait_with_their_lease_and_run_when_it_is_granted(
     assert not any(True for _ in queue.forecasts.waiting())
 
 
-async def test_jobs_that_wait_with_their_lease_have_a_position_and_an_eta(
+async def test_jobs_of_a_waiting_lease_have_position_and_eta(
     tmp_path: Path,
 ) -> None:
     slow = EmulatedDevice(technology="superconducting", time_scale=1000.0)

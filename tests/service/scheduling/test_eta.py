@@ -242,7 +242,7 @@ def test_a_hint_counts_between_the_quartiles_of_what_leases_used() -> None:
     assert held.of_classes(["test"])[1].seconds == 0.0
 
 
-def test_until_leases_have_ended_hints_are_measured_by_each_other() -> None:
+def test_hints_are_compared_until_leases_have_ended() -> None:
     held = HeldLeases()
     hints = [9e9, *(10.0 * n for n in range(1, FEW))]
     for number, hint in enumerate(hints):
@@ -267,7 +267,7 @@ def test_what_leases_used_long_ago_is_forgotten() -> None:
     assert expected.seconds == 5.0
 
 
-def test_leases_submit_no_faster_than_their_load_and_up_to_a_limit() -> None:
+def test_leases_submit_at_their_load_up_to_a_limit() -> None:
     held = HeldLeases()
     used(held, *[20.0] * FEW)
     held.add(lease("1", pattern="cc-heavy"))
@@ -322,9 +322,7 @@ def test_with_wrong_hints_half_the_etas_of_each_class_are_right(mix: str) -> Non
         assert median(abs(ratio - 1) for ratio in ratios) < 0.25
 
 
-def test_wrong_hints_of_others_make_no_production_job_expect_many_times_its_wait() -> (
-    None
-):
+def test_wrong_hints_of_others_do_not_inflate_an_eta() -> None:
     # by a factor of up to 19, as long as hints were believed
     told = tenants_told("fair-share", "much production", 2.0, 3)
     assert max(told["production"]) < 3

@@ -40,7 +40,7 @@ def test_a_slow_device_is_found_out_by_kind() -> None:
     assert pace.job_seconds("sequence", 2.0) == pytest.approx(2, rel=0.01)
 
 
-def test_a_device_without_waits_is_told_by_what_jobs_cost_the_host() -> None:
+def test_a_device_without_waits_has_the_hosts_cost_as_pace() -> None:
     pace = Pace()
     for _ in range(20):
         pace.observe("problem", 0.0, 0.02)

@@ -386,7 +386,7 @@ def test_nobody_is_passed_for_ever_by_those_with_more_tenths() -> None:
     assert granted.index("zoe") == 10
 
 
-def test_short_jobs_of_cc_heavy_tenants_go_before_long_ones_of_qc_heavy_ones() -> None:
+def test_short_jobs_of_cc_heavy_tenants_go_first() -> None:
     policy = Interleave(patience=10.0)
     long = job(1, "ann", 60, pattern="qc-heavy")
     for entry in (
@@ -602,7 +602,7 @@ async def test_a_site_writes_its_own_in_one_file(
         assert [one and one.position for one in told_of] == [3, 1, 2]
 
 
-async def test_nobody_who_waits_for_a_lease_is_passed_more_than_three_times(
+async def test_a_waiting_lease_is_passed_at_most_three_times(
     tmp_path: Path,
 ) -> None:
     settings = ServiceSettings(policy=PolicyChoice("interleave"))

@@ -144,7 +144,7 @@ def test_sums_are_stale_once_a_second_weighs_a_thousandth_more(clock: Clock) -> 
 # shares
 
 
-def test_the_share_of_a_lease_counts_for_its_account_and_its_user() -> None:
+def test_a_leases_share_counts_for_account_and_user() -> None:
     shares = ActiveShares(Shares(projects={"a": 5}, users={"ann": 4}, default=2))
     assert (shares.of((A, None)), shares.of((A, "ann"))) == (5, 4)
     assert (shares.of((BOB, None)), shares.of((A, "bob"))) == (2, 2)
@@ -267,7 +267,7 @@ def up_to(policy: FairShare, last: PendingJob, held: HeldLeases) -> dict[str, fl
     }
 
 
-def test_another_user_of_the_account_goes_on_until_both_have_had_as_much(
+def test_users_of_an_account_get_equal_shares(
     clock: Clock,
 ) -> None:
     policy = FairShare(Shares(users={"ann": 2}), clock)
@@ -289,9 +289,7 @@ def test_another_user_of_the_account_goes_on_until_both_have_had_as_much(
 
 
 @pytest.mark.parametrize("half_lives", [0, 1])
-def test_other_accounts_go_on_until_the_jobs_account_has_had_as_much(
-    clock: Clock, half_lives: int
-) -> None:
+def test_accounts_get_equal_shares(clock: Clock, half_lives: int) -> None:
     policy = FairShare(Shares(projects={"a": 2}), clock, 100.0)
     clock.now += half_lives * 100.0
     policy.used(Used("zoe", None, 1.0, clock.now))

@@ -147,7 +147,7 @@ def test_the_use_of_a_job_that_is_over_stays_where_it_is(store: Store) -> None:
     assert store.leases() == []
 
 
-def test_a_job_that_moves_before_its_end_is_charged_to_its_new_lease(
+def test_a_moved_job_is_charged_to_its_new_lease(
     store: Store,
 ) -> None:
     asked = Submission("problem", {}, {"num_reads": 1}, "k")

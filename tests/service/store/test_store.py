@@ -95,7 +95,7 @@ def test_closing_a_lease_cancels_what_waits_in_the_same_stroke(store: Store) -> 
 
 
 @pytest.mark.parametrize("first", [None, False, True])
-def test_a_key_is_not_one_job_that_may_run_twice_and_one_that_must_not(
+def test_a_key_is_refused_for_a_job_of_other_repeatability(
     store: Store, first: bool | None
 ) -> None:
     lease, asked = _lease(store), _ask("a")
@@ -283,7 +283,7 @@ def test_interrupted_jobs_wait_again_at_their_place(path: Path, store: Store) ->
     restarted.close()
 
 
-def test_a_job_during_which_the_service_dies_again_and_again_fails(
+def test_a_job_fails_if_the_service_dies_with_it_repeatedly(
     store: Store,
 ) -> None:
     lease = _lease(store)
@@ -383,9 +383,7 @@ def _added_up(db: sqlite3.Connection, lease: str) -> tuple[float, float]:
     return spent, modelled
 
 
-def test_the_seconds_of_a_bounded_lease_are_kept_as_its_jobs_change(
-    path: Path, store: Store
-) -> None:
+def test_a_bounded_leases_seconds_follow_its_jobs(path: Path, store: Store) -> None:
     leases = [_lease(store, id_, bound=9.0) for id_ in ("1", "2")]
     db = sqlite3.connect(path)
 

@@ -335,7 +335,7 @@ async def test_nodes_are_asked_for_ahead_of_the_quantum_steps_end(
         await held.counts(0)
 
 
-async def test_an_earlier_run_tells_what_follows_the_first_quantum_step(
+async def test_an_earlier_run_predicts_what_follows_the_first_step(
     small: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("FOLLOWS_SECONDS", "LATER_SECONDS"):

@@ -80,7 +80,7 @@ async def test_a_failed_node_fails_its_job(start_lab: StartLab, tmp_path: Path) 
             assert await held.run("echo $SLURMD_NODENAME") != node
 
 
-async def test_a_job_whose_node_was_killed_and_is_back_does_not_run_for_ever(
+async def test_a_job_ends_whose_node_was_killed_and_is_back(
     start_lab: StartLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(scripts, "PAUSE_SECONDS", 0.5)
@@ -130,7 +130,7 @@ async def test_an_end_of_which_nobody_is_left_to_tell_fails_the_job(
         assert await held.run(JOB) != str(first)
 
 
-async def test_a_job_that_had_not_begun_when_nobody_was_left_runs_elsewhere(
+async def test_a_job_that_lost_its_last_node_unstarted_runs_elsewhere(
     lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(MARK_SECONDS, 0.5)
@@ -146,7 +146,7 @@ async def test_a_job_that_had_not_begun_when_nobody_was_left_runs_elsewhere(
             assert await job != first
 
 
-async def test_a_job_that_is_cancelled_before_slurm_knows_it_does_not_run(
+async def test_a_job_cancelled_before_its_submission_does_not_run(
     lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stand_ins = StandIns(tmp_path / "stand-ins", monkeypatch)

@@ -241,7 +241,7 @@ def test_a_lease_ends_with_the_run_of_its_job(site: Site, end: str) -> None:
         assert second.id in output
 
 
-def test_a_job_whose_lease_is_lost_before_it_starts_waits_for_another(
+def test_a_job_that_loses_its_lease_unstarted_gets_another(
     site: Site,
 ) -> None:
     with site.serving("lost", vqpus=2) as service:

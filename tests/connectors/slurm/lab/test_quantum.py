@@ -232,7 +232,7 @@ def test_no_node_is_asked_for_while_the_qpu_is_offline(
     assert lines[1].startswith("waiting   solve for a: the QPU is closed: maintenance")
 
 
-def test_a_qpu_that_is_not_defined_is_refused_before_anything_is_submitted(
+def test_an_undefined_qpu_is_refused_before_a_submission(
     site: Site,
 ) -> None:
     site.deploy({"q": {**_quantum(), "qpu": ["aa"]}})

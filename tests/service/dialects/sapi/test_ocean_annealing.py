@@ -203,7 +203,7 @@ def test_flux_biases_are_fields(solver: StructuredSolver) -> None:
     assert abs(means[third]) < 0.3
 
 
-def test_the_drift_of_fluxes_is_corrected_by_the_device_or_by_the_program(
+def test_drift_of_fluxes_is_corrected_by_device_or_program(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DWAVE_CACHE_HOME", str(tmp_path / "cache"))

@@ -118,9 +118,7 @@ def test_a_problem_that_is_accepted_is_solved(
         assert told["status"] == "COMPLETED", told
 
 
-def test_raw_answers_are_one_for_each_read_although_the_device_has_merged_them() -> (
-    None
-):
+def test_raw_answers_list_each_read_that_a_device_merged() -> None:
     u, v = GRAPH.couplers[0]
     samples = from_samples(
         [{u: 1, v: -1}, {u: -1, v: 1}], "SPIN", [-1.75, -0.25], num_occurrences=[3, 2]
@@ -158,7 +156,7 @@ def test_an_answer_is_not_written_on_the_event_loop(
     assert not waiting_loops
 
 
-def test_as_many_problems_as_the_client_sends_at_once_are_not_too_large() -> None:
+def test_a_clients_largest_batch_of_problems_is_accepted() -> None:
     """Its requests have up to 20; of a whole graph, more than limits.body_mib of 8."""
     device = EmulatedDevice(time_scale=0)
     graph = solver.graph(device)

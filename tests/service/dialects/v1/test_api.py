@@ -70,7 +70,7 @@ def _submit(service: RunningService, lease: str, body: dict[str, JSON]) -> str:
 
 # the emulated annealer has its own number of qubits
 @pytest.mark.devices("sfq")
-def test_it_tells_its_price_and_the_maintenance_that_its_operator_announced() -> None:
+def test_the_device_reports_its_price_and_maintenance() -> None:
     with running_service(EmulatedDevice(time_scale=0, cost_per_second=0.5)) as service:
         asked = SfqQpu("qpu", service.url).status()
         assert (asked.cost_per_second, asked.maintenance_seconds) == (0.5, None)
@@ -424,7 +424,7 @@ def test_what_is_not_there(
 
 # its modelled time, which an interrupted annealer bills, is not that which it took
 @pytest.mark.devices("sfq", "acme")
-def test_jobs_run_one_at_a_time_and_cancelling_reaches_the_device(
+def test_jobs_run_one_at_a_time_and_are_cancelled_there(
     slow: RunningService, job: MakeJob
 ) -> None:
     first, second = slow.acquire(), slow.acquire()

@@ -287,7 +287,7 @@ def test_a_pulser_program_runs_unchanged(start: Start, alone: list[str]) -> None
 
 
 @with_pulser
-def test_three_clients_share_a_device_in_the_order_of_their_classes(
+def test_three_clients_share_a_device_by_their_classes(
     start: Start, alone: list[str], tmp_path: Path
 ) -> None:
     curl = shutil.which("curl") or pytest.skip("curl is not installed")

@@ -186,7 +186,7 @@ async def test_after_a_crash_it_goes_on_where_it_was(
     assert vendor.names == ["a", "b", "c"]
 
 
-async def test_what_was_submitted_in_the_moment_of_a_crash_is_found_by_its_tag(
+async def test_a_submission_during_a_crash_is_found_by_its_tag(
     tmp_path: Path, vendor: Vendor
 ) -> None:
     vendor.late["submit"] = [QpuError("the connection was cut")]
@@ -205,7 +205,7 @@ async def test_what_was_submitted_in_the_moment_of_a_crash_is_found_by_its_tag(
 
 
 @pytest.mark.parametrize("arrived", [True, False])
-async def test_a_submission_without_an_answer_is_looked_for_before_it_is_repeated(
+async def test_an_unanswered_submission_is_searched_before_a_repeat(
     tmp_path: Path, vendor: Vendor, arrived: bool
 ) -> None:
     lost: list[Exception] = [QpuError("the connection was cut")]
@@ -246,7 +246,7 @@ async def test_a_submission_that_arrives_late_is_not_repeated(
 @pytest.mark.parametrize("cut", [True, False])
 @pytest.mark.parametrize("restart", [True, False])
 @pytest.mark.parametrize("how", ["complete", "cancel"])
-async def test_a_submission_that_arrives_too_late_is_cancelled_and_told_of(
+async def test_a_late_submission_is_cancelled_and_reported(
     tmp_path: Path, vendor: Vendor, how: str, restart: bool, cut: bool
 ) -> None:
     class Listing(VendorDevice):
@@ -306,7 +306,7 @@ async def test_a_late_submission_that_cannot_be_cancelled_is_told_of(
 
 @pytest.mark.parametrize("recovery", [Recovery.BY_ID, Recovery.LOST])
 @pytest.mark.parametrize("repeatable", [True, False])
-async def test_where_nothing_can_be_found_it_does_not_run_twice_in_silence(
+async def test_an_unfindable_job_does_not_run_twice_in_silence(
     tmp_path: Path, vendor: Vendor, recovery: Recovery, repeatable: bool
 ) -> None:
     vendor.late["submit"] = [QpuError("the connection was cut")]
@@ -364,7 +364,7 @@ async def test_what_ends_with_the_vendors_lease_runs_again(
     assert [job.qpu_seconds for job in done] == [2.0, 2.0]
 
 
-async def test_what_always_ends_with_the_vendors_lease_fails_in_the_end(
+async def test_a_job_that_always_ends_with_its_lease_fails(
     tmp_path: Path, vendor: Vendor
 ) -> None:
     async with service(tmp_path, VendorDevice(vendor)) as queue:
@@ -379,7 +379,7 @@ async def test_what_always_ends_with_the_vendors_lease_fails_in_the_end(
 
 @pytest.mark.parametrize("running", [True, False])
 @pytest.mark.parametrize("repeatable", [True, False])
-async def test_what_the_vendor_forgets_with_its_lease_runs_again_unless_it_had_begun(
+async def test_a_job_forgotten_with_its_lease_runs_unless_begun(
     tmp_path: Path, vendor: Vendor, running: bool, repeatable: bool
 ) -> None:
     if not running:  # another's runs
@@ -405,7 +405,7 @@ async def test_what_the_vendor_forgets_with_its_lease_runs_again_unless_it_had_b
 
 
 @pytest.mark.parametrize("repeatable", [True, False])
-async def test_what_cannot_be_found_again_is_preempted_only_if_it_may_run_twice(
+async def test_only_a_repeatable_job_without_a_tag_is_preempted(
     tmp_path: Path, vendor: Vendor, repeatable: bool
 ) -> None:
     async with service(tmp_path, VendorDevice(vendor, Recovery.LOST)) as queue:
@@ -452,7 +452,7 @@ async def test_what_has_not_been_sent_is_preempted_all_the_same(
 
 @pytest.mark.parametrize("repeatable", [True, False])
 @pytest.mark.parametrize("how", ["close", "stop"])
-async def test_what_cannot_be_found_again_fails_when_it_is_killed_unless_repeatable(
+async def test_a_lost_job_fails_unless_it_is_repeatable(
     tmp_path: Path, vendor: Vendor, how: str, repeatable: bool
 ) -> None:
     device = VendorDevice(vendor, Recovery.LOST)
@@ -549,7 +549,7 @@ async def test_a_job_of_another_device_is_not_looked_for_here(
     assert NOT_FOUND_AGAIN in (done.note or "")
 
 
-async def test_a_cancellation_that_a_crash_cut_short_reaches_the_vendor(
+async def test_a_cancellation_cut_short_by_a_crash_reaches_the_vendor(
     tmp_path: Path, vendor: Vendor
 ) -> None:
     device = VendorDevice(vendor)
@@ -636,7 +636,7 @@ class Forgetful(VendorDevice):
 
 
 @pytest.mark.parametrize("how", ["cancel", "close", "too long"])
-async def test_what_the_vendor_forgets_as_it_is_cancelled_ends_as_if_it_were_known(
+async def test_a_job_forgotten_during_its_cancel_ends_cancelled(
     tmp_path: Path, vendor: Vendor, how: str
 ) -> None:
     device = Forgetful(vendor, Recovery.LOST)
@@ -739,7 +739,7 @@ async def test_a_job_that_cannot_go_on_says_why(
         assert (await over(queue, after)).state == "Completed"
 
 
-async def test_while_the_vendor_is_offline_jobs_wait_and_no_lease_is_given(
+async def test_jobs_wait_unleased_while_the_vendor_is_offline(
     tmp_path: Path, vendor: Vendor
 ) -> None:
     async with service(tmp_path, VendorDevice(vendor)) as queue:
@@ -934,7 +934,7 @@ async def test_a_slice_that_is_cancelled_is_charged_with_those_before(
 
 
 @pytest.mark.parametrize("how", ["cancel", "release", "crash"])
-async def test_the_slices_of_a_job_that_is_cancelled_while_it_waits_cost_something(
+async def test_slices_of_a_cancelled_waiting_job_cost_their_time(
     tmp_path: Path, vendor: Vendor, how: str
 ) -> None:
     device = VendorDevice(vendor)
@@ -1077,7 +1077,7 @@ def _counted(samples: SampleSet) -> Counter[tuple[int, ...]]:
         ("c0", {"id": "c0", "values": {}}),
     ],
 )
-async def test_a_calibration_that_a_job_only_names_is_told_as_described(
+async def test_a_job_that_names_a_calibration_gets_the_described_one(
     tmp_path: Path, vendor: Vendor, used: str, expected: dict[str, JSON]
 ) -> None:
     class Described(VendorDevice):
@@ -1132,7 +1132,7 @@ async def test_what_is_no_json_in_a_devices_info_is_null(
 
 
 @pytest.mark.parametrize("what", ["deep", "odd"])
-async def test_a_device_whose_info_cannot_be_written_fails_its_job_only(
+async def test_info_that_cannot_be_written_fails_its_job_only(
     tmp_path: Path, vendor: Vendor, what: str
 ) -> None:
     class Odd(VendorDevice):

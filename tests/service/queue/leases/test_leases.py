@@ -502,7 +502,7 @@ async def test_a_lease_ends_with_its_slurm_job(
 
 
 @pytest.mark.parametrize("configured", [None, "here", "there"])
-async def test_a_lease_of_another_clusters_job_does_not_end_with_a_job_of_its_number(
+async def test_a_lease_outlives_a_job_of_its_number_elsewhere(
     tmp_path: Path, slurm: Callable[[str], None], configured: str | None
 ) -> None:
     slurm("gone")
@@ -763,7 +763,7 @@ async def test_a_lease_that_cannot_be_written_is_nobodys(
     assert queue.store.held() == [lease]
 
 
-async def test_a_request_that_is_cancelled_as_it_is_granted_holds_nothing(
+async def test_a_request_cancelled_as_it_is_granted_holds_nothing(
     queue: JobQueue,
 ) -> None:
     first = await acquire(queue)

@@ -189,7 +189,7 @@ def test_a_restart_neither_forgets_nor_repeats_it(tmp_path: Path) -> None:
         ended(service, 2)
 
 
-def test_one_that_the_service_left_behind_is_cancelled_and_run_anew(
+def test_a_job_left_behind_is_cancelled_and_run_anew(
     tmp_path: Path,
 ) -> None:
     state = tmp_path / "service.sqlite"

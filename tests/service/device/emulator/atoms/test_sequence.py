@@ -209,7 +209,7 @@ def test_what_a_sequence_costs_is_bounded_and_estimated() -> None:
     )
 
 
-def test_the_estimate_of_a_sequence_counts_atoms_duration_and_shots() -> None:
+def test_a_sequences_estimate_counts_atoms_time_and_shots() -> None:
     def seconds(atoms: int, nanoseconds: int, shots: int) -> float:
         size = Size(atoms, evolution=evolution(atoms, nanoseconds))
         return compute_seconds(size, {"num_reads": shots})

@@ -346,7 +346,7 @@ def test_time_grows_as_photons_are_lost() -> None:
 
 
 @with_perceval
-def test_photons_that_hardly_ever_arrive_together_do_not_hold_the_qpu() -> None:
+def test_rare_coincidences_do_not_hold_the_qpu() -> None:
     from perceval import Circuit
     from perceval.serialization import serialize
 
