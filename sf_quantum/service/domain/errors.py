@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from sf_quantum.text import shortened
+
+# Characters of a detail or a field, which may quote what a user has sent. What is longer
+# would be escaped and written on the event loop, and have several times the user's bytes.
+MAX_CHARACTERS = 1000
+
 
 class Refused(Exception):
     """A request is refused.
 
     :param status: HTTP status of the response
-    :param detail: one sentence without secrets
-    :param field: name of the request's invalid field
+    :param detail: one sentence without secrets; a long one is shortened in the middle
+    :param field: name of the request's invalid field, shortened likewise
     :param headers: further headers of the response
     """
 
@@ -21,8 +27,12 @@ class Refused(Exception):
         field: str | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        super().__init__(detail)
+        self.detail = _bounded(detail)
+        super().__init__(self.detail)
         self.status = status
-        self.detail = detail
-        self.field = field
+        self.field = None if field is None else _bounded(field)
         self.headers = dict(headers or {})
+
+
+def _bounded(text: str) -> str:
+    return text if len(text) <= MAX_CHARACTERS else shortened(text, MAX_CHARACTERS)
