@@ -30,7 +30,6 @@ from sf_quantum.candidates.decision import (
     rounded,
 )
 from sf_quantum.errors import InputError
-from sf_quantum.files import mapping, parse_json
 from sf_quantum.journal import Event, Journal, number
 from sf_quantum.qpu import JobSize, QpuStatus
 
@@ -95,14 +94,8 @@ class History:
     def read(self, record: Journal) -> list[tuple[Event, bool]]:
         """Read the events since the last call, for :meth:`add`; blocks."""
         events = [] if self.is_read else list(_earlier(record))
-        with open(record.path, "rb") as file:
-            file.seek(self._offset)
-            offset = self._offset
-            while (line := file.readline()).endswith(b"\n"):
-                offset += len(line)
-                events.append((mapping(parse_json(line)), True))
-        self._offset = offset
-        return events
+        new, self._offset = journal.read_on(record.path, self._offset)
+        return [*events, *((event, True) for event in new)]
 
     def add(self, events: Iterable[tuple[Event, bool]]) -> None:
         """Learn from events, each with whether its usage counts against the budget."""

@@ -7,6 +7,7 @@ import uuid
 
 from sf_quantum import journal
 from sf_quantum.files import JSON
+from sf_quantum.journal.events import number_or_null
 
 
 def job_key(job: str) -> str:
@@ -43,7 +44,7 @@ def record(
     if run is None:
         return
     submitted, started = qpu_job.get("submitted"), qpu_job.get("started")
-    queued = qpu_job.get("queued_seconds")
+    queued, found = qpu_job.get("queued_seconds"), qpu_job.get("found")
     if queued is None and isinstance(submitted, float) and isinstance(started, float):
         queued = started - submitted
     run.write(
@@ -53,13 +54,17 @@ def record(
         technology=technology,
         calibration=calibration,
         lease_seconds=lease_seconds,
-        qpu_job=qpu_job.get("id"),
-        state=qpu_job.get("state"),
-        queued_seconds=queued,
-        ran_seconds=qpu_job.get("seconds"),
-        qpu_seconds=qpu_job.get("qpu_seconds"),
-        found=qpu_job.get("found"),
+        qpu_job=_text(qpu_job.get("id")),
+        state=_text(qpu_job.get("state")),
+        queued_seconds=number_or_null(queued),
+        ran_seconds=number_or_null(qpu_job.get("seconds")),
+        qpu_seconds=number_or_null(qpu_job.get("qpu_seconds")),
+        found=found if isinstance(found, bool) else None,
     )
+
+
+def _text(value: JSON) -> str | None:
+    return None if value is None else str(value)
 
 
 def record_wait(job: str, qpu: str, status: str, reason: str, seconds: float) -> None:

@@ -73,10 +73,12 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
-from typing import TypeAlias
 
 from sf_quantum.errors import InputError
-from sf_quantum.files import JSON, cannot_read, mapping, parse_json
+from sf_quantum.files import JSON, cannot_read
+from sf_quantum.journal.events import Event as Event
+from sf_quantum.journal.events import damage, parse
+from sf_quantum.journal.events import number as number
 
 #: the scheduler that writes journals, and how a StreamFlow file asks for it
 SCHEDULER = "sfq.journal"
@@ -91,8 +93,6 @@ RESUME = "SFQ_RESUME"
 COMMAND = "SFQ_RUN_PID"
 #: suffixes of the steps that StreamFlow adds; few of these get a final status
 HOUSEKEEPING = ("-injector", "-collector")
-
-Event: TypeAlias = dict[str, JSON]
 
 logger = logging.getLogger(__name__)
 
@@ -230,7 +230,9 @@ def current() -> Journal | None:
 
 
 def read(path: str | Path) -> list[Event]:
-    """All events of a run in order, without lines that were cut short.
+    """All events of a run in order, without lines that are damaged.
+
+    Each has every field of its kind, of the field's type: see :mod:`.events`.
 
     :raises InputError: if the file is missing or not a journal
     """
@@ -372,31 +374,42 @@ def await_new(
         time.sleep(POLL_SECONDS)
 
 
-def number(value: JSON) -> float:
-    """The value as a float; 0 if it is not a number."""
-    return float(value) if isinstance(value, int | float) else 0.0
+def read_on(path: str | Path, offset: int) -> tuple[list[Event], int]:
+    """The events after a position in the journal of a run in progress.
+
+    :param offset: bytes that have been read
+    :returns: these, and the position after the last whole line
+    :raises OSError: if the file cannot be read
+    """
+    with open(path, "rb") as file:
+        file.seek(offset)
+        lines = file.read().split(b"\n")[:-1]
+    # an offset has no number of a line
+    found = (_event(path, None, line) for line in lines)
+    events = [event for event in found if event is not None]
+    return events, offset + sum(len(line) + 1 for line in lines)
 
 
-def _event(path: str | Path, number: int, line: bytes) -> Event | None:
+def _event(path: str | Path, line_number: int | None, line: bytes) -> Event | None:
     """The event of a line; ``None`` for a damaged line, after a warning.
 
-    :raises InputError: if it is the first line, since the file is then no journal
+    :raises InputError: if it is the first line of a file that is no journal
     """
-    event: Event = {}
-    with suppress(ValueError):
-        event = mapping(parse_json(line))
-    is_event = {"time", "event"} <= event.keys()
-    if is_event and (number > 1 or _begins(event)):
-        return event
-    if number == 1:
+    event = parse(line)
+    why = damage(event)
+    if line_number == 1 and not _begins(event):
         raise _no_journal(path)
-    logger.warning("%s, line %d: not an event; the line is left out", path, number)
+    if not why:
+        return event
+    where = "" if line_number is None else f", line {line_number}"
+    logger.warning("%s%s: %s; the line is left out", path, where, why)
     return None
 
 
 def _begins(event: Event) -> bool:
     """Whether a journal can begin with an event: a full disk takes the event of the run."""
-    return event["event"] == "run" or (event["event"] == "job" and "step" in event)
+    kind = event.get("event")
+    return "time" in event and (kind == "run" or (kind == "job" and "step" in event))
 
 
 def _no_journal(path: str | Path) -> InputError:

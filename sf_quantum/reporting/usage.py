@@ -181,11 +181,11 @@ def measure(events: Iterable[Event]) -> RunUsage:
     """The usage of a run; allocations without an end count up to the last event."""
     events = list(events)
     times = [number(event["time"]) for event in events]
-    times += [number(event["at"]) for event in events if "at" in event]
+    times += [number(e["at"]) for e in events if e["event"] == "allocation"]
     ended = max(times, default=0.0)
     histories = _by_allocation(e for e in events if e["event"] == "allocation")
-    allocations = [_allocation(history, ended) for history in histories.values()]
-    allocations.sort(key=_first_time)
+    in_order = sorted(histories.values(), key=_first_time)
+    allocations = [_allocation(history, ended) for history in in_order]
     return RunUsage(
         workflow=_workflow(events),
         started=min(times, default=0.0),
@@ -197,7 +197,7 @@ def measure(events: Iterable[Event]) -> RunUsage:
             for e in events
             if e["event"] == "qpu"
         },
-        labels={str(e["job"]): _label(e) for e in events if "loops" in e},
+        labels={str(e["job"]): _label(e) for e in events if e["event"] == "job"},
     )
 
 
@@ -263,8 +263,8 @@ def _allocation(history: list[Event], ended: float) -> AllocationUsage:
     return allocation
 
 
-def _first_time(a: AllocationUsage) -> float:
-    return min(t for t in (a.requested, a.granted, a.released) if t is not None)
+def _first_time(history: list[Event]) -> float:
+    return min(number(event["at"]) for event in history)
 
 
 def _workflow(events: list[Event]) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
-import json
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -36,6 +35,7 @@ from sf_quantum.candidates.decision import (
 from sf_quantum.files import JSON
 from sf_quantum.journal import Event, Journal
 from sf_quantum.qpu import QpuStatus
+from tests.support.journals import append, write
 from tests.support.waiting import SECONDS
 
 ONLINE = QpuStatus("q", "annealer", True, "", 50, 1, 0, 0, eta_seconds=0.0)
@@ -141,8 +141,7 @@ def _earlier(folder: Path, name: str, end: str | None, file: str = "sf.yml") -> 
     events: list[Event] = [{"time": 0, "event": "run", "file": file}]
     events += attempt(0, 4.0, "cpu") + attempt(4, 1.0, "q", qpu_seconds=7.0)
     events += [{"time": 9, "event": "end", "status": end}] if end else []
-    lines = "".join(f"{json.dumps(event)}\n" for event in events)
-    (folder / f"2020010{name}T000000Z-1.jsonl").write_text(lines)
+    write(folder / f"2020010{name}T000000Z-1.jsonl", events)
 
 
 def test_earlier_runs_of_the_same_file_are_remembered(record: Journal) -> None:
@@ -154,9 +153,7 @@ def test_earlier_runs_of_the_same_file_are_remembered(record: Journal) -> None:
     # that run is over, so what it spent is its own affair
     assert history.spent() == {}
     for event in attempt(10, 2.0, "cpu"):
-        event = dict(event)
-        del event["time"]
-        record.write(str(event.pop("event")), **event)
+        append(record, event)
     history.add(history.read(record))
     history.add(history.read(record))
     took = history.times("/s", "cpu")
@@ -230,8 +227,7 @@ async def test_decisions_that_overlap_know_what_was_spent(
     # what is written while another's reading goes on is read after it
     assert await asyncio.to_thread(has_read.wait, 60)
     for event in attempt(9, 1.0, "q", qpu_seconds=2.0):
-        told = {key: value for key, value in event.items() if key != "time"}
-        record.write(str(told.pop("event")), **told)
+        append(record, event)
     asyncio.get_running_loop().call_later(0.05, go.set)
     await asyncio.gather(attempts.update(60), attempts.update(60))
     assert attempts.spending() == Spending(9.0)

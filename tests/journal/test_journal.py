@@ -16,6 +16,7 @@ import pytest
 
 from sf_quantum import journal
 from sf_quantum.errors import InputError
+from tests.support.journals import append, write
 
 
 @pytest.fixture
@@ -27,8 +28,8 @@ def written(tmp_path: Path) -> Iterator[journal.Journal]:
 
 
 def test_events_come_back_in_order_with_their_times(written: journal.Journal) -> None:
-    written.write("job", job="/a/0", status="running")
-    written.write("end", status="completed")
+    append(written, {"event": "job", "job": "/a/0", "status": "running"})
+    append(written, {"event": "end", "status": "completed"})
     events = journal.read(written.path)
     assert [event["event"] for event in events] == ["run", "job", "end"]
     assert events[0]["pid"] == os.getpid()
@@ -81,7 +82,7 @@ def test_a_damaged_line_hides_no_other(
 ) -> None:
     with written.path.open("a", encoding="latin-1") as file:
         file.write(f"{line}\n")
-    written.write("end", status="completed")
+    append(written, {"event": "end", "status": "completed"})
     assert [event["event"] for event in journal.read(written.path)] == ["run", "end"]
     assert "line 2: not an event; the line is left out" in caplog.text
     followed = [event["event"] for event in journal.follow(written.path)]
@@ -110,7 +111,7 @@ def test_a_full_disk_does_not_end_the_run(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "write", full)
-    written.write("job", job="/a/0")
+    append(written, {"event": "job", "job": "/a/0"})
     assert "event lost: No space left on device" in caplog.text
 
 
@@ -122,9 +123,9 @@ def test_a_line_cut_short_by_a_full_disk_is_cut_back(
     write = os.write
     with monkeypatch.context() as full:
         full.setattr(os, "write", lambda file, data: write(file, data[:9]))
-        written.write("job", job="/a/0")
+        append(written, {"event": "job", "job": "/a/0"})
     assert "event lost: No space left on device" in caplog.text
-    written.write("end", status="completed")
+    append(written, {"event": "end", "status": "completed"})
     lines = [json.loads(line) for line in written.path.read_text().splitlines()]
     assert [line["event"] for line in lines] == ["run", "end"]
 
@@ -141,7 +142,7 @@ def test_runs_of_one_process_have_journals_of_their_own(tmp_path: Path) -> None:
 def test_nothing_is_written_after_the_end(written: journal.Journal) -> None:
     before = written.path.read_bytes()
     written.close()
-    written.write("job", job="/a/0")
+    append(written, {"event": "job", "job": "/a/0"})
     written.close()
     assert written.path.read_bytes() == before
     assert not journal.is_open(written.path)
@@ -177,9 +178,9 @@ def test_following_ends_with_the_run(written: journal.Journal) -> None:
     for event in journal.follow(written.path):
         seen.append(event["event"])
         if event["event"] == "run":
-            written.write("job", job="/a/0")
+            append(written, {"event": "job", "job": "/a/0"})
         elif event["event"] == "job":
-            written.write("end", status="completed")
+            append(written, {"event": "end", "status": "completed"})
     assert seen == ["run", "job", "end"]
 
 
@@ -224,10 +225,9 @@ def test_a_new_run_is_waited_for(tmp_path: Path) -> None:
 def _earlier(folder: Path, day: int, *ends: str, file: str = "f.yml") -> Path:
     """The journal of a run that came before, and that ended like this, or was killed."""
     path = folder / f"202001{day:02}T000000Z-1.jsonl"
-    lines = [{"time": 1, "event": "run", "file": file}]
+    lines: list[journal.Event] = [{"time": 1, "event": "run", "file": file}]
     lines += [{"time": 2, "event": "end", "status": status} for status in ends]
-    path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
-    return path
+    return write(path, lines)
 
 
 def _origin(folder: Path) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 from collections.abc import Callable
@@ -15,7 +14,7 @@ from sf_quantum import journal
 from sf_quantum.journal import contents, results
 from sf_quantum.journal.results import Fingerprint, Result
 from sf_quantum.reporting import report
-from tests.support.journals import event
+from tests.support.journals import event, line, write
 
 RESULT = Result(
     run="r",
@@ -167,8 +166,7 @@ def _runs(folder: Path, *runs: list[Result]) -> None:
         for one in found:
             running = event(1.0, one.job, "0", "running")
             lines += [running, {"time": 1, "event": "result", **one.to_event()}]
-        path = folder / f"202001{day:02}T000000Z-1.jsonl"
-        path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+        write(folder / f"202001{day:02}T000000Z-1.jsonl", lines)
 
 
 def test_results_are_those_of_earlier_runs_the_latest_first(tmp_path: Path) -> None:
@@ -176,8 +174,8 @@ def test_results_are_those_of_earlier_runs_the_latest_first(tmp_path: Path) -> N
     _runs(tmp_path, [RESULT, replace(RESULT, job="/b/0")], [newer], [])
     # nothing else of it is a result
     with (tmp_path / "20200103T000000Z-1.jsonl").open("a") as file:
-        file.write('{"time": 2, "event": "job", "job": "/c/0", "status": "running"}\n')
-        file.write('{"time": 2, "event": "job", "job": "/d/0", "status": "waiting"}\n')
+        for name, status in (("/c/0", "running"), ("/d/0", "waiting")):
+            file.write(line({"time": 2, "event": "job", "job": name, "status": status}))
     run = journal.Journal(tmp_path, resumes=True)
     run.start("f.yml", [], {})
     known, started = results.earlier(run)
@@ -201,7 +199,7 @@ def test_a_run_that_resumes_takes_up_one_that_failed(tmp_path: Path) -> None:
 
     _runs(tmp_path, [], [])
     with (tmp_path / "20200102T000000Z-1.jsonl").open("a") as file:
-        file.write('{"time": 2, "event": "end", "status": "failed"}\n')
+        file.write(line({"time": 2, "event": "end", "status": "failed"}))
     assert first(resumes=True) == "20200101T000000Z-1.jsonl"
     assert not first(resumes=False).startswith("2020")
 

@@ -21,6 +21,7 @@ from sf_quantum import journal
 from sf_quantum.journal.results import SAME
 from sf_quantum.journal.reuse import Reusable, Reuse, ReuseFilter
 from tests.support.engine_steps import step
+from tests.support.journals import append
 
 
 class Nowhere(LocalConnector):
@@ -66,7 +67,7 @@ async def earlier(tmp_path: Path) -> Path:
     (output / "out").write_text("1")
     local = LocalConnector("host", str(tmp_path))
     first = run(tmp_path)
-    first.write("job", job="/a/0", status="running")
+    append(first, {"event": "job", "job": "/a/0", "status": "running"})
     made = reuse(local)
     await made.prepare(job(n=1), Hardware)
     made.ended("/a/0", 3)
@@ -155,7 +156,7 @@ async def test_nothing_is_said_of_a_job_that_has_never_run(
 
 async def test_a_job_that_had_not_completed_runs_again(tmp_path: Path) -> None:
     first = run(tmp_path)
-    first.write("job", job="/a/0", status="running")
+    append(first, {"event": "job", "job": "/a/0", "status": "running"})
     first.close()
     made = reuse(local(tmp_path))
     expected = [(None, "it was not completed")]
@@ -166,7 +167,7 @@ async def test_an_interrupted_job_is_not_compared_with_an_older_result(
     tmp_path: Path, earlier: Path
 ) -> None:
     second = run(tmp_path)
-    second.write("job", job="/a/0", status="running")
+    append(second, {"event": "job", "job": "/a/0", "status": "running"})
     second.close()
     made = reuse(local(tmp_path))
     expected = [(None, "it was not completed")]
@@ -205,7 +206,7 @@ async def test_a_candidate_is_not_completed_by_a_run_before_the_latest(
     tmp_path: Path, earlier: Path
 ) -> None:
     second = run(tmp_path)
-    second.write("job", job="/a/0", status="running")
+    append(second, {"event": "job", "job": "/a/0", "status": "running"})
     second.close()
     made, says = reuse(local(tmp_path)), Says("")
     expected = (None, [(None, "it was not completed")])

@@ -20,7 +20,8 @@ from sf_quantum.planning.simulation.strategies import Reserved
 from sf_quantum.slurm import partitions
 from sf_quantum.slurm.components import Component
 from tests.support.checked_files import slurm_lists
-from tests.support.planned_journals import Writer, planned, write
+from tests.support.journals import write
+from tests.support.planned_journals import Writer, planned
 
 # of each job of the journals below
 NODES = 2

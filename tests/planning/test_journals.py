@@ -15,6 +15,7 @@ from sf_quantum.planning import experiment, reading
 from sf_quantum.planning.measured import fitting, journals
 from sf_quantum.planning.measured.fitting import Fit
 from sf_quantum.planning.workflow import CLASSICAL_SECONDS, QPU_SECONDS
+from tests.support.journals import write
 from tests.support.planned_journals import (
     BESIDE,
     HELD,
@@ -28,7 +29,6 @@ from tests.support.planned_journals import (
     TASKS,
     Writer,
     planned,
-    write,
 )
 
 WORKLOAD = """
@@ -121,15 +121,6 @@ def test_overheads_are_without_waits_for_nodes(file: Path) -> None:
     assert found.overheads["job_held"].seconds == pytest.approx(HELD)
 
 
-def test_a_reason_that_was_not_recorded_tells_nothing(file: Path) -> None:
-    events = a_run(file, 2, waited=500.0)
-    for event in events:
-        event.pop("pending_reason", None)
-    found = fitted(events)
-    assert "job" not in found.overheads
-    assert found.queues == {}
-
-
 def test_jobs_in_held_allocations_are_resumed(file: Path) -> None:
     events = a_run(file, 2)
     for event in events:
@@ -169,10 +160,6 @@ def unusable(folder: Path, file: Path) -> Iterator[Path]:
     text = folder / "5-text.jsonl"
     text.write_text("not a journal\n")
     yield text
-    damaged = a_run(file, 1)
-    damaged[3].pop("step", None)
-    damaged[3]["event"] = "job"
-    yield write(folder / "6-damaged.jsonl", damaged)
 
 
 def test_unusable_journals_are_left_out_and_counted(
@@ -180,7 +167,7 @@ def test_unusable_journals_are_left_out_and_counted(
 ) -> None:
     folder = file.parent / DIRECTORY
     write(folder / "9-good.jsonl", a_run(file, 2))
-    assert len([*unusable(folder, file)]) == 6
+    assert len([*unusable(folder, file)]) == 5
     assert main(["plan", str(file), "--repetitions", "2"]) == 0
     text = capsys.readouterr().out
     assert "measured in 1 journal:" in text
@@ -191,7 +178,6 @@ def test_unusable_journals_are_left_out_and_counted(
         "1 empty",
         "1 of other files",
         "1 not journals",
-        "1 with damaged events",
     ):
         assert why in left_out
 
@@ -199,7 +185,7 @@ def test_unusable_journals_are_left_out_and_counted(
 def test_no_usable_journal_is_one_line(
     file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    failed, *_, text, _ = unusable(file.parent / "runs", file)
+    failed, *_, text = unusable(file.parent / "runs", file)
     assert main(["plan", str(file), "--journal", str(failed)]) == InputError.exit_code
     error = capsys.readouterr().err
     assert "no completed run" in error

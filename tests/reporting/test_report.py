@@ -475,7 +475,11 @@ def test_a_reason_is_told_once(
         event(1, "/a", "0.1", "running"),
         {**failure, "exit_code": 3, "error": "the cause"},
         event(2, "/a", "0.1", "failed" if failed else "completed"),
-        {**end, "reason": "a on nodes failed: the cause", "job": failed and "/a/0.1"},
+        {
+            **end,
+            "reason": "a on nodes failed: the cause",
+            "job": "/a/0.1" if failed else None,
+        },
     ]
     path = str(write(tmp_path / "run.jsonl", events))
     main(["report", path])

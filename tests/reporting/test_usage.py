@@ -13,6 +13,7 @@ from sf_quantum.cli import main
 from sf_quantum.files import JSON
 from sf_quantum.journal import Event
 from sf_quantum.reporting.usage import Hold, RunUsage, measure, overall, table, together
+from tests.support.journals import whole, write
 
 
 def allocation(
@@ -81,11 +82,6 @@ def a_run(*parts: list[Event], start: float = 0, end: float = 100) -> list[Event
         *(event for part in parts for event in part),
         {"time": end, "event": "end", "status": "completed"},
     ]
-
-
-def write(path: Path, events: list[Event]) -> str:
-    path.write_text("".join(f"{json.dumps(event)}\n" for event in events))
-    return str(path)
 
 
 def area(usage: RunUsage, *, quantum: bool = False) -> float:
@@ -191,7 +187,7 @@ def test_a_killed_drivers_use_counts_to_its_last_event() -> None:
         simple("1", 0, 1, 5),
         allocation("2", ("requested", 5, 0), ("granted", 10, 2)),
         allocation("3", ("requested", 6, 0)),
-        [{"time": 35.5, "event": "job", "job": "/a/0"}],
+        [whole({"time": 35.5, "event": "job", "job": "/a/0"})],
     )[:-1]
     usage = measure(events)
     _, held, pending = usage.allocations
@@ -294,9 +290,9 @@ def test_the_command_adds_the_table_where_there_is_one(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     events = a_run(simple("10", 0, 3, 8, 3))
-    assert main(["report", write(tmp_path / "1.jsonl", events)]) == 0
+    assert main(["report", str(write(tmp_path / "1.jsonl", events))]) == 0
     assert table(measure(events)) in capsys.readouterr().out
-    assert main(["report", write(tmp_path / "2.jsonl", a_run())]) == 0
+    assert main(["report", str(write(tmp_path / "2.jsonl", a_run()))]) == 0
     assert "Slurm" not in capsys.readouterr().out
 
 
@@ -305,7 +301,7 @@ def test_the_command_sums_several_runs(
 ) -> None:
     one, two = a_run(simple("1", 0, 3, 8, 3)), a_run(simple("2", 0, 8, 9, 3))
     paths = write(tmp_path / "1.jsonl", one), write(tmp_path / "2.jsonl", two)
-    assert main(["report", *paths]) == 0
+    assert main(["report", *map(str, paths)]) == 0
     out = capsys.readouterr().out
     assert out.splitlines()[-1] == overall([measure(one), measure(two)])
     assert "node-seconds: classical 18.0" in out.splitlines()[-1]
@@ -315,7 +311,7 @@ def test_the_command_gives_programs_the_same(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     events = a_run(simple("10", 0, 3, 8, 3), [job("/a/0", "10")], [qpu("1", 2.5)])
-    assert main(["report", write(tmp_path / "1.jsonl", events), "--json"]) == 0
+    assert main(["report", str(write(tmp_path / "1.jsonl", events)), "--json"]) == 0
     usage = json.loads(capsys.readouterr().out)["usage"]
     assert usage["node_seconds"] == {"classical": 15, "quantum": 0}
     assert usage["nodes"]["classical"] == [[3, 3], [8, 0]]
@@ -343,7 +339,7 @@ def test_runs_that_overlap_share_a_panel(tmp_path: Path) -> None:
         )
     ]
     picture = tmp_path / "nodes.svg"
-    assert main(["report", *paths, "--nodes", str(picture)]) == 0
+    assert main(["report", *map(str, paths), "--nodes", str(picture)]) == 0
     drawn = picture.read_text()
     for text in (
         "Nodes in use, by workflow",
@@ -362,7 +358,7 @@ def test_runs_that_overlap_share_a_panel(tmp_path: Path) -> None:
 def test_the_picture_may_be_png(tmp_path: Path) -> None:
     path = write(tmp_path / "1.jsonl", a_run(simple("1", 0, 10, 30, 2)))
     picture = tmp_path / "nodes.png"
-    assert main(["report", path, "--nodes", str(picture)]) == 0
+    assert main(["report", str(path), "--nodes", str(picture)]) == 0
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
@@ -396,7 +392,7 @@ def test_a_table_needs_nothing_heavy(tmp_path: Path) -> None:
     path = write(tmp_path / "1.jsonl", a_run(simple("1", 0, 10, 30, 2)))
     code = (
         "import sys; from sf_quantum.cli import main\n"
-        f"main(['report', {path!r}])\n"
+        f"main(['report', {str(path)!r}])\n"
         "print(*sys.modules, file=sys.stderr)"
     )
     done = subprocess.run(

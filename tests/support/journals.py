@@ -3,10 +3,39 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from sf_quantum.files import JSON
-from sf_quantum.journal import Event
+from sf_quantum.journal import Journal
+from sf_quantum.journal.events import FIELDS, Event
+
+# a value of each type that says nothing
+_EMPTY: Mapping[str, JSON] = {
+    "flag": False,
+    "list": [],
+    "mapping": {},
+    "number": 0.0,
+    "tag": "0",
+    "text": "",
+    "texts": [],
+    "whole": 0,
+}
+
+
+def whole(event: Event) -> Event:
+    """Add the fields that every event of its kind has."""
+    types = FIELDS.get(str(event["event"]), {})
+    empty = {
+        name: None if type_.endswith("?") else _EMPTY[type_]
+        for name, type_ in types.items()
+    }
+    return {**empty, "time": 0.0, **event}
+
+
+def line(event: Event) -> str:
+    """The line of a whole event in a journal."""
+    return f"{json.dumps(whole(event))}\n"
 
 
 def event(
@@ -53,7 +82,15 @@ def a_run(output: Path | None = None) -> list[Event]:
     ]
 
 
-def write(path: Path, events: list[Event]) -> Path:
+def write(path: Path, events: Iterable[Event]) -> Path:
+    """Write a journal of whole events, and the folder that it is in."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(event) + "\n" for event in events))
+    path.write_text("".join(map(line, events)))
     return path
+
+
+def append(journal: Journal, event: Event) -> None:
+    """Write a whole event, now, into a journal."""
+    fields = whole(event)
+    del fields["time"]
+    journal.write(str(fields.pop("event")), **fields)

@@ -12,6 +12,7 @@ import pytest
 from sf_quantum.cli import main
 from sf_quantum.files import JSON
 from sf_quantum.journal import Event
+from tests.support.journals import whole
 
 # of the events below
 STEP, PENDING, NOTICE, HELD, HOST = 0.5, 1.5, 0.5, 0.25, 3.0
@@ -52,7 +53,7 @@ class Writer:
         self.add("run", self.now, {"run": "r", "file": str(file)})
 
     def add(self, event: str, time: float, fields: Mapping[str, JSON]) -> None:
-        self.events.append({"time": time, "event": event, **fields})
+        self.events.append(whole({"time": time, "event": event, **fields}))
 
     def job(self, job: str, status: str, at: float, service: str | None) -> None:
         step, _, tag = job.rpartition("/")
@@ -96,7 +97,7 @@ class Writer:
         granted: dict[str, JSON] = {"status": "granted", "at": start, "nodes": 2}
         self.add("allocation", start, {**held, **granted})
         for number in range(QPU_JOBS if quantum else 0):
-            fields: dict[str, JSON] = {"job": job, "qpu": "pasqal", "qpu_job": number}
+            fields: dict[str, JSON] = {"job": job, "qpu": "pasqal", "qpu_job": str(number)}
             fields |= {"lease_seconds": 4.0, "queued_seconds": 1.0}
             fields |= {"qpu_seconds": QPU_JOB, "ran_seconds": 13.0}
             self.add("qpu", start, fields)
@@ -107,12 +108,6 @@ class Writer:
         self.add("slurm", end + NOTICE, {**about, **times, "state": "COMPLETED"})
         self.job(job, "completed", end + NOTICE, service)
         return end + NOTICE
-
-
-def write(path: Path, events: list[Event]) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(event) + "\n" for event in events))
-    return path
 
 
 def planned(capsys: pytest.CaptureFixture[str], *words: str) -> Any:

@@ -20,6 +20,7 @@ import pytest
 from sf_quantum import journal
 from sf_quantum.files import JSON
 from sf_quantum.journal import Event
+from sf_quantum.journal.events import damage, parse
 from tests.support import clustering_runs as clustering
 from tests.support import forking, lab_site, waiting
 from tests.support import sshd as serving
@@ -254,6 +255,9 @@ def project(tmp_path: Path) -> Iterator[Project]:
     temporary = Path(tempfile.mkdtemp(prefix="sfqt", dir="/tmp"))
     made = Project(tmp_path, temporary)
     yield made
+    for path in (tmp_path / journal.DIRECTORY).glob("*.jsonl"):
+        for line in path.read_bytes().splitlines():
+            assert not damage(parse(line)), line
     for process in made.processes():
         with suppress(psutil.Error):  # it ends in that moment
             process.kill()

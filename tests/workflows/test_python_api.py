@@ -169,7 +169,7 @@ run = Journal(".streamflow/sfq")
 run.start(FILE, [], {})
 run.write("job", **JOB)
 run.write("failure", job=JOB["job"], attempt=1, exit_code=None, error="dropped")
-run.write("end", status="failed")
+run.write("end", status="failed", reason=None, job=None)
 run.close()
 """
 

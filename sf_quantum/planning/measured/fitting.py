@@ -184,7 +184,6 @@ class _Allocation:
     released: float = math.nan
     nodes: int = 1
     pending_reason: str | None = None
-    is_reason_known: bool = False
 
     @property
     def waited(self) -> bool:
@@ -204,11 +203,7 @@ def fit(runs: EarlierRuns) -> Fit | None:
     """
     read = []
     for events in runs.events:
-        try:
-            run = _run(events)
-        except (KeyError, TypeError, ValueError):
-            runs.left_out["with damaged events"] += 1
-            continue
+        run = _run(events)
         if all(group.on_host for group in run.groups):
             runs.left_out["without steps on Slurm or a QPU"] += 1
         else:
@@ -248,9 +243,8 @@ def _run(events: Sequence[Event]) -> _Run:
         step = f"/{attempt.step}"
         name = f"{step}/{attempt.tag}"
         key = step, tuple(attempt.iteration)
-        job = _job(
-            attempt, targets[step, attempt.tag], slurm.get(name), noticed.get(name)
-        )
+        target = targets.get((step, attempt.tag), ("", ""))
+        job = _job(attempt, target, slurm.get(name), noticed.get(name))
         groups.setdefault(key, _Group(*key)).jobs.append(job)
     for group in groups.values():
         group.jobs.sort(key=lambda job: job.attempt.index)
@@ -293,10 +287,8 @@ def _allocations(events: Iterable[Event]) -> dict[tuple[str, str], _Allocation]:
             one.nodes = max(one.nodes, int(number(event["nodes"])))
         elif event["status"] == "released":
             one.released = at
-        if "pending_reason" in event:
-            one.is_reason_known = True
-            reason = event["pending_reason"]
-            one.pending_reason = reason if isinstance(reason, str) else None
+        reason = event["pending_reason"]
+        one.pending_reason = reason if isinstance(reason, str) else None
     return allocations
 
 
@@ -368,7 +360,7 @@ def _slurm_overhead(run: _Run, job: _Job) -> tuple[str, float]:
     if allocation.requested + _SECOND < submitted:
         held = allocation.granted <= submitted
         return ("resume" if held else ""), seconds
-    if not allocation.is_reason_known or allocation.waited:
+    if allocation.waited:
         return "", 0.0
     return ("job" if job.slurm["strategy"] == "per-step" else "allocation"), seconds
 
@@ -388,7 +380,7 @@ def _queues(runs: Sequence[_Run]) -> dict[str, Sample]:
     """Fit the waits for nodes beyond what Slurm takes to grant those that are free."""
     waits: dict[str, list[float]] = defaultdict(list)
     for one in (one for run in runs for one in run.allocations.values()):
-        if one.is_reason_known and not math.isnan(one.pending):
+        if not math.isnan(one.pending):
             waits[one.partition].append(one.pending if one.waited else 0.0)
     samples = {name: Sample.of(values) for name, values in waits.items()}
     return {name: one for name, one in samples.items() if one is not None}

@@ -90,7 +90,11 @@ def _quantum_steps(events: list[Event], forecast: JobForecast) -> _Observed:
 def _quantum_jobs(events: list[Event]) -> Iterator[_QuantumRun]:
     """The completed jobs of quantum steps: those on quantum nodes, or with QPU jobs."""
     on_slurm = set()
-    quantum = {_allocation(one) for one in events if one.get("quantum") is True}
+    quantum = {
+        _allocation(one)
+        for one in events
+        if one["event"] == "allocation" and one["quantum"]
+    }
     for event in events:
         if event["event"] == "slurm":
             on_slurm.add(name := str(event["job"]))

@@ -1,0 +1,144 @@
+"""Journals with lines that are JSON, but no whole events: no reader fails."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sf_quantum import journal
+from sf_quantum.candidates.attempts import History, earlier_runs
+from sf_quantum.connectors.slurm.allocation import history
+from sf_quantum.connectors.slurm.allocation.forecast import JobForecast
+from sf_quantum.errors import InputError
+from sf_quantum.files import JSON
+from sf_quantum.journal import Event, Journal, results
+from sf_quantum.journal.events import FIELDS
+from sf_quantum.planning.measured import fitting, journals
+from sf_quantum.reporting import pictures, report, usage
+from sf_quantum.reporting.runs import Report, Run
+from sf_quantum.workflows import runs
+from tests.support.journals import line, whole
+
+NAME = "20261127T000000.000Z-1.jsonl"
+VALUES: list[JSON] = [None, True, 0, -7, 1.5, 1e12, 10**400]
+VALUES += [float("nan"), float("-inf"), "", "x", "0.x", "0.1.2", "\ud800\x00\x1b[2J"]
+VALUES += ["waiting", "granted", "resized", [], ["x"], [[1]], [None]]
+VALUES += [{}, {"x": [1]}, {"command": {}, "inputs": {"x": 1}}]
+
+
+def a_run(file: Path) -> list[Event]:
+    """One step of a loop on Slurm with a QPU, which fails and is tried again."""
+    job: Event = {"job": "/s/0.1", "step": "/s", "tag": "0.1", "loops": 1, "attempt": 1}
+    place: Event = {"deployment": "d", "service": "s"}
+    held: Event = {"allocation": "7", "slurm_job": "7", "strategy": "per-step"}
+    held |= {**place, "job": "/s/0.1", "quantum": True, "partition": "q"}
+    ran: Event = {**held, "submitted": 1.0, "started": 3.0, "ended": 9.0}
+    again: Event = {**job, "attempt": 2}
+    waits: Event = {"job": "/s/0.1", "seconds": 2.0}
+    parts: list[Event] = [
+        {"event": "run", "run": "r", "file": str(file), "workflows": ["w"]},
+        {"event": "reuse", "job": "/s/0.1", "run": None, "reason": "changed"},
+        {"event": "job", **job, "status": "waiting"},
+        {"event": "decision", **job, "targets": ["d/s"], "asked": [{"name": "d/s"}]},
+        {"event": "start", **waits, "qpu": "q", "status": "waiting"},
+        {"event": "lease", **waits, "qpu": "q", "status": "waiting", "reason": "held"},
+        {"event": "lease", **waits, "qpu": "q", "status": "granted"},
+        {"event": "nodes", **waits, **place, "status": "waiting"},
+        {"event": "allocation", **held, "status": "requested", "at": 1.0},
+        {"event": "allocation", **held, "status": "granted", "at": 3.0, "nodes": 2},
+        {"event": "job", **job, **place, "status": "running", "locations": ["c1"]},
+        {"event": "qpu", "job": "/s/0.1", "qpu": "q", "qpu_job": "1", "qpu_seconds": 1},
+        {"event": "failure", **job, "exit_code": 1, "error": "no"},
+        {"event": "job", **job, **place, "status": "recovery", "locations": ["c1"]},
+        {"event": "job", **again, "status": "waiting"},
+        {"event": "job", **again, **place, "status": "running", "locations": ["c1"]},
+        {"event": "slurm", **ran, "state": "COMPLETED"},
+        {"event": "allocation", **held, "status": "released", "at": 9.0},
+        {"event": "result", "job": "/s/0.1", "fingerprint": {"inputs": {"x": {}}}},
+        {"event": "job", **again, **place, "status": "completed", "locations": ["c1"]},
+        {"event": "end", "status": "completed"},
+    ]
+    return [whole({**part, "time": float(at)}) for at, part in enumerate(parts)]
+
+
+def damaged(event: Event) -> Iterator[Event]:
+    """The event without each of its fields, and with some other values of each."""
+    chosen = random.Random(str(event))
+    for name in event:
+        yield {key: value for key, value in event.items() if key != name}
+        for value in chosen.sample(VALUES, 4):
+            yield {**event, name: value}
+    yield {"time": event["time"], "event": event["event"]}
+    for name in {name for fields in FIELDS.values() for name in fields} - event.keys():
+        yield {**event, name: [{}]}  # a field of another kind
+        yield {"event": "of a later version", "time": 1, name: [{}]}
+
+
+def read_everything(path: Path, file: Path) -> Report:
+    """Let each reader of journals read one, and return the report."""
+    events = journal.read(path)
+    told = Run(path).report()
+    assert json.dumps(told.to_json())
+    assert str(told)
+    assert len(told[:]) == len(told)
+    assert [*report.progress(journal.follow(path))]
+    assert usage.overall([told.usage])
+    runs._resumed(file, path.parent)
+    record = Journal(path.parent, resumes=True)
+    try:
+        record.start(str(file), [], {})
+        assert record.first.is_file()
+        results.earlier(record)
+        of_filter = History()
+        of_filter.add(of_filter.read(record))
+        assert of_filter.spent() is not None
+    finally:
+        record.close()
+        record.path.unlink()
+    of_filter.add(earlier_runs(path.parent, file))
+    of_filter.times("/s", "d/s")
+    history.replay(events, "d", "s", JobForecast(1.0))
+    fitting.fit(journals.read([path.parent], file))
+    return told
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "streamflow.yml"
+    path.write_text(
+        "scheduling: {scheduler: {type: sfq.journal, config: {directory: runs}}}"
+    )
+    (tmp_path / "runs").mkdir()
+    return path.resolve()
+
+
+def test_the_run_has_an_event_of_each_kind(file: Path) -> None:
+    events = a_run(file)
+    assert {event["event"] for event in events} == FIELDS.keys()
+    path = file.parent / "runs" / NAME
+    path.write_text("".join(map(line, events)))
+    assert journal.read(path) == events
+    told = read_everything(path, file)
+    assert [row.status for row in told.attempts] == ["failed", "completed"]
+
+
+@pytest.mark.parametrize("number", range(len(a_run(Path()))))
+def test_no_reader_fails_at_a_damaged_event(number: int, file: Path) -> None:
+    events = a_run(file)
+    path = file.parent / "runs" / NAME
+    before, after = (
+        "".join(map(line, e)) for e in (events[:number], events[number + 1 :])
+    )
+    for event in damaged(events[number]):
+        path.write_text(f"{before}{json.dumps(event)}\n{after}")
+        if number == 0 and not ("time" in event and event.get("event") == "run"):
+            with pytest.raises(InputError, match="line 1: not an event of a run's"):
+                journal.read(path)
+            continue
+        assert len(journal.read(path)) >= len(events) - 1
+        told = read_everything(path, file)
+    pictures.timeline(told.attempts)
