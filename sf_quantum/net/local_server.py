@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import socket
 import threading
+import time
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 # Each connection is a thread. Any user of the machine can open one, so those that have shown
 # no credential give way to new ones.
@@ -15,6 +17,56 @@ MOST_CONNECTIONS = 100
 GIVE_WAY_SECONDS = 1.0
 # What socketserver calls a request.
 Request: TypeAlias = socket.socket | tuple[bytes, socket.socket]
+
+
+class _Reader(io.RawIOBase):
+    """Reads a connection; the time limit holds for a whole request, not for each part."""
+
+    def __init__(self, connection: socket.socket, seconds: float) -> None:
+        self._connection = connection
+        self._seconds = seconds
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin a request, or the wait for one."""
+        self._until = time.monotonic() + self._seconds
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        if (left := self._until - time.monotonic()) <= 0:
+            raise TimeoutError("timed out")
+        self._connection.settimeout(left)
+        try:
+            return self._connection.recv_into(buffer)
+        finally:
+            self._connection.settimeout(self._seconds)  # for the answer
+
+
+class TimedHandler(BaseHTTPRequestHandler):
+    """A handler of requests, each of which has to arrive within a time.
+
+    The requests of a connection follow each other within that time, too.
+    """
+
+    timeout: ClassVar[float]
+
+    def setup(self) -> None:
+        super().setup()
+        self.rfile.close()
+        self._reader = _Reader(self.connection, self.timeout)
+        self.rfile = self._buffered = io.BufferedReader(self._reader)
+
+    def handle_one_request(self) -> None:
+        try:
+            self._reader.begin()
+            self._buffered.peek(1)
+            self._reader.begin()
+        except TimeoutError:
+            self.close_connection = True
+            return
+        super().handle_one_request()
 
 
 class LocalServer(ThreadingHTTPServer):

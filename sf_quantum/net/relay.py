@@ -10,13 +10,16 @@ import json
 import secrets
 import socket
 import threading
+from base64 import b64encode
+from collections.abc import Mapping
 from contextlib import suppress
-from http.server import BaseHTTPRequestHandler
+from http.client import HTTPConnection
 from typing import cast
+from urllib.parse import SplitResult, unquote, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
-from sf_quantum.errors import QuantumError
-from sf_quantum.net.local_server import LocalServer
+from sf_quantum.errors import InputError, QuantumError
+from sf_quantum.net.local_server import LocalServer, TimedHandler
 from sf_quantum.net.transport import Client, Unreachable
 from sf_quantum.protocol.bounds import ANSWER_BYTES
 
@@ -38,11 +41,18 @@ class Relay:
     """A relay to one service, until it is closed.
 
     :param url: URL of the service; with ``http``, it may be on another machine
-    :raises InputError: if the URL is invalid
+    :raises InputError: if the URL is invalid, or the vendor's client would ask the site's
+        proxy for the relay, or this proxy is not an HTTP proxy
     """
 
     def __init__(self, url: str) -> None:
-        self._server = _Server(Client(url, {}, most_bytes=MOST_BYTES, plain=True))
+        proxies = getproxies()
+        if not (proxies.keys().isdisjoint(("http", "all")) or proxy_bypass(HOST)):
+            raise InputError(
+                f"http_proxy is set, by which the requests for {url} would reach no limit: "
+                f"add {HOST} to no_proxy"
+            )
+        self._server = _Server(_client(url, proxies))
         serving = threading.Thread(target=self._server.serve, daemon=True)
         serving.start()
         #: ends it
@@ -54,9 +64,43 @@ class Relay:
         return f"http://{HOST}:{self._server.server_port}/{self._server.secret}"
 
 
-def usable() -> bool:
-    """Whether clients of this process reach this machine itself, and not through a proxy."""
-    return "http" not in getproxies() or bool(proxy_bypass(HOST))
+def _client(url: str, proxies: Mapping[str, str]) -> Client:
+    parts = urlsplit(url)
+    proxy = proxies.get(parts.scheme) or proxies.get("all")
+    if not proxy or proxy_bypass(parts.hostname or ""):
+        return Client(url, {}, most_bytes=MOST_BYTES, plain=True)
+    return _ProxiedClient(url, urlsplit(proxy if "//" in proxy else f"http://{proxy}"))
+
+
+class _ProxiedClient(Client):
+    """A client that asks through the HTTP proxy of the site."""
+
+    def __init__(self, url: str, proxy: SplitResult) -> None:
+        if proxy.scheme != "http" or not proxy.hostname:
+            raise InputError(f"{url}: only HTTP proxies are used, as http://HOST:PORT")
+        self._proxy = proxy.hostname, proxy.port or 80
+        self._by: dict[str, str] = {}
+        if proxy.username is not None:
+            login = f"{unquote(proxy.username)}:{unquote(proxy.password or '')}"
+            basic = b64encode(login.encode()).decode()
+            self._by = {"Proxy-Authorization": f"Basic {basic}"}
+        tls = urlsplit(url).scheme == "https"
+        headers = {} if tls else self._by
+        super().__init__(url, headers, most_bytes=MOST_BYTES, plain=True)
+        if not tls:  # a proxy is asked for whole URLs
+            _, host, port, prefix = self._base
+            name = f"[{host}]" if ":" in host else host
+            self._base = tls, host, port, f"http://{name}:{port}{prefix}"
+
+    def _connection(self, timeout_seconds: float) -> HTTPConnection:
+        tls, host, port, _ = self._base
+        connection = self._kind(*self._proxy, timeout=timeout_seconds)
+        if tls:
+            connection.set_tunnel(host, port, self._by)
+        return connection
+
+    def _speaks_tls(self, timeout_seconds: float) -> bool:
+        return False  # the service itself cannot be reached to find out
 
 
 class _Server(LocalServer):
@@ -82,7 +126,7 @@ class _Server(LocalServer):
         self.socket.close()
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(TimedHandler):
     timeout = SECONDS
 
     def _pass_on(self) -> None:

@@ -109,6 +109,8 @@ class Client:
         _check(headers)
         self._socket = _socket_path(url)
         self._base = _base("http://localhost" if self._socket else url, plain)
+        self._kind: type[http.client.HTTPConnection]
+        self._kind = _TlsConnection if self._base[0] else answers.Timed
 
     def request(
         self,
@@ -215,9 +217,8 @@ class Client:
             return False
 
     def _connection(self, timeout_seconds: float) -> http.client.HTTPConnection:
-        tls, host, port, _ = self._base
-        kind = _TlsConnection if tls else answers.Timed
-        return kind(host, port, timeout=timeout_seconds)
+        _, host, port, _ = self._base
+        return self._kind(host, port, timeout=timeout_seconds)
 
     def _connect(self, connection: http.client.HTTPConnection) -> None:
         if self._socket is None:

@@ -5,19 +5,23 @@ from __future__ import annotations
 import errno
 import http.client
 import socket
+import threading
+import time
 from collections.abc import Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from urllib.parse import urlsplit
 
 import pytest
 
-from sf_quantum.errors import QpuError
+from sf_quantum.errors import InputError, QpuError
 from sf_quantum.net import local_server, relay
+from sf_quantum.net.local_server import LocalServer, TimedHandler
 from sf_quantum.net.relay import Relay
 from sf_quantum.qpu.qrmi_config import Resource
 from sf_quantum.qpu.vendors.iqm import IqmServer
 from sf_quantum.qpu.vendors.qrmi import PasqalLocal, QrmiQpu
 from tests.support.trouble import Kind, Stranger, TroubledProxy
+from tests.support.waiting import SECONDS
 
 CREDENTIAL = {"X-Munge-Cred": "MUNGE:a credential"}
 
@@ -25,6 +29,7 @@ CREDENTIAL = {"X-Munge-Cred": "MUNGE:a credential"}
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(relay, "SECONDS", 0.5)
+    monkeypatch.setattr(relay._Handler, "timeout", 0.5)
     monkeypatch.setattr(relay, "MOST_BYTES", 2**20)
 
 
@@ -134,14 +139,16 @@ def test_the_client_of_qrmi_goes_through_it(
     assert not stranger.heard
 
 
-def test_behind_a_proxy_of_the_site_there_is_none(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("variable", ["http_proxy", "HTTP_PROXY", "all_proxy"])
+def test_a_client_that_asks_the_sites_proxy_is_refused(
+    monkeypatch: pytest.MonkeyPatch, variable: str
 ) -> None:
-    monkeypatch.setenv("http_proxy", "http://proxy.site:3128")
+    monkeypatch.setenv(variable, "http://proxy.site:3128")
     monkeypatch.delenv("no_proxy", raising=False)
-    assert not relay.usable()
+    with pytest.raises(InputError, match=r"add 127\.0\.0\.1 to no_proxy"):
+        Relay("https://vendor.example")
     monkeypatch.setenv("no_proxy", "127.0.0.1")
-    assert relay.usable()
+    Relay("https://vendor.example").close()
 
 
 @pytest.mark.parametrize("says", [b"", b"GET /x", b"POST / HTTP/1.1\r\n"])
@@ -171,3 +178,71 @@ def test_a_relay_outlives_a_lack_of_descriptors(
     monkeypatch.setattr(relay._Server, "get_request", accepted)
     with closing(Relay(proxy.url)) as made:
         assert ask(made.url) == (200, "{}")
+
+
+@pytest.mark.parametrize("sent", ["head", "body"])
+def test_a_request_that_drips_ends_within_the_time(relayed: str, sent: str) -> None:
+    parts = urlsplit(relayed)
+    head = f"POST {parts.path}/x HTTP/1.1\r\nContent-Length: 1000\r\n"
+    with socket.create_connection((parts.hostname or "", parts.port or 0)) as client:
+        client.sendall(head.encode() + (b"\r\n" if sent == "body" else b"X: "))
+        client.settimeout(0.1)  # less than the time limit
+        began = time.monotonic()
+        with suppress(ConnectionError):
+            while True:
+                client.sendall(b"x")
+                with suppress(TimeoutError):
+                    if not client.recv(100):
+                        break
+                assert time.monotonic() < began + SECONDS
+
+
+class SiteProxy(LocalServer):
+    """An HTTP proxy that notes what it is asked for, and opens no tunnel."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, str, str | None]] = []
+        super().__init__(("127.0.0.1", 0), _ProxyHandler)
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+
+    def __exit__(self, *_: object) -> None:
+        self.shutdown()
+        self.server_close()
+
+
+class _ProxyHandler(TimedHandler):
+    timeout = SECONDS
+    server: SiteProxy
+
+    def _note(self) -> None:
+        login = self.headers["Proxy-Authorization"]
+        self.server.asked.append((self.command, self.path, login))
+        tunnel = self.command == "CONNECT"
+        self.send_response(403 if tunnel else 200)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    do_GET = do_CONNECT = _note
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@pytest.mark.parametrize(
+    ("url", "asked", "status"),
+    [
+        ("http://vendor.example/api", ("GET", "http://vendor.example:80/api/x"), 200),
+        ("https://vendor.example", ("CONNECT", "vendor.example:443"), 425),
+    ],
+)
+def test_the_sites_proxy_is_used_for_the_vendor(
+    monkeypatch: pytest.MonkeyPatch, url: str, asked: tuple[str, str], status: int
+) -> None:
+    with SiteProxy() as proxy:
+        where = f"http://user:pass@127.0.0.1:{proxy.server_port}"
+        for name in ("http_proxy", "https_proxy"):
+            monkeypatch.setenv(name, where)
+        monkeypatch.setenv("no_proxy", "127.0.0.1")
+        with closing(Relay(url)) as made:
+            assert ask(made.url, "/x", "GET")[0] == status
+        assert proxy.asked == [(*asked, "Basic dXNlcjpwYXNz")]

@@ -97,7 +97,11 @@ class Writer:
         granted: dict[str, JSON] = {"status": "granted", "at": start, "nodes": 2}
         self.add("allocation", start, {**held, **granted})
         for number in range(QPU_JOBS if quantum else 0):
-            fields: dict[str, JSON] = {"job": job, "qpu": "pasqal", "qpu_job": str(number)}
+            fields: dict[str, JSON] = {
+                "job": job,
+                "qpu": "pasqal",
+                "qpu_job": str(number),
+            }
             fields |= {"lease_seconds": 4.0, "queued_seconds": 1.0}
             fields |= {"qpu_seconds": QPU_JOB, "ran_seconds": 13.0}
             self.add("qpu", start, fields)

@@ -18,14 +18,13 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from email.message import Message
-from http.server import BaseHTTPRequestHandler
 from typing import ClassVar
 
 from sf_quantum.errors import QuantumError
 from sf_quantum.net import munge
-from sf_quantum.net.local_server import LocalServer
+from sf_quantum.net.local_server import LocalServer, TimedHandler
 from sf_quantum.qpu import RESOURCES, TOKEN, TYPES, QpuStatus, listed
-from sf_quantum.qpu.sfq.service_client import ServiceClient
+from sf_quantum.qpu.sfq.service_client import Credentials, ServiceClient
 from sf_quantum.qpu.sfq.service_qpu import SfqQpu
 
 # each client's path at the service, and its variables for URL and credential
@@ -100,6 +99,7 @@ def variables(
     secret = secrets.token_hex(16)
     attributes = {
         "service": qpu.service,
+        "anonymous": ServiceClient(qpu.service.url, qpu.name, Credentials()),
         "credentials": (secret.encode(), f"Bearer {secret}".encode()),
         "public": threading.Semaphore(MOST_PUBLIC),
     }
@@ -147,9 +147,11 @@ def _qrmi(
     }
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(TimedHandler):
     server: LocalServer
     service: ClassVar[ServiceClient]
+    # without the job's lease and credential, for strangers
+    anonymous: ClassVar[ServiceClient]
     credentials: ClassVar[tuple[bytes, bytes]]
     # places of strangers' requests
     public: ClassVar[threading.Semaphore]
@@ -168,12 +170,12 @@ class _Handler(BaseHTTPRequestHandler):
         elif not self.public.acquire(blocking=False):
             return self.send_error(503, "other strangers' requests are under way")
         try:
-            return self._exchange()
+            return self._exchange(self.service if is_known else self.anonymous)
         finally:
             if not is_known:
                 self.public.release()
 
-    def _exchange(self) -> None:
+    def _exchange(self, service: ServiceClient) -> None:
         if not self.path.isascii():
             return self.send_error(400)
         length = self.headers["Content-Length"] or "0"
@@ -183,7 +185,7 @@ class _Handler(BaseHTTPRequestHandler):
             return self.send_error(413)
         body = self.rfile.read(int(length)) or None
         try:
-            status, headers, answer = self.service.exchange(
+            status, headers, answer = service.exchange(
                 self.command, self.path, body, _passed(self.headers), SECONDS
             )
         except QuantumError as error:

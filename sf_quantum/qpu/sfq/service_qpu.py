@@ -15,6 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Self, TypeVar, get_args
 from urllib.parse import quote
 
+from sf_quantum import backoff
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON, listing, mapping, parse_json
 from sf_quantum.net.transport import Response, Unreachable, Unsendable
@@ -60,6 +61,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 POLL_SECONDS = 30.0
+# A service that answers so soon that nothing has changed does not wait as it was asked to.
+EARLY_SECONDS = 1.0
 # For which a submission waits: a small job then takes one request, and no line is logged
 # of how long it will take.
 SUBMISSION_SECONDS = 0.5
@@ -539,24 +542,25 @@ class SfqQpu(Qpu):
         self, job_id: str, what: str, read: Callable[[JSON], T]
     ) -> Iterator[T]:
         first, over, state = 0, False, ""
+        pauses = backoff.JOB.pauses()
         while not over:
+            asked = time.monotonic()
             part = f"/{what}s?first={first}&wait={POLL_SECONDS:g}"
             response = self._send_job("GET", job_id, part, retry=True)
             try:
-                *lines, last = map(json.loads, response.body.splitlines())
+                *lines, last = map(mapping, map(parse_json, response.body.splitlines()))
                 items = [read(line[what]) for line in lines]
-                first, over = int(last["next"]), bool(last["over"])
-                state = str(last["state"])
-            except (
-                ArithmeticError,
-                KeyError,
-                RecursionError,
-                TypeError,
-                ValueError,
-            ) as error:
+                first += len(items)
+                over, state = bool(last["over"]), str(last["state"])
+                # a job that is over has no more to come than it has told
+                if last["next"] != first or (not items and over != (state in OVER)):
+                    raise ValueError("the next number is not that of what follows")
+            except (ArithmeticError, KeyError, TypeError, ValueError) as error:
                 message = f"the results of job {job_id} are malformed"
                 raise QpuError(f"{self.service.name}: {message}") from error
             yield from items
+            if not items and time.monotonic() - asked < EARLY_SECONDS:
+                time.sleep(next(pauses))
         if state != "Completed":
             outcome = named(self._outcome(job_id, self._job("GET", job_id)[0]), job_id)
             raise QpuError(f"{self.service.name}: {outcome.failure}")

@@ -8,7 +8,7 @@ import socket
 import struct
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, closing
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -18,9 +18,12 @@ import pytest
 from sf_quantum import qpu
 from sf_quantum.cli import main
 from sf_quantum.net import local_server
+from sf_quantum.net.answers import Timed
 from sf_quantum.net.transport import Client
+from sf_quantum.protocol.leases import LEASE_HEADER
 from sf_quantum.qpu import QpuStatus
 from sf_quantum.qpu.sdks import stock_clients
+from sf_quantum.qpu.sfq.service_client import Credentials
 from sf_quantum.qpu.sfq.service_qpu import SfqQpu
 from sf_quantum.service.device.emulator.device import EmulatedDevice
 from tests.support.service import RunningService, running_service
@@ -151,6 +154,40 @@ def test_connections_without_a_credential_give_way(
             strangers.enter_context(stranger).sendall(says)
         assert ask("GET", "/v1/device")[0] == 200
     until(no_request, "the connections have ended")
+
+
+def test_strangers_requests_have_no_credential(
+    service: RunningService, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    token = tmp_path / "token"
+    token.write_text("a token of the job\n")
+    token.chmod(0o600)
+    sent: list[tuple[str, set[str]]] = []
+    request = http.client.HTTPConnection.request
+
+    def noted(
+        connection: http.client.HTTPConnection,
+        method: str,
+        url: str,
+        body: bytes | None = None,
+        headers: Mapping[str, str] = {},
+    ) -> None:
+        if "x-sfq-test" in headers:
+            sent.append((url, {name.lower() for name in headers}))
+        request(connection, method, url, body, headers)
+
+    credentials = Credentials(token_file=str(token))
+    monkeypatch.setattr(Timed, "request", noted, raising=False)
+    client = SfqQpu("q", service.url, credentials=credentials, lease=service.acquire())
+    own = {"authorization", LEASE_HEADER.lower()}
+    with stock_clients.variables(client, status("annealer"), {}) as variables:
+        ask = Asked(variables)
+        for path in ("/accessible", "/v1/device"):
+            assert ask("GET", path, x_sfq_test="1")[0] == 200
+        assert ask("GET", "/accessible", X_Auth_Token="", x_sfq_test="1")[0] == 200
+        assert ask("GET", "/v1/device", X_Auth_Token="", x_sfq_test="1")[0] == 401
+    assert [path for path, _ in sent] == ["/accessible", "/v1/device", "/accessible"]
+    assert [own & names for _, names in sent] == [own, own, set()]
 
 
 def test_strangers_requests_that_wait_leave_places(

@@ -894,6 +894,12 @@ def test_a_result_that_is_none(
         '{"counter": {"2": 1}}\n{"next": 1, "over": true, "state": "Completed"}',
         '{"counter": 1}\n{"next": 1, "over": true, "state": "Completed"}',
         '{"next": Infinity, "over": true, "state": "Completed"}',
+        '{"next": 0, "over": false, "state": "Completed"}',
+        '{"next": 0, "over": true, "state": "Running"}',
+        '{"next": 7, "over": false, "state": "Running"}',
+        '{"counter": {"0": 1}}\n{"next": 0, "over": false, "state": "Running"}',
+        "[" * 1000 + "]" * 1000,
+        "[1]\n[2]",
     ],
 )
 def test_counts_that_are_none(scripted: Serve, body: str) -> None:
