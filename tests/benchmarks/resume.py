@@ -148,8 +148,7 @@ def _prepare(folder: Path, service: QpuService, token: str) -> Run:
     """The workflow in a folder of its own."""
     folder.mkdir()
     run = Run("rest.yml", folder)
-    run.replace("http://127.0.0.1:8787", service.url)
-    run.replace("tokenFile: qpu.token", f"tokenFile: {token}")
+    run.replace("url: unix:qpu.sock", f"url: {service.url}\n      tokenFile: {token}")
     run.prepare()
     return run
 

@@ -20,7 +20,7 @@ A comment before a block (``% ...`` or ``<!-- ... -->``) says what is special:
                        missing
 ``checked by: COMMAND``  is written to the file of its caption and looked over by a command
 
-Two of them are separated by a semicolon. The port 8787 of the pages is another one for each of them.
+Two of them are separated by a semicolon. The port 8642 of a site is another one for each of them.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ COPIED = ("deployments", "examples", "workflows")
 # shown, but nothing that could run: drawings of files, formulas
 SHOWN = ("lua", "text")
 FILES = ("cwl", "yaml", "json", "toml", "csv", "ini", "python")
-PORT = "8787"
+PORT = "8642"
 SECONDS = 120
 _COMMENT = re.compile(r"(?:^|\n)(?:%|<!--)\s*(\S[^\n]*?)\s*(?:-->)?\s*\n+$")
 _FIGURE = re.compile(r"\d+(\.\d+)?(e-?\d+)?")

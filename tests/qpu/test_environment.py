@@ -108,7 +108,6 @@ def test_what_the_driver_writes_the_job_reads(tmp_path: Path) -> None:
         ("q", {}, "url: missing in the configuration of QPU 'q'"),
         ("q", {"ulr": "unix:/s"}, "unknown key 'ulr', did you mean 'url'"),
         ("q", {"url": 3}, "url: expected text"),
-        ("q", {"url": "unix:s"}, "expected an absolute path"),
         ("q", {"url": "unix:/" + 107 * "s"}, "at most 107 bytes"),
         ("q", {"url": "ftp://host"}, "expected unix:/path.sock, http"),
         (
@@ -124,6 +123,14 @@ def test_what_the_driver_writes_the_job_reads(tmp_path: Path) -> None:
 def test_wrong_configuration(name: str, config: dict[str, JSON], words: str) -> None:
     with pytest.raises(InputError, match=words):
         SfqQpu.from_config(name, config)
+
+
+def test_a_socket_is_relative_to_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    client = SfqQpu.from_config("q", {"url": "unix:q.sock"})
+    assert client.environment("t")["q_SFQ_URL"] == f"unix:{tmp_path}/q.sock"
 
 
 @pytest.mark.parametrize(

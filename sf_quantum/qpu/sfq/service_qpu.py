@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 from sf_quantum import backoff
 from sf_quantum.errors import InputError, QpuError
-from sf_quantum.files import JSON, listing, mapping, parse_json
+from sf_quantum.files import JSON, listing, mapping, parse_json, socket_in
 from sf_quantum.net.transport import Response, Unreachable, Unsendable
 from sf_quantum.protocol.bounds import ANSWER_BYTES, RESULT_BYTES
 from sf_quantum.protocol.descriptions import Description, Timing, Topology
@@ -152,9 +152,10 @@ class SfqQpu(Qpu):
     def from_config(cls, name: str, config: Mapping[str, JSON]) -> Self:
         """See :meth:`Qpu.from_config`.
 
-        Key ``url``; ``tokenFile`` or ``munge`` if the service authenticates its clients;
-        ``class``, ``project``, ``expectedSeconds`` and ``pattern`` of the leases; ``user``
-        of theirs, which only root and admins may set.
+        Key ``url``, in which the path of a socket may be relative to the current folder;
+        ``tokenFile`` or ``munge`` if the service authenticates its clients; ``class``,
+        ``project``, ``expectedSeconds`` and ``pattern`` of the leases; ``user`` of theirs,
+        which only root and admins may set.
         """
         check_name(name, "QPU name")
         check_keys(config, KEYS)
@@ -163,7 +164,7 @@ class SfqQpu(Qpu):
             raise InputError(f"url: missing in the configuration of QPU {name!r}")
         return cls(
             name,
-            url,
+            socket_in(url),
             credentials=Credentials(config_text(config, "tokenFile"), _munge(config)),
             lease_options={
                 **_renamed(os.environ, SLURM_OPTIONS),
