@@ -385,8 +385,8 @@ def read_on(path: str | Path, offset: int) -> tuple[list[Event], int]:
         file.seek(offset)
         lines = file.read().split(b"\n")[:-1]
     # an offset has no number of a line
-    found = (_event(path, None, line) for line in lines)
-    events = [event for event in found if event is not None]
+    parsed = (_event(path, None, line) for line in lines)
+    events = [event for event in parsed if event is not None]
     return events, offset + sum(len(line) + 1 for line in lines)
 
 
