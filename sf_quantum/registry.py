@@ -55,7 +55,7 @@ def _state(path: str) -> tuple[str, int]:
     """A folder of packages, and when one was last installed there or removed."""
     try:
         return path, os.stat(path or ".").st_mtime_ns
-    except OSError:  # as Python has it, too, it need not be there
+    except OSError:  # Python, too, accepts a folder that is missing
         return path, 0
 
 

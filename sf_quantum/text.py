@@ -35,7 +35,7 @@ def shortened(text: str, max_characters: int = MAX_CHARACTERS) -> str:
     What is left out is in the middle: messages begin with what failed, and end with why.
     """
     half = max_characters // 2
-    if len(text) > 4 * max_characters:  # to escape all of it would take long
+    if len(text) > 4 * max_characters:  # escaping all of it would take long
         text = f"{text[: 2 * half]} ... {text[-2 * half :]}"
     if len(line := one_line(text)) <= max_characters:
         return line

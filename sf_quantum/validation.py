@@ -152,8 +152,8 @@ def _known_keys(
         content = mapping(content).get(str(key))
         if section is not None and key in section.model_fields:
             sections = [*_sections(section.model_fields[str(key)].annotation)]
-            # of several, the one of the type that the content names, or of a list's element
-            # the one whose type pydantic has in the location
+            # One of several sections is chosen: the one of the type that the content
+            # names, or, for a list, of the type that pydantic has in the location.
             named = mapping(content).get("type")
             if isinstance(content, list):
                 named = next(

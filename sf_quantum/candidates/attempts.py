@@ -251,7 +251,7 @@ class Attempts:
         self._end = asyncio.Event()
         # completed jobs of this run by step, on QPUs and on classical targets
         self._completed: defaultdict[str, Counter[bool]] = defaultdict(Counter)
-        #: from the journals
+        #: Earlier attempts, read from the journals.
         self.history = History()
 
     async def update(self, seconds: float) -> None:

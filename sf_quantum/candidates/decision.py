@@ -610,7 +610,7 @@ def describe(exclusion: Exclusion) -> str:
         unit=unit,
         detail=exclusion.detail,
     )
-    return text.removesuffix(": ")  # without a detail
+    return text.removesuffix(": ")  # the detail may be empty
 
 
 def explain(decision: Decision) -> str:

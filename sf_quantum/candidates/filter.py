@@ -376,8 +376,8 @@ class CandidateFilter(BindingFilter):
         if decision.quantum:
             retried = attempt.rules.fallback and not decision.job.is_last_attempt
             elsewhere = decision.has_alternative and retried
-            # without an alternative the job waits without a limit, unless it may run
-            # nowhere else because of others
+            # A job without an alternative waits without a limit, unless it lacks one
+            # because other jobs of its step ran on QPUs.
             limited = elsewhere or decision.job.others[0] > 0
             wait = attempt.rules.max_wait if limited else None
             given = JobHints(attempt.rules.hints, wait, elsewhere, since)

@@ -98,7 +98,7 @@ async def _forecast(connector: SlurmConnector, service: str | None) -> Forecast:
         return Forecast(why=str(error))
     except (WorkflowExecutionException, OSError) as error:
         return Forecast(why=f"cannot be predicted: {' '.join(str(error).split())}")
-    # beside the event loop: it grows with the number of jobs
+    # The simulation runs in a thread, since it grows with the number of jobs.
     seconds = await asyncio.wrap_future(in_thread(partial(_predicted, queue, job)))
     return Forecast(seconds, jobs=len(queue.running) + len(queue.pending))
 

@@ -229,7 +229,8 @@ async def _ask(
     try:
         async with queries.threads:
             has_thread.set()
-            # in a daemon: a QPU that hangs does not keep the driver from ending
+            # The thread is a daemon: a QPU that hangs does not keep the driver from
+            # ending.
             reply = await asyncio.wrap_future(in_thread(partial(_reply, source)))
     finally:
         queries.replies += 1

@@ -414,7 +414,7 @@ def _input(entry: Entry) -> Iterator[Word]:
     """The words of an input, if it is on the command line."""
     body, where = mapping(entry.body), entry.where
     if _may_be_record(types.read(body.get("type"))):
-        yield _anything(where)  # whose fields have bindings of their own
+        yield _anything(where)  # the fields have bindings of their own
         return
     is_optional = types.is_optional(body) and "default" not in body
     for binding, below, kind in _bindings(body, where):

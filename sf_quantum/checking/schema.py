@@ -223,7 +223,8 @@ class Rules:
             return _likeness(part, value), len(keys & named)
 
         best = max(fitting, key=likeness)
-        # with the kinds of all alternatives, which an error message then suggests
+        # The part gets the kinds of all alternatives, for the suggestion of an error
+        # message.
         kinds: Schema = {
             key: {"enum": [p.kinds[key] for p in fitting if key in p.kinds]}
             for key in best.kinds

@@ -41,7 +41,7 @@ from sf_quantum.qpu import QpuStatus
 
 TYPE = "sfq.candidate"
 SLURM = "sfq.slurm"
-# for all QPUs together
+# Time limit of the queries to all QPUs together.
 SECONDS = 5.0
 # what `sfq solve` sends
 KIND = "problem"

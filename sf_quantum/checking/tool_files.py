@@ -29,7 +29,8 @@ def _points(path: Path, label: str | None) -> Points:
     return read_points(path, label)
 
 
-#: by the command and its option; the other files of the tools depend on several inputs
+#: Readers by command and option, for files that can be checked alone; the other files
+#: of the tools depend on several inputs.
 READERS: dict[tuple[str | None, str], Reader] = {
     ("cluster", "--points"): _points,
     ("score", "--points"): _points,

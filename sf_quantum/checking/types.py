@@ -147,7 +147,7 @@ def fault(value: JSON, types: Types, where: KeyPath = ()) -> Fault | None:
     if not faults or None in faults:
         return None
     wrong = [one for one in faults if one is not None]
-    # of several, one inside the value says most
+    # The innermost of several faults says most about the value.
     best = max(wrong, key=lambda one: len(one.where))
     if len(wrong) == 1 or len(best.where) > len(where):
         return best

@@ -41,7 +41,7 @@ INFO_KEYS = (
 class Selection:
     """The samples that choose the same clusters, or equal clusters of other methods."""
 
-    #: for each candidate, whether it is chosen
+    #: Whether each candidate is chosen.
     chosen: NDArray[np.bool_]
     #: the lowest energy of the samples
     energy: float
@@ -88,7 +88,7 @@ def best_consensus(
     reach = criteria.window * max(abs(lowest), sys.float_info.min)
     low = [s for s in selections if s.energy - lowest <= reach]
     scored = score_selections(points, overlap, low, criteria.exact_up_to)
-    # of equal scores, max() takes the first, which has the lowest energy
+    # max() takes the first of equal scores, which has the lowest energy.
     nothing = Selection(np.zeros(len(overlap.candidates), bool), 0.0, 0)
     one_cluster: Ints = np.zeros(len(overlap.atoms), np.int32)
     unscored = Consensus(nothing, one_cluster, UNSCORED)

@@ -22,7 +22,7 @@ from sf_quantum.clustering.kernels import Ints as Ints
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON, mapping, read_json
 
-#: of a method: its keyword arguments
+#: Keyword arguments of a method.
 Parameters: TypeAlias = dict[str, JSON]
 
 #: limit of k-means (from the reference code of Rocco et al., 2025)

@@ -114,7 +114,7 @@ def _scores(axes: Axes, state: State, threshold: float) -> None:
         axes.step(number, best, where="mid", color=COLOURS[4], label="best so far")
     axes.plot(number, scores, "o", color=COLOURS[3], label="this iteration")
     axes.axhline(threshold, color="0.4", linestyle="--", label="threshold")
-    # of many iterations, only the best
+    # Only the best iteration has a label if there are many.
     few = len(number) <= LABELS * len(state.clusterings)
     for x in number if few else [state.best]:
         y = scores[x - 1]

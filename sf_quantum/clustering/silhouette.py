@@ -169,7 +169,7 @@ class DistanceSums:
     def _sample(self, seed: int) -> None:
         random = np.random.default_rng(seed)
         share = SAMPLE / max(len(self.points), 1)
-        # at least two points of each group if possible, so that a variance is defined
+        # Each group has at least two points if possible, so that a variance is defined.
         wanted = np.minimum(np.maximum(np.ceil(self.sizes * share), 2), self.sizes)
         chosen = [
             low + random.choice(size, int(take), replace=False)

@@ -38,7 +38,7 @@ GRACE_SECONDS = 2.0
 PAUSE_SECONDS = 0.05
 # a process that waits for a dead file system cannot be ended, not even by SIGKILL
 GIVE_UP_SECONDS = 10.0
-# for which slurmrestd is asked to cancel jobs
+# Time in which slurmrestd is asked again and again to cancel jobs.
 SWEEP_SECONDS = 60.0
 
 
@@ -187,7 +187,7 @@ def give_back(lease: Mapping[str, JSON]) -> None:
 
         slurmrestd.sweep(settings, str(lease["hold"]), SWEEP_SECONDS)
         return
-    # on demand: every driver starts a guardian, and few have leases
+    # The import takes time: every driver starts a guardian, and few have leases.
     from sf_quantum.qpu import selection
 
     config = lease["config"]
@@ -209,8 +209,8 @@ def main() -> None:
             # one without an end was cut short when the driver was killed
             if isinstance(message, dict) and line.endswith(b"\n"):
                 messages.append(message)
-    # in parallel: neither a QPU that does not answer nor a process that does not end
-    # delays the other leases
+    # All leases are given back in parallel: neither a QPU that does not answer nor a
+    # process that does not end delays the others.
     threads = [
         threading.Thread(target=give_back, args=(lease,))
         for lease in leases_held(messages)

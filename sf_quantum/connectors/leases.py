@@ -253,7 +253,8 @@ class LeasePool:
     ) -> JobLease:
         token = acquire(self.qpu, request, stop, on_wait)
         if self._guarded is not None:
-            # in this thread, before the driver can be stopped without the guardian knowing
+            # The guardian learns of the lease in this thread, before the driver can be
+            # stopped.
             guardian.current().hold(self.qpu.type, self.qpu.name, self._guarded, token)
         shortfall = self.qpu.shortfall(token)
         if shortfall is not None and shortfall not in self._warned:

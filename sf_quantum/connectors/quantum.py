@@ -54,7 +54,7 @@ FORWARDED = ("sfq", "lease", "--held", "--clients", "--")
 # between two requests for the ETA of a QPU job
 ETA_SECONDS = 2.0
 
-# by deployment name; a driver process is one run, in which these are unique
+# Connectors by deployment name, which is unique in a driver process: it is one run.
 _deployed: WeakValueDictionary[str, QuantumConnector] = WeakValueDictionary()
 
 
@@ -210,7 +210,7 @@ class QuantumConnector(LocationWrapper, ABC):
             undeployed = job not in self._leased
             succeeded = result is not None and result[1] == 0
             used = await self._settle(job, keep=succeeded)
-        if undeployed:  # which cancelled the job's QPU jobs
+        if undeployed:  # undeploying cancelled the job's QPU jobs
             raise asyncio.CancelledError
         if job.loss is not None and (not succeeded or used is None):
             kind = LeaseRefused if _is_hopeless(job, job_hints) else LeaseFailure
@@ -449,7 +449,7 @@ def _begins(qpu_job: Mapping[str, JSON]) -> float | None:
         return started - time.time() if isinstance(started, float) else None
     if isinstance(eta, int | float):
         return float(eta)
-    # of a closed QPU it is null
+    # A closed QPU reports null; a QPU that predicts nothing has no such field.
     return math.inf if "eta_seconds" in qpu_job else None
 
 

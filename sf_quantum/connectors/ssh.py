@@ -125,7 +125,7 @@ class _Context(SSHContext):
     async def _get_connection(
         self, config: SSHConfig | None
     ) -> asyncssh.SSHClientConnection | None:
-        if config is not self._host:  # that of its tunnel
+        if config is not self._host:  # its tunnel has another configuration
             return await super()._get_connection(config)
         for pause in backoff.CLUSTER.pauses():
             try:

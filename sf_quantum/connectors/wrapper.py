@@ -199,7 +199,7 @@ class LocationWrapper(InvokedConnector, ConnectorWrapper):
             stacked=False,
             wraps=inner,
         )
-        # with the machine's own paths, so that files are linked and not copied
+        # The paths are the machine's own, so files are linked and not copied.
         location.location.mounts = {"/": "/"}
         return location
 

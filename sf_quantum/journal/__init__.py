@@ -278,7 +278,7 @@ def follow(path: str | Path) -> Iterator[Event]:
             line += part
             if not alive and (number > 0 or locked):
                 return
-            locked = True  # by now, if the file has only just been created
+            locked = True  # a file that was only just created is locked by now
             time.sleep(POLL_SECONDS)
 
 
@@ -303,7 +303,7 @@ def resuming(directory: Path, file: Path) -> Iterator[None]:
     """
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        # for writing, without which NFS locks nothing
+        # The file is opened for writing, without which NFS locks nothing.
         lock = os.open(directory / LOCK, os.O_WRONLY | os.O_CREAT, 0o644)
     except OSError as error:
         raise _unwritable(error) from error

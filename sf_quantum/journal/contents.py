@@ -68,7 +68,7 @@ def _lines(folder: str) -> Iterator[str]:
     for parent, folders, files in os.walk(folder, onerror=_raise, followlinks=True):
         within = parent.removeprefix(folder)
         yield f"folder {within!r}"
-        folders.sort()  # which link to a folder is the first
+        folders.sort()  # the order decides which link to a folder is followed
         status = os.stat(parent)
         if (status.st_dev, status.st_ino) in visited:
             folders.clear()

@@ -9,7 +9,8 @@ from sf_quantum.text import escaped
 
 LAST_LINES = 20
 LAST_CHARACTERS = 4000
-# in what a job has printed or Slurm has told, the first that is found
+# Remedies by pattern, in what a job has printed or Slurm has reported; the first match
+# is used.
 _REMEDIES = {
     re.compile(pattern): remedy
     for pattern, remedy in {

@@ -27,7 +27,8 @@ from sf_quantum.version import __version__
 if TYPE_CHECKING:
     from streamflow.core.context import StreamFlowContext
 
-# of these, the configuration says where and with how much a job runs, but not what it does
+# Types of deployments whose configuration says where and with how much a job runs, but
+# not what it does.
 PLACES = {"local", "ssh", "slurm", "pbs", "flux"}
 PLACES |= {"sfq.nodes", "sfq.slurm", "sfq.ssh"}
 # except by these keys of a service: QPUs, containers, and what is loaded or exported
@@ -41,7 +42,7 @@ _LIMITS = ("time_limit",)
 # what separates the words of a shell's text
 _SEPARATORS = re.compile(r"[\s;|&()<>'\"`=]+")
 _VARIABLE = re.compile(r"\$\{?([A-Za-z_][A-Za-z0-9_]*)")
-# of the driver, which decide what a program loads
+# Variables of the driver that decide what a program loads.
 _LOADING = {"LD_LIBRARY_PATH", "LOADEDMODULES", "PYTHONPATH"}
 # StreamFlow sets these for each job
 _OF_JOB = {"HOME", "TMPDIR"}

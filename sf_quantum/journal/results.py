@@ -13,7 +13,7 @@ from sf_quantum.errors import InputError
 from sf_quantum.files import JSON, listing, mapping
 from sf_quantum.journal import Event, Journal
 
-#: whose results are looked for
+#: Largest number of runs that are searched for results, the latest first.
 LATEST_RUNS = 20
 #: digests by input, and by the parts of each
 Inputs: TypeAlias = Mapping[str, Mapping[str, str]]

@@ -63,9 +63,9 @@ class Reuse:
     def __init__(self, context: StreamFlowContext) -> None:
         self._context = context
         self._commands = CommandDigests()
-        # by deployment and service
+        # Fingerprints of targets by deployment and service.
         self._targets: dict[tuple[str, str | None], str] = {}
-        # of each job that runs, the command and the inputs, or why they are unknown
+        # Command and inputs of each job that runs, or the reason why they are unknown.
         self._prepared: dict[str, tuple[str, Inputs] | Uncertain] = {}
         self._exit_codes: dict[str, int] = {}
         self._placing = _LINK

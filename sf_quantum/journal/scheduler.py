@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 
 # a run with a failed job is stuck if nothing changes for this long
 STUCK_SECONDS = 3.0
-# that the end of a run waits for the results of its completed jobs
+# Time that the end of a run waits for the results of its completed jobs.
 RECORD_SECONDS = 10.0
 UNSTARTED = {Status.WAITING, Status.FIREABLE}
 ACTIVE = {*UNSTARTED, Status.RUNNING, Status.RECOVERY, Status.ROLLBACK}
@@ -125,7 +125,8 @@ class JournalScheduler(DefaultScheduler):
         self._attempts: dict[str, int] = {}
         self._events = 0
         self._statuses: dict[str, Status] = {}
-        # by their latest attempts, as StreamFlow says before it is recorded
+        # Jobs whose latest attempt StreamFlow reports as completed; this precedes their
+        # records.
         self._completed: set[str] = set()
         self._workflows: set[int] = set()
         self._loops: set[str] = set()
@@ -154,7 +155,7 @@ class JournalScheduler(DefaultScheduler):
         async with self._lock:  # jobs are recorded after the loops are known
             if self._attempts[job.name] == 1 and job.workflow_id not in self._workflows:
                 self._workflows.add(job.workflow_id)
-                # in a tag, loops and scatters look the same
+                # A tag does not distinguish loops from scatters.
                 steps = await self.context.database.get_workflow_steps(job.workflow_id)
                 names = [
                     str(step["name"]) for step in steps if step["name"].endswith(LOOP)
@@ -412,7 +413,7 @@ class JournalScheduler(DefaultScheduler):
                 return
             word = "reused" if status == Status.COMPLETED else word
         job, step = self._jobs[name], get_job_step_name(name)
-        # that of the last attempt, while the job waits
+        # The allocation of a waiting job is that of its last attempt.
         allocation = self.job_allocations.get(name)
         allocation = None if status == Status.WAITING else allocation
         target = allocation.target if allocation else None

@@ -12,13 +12,13 @@ import io
 import socket
 import time
 
-# of status lines and headers, of all answers "100 Continue" together
+# Largest size of status lines and headers, of all answers "100 Continue" together.
 HEAD_BYTES = 256 * 1024
 # read at once
 PART_BYTES = 64 * 1024
 #: statuses of answers that send the client elsewhere
 REDIRECTS = (300, 301, 302, 303, 307, 308)
-# of these, the ones that certainly have had no effect (RFC 9110, 15.4.8 and 15.4.9)
+# Redirects of requests that have certainly had no effect (RFC 9110, 15.4.8 and 15.4.9).
 UNDONE_REDIRECTS = (307, 308)
 
 
@@ -96,7 +96,8 @@ class Timed(http.client.HTTPConnection):
 
     response_class = WholeAnswer
 
-    # with typeshed's type, a union of all that can be sent
+    # The parameter is untyped: typeshed's type is a union of everything that can be
+    # sent.
     def send(self, data) -> None:  # type: ignore[no-untyped-def]
         """Send a part of a request; TLS alone would have the time limit for each record."""
         if self.sock is None:
@@ -124,12 +125,12 @@ def body(response: http.client.HTTPResponse, most_bytes: int) -> bytes:
     """
     if (response.length or 0) > most_bytes:
         raise too_large(most_bytes)
-    read = io.BytesIO()  # whose value is no copy
+    read = io.BytesIO()  # getvalue() makes no copy
     while part := response.read(min(PART_BYTES, most_bytes + 1 - read.tell())):
         read.write(part)
         if read.tell() > most_bytes:
             raise too_large(most_bytes)
-    if response.length:  # which counts down what is still to come
+    if response.length:  # it counts down the bytes still to come
         raise http.client.IncompleteRead(b"", response.length)
     return read.getvalue()
 
@@ -145,7 +146,7 @@ def elsewhere(location: str | None) -> str:
     No client of ours goes there: a header with a credential would go along, whatever it is
     called.
     """
-    # without a query, which may have a credential
+    # The query is left out, as it may contain a credential.
     place = (location or "").partition("?")[0]
     shown = "".join(c for c in place if c.isprintable())[:200] or "nowhere"
     return f"it redirects to {shown}, and no redirect is followed: correct the URL"

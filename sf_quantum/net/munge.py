@@ -15,7 +15,7 @@ from functools import cache
 
 from sf_quantum.errors import InputError, QpuError
 
-# from munge.h; the numbers are part of its ABI
+# Constants of munge.h; their values are part of its ABI.
 _SUCCESS = 0
 _OPT_SOCKET = 8
 # errors of the credential itself: format, version, cipher, MAC, compression, realm,

@@ -26,7 +26,7 @@ from sf_quantum.protocol.bounds import ANSWER_BYTES
 # less than that for which the client is waited for
 SECONDS = 25.0
 MOST_BYTES = 4 * ANSWER_BYTES
-# of a request, as our own service takes it
+# Largest body of a request, the same as `sfq serve` accepts.
 REQUEST_BYTES = 64 * 1024 * 1024
 HOST = "127.0.0.1"
 # after a connection could not be accepted

@@ -18,7 +18,8 @@ from urllib3.exceptions import HTTPError
 
 from sf_quantum.net import answers
 
-# of a connection, with pauses of 20 s in all, and of an answer that does not come
+# Retries of a connection, with pauses of 20 s in total, and of a request that gets no
+# answer.
 RETRIES, READ_RETRIES = 10, 2
 
 

@@ -245,7 +245,8 @@ class KeptClient(Client):
         headers: Mapping[str, str],
         credential: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
-        # of each process, since one that is forked shares the connections of its parent
+        # Idle connections with the id of their process, since a forked one shares its
+        # parent's.
         self._idle: deque[tuple[int, http.client.HTTPConnection]] = deque()
         super().__init__(url, headers, credential)
 
@@ -343,7 +344,7 @@ def _base(url: str, plain: bool) -> tuple[bool, str, int, str]:
     try:
         parts = urlsplit(url)
     except ValueError as error:
-        why = "it is not a URL" if "@" in url else str(error)  # which may quote it
+        why = "it is not a URL" if "@" in url else str(error)  # the error may quote it
         raise InputError(f"{shown}: {why}") from error
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise InputError(

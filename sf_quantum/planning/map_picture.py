@@ -18,11 +18,11 @@ from sf_quantum.planning.recommendation import OBJECTIVES
 from sf_quantum.planning.simulation.strategies import Strategy
 from sf_quantum.planning.strategy_map import LOADS, RATIOS, Cell
 
-# of Okabe and Ito, https://jfly.uni-koeln.de/color/, which colour-blind readers can tell
-# apart; black text is legible on each of them
+# Palette of Okabe and Ito, https://jfly.uni-koeln.de/color/, whose colours colour-blind
+# readers can tell apart; black text is legible on each of them.
 COLOURS = ("#56B4E9", "#E69F00", "#F0E442", "#009E73", "#CC79A7", "#D55E00")
 NOBODY, UNKNOWN = "#DDDDDD", "#FFFFFF"
-# in inches
+# Sizes in inches.
 WIDTH, HEIGHT, LEGEND_LINE = 10.0, 4.6, 0.21
 
 

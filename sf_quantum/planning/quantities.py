@@ -14,16 +14,16 @@ _SHORTEST_INTERVAL = 0.1
 
 Count: TypeAlias = Annotated[int, Field(ge=1, le=MOST_JOBS)]
 Seconds: TypeAlias = Annotated[float, Field(ge=0, le=LONGEST_SECONDS)]
-#: of something that takes time
+#: Time that an activity takes, in seconds.
 Duration: TypeAlias = Annotated[float, Field(ge=1e-9, le=LONGEST_SECONDS)]
-#: of something that happens again and again
+#: Time between two events of a repeated kind, in seconds.
 Period: TypeAlias = Annotated[float, Field(ge=1, le=LONGEST_SECONDS)]
 #: standard deviation relative to the mean
 Spread: TypeAlias = Annotated[float, Field(ge=0, le=1000)]
 PerHour: TypeAlias = Annotated[float, Field(ge=1e-6, le=MOST_JOBS)]
 #: a price or a power
 Amount: TypeAlias = Annotated[float, Field(ge=0, le=1e9)]
-#: of an estimate relative to what is estimated
+#: Ratio of an estimate to what is estimated.
 Margin: TypeAlias = Annotated[float, Field(ge=1, le=1000)]
 
 

@@ -18,7 +18,7 @@ OBJECTIVES: Mapping[str, str] = {
     "cost": "cost",
     "energy": "energy",
 }
-# of several of them
+# Names in a sentence, including that of several objectives combined.
 _CALLED = {**OBJECTIVES, WEIGHTED: "weighted sum"}
 # differences below this are not worth telling
 _EQUAL = 0.005

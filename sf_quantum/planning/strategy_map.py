@@ -26,7 +26,8 @@ from sf_quantum.planning.workload import (
 RATIOS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 #: the share of the nodes, and of the QPUs' time, that others keep busy
 LOADS = (0.0, 0.25, 0.5, 0.75, 0.9)
-# of others' jobs on nodes, where the workload has none
+# Run time of others' jobs on nodes, and the inverse of the nodes' share that one of
+# them may request, if the workload has no such jobs.
 OTHERS_SECONDS = 1800.0
 OTHERS_SHARE = 4
 

@@ -345,7 +345,7 @@ class StreamFlowFile:
         default = self._config(_Target(deployment, "")).get("allocation", "per-step")
         values: list[JSON] = []
         for phase in sorted(built.phases, key=lambda phase: phase.quantum):
-            # that of a service comes before that of its deployment
+            # A service takes precedence over its deployment.
             value = (self._service(phase.target) or {}).get("allocation", default)
             if not (phase.quantum and values and value == "per-step"):
                 values.append(value)

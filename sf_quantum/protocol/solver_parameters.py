@@ -13,7 +13,7 @@ from sf_quantum.files import JSON, mapping
 from sf_quantum.protocol.values import number
 from sf_quantum.samplers.problem import FieldError
 
-# in the ``info`` of a serialized BQM
+# Key of these parameters in the ``info`` of a serialized BQM.
 KEY = "solver_parameters"
 # those whose values are of each qubit
 ARRAYS = ("anneal_offsets", "flux_biases", "initial_state")

@@ -99,7 +99,7 @@ class Task:
 
         A shot names each variable, atom or mode of the payload at most once.
         """
-        if self.kind == "circuit":  # which may have more bits than letters, and values
+        if self.kind == "circuit":  # a circuit may have more bits than letters
             return RESULT_BYTES
         each = len(self.payload) + SHOT_BYTES
         return min(ANSWER_BYTES + self.shots * each, RESULT_BYTES)

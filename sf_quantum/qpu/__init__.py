@@ -39,7 +39,7 @@ GROUP = "sf_quantum.qpus"
 _registry: Registry[type[Qpu]] = Registry(GROUP, "QPU type")
 RESOURCES = ("QRMI_JOB_QPU_RESOURCES", "SLURM_JOB_QPU_RESOURCES")
 TYPES = ("QRMI_JOB_QPU_TYPES", "SLURM_JOB_QPU_TYPES")
-# of a lease, after the QPU's name
+# Suffix of the variable with a lease's token; the QPU's name precedes it.
 TOKEN = "QRMI_JOB_ACQUISITION_TOKEN"
 NO_PENNYLANE = (
     "the package pennylane-qiskit is not installed (pip install pennylane-qiskit)"

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from sf_quantum.samplers.qaoa import Doubles
     from sf_quantum.samplers.states import Bits
 
-# of the info of a job's result
+# Keys that are copied from the info of a job's result.
 PASSED_ON = ("technology", "calibration")
 
 

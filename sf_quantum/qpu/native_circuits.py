@@ -21,7 +21,7 @@ from sf_quantum.files import JSON, mapping
 from sf_quantum.samplers.problem import FieldError
 
 Name: TypeAlias = Literal["prx", "cz", "measure", "barrier"]
-# by their names in OpenQASM: angle and phase, where these are fixed
+# Rotations by their names in OpenQASM: angle and phase, where these are fixed.
 _ROTATIONS: Mapping[str, tuple[float | None, float | None]] = {
     "r": (None, None),
     "prx": (None, None),
@@ -44,11 +44,11 @@ _EULER: Mapping[str, Callable[..., tuple[float, float, float]]] = {
     "rx": lambda theta: (theta, -math.pi / 2, math.pi / 2),
     "ry": lambda theta: (theta, 0.0, 0.0),
 }
-# with which a definition is compared with the QPU's gate
+# Angles and phases at which a definition is compared with the QPU's gate.
 _SAMPLES = ((0.7, 1.9), (2.1, -0.4))
-# of a job: of a text with parameters, for each of its values
+# Longest text of a job; a text with parameters counts once for each of their values.
 MOST_CHARACTERS = 4_000_000
-# of all operations of a job: a barrier may be on a whole register
+# Largest number of operands in a job: a barrier may be on a whole register.
 MOST_OPERANDS = 1_000_000
 #: what some editors begin a file with
 BYTE_ORDER_MARK = "\ufeff"
@@ -200,7 +200,7 @@ def _is_rotation(
             return False
         made = _product(_unitary(theta, phi, lam), made)
     wanted = _unitary(angle, phase - math.pi / 2, math.pi / 2 - phase)
-    # of two unitary matrices, 2 if they differ in a phase only
+    # The overlap of two unitary matrices is 2 if they differ in a phase only.
     overlap = abs(sum(a.conjugate() * b for a, b in zip(wanted, made, strict=True)))
     return math.isclose(overlap, 2, abs_tol=1e-9)
 

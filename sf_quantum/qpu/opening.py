@@ -25,7 +25,7 @@ from sf_quantum.threads import in_thread
 
 logger = logging.getLogger(__name__)
 
-# for a lease that is given back at the end of the interpreter
+# Time for giving a lease back when the interpreter exits.
 EXIT_SECONDS = 10.0
 _HINTS = {"expected_seconds": "expectedSeconds", "pattern": "pattern"}
 _BOUNDS = {
@@ -144,7 +144,8 @@ class _OpenQpu(AbstractContextManager[Qpu]):
         )
         atexit.register(self._close_at_exit)
         stop = threading.Event()
-        # in a thread, so that no lease is lost to Ctrl-C at the wrong moment
+        # A thread acquires the leases, so that none is lost to Ctrl-C at the wrong
+        # moment.
         acquired = in_thread(lambda: self._leases.acquire(self._request, stop))
         try:
             acquired.result()

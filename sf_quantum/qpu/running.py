@@ -102,7 +102,7 @@ def _submitted(qpu: JobSide, task: Task) -> str:
             if error.retry_seconds is None or pause > deadline.left:
                 raise
             time.sleep(pause)
-        except UnknownJob:  # of a wrong path
+        except UnknownJob:  # the path is wrong
             raise
         except QpuError:
             if not qpu.finds or (pause := next(pauses)) > deadline.left:

@@ -29,11 +29,11 @@ from sf_quantum.reporting.usage import RunUsage, together
 
 # decisions shown below the timeline, and characters of each
 REASONS, WIDTH = 20, 170
-# of the timeline and its legend, in inches
+# Sizes of the timeline and its legend, in inches.
 TIMELINE, KEY, CHARACTER, LINE = 11.0, 0.7, 0.085, 0.22
 # the longest name drawn, in characters
 NAME = 60
-# for readers who cannot distinguish the colours
+# Hatches for readers who cannot distinguish the colours.
 HATCHES = ("", "///", "...", "xxx", "\\\\\\", "+++")
 
 
@@ -45,7 +45,7 @@ class Style:
     hatch: str
 
 
-# of nodes that are not released
+# Mark of nodes that are not released.
 _mark = partial(
     Line2D,
     marker=">",

@@ -31,7 +31,7 @@ NUMBERS = ("waited", "ran", "attempt", "score")
 LOST = "lost"
 # a wait is mentioned from this on
 SHOWN_SECONDS = 1.0
-# of a host, in place of its name
+# Address of a host, which some locations have in place of a name.
 _ADDRESS = re.compile(r"[\d.:]+|.*:.*:.*")
 ERASE = "\r\x1b[K"
 RUNNING, REUSED = "running", "reused"
@@ -627,7 +627,7 @@ def _location(event: Event) -> str:
     names = event["locations"]
     if event["deployment"] is None or not isinstance(names, list):
         return ""
-    # without names that repeat the deployment's, and without StreamFlow's placeholder
+    # Names that repeat the deployment's are left out, as is StreamFlow's placeholder.
     others = [str(n) for n in names if n not in ("__LOCAL__", event["deployment"])]
     parts = [event["deployment"], event["service"], ",".join(others)]
     return "/".join(str(part) for part in parts if part).replace("__LOCAL__", "local")

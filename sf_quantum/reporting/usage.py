@@ -231,7 +231,7 @@ def _allocation(history: list[Event], ended: float) -> AllocationUsage:
     first, last = history[0], history[-1]
     times = {str(event["status"]): number(event["at"]) for event in reversed(history)}
     lists = [str(event["node_list"]) for event in history if event["node_list"]]
-    # that of a job of a federation is known when it runs
+    # The cluster of a job in a federation is known only when the job runs.
     clusters = (_text(event.get("slurm_cluster")) or "" for event in reversed(history))
     allocation = AllocationUsage(
         allocation=str(first["allocation"]),

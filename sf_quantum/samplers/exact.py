@@ -359,7 +359,7 @@ def _ordered(problem: Quadratic) -> _Order:
     highest = _total(low.problem) + _least(low.problem)
 
     def bound(lowest: int) -> int:
-        # of the states at or above it, the first level is at least this
+        # The first level of any state at or above `lowest` is at least this.
         first = -((highest - lowest) // weight)
         remaining = min(low.bound(lowest - weight * first), step + _least(rest))
         return step * first + remaining

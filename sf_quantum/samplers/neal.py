@@ -23,8 +23,8 @@ READS = 1000
 # 50 and 40 % of the reads are optimal (39, 71 and 89 % at 1000 sweeps), and 1000 reads
 # take 0.03 to 0.1 s instead of 0.3 to 0.9 s.
 SWEEPS = 100
-# of the inverse temperature: neal derives it from the biases and warns if all are zero;
-# any range will do then, since all states have the same energy
+# Range of the inverse temperature if all biases are zero: neal derives the range from
+# the biases and would warn. Any range will do, since all states have the same energy.
 FLAT = (0.1, 1.0)
 
 

@@ -40,7 +40,8 @@ if TYPE_CHECKING:
 Doubles: TypeAlias = NDArray[np.float64]
 Vector: TypeAlias = np.ndarray[tuple[int], np.dtype[np.float64]]
 
-# of scaled biases: smaller ones turn no spin, and make angles that Aer fails to hash
+# Smallest scaled bias that matters: smaller ones turn no spin, and make angles that Aer
+# fails to hash.
 NEGLIGIBLE = 1e-14
 READS = 1000
 DEPTH = 8
@@ -179,7 +180,7 @@ class QaoaSampler(CheckedSampler):
         self._sampler = sampler
         self._backend = backend
         self._given = runner
-        #: by file of angles, the size of the problem that they were tuned for
+        #: Sizes of the problems that angles were tuned for, by file of angles.
         self._written: dict[str, int] = {}
 
     def sample(
@@ -238,7 +239,8 @@ class QaoaSampler(CheckedSampler):
         start = _initial_angles(depth, _given_angles(angles))
         tuned = run.tuned(start, optimiser, evaluations)
         rows = run.reads(tuned, num_reads)
-        # of several parts, the file keeps the angles of the largest
+        # If a problem is solved in parts, the file keeps the angles of the largest
+        # part.
         if isinstance(angles, str) and size >= self._written.get(angles, 0):
             self._written[angles] = size
             write_json(angles, _angles_as_json(tuned))
@@ -404,7 +406,8 @@ def _circuit(
     for layer in range(depth):
         # minus, since spin +1 is bit 1 in dimod and bit 0 in Qiskit
         for i, bias in ising.iter_linear():
-            # without any, the circuit would lack the parameter
+            # A negligible bias becomes a rotation by 0: without any, the circuit would
+            # lack the parameter.
             turn = bias if abs(float(bias)) >= NEGLIGIBLE else 0.0
             circuit.rz(-2 * turn * gamma[layer], i)
         for i, j, coupling in ising.iter_quadratic():

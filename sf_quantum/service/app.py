@@ -71,7 +71,8 @@ def build(
         version=__version__,
         summary="Leases, jobs and results of one QPU.",
         lifespan=partial(_lifespan, spoken),
-        # as they are: to include a router makes all its routes anew, at the first request
+        # The routes are passed unchanged: include_router() makes them anew at the first
+        # request.
         routes=[*spoken.routes, *(r for router in routers for r in router.routes)],
         # these pages would load scripts from elsewhere
         docs_url=None,
@@ -139,7 +140,7 @@ def _refused(error: Exception) -> Refused:
             path = [str(part) for part in first["loc"] if part not in ("body", "query")]
             return Refused(422, str(first["msg"]), ".".join(path) or None)
         case HTTPException(status_code=400):
-            # from FastAPI, for a body that is not UTF-8 or nested too deeply
+            # FastAPI raises this for a body that is not UTF-8 or nested too deeply.
             return Refused(422, "the body is not JSON")
         case HTTPException():
             detail, headers = str(error.detail).lower(), dict(error.headers or {})

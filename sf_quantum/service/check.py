@@ -78,7 +78,8 @@ def _tokens(config: Configuration) -> Iterator[Finding]:
         yield key, None, str(error)
     else:
         for index, user in enumerate(config.auth.admins):
-            # with MUNGE, an admin may have an account instead
+            # An admin has a token only with `token`: MUNGE authenticates accounts
+            # instead.
             if config.auth.mode == "token" and user not in users:
                 why = f"has no token in {path} (sfq token {user} --tokens {path})"
                 yield ("auth", "admins", index), user, why

@@ -36,9 +36,9 @@ from sf_quantum.text import one_line
 from sf_quantum.threads import in_thread
 from sf_quantum.validation import check_private
 
-# for open requests to be answered
+# Time for answering open requests when the service stops.
 STOP_SECONDS = 1
-# for a device's vendor to take its lease back
+# Time for a device's vendor to take its lease back.
 CLOSE_SECONDS = 5
 SWITCH_SECONDS = 5e-4
 logger = logging.getLogger(__name__)
@@ -73,8 +73,8 @@ def serve(
         store = stack.enter_context(store_in(config.state, until_eof))
         stack.callback(_close, device)
         if config.listen.socket is not None:
-            # under the lock of the state folder, so that no service which is ending
-            # removes the socket of the next
+            # The lock of the state folder is held, so a service that is ending cannot
+            # remove the socket of the next one.
             listener, url = stack.enter_context(
                 _unix_listener(config.listen.socket.absolute(), config.auth)
             )
@@ -239,7 +239,7 @@ class _Server(Server):
             config, kept, authenticate = await asyncio.to_thread(self._read_again)
             listen = config.listen
             if self.config.ssl is not None and listen.certificate is not None:
-                # for connections from now on
+                # Connections from now on use the new certificate.
                 self.config.ssl.load_cert_chain(listen.certificate, listen.key)
         except (QuantumError, OSError) as error:
             why = one_line(str(error))

@@ -51,7 +51,7 @@ VALUES = {
 }
 # a read-out with a larger one is wrong more often than right
 MOST_ERROR = 0.5
-# of those that are no such probability
+# Largest values of errors that are not probabilities of a wrong read-out.
 MOST = {"source_loss": 100.0, "loss": 100.0, "distinguishability": 1.0}
 
 

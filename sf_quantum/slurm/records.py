@@ -82,7 +82,7 @@ def read(text: str) -> list[JobRecord]:
 def _parts(text: str) -> Iterator[tuple[str, str, str]]:
     """Divide the output in records: the first fields and the name, Slurm's own, free texts."""
     owners, ending = [match.start() for match in _OWNER.finditer(text)], _FREE
-    if not owners:  # as in a record that is cut short
+    if not owners:  # the record may be cut short
         owners = [match.end() for match in _HEAD.finditer(text)]
         ending = _FREE_OR_HEAD
     after = 0

@@ -132,7 +132,7 @@ def _answer(
     where = "/".join(str(keys[k]) for k in ("deployment", "service") if k in keys)
     with (
         TemporaryDirectory(prefix="sfq-candidate-") as folder,
-        # beside the original, so that relative paths stay valid
+        # The copy is next to the original, so relative paths stay valid.
         NamedTemporaryFile(
             "w", dir=document.folder, prefix=".candidate-", suffix=".yml"
         ) as file,

@@ -58,7 +58,7 @@ T = TypeVar("T")
 SHOTS = 100
 #: after which a test that waits for the device fails
 SECONDS = 150.0
-#: of a job that runs, in a second: more is a busy loop
+#: Largest number of polls of a running job per second: more is a busy loop.
 MOST_POLLS = 200
 #: seconds that a poll waits for, from which on a cancellation has to end it
 WORTH_ENDING = 0.5
@@ -368,7 +368,8 @@ class DeviceContract:
             if task.kind == "problem":
                 with pytest.raises(FieldError):
                     checked(device, wrong)
-            # at once, or when it would run
+            # The device may refuse the payload at submission, or when the job would
+            # run.
             with suppress(InputError):
                 job_id = submitted(device, wrong)
                 assert over(device, job_id, wrong) == "Failed"

@@ -41,7 +41,7 @@ from sf_quantum.samplers.problem import document
 Lie: TypeAlias = Literal[
     "kind",  # a result of another kind of job
     "variables",  # other variables, or bits, than the job has
-    "more reads",  # than were asked for
+    "more reads",  # more than requested
     "fewer reads",
     "not finite",  # numbers that are NaN or infinite
     "not JSON",
@@ -54,7 +54,8 @@ Lie: TypeAlias = Literal[
 ]
 #: enough reads for any working QPU to find the optimum of two variables
 READS = 100
-#: as workflows pass it, also to QPUs that have no random numbers to begin with
+#: Seed of a job, passed as workflows pass it, also to QPUs without random numbers of
+#: their own.
 SEED = 7
 #: until a job of so many reads is over
 SECONDS = 150.0
@@ -387,7 +388,7 @@ class JobContract(_Leased):
     ) -> None:
         if (driver := make_lying(lie)) is None:
             return
-        # that of a program would be one of the service that drives the QPU
+        # Any other error would be a fault in the service that drives the QPU.
         with suppress(QpuError, InputError):
             driver.status()
             described, token = driver.describe(), driver.acquire()

@@ -82,7 +82,8 @@ def check(file: str | Path) -> CheckResult:
 
     :returns: what was found, also about a file that cannot be read
     """
-    # beside the event loop that a notebook has, since the QPUs are asked in one
+    # A notebook has its own event loop in this thread, and the QPUs are queried in
+    # another one.
     return in_thread(partial(_check, str(file))).result()
 
 
@@ -149,7 +150,7 @@ def _other_findings(path: Path) -> tuple[str, list[str]] | None:
     except ValidationErrors as error:
         return kind, error.lines
     except InputError as error:
-        # of any other file, it is reported with a StreamFlow file's lines
+        # A file of neither kind is checked, and its error reported, as a StreamFlow file.
         return (kind, [str(error)]) if kind == "workload" else None
     return kind, []
 

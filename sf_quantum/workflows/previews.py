@@ -25,5 +25,5 @@ def preview(file: str | Path) -> Preview:
     journals = report.journals_of(Path(file))
     from sf_quantum.checking import preview as previews
 
-    # beside the event loop that a notebook has
+    # A notebook has its own event loop in this thread; the preview runs another one.
     return in_thread(partial(previews.preview, Path(file), journals)).result()

@@ -25,7 +25,8 @@ from sf_quantum.workflows.driver import begin, imported
 LOG = "streamflow.log"
 KEPT_LOGS = 9
 OUTDIR = Path("results")
-# For so long a driver may undeploy, before its log is searched for the error below.
+# Time that a driver may take to undeploy, before its log is searched for the error
+# below.
 END_SECONDS = 60.0
 _DATABASE_ERROR = "sqlite3.OperationalError"
 _DATABASE_BYTES = 2**20
@@ -34,7 +35,7 @@ _MESSAGE = re.compile(
     r"^\d{4}-\d\d-\d\d [\d:.,]+ (\w+) +(.*?)(?=^\d{4}-\d\d-\d\d [\d:.,]+ |\Z)",
     re.DOTALL | re.MULTILINE,
 )
-# of a line that is to be read on a terminal
+# Longest line that is shown on a terminal.
 _LINE_CHARACTERS = 1000
 # how StreamFlow ends the log of each failed run
 FAILED = "FAILED Workflow execution"

@@ -17,7 +17,7 @@ from sf_quantum.qpu.sfq.service_client import REQUEST_SECONDS, ServiceClient
 from sf_quantum.text import escaped
 
 _JOBS = "/v1/jobs"
-# of one answer of the service
+# Bounds of one answer of the service.
 LONGEST_WAIT_SECONDS = 10.0
 PAGE = 1000
 _COLUMNS = {
@@ -165,7 +165,7 @@ def _job(
         path = f"{_JOBS}/{quote(whole, safe='')}{query}"
         return client.send(method, path, timeout_seconds=timeout, expected=(404,))
 
-    if not id_:  # as of an empty variable, with which every id begins
+    if not id_:  # every id begins with "", which an unset variable gives
         raise InputError("ID: is empty (sfq jobs list)")
     response = send(id_)
     if response.status == 404:

@@ -194,7 +194,8 @@ def _shrunk(args: argparse.Namespace, command: Command) -> Iterator[None]:
     try:
         yield
     finally:
-        # without a lease as well: the caller may do without the QPU
+        # The job grows even if there was no lease, as the caller may do without the
+        # QPU.
         if job is not None and not command.interrupted.is_set():
             job.grow(args.patience, command.interrupted)
 
@@ -235,8 +236,8 @@ def _run_leased(args: argparse.Namespace, command: Command) -> Usage:
         looks = [leases.refusal, *(watch.look for watch in watches)]
         with watching(looks, command.leave), suppress(WaitCancelled):
             began = time.monotonic()
-            # in a thread, so that no lease is lost to a signal at the wrong moment;
-            # signal handlers run in this one meanwhile
+            # A thread acquires the leases, so that none is lost to a signal at the
+            # wrong moment; signal handlers run in this one meanwhile.
             given = {**vars(args), "wait_seconds": args.wait}
             request = opening.request(qpus, given, Path(args.cmd[0]).name)
             in_thread(lambda: leases.acquire(request, command.unwanted)).result()
@@ -290,7 +291,7 @@ def _check_addresses(environment: Mapping[str, str]) -> None:
 
 
 def _announce_wait(limit: float | None, client: Qpu, reason: QpuError) -> None:
-    # for a QPU that does not answer, there is a limit
+    # The wait for a QPU that does not answer is limited in any case.
     unlimited = limit is None and isinstance(reason, NoLease)
     way_out = "; no limit, --wait S sets one" if unlimited else ""
     _print(f"{opening.waiting(client, reason)}{way_out}")

@@ -11,7 +11,7 @@ from sf_quantum.files import JSON, mapping
 from sf_quantum.qpu.sfq.service_client import ServiceClient
 
 _LEASES = "/v1/leases"
-# of an id, which is the lease's secret: a terminal shows no more
+# Letters of a lease's id in a terminal: the whole id is a secret.
 SHOWN = 12
 _COLUMNS = {
     "lease": "id",

@@ -145,7 +145,7 @@ def _acquire(args: argparse.Namespace) -> None:
     }
     client, folder = _client(args, user=details.user), Folder(args.state)
     folder.make()
-    # of an earlier controller
+    # An earlier controller may have left a process that requests the job's lease.
     folder.end_asking(args.job)
     asking = Asking(
         client,
@@ -155,7 +155,7 @@ def _acquire(args: argparse.Namespace) -> None:
         again=args.again,
         can_start=args.can_start,
     )
-    # that a user's share is used up is told so
+    # This signal says that the user's share is used up.
     signal.signal(signal.SIGUSR1, lambda *_: asking.recalled.set())
     asking.begin(sys.argv[1:])
     wait_for_tasks(details)
@@ -175,7 +175,7 @@ def _acquire(args: argparse.Namespace) -> None:
         key=f"slurm-{cluster}-{args.job}",
     )
     token = asking.ask(request)
-    # without the credentials of the site
+    # The job's environment does not have the credentials of the site.
     (sfq_qpu,) = replace(service.selection(args), settings=None).qpus({})
     asking.end({**qpu.environment([(sfq_qpu, token)]), **job})
 

@@ -142,7 +142,7 @@ def _path(args: argparse.Namespace, until: JSON, offset: int) -> str:
 
 
 def _print_csv(by: str, report: dict[str, JSON]) -> None:
-    # as the service itself does for spreadsheets
+    # The rows are those that the service itself writes for spreadsheets.
     names = [*REPORTS[by], *mapping(report["total"])]
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow([*PERIOD, *names])

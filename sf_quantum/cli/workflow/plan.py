@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from sf_quantum.planning.workload import Workload
 
 OBJECTIVES = ("wall", "node-seconds", "cost", "energy")
-# as in a workload file
+# Limit of repetitions, the same as in a workload file.
 MOST_REPETITIONS = 10_000
 MAP_MINUTES = 10
 # between two lines that tell how far the map is
@@ -346,7 +346,8 @@ def _table(results: Sequence[Result]) -> list[str]:
     rows = [["strategy", *(header for _, header, _ in shown)]]
     for result in results:
         cells = [
-            # without a job of others in any repetition, none has waited
+            # A measure is empty if there is no job of others in any repetition: none
+            # has waited.
             interval(result.estimate(name), factor) if result.values(name) else "-"
             for name, _, factor in shown
         ]

@@ -71,7 +71,7 @@ def _preview(args: argparse.Namespace) -> int:
 
 
 def _run(args: argparse.Namespace) -> int:
-    # as Ctrl-C does
+    # SIGTERM stops a run as Ctrl-C does.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     live = LiveProgress(sys.stdout)
     shown: set[str] = set()

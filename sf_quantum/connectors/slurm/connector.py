@@ -114,7 +114,7 @@ class SlurmConnector(InvokedConnector, Stock):
         )
         self._run = uuid.uuid4().hex[:12]
         self._queues: dict[str, SlurmQueue] = {}
-        # by their settings and service
+        # Strategies by their settings and service.
         self._strategies: dict[tuple[AllocationSettings, str], Reserved | Elastic] = {}
         self._giving_back = asyncio.Lock()
 

@@ -130,7 +130,8 @@ class BatchJob:
         self._denials = 0
         # the state in the latest answer of scontrol, empty if there was none
         self._shown = ""
-        # of an array: the first failure of a task, which Slurm may forget before the last ends
+        # First failure of a task of an array, which Slurm may forget before the last
+        # task ends.
         self._failed_task: JobOutcome | None = None
         self._reported: set[str] = set()
         # submissions that have ended well
@@ -274,7 +275,7 @@ class BatchJob:
             return replace(outcome, state=LOST, reason=EndReason.NEVER_BEGAN)
         for owner in owners:
             if ids.same(owner, self.slurm_job):
-                self.slurm_job = owner  # with the cluster that runs it
+                self.slurm_job = owner  # the owner also names the cluster that runs it
         if outcome.good:
             self._well.add(self.slurm_job)
         elif self.slurm_job in owners:
@@ -323,7 +324,7 @@ class BatchJob:
         if outcome.good and self._failed_task is not None:
             outcome = self._failed_task
         if ids.number(outcome.slurm_job) == ids.number(self.slurm_job):
-            # of a federated job, Slurm's record does not name the cluster
+            # Slurm's record of a federated job does not name the cluster.
             outcome = replace(outcome, slurm_job=self.slurm_job)
         mark = self.mark
         if mark is not None and outcome.plain and not outcome.is_later_run(mark.ended):

@@ -16,12 +16,12 @@ from sf_quantum.files import JSON
 from sf_quantum.slurm import queue as squeue
 from sf_quantum.slurm.partitions import PROCESSORS_FORMAT, processors
 
-#: of which more are not simulated
+#: Largest number of jobs in a partition whose queue is simulated.
 MOST_JOBS = 1000
 PATIENCE_SECONDS = 5
 # pending jobs that others wait for; those held, dependent or beyond a limit delay nobody
 _IN_TURN = {"None", "Priority", "Resources", ""}
-# of a job whose nodes are not shared with others, squeue(1)
+# Value in squeue(1) for a job that does not share its nodes with others.
 _EXCLUSIVE = "NO"
 _SEPARATOR = "jobs:"
 

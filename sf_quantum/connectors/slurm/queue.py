@@ -77,7 +77,7 @@ class SlurmQueue:
         self.deployment = deployment
         self._interval = interval_seconds
         self.orphan_seconds = orphan_seconds
-        # by key; removed when they are settled
+        # Jobs by key; removed when they are settled.
         self._jobs: dict[str, BatchJob] = {}
         # what was submitted, also by key
         self._requests: dict[str, Submission] = {}
@@ -388,7 +388,7 @@ class SlurmQueue:
         if job.mark is not None:
             rows = (await self._list()).get(job, [])
         else:
-            # that has brought up the question
+            # The row that made the driver ask for the outcome is used.
             rows = [job.row] if job.row is not None and job.row.over else []
         outcome = JobOutcome.of_row(rows[0]) if rows else None
         return None if outcome is None else [outcome]

@@ -80,7 +80,7 @@ _LIMIT = """
 ) </dev/null >/dev/null 2>&1 3<&- &
 watches="$watches $!"
 """
-# for a job that nobody cancels if its driver ends
+# Ends a job that nobody else cancels if its driver ends.
 _ORPHAN = """\
 (
   trap 'kill $s; exit' TERM

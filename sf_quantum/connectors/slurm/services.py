@@ -248,7 +248,7 @@ def _words(key: str, value: JSON) -> Iterator[str]:
     if value is True:
         yield f"--{name}"
     elif value is not None and value is not False:
-        # with "=", since the value of some options is optional
+        # The separator is "=", since the value of some options is optional.
         yield f"--{name}={_quoted(value)}"
 
 

@@ -73,7 +73,7 @@ def default_overheads(workload: Workload) -> dict[str, float]:
         name: value
         for name, value in overheads.model_dump().items()
         if name.endswith("_seconds") and name not in overheads.model_fields_set
-        # that of a job
+        # by default, an allocation has the overhead of a job
         if value is not None
     }
 

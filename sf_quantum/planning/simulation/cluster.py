@@ -162,7 +162,7 @@ class Cluster:
         self._scheduling = scheduling
         self.free = {**partitions, **self._licences}
         self._running: dict[str, list[_Running]] = {name: [] for name in self.free}
-        # by size, and then in the order of submission
+        # Pending requests by size, and then in the order of submission.
         self._pending: dict[_Size, OrderedDict[int, Allocation]] = {}
         self._number = 0
         self._pass: simpy.Event | None = None

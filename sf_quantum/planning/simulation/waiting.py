@@ -16,7 +16,7 @@ MARGIN = 2.0
 HORIZON_SECONDS = 7 * 86400.0
 _PARTITION = "partition"
 _SOON_SECONDS = 1.0
-# on the virtual clock, after the running jobs have got their processors
+# Submission on the virtual clock, after the running jobs have got their processors.
 _SUBMITTED_SECONDS = 0.001
 
 

@@ -31,7 +31,7 @@ _HEADER = re.compile(r"# ([a-z_]+):\s*(.*)")
 _NUMBER = re.compile(r"\d{1,15}", re.ASCII)
 _EPOCH = "seconds since 1970-01-01T00:00:00Z"
 _RELATIVE = "seconds since the first submission"
-# that of the service's clock
+# Decimal places of seconds by the service's clock.
 _DECIMALS = 6
 
 

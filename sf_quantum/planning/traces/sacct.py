@@ -31,9 +31,9 @@ COMMAND = f"sacct --parsable2 --format={','.join(FIELDS)}"
 _SECONDS = re.compile(r"\d{1,15}", re.ASCII)
 # what Slurm's backfilling takes for no time limit
 _YEAR = 365 * 86400.0
-# that of a partition is not known here
+# Time limits that are taken for none; sacct does not print the limit of a partition.
 _UNLIMITED = ("UNLIMITED", "Partition_Limit")
-# of Slurm's times
+# Resolution of the times that Slurm prints.
 _RESOLUTION_SECONDS = 1.0
 
 
@@ -99,7 +99,8 @@ def parse(
         else:
             fitting.append(components)
     begin = min((_ended(one) for one in fitting), default=0.0)
-    # in the order in which they started, those that are running have their nodes at once
+    # Jobs that were running when the trace begins come first: they have their nodes at
+    # once.
     fitting.sort(key=lambda one: (_started(one) >= begin, _queued(one)))
     parsed.jobs += [_job(components, begin) for components in fitting]
     parsed.sort()
@@ -190,7 +191,7 @@ def _time(text: str) -> float | None:
         return float(text)
     try:
         return datetime.fromisoformat(text).timestamp()
-    except (ValueError, OverflowError):  # as of Unknown and None
+    except (ValueError, OverflowError):  # the text is Unknown or None
         return None
 
 

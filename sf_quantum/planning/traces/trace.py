@@ -12,7 +12,7 @@ from typing import NamedTuple, TextIO
 from sf_quantum.errors import InputError
 from sf_quantum.files import cannot_read
 
-#: of a trace; their jobs take less than a gigabyte
+#: Largest number of lines in a trace; their jobs take less than a gigabyte.
 MOST_LINES = 2_000_000
 _LONGEST_LINE = 1_000_000
 

@@ -13,7 +13,7 @@ from sf_quantum.planning.workload import HOUR, BackgroundQuantum
 from sf_quantum.service.domain.settings import NotNegative
 from sf_quantum.validation import dotted
 
-# in seconds
+# Shortest period of a report, in seconds.
 _SHORTEST_PERIOD = 1.0
 
 

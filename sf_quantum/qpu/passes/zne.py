@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from cirq import Circuit
     from cirq import Operation as CirqOperation
 
-# of the noise
+# Factors by which the noise is scaled.
 SCALES = (1.0, 3.0, 5.0)
 NEEDED = "mitiq", "cirq"
 R = "gate r(p0, p1) q { U(p0, p1 - pi/2, pi/2 - p1) q; }"
@@ -47,7 +47,7 @@ class Zne(Pass):
             )
         from mitiq.zne.inference import RichardsonFactory
 
-        # of each value, as the extrapolation is linear in them
+        # The extrapolation is linear in the values, so each value has a fixed weight.
         self.weights = [
             float(
                 RichardsonFactory.extrapolate(SCALES, [float(s == t) for t in SCALES])

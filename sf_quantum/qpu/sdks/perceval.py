@@ -79,7 +79,7 @@ class Connection(CommunicationLayer):
         described = qpu.describe()
         if "photonic" not in described.kinds or described.specs is None:
             raise not_taken(qpu, described, "photons")
-        #: with the names of Perceval's specifications
+        #: Specifications of the QPU, with Perceval's names.
         self.description = mapping(json.loads(described.specs))
         self._specs = PlatformSpecs(self.description)
         self._specs["type"] = "physical"

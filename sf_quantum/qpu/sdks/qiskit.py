@@ -51,7 +51,7 @@ from sf_quantum.text import described, unknown
 from sf_quantum.threads import in_thread
 
 SHOTS = 1024
-#: in one job; Qiskit's primitives send more as several
+#: Largest number of circuits in a job; Qiskit's primitives send more as several jobs.
 MOST_CIRCUITS = 100
 # gates of OpenQASM 3's stdgates.inc, by their names there
 STANDARD = """x y z h s sdg t tdg sx rx ry rz p u cx cy cz cp crx cry crz ch swap ccx
@@ -85,7 +85,7 @@ class QpuBackend(BackendV2):
         described = qpu.describe()
         if "circuit" not in described.kinds:
             raise not_taken(qpu, described, "circuits")
-        #: as it was when the backend was made
+        #: Description of the QPU when the backend was made.
         self.described = described
         self._target = target(described)
         self._most_shots = described.shots

@@ -41,13 +41,14 @@ QRMI: Mapping[str, tuple[str, str, str | None]] = {
 MUNGE_HEADER = "X-Munge-Cred"
 # what warden tells everybody, and QRMI asks for without a credential
 PUBLIC = (("GET", "/accessible"), ("GET", "/qpu/specs"))
-# as the largest body that a service takes
+# Largest body of a request, the same as a service accepts.
 MOST_BYTES = 256 * 1024 * 1024
 SECONDS = 120.0
 # Requests of strangers at a time. The service answers them without a credential, but while
 # it is slow they would take the places of the job's own.
 MOST_PUBLIC = 4
-# of a connection and not of a request, or what this sets itself
+# Headers that belong to a connection and not to a request, or that this relay sets
+# itself.
 _OWN = {
     "authorization",
     "connection",
@@ -63,7 +64,8 @@ _OWN = {
 }
 
 
-#: of the clients that take leases of their own where they know none
+#: Variables with the service's address, for clients that take their own lease if they
+#: know none.
 ADDRESSES = tuple(address for _, address, _ in CLIENTS.values())
 
 

@@ -51,7 +51,7 @@ class Credentials:
         """Make a header for one request, since a credential is accepted once."""
         if not self.munge:
             return {}
-        # on demand, since it loads ctypes and libmunge
+        # The import loads ctypes and libmunge, which most clients do not need.
         from sf_quantum.net import munge
 
         socket = self.munge if isinstance(self.munge, str) else None
@@ -84,7 +84,7 @@ class ServiceClient:
         retry = credentials.retry_seconds
         self._retry_seconds = RETRY_SECONDS if retry is None else retry
         self._under_lease = lease is not None
-        # which variable of a job sets them
+        # Messages name the variable of a job that sets the time.
         variable = f", which {qpu}_SFQ_PATIENCE_SECONDS sets"
         self._retry_setting = variable if self._under_lease else ""
 
@@ -133,7 +133,8 @@ class ServiceClient:
                     break
             except Unreachable as error:
                 failure = error
-            # from the first failure on, since a request may legitimately take long
+            # The time limit starts at the first failure, since a request may
+            # legitimately take long.
             deadline = deadline or Deadline(retry_seconds)
             if deadline.left <= 0:
                 break

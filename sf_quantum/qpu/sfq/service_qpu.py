@@ -63,11 +63,12 @@ T = TypeVar("T")
 POLL_SECONDS = 30.0
 # A service that answers so soon that nothing has changed does not wait as it was asked to.
 EARLY_SECONDS = 1.0
-# For which a submission waits: a small job then takes one request, and no line is logged
-# of how long it will take.
+# Time that a submission waits for the job's end: a small job then takes one request,
+# and no line is logged about how long it will take.
 SUBMISSION_SECONDS = 0.5
 CANCEL_SECONDS = 2.0
-# of a job or a result with tens of megabytes, which the service takes its time to read
+# Time limit for a job or a result of tens of megabytes, which the service needs time to
+# read.
 LARGE_SECONDS = 90.0
 # a job that is expected to end within this time is not worth a line
 SOON_SECONDS = 1.0
@@ -141,11 +142,11 @@ class SfqQpu(Qpu):
         self._job_key = job_key
         self._purpose = purpose
         self._job_size: JobSize | None = None
-        # by key, how often a problem was solved without a seed
+        # Number of times that a problem was solved without a seed, by its key.
         self._solved: Counter[str] = Counter()
         # the class granted, by token, where it is not the class requested
         self._other_class: dict[str, str] = {}
-        #: for requests that other kinds of QPU do not have
+        #: Client for requests that only this kind of QPU has.
         self.service = ServiceClient(url, name, self._credentials, lease)
 
     @classmethod
@@ -183,7 +184,7 @@ class SfqQpu(Qpu):
             path += f"?reads={size.reads}"
             path += f"&variables={size.variables}" if size.variables else ""
         device = self.service.send("GET", path).json()
-        # without a size they are those of a job of one read
+        # The service assumes a job of one read if it is not sent a size.
         job = device if size is not None else {}
         calibration, payloads = device.get("calibration"), device.get("payloads")
         calibration_id = (
@@ -478,7 +479,7 @@ class SfqQpu(Qpu):
         rest: dict[str, JSON] = {"parameters": {**given}, "idempotency_key": task.tag}
         if self._purpose is not None:
             rest["purpose"] = self._purpose
-        # without parsing the payload, which may be large
+        # The payload is inserted without being parsed, as it may be large.
         return f'{{"{task.kind}": {task.payload}, {json.dumps(rest)[1:]}'.encode()
 
     def find(self, tag: str) -> str | None:
@@ -585,7 +586,7 @@ class SfqQpu(Qpu):
             qpu_seconds=number(job.get("qpu_seconds")),
             seconds=number(job.get("seconds")),
             calibration=calibration if isinstance(calibration, dict) else None,
-            # that of a cancelled job may say no more than that
+            # The note of a cancelled job may say no more than that.
             note="" if note == "cancelled" else note,
         )
 

@@ -92,7 +92,7 @@ TRANSIENT = (408, 409, 425, 429)
 # statuses after which there is no problem, and another attempt may succeed; 404 if the
 # working graph has changed
 NOT_ACCEPTED = (404, 408, 425, 429, 503)
-# of these, those with which a proxy may answer, too, behind which there may be a problem
+# Statuses that also proxies send: there may be a problem behind the proxy.
 ALSO_OF_PROXIES = (408, 503)
 OFFLINE = "solver is offline"
 # properties that the topology has
@@ -101,13 +101,13 @@ OF_THE_GRAPH = ("topology", "num_qubits", "qubits", "couplers")
 DYNAMIC = "none,+identity,+status"
 REQUEST_SECONDS = 30.0
 PATIENT_SECONDS = 60.0
-# of the list of all solvers, each with its graph
+# Largest list of all solvers, each with its graph.
 SOLVERS_BYTES = 4 * ANSWER_BYTES
-# as long as SAPI keeps a request for the end of a problem
+# SAPI keeps a request for the end of a problem for this long.
 POLL_SECONDS = 30
 # several times those of the largest QPU
 LARGEST_SHAPE = 64
-# of problems that are not over, kept in memory
+# Largest number of embeddings in memory, for problems that have not ended.
 EMBEDDINGS = 32
 
 
@@ -134,7 +134,7 @@ class DWaveQpu(Qpu):
         self.connection = dict(connection)
         self.lease = lease
         self._graph: StructuredSolver | None = None
-        # by the problem's id, the latest last
+        # Embeddings by the id of their problem, the latest last.
         self._embedded: dict[str, Embedded] = {}
         self._lock = threading.Lock()
 
@@ -185,7 +185,7 @@ class DWaveQpu(Qpu):
 
             with Solvers(**self._once()) as solvers:
                 sessions.guard(solvers.session, ANSWER_BYTES, REQUEST_SECONDS)
-                # without the graph, which may have a megabyte
+                # The filter leaves out the graph, which may have a megabyte.
                 current = solvers.get_solver(solver.name, filter=DYNAMIC)
             version = current.identity.version
             online = str(current.get("status", "")).lower() == "online"
@@ -193,7 +193,7 @@ class DWaveQpu(Qpu):
             solver = self.graph(renew=True)
         wanted = client_options(self.connection).get("solver")
         if not online and not (isinstance(wanted, dict) and "name" in wanted):
-            self._graph = None  # of those that were asked for, another may be online
+            self._graph = None  # another matching solver may be online
         return QpuStatus(
             name=solver.name,
             technology="annealer",
@@ -666,7 +666,7 @@ def ending(problem: ProblemStatus) -> str:
     """Say how a problem without an answer ended."""
     if problem.status.value == "CANCELLED":
         return f"problem {problem.id} was cancelled"
-    # which the client's models do not declare
+    # The client's models do not declare this field.
     why = getattr(problem, "error_message", None) or "no reason given"
     return f"problem {problem.id} failed: {one_line(str(why))[:300]}"
 

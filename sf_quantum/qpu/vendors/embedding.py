@@ -34,11 +34,12 @@ if TYPE_CHECKING:
 Pairs: TypeAlias = Sequence[tuple[int, int]]
 # after which the search ends with the best embedding so far
 SEARCH_SECONDS = 60
-# for the start of the process on a busy machine
+# Time for starting the process on a busy machine.
 SPARE_SECONDS = 60
 # searches whose outcome is kept, with half a megabyte each for the graph
 KEPT = 32
-# of address space; 1,500 variables with 4,500 interactions take 240 MB of memory
+# Address space of a search; 1,500 variables with 4,500 interactions take 240 MB of
+# memory.
 MOST_BYTES = 4 * 2**30
 MICROSECONDS = 1e6
 
@@ -127,7 +128,7 @@ class Embedded:
         samples, largest = self._decoded(problem.answer)
         if not samples.record.num_occurrences.sum():
             raise ValueError("an answer without reads")
-        # in JSON's types, not in those of NumPy and of the client
+        # All values have JSON's types, not those of NumPy or of the client.
         summary = {
             "reads": int(samples.record.num_occurrences.sum()),
             "job": problem.id,

@@ -24,7 +24,7 @@ from sf_quantum.protocol.tasks import (
 from sf_quantum.qpu import AuthenticationError
 from sf_quantum.text import shortened
 
-# of a result, which may be large
+# Time limit of a request for a result, which may be large.
 RESULT_SECONDS = 90.0
 T = TypeVar("T")
 
@@ -73,7 +73,7 @@ class RestApi:
         :raises QpuError: if it is not
         """
         body = response.body
-        with suppress(ValueError):  # of what is no JSON, the next line says more
+        with suppress(ValueError):  # the next check reports what is not JSON
             body = to_json(from_json(body), inf_nan_mode="null")
         try:
             return TypeAdapter(expected).validate_json(body)

@@ -13,7 +13,8 @@ from pydantic import (
     model_validator,
 )
 
-#: of the text of a circuit: one of 24 modes and 552 components has 9,000
+#: Longest text of a circuit; that of a circuit of 24 modes and 552 components has
+#: 9,000.
 MAX_CHARACTERS = 2**20
 MAX_KEYS = 500
 Detected: TypeAlias = Annotated[int, Field(strict=True, ge=0, le=1)]

@@ -9,7 +9,7 @@ from sf_quantum.service.domain.jobs import JobClass
 
 # the note of a job that failed because the device was offline
 QPU_OFFLINE = "the QPU is offline"
-# of jobs about which nothing can be learnt
+# Notes of jobs whose fate cannot be found out.
 NOT_FOUND_AGAIN = (
     "it may have run, and cannot be found again on the device: submit it as a new job, "
     "as repeatable where it may run twice"

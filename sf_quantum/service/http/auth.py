@@ -22,7 +22,7 @@ from sf_quantum.net import munge
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import Identity
 
-TOKEN_PREFIX = "sfq_"  # for scanners that look for leaked secrets
+TOKEN_PREFIX = "sfq_"  # scanners for leaked secrets look for a prefix
 MUNGE_HEADER = "X-Munge-Cred"
 # the header in which D-Wave's clients send a token
 TOKEN_HEADER = "X-Auth-Token"

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.threads import in_thread
 
-# of zlib: the format of gzip, with its largest window
+# Value of zlib's wbits for the format of gzip with the largest window.
 _GZIP_FORMAT = 31
 
 

@@ -22,19 +22,20 @@ from uvicorn.server import ServerState
 
 from sf_quantum.service.http.answers import PART_BYTES
 
-# of those that wait, before other requests have their turn
+# New connections that are accepted before other requests have their turn.
 ACCEPTED_AT_ONCE = 2
-# with those whose clients have gone; they would fill the queue of the kernel, which then
-# lets whoever connects wait for a second
+# The same, with connections whose clients have gone. They would fill the kernel's
+# queue, which then lets whoever connects wait for a second.
 TAKEN_AT_ONCE = 100
-# for a TLS handshake, then for the headers of each request, from the last answer
+# Time for a TLS handshake, and for the headers of each request after the last answer.
 HEADER_SECONDS = 10.0
 HEADER_BYTES = 64 * 1024
-# to receive an answer, and for each of these bytes a second more
+# Time that a client has to receive an answer, plus a second per so many bytes.
 ANSWER_SECONDS = 30.0
 ANSWER_BYTES = 128 * 1024
 CHECK_SECONDS = 2.0
-# on one connection, sent before their answers; no known client sends a second
+# Requests that one connection may send before their answers; no known client sends a
+# second.
 PIPELINED = 4
 # where the request of a connection keeps what cancels its answer
 CANCEL = "sfq_cancel"
@@ -54,7 +55,7 @@ class Connections:
         self.by_address = defaultdict[str, dict["Connection", None]](dict)
         self.number = 0
         files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        #: of all addresses
+        #: Largest number of connections from all addresses.
         self.most_in_all = files - OTHER_FILES
 
     def add(self, new: Connection) -> bool:
@@ -126,7 +127,7 @@ class Connection(HttpToolsProtocol):
 
     async def _open(self, client: socket.socket, tls: ssl.SSLContext | None) -> None:
         seconds = HEADER_SECONDS if tls else None
-        with suppress(OSError):  # of the handshake, or the client has gone
+        with suppress(OSError):  # handshake failed, or the client has gone
             await self.loop.connect_accepted_socket(
                 lambda: self, client, ssl=tls, ssl_handshake_timeout=seconds
             )
@@ -146,7 +147,8 @@ class Connection(HttpToolsProtocol):
         self, transport: asyncio.Transport
     ) -> None:
         super().connection_made(transport)
-        # on a Unix socket; else all its users without a credential would share their limits
+        # A Unix socket has no client address; all its users without a credential would
+        # share their limits.
         self.client = self.client or (self.address, 0)
         self._waiting_since = self.loop.time()
         self.check()

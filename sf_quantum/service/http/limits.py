@@ -43,7 +43,7 @@ SMALL_BYTES = 64 * 1024
 _REQUEST_ID = "sfq.request_id"
 # values of Content-Encoding
 GZIP = ("gzip", "x-gzip")
-# of every answer without its own
+# Headers of every answer that does not set its own.
 PAGE_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
@@ -219,7 +219,8 @@ class Guard:
         self._answers.check(sender)
         wait = self._buckets.take(sender) if self._buckets else 0.0
         if wait:
-            # with the connection, the requests end that were sent ahead of the answer
+            # Closing the connection discards the requests that were sent ahead of the
+            # answer.
             headers = {"Retry-After": str(math.ceil(wait)), "Connection": "close"}
             detail = f"more than {self.limits.rate:g} requests per second"
             raise Refused(429, detail, headers=headers)
@@ -384,7 +385,7 @@ def _refusal(_: Request, error: Refused) -> Response:
 def _hostname(host: str | None) -> str | None:
     try:
         return urlsplit(f"//{host}").hostname
-    except ValueError:  # of a wrong IPv6 address
+    except ValueError:  # a wrong IPv6 address
         return None
 
 

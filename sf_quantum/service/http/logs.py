@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from sf_quantum.files import JSON
 from sf_quantum.text import escaped
 
-# of a message, in which others, such as a QPU's vendor, may have a part
+# Longest message: others, such as a QPU's vendor, may have written a part of it.
 MAX_CHARACTERS = 4000
 # what needs no quotes in a line of text
 _WORD = re.compile(r"[\w.@:/{}+-]+", re.ASCII)

@@ -20,12 +20,12 @@ from sf_quantum.service.http.auth import (
 from sf_quantum.service.http.buckets import TokenBuckets
 from sf_quantum.service.queue.jobs.observations import Histogram
 
-# of requests without a valid credential, or beyond the limits, from all senders
-# together: whoever sends them must not fill the disk
+# Log lines about requests without a valid credential, or beyond the limits, from all
+# senders together: whoever sends them must not fill the disk.
 LINES_PER_SECOND, LINES_AT_ONCE = 1.0, 100
 # seconds; they include the time that a client asked the service to wait
 DURATIONS = (0.01, 0.05, 0.25, 1.0, 5.0, 30.0)
-# instead of a path that no route has, so that nobody can make up new ones
+# Label in place of a path that no route has, so that nobody can make up new ones.
 OTHER = "other"
 METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))
 logger = logging.getLogger(__name__)
@@ -35,9 +35,9 @@ class Traffic:
     """Records requests once they are answered; belongs to the event loop's thread."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        #: by method, route and class of the status
+        #: Number of requests by method, route and class of the status.
         self.requests = Counter[tuple[str, str, str]]()
-        #: by route
+        #: Durations of requests by route.
         self.durations = defaultdict[str, Histogram](lambda: Histogram(DURATIONS))
         self._bounded = TokenBuckets(LINES_PER_SECOND, LINES_AT_ONCE, clock)
         self._omitted = 0

@@ -287,9 +287,9 @@ class Activity:
         forecasts = await queue.forecasts.of_all(jobs)
         minutes = await asyncio.to_thread(self._history.minutes, steady)
         calibration = await asyncio.to_thread(_calibration, queue)
-        # from here on there is no await, so that all parts are of the same moment
+        # No await follows, so all parts show the same moment.
         now, job = _Moment(time.time(), queue.store.clock()), queue.running
-        # in another state, it is about to start, or has just ended
+        # A job in another state is about to start, or has just ended.
         forecast = queue.forecasts.of(job) if job and job.state == "Running" else None
         running = [(job, forecast)] if job and forecast else []
         waiting = [*islice(queue.forecasts.waiting(), SEARCHED)]

@@ -45,7 +45,7 @@ class Arrivals:
         self._arrivals = dict.fromkeys(CLASSES, 0.0)
         self._arriving_seconds = dict.fromkeys(CLASSES, 0.0)
         self._began = 0.0
-        # by class, the run time of the first arrival during the current attempt
+        # Run time of each class's first arrival during the current attempt.
         self._arrived: dict[JobClass, float] | None = None
         self._busy_since = self._last = clock()
 

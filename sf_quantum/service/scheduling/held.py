@@ -76,7 +76,7 @@ class HeldLeases:
         self._totals: list[float] = []
         # hints of all held leases, sorted
         self._hints: list[float] = []
-        # of the present measure
+        # Number of the current measure; earlier expectations carry another one.
         self._number = 0
 
     @property
@@ -126,7 +126,7 @@ class HeldLeases:
     def of_classes(self, classes: Collection[JobClass]) -> list[ExpectedLease]:
         if not self.measured:
             return []
-        leases = [*self._leases.values()]  # which others may change meanwhile
+        leases = [*self._leases.values()]  # a copy: others may change them meanwhile
         return [self._expected(held) for held in leases if held.key[0] in classes]
 
     def by_account(self, job_class: JobClass) -> Mapping[Account, list[ExpectedLease]]:

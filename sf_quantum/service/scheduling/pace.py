@@ -16,9 +16,9 @@ from sf_quantum.service.scheduling.work import Work
 HOST_SECONDS = 0.005
 # observations that are kept of each size
 LATEST = 32
-# Of these, the longest are left out if they took so much longer than the usual ones: a
-# process had to start. Among many, only what is far longer is odd: on a busy machine, run
-# times vary.
+# The longest of these are left out if they took so much longer than the usual ones: a
+# process had to start. If there are many, only what is far longer is odd: on a busy
+# machine, run times vary.
 LONG, LONG_OF_MANY, MAX_LEFT_OUT = 1.25, 2.0, 3
 # observations whose median is that of usual jobs
 MANY = 5

@@ -43,7 +43,7 @@ def back_up(database: Path, target: Path) -> None:
         ):
             source.execute("PRAGMA query_only = ON")
             source.backup(copy)
-            # without a WAL, the copy is one file
+            # The copy is a single file if it has no WAL.
             copy.execute("PRAGMA journal_mode = DELETE")
         os.fsync(descriptor)
         os.replace(temporary, target)

@@ -24,7 +24,7 @@ TextFunction: TypeAlias = Callable[[str | None], str | None]
 MAX_CHANGES = 500
 # size of the write-ahead log before its pages are copied to the file
 CHECKPOINT_PAGES = 8000
-# of the writer's connection
+# Page cache of the writer's connection.
 CACHE_KIB = 16 * 1024
 # how long to wait for another process that locks the file, a backup for example
 LOCK_SECONDS = 30.0

@@ -221,5 +221,6 @@ CREATE TABLE given_up (
 CREATE INDEX given_up_open ON given_up (number) WHERE ended IS NULL;
 """
 SCHEMA = _LEASES + _JOBS + _KEPT + _OPERATION
-#: by version, the SQL that upgrades a file to the next version; all since the first release
+#: SQL that upgrades a file of each version to the next; all versions since the first
+#: release.
 UPGRADES: Mapping[int, str] = {}

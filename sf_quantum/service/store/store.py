@@ -43,7 +43,7 @@ _LABELS = (
 )
 # said of a job that does not exist, or no longer
 NO_JOB = "no such job"
-# by which requests with the same key differ
+# Columns by which requests with the same key may differ.
 _ASKED = "digest, repeatable"
 LIVE = "state IN ('Queued', 'Running')"
 # a queued job may be in the vendor's queue already
@@ -93,7 +93,7 @@ class Store(Database):
             },
         )
 
-        #: by which durations and ages are measured
+        #: Clock for durations and ages.
         self.clock = self.change(steady_clock).result()
 
     def add_lease(self, lease: Lease) -> Future[None]:
@@ -148,7 +148,8 @@ class Store(Database):
                 f"UPDATE jobs SET {_CANCELLED} WHERE lease = ? AND {_QUEUED}",
                 (now, steady, note, lease_id),
             )
-            # for recover(): the service may die before the device lets go of it
+            # The note is for recover(): the service may die before the device releases
+            # the job.
             db.execute(
                 "UPDATE jobs SET cancelling = coalesce(cancelling, ?) "
                 f"WHERE lease = ? AND {_ON_DEVICE}",

@@ -87,14 +87,15 @@ class Elastic:
         self._longest_limit = 0.0
         # requests that no smaller one follows, until they are granted
         self._pending: set[SlurmAllocation] = set()
-        # by the Slurm jobs on which they depend, None for no dependency
+        # Requests by the Slurm job that they depend on, None for no dependency.
         self._requests: dict[str | None, list[asyncio.Task[None]]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
         if not service.quantum:
             quantum_steps.listeners.append(self)
-            # with "dependent", pending times include those of the quantum step
+            # Pending times are not learned with "dependent": they would include the
+            # wait for the quantum step.
             if settings.ahead is True:
                 self._spawn(self._learn())
 

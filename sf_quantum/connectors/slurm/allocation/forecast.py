@@ -81,7 +81,7 @@ class _QuantumStep:
         times = sorted(arrival - pending for arrival, pending in pairs)
         if not times:
             return math.inf
-        # of few values the lower, since the true distribution is wider
+        # The lower of few values is taken, since the true distribution is wider.
         rank = math.floor((len(times) + 1) / (1 + urgency))
         return times[min(max(rank, 1), len(times)) - 1]
 

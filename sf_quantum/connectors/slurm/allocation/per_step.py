@@ -52,7 +52,8 @@ async def run_alone(queue: SlurmQueue, job: StepJob) -> JobOutcome:
         if scripts.has_option(job.body, "-o", "--output") and job.stdout is None:
             output = await queue.controller.files(batch_job.slurm_job, "StdOut")
         if scripts.has_option(job.body, "-e", "--error") and job.stderr is None:
-            # of the template's own lines, since the command's are merged with its output
+            # The file has errors of the template's own lines; the command's are merged
+            # with its output.
             errors = await queue.controller.files(batch_job.slurm_job, "StdErr")
             job = replace(job, stderr=f"{job.stdout or output}\n{errors}")
         # cancelled futures would count as the end of the job
@@ -101,7 +102,7 @@ def _options(job: StepJob, output: str) -> JobOptions:
     files = {"input": job.stdin, "output": job.stdout, "error": job.stderr}
     if job.stdout is None and not scripts.has_option(job.body, "-o", "--output"):
         files["output"] = output
-    # without the patterns that sbatch(1) replaces
+    # A doubled % keeps sbatch(1) from replacing patterns in the names of files.
     options = {name: file.replace("%", "%%") for name, file in files.items() if file}
     if job.workdir:
         options["chdir"] = job.workdir

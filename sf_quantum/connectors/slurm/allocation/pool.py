@@ -62,7 +62,7 @@ class Pool(Generic[Held]):
         self._last_step: dict[str, bool] = {}
         # when an allocation was given back without waiting for a job, by the same step
         self._given_back: dict[str, float] = {}
-        # for how long the latest allocations were held until they were given back
+        # Seconds for which the latest allocations were held until they were given back.
         self._held_seconds: deque[float] = deque(maxlen=LATEST)
 
     def job_arrived(self, now: float) -> None:

@@ -86,7 +86,7 @@ class SlurmAllocation:
         service: SlurmService,
     ) -> None:
         self.limit = ShortLimit()
-        # of the running step
+        # Key of the running step.
         self._key = ""
         self._queue = queue
         self._login = queue.login
@@ -210,7 +210,7 @@ class SlurmAllocation:
         """
         self._used = True
         while not self.over:
-            # of a shortened limit, too much may have passed meanwhile
+            # A shortened limit may leave too little time by now.
             if self._short_end and not self.lasts(JobLength(job.seconds, 0)):
                 self._useless = True
                 break
@@ -335,7 +335,7 @@ cat "$f"mark 2>/dev/null || echo "{key} {self._own.slurm_job} 1 ${{began:-0}} - 
             "time": job.time_limit,
             "nodes": 1,
             "ntasks": 1,
-            # as in a batch script, which is not bound to CPUs
+            # Steps are not bound to CPUs, like the commands of a batch script.
             "cpu-bind": "none",
             "input": "none",
         }
@@ -356,7 +356,8 @@ cat "$f"mark 2>/dev/null || echo "{key} {self._own.slurm_job} 1 ${{began:-0}} - 
         """Cancel a step, even if Slurm does not know it yet."""
         at = answers.at(ids.cluster(self._own.slurm_job))
         number = ids.number(self._own.slurm_job)
-        # without its script, a step ends at once; it has ended when `began` is removed
+        # A step ends immediately if its script is missing; it has ended when `began` is
+        # removed.
         await self._login.ask(f"""\
 f={shlex.quote(self._path(key, ""))} n=0
 : >"$f"tried || exit

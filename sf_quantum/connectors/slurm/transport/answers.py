@@ -37,7 +37,7 @@ _TEMPORARY = re.compile(
     "transport endpoint is not connected|no route to host|host is unreachable|broken pipe|"
     "unable to create job record, try again|standby mode|"
     "protocol authentication error|munge encode failed|"
-    # with --clusters
+    # errors that --clusters adds
     "problem talking to the database|can't be reached now|" r"submitjobs?\w*limit",
     re.IGNORECASE,
 )
@@ -108,7 +108,7 @@ class JobOutcome:
         return cls(
             row.job,
             row.state,
-            row.reason.replace(" ", "_"),  # as scontrol prints it
+            row.reason.replace(" ", "_"),  # scontrol prints it so
             exit_code=row.status >> 8,
             signal=row.status & 0x7F,
             started=row.started,
@@ -249,7 +249,8 @@ def squeue_command(jobs: Collection[str], clusters: str = "") -> str:
     header = "" if clusters else " --noheader"
     # one id alone would be an error wherever it is unknown
     numbers *= 2 if clusters and len(numbers) == 1 else 1
-    # without --user, Slurm sends the jobs of all users if --jobs lists more than one
+    # The option --user is needed: if --jobs lists several jobs, Slurm would send those
+    # of all users.
     return (
         f"plain env SLURM_TIME_FORMAT=%s timeout {PATIENCE_SECONDS} squeue{at(clusters, *jobs)}"
         f"{header} --states=all --user=\"$(id -un)\" --jobs={','.join(numbers)} --Format='{queue.FORMAT}'"

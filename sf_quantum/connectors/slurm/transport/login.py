@@ -59,8 +59,9 @@ trap 'printf "\\nsfq ended with %d\\n" $?' EXIT
 # Linux limits each argument of a program to 128 KiB (MAX_ARG_STRLEN, execve(2))
 _ARGUMENT_BYTES = 100_000
 
-#: Of a line of the queue with the id, the state and the comment of a job: the id, if the job
-#: is of the driver's run, or of a job of it. A revoked one runs on another cluster.
+#: A sed script that reads lines of the queue with the id, state and comment of a job.
+#: It prints the id if the job is of the driver's run, or of one of its jobs. A revoked
+#: job runs on another cluster.
 OWN = r"/ REVOKED /d; s/^\([0-9]*\) [A-Z_]* sfq:{run}:{key}[^ ]*\( .*\)*$/\1/p"
 # A job that was being submitted appears late in the queue, so the queue must be empty several
 # times in a row.
@@ -204,7 +205,7 @@ class LoginNode:
         return output.decode(errors="replace")
 
     async def _there(self, script: str) -> str:
-        # with stdin set, StreamFlow does not use the shared shell
+        # StreamFlow does not use the shared shell if stdin is set.
         words = ["sh", "-c", shlex.quote(script)]
         result = await self._connector.run(
             self._location, words, stdin="/dev/null", capture_output=True
@@ -274,7 +275,8 @@ class LoginNode:
         if text and not marks:
             # an invalid mark is not removed, and would be read again at once
             await asyncio.sleep(RETRY_SECONDS)
-        # with what the script of a job wrote: one `rm` here saves one in each script
+        # The scripts of the jobs are removed with the marks: one `rm` here saves one in
+        # each.
         self._seen = [
             scripts.path(self.spool, mark.key, kind)
             for mark in marks

@@ -39,8 +39,8 @@ from sf_quantum.slurm.queue import QueueRow
 from sf_quantum.slurm.records import NO_COMMENT
 from sf_quantum.slurm.states import ENDED
 
-#: for :class:`LoginNode`: the jobs that still run note the time in the spool until they have
-#: noticed the driver's end as well; the guardian cancels all jobs
+#: Script with which :class:`LoginNode` waits for the jobs that still run: they write the
+#: time to the spool until they too have noticed the driver's end. The guardian cancels all.
 CANCEL = """\
   n=0
   while [ $n -lt 60 ] && [ -n "$(find "$d" -name '*.now' -mmin -0.3 2>/dev/null)" ]; do
@@ -93,7 +93,7 @@ _PROPERTIES = {
 _FLAGS: dict[str, dict[str, JSON]] = {
     "requeue": {"requeue": True},
     "noRequeue": {"requeue": False},
-    # in the environment as from sbatch; slurmrestd wants at least one variable
+    # The job's environment is as from sbatch; slurmrestd needs at least one variable.
     "getUserEnv": {
         "get_user_environment": 1,
         "environment": {"SLURM_GET_USER_ENV": "1"},
@@ -104,7 +104,7 @@ ALLOCATION = (
     "elastic and reserved start steps with srun, which slurmrestd cannot do",
     "write allocation: per-step",
 )
-#: of a template with lines for ``sbatch``
+#: Refusal of a template with lines for ``sbatch``, and its remedy.
 DIRECTIVES = (
     "slurmrestd does not read the #SBATCH lines of a template",
     "write their options as keys of the service",

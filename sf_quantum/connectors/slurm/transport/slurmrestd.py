@@ -22,11 +22,11 @@ from sf_quantum.files import JSON, listing, mapping, parse_json
 from sf_quantum.net.transport import KeptClient, Unreachable, Unsendable
 from sf_quantum.slurm.states import ENDED
 
-# of the API, the one to try first: Slurm 24.11 and later has it, 23.11 and 24.05 the second,
-# and 22.05 and 23.02 the last; those before it lack keys of jobs
+# Versions of the API, the preferred one first. Slurm 24.11 and later has it, 23.11 and
+# 24.05 the second, and 22.05 and 23.02 the last; earlier versions lack keys of jobs.
 VERSIONS = ("v0.0.42", "v0.0.40", rest_job.FIRST_VERSION)
 REQUEST_SECONDS = 20.0
-# of the command that prints a token
+# Time limit of the command that prints a token.
 COMMAND_SECONDS = 30.0
 # a token is renewed this long before it expires, or in the last quarter of its life
 RENEW_SECONDS = 10.0

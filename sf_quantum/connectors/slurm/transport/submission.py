@@ -114,7 +114,7 @@ elif [ -z "$id" ] && ! env | grep -Eq '^(SBATCH_|SLURM_(CLUSTERS|HINT)=)' && now
 elif [ -n "$id" ] && [ "$id" = "$(cat "$f"given 2>/dev/null)" ] && [ ! -e "$f"up ]; then
   hold
 fi"""
-#: without a sign of life of its script, an allocation is cancelled
+#: An allocation is cancelled after this time without a sign of life of its script.
 SILENT_SECONDS = 120
 
 
@@ -156,7 +156,7 @@ def submission_command(
             **common,
         )
     named = " ".join(f"--clusters={one}" for one in clusters)
-    # for the login node's shell, before there is a job
+    # The login node's shell reads the file, before there is a job.
     record = f"""printf '%s\\n' {named} >>"${{f%/*}}/clusters" || exit {scripts.UNKNOWN}\n  """
     file = shlex.quote(scripts.path(spool, key, ""))
     return _SUBMISSION.format(

@@ -54,11 +54,12 @@ TICK_SECONDS = 1.0
 IDLE_SECONDS = 30.0
 # after which what a job has left is swept, if nobody else does so
 GONE_SECONDS = 15.0
-# for which a place has to be lost, so that it is not one that is just taken
+# A place counts as lost after this time; until then, another job may just be taking it.
 LOST_SECONDS = 10.0
 # until a job that has just been held, or released, is so in Slurm, too
 SETTLE_SECONDS = 3.0
-# of one job, and of all in one look: each costs the controller 8 ms
+# Pause between two tests of a job, and largest number of tests in one look: each costs
+# the controller 8 ms.
 TEST_SECONDS = 15.0
 TESTS_AT_ONCE = 20
 _WAITS = "BurstBufferResources"
@@ -362,7 +363,8 @@ class Watch:
             return
         command = self.folder.command(job.id)
         if job.buffer != STAGED or command is None:
-            # as after a restart of the controller: it asks again when Slurm says so
+            # The controller may have restarted: the job requests again when Slurm says
+            # so.
             self._start(job.id, self._release(job.id, entry.qpu))
             return
         losses = 1 + (0 if held is None else held.losses)
