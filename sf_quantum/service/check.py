@@ -78,8 +78,7 @@ def _tokens(config: Configuration) -> Iterator[Finding]:
         yield key, None, str(error)
     else:
         for index, user in enumerate(config.auth.admins):
-            # An admin has a token only with `token`: MUNGE authenticates accounts
-            # instead.
+            # An admin needs a token only in this mode; with MUNGE, an account suffices.
             if config.auth.mode == "token" and user not in users:
                 why = f"has no token in {path} (sfq token {user} --tokens {path})"
                 yield ("auth", "admins", index), user, why

@@ -13,8 +13,7 @@ from pydantic import (
     model_validator,
 )
 
-#: Longest text of a circuit; that of a circuit of 24 modes and 552 components has
-#: 9,000.
+#: Characters of a circuit's text; one of 24 modes and 552 components has 9,000.
 MAX_CHARACTERS = 2**20
 MAX_KEYS = 500
 Detected: TypeAlias = Annotated[int, Field(strict=True, ge=0, le=1)]

@@ -249,8 +249,8 @@ def squeue_command(jobs: Collection[str], clusters: str = "") -> str:
     header = "" if clusters else " --noheader"
     # one id alone would be an error wherever it is unknown
     numbers *= 2 if clusters and len(numbers) == 1 else 1
-    # The option --user is needed: if --jobs lists several jobs, Slurm would send those
-    # of all users.
+    # The option --user is needed: if --jobs lists several, Slurm would send the jobs of
+    # all users.
     return (
         f"plain env SLURM_TIME_FORMAT=%s timeout {PATIENCE_SECONDS} squeue{at(clusters, *jobs)}"
         f"{header} --states=all --user=\"$(id -un)\" --jobs={','.join(numbers)} --Format='{queue.FORMAT}'"

@@ -156,7 +156,7 @@ def submission_command(
             **common,
         )
     named = " ".join(f"--clusters={one}" for one in clusters)
-    # The login node's shell reads the file, before there is a job.
+    # The login node's shell can find the clusters before there is a job.
     record = f"""printf '%s\\n' {named} >>"${{f%/*}}/clusters" || exit {scripts.UNKNOWN}\n  """
     file = shlex.quote(scripts.path(spool, key, ""))
     return _SUBMISSION.format(
