@@ -20,7 +20,7 @@ test: $(VENV)/installed
 RELEASE := other
 test-release: TESTS := -m "slurm or not process"
 test-release:
-	@$(PYTHON) -m tests.support.debian $(RELEASE) make test TESTS='$(TESTS)'
+	@$(PYTHON) -m tests.debian $(RELEASE) make test TESTS='$(TESTS)'
 
 # before Python 3.12, a process that is measured costs twice as much
 coverage: $(VENV)/installed
@@ -45,10 +45,10 @@ benchmark: $(VENV)/installed
 
 # LAB='--nodes 6 --qpus 10' has more of both, and --help says what else there is
 lab: $(VENV)/installed-run
-	@$(BIN)/python -m tests.support.lab start $(LAB)
+	@$(BIN)/python -m tests.lab start $(LAB)
 
 lab-stop: $(VENV)/installed-run
-	@$(BIN)/python -m tests.support.lab stop $(LAB)
+	@$(BIN)/python -m tests.lab stop $(LAB)
 
 clean:
 	rm -rf $(VENV) results dist docs/_build .streamflow deployments/.streamflow examples/*/.streamflow examples/*/points.csv

@@ -20,9 +20,9 @@ import pytest
 from sf_quantum.connectors import guardian
 from sf_quantum.errors import QpuError
 from sf_quantum.net import munge
+from tests.lab import Lab, running, shared
 from tests.support import devices
 from tests.support.folders import ROOT
-from tests.support.lab import Lab, running, shared
 from tests.support.lab_conf import Options
 from tests.support.lab_supervisor import SYSTEM_PATH, missing, munged_command
 from tests.support.leftovers import Leftovers

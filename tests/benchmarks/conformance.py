@@ -45,7 +45,7 @@ from streamflow.log_handler import logger
 
 from sf_quantum.connectors.quantum import QuantumConnector, _LeasedJob
 from sf_quantum.files import JSON
-from tests.support import lab
+from tests import lab
 from tests.support.lab_conf import Options
 
 SECONDS = 120

@@ -71,7 +71,7 @@ from tests.benchmarks.hybrid_tables import (
     Results,
     report,
 )
-from tests.support.lab import Lab, running
+from tests.lab import Lab, running
 from tests.support.lab_cluster import LabError
 from tests.support.lab_conf import Options
 from tests.support.lab_supervisor import missing

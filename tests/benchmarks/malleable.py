@@ -37,7 +37,7 @@ from threading import Event
 
 from tests.benchmarks import hybrid, slurm_runs
 from tests.benchmarks.hybrid_tables import PAPER, Case
-from tests.support.lab import Lab, running
+from tests.lab import Lab, running
 from tests.support.lab_conf import Options
 from tests.support.service import running_service
 

@@ -51,7 +51,7 @@ from sf_quantum.planning.workload import Workload
 from tests.benchmarks import hybrid, slurm_runs
 from tests.benchmarks.hybrid_tables import LOADED
 from tests.benchmarks.page import Block, wrapped
-from tests.support.lab import running
+from tests.lab import running
 from tests.support.lab_cluster import LabError
 from tests.support.lab_conf import Options
 from tests.support.lab_supervisor import missing

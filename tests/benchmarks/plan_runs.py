@@ -35,7 +35,7 @@ import yaml
 from sf_quantum.files import JSON, listing, mapping
 from sf_quantum.journal import Event as JournalEvent
 from tests.benchmarks import slurm_runs
-from tests.support.lab import Lab, running
+from tests.lab import Lab, running
 from tests.support.lab_cluster import LabError
 from tests.support.lab_conf import Options
 from tests.support.lab_supervisor import missing

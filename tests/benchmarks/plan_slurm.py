@@ -54,7 +54,7 @@ from sf_quantum.planning.workload import Workload
 from tests.benchmarks import traces
 from tests.benchmarks.slurm_runs import ENDED, STARTED, heed_sigterm, moments
 from tests.benchmarks.traces import Synthetic
-from tests.support.lab import Lab, running
+from tests.lab import Lab, running
 from tests.support.lab_conf import Options
 from tests.support.lab_supervisor import missing
 

@@ -26,7 +26,7 @@ from pathlib import Path
 import yaml
 
 from sf_quantum.files import JSON
-from tests.support import lab
+from tests import lab
 from tests.support.folders import ROOT
 from tests.support.lab_conf import Options
 from tests.support.waiting import until

@@ -34,7 +34,7 @@ from pathlib import Path
 from sf_quantum import journal
 from sf_quantum.files import JSON
 from sf_quantum.journal import Event
-from tests.support.lab import Lab, running
+from tests.lab import Lab, running
 from tests.support.lab_cluster import LabError
 from tests.support.lab_conf import Options
 

@@ -26,7 +26,7 @@ from threading import Event
 
 from sf_quantum.files import JSON
 from tests.benchmarks import slurm_runs
-from tests.support.lab import running
+from tests.lab import running
 from tests.support.lab_conf import Options
 from tests.support.lab_supervisor import missing
 

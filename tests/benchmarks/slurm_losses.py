@@ -22,7 +22,7 @@ from pathlib import Path
 from streamflow.core.exception import WorkflowExecutionException
 
 from sf_quantum.files import JSON
-from tests.support.lab import Lab, running
+from tests.lab import Lab, running
 from tests.support.lab_conf import Options
 from tests.support.slurm_jobs import Cluster, cluster
 from tests.support.waiting import until_async

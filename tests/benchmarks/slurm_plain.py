@@ -28,7 +28,7 @@ from pathlib import Path
 from sf_quantum.files import JSON, listing, mapping
 from sf_quantum.protocol.values import number
 from sf_quantum.qpu.sfq.service_client import Credentials, ServiceClient
-from tests.support.lab import Lab, running
+from tests.lab import Lab, running
 from tests.support.lab_conf import Options
 from tests.support.lab_jobcomp import Completed
 from tests.support.service_process import until_ready

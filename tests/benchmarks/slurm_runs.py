@@ -18,7 +18,7 @@ from threading import Event
 from sf_quantum import journal
 from sf_quantum.files import JSON
 from sf_quantum.reporting import usage
-from tests.support.lab import Lab
+from tests.lab import Lab
 
 BIN = Path(sys.executable).parent
 LOOK_SECONDS = 0.1

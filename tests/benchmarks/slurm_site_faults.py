@@ -37,7 +37,7 @@ import psutil
 
 from sf_quantum.files import JSON, listing
 from sf_quantum.net.transport import Client, Unreachable
-from tests.support.lab import Lab, running
+from tests.lab import Lab, running
 from tests.support.lab_cluster import LabError
 from tests.support.lab_conf import Options
 from tests.support.waiting import until

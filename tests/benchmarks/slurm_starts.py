@@ -19,7 +19,7 @@ from pathlib import Path
 from statistics import median
 
 from sf_quantum.files import JSON
-from tests.support.lab import Lab, running
+from tests.lab import Lab, running
 from tests.support.lab_conf import Options
 from tests.support.lab_supervisor import missing
 from tests.support.slurm_site import site

@@ -37,7 +37,7 @@ import psutil
 from sf_quantum.files import JSON
 from tests.benchmarks.driver import JOURNAL, WORKFLOW
 from tests.benchmarks.slurm_runs import BIN, heed_sigterm
-from tests.support.lab import Lab, running
+from tests.lab import Lab, running
 from tests.support.lab_conf import Options
 from tests.support.lab_supervisor import missing
 

@@ -30,8 +30,8 @@ from threading import Event
 from sf_quantum.files import JSON
 from tests.benchmarks import slurm_runs
 from tests.benchmarks.submission import started
+from tests.lab import running
 from tests.support.folders import ROOT
-from tests.support.lab import running
 from tests.support.lab_conf import Options
 from tests.support.lab_supervisor import missing
 

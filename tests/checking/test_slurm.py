@@ -16,7 +16,7 @@ import pytest
 from sf_quantum.checking import sites
 from sf_quantum.cli import main
 from sf_quantum.files import JSON
-from tests.support.lab import Lab
+from tests.lab import Lab
 from tests.support.slurm_rest import Rest, rest
 from tests.support.sshd import sshd
 

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import StartLab
+from tests.lab import Lab
 from tests.support.folders import EXAMPLES
-from tests.support.lab import Lab
 from tests.support.lab_conf import Options
 from tests.support.service import RunningService, running_service
 from tests.support.service_process import SFQ

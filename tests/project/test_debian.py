@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import debian
-from tests.support.debian import DebianError
+from tests import debian
+from tests.debian import DebianError
 from tests.support.folders import ROOT
 
 # what .ci/release runs before it knows whether a release can be installed

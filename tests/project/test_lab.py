@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
+from tests.lab import Lab, start
 from tests.support import lab_site
 from tests.support.folders import ROOT
-from tests.support.lab import Lab, start
 from tests.support.lab_cluster import Cluster, LabError
 from tests.support.lab_conf import SECOND, Options
 from tests.support.lab_supervisor import SYSTEM_PATH
@@ -232,7 +232,7 @@ def test_ends_when_what_keeps_it_is_killed(
 ) -> None:
     script = """
         import pathlib, sys
-        from tests.support.lab import Options, start
+        from tests.lab import Options, start
         lab = start(pathlib.Path(sys.argv[1]), Options(nodes=1, qnodes=0))
         print("up", flush=True)
         sys.stdin.read()

@@ -21,8 +21,8 @@ import psutil
 from sf_quantum.files import JSON
 from sf_quantum.service.domain.jobs import Identity, Lease
 from sf_quantum.service.http.auth import FixedIdentity
+from tests.lab import Lab, shared
 from tests.support import lab_site
-from tests.support.lab import Lab, shared
 from tests.support.lab_cluster import LabError
 from tests.support.lab_conf import Options
 from tests.support.service import RunningService, running_service

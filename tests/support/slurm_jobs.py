@@ -19,7 +19,7 @@ from streamflow.deployment.connector.local import LocalConnector
 
 from sf_quantum.connectors.slurm.connector import SlurmConnector
 from sf_quantum.files import JSON
-from tests.support.lab import Lab
+from tests.lab import Lab
 from tests.support.waiting import until_async
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from sf_quantum.files import JSON
+from tests.lab import Lab
 from tests.support import lab_site
-from tests.support.lab import Lab
 from tests.support.waiting import SECONDS, until
 
 

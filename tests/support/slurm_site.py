@@ -15,7 +15,7 @@ from sf_quantum.files import JSON
 from sf_quantum.journal import Event, Journal, read
 from sf_quantum.reporting import usage
 from sf_quantum.reporting.usage import AllocationUsage
-from tests.support.lab import Lab
+from tests.lab import Lab
 from tests.support.slurm_jobs import Cluster, cluster
 from tests.support.waiting import SECONDS, until_async
 

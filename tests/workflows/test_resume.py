@@ -22,7 +22,7 @@ from tests.support.waiting import SECONDS
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.support.lab import Lab
+    from tests.lab import Lab
     from tests.support.projects import Project
 
 pytestmark = pytest.mark.process

@@ -13,9 +13,9 @@ from sf_quantum import journal
 from sf_quantum.cli import main
 from sf_quantum.cli.workflow.init import TEMPLATES
 from sf_quantum.reporting import report
+from tests.lab import Lab
 from tests.support import forking
 from tests.support.forking import BIN
-from tests.support.lab import Lab
 from tests.support.service_process import QpuService
 
 pytestmark = pytest.mark.process

@@ -12,7 +12,7 @@ from tests.support.slurm_site import NODE, agrees
 from tests.support.waiting import SECONDS
 
 if TYPE_CHECKING:
-    from tests.support.lab import Lab
+    from tests.lab import Lab
     from tests.support.projects import Project
 
 pytestmark = pytest.mark.process

@@ -15,6 +15,7 @@ from sf_quantum import journal
 from sf_quantum.files import JSON
 from sf_quantum.reporting import report
 from tests.conftest import StartLab
+from tests.lab import Lab
 from tests.support import forking
 from tests.support.candidate_runs import (
     bind,
@@ -26,7 +27,6 @@ from tests.support.candidate_runs import (
 )
 from tests.support.folders import EXAMPLES
 from tests.support.forking import BIN
-from tests.support.lab import Lab
 from tests.support.lab_conf import Options
 from tests.support.service_process import QpuService
 from tests.support.waiting import SECONDS

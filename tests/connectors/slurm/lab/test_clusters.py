@@ -15,8 +15,8 @@ from sf_quantum.files import JSON
 from sf_quantum.journal import Event, Journal, read
 from sf_quantum.reporting import usage
 from tests.conftest import StartLab
+from tests.lab import Lab
 from tests.support import lab_site
-from tests.support.lab import Lab
 from tests.support.lab_conf import FIRST, SECOND, Options
 from tests.support.lab_supervisor import SYSTEM_PATH
 from tests.support.slurm_jobs import Cluster, StandIns, cluster

@@ -16,7 +16,7 @@ from sf_quantum.connectors.slurm import services
 from sf_quantum.connectors.steps import quantum_steps
 from sf_quantum.files import JSON
 from tests.conftest import StartLab
-from tests.support.lab import Lab
+from tests.lab import Lab
 from tests.support.lab_conf import Options
 from tests.support.slurm_jobs import StandIns
 from tests.support.slurm_site import NODE, QPU, Site, allocation_id, site

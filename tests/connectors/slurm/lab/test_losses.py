@@ -19,8 +19,8 @@ from sf_quantum.connectors.slurm import scripts
 from sf_quantum.connectors.slurm.transport import submission
 from sf_quantum.files import JSON
 from tests.conftest import StartLab
+from tests.lab import Lab
 from tests.support.forking import Command
-from tests.support.lab import Lab
 from tests.support.lab_conf import Options
 from tests.support.slurm_jobs import StandIns, cluster
 from tests.support.slurm_site import NODE, QPU, site

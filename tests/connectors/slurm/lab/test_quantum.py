@@ -15,10 +15,10 @@ import pytest
 
 from sf_quantum.files import JSON
 from sf_quantum.reporting import report
+from tests.lab import Lab
 from tests.support import lab_site
 from tests.support.folders import EXAMPLES, ROOT
 from tests.support.forking import Command
-from tests.support.lab import Lab
 from tests.support.lab_conf import Options
 from tests.support.service_process import QpuService
 from tests.support.waiting import SECONDS

@@ -11,7 +11,7 @@ from sf_quantum.connectors import hints
 from sf_quantum.connectors.hints import JobHints
 from sf_quantum.connectors.slurm.refusals import SlurmRefusal
 from sf_quantum.files import JSON
-from tests.support.lab import Lab
+from tests.lab import Lab
 from tests.support.slurm_site import NODE, site
 from tests.support.waiting import until_async
 

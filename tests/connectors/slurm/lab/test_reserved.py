@@ -12,7 +12,7 @@ from streamflow.core.exception import WorkflowDefinitionException
 
 from sf_quantum.files import JSON
 from tests.conftest import StartLab
-from tests.support.lab import Lab
+from tests.lab import Lab
 from tests.support.lab_conf import Options
 from tests.support.slurm_site import NODE, QPU, site
 from tests.support.waiting import until_async

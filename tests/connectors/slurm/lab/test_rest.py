@@ -21,7 +21,7 @@ from sf_quantum.backoff import Backoff
 from sf_quantum.connectors import guardian
 from sf_quantum.connectors.slurm.transport import login
 from sf_quantum.files import JSON
-from tests.support.lab import Lab
+from tests.lab import Lab
 from tests.support.slurm_jobs import Cluster, cluster
 from tests.support.slurm_rest import Rest, rest
 from tests.support.waiting import SECONDS, until, until_async

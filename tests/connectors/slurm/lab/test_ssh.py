@@ -20,7 +20,7 @@ from sf_quantum.backoff import Backoff
 from sf_quantum.connectors.slurm.transport import login
 from sf_quantum.connectors.ssh import RenewingSSHConnector
 from sf_quantum.files import JSON
-from tests.support.lab import Lab
+from tests.lab import Lab
 from tests.support.slurm_jobs import cluster
 from tests.support.sshd import sshd
 from tests.support.waiting import SECONDS, until_async

@@ -14,7 +14,7 @@ from tests.support.forking import Command
 from tests.support.slurm_jobs import over_ssh
 
 if TYPE_CHECKING:
-    from tests.support.lab import Lab
+    from tests.lab import Lab
     from tests.support.projects import Project
 from tests.support.waiting import SECONDS, until
 

@@ -15,7 +15,7 @@ import pytest
 from streamflow.core.exception import WorkflowExecutionException
 
 from sf_quantum.files import JSON
-from tests.support.lab import Lab
+from tests.lab import Lab
 from tests.support.lab_conf import Options
 from tests.support.slurm_jobs import StandIns, cluster
 from tests.support.waiting import until_async

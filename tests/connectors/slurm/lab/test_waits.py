@@ -11,7 +11,7 @@ from sf_quantum.journal import number
 from sf_quantum.reporting import report
 
 if TYPE_CHECKING:
-    from tests.support.lab import Lab
+    from tests.lab import Lab
     from tests.support.projects import Project
 
 pytestmark = pytest.mark.process

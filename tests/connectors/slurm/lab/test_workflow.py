@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from sf_quantum.files import JSON
+from tests.lab import Lab
 from tests.support.clustering_runs import ITERATIONS, Run
 from tests.support.folders import ROOT
 from tests.support.forking import BIN
-from tests.support.lab import Lab
 from tests.support.service_process import QpuService
 from tests.support.sshd import sshd
 

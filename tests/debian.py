@@ -1,4 +1,4 @@
-"""Another release of Debian on this machine: ``python3 -m tests.support.debian trixie make test``.
+"""Another release of Debian on this machine: ``python3 -m tests.debian trixie make test``.
 
 ``other`` stands for trixie (Debian 13), or for bookworm (Debian 12) where trixie runs.
 The release is installed once, in a folder of the user's cache. A command runs in it with
@@ -186,9 +186,7 @@ def main() -> None:
             except DebianError as error:
                 sys.exit(str(error))
         case _:
-            sys.exit(
-                f"usage: python3 -m tests.support.debian RELEASE [COMMAND]\n\n{__doc__}"
-            )
+            sys.exit(f"usage: python3 -m tests.debian RELEASE [COMMAND]\n\n{__doc__}")
 
 
 if __name__ == "__main__":

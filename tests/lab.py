@@ -19,7 +19,8 @@ from typing import TextIO
 
 from sf_quantum.errors import QpuError
 from sf_quantum.net import munge
-from tests.support import debian, lab_conf, lab_site
+from tests import debian
+from tests.support import lab_conf, lab_site
 from tests.support.folders import ROOT
 from tests.support.lab_cluster import Cluster, Daemons, LabError
 from tests.support.lab_conf import FIRST, SECOND, Options
@@ -241,11 +242,11 @@ def _kill_all_steps(folder: Path) -> None:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="python -m tests.support.lab", description=__doc__, allow_abbrev=False
+        prog="python -m tests.lab", description=__doc__, allow_abbrev=False
     )
     parser.add_argument("action", choices=("start", "stop", "status"))
     parser.add_argument("--folder", type=Path, default=ROOT / ".lab")
-    told = "Debian to run it on, such as trixie: see tests/support/debian.py (default: this machine)"
+    told = "Debian to run it on, such as trixie: see tests/debian.py (default: this machine)"
     parser.add_argument("--release", help=told)
     for field in fields(Options):
         option = f"--{field.name.replace('_', '-')}"
@@ -278,10 +279,10 @@ def _elsewhere(release: str) -> int:
     _, words = parser.parse_known_args()
     if not any(word.startswith("--folder") for word in words):
         words += ["--folder", f".lab-{release}"]
-    script = 'make --silent .venv/installed && exec .venv/bin/python -m tests.support.lab "$@"'
+    script = 'make --silent .venv/installed && exec .venv/bin/python -m tests.lab "$@"'
     code = debian.run(release, "sh", "-c", script, "sh", *words)
     if code == 0 and "stop" not in words:
-        print(f"all of that after: python3 -m tests.support.debian {release}")
+        print(f"all of that after: python3 -m tests.debian {release}")
     return code
 
 
@@ -331,7 +332,7 @@ def _stop(folder: Path) -> str:
 def _describe(lab: Lab) -> None:
     print(lab.output("sinfo", "-h", "-o", "%P: %D nodes %N, %c CPUs each, gres %G, %a"))
     print(f"use it:  export SLURM_CONF={lab.conf}")
-    print(f"stop it: python -m tests.support.lab stop --folder {lab.folder}")
+    print(f"stop it: python -m tests.lab stop --folder {lab.folder}")
 
 
 if __name__ == "__main__":
