@@ -60,14 +60,14 @@ def target_name(target: Target) -> str:
 def status_source(
     target: Target, folder: Path, size: JobSize | None = None
 ) -> StatusSource | None:
-    """The function that queries the QPU of a target, if it is a quantum target.
+    """Return the function that queries a target's QPU, if it is a quantum target.
 
     A deployment is quantum if its connector leases a QPU, a service if it has
     ``qpu: [names]``, as those of ``sfq.slurm`` do. The names are entries of the
     deployment's ``qrmiConfig``, or else QPUs of the environment. A service with
     ``gres: qpu:N`` alone names no QPU to query, and counts as classical.
 
-    :param folder: where relative paths of the configuration start
+    :param folder: base of relative paths in the configuration
     :param size: size of a job whose cost is to be reported
     :returns: ``None`` for a classical target
     """

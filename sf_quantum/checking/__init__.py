@@ -27,8 +27,8 @@ from sf_quantum.files import mapping
 class Findings:
     """The result of checking a StreamFlow file.
 
-    :param problems: those in the file itself first, by line, then those in the files
-        it names
+    :param problems: problems in the file itself first, by line, then problems in the
+        files it names
     :param remarks: what is odd but runs, in the same order
     :param silent: why a QPU or a Slurm could not be queried, by the name of its target
         or deployment

@@ -31,12 +31,12 @@ _END = "--"
 
 @dataclass(frozen=True)
 class Word:
-    """A word of a command line, or several of which nothing is known.
+    """A word of a command line, or several words of which nothing is known.
 
-    :param text: up to the first expression
+    :param text: its text up to the first expression
     :param whole: whether the text is all of it
-    :param least: the number of words for which it stands at least
-    :param most: and at most
+    :param least: least number of words for which it stands
+    :param most: largest number of words for which it stands
     :param free: whether it may be an option
     :param sure: whether it is there in each job
     """

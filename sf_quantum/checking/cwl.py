@@ -297,7 +297,7 @@ def load(file: str, folder: Path) -> Process:
     """Read a workflow and all processes that it runs.
 
     :param file: the path, with ``#name`` for a process of a packed document
-    :param folder: where a relative path starts
+    :param folder: base of a relative path
     """
     process = Process()
     try:

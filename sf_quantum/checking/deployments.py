@@ -158,7 +158,8 @@ class Deployments:
     def target(self, target: JSON, where: KeyPath) -> Iterator[FileProblem]:
         """Check a reference to a deployment and perhaps to a service of it.
 
-        :param target: has ``deployment`` (or the older ``model``), perhaps ``service``
+        :param target: mapping with ``deployment`` (or the older ``model``), perhaps
+            ``service``
         """
         for key in ("deployment", "model"):
             name = mapping(target).get(key)

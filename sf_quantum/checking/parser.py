@@ -141,9 +141,10 @@ class Parser:
 
 
 def _parsed(document: Document, version: str, read: list[Position]) -> list[object]:
-    """The processes of a document, as cwl-utils reads them.
+    """Return the processes of a document, as cwl-utils reads them.
 
-    :param read: those that are used; of a packed document, StreamFlow reads no others
+    :param read: positions of the processes that are used; StreamFlow reads no others of
+        a packed document
     :raises ValidationException: if it rejects one
     :raises OSError: if a part of it is not a file
     """

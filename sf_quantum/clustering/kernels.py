@@ -95,7 +95,8 @@ def pair_sums(
     The result does not depend on the number of threads.
 
     :param points: sorted so that each tile lies in one group
-    :param starts: where tiles start, and the end; at most :data:`TILE` apart
+    :param starts: rows where tiles start, and the number of rows; at most :data:`TILE`
+        apart
     :param group: the group of each tile
     :param need: shape (tiles, groups)
     :returns: shape (n, groups); entries that are not needed are incomplete

@@ -36,9 +36,9 @@ def read_points(path: str | Path, label: str | None = None) -> Points:
     :param path: ``.npy`` (an array of shape (n, d)), ``.tsv``, or any other suffix for
         CSV
     :param label: the column with the ground truth, which is not a feature
-    :raises InputError: naming the file and line, if the file is missing, empty, ragged,
-        not numeric or not finite (or above :data:`LARGEST`), or has fewer than two
-        points
+    :raises InputError: if the file is missing, empty, ragged, not numeric or not finite
+        (or above :data:`LARGEST`), or has fewer than two points; the message names the
+        file and line
     """
     path = Path(path)
     npy = path.suffix.lower() == ".npy"

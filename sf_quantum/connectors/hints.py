@@ -19,8 +19,8 @@ class JobHints:
 
     :param lease_hints: see :meth:`sf_quantum.qpu.Qpu.hinted`
     :param wait_seconds: the longest wait for its lease, and in the QPU's job queue
-    :param has_alternative: it can run on another location, so it leaves a QPU that goes
-        offline instead of waiting for it
+    :param has_alternative: whether it can run on another location, so it leaves a QPU
+        that goes offline instead of waiting for it
     :param since: when the wait began, on the monotonic clock
     :param waited_out: set by the connector of a job that was not started in this time
     :param refused: set by the connector of a job that Slurm refused, which is no failure of

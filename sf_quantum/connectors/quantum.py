@@ -157,7 +157,7 @@ class QuantumConnector(LocationWrapper, ABC):
     ) -> MutableMapping[str, AvailableLocation]:
         """List the inner locations, among which the vQPUs are divided as slots.
 
-        :returns: those with at least one slot
+        :returns: locations with at least one slot
         :raises WorkflowExecutionException: if there is no inner location
         """
         self._refuse_service(service)

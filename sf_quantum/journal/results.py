@@ -88,9 +88,9 @@ class Result:
 
 
 def earlier(record: Journal) -> tuple[dict[str, list[Result]], dict[str, str]]:
-    """The results of earlier runs of the same StreamFlow file; reads their journals.
+    """Read the results of earlier runs of the same StreamFlow file in their journals.
 
-    :returns: these by job, the latest first, and the latest run that started each job
+    :returns: results by job, the latest first, and the latest run that started each job
     """
     results: dict[str, list[Result]] = {}
     started: dict[str, str] = {}

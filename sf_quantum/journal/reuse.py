@@ -139,8 +139,8 @@ class Reuse:
     ) -> Reusable | None:
         """Find a prepared job's result in earlier runs; the reason goes to the journal.
 
-        :param filters: those of its binding that have a say; such a job is completed by the
-            latest run that has begun it, or else runs again
+        :param filters: filters of its binding that have a say; such a job is completed
+            by the latest run that has begun it, or else runs again
         """
         if self._earlier is None:
             reading = asyncio.to_thread(results.earlier, record)

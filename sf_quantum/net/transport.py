@@ -58,7 +58,7 @@ class Unsendable(InputError):
 class Response:
     """The status and body of a service's answer.
 
-    :param retry_seconds: after which it asks for another attempt (``Retry-After``)
+    :param retry_seconds: time after which it asks for another attempt (``Retry-After``)
     """
 
     status: int

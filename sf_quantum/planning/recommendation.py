@@ -28,8 +28,8 @@ _EQUAL = 0.005
 class Recommendation:
     """The recommended strategy.
 
-    :param others: within the bounds, the second best first
-    :param excluded: those beyond a bound
+    :param others: other strategies within the bounds, the second best first
+    :param excluded: strategies beyond a bound
     :param unsure: others whose difference in the objective may be chance
     """
 

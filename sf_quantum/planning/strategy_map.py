@@ -82,7 +82,7 @@ class Cell:
 def cells(workload: Workload, objective: Objective, seconds: float) -> Iterator[Cell]:
     """Simulate the map point by point, by increasing load.
 
-    :param seconds: after which the points that remain are not simulated
+    :param seconds: time after which the points that remain are not simulated
     :raises InputError: if the workload cannot be varied
     """
     check(workload)

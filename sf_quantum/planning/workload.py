@@ -288,7 +288,7 @@ class BackgroundQuantum(Section):
 class Trace(Section):
     """Jobs of others on nodes, as recorded on a cluster.
 
-    :param file: relative to the workload file
+    :param file: path of the trace, relative to the workload file
     :param format: ``swf``, the Standard Workload Format, or ``sacct``, what ``sacct
         --parsable2`` prints
     :param partition: partition on which all of them run; by default the first one or,
@@ -308,7 +308,7 @@ class QuantumTrace(Section):
 
     Jobs run in their own leases, as in the trace, each from its first job to its last.
 
-    :param file: relative to the workload file
+    :param file: path of the trace, relative to the workload file
     :param qpu: QPU of the jobs; by default the first one
     :param from_seconds: time at which the simulation starts, from the trace's first
         submission on
@@ -324,7 +324,7 @@ class QuantumUsage(Section):
 
     Each row of the report is a Poisson process with the row's mean rate and time.
 
-    :param file: relative to the workload file
+    :param file: path of the report, relative to the workload file
     :param qpu: QPU of the jobs; by default the first one
     :param spread: standard deviation of the times, relative to their mean
     """
@@ -373,8 +373,8 @@ class Workload(Section):
     :param background: the load of others, which is the same with each strategy
     :param overheads: time that StreamFlow and Slurm take
     :param scheduling: how Slurm's controller schedules jobs
-    :param strategies: those to compare; by default one of each kind, and two more of
-        ``elastic``
+    :param strategies: strategies to compare; by default one of each kind, and two more
+        of ``elastic``
     :param repetitions: number of simulations with each strategy, each with its own draws
     :param seed: seed of all random numbers
     """

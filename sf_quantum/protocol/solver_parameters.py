@@ -27,7 +27,7 @@ def given(bqm: Mapping[str, JSON]) -> dict[str, JSON]:
 def check(parameters: Mapping[str, JSON], properties: Mapping[str, JSON]) -> None:
     """Refuse what the solver certainly does not take, before anything is sent.
 
-    :raises FieldError: naming the parameter
+    :raises FieldError: if the solver does not take a parameter; the error names it
     """
     accepted = mapping(properties.get("parameters"))
     for name in parameters:
@@ -49,7 +49,7 @@ def check_ranges(
 ) -> None:
     """Check numbers against the solver's ranges; its defaults apply to what is not given.
 
-    :raises FieldError: naming the parameter
+    :raises FieldError: if a number is out of range; the error names the parameter
     """
     times = {
         name: time(name, parameters, properties)

@@ -33,7 +33,8 @@ class NotAccepted(QpuError):
     After any other :class:`~sf_quantum.errors.QpuError` of a submission, there may be a
     job.
 
-    :param retry_seconds: after which the vendor asks for another attempt, if it does
+    :param retry_seconds: time after which the vendor asks for another attempt, if it
+        does
     """
 
     def __init__(self, message: str, retry_seconds: float | None = None) -> None:

@@ -420,7 +420,7 @@ class Qpu(ABC):
 
         May take seconds, for a content of any user: its bound is the implementation's.
 
-        :raises FieldError: naming its kind
+        :raises FieldError: if it is refused; the error names its kind
         """
         return
 

@@ -96,7 +96,8 @@ class NativeCircuit:
 def read(content: JSON) -> list[NativeCircuit]:
     """Read the circuits of a job: one text, several, or one with values of its parameters.
 
-    :raises FieldError: naming the line, and the gate that is not native
+    :raises FieldError: if a circuit is invalid; the error names the line, and the gate
+        that is not native
     """
     texts: Sequence[JSON]
     match content:

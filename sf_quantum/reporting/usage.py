@@ -55,7 +55,7 @@ class AllocationUsage:
     :param waited: seconds in Slurm's queue, including those after a requeue
     :param requeues: how often Slurm requeued it
     :param unended: whether it was held at the end of the journal, up to which it counts
-    :param holds: contiguous, except for requeues
+    :param holds: times in which it was held, contiguous except for requeues
     """
 
     allocation: str

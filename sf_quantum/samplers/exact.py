@@ -145,7 +145,7 @@ class ExactSampler(CheckedSampler):
 class _Found:
     """The states with the lowest energy that was found.
 
-    :param energy: theirs, in the problem's unit
+    :param energy: energy of these states, in the problem's unit
     :param bound: lower bound of the energies of all states
     :param incomplete: why optima may be missing
     """
@@ -456,7 +456,7 @@ class _Program:
     ) -> tuple[list[int] | None, int | None, bool]:
         """Find the best state.
 
-        :param start: where to start from, if it is not excluded
+        :param start: state from which to start, if it is not excluded
         :returns: the state, a lower bound of the objective, and whether the time
             sufficed
         """

@@ -96,7 +96,8 @@ def anneal(
 ) -> NDArray[int8]:
     """Sweep once at each of some inverse temperatures, and return rows of spins.
 
-    :param rows: where the reads start; by default from random states
+    :param rows: states from which the reads start, shape (num_reads, variables); by
+        default random ones
     """
     import numpy
 

@@ -184,7 +184,7 @@ class _OverlapGraph:
 
     :param atoms: positions of the variables with a positive weight; the other fields
         are about these only
-    :param weights: relative to the heaviest, at most 1
+    :param weights: weights relative to the heaviest, at most 1
     :param edges: pairs that overlap
     """
 

@@ -20,7 +20,7 @@ SEEDS = 2**31
 def check(name: str, value: JSON, least: int, most: int | None = None) -> None:
     """Check that a parameter is an integer within a range.
 
-    :raises InputError: naming the parameter and its range
+    :raises InputError: if it is not; the message names the parameter and its range
     """
     if isinstance(value, bool) or not isinstance(value, int):
         raise InputError(f"{name}: {value!r:.40}: expected a whole number")
@@ -32,7 +32,7 @@ def check(name: str, value: JSON, least: int, most: int | None = None) -> None:
 def check_number(name: str, value: JSON, above: float) -> None:
     """Check that a parameter is a finite number above a limit.
 
-    :raises InputError: naming the parameter and the limit
+    :raises InputError: if it is not; the message names the parameter and the limit
     """
     if (
         isinstance(value, bool)
@@ -45,7 +45,7 @@ def check_number(name: str, value: JSON, above: float) -> None:
 def check_choice(name: str, value: JSON, allowed: Iterable[str]) -> None:
     """Check that a parameter is one of the known words.
 
-    :raises InputError: naming the parameter and the words
+    :raises InputError: if it is not; the message names the parameter and the words
     """
     if value not in (choices := [*allowed]):
         raise InputError(f"{name}: {value!r:.40}: expected {' or '.join(choices)}")

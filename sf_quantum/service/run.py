@@ -225,7 +225,8 @@ class _Server(Server):
     async def _reload(self, before: asyncio.Task[None] | None) -> None:
         """Read the configuration again; if it is wrong, the old one remains.
 
-        :param before: it may have read the files before their last change
+        :param before: task of the reload before, which may have read the files before
+            their last change
         """
         if before is not None:
             await asyncio.wait([before])

@@ -45,9 +45,9 @@ def is_federated(job: str) -> bool:
 
 
 def found(job: str, clusters: str) -> str:
-    """An id in the words of a script, which always adds its cluster.
+    """Return the id of a job from a script's output, which always has its cluster.
 
-    :param clusters: those named for the job, if any
+    :param clusters: clusters named for the job, if any
     """
     return job.rstrip(";") if clusters or is_federated(job) else number(job)
 

@@ -91,8 +91,8 @@ def read(text: str) -> dict[str, int]:
 class Processors:
     """Processors of a partition's nodes of one kind.
 
-    :param idle: those without a job
-    :param per_node: processors of the smallest node
+    :param idle: number of processors without a job
+    :param per_node: number of processors of the smallest node
     :param shared: ``EXCLUSIVE`` if each job gets whole nodes, sinfo(1)
     """
 

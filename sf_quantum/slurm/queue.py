@@ -90,8 +90,8 @@ class QueueRow:
 class Queue:
     """The output of ``squeue`` with :data:`FORMAT`.
 
-    :param clusters: those that have answered; of several, Slurm passes over others in
-        silence. Empty names the login node's own
+    :param clusters: clusters that have answered; of several, Slurm passes over others
+        in silence. The empty name is the login node's own
     """
 
     clusters: frozenset[str]

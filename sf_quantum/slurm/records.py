@@ -33,7 +33,7 @@ class JobRecord:
     """A job, or a task of an array.
 
     :param comment: empty if it cannot be told from another free text; :data:`NO_COMMENT` for none
-    :param fields: those that Slurm makes itself, without those that have no value
+    :param fields: fields that Slurm fills in itself, without those that have no value
     """
 
     job: str

@@ -162,9 +162,9 @@ def _unwritable(outdir: Path, why: str | None) -> InputError:
 def _reasons(
     exit_code: int, report: Report, log: Path, progress: Progress
 ) -> list[str]:
-    """Why a run has not completed, if it has not.
+    """Return why a run has not completed; empty if it has.
 
-    :param progress: gets the reason, if it is not in the journal
+    :param progress: function that gets the reason if it is not in the journal
     """
     if exit_code == 0 and report.status != "failed":
         return []

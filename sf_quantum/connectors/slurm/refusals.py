@@ -79,7 +79,7 @@ _PENDING = re.compile(
 class SlurmRefusal(WorkflowExecutionException):
     """Slurm does not take a job, or never starts it, because of its options.
 
-    :param services: those of an allocation; empty if it is a job of its own
+    :param services: services of an allocation; empty if it is a job of its own
     """
 
     def __init__(self, message: str, services: Sequence[SlurmService] = ()) -> None:

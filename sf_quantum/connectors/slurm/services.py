@@ -213,7 +213,7 @@ def at_once_options(
 ) -> str | None:
     """The options of ``salloc``, which grants the same nodes at once if they are free.
 
-    :param directives: those of the batch job
+    :param directives: ``#SBATCH`` lines of the batch job
     :returns: None if the services need a batch job, or more than one node: a step lacks the
         information to set the environment variables of a batch job on several nodes
     """

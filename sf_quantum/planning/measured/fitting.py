@@ -198,7 +198,7 @@ class _Allocation:
 def fit(runs: EarlierRuns) -> Fit | None:
     """Fit phases and overheads; ``None`` if no run has a step on nodes or a QPU.
 
-    :param runs: those that tell nothing are counted as left out
+    :param runs: completed runs; those without usable events are counted as left out
     :raises InputError: if a loop is inside another
     """
     read = []

@@ -62,7 +62,7 @@ class Usage:
     """What the requests of one owner have used; times are in seconds.
 
     :param held: node-seconds by partition
-    :param busy: those of them in which the nodes computed
+    :param busy: node-seconds by partition in which the nodes computed
     """
 
     held: dict[str, float] = field(default_factory=dict)
@@ -81,8 +81,8 @@ class Allocation:
 
     :param nodes: number of nodes by partition; all are granted at the same time
     :param seconds: the user's estimate of the time for which they are held
-    :param usage: is charged for them
-    :param granted: occurs when they are
+    :param usage: usage that is charged for them
+    :param granted: event that occurs when they are granted
     :param most: see :meth:`Cluster.request`
     :param size: what was requested
     """

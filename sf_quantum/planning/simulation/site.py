@@ -185,7 +185,8 @@ class Site:
 
         The client runs on the driver's host, or on nodes that are requested first.
 
-        :param began: is called when the client has its nodes, or otherwise its lease
+        :param began: function that is called when the client has its nodes, or
+            otherwise its lease
         """
         if step.partition is None:
             yield from self._leased(step, application, outcome, began)

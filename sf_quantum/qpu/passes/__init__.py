@@ -71,7 +71,8 @@ class Passes:
     def check_shots(self) -> None:
         """Check that single shots can be told, and not only expectation values.
 
-        :raises InputError: naming the pass whose counts may be negative
+        :raises InputError: if the counts of a pass may be negative; the message names
+            the pass
         """
         if self._passes and self._passes[0].quasi:
             raise InputError(

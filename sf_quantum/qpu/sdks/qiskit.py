@@ -494,7 +494,8 @@ def _in_order(circuit: QuantumCircuit) -> tuple[QuantumCircuit, Sequence[int]]:
     OpenQASM declares bits by registers; those of a circuit may be in any order, in no
     register or in several, and its counts are in its own order.
 
-    :returns: also the places of the circuit's bits in a word of counts, the last bit first
+    :returns: the circuit, and the places of the given circuit's bits in a word of
+        counts, the last bit first
     :raises InputError: if a circuit whose registers share bits has conditions
     """
     bits = order = circuit.clbits

@@ -532,7 +532,8 @@ class SfqQpu(Qpu):
 
         They are fetched when they are asked for, about a megabyte at once.
 
-        :raises QpuError: after those that have finished, if the job fails or is cancelled
+        :raises QpuError: if the job fails or is cancelled, after the circuits that have
+            finished
         """
         yield from self._streamed(job_id, "counter", counter)
 

@@ -61,7 +61,7 @@ class RestApi:
     def get(self, expected: type[T], path: str, *, result_of: Task | None = None) -> T:
         """Get an answer of a type that pydantic can check; see :meth:`send`.
 
-        :raises QpuError: also if the answer is of another type
+        :raises QpuError: if the request fails, or the answer is of another type
         """
         return self.checked(expected, self.send("GET", path, result_of=result_of))
 

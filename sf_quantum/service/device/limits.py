@@ -24,10 +24,11 @@ class ComputeLimits(Section):
     :param values: shots times variables, atoms or classical bits of all circuits
     :param updates: reads times sweeps times interactions of a problem, where a variable
         counts as 50 interactions
-    :param evolution: nanoseconds of a sequence, and 3 per radian by which it may turn a
-        state, times its amplitudes (2 or 3 to the power of its atoms) and 64; above 14
-        atoms, nanoseconds times 18,000 and 0.4 times the cube of ``bond_dimension`` for
-        each atom
+    :param evolution: work to simulate a sequence. Up to 14 atoms: its nanoseconds, plus
+        3 per radian by which it may turn a state, times the sum of 64 and its
+        amplitudes (2 or 3 to the power of its atoms). Above 14 atoms, for each atom:
+        its nanoseconds times the sum of 18,000 and 0.4 times the cube of
+        ``bond_dimension``
     :param circuits: number of circuits in a job
     :param gate_shots: shots times gates, measurements and resets of all circuits
     :param bond_dimension: largest of the matrix-product states by which circuits of many
@@ -47,7 +48,7 @@ class ComputeLimits(Section):
     def check(self, size: Size, parameters: JobParameters) -> None:
         """Refuse a job that would cost too much.
 
-        :raises FieldError: naming the field of the request
+        :raises FieldError: if it would; the error names the field of the request
         """
         shots = parameters.get("num_reads") or 1
         if (values := shots * size.values) > self.values:

@@ -59,7 +59,8 @@ def check_solver_parameters(content: JSON, properties: JSON) -> None:
     """Check the parameters of the solver that are kept with the BQMs of a payload.
 
     :param properties: see :func:`solver`
-    :raises FieldError: naming the BQM and the parameter
+    :raises FieldError: if a parameter is invalid; the error names the BQM and the
+        parameter
     """
     for field, bqm in each(content):
         if not (given := solver_parameters.given(bqm)):

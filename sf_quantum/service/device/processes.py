@@ -67,7 +67,7 @@ def check(
 ) -> Result:
     """Check a payload with a function of :mod:`.computing` in a process; blocks.
 
-    :param limits: also of the CPU time of the check
+    :param limits: limits of the computation, which also bound the CPU time of the check
     :raises InputError: if the payload is refused, or takes more than the limits
     :raises Busy: if there is no answer within the patience, or the kernel needs the memory
     """

@@ -34,12 +34,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DeviceStatus:
-    """How a device is, beside what its service's operators say.
+    """The state of a device, apart from what its service's operators set.
 
     :param reason: why it is not online, in the vendor's words
     :param trouble: what hinders it although it is online, in one sentence
-    :param queue_length: jobs in the vendor's own queue, without the service's
-    :param eta_seconds: until a job that is submitted now would start there
+    :param queue_length: number of jobs in the vendor's queue, without the service's
+    :param eta_seconds: time until a job that is submitted now would start there
     """
 
     online: bool = True
@@ -230,7 +230,7 @@ class Device(ABC):
         """Refuse a job that cannot run on it; may take seconds.
 
         :returns: the size of its payload
-        :raises FieldError: naming the field of the request
+        :raises FieldError: if it cannot run; the error names the field of the request
         :raises Busy: if this machine is too busy to check it now
         """
         self.check_parameters(kind, parameters)
@@ -242,7 +242,7 @@ class Device(ABC):
     def check_parameters(self, kind: Kind, parameters: JobParameters) -> None:
         """Refuse a job that cannot run on it, whatever its content.
 
-        :raises FieldError: naming the field of the request
+        :raises FieldError: if it cannot run; the error names the field of the request
         """
         description = self.description
         if kind not in description.kinds:
@@ -256,7 +256,7 @@ class Device(ABC):
     def check_size(self, size: Size, parameters: JobParameters) -> None:
         """Refuse a job whose payload has been checked elsewhere, by its size.
 
-        :raises FieldError: naming the field of the request
+        :raises FieldError: if it cannot run; the error names the field of the request
         """
         return
 

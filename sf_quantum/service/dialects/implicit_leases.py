@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 class Submitting:
     """The jobs of one request.
 
-    :param jobs: those that were accepted
+    :param jobs: jobs that were accepted
     """
 
     leases: ImplicitLeases

@@ -153,8 +153,8 @@ class Size:
     :param updates: updates in each sweep over a BQM: its interactions, and 50 per
         variable
     :param amplitudes: number of amplitudes that the gates of all circuits change
-    :param evolution: work to simulate a sequence: its nanoseconds, and 3 per radian by
-        which it may turn a state, times its amplitudes and 64
+    :param evolution: work to simulate a sequence: its nanoseconds, plus 3 per radian by
+        which it may turn a state, times the sum of its amplitudes and 64
     :param sites: number of atoms times nanoseconds, for a sequence of many atoms
     :param circuits: number of circuits in a job; each has all shots
     :param problems: number of BQMs in a list, each of which has all shots; 0 without a

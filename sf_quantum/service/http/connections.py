@@ -47,7 +47,7 @@ _CREDENTIALS = struct.Struct("3i")
 class Connections:
     """The connections of a server, by address, or by user of a Unix socket.
 
-    :param most: per address or user
+    :param most: largest number of connections per address or user
     """
 
     def __init__(self, most: int) -> None:

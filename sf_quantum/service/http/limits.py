@@ -64,9 +64,9 @@ _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 @dataclass(frozen=True)
 class Limits:
-    """How much of the service one sender may use.
+    """Limits on one sender's use of the service.
 
-    :param body_bytes: per submission of jobs, also after decompression
+    :param body_bytes: largest size of a submission of jobs, also after decompression
     :param rate: requests per second in the long run; ``None`` sets no limit
     :param burst: requests that may follow each other at once after a pause
     :param at_once: requests under way, those that wait for a job included

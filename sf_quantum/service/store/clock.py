@@ -16,7 +16,7 @@ def steady_clock(db: sqlite3.Connection) -> Callable[[], float]:
 
     It goes on where it was when a file is opened again before the next boot.
 
-    :param db: has the table ``boot``
+    :param db: database with the table ``boot``
     """
     boot = _BOOT.read_text().strip() if _BOOT.exists() else uuid.uuid4().hex
     query = "SELECT epoch FROM boot WHERE id = ?"

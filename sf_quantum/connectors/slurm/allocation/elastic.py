@@ -43,8 +43,8 @@ from sf_quantum.slurm import ids
 class _Waiting:
     """A job that waits for an allocation.
 
-    :param has_alternative: it can run elsewhere, so it does not wait for nodes that Slurm
-        never grants
+    :param has_alternative: whether it can run on another target, so it does not wait
+        for nodes that Slurm never grants
     """
 
     arrived: float

@@ -145,7 +145,7 @@ class Pool(Generic[Held]):
     ) -> None:
         """Request missing allocations, and cancel requests that are not needed.
 
-        :param requests: those that are pending, by the Slurm jobs on which they depend, None
+        :param requests: pending requests, by the Slurm jobs on which they depend, None
             for no dependency; changed in place
         :param waiting: the number of jobs that wait for an allocation
         """

@@ -30,7 +30,7 @@ from sf_quantum.connectors.slurm.transport.answers import JobOutcome
 class Reserved:
     """One allocation, with a component for each concurrent job.
 
-    :param services: those of the components
+    :param services: services of the components
     :param directives: the ``#SBATCH`` lines of their job scripts, by name
     """
 

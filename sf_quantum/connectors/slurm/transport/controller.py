@@ -33,7 +33,7 @@ class Submission:
     :param note: what follows in the comment, quoted for the shell
     :param options: options of ``sbatch``; as text, quoted for the shell
     :param at_once: see :func:`sf_quantum.connectors.slurm.transport.submission.submission_command`
-    :param clusters: those that are named in the options, separated by commas
+    :param clusters: clusters that the options name, separated by commas
     """
 
     key: str

@@ -65,7 +65,7 @@ class RestError(QuantumError):
 class Token:
     """A JSON Web Token that is renewed by others.
 
-    :param file: has the token; read for each request
+    :param file: file with the token; read for each request
     :param command: prints the token; run again before it expires or if it is refused
     """
 

@@ -138,7 +138,7 @@ def submission_command(
     :param options: options of ``sbatch``, quoted for the shell
     :param at_once: options of ``salloc``, which grants free nodes without waiting for the
         next cycle of Slurm's scheduler; the script then runs as a step
-    :param clusters: those that the options name
+    :param clusters: clusters that the options name
     """
     common = {"comment": comment, "note": note, "key": key, "body": body}
     fast = ""

@@ -238,7 +238,8 @@ class Asking:
     def _is_behind_others(self, patient: bool = False) -> bool:
         """Whether others ask in vain that are ahead of this job.
 
-        :param patient: also those that have not asked yet, but will do so soon
+        :param patient: whether to include jobs that have not asked yet, but will do so
+            soon
         """
         for job in self._jobs_ahead(AHEAD_SECONDS if patient else REPORT_SECONDS):
             entry = self._folder.entry(job)

@@ -24,7 +24,7 @@ class Runner(Protocol):
 
         :param qubits: number of qubits of the device
         :returns: its size
-        :raises FieldError: naming the field of the request
+        :raises FieldError: if it cannot run; the error names the field of the request
         """
 
     def run(self, computation: Computation, interrupted: Callable[[], bool]) -> Result:

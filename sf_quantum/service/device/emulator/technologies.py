@@ -95,7 +95,7 @@ class Technology:
     :param calibration_seconds: lifetime of a calibration
     :param sweep_seconds: annealing time equivalent to a Metropolis sweep; 0 if the time of
         a shot is constant
-    :param pulse_seconds: between two photons of a source
+    :param pulse_seconds: time between two photons of a source
     """
 
     timing: Timing

@@ -53,7 +53,7 @@ class Interleave(ByClass, Keyed[tuple[int, float]]):
     equal patterns holds it for the shortest time, then to the oldest request. At most
     three later requests are granted before any request.
 
-    :param patience: relative to the run time of the job, above 0
+    :param patience: how long a job may be overtaken, relative to its run time; above 0
     """
 
     def __init__(self, patience: float = PATIENCE) -> None:

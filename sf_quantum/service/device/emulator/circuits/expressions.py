@@ -82,7 +82,7 @@ FUNCTIONS = frozenset((*_FUNCTIONS, "mod"))
 def value(node: QASMNode | None) -> Number | None:
     """Return the value of an expression; ``None`` if that is not known before it runs.
 
-    :raises InputError: naming the line of what has no value, as a root of -1
+    :raises InputError: if it has no value, as a root of -1; the message names the line
     """
     from openqasm3 import ast
 
@@ -245,10 +245,10 @@ def literal(number: Number, node: QASMNode) -> Expression:
 
 
 def check_division(node: BinaryExpression, integers: set[str]) -> None:
-    """Refuse a division of integers that leaves a rest, which OpenQASM 3 leaves out.
+    """Refuse a division of integers with a remainder, which OpenQASM 3 drops.
 
     :param integers: the names of those whose values are not known yet
-    :raises InputError: naming the line
+    :raises InputError: if it has a remainder; the message names the line
     """
     if node.op.name != "/" or not all(
         _is_integer(one, integers) for one in (node.lhs, node.rhs)
@@ -265,7 +265,7 @@ def check_division(node: BinaryExpression, integers: set[str]) -> None:
 def check_rounding(node: QASMNode) -> None:
     """Refuse an expression that has no value for a negative quotient of integers.
 
-    :raises InputError: naming the line
+    :raises InputError: if it has no value; the message names the line
     """
     from openqasm3 import ast
 
@@ -300,7 +300,8 @@ def _is_integer(node: Expression, integers: set[str]) -> bool:
 def loop_values(node: QASMNode) -> Sequence[int] | None:
     """Return the numbers of a range or set; ``None`` if they are not known.
 
-    :raises InputError: naming the line of a range without an end, or with a step of 0
+    :raises InputError: if a range has no end, or a step of 0; the message names the
+        line
     """
     from openqasm3 import ast
 

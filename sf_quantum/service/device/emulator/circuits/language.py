@@ -115,9 +115,10 @@ class _Operand:
 
 
 def check_statements(program: Program) -> None:
-    """Refuse statements that cannot run, whatever they have in them.
+    """Refuse statements that cannot run, regardless of what is in them.
 
-    :raises InputError: naming the line, and what would be right
+    :raises InputError: if a statement cannot run; the message names the line, and what
+        would be right
     """
     for statement in statements(program.statements):
         if why := UNSUPPORTED.get(type(statement).__name__):
@@ -127,7 +128,8 @@ def check_statements(program: Program) -> None:
 def check(program: Program) -> None:
     """Refuse what the converter would not understand.
 
-    :raises InputError: naming the line, and what would be right
+    :raises InputError: if the converter would not understand something; the message
+        names the line, and what would be right
     """
     checking = _Check()
     for statement in program.statements:

@@ -53,7 +53,8 @@ class Unrolling:
     def unrolled(self, given: Sequence[T]) -> list[T]:
         """Return statements in which such loops are written out.
 
-        :raises InputError: naming the line, if there are too many, or a value does not fit
+        :raises InputError: if there are too many, or a value does not fit; the message
+            names the line
         """
         from openqasm3 import ast
 

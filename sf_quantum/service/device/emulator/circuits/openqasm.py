@@ -179,7 +179,8 @@ def _blank(comment: re.Match[str]) -> str:
 def _read(text: str, version: int, holes: int) -> tuple[QuantumCircuit, Sequence[int]]:
     """Read a circuit.
 
-    :returns: also the line of each of its instructions, if it is in OpenQASM 3
+    :returns: the circuit, and the line of each of its instructions if it is in OpenQASM
+        3
     """
     with _refusals(), warnings.catch_warnings():
         warnings.simplefilter("ignore")

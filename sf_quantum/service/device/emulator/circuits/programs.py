@@ -74,8 +74,8 @@ def prepare(program: Program, qiskit_names: Container[str]) -> None:
     """Bound a program, and write it as the converter understands it.
 
     :param qiskit_names: the names of Qiskit's own gates
-    :raises InputError: naming the line, if it is too large, or the converter would take it
-        for something else
+    :raises InputError: if it is too large, or the converter would take it for something
+        else; the message names the line
     """
     from openqasm3 import ast
 
@@ -109,9 +109,10 @@ def _bound(
 ) -> int:
     """Visit the statements of a block in its scope, and count their steps.
 
-    :param steps: those before
-    :returns: these, and those of the block
-    :raises InputError: naming the line, if there are too many, or an operand cannot be
+    :param steps: number of steps before the block
+    :returns: number of steps before the block and in it
+    :raises InputError: if there are too many steps, or an operand cannot be; the
+        message names the line
     """
     from openqasm3 import ast
 
@@ -144,8 +145,8 @@ def check_size(qubits: int, bits: int, most: int = MAX_QUBITS) -> None:
 def _replace_constants(program: Program) -> None:
     """Write the values of constants in their places: the converter knows none.
 
-    :raises InputError: naming the line of a constant whose name is that of something else
-        too, or whose value is not of its type
+    :raises InputError: if the name of a constant is also that of something else, or its
+        value is not of its type; the message names the line
     """
     from openqasm3 import ast
 

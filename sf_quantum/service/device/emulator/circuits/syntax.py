@@ -35,9 +35,9 @@ def blocks(statement: QASMNode) -> Iterator[Sequence[QASMNode]]:
 
 
 def nodes(node: QASMNode, *, within: bool = True) -> Iterator[QASMNode]:
-    """Yield what a node consists of.
+    """Yield the nodes of which a node consists.
 
-    :param within: also what the statements within it consist of
+    :param within: whether to include the nodes of the statements within it
     """
     from openqasm3 import ast
 
