@@ -62,7 +62,7 @@ JOURNAL = "scheduling: {scheduler: {type: sfq.journal, config: {}}}"
 MANAGER = "failureManager: {type: default, config: {max_retries: 3}}"
 # the input of a step that gives its reads, unless the filter names another one
 READS = "reads"
-# between two looks at what running jobs use
+# Pause between two looks at what running jobs use.
 USAGE_SECONDS = 1.0
 # characters of a failed command's message
 LONGEST = 300
@@ -179,7 +179,7 @@ class CandidateFilter(BindingFilter):
         rules = self._rules.of(step)
         quantum = status_source(target, _folder()) is not None
         others = self._attempts.kinds(step) if rules.mixed == "refuse" else (0, 0)
-        if others[quantum]:  # those of the other kind
+        if others[quantum]:  # others ran on the other kind
             kind = "classical targets" if quantum else "QPUs"
             return f"it ran on {name}, and others of its step on {kind} (mixed: refuse)"
         if not quantum and rules.prefer == "quantum" and not rules.reuses_classical:

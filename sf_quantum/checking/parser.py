@@ -36,7 +36,7 @@ UNDEFINED = re.compile(r"undefined reference to `([^`]*)`")
 MISMATCH = re.compile(
     r"Source '([^']*)' of type (.*?) is incompatible with sink '([^']*)' of type (.*)"
 )
-# said of the alternatives of a value, besides what is wrong with it
+# Messages about the alternatives of a value, which do not say what is wrong with it.
 VAGUE = re.compile(
     r"Expected (?!one of)|Value |tried |contains undefined reference to `_:"
 )

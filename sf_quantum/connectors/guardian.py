@@ -33,7 +33,7 @@ from sf_quantum.files import JSON, parse_json
 MARKER = "SFQ_DRIVER"
 #: has a value in processes that outlive the driver, to clean up after it
 OUTLIVES = "SFQ_SHELL"
-# between SIGTERM and SIGKILL
+# Time between SIGTERM and SIGKILL.
 GRACE_SECONDS = 2.0
 PAUSE_SECONDS = 0.05
 # a process that waits for a dead file system cannot be ended, not even by SIGKILL
@@ -116,8 +116,9 @@ def end_processes(name: str) -> None:
     grace, give_up = Deadline(GRACE_SECONDS), Deadline(GIVE_UP_SECONDS)
     terminated: set[psutil.Process] = set()
     misses = 0
-    # until two searches find nothing: a process may have started a child just before it
-    # ended, and a process that is being started shows no environment yet
+    # The loop ends when two searches find nothing: a process may have started a child
+    # just before it ended, and a process that is being started shows no environment
+    # yet.
     while misses < 2 and give_up.left > 0:
         marked = set(_marked(name))
         misses = 0 if marked else misses + 1

@@ -51,7 +51,7 @@ from sf_quantum.qpu.sfq.service_qpu import SfqQpu
 
 # how a job starts whose clients of SDKs find the QPU by their own variables
 FORWARDED = ("sfq", "lease", "--held", "--clients", "--")
-# between two requests for the ETA of a QPU job
+# Pause between two requests for the ETA of a QPU job.
 ETA_SECONDS = 2.0
 
 # Connectors by deployment name, which is unique in a driver process: it is one run.

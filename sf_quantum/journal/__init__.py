@@ -266,7 +266,7 @@ def follow(path: str | Path) -> Iterator[Event]:
     with file:
         number, line, locked = 0, b"", False
         while True:
-            alive = is_open(path)  # before the read, so that no event is missed
+            alive = is_open(path)  # asked before the read, so that no event is missed
             while (part := file.readline()).endswith(b"\n"):
                 number += 1
                 event, line = _event(path, number, line + part), b""
@@ -367,7 +367,7 @@ def await_new(
     :returns: None if the driver ended without a journal
     """
     while True:
-        running = alive()  # before the search, so that no journal is missed
+        running = alive()  # asked before the search, so that no journal is missed
         new = set(Path(directory).glob(f"*-{pid}.jsonl")) - existing
         if new or not running:
             return max(new, default=None)

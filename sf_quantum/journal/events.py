@@ -16,7 +16,7 @@ Event: TypeAlias = dict[str, JSON]
 
 # Times and amounts up to this one can be added, rounded and drawn.
 _MAX_NUMBER = 1e12
-# as StreamFlow has them, with numbers that people could count
+# Tags as StreamFlow writes them; longer numbers do not come from iterations.
 _TAG = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})*")
 
 
@@ -29,7 +29,7 @@ def _is_number(value: JSON) -> TypeGuard[int | float]:
     """Return whether a value is a number with which readers can calculate."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
-    return -_MAX_NUMBER <= value <= _MAX_NUMBER  # which NaN is not
+    return -_MAX_NUMBER <= value <= _MAX_NUMBER  # NaN is not in this range
 
 
 def number_or_null(value: JSON) -> int | float | None:

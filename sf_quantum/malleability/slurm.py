@@ -19,7 +19,7 @@ from sf_quantum.text import one_line
 # credentials in it are none of Slurm's business
 _VARIABLES = "PATH LD_LIBRARY_PATH HOME USER LOGNAME SLURM_CONF".split()
 _TIMEOUT_SECONDS = 120.0
-# between two checks of a further allocation whether its owner still runs
+# Pause between two checks of a further allocation whether its owner still runs.
 PAUSE_SECONDS = 5
 _MEGABYTES = {"K": 1 / 1024, "M": 1, "G": 1024, "T": 1024**2}
 

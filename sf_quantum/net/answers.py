@@ -14,7 +14,7 @@ import time
 
 # Largest size of status lines and headers, of all answers "100 Continue" together.
 HEAD_BYTES = 256 * 1024
-# read at once
+# Bytes that are read at once.
 PART_BYTES = 64 * 1024
 #: statuses of answers that send the client elsewhere
 REDIRECTS = (300, 301, 302, 303, 307, 308)

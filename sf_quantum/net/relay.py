@@ -29,7 +29,7 @@ MOST_BYTES = 4 * ANSWER_BYTES
 # Largest body of a request, the same as `sfq serve` accepts.
 REQUEST_BYTES = 64 * 1024 * 1024
 HOST = "127.0.0.1"
-# after a connection could not be accepted
+# Pause after a connection could not be accepted.
 ACCEPT_PAUSE_SECONDS = 0.1
 # headers that belong to one connection
 OF_A_CONNECTION = ("connection", "host", "content-length", "accept-encoding")

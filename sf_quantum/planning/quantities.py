@@ -33,5 +33,5 @@ def _interval(seconds: float) -> float:
     return seconds
 
 
-#: between passes of a scheduler; 0: whenever something happens; infinite: none
+#: Time between passes of a scheduler; 0: whenever something happens; infinite: none.
 Interval: TypeAlias = Annotated[float, Field(ge=0), AfterValidator(_interval)]

@@ -32,7 +32,7 @@ from sf_quantum.validation import Section
 
 HOUR = 3600.0
 MOST_REPETITIONS = 10_000
-# before the applications, with background load
+# Time that background load runs before the applications.
 WARM_UP = 4 * HOUR
 
 

@@ -15,7 +15,7 @@ from sf_quantum.samplers.problem import FieldError
 
 # Key of these parameters in the ``info`` of a serialized BQM.
 KEY = "solver_parameters"
-# those whose values are of each qubit
+# Parameters with a value for each qubit.
 ARRAYS = ("anneal_offsets", "flux_biases", "initial_state")
 
 

@@ -68,7 +68,7 @@ def serve(
     sys.setswitchinterval(SWITCH_SECONDS)
     with ExitStack() as stack:
         if config.listen.socket is None:
-            # before a state folder is made for nothing
+            # The port is taken before a state folder is made for nothing.
             listener, url = stack.enter_context(_tcp_listener(config.listen))
         store = stack.enter_context(store_in(config.state, until_eof))
         stack.callback(_close, device)

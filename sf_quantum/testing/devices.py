@@ -56,7 +56,7 @@ from sf_quantum.testing.qpus import PHOTONIC, Lie, problem, sequence
 T = TypeVar("T")
 #: shots of each job: enough for any working device to find the optimum of two variables
 SHOTS = 100
-#: after which a test that waits for the device fails
+#: Time after which a test that waits for the device fails.
 SECONDS = 150.0
 #: Largest number of polls of a running job per second: more is a busy loop.
 MOST_POLLS = 200

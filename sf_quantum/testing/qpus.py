@@ -57,7 +57,7 @@ READS = 100
 #: Seed of a job, passed as workflows pass it, also to QPUs without random numbers of
 #: their own.
 SEED = 7
-#: until a job of so many reads is over
+#: Time within which a job of so many reads has to end.
 SECONDS = 150.0
 TWO_ATOMS = (("a", 0.0), ("b", 6.0))
 #: a pair of qubits that are read alike, by gates that are native to some QPUs

@@ -27,7 +27,7 @@ OBJECTIVES = ("wall", "node-seconds", "cost", "energy")
 # Limit of repetitions, the same as in a workload file.
 MOST_REPETITIONS = 10_000
 MAP_MINUTES = 10
-# between two lines that tell how far the map is
+# Pause between two lines that tell how far the map is.
 _PROGRESS_SECONDS = 10.0
 # headers of the table by measure, with the factor of the unit
 _COLUMNS: Mapping[str, tuple[str, float]] = {

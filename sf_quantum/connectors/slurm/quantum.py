@@ -163,9 +163,9 @@ class ServiceQpus:
         self._plugin = asyncio.Lock()
         self._has_plugin: bool | None = None
         self._requests: dict[tuple[str, ...], asyncio.Task[list[_QpuState]]] = {}
-        # since when each QPU does not answer
+        # Time since when each QPU has not answered.
         self._silent: dict[str, float] = {}
-        # those that have answered, so the login node reaches them
+        # QPUs that have answered, so the login node reaches them.
         self._reached: set[str] = set()
         self._warned: set[str] = set()
         # the job that submitted each QPU job, since jobs may share the lease of an allocation

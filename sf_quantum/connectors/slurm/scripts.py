@@ -230,7 +230,7 @@ PAUSE_SECONDS = 5
 GONE_SECONDS = 55
 #: the exit code of a command whose time limit has passed, as that of timeout(1)
 LATE = 124
-# between SIGTERM and SIGKILL to such a command
+# Time between SIGTERM and SIGKILL to such a command.
 LATE_SECONDS = 5
 #: the exit code (EX_TEMPFAIL of sysexits.h) of a command whose result is unknown
 UNKNOWN = 75

@@ -98,7 +98,8 @@ class SlurmService(QueueManagerService):
         **options: JSON,
     ) -> None:
         super().__init__(file)
-        #: those whose jobs it has, separated by commas; empty for the login node's own
+        #: Clusters for the service's jobs, separated by commas; empty for the login
+        #: node's own.
         self.clusters = str(options.get("clusters") or "")
         if self.clusters and not ids.are_clusters(self.clusters):
             raise WorkflowDefinitionException(f"clusters: {'; '.join(NO_CLUSTERS)}")

@@ -29,9 +29,9 @@ logger = logging.getLogger(__name__)
 STAY_SECONDS = 2.0
 # a service that is restarted is back within seconds, one that is moved within minutes
 TROUBLE_SECONDS = 120.0
-# between two renewals, whatever the QPU says
+# Shortest pause between two renewals, regardless of what the QPU says.
 RENEWAL_SECONDS = 1.0
-# between two looks at a QPU that may have to be left
+# Pause between two looks at a QPU that may have to be left.
 POLL_SECONDS = 0.5
 
 

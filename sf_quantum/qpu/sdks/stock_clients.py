@@ -152,7 +152,7 @@ def _qrmi(
 class _Handler(TimedHandler):
     server: LocalServer
     service: ClassVar[ServiceClient]
-    # without the job's lease and credential, for strangers
+    # Client for strangers' requests, without the job's lease and credential.
     anonymous: ClassVar[ServiceClient]
     credentials: ClassVar[tuple[bytes, bytes]]
     # places of strangers' requests

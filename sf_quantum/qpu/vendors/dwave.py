@@ -729,7 +729,7 @@ def _fabric(kind: str, shape: tuple[int, ...]) -> frozenset[int]:
     """List the qubits of a graph without defects, if it is known."""
     try:
         import dwave.graphs as graphs
-    except ImportError:  # before dwave-system 1.36
+    except ImportError:  # dwave-system is older than 1.36
         return frozenset()
     families = ("chimera", "pegasus", "zephyr")
     if kind not in families or max(shape, default=0) > LARGEST_SHAPE:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from dwave.embedding import EmbeddedStructure
 
 Pairs: TypeAlias = Sequence[tuple[int, int]]
-# after which the search ends with the best embedding so far
+# Time after which the search ends with the best embedding so far.
 SEARCH_SECONDS = 60
 # Time for starting the process on a busy machine.
 SPARE_SECONDS = 60

@@ -27,7 +27,7 @@ from sf_quantum.qpu import AuthenticationError, Qpu
 from sf_quantum.text import described
 
 logger = logging.getLogger(__name__)
-# between two renewals, whatever the vendor says
+# Shortest and longest pause between two renewals, regardless of what the vendor says.
 RENEWAL_SECONDS, MAX_RENEWAL_SECONDS = 1.0, 3600.0
 # characters of a lease's token, which may be a signed one
 MAX_TOKEN = 8192
@@ -71,8 +71,9 @@ class VendorLease:
         self._idle_seconds = idle_seconds
         # Guards the fields below; never held during a request.
         self._lock = threading.Lock()
-        # held while a lease is acquired or given back, one after the other: by the key, the
-        # vendor would take a new request for that of a lease which is being given back
+        # Held while a lease is acquired or given back, one at a time: both have the
+        # same key, so the vendor would take a new request for that of a lease that is
+        # being given back.
         self._exchange = threading.Lock()
         self._held: Held | None = None
         # tokens of leases to give back as soon as the vendor answers

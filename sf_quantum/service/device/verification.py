@@ -81,7 +81,7 @@ def verified(
         return _samples(content, job, shots, fewer)
     if kind == "photonic":
         experiment = PhotonicExperiment.model_validate(job)
-        # those that do not meet the conditions of the experiment are left out
+        # Shots that do not meet the conditions of the experiment are left out.
         check, fewer = _modes(experiment), True
         return Verified(
             {"counter": _counter(content.get("counter"), check, shots, fewer)}

@@ -50,7 +50,8 @@ PAGE_HEADERS = {
 }
 BODY_SECONDS = 60.0
 LINGER_SECONDS = 2.0
-# per address: less than the pool of threads, and enough for thousands per second
+# Authentications per address: less than the pool of threads, and enough for thousands
+# per second.
 AUTHENTICATIONS_AT_ONCE = 2
 # bodies of one sender that are larger; others wait with their connections
 LARGE_AT_ONCE = 4

@@ -38,10 +38,12 @@ class LongWork:
         return await loop.run_in_executor(self._thread, self._made, make)
 
     def _made(self, make: Callable[[], _T]) -> _T:
-        # its CPU time: on a busy machine, work that takes long would pause for longer yet
+        # CPU time is measured: on a busy machine, work that takes long would pause for
+        # longer yet.
         began = time.thread_time()
         try:
             return make()
         finally:
-            # before the next work, so that the thread has a quarter of a core at most
+            # The pause precedes the next work, so the thread has a quarter of a core at
+            # most.
             self._thread.submit(time.sleep, 3 * (time.thread_time() - began))

@@ -20,7 +20,7 @@ _Change: TypeAlias = tuple[
     Callable[[sqlite3.Connection], None], Callable[[BaseException | None], None]
 ]
 TextFunction: TypeAlias = Callable[[str | None], str | None]
-# per commit; each caller waits for all changes of the commit
+# Changes per commit; each caller waits for all of them.
 MAX_CHANGES = 500
 # size of the write-ahead log before its pages are copied to the file
 CHECKPOINT_PAGES = 8000

@@ -132,7 +132,7 @@ class Elastic:
                         longest = self._longest_seconds[step]
                         self._longest_seconds[step] = max(longest, ended - began)
                     return outcome
-                except AllocationGone:  # before the job began
+                except AllocationGone:  # the job has not begun
                     continue
                 finally:
                     if ending is not None:

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 
 from sf_quantum.slurm.queue import QueueRow
 
-#: until a job that is started has begun, and again until Slurm has noticed its end
+#: Time until a job that is started has begun, and again until Slurm has noticed its
+#: end.
 START_SECONDS = 60
 
 

@@ -20,7 +20,7 @@ from sf_quantum.connectors.slurm.services import JobOptions
 from sf_quantum.connectors.slurm.transport.answers import JobOutcome
 from sf_quantum.connectors.steps import quantum_steps
 
-# between two looks whether Slurm has started a quantum job
+# Pause between two looks whether Slurm has started a quantum job.
 START_PAUSE_SECONDS = 1.0
 
 

@@ -72,7 +72,7 @@ class Reserved:
             self._begin(job)
             try:
                 outcome = await components.run(job, requested, wait)
-            except AllocationGone:  # before the job began
+            except AllocationGone:  # the job has not begun
                 continue
             finally:
                 self._end(job)

@@ -31,14 +31,14 @@ from sf_quantum.slurm.queue import QueueRow
 
 LAST_LINES = 20
 LAST_BYTES = 8192
-# between two queries while an allocation that is ending is COMPLETING
+# Pause between two queries while an allocation that is ending is COMPLETING.
 STATE_PAUSE_SECONDS = 0.2
 RETRY_SECONDS = 1.0
 # how long after the end of its allocation the mark of a step may appear
 MARK_SECONDS = 5.0
 # how long to look for a step to cancel: its srun may not have started it yet
 CANCEL_SECONDS = 10
-# between two looks whether a job has begun
+# Pause between two looks whether a job has begun.
 BEGIN_SECONDS = 2.0
 
 

@@ -121,7 +121,7 @@ class Commands:
 
     def __init__(self, login: LoginNode) -> None:
         self._login = login
-        # those named for its jobs
+        # Clusters that are named for its jobs.
         self._named: set[str] = set()
         # whether the login node's own cluster is in a federation
         self._federated = False

@@ -161,7 +161,8 @@ class LoginNode:
         self.driver_run = run
         self._cancel = cancel or _CANCEL.format(own=OWN.format(run=run, key=""))
         self._shell: Shell | None = None
-        # held while a shell is opened: of two, one would be forgotten, and run on
+        # Held while a shell is opened: if two were, one would be forgotten, and keep
+        # running.
         self._opening = asyncio.Lock()
         self._ending: set[asyncio.Task[None]] = set()
         self._seen: list[str] = []

@@ -81,7 +81,7 @@ _OPTIONS = {
     "timeMin": "time_minimum",
     "wckey": "wckey",
 }
-# those of the job itself
+# Properties of the job itself.
 _PROPERTIES = {
     **_OPTIONS,
     "job-name": "name",

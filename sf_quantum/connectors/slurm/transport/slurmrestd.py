@@ -30,8 +30,8 @@ REQUEST_SECONDS = 20.0
 COMMAND_SECONDS = 30.0
 # a token is renewed this long before it expires, or in the last quarter of its life
 RENEW_SECONDS = 10.0
-# between two lists of the jobs that are to be gone, and how many in a row have to be empty:
-# a job that was being submitted appears late
+# Pause between two lists of the jobs that are to be gone, and how many consecutive
+# lists have to be empty: a job that was being submitted appears late.
 SWEEP_PAUSE_SECONDS = 1.0
 SWEEPS = 3
 # `scontrol token` prints this in front of the token

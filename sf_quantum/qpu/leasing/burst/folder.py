@@ -22,7 +22,7 @@ from typing import Self
 from sf_quantum.files import parse_json
 from sf_quantum.qpu import TOKEN
 
-# after SIGTERM
+# Time that a process has to end after SIGTERM.
 END_SECONDS = 2.0
 
 

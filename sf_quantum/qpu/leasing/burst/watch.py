@@ -50,13 +50,13 @@ from sf_quantum.slurm.queue import QueuedJob
 
 LOOK_SECONDS = 5.0
 TICK_SECONDS = 1.0
-# between two looks at Slurm's queue while no job is known
+# Pause between two looks at Slurm's queue while no job is known.
 IDLE_SECONDS = 30.0
-# after which what a job has left is swept, if nobody else does so
+# Age from which what a job has left is swept, if nobody else has done so.
 GONE_SECONDS = 15.0
 # A place counts as lost after this time; until then, another job may just be taking it.
 LOST_SECONDS = 10.0
-# until a job that has just been held, or released, is so in Slurm, too
+# Time until Slurm shows a job as held, or as released.
 SETTLE_SECONDS = 3.0
 # Pause between two tests of a job, and largest number of tests in one look: each costs
 # the controller 8 ms.
@@ -191,7 +191,8 @@ class Watch:
             if child.poll() is not None:
                 del self._children[job]
         folder = self.folder
-        # before Slurm is asked, so that a job that is new in the folder is in Slurm's answer
+        # The folder is read before Slurm is asked, so that Slurm's answer has every job
+        # in it.
         entries = {job: entry for job in folder.jobs() if (entry := folder.entry(job))}
         held = {job: mark for job in folder.jobs(".held") if (mark := folder.held(job))}
         folder.sweep_parts()

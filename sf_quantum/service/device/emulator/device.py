@@ -88,7 +88,8 @@ Probability: TypeAlias = Annotated[float, Field(ge=0, le=1)]
 PEGASUS = "pegasus"
 # the technology whose devices run circuits
 GATES = "superconducting"
-# those whose devices run nothing but experiments with photons, whose "qubits" are modes
+# The technology whose devices run only experiments with photons; their "qubits" are
+# modes.
 PHOTONIC = "photonic"
 # Longest shot of an experiment with photons.
 MOST_SHOT_SECONDS = 3600

@@ -144,7 +144,7 @@ def dynamic_architecture(
     return JSONResponse(dynamic)
 
 
-# before the submission, whose path is of the same shape
+# This route precedes the submission, whose path is of the same shape.
 @router.post("/jobs/{job_id}/cancel")
 async def cancel(queue: Queue, who: Who, jobs: JobsDep, job_id: str) -> Response:
     """Cancel a job; one that is over cannot be cancelled."""

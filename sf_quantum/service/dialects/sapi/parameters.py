@@ -50,7 +50,8 @@ OFFSET_STEP = -0.0001500217998314891
 OFFSET_STEP_PHI0 = 1.4303846404537006e-05
 # Value in an initial state of a qubit that is not used.
 UNUSED = 3
-# those that only a device with a custom annealing takes, with their descriptions
+# Parameters that only a device with a custom annealing accepts, with their
+# descriptions.
 CUSTOM = {
     "anneal_offsets": "By how much to advance the annealing of each qubit.",
     "anneal_schedule": "Points [t, s] of the annealing: microseconds, fraction.",
@@ -71,7 +72,8 @@ PARAMETERS = {
     "max_answers": "How many answers to return at most.",
     "num_reads": "How many times to anneal.",
 }
-# those that shape the answer, which is ours; a vendor's is always a histogram
+# Parameters of the answer's format. The service makes the answer; a vendor's is always
+# a histogram.
 OF_ANSWERS = ("answer_mode", "max_answers")
 
 

@@ -166,13 +166,15 @@ class DeviceJob:
         self._cancelling = threading.Lock()
         self._cancelling_sent = False
         self._cancelled = False
-        # since when it is on the device, and has been seen to run
+        # Time since when the job is on the device, and time when it was first seen
+        # running.
         self._submitted_at: float | None = None
         self._began = began
         self._overdue = False
         #: set when it is followed no longer
         self.given_up: GivenUp | None = None
-        # since when it is to end, and since when all requests about it have failed
+        # Time since when the job is to end, and since when all requests about it have
+        # failed.
         self._to_end_since: float | None = None
         self._failing_since: float | None = None
 
@@ -328,7 +330,7 @@ class DeviceJob:
         if self._device.recovery is Recovery.AGAIN:
             return job_id
         try:
-            # before anything else is done with it
+            # The vendor's id is on disk before anything else is done with the job.
             written(lambda: self._store.submitted(self._job.number, job_id))
         except sqlite3.OperationalError as error:
             # after a crash, it may be found by its tag

@@ -44,7 +44,7 @@ class Observations:
     """Counters of one queue and its device; belongs to the event loop's thread."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        #: those that are over
+        #: Jobs that have ended, by class and state.
         self.jobs: Counter[tuple[JobClass, State]] = Counter()
         self.interruptions: Counter[tuple[JobClass, Reason]] = Counter()
         #: QPU seconds of all attempts, including those whose results were lost.

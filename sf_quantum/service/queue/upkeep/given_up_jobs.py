@@ -22,7 +22,7 @@ from sf_quantum.service.store.store import Store
 from sf_quantum.threads import in_thread
 
 logger = logging.getLogger(__name__)
-# after which it is looked for no longer
+# Time after which a job that was given up is no longer searched for.
 LOOKED_FOR_SECONDS = 86400.0
 
 

@@ -14,7 +14,7 @@ from sf_quantum.service.store.schema import VERSION
 # how long an answer holds: everybody may ask, and each look writes to the disk
 SECONDS = 2.0
 WRITE_SECONDS = 10.0
-# less than a large job and its result need
+# Less than this is not enough for a large job and its result.
 LEAST_FREE_BYTES = 64 * 2**20
 
 
