@@ -10,6 +10,7 @@ from cwl_utils.errors import SubstitutionError
 from cwl_utils.expression import scanner
 
 from sf_quantum.checking.document import Document, FileProblem, suggestion
+from sf_quantum.checking.javascript import Scripts
 from sf_quantum.files import JSON, KeyPath, mapping
 
 JAVASCRIPT = "InlineJavascriptRequirement"
@@ -41,12 +42,14 @@ class Scope:
     :param owner: the process or step, for messages
     :param inputs: their names; ``None`` if not all are known
     :param javascript: whether ``InlineJavascriptRequirement`` is there
+    :param scripts: gets what is JavaScript
     """
 
     document: Document
     owner: str
     inputs: Collection[str] | None
     javascript: bool
+    scripts: Scripts
 
     def check(self, value: JSON, where: KeyPath) -> Iterator[FileProblem]:
         """Check all expressions in a value."""
@@ -80,6 +83,8 @@ class Scope:
             what = f"{text} starts with none of {', '.join(ROOTS[:3])}"
             right = suggestion(reference[1], ROOTS[:3])
             yield self.document.problem(where, what, right)
+        elif reference is None:
+            self.scripts.add(text, self.document, where)
         mentions = (match.groups() for match in MENTION.finditer(text) if match[1])
         for root, plain, _, quoted in dict.fromkeys(mentions):
             name = plain or quoted

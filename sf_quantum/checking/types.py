@@ -105,6 +105,16 @@ def is_optional(body: JSON) -> bool:
     return "default" in mapping(body) or bool(names & {NULL, UNKNOWN}) or not names
 
 
+def is_bare(types: Types) -> bool:
+    """Whether one of the alternatives, or what is in it, is a record without fields."""
+    return any(
+        (one.name == "record" and not one.fields)
+        or is_bare(one.items)
+        or any(map(is_bare, one.fields.values()))
+        for one in types
+    )
+
+
 def fits(source: Types, sink: Types) -> bool:
     """Whether a value of one type may be one of the other, as CWL's checkers decide it."""
     without_null = [one for one in source if one.name != NULL]
@@ -185,7 +195,9 @@ def _read(item: JSON) -> Iterator[Type]:
         elif item in STREAMS:
             yield Type("File")
         else:
-            yield Type(item if item in WORDS else UNKNOWN)
+            # StreamFlow takes the word for a record of any fields
+            known = item in WORDS and item != "record"
+            yield Type(item if known else UNKNOWN)
         return
     content = mapping(item)
     match content.get("type"):
@@ -231,7 +243,7 @@ def _fits(source: Type, sink: Type) -> bool:
 
 
 def _fault(value: JSON, one: Type, where: KeyPath) -> Fault | None:
-    content, wrong = mapping(value), f"{_short(value)} does not fit"
+    wrong = f"{_short(value)} does not fit"
     right = f"its type is {one}"
     if one.name in FILES:
         return _file_fault(value, one.name, where)
@@ -244,27 +256,33 @@ def _fault(value: JSON, one: Type, where: KeyPath) -> Fault | None:
         allowed = isinstance(value, str) and value in one.symbols
         return None if allowed else Fault(where, wrong, _nearest(value, one.symbols))
     if one.name == "record":
-        if not isinstance(value, dict):
-            return Fault(where, wrong, f"write the fields {', '.join(one.fields)}")
-        faults = (
-            fault(
-                content.get(name), types, (*where, name) if name in content else where
-            )
-            for name, types in one.fields.items()
-        )
-        first = next(filter(None, faults), None)
-        if first is not None and first.what == "the value is empty":
-            lacking = [name for name in one.fields if name not in content]
-            extra = [name for name in content if name not in one.fields]
-            if lacking and extra:
-                what = f"the record has no field {extra[0]}"
-                return Fault((*where, extra[0]), what, suggestion(extra[0], lacking))
-            what = f"the field {', '.join(lacking)} is missing"
-            return Fault(where, what, "add it") if lacking else first
-        return first
+        return _record_fault(value, one, where)
     if one.name in PRIMITIVE and type(value) not in PRIMITIVE[one.name]:
         return Fault(where, wrong, right)
     return None
+
+
+def _record_fault(value: JSON, one: Type, where: KeyPath) -> Fault | None:
+    if not isinstance(value, dict):
+        wrong = f"{_short(value)} does not fit"
+        return Fault(where, wrong, f"write the fields {', '.join(one.fields)}")
+    if value and not one.fields:
+        what = "StreamFlow takes no fields of a record that declares none"
+        return Fault(where, what, "declare its fields")
+    faults = (
+        fault(value.get(name), types, (*where, name) if name in value else where)
+        for name, types in one.fields.items()
+    )
+    first = next(filter(None, faults), None)
+    if first is not None and first.what == "the value is empty":
+        lacking = [name for name in one.fields if name not in value]
+        extra = [name for name in value if name not in one.fields]
+        if lacking and extra:
+            what = f"the record has no field {extra[0]}"
+            return Fault((*where, extra[0]), what, suggestion(extra[0], lacking))
+        what = f"the field {', '.join(lacking)} is missing"
+        return Fault(where, what, "add it") if lacking else first
+    return first
 
 
 def _file_fault(value: JSON, kind: str, where: KeyPath) -> Fault | None:

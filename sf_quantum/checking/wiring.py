@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
+
+from cwl_utils.errors import SubstitutionError
 
 from sf_quantum.checking import types
 from sf_quantum.checking.cwl import Entry, Position, Process
 from sf_quantum.checking.document import FileProblem, suggestion
-from sf_quantum.checking.expressions import JAVASCRIPT, Scope
+from sf_quantum.checking.expressions import JAVASCRIPT, Scope, expressions
+from sf_quantum.checking.javascript import Scripts
 from sf_quantum.checking.types import Types
 from sf_quantum.files import JSON, KeyPath, listing, mapping
 
@@ -24,6 +28,8 @@ MERGE_NESTED, MERGE_FLATTENED = "merge_nested", "merge_flattened"
 _USE = r"""inputs(?:\.|\[.?['"]){}\b"""
 _EVALUATED = ("requirements", "hints", "inputs", "outputs")
 # a condition that is an input of its step
+# null in a condition, objects and numbers
+_NEVER_BOOLEAN = re.compile(r"\$\((self|null|inputs|runtime(\.\w+)?)\)")
 _INPUT = re.compile(r"\s*\$\(inputs\.(\w+)\)\s*")
 _BOOLEAN = types.read("boolean")
 FIRST, ONLY, ALL = "first_non_null", "the_only_non_null", "all_non_null"
@@ -31,6 +37,7 @@ FIRST, ONLY, ALL = "first_non_null", "the_only_non_null", "all_non_null"
 
 def check(process: Process) -> Iterator[FileProblem]:
     """Check each workflow and tool that was read."""
+    scripts = Scripts()
     if process.root is not None:
         yield from _untyped(process.root)
     for position in process.read.values():
@@ -42,10 +49,12 @@ def check(process: Process) -> Iterator[FileProblem]:
             "the process",
             names if whole else None,
             JAVASCRIPT in position.features,
+            scripts,
         )
         yield from scope.check(position.body, position.where)
         if position.body.get("class") == "Workflow":
-            yield from _Workflow(position, process).check()
+            yield from _Workflow(position, process, scripts).check()
+    yield from scripts.check()
 
 
 def unused(process: Process) -> set[str]:
@@ -53,7 +62,7 @@ def unused(process: Process) -> set[str]:
     root = process.root
     if root is None or root.body.get("class") != "Workflow":
         return set()
-    return _Workflow(root, process).unused()
+    return _Workflow(root, process, Scripts()).unused()
 
 
 def _untyped(root: Position) -> Iterator[FileProblem]:
@@ -79,6 +88,9 @@ def _types(position: Position) -> Iterator[FileProblem]:
         for below, name in names:
             what = f"unknown type {name!r}"
             yield position.document.problem(below, what, suggestion(name, types.WORDS))
+        if types.is_bare(types.read(types.declared(entry.body))):
+            what = "a record that declares no fields takes none in StreamFlow"
+            yield position.document.remark(where, what, "declare its fields")
         default, declared = mapping(body).get("default"), types.declared(entry.body)
         # files of a default are checked when they are needed
         if default is None or _has_file(default):
@@ -155,8 +167,9 @@ class _Step:
 class _Workflow:
     """One workflow in its document."""
 
-    def __init__(self, position: Position, process: Process) -> None:
+    def __init__(self, position: Position, process: Process, scripts: Scripts) -> None:
         self.position, self.document = position, position.document
+        self.scripts = scripts
         self.inputs = {entry.name: entry for entry in position.entries("inputs")}
         self.steps: dict[str, _Step] = {}
         for entry in position.entries("steps"):
@@ -500,7 +513,7 @@ class _Workflow:
         names = step.given if step.position.is_whole("in") else None
         has_javascript = JAVASCRIPT in step.position.features
         owner = f"step {step.name}"
-        scope = Scope(self.document, owner, names, has_javascript)
+        scope = Scope(self.document, owner, names, has_javascript, self.scripts)
         yield from scope.check(step.position.body, step.position.where)
         loop = step.loop
         for key, holder, above in (
@@ -522,8 +535,18 @@ class _Workflow:
     def _condition(
         self, step: _Step, when: str, where: KeyPath
     ) -> Iterator[FileProblem]:
-        """Check that a condition which is an input is true or false."""
-        match = _INPUT.fullmatch(when)
+        """Check that a condition can be true or false."""
+        right = "true or false is expected: compare it, as in $(inputs.NAME > 0)"
+        with suppress(SubstitutionError):
+            if [*expressions(when)] != [when.strip()]:
+                what = "the condition is text, with an expression in it"
+                yield self.document.problem(where, what, "write one expression only")
+                return
+        if _NEVER_BOOLEAN.fullmatch(when.strip()):
+            what = f"{when.strip()} is never true or false"
+            yield self.document.problem(where, what, right)
+            return
+        match = _INPUT.fullmatch(when.strip())
         entry = step.given.get(match[1]) if match else None
         source = _source(entry) if entry else None
         if entry is None or not isinstance(source, str):
@@ -534,7 +557,6 @@ class _Workflow:
         kind = self._type(source)
         if entry.name in step.scatter:
             kind = types.items(kind)
-        right = "true or false is expected: compare it, as in $(inputs.NAME > 0)"
         if not types.fits(kind, _BOOLEAN):
             what = f"the input {entry.name} is {types.shown(kind)}"
             yield self.document.problem(where, what, right)

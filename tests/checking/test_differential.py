@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 from pathlib import Path
 
 import pytest
 
+from sf_quantum.checking import check_file
+from sf_quantum.cli import parser_for
 from sf_quantum.files import JSON, mapping
 from tests.support import cwl_documents as documents
 
@@ -85,3 +88,78 @@ def test_a_port_without_a_type_gets_the_engines_verdict(
         path.write_text(json.dumps(documents.streamflow_file(file, settings)))
         why, problems = documents.rejected(path), documents.checked(path)
         assert bool(why) == bool(problems), (port, why, [*map(str, problems)])
+
+
+def a_step(given: JSON, kind: JSON, **fields: JSON) -> dict[str, JSON]:
+    """A workflow with an input ``x`` and one step, whose tool has it too."""
+    tool: JSON = {
+        "class": "CommandLineTool",
+        "baseCommand": "true",
+        "inputs": {"x": kind},
+        "outputs": {},
+    }
+    step: dict[str, JSON] = {"run": tool, "in": {"x": "x"}, "out": [], **fields}
+    return {
+        "cwlVersion": "v1.2",
+        "class": "Workflow",
+        "inputs": {"x": given},
+        "outputs": {},
+        "steps": {"a": step},
+    }
+
+
+def given(folder: Path, content: dict[str, JSON], x: JSON) -> Path:
+    """Write a StreamFlow file that runs a workflow with a value of its input."""
+    file, settings = folder / "main.cwl", folder / "job.json"
+    file.write_text(json.dumps(content))
+    settings.write_text(json.dumps({"x": x}))
+    path = folder / "sf.yml"
+    path.write_text(json.dumps(documents.streamflow_file(file, settings)))
+    return path
+
+
+CONDITIONS = [
+    *("$(inputs.x)", " $(inputs.x)\n", "x$(inputs.x)", "$(inputs.x)$(inputs.x)"),
+    *("$(null)", "$(self)", "$(runtime.cores)", "$(inputs)"),
+]
+SCRIPTS = [
+    *("$(!inputs.x)", "$(true)", "$(inputs.x +)", "$(inputs.x = )"),
+    *("${ let y = [inputs.x].map(z => z); return y[0]; }", "${ return inputs.x"),
+    *("${ return inputs.x; } }", "x ${ return true; }"),
+]
+
+
+@pytest.mark.parametrize("when", [*CONDITIONS, *SCRIPTS])
+def test_a_condition_gets_the_engines_verdict(when: str, tmp_path: Path) -> None:
+    content = a_step("boolean", "Any", when=when)
+    if when in SCRIPTS:
+        if shutil.which("node") is None:
+            pytest.skip("Node.js is not installed")
+        content["requirements"] = {"InlineJavascriptRequirement": {}}
+    path = given(tmp_path, content, True)
+    problems = documents.checked(path)
+    assert bool(problems) == bool(documents.failed(path)), problems
+    for problem in problems:
+        assert (Path(problem.file).name, problem.line) == ("main.cwl", 1)
+
+
+RECORD: JSON = {"type": {"type": "record"}}
+
+
+@pytest.mark.parametrize(
+    "kind", [RECORD, "record", {"type": {"type": "record", "fields": []}}]
+)
+@pytest.mark.parametrize("x", [{}, {"a": 1}], ids=str)
+def test_a_record_without_fields_gets_the_engines_verdict(
+    kind: JSON, x: JSON, tmp_path: Path
+) -> None:
+    path = given(tmp_path, a_step(kind, kind), x)
+    problems = documents.checked(path)
+    assert bool(problems) == bool(documents.failed(path)), problems
+    # of a value that comes from elsewhere, nothing is known before the run
+    path = given(tmp_path, a_step("Any", kind), x)
+    remarks = map(str, check_file(path, parser_for).remarks)
+    said = any("declares no fields" in remark for remark in remarks)
+    assert said == bool(
+        documents.failed(given(tmp_path, a_step("Any", kind), {"a": 1}))
+    )

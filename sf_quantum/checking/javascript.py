@@ -1,0 +1,69 @@
+"""The syntax of JavaScript in CWL, as the engine that would run it says."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from sf_quantum.checking.document import Document, FileProblem
+from sf_quantum.files import KeyPath, listing
+
+# It compiles scripts, and runs none of them.
+_PROGRAM = """\
+const {Script} = require("vm"), text = require("fs").readFileSync(0, "utf8")
+const faults = JSON.parse(text).map(code => {
+  try { new Script(code); return null } catch (error) { return String(error.message) }
+})
+process.stdout.write(JSON.stringify(faults))
+"""
+# Longest time for the scripts of all files; without an answer, nothing is said of them.
+_SECONDS = 5.0
+
+
+@dataclass
+class Scripts:
+    """The expressions of the files of a workflow that are JavaScript.
+
+    :param places: where each of them is
+    """
+
+    places: dict[str, list[tuple[Document, KeyPath]]] = field(default_factory=dict)
+
+    def add(self, text: str, document: Document, where: KeyPath) -> None:
+        """Add ``$(...)`` or ``${...}``."""
+        self.places.setdefault(text, []).append((document, where))
+
+    def check(self) -> Iterator[FileProblem]:
+        """Find those that the Node.js of this host cannot compile, if it has one."""
+        texts = [*self.places]
+        for text, message in zip(texts, _faults([*map(_code, texts)]), strict=False):
+            for document, where in self.places[text] if message else ():
+                what = f"{text[:40]!r} is not valid JavaScript ({message[:100]})"
+                yield document.problem(where, what, "correct the expression")
+
+
+def _code(text: str) -> str:
+    """What the engines run of an expression, without the library of the process."""
+    body = text[1:] if text[1] == "{" else f"{{return ({text[1:]});}}"
+    return f'"use strict";\n(function(){body})'
+
+
+def _faults(codes: list[str]) -> list[str]:
+    """Compile scripts; gives the message of each that is wrong, and else an empty text."""
+    node = shutil.which("node") or shutil.which("nodejs")
+    if node is None or not codes:
+        return []
+    try:
+        done = subprocess.run(
+            [node, "-e", _PROGRAM],
+            input=json.dumps(codes).encode(),
+            capture_output=True,
+            timeout=_SECONDS,
+            check=True,
+        )
+        return [str(one or "") for one in listing(json.loads(done.stdout))]
+    except (OSError, subprocess.SubprocessError, ValueError):
+        return []
