@@ -1,7 +1,8 @@
 """Write what the reference's pages say of commands, keys and HTTP paths, from the code.
 
 ``python -m docs.generate`` writes it into the pages, between two marks, so that a page is
-whole wherever it is read; a test fails where a page does not say what the code does.
+whole wherever it is read; a test fails where a page does not say what the code does. It also
+writes the JSON schema of workload files, whose descriptions are those of the classes.
 """
 
 from __future__ import annotations
@@ -221,6 +222,12 @@ def _plan_table(model: type[Section]) -> Iterator[str]:
     schema["description"] = f"{schema['description']}{''.join(of_bases)}"
     yield from (f"{summary(schema)}.", "")
     yield from key_table(schema, schema)
+
+
+def write_workload_schema() -> None:
+    """Write the schema of workload files into the package."""
+    path = DOCS.parent / "sf_quantum" / "planning" / "schemas" / "workload.json"
+    path.write_text(json.dumps(workload_schema(), indent=2) + "\n")
 
 
 def workload_schema() -> Schema:
@@ -543,3 +550,4 @@ def _listing(value: JSON) -> list[JSON]:
 
 if __name__ == "__main__":
     write_pages()
+    write_workload_schema()

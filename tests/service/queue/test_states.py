@@ -558,7 +558,14 @@ class KeptJobs(Jobs):
 
     def device_is_quiet(self) -> bool:
         jobs = self.queue.jobs
-        return not jobs.changed.is_set() and all(map(self._as_told, jobs.on_device))
+        settled = not jobs.changed.is_set() and not self._takes_another()
+        return settled and all(map(self._as_told, jobs.on_device))
+
+    def _takes_another(self) -> bool:
+        """Whether the worker is about to take a job, which it prepares in a thread."""
+        jobs, is_open = self.queue.jobs, self.queue.availability.status == "open"
+        has_room = len(jobs.on_device) < self.device.depth
+        return is_open and has_room and jobs.pending.first() is not None
 
     def _as_told(self, live: LiveJob) -> bool:
         """Whether a job is in the same state here and at the vendor."""

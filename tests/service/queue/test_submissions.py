@@ -218,7 +218,9 @@ async def test_a_qpu_that_is_drained(service: Service) -> None:
 async def test_what_cannot_be_written_down(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*_: Lease | Submission | float, known: bool) -> Future[tuple[Job, bool]]:
+    def full(
+        *_: Lease | Submission | float, is_stored: bool
+    ) -> Future[tuple[Job, bool]]:
         failed: Future[tuple[Job, bool]] = Future()
         failed.set_exception(sqlite3.OperationalError("database or disk is full"))
         return failed
