@@ -170,33 +170,39 @@ def _not_yaml(error: MarkedYAMLError, why: str) -> NotYamlError:
 
 
 def _check(root: Node) -> None:
-    """Check the keys, and how many values the aliases stand for.
+    """Check the keys, and how many values the aliases stand for, and how deep these are.
 
     Merge keys (``<<``) are aliases, too, so that this also bounds what they merge.
 
     :raises MarkedYAMLError: if a key stands twice, or is not text, or an alias stands for
-        what contains it, or for too much
+        what contains it, or for too much, or nests it too deep
     """
-    # How many values a node stands for; None while it is being counted.
-    sizes: dict[int, int | None] = {}
+    # How many values a node stands for, and in how many levels; None during the count.
+    measures: dict[int, tuple[int, int] | None] = {}
     aliased = 0
 
-    def size(node: Node) -> int:
+    def measure(node: Node) -> tuple[int, int]:
         nonlocal aliased
-        if id(node) in sizes:
-            counted = sizes[id(node)]
-            if counted is None:
+        if id(node) in measures:
+            known = measures[id(node)]
+            if known is None:
                 raise _marked(node, "an alias stands for what contains it")
-            aliased += counted
+            aliased += known[0]
             if aliased > MAX_ALIASED:
                 raise _marked(node, f"its aliases stand for over {MAX_ALIASED} values")
-            return counted
-        sizes[id(node)] = None
-        total = 1 + sum(size(child) for child in _children(node))
-        sizes[id(node)] = total
-        return total
+            return known
+        measures[id(node)] = None
+        parts = [measure(child) for child in _children(node)]
+        levels = 1 + max((below for _, below in parts), default=0)
+        if levels > MAX_DEPTH:
+            raise _marked(
+                node, f"nested more than {MAX_DEPTH} deep through its aliases"
+            )
+        measured = 1 + sum(size for size, _ in parts), levels
+        measures[id(node)] = measured
+        return measured
 
-    size(root)
+    measure(root)
 
 
 def _children(node: Node) -> list[Node]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import math
 from pathlib import Path
+from random import Random
 
 import pytest
 from hypothesis import given, settings
@@ -100,6 +101,21 @@ def _count(content: JSON) -> int:
 def test_depth_is_bounded(opening: str) -> None:
     with pytest.raises(yaml.NotYamlError, match="nested more than 100 deep"):
         yaml.parse(opening * 5000)
+
+
+@settings(max_examples=50)
+@given(levels=st.integers(1, 430), random=st.randoms(use_true_random=False))
+def test_depth_counts_what_aliases_stand_for(levels: int, random: Random) -> None:
+    """A chain of aliases is read if and only if it is read when it is written out."""
+    chain, written_out = ["- &a0 x"], "x"
+    for level in range(1, levels + 1):
+        kind = random.choice(["[{}]", "{{x: {}}}"])
+        chain.append(f"- &a{level} {kind.format(f'*a{level - 1}')}")
+        written_out = kind.format(written_out)
+    (content, why), (expected, _) = read("\n".join(chain)), read(f"[{written_out}]")
+    assert bool(why) == (expected is None) == (levels + 2 > yaml.MAX_DEPTH)
+    assert expected is None or content[-1:] == expected  # type: ignore[index]
+    assert not why or "nested more than 100 deep through its aliases" in why
 
 
 REFUSED = {
