@@ -14,12 +14,9 @@ from sf_quantum.service.domain.jobs import Lease, Size, Submission
 from sf_quantum.service.domain.settings import ServiceSettings
 from sf_quantum.service.queue import job_limits
 from sf_quantum.service.queue.jobs.job_table import JobTable
-from sf_quantum.service.queue.long_work import LongWork
+from sf_quantum.service.queue.long_work import BUSY_SECONDS, LongWork
 from sf_quantum.service.store.accounting import lease_seconds
 from sf_quantum.threads import in_thread
-
-# Pause before a client repeats a submission that this machine was too busy to check.
-BUSY_SECONDS = 10
 
 
 class Admission:

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from typing import TypeVar
 from weakref import WeakValueDictionary
 
+from sf_quantum.service.domain.errors import Refused
+
+# Longest wait of a request for the turn of its user, whose other requests are ahead of it.
+PATIENCE_SECONDS = 120.0
+# Pause before a client repeats a request that was too long for this machine.
+BUSY_SECONDS = 10
 _T = TypeVar("_T")
 
 
@@ -24,13 +31,26 @@ class LongWork:
         # a lock exists while a request holds it or waits for it
         self._of_user = WeakValueDictionary[str, asyncio.Lock]()
 
-    def turn(self, user: str) -> asyncio.Lock:
-        """Return what a request holds while its work is done, after the user's others.
+    @asynccontextmanager
+    async def turn(self, user: str) -> AsyncIterator[None]:
+        """Hold the user's turn while the work of a request is done, after their others.
 
         All of it: with parts in turns, the data of many would be in memory at once.
+
+        :raises Refused: with 503, if the others take longer than the patience
         """
-        unused = asyncio.Lock()
-        return self._of_user.setdefault(user, unused)
+        lock = self._of_user.setdefault(user, asyncio.Lock())
+        try:
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                await lock.acquire()
+        except TimeoutError as error:
+            detail = "the service works on other requests of yours: send it again later"
+            retry = {"Retry-After": f"{BUSY_SECONDS}"}
+            raise Refused(503, detail, headers=retry) from error
+        try:
+            yield
+        finally:
+            lock.release()
 
     async def run(self, make: Callable[[], _T]) -> _T:
         """Do a work, or a part of one, in the user's turn."""
