@@ -132,7 +132,7 @@ def pytest_configure(config: pytest.Config) -> None:
     told = "needs a job that waits to be in the service's queue, and not at the vendor"
     config.addinivalue_line("markers", f"none_ahead: {told}")
     config.addinivalue_line("markers", "process: starts processes, and waits for them")
-    config.addinivalue_line("markers", "slurm: needs Slurm; set by the fixture")
+    config.addinivalue_line("markers", "slurm: needs Slurm; its fixture sets it")
     # a shell that starts tests in the background has them ignore it, and their children
     signal.signal(signal.SIGINT, signal.default_int_handler)
     measuring = config.pluginmanager.getplugin("_cov")
@@ -217,8 +217,10 @@ def pytest_collection_modifyitems(
         config.hook.pytest_deselected(items=unable)
         items[:] = able
     for item in items:
-        if isinstance(item, pytest.Function) and "slurm" in item.fixturenames:
+        fixtures = item.fixturenames if isinstance(item, pytest.Function) else []
+        if "slurm" in fixtures:
             item.add_marker("slurm")
+        if not {"slurm", "start_munged"}.isdisjoint(fixtures):
             item.add_marker("process")
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     parts: list[list[pytest.Item]] = [[] for _ in range(workers)]

@@ -306,12 +306,14 @@ def cluster() -> None:
     Path("qrmi_config.json").write_text('{"resources": [{"name": "fresno"}]}')
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(("new", "line"), SLURM.values(), ids=SLURM)
 def test_a_cluster(cluster: None, new: str, line: str) -> None:
     edited(FILE, "maxConcurrentJobs: 4", new)
     assert found() == [f"{FILE}:29: deployments.cluster.config.{line}"]
 
 
+@pytest.mark.process
 def test_partitions_are_asked_of_the_slurm_that_is_here(
     cluster: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -328,6 +330,7 @@ def test_partitions_are_asked_of_the_slurm_that_is_here(
     assert found() == []
 
 
+@pytest.mark.process
 def test_reservations_fit_into_their_partitions(
     cluster: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -348,6 +351,7 @@ def test_reservations_fit_into_their_partitions(
     assert "it has 4 nodes, but partition qpus has 3" in said
 
 
+@pytest.mark.process
 def test_ranges_of_a_reservation_are_counted_as_slurm_does(
     cluster: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -371,6 +375,7 @@ def test_a_service_of_a_cluster(cluster: None, new: str, line: str) -> None:
     assert found() == [f"{where}.{line}"]
 
 
+@pytest.mark.process
 def test_a_cluster_without_a_shell(cluster: None) -> None:
     new = "slurmrestd: {url: https://site, tokenCommand: x}\n      allocation: elastic"
     edited(FILE, "maxConcurrentJobs: 4", new)

@@ -11,6 +11,8 @@ from sf_quantum.checking import check_file
 from sf_quantum.files import JSON
 from tests.support.cwl_documents import failed
 
+pytestmark = pytest.mark.process
+
 FORMS = ("location", "path", "uri", "list", "record", "secondary", "listing")
 PLACES = ("tool", "step", "workflow")
 

@@ -81,6 +81,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
+@pytest.mark.process
 @pytest.mark.skipif(
     not (shutil.which("node") or shutil.which("nodejs")),
     reason="the engine runs JavaScript with node, which is not installed",

@@ -223,6 +223,7 @@ def test_a_problem_too_large_for_an_undeployed_qpu_is_reported() -> None:
     )
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     "character",
     [*(chr(code) for code in range(32, 127) if chr(code) != "/"), "\t", "é"],
@@ -246,6 +247,7 @@ def test_a_temporary_folder_with_a_space(monkeypatch: pytest.MonkeyPatch) -> Non
     ]
 
 
+@pytest.mark.process
 def test_a_job_without_the_options_of_a_service_is_a_remark(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -258,6 +260,7 @@ def test_a_job_without_the_options_of_a_service_is_a_remark(
     ]
 
 
+@pytest.mark.process
 def test_no_remark_on_a_service_that_is_misspelt(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -158,6 +158,7 @@ class _NoGuardian:
         return
 
 
+@pytest.mark.process
 async def test_the_service_ends_though_a_lease_cannot_be_given_back(
     local: LocalConnector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -215,6 +216,7 @@ async def test_a_service_is_refused(
             await connector.get_available_locations("fast")
 
 
+@pytest.mark.process
 async def test_commands_and_copies_work_on_the_inner_location(
     nodes: NodesConnector, tmp_path: Path
 ) -> None:
@@ -297,6 +299,7 @@ def test_the_services_folder_is_short_and_unforeseeable(
     assert BackgroundService(remote, location, "q", []).socket.startswith("/tmp/sfq-")
 
 
+@pytest.mark.process
 async def test_messages_of_a_login_shell_are_not_the_services(
     local: LocalConnector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -332,6 +335,7 @@ STARTS = {
 }
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("kind", STARTS)
 async def test_a_service_is_given_up_by_its_cpu_time(
     kind: str, local: LocalConnector, monkeypatch: pytest.MonkeyPatch

@@ -19,6 +19,8 @@ from sf_quantum.connectors import guardian
 from tests.support.service import running_service
 from tests.support.waiting import SECONDS, until
 
+pytestmark = pytest.mark.process
+
 # starts what the test asks for, says when it is there, and waits to be ended
 DRIVER = """
 import signal, subprocess, sys

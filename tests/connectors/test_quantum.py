@@ -53,6 +53,8 @@ from sf_quantum.qpu.sfq.service_qpu import SfqQpu
 from tests.support.waiting import SECONDS
 from tests.support.waiting import until_async as until
 
+pytestmark = pytest.mark.process
+
 DONE: dict[str, JSON] = {"state": "Completed", "submitted": 1.0, "started": 3.5}
 
 

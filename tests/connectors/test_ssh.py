@@ -11,6 +11,8 @@ import pytest
 from sf_quantum.connectors import ssh
 from sf_quantum.connectors.ssh import Renewal
 
+pytestmark = pytest.mark.process
+
 
 async def test_what_a_command_leaves_running_is_not_waited_for(tmp_path: Path) -> None:
     pid = tmp_path / "pid"

@@ -323,6 +323,7 @@ def test_what_a_target_wraps_counts() -> None:
     assert on({"type": "ssh", "wraps": "host2"}) != on({"type": "ssh"})
 
 
+@pytest.mark.process
 async def test_a_folder_that_cannot_be_asked_for_has_no_digest(tmp_path: Path) -> None:
     elsewhere = ExecutionLocation("host", "host", local=False)
     connector = LocalConnector("host", str(tmp_path))

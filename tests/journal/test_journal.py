@@ -184,6 +184,7 @@ def test_following_ends_with_the_run(written: journal.Journal) -> None:
     assert seen == ["run", "job", "end"]
 
 
+@pytest.mark.process
 def test_following_ends_when_the_driver_is_killed(tmp_path: Path) -> None:
     code = (
         "from sf_quantum.journal import Journal\n"

@@ -16,6 +16,8 @@ from sf_quantum.journal.results import Fingerprint, Result
 from sf_quantum.reporting import report
 from tests.support.journals import event, line, write
 
+pytestmark = pytest.mark.process
+
 RESULT = Result(
     run="r",
     job="/a/0",

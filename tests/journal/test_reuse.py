@@ -252,11 +252,13 @@ async def place(folder: Path, made: Reuse) -> Path:
     return new
 
 
+@pytest.mark.process
 async def test_outputs_are_linked(tmp_path: Path, earlier: Path) -> None:
     new = await place(tmp_path, reuse(local(tmp_path)))
     assert (new / "out").samefile(earlier / "out")
 
 
+@pytest.mark.process
 async def test_outputs_are_copied_if_a_step_may_write_to_them(
     tmp_path: Path, earlier: Path
 ) -> None:
@@ -267,6 +269,7 @@ async def test_outputs_are_copied_if_a_step_may_write_to_them(
     assert (earlier / "out").read_text() == "1"
 
 
+@pytest.mark.process
 async def test_outputs_are_copied_if_not_all_can_be_linked(
     tmp_path: Path, earlier: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -118,6 +118,7 @@ def test_further_nodes_are_like_those_of_the_job(commands: Commands) -> None:
     assert "--exclusive" not in commands.run[-1]
 
 
+@pytest.mark.process
 def test_output_of_slurm_may_be_in_any_encoding() -> None:
     assert slurm.run("printf", r"JobName=f\374r") == "JobName=f\ufffdr"
 

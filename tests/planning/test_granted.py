@@ -132,6 +132,7 @@ def reserved_nodes(allocation: Any) -> int:
     return 0
 
 
+@pytest.mark.process
 @settings(
     max_examples=20,
     deadline=None,
@@ -193,6 +194,7 @@ def test_a_file_with_several_allocations_is_told_all_changes(
             assert "# and no allocation in its services last" in lines
 
 
+@pytest.mark.process
 def test_a_reservation_keeps_to_the_nodes_of_its_partition(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -216,6 +218,7 @@ def test_a_reservation_keeps_to_the_nodes_of_its_partition(
     assert "partition batch has 1" in capsys.readouterr().err
 
 
+@pytest.mark.process
 def test_the_recommendation_names_what_it_takes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -162,6 +162,7 @@ def unusable(folder: Path, file: Path) -> Iterator[Path]:
     yield text
 
 
+@pytest.mark.process
 def test_unusable_journals_are_left_out_and_counted(
     file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -182,6 +183,7 @@ def test_unusable_journals_are_left_out_and_counted(
         assert why in left_out
 
 
+@pytest.mark.process
 def test_no_usable_journal_is_one_line(
     file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -244,6 +246,7 @@ def test_journals_of_other_steps_are_refused(
     )
 
 
+@pytest.mark.process
 def test_a_streamflow_file_without_journals_has_stated_defaults(
     file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -260,6 +263,7 @@ def test_a_streamflow_file_without_journals_has_stated_defaults(
     assert wall == pytest.approx(expected)
 
 
+@pytest.mark.process
 def test_a_streamflow_file_with_journals(
     file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -284,6 +288,7 @@ def test_a_streamflow_file_with_journals(
     assert "wait for nodes of batch: 102 s" in text
 
 
+@pytest.mark.process
 def test_the_deployment_bounds_the_jobs_at_once(
     file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -307,6 +312,7 @@ def test_the_deployment_bounds_the_jobs_at_once(
     )
 
 
+@pytest.mark.process
 def test_the_allocation_of_a_service_comes_first(
     file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -303,6 +303,7 @@ def test_every_entry_point_loads(group: str, name: str) -> None:
     assert isinstance(entry.load(), type) or group == "sf_quantum.commands"
 
 
+@pytest.mark.process
 def test_help_imports_nothing_heavy() -> None:
     """``sfq --help`` starts in 0.15 s only without these."""
     code = (

@@ -13,6 +13,8 @@ from tests import debian
 from tests.debian import DebianError
 from tests.support.folders import ROOT
 
+pytestmark = pytest.mark.process
+
 # what .ci/release runs before it knows whether a release can be installed
 _CI_PROGRAMS = "bash dirname python3".split()
 

@@ -13,6 +13,8 @@ from streamflow.deployment.connector.local import LocalConnector
 
 from tests.support.waiting import until
 
+pytestmark = pytest.mark.process
+
 
 async def cancelled(folder: Path, command: str) -> None:
     """Cancel a command of StreamFlow's connector once its process has begun."""

@@ -9,6 +9,8 @@ import pytest
 
 from tests.support.folders import ROOT
 
+pytestmark = pytest.mark.process
+
 # a virtual environment whose pip fails
 PYTHON = """\
 #!/bin/sh

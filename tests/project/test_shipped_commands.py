@@ -115,6 +115,7 @@ CHECKS: Mapping[str, Callable[[list[str], pytest.CaptureFixture[str]], None]] = 
 }
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(("file", "command"), [*named()])
 def test_a_command_in_a_comment_is_one(
     file: str, command: str, capsys: pytest.CaptureFixture[str]

@@ -111,6 +111,7 @@ WITH_PARAMETERS = {
 }
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("given", "field", "detail"),
     [

@@ -129,6 +129,7 @@ def program(service: RunningService, rest: str) -> subprocess.Popen[str]:
     )
 
 
+@pytest.mark.process
 def test_the_end_of_the_interpreter_ends_the_lease(service: RunningService) -> None:
     """As in a notebook whose kernel is shut down after a cell without ``with``."""
     rest = "leased = opened.__enter__(); print(leased.status().leases)"
@@ -138,6 +139,7 @@ def test_the_end_of_the_interpreter_ends_the_lease(service: RunningService) -> N
     assert purposes(service) == []
 
 
+@pytest.mark.process
 def test_ctrl_c_ends_the_lease(service: RunningService) -> None:
     with program(service, "with opened: time.sleep(1000)") as running:
         until(lambda: purposes(service), "the lease")
@@ -147,6 +149,7 @@ def test_ctrl_c_ends_the_lease(service: RunningService) -> None:
     assert purposes(service) == []
 
 
+@pytest.mark.process
 def test_ctrl_c_ends_the_wait_for_a_lease(service: RunningService) -> None:
     client = SfqQpu("qpu", service.url)
     token = client.acquire("another")

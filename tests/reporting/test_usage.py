@@ -388,6 +388,7 @@ def test_bad_input_is_one_line_and_2(
     assert words in line
 
 
+@pytest.mark.process
 def test_a_table_needs_nothing_heavy(tmp_path: Path) -> None:
     path = write(tmp_path / "1.jsonl", a_run(simple("1", 0, 10, 30, 2)))
     code = (

@@ -592,6 +592,7 @@ async def test_a_change_during_a_reload_is_read_too(built: Service) -> None:
     assert read == [0, 1]
 
 
+@pytest.mark.process
 def test_the_unit_is_right_and_hardened(tmp_path: Path) -> None:
     unit = DEPLOYMENTS / "sfq-serve.service"
     text = unit.read_text()

@@ -75,6 +75,7 @@ def promtool() -> str:
 
 
 # gates and a job that fails
+@pytest.mark.process
 @pytest.mark.devices("sfq")
 def test_promtool_finds_nothing_to_say(promtool: str) -> None:
     device = EmulatedDevice(time_scale=0, noise=1, technology="superconducting")

@@ -96,6 +96,7 @@ def test_a_lost_database_is_refused(state: Path) -> None:
         check_state(state)
 
 
+@pytest.mark.process
 def test_a_backup_has_what_was_acknowledged(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

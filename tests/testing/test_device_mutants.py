@@ -119,6 +119,7 @@ class Gullible(EmulatedDevice):
         return DeviceStatus(eta_seconds=math.nan)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("lie", "test"),
     [

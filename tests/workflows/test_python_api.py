@@ -31,6 +31,7 @@ def test_only_what_is_public_is_shown() -> None:
         sf_quantum.checks  # noqa: B018
 
 
+@pytest.mark.process
 def test_the_import_is_light() -> None:
     code = "import sys, sf_quantum; dir(sf_quantum); print(*sys.modules)"
     done = subprocess.run(
@@ -174,6 +175,7 @@ run.close()
 """
 
 
+@pytest.mark.process
 def test_a_run_failed_by_its_journal_without_its_driver(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

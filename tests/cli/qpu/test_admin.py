@@ -151,6 +151,7 @@ def _use(service: RunningService, jobs: int) -> None:
         service.ask("GET", f"/v1/jobs/{job}?wait=60")
 
 
+@pytest.mark.process
 def test_usage_says_what_the_service_does(service: RunningService, sfq: Sfq) -> None:
     _use(service, 3)
     table = sfq("usage", "--by", "step").splitlines()

@@ -16,6 +16,8 @@ from sf_quantum.service.http.auth import Tokens
 from tests.support.service import RunningService, example_bqm, running_service
 from tests.support.users import give_tokens
 
+pytestmark = pytest.mark.process
+
 Usage = Callable[..., str]
 
 

@@ -468,6 +468,7 @@ def test_angles_in_no_folder_are_refused_before_anything_runs(
         assert f"{file}: cannot be" in line
 
 
+@pytest.mark.process
 def test_neal_imports_no_other_sampler() -> None:
     code = (
         "import sys; from sf_quantum.samplers.presolve import Presolve;"
@@ -501,6 +502,7 @@ def test_who_waits_is_told_once_for_how_long(
     assert not logging.getLogger(service_qpu.__name__).handlers
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("name", ["exact", "neal", "qaoa"])
 def test_results_are_all_that_a_sampler_writes(name: str, tmp_path: Path) -> None:
     if why := samplers.obstacle(name):
@@ -559,6 +561,7 @@ def test_sigterm_disposition_is_restored(
     assert signal.getsignal(signal.SIGTERM) is before
 
 
+@pytest.mark.process
 def test_on_a_qpu_neither_dimod_nor_a_web_library_is_imported() -> None:
     code = (
         "import sys, sf_quantum.cli.tools.solve, sf_quantum.qpu.sfq.service_qpu;"

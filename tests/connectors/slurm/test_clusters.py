@@ -227,6 +227,7 @@ async def submitted_again(host: Host) -> None:
     await Commands(host).submit(Submission("key", "", "", "", "", None, "b"))
 
 
+@pytest.mark.process
 def test_an_answer_that_was_lost_is_looked_for_in_each_cluster(tmp_path: Path) -> None:
     spool = tmp_path / "spool"
     spool.mkdir()

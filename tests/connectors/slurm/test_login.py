@@ -22,6 +22,8 @@ from sf_quantum.connectors.slurm.transport.controller import Commands
 from sf_quantum.connectors.slurm.transport.login import LoginNode
 from tests.support.waiting import SECONDS
 
+pytestmark = pytest.mark.process
+
 KEY = "0123abcd"
 LOSSES = [
     asyncssh.ConnectionLost("gone"),

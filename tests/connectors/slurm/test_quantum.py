@@ -46,6 +46,8 @@ from sf_quantum.service.device.emulator.device import EmulatedDevice
 from tests.support.service import RunningService, example_bqm, running_service
 from tests.support.waiting import SECONDS, until_async
 
+pytestmark = pytest.mark.process
+
 BIN = Path(sys.executable).parent
 LINE = "cd {folder} && sfq solve --problem problem.json --output 'it'\"'\"'s out' --reads 5"
 JOB: dict[str, JSON] = {"id": "1", "state": "Completed", "found": False}

@@ -135,6 +135,7 @@ def failed(call: Callable[[], object]) -> RestError:
     return error.value
 
 
+@pytest.mark.process
 def test_a_command_is_run_again_when_its_token_is_old(tmp_path: Path) -> None:
     file, runs = tmp_path / "token", tmp_path / "runs"
     token = Token(None, f"echo >>{runs}; cat {file}")
@@ -152,6 +153,7 @@ def test_a_command_is_run_again_when_its_token_is_old(tmp_path: Path) -> None:
     assert runs.read_text() == "\n" * 3
 
 
+@pytest.mark.process
 def test_a_short_token_is_used_for_most_of_its_life(tmp_path: Path) -> None:
     runs = tmp_path / "runs"
     token = Token(None, f"echo >>{runs}; echo {jwt(6, issued=-2)}")
@@ -160,6 +162,7 @@ def test_a_short_token_is_used_for_most_of_its_life(tmp_path: Path) -> None:
     assert runs.read_text() == "\n"
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("command", "what"),
     [
@@ -531,6 +534,7 @@ def test_what_cannot_be_passed_on() -> None:
     assert right.startswith("it accepts account, begin, comment, ")
 
 
+@pytest.mark.process
 async def test_a_limit_passes_only_if_the_user_has_other_jobs(
     controller: Rest, daemon: Daemon
 ) -> None:

@@ -13,6 +13,8 @@ import pytest
 from sf_quantum.connectors.slurm import scripts
 from tests.support.waiting import SECONDS
 
+pytestmark = pytest.mark.process
+
 
 def start(tmp_path: Path, body: str) -> subprocess.Popen[str]:
     return run(tmp_path, scripts.job(str(tmp_path), "key", body))

@@ -16,6 +16,8 @@ from sf_quantum.connectors.slurm.transport import answers
 from sf_quantum.connectors.slurm.transport.submission import submission_command
 from sf_quantum.files import JSON
 
+pytestmark = pytest.mark.process
+
 FAILED = "sbatch: error: Batch job submission failed: "
 
 

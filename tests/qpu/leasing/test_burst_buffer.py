@@ -20,6 +20,8 @@ from sf_quantum.service.http.auth import FixedIdentity
 from tests.support.service import RunningService, example_bqm, running_service
 from tests.support.waiting import SECONDS, until
 
+pytestmark = pytest.mark.process
+
 Command = Callable[..., int]
 
 

@@ -61,6 +61,7 @@ def test_a_qpu_that_goes_offline_is_lost(service: RunningService, qpu: SfqQpu) -
     assert str(loss) == "the QPU is offline (the QPU is closed: helium)"
 
 
+@pytest.mark.process
 def test_a_job_that_waits_for_a_qpu_that_was_closed_is_lost(
     service: RunningService, qpu: SfqQpu
 ) -> None:
@@ -74,6 +75,7 @@ def test_a_job_that_waits_for_a_qpu_that_was_closed_is_lost(
     assert loss.problem is LeaseProblem.OFFLINE
 
 
+@pytest.mark.process
 def test_a_job_that_runs_while_the_qpu_is_drained_is_not(
     service: RunningService, qpu: SfqQpu
 ) -> None:
@@ -88,6 +90,7 @@ def test_a_job_that_runs_while_the_qpu_is_drained_is_not(
     assert watch(qpu, runs).look() is None
 
 
+@pytest.mark.process
 def test_a_job_that_waits_longer_than_it_may_is_lost(
     service: RunningService, qpu: SfqQpu
 ) -> None:
@@ -104,6 +107,7 @@ def test_a_job_that_waits_longer_than_it_may_is_lost(
     assert patient.look() is None
 
 
+@pytest.mark.process
 def test_a_job_that_has_begun_may_wait_again(
     service: RunningService, qpu: SfqQpu
 ) -> None:

@@ -45,6 +45,7 @@ def pulse(device: Device = AnalogDevice) -> Pulses:
     return sequence
 
 
+@pytest.mark.process
 def test_jobs_with_their_own_variables() -> None:
     half_turn = 3.14159
     with running_service(service_device()) as service:

@@ -265,6 +265,7 @@ def test_a_service_that_is_gone_is_a_bad_gateway(tmp_path: Path) -> None:
         assert ask("GET", f"{ask.path}/solvers/remote/")[0] == 502
 
 
+@pytest.mark.process
 def test_stock_ocean_finds_the_qpu_of_its_step(
     service: RunningService, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -279,6 +280,7 @@ def test_stock_ocean_finds_the_qpu_of_its_step(
     assert (job.lease, lease["job"]) == (lease["id"], Path(sys.executable).name)
 
 
+@pytest.mark.process
 def test_stock_qrmi_finds_the_circuits_qpu_of_its_step(
     capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -298,6 +300,7 @@ def test_stock_qrmi_finds_the_circuits_qpu_of_its_step(
         assert job.lease == lease["id"]
 
 
+@pytest.mark.process
 def test_under_a_lease_that_is_held(
     service: RunningService,
     capfd: pytest.CaptureFixture[str],

@@ -314,6 +314,7 @@ def test_a_lease_is_of_the_project_that_is_asked_for() -> None:
         assert lease["project"] == "chemistry"
 
 
+@pytest.mark.process
 def test_what_a_lease_is_asked_for_with(
     service: RunningService, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -157,6 +157,7 @@ def test_a_problem_over_qubits_is_submitted_as_it_is(annealer: RunningService) -
     assert json.loads(annealer.queue.store.payload(job.number))["num_variables"] == 2
 
 
+@pytest.mark.process
 def test_a_result_is_read_by_another_process_than_submitted(
     annealer: RunningService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -180,6 +181,7 @@ def test_a_result_is_read_by_another_process_than_submitted(
     assert lost.qpu_seconds == known.qpu_seconds
 
 
+@pytest.mark.process
 def test_a_problem_is_found_by_its_tag_among_many(
     annealer: RunningService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -191,6 +193,7 @@ def test_a_problem_is_found_by_its_tag_among_many(
     assert qpu.find("a") == ids[0]
 
 
+@pytest.mark.process
 def test_problems_with_the_same_tag_are_all_told(annealer: RunningService) -> None:
     qpu = client(annealer)
     ids = [qpu.submit(task(example_bqm(), "same", seed=seed)) for seed in (1, 2, 3)]
@@ -210,6 +213,7 @@ def test_few_embeddings_are_kept(
         assert qpu.result(job_id, submitted).result is not None
 
 
+@pytest.mark.process
 def test_equal_interactions_have_the_same_embedding(
     solver: StructuredSolver,
 ) -> None:
@@ -489,12 +493,14 @@ def test_how_problems_end_without_an_answer(
     assert qpu.find("tag") is None
 
 
+@pytest.mark.process
 def test_a_search_that_does_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(embedding, "SPARE_SECONDS", -embedding.SEARCH_SECONDS)
     with pytest.raises(InputError, match="no embedding found within 0 s"):
         embedding.search([(0, 0)], [(0, 1)], 1)
 
 
+@pytest.mark.process
 def test_a_search_that_fails() -> None:
     with pytest.raises(
         InputError, match="the search for an embedding failed: "
@@ -516,6 +522,7 @@ def test_more_interactions_than_couplers_are_not_searched_for(
         Embedded.of(dense, solver, 1)
 
 
+@pytest.mark.process
 def test_an_embedding_is_the_same_in_every_process(solver: StructuredSolver) -> None:
     bqm = BinaryQuadraticModel.from_serializable(example_bqm())
     bqm.add_variable("alone", 1.0)

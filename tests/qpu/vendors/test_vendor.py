@@ -527,6 +527,7 @@ def test_the_sampler_says_what_became_of_its_job(job: Qpu, vendor: Vendor) -> No
 # the vendor as a process
 
 
+@pytest.mark.process
 def test_a_vendor_that_is_killed_forgets_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

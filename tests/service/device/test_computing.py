@@ -26,6 +26,8 @@ from sf_quantum.service.domain.jobs import Identity, LeaseRequest, Submission
 from tests.support.service import example_bqm, running_queue
 from tests.support.waiting import until, until_async
 
+pytestmark = pytest.mark.process
+
 SMALL: dict[str, int | None] = {"num_reads": 5, "seed": 1}
 ENDLESS: dict[str, int | None] = {"num_reads": 1, "seed": 1, "num_sweeps": 1_000_000}
 

@@ -62,6 +62,7 @@ def submitted(service: RunningService, lease: str) -> Response:
     return service.ask("POST", "/v1/jobs", job, lease=lease)
 
 
+@pytest.mark.process
 def test_a_circuit_of_many_minutes_says_so(
     service: RunningService, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -212,6 +213,7 @@ def annealer_problem(service: RunningService) -> dict[str, JSON]:
     }
 
 
+@pytest.mark.process
 def test_sapi_tells_it_as_a_message_and_refuses() -> None:
     slow = EmulatedDevice(qubits=100, time_scale=1000.0)
     with running_service(slow) as service:
@@ -229,6 +231,7 @@ def test_sapi_tells_it_as_a_message_and_refuses() -> None:
         assert "at most 60 s are allowed" in str(answer.json()["error_msg"])
 
 
+@pytest.mark.process
 def test_iqms_api_tells_it_as_a_message_and_refuses() -> None:
     measure: JSON = {"name": "measure", "locus": ["QB1"], "args": {"key": "m"}}
     circuit: JSON = {"name": "one", "instructions": [measure]}

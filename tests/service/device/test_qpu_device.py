@@ -1286,6 +1286,7 @@ def ended(device: QpuDevice, job: str, task: Task) -> State:
     return until(state, "it ends")
 
 
+@pytest.mark.process
 def test_a_sampler_runs_in_a_process_of_its_own(
     sampling: QpuDevice, tmp_path: Path
 ) -> None:
@@ -1302,6 +1303,7 @@ def test_a_sampler_runs_in_a_process_of_its_own(
     assert sampling.cost({}).qpu_seconds == 0.25
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("told", [math.nan, math.inf, -1.0])
 def test_a_time_that_a_sampler_makes_up_is_not_billed(
     sampling: QpuDevice, monkeypatch: pytest.MonkeyPatch, told: float
@@ -1313,6 +1315,7 @@ def test_a_time_that_a_sampler_makes_up_is_not_billed(
     assert sampling.result(job, TASK).qpu_seconds is None
 
 
+@pytest.mark.process
 def test_a_sampler_is_killed_by_a_cancellation(
     sampling: QpuDevice, acme: Vendor, tmp_path: Path
 ) -> None:
@@ -1332,6 +1335,7 @@ def test_a_sampler_is_killed_by_a_cancellation(
     assert acme.calls["release"] == 1
 
 
+@pytest.mark.process
 def test_a_sampler_that_fails_tells_why(sampling: QpuDevice) -> None:
     task = replace(TASK, parameters={"num_reads": 13})
     job = sampling.submit(task)
@@ -1346,6 +1350,7 @@ def test_a_sampler_from_before_a_restart_cannot_be_found(sampling: QpuDevice) ->
     sampling.cancel("0123")
 
 
+@pytest.mark.process
 def test_a_sampler_ends_with_the_service(
     sampling: QpuDevice, acme: Vendor, tmp_path: Path
 ) -> None:
@@ -1357,6 +1362,7 @@ def test_a_sampler_ends_with_the_service(
     assert acme.lease is None
 
 
+@pytest.mark.process
 def test_the_service_runs_a_sampler_and_kills_it(
     sampling: QpuDevice, acme: Vendor, tmp_path: Path
 ) -> None:

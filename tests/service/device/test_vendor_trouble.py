@@ -91,6 +91,7 @@ def ran_once(vendor: Vendor) -> int:
     return len(counts)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("kind", "more"),
     [

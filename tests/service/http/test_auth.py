@@ -249,6 +249,7 @@ def test_an_outcome_stays_with_its_request() -> None:
             auth.get_sender(second)
 
 
+@pytest.mark.process
 def test_a_credential_holds_once(munge_socket: Path) -> None:
     user = pwd.getpwuid(os.geteuid()).pw_name
     known = Munge(munge_socket, [user])
@@ -273,6 +274,7 @@ def test_what_is_no_credential_is_refused(
     _refused(Munge(munge_socket, []), credential, words)
 
 
+@pytest.mark.process
 def test_expired_and_rewound_credentials_are_refused(
     start_munged: Callable[..., Path], munge_socket: Path, tmp_path: Path
 ) -> None:
@@ -289,6 +291,7 @@ def test_expired_and_rewound_credentials_are_refused(
         _refused(known, munge.encode(str(socket)), f"{words} credential")
 
 
+@pytest.mark.process
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
 def test_others_are_neither_root_nor_admins(munge_socket: Path) -> None:
     for user, name in (("nobody", "nobody"), (54321, "54321")):

@@ -207,6 +207,7 @@ async def test_a_lease_ends_though_the_clock_is_set_back(
 
 
 # an annealer's jobs end before the maintenance
+@pytest.mark.process
 @pytest.mark.devices("sfq", "acme")
 async def test_maintenance_follows_the_calendar(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -177,6 +177,7 @@ async def test_it_is_done_between_two_jobs_and_written_down(queue: JobQueue) -> 
     assert _audited(queue.store) == [("operator", "set-faults", "done")]
 
 
+@pytest.mark.process
 async def test_what_is_not_done_is_written_down_too(queue: JobQueue) -> None:
     find = partial(device_operations.find, queue)
     scale, noise = find("set-time-scale"), find("set-noise")
@@ -257,6 +258,7 @@ async def test_an_audit_is_only_added_to(queue: JobQueue) -> None:
     assert audit.entries(queue.store, 10, before=kept.number) == []
 
 
+@pytest.mark.process
 async def test_an_admin_who_cancels_for_another_is_written_down(
     queue: JobQueue,
 ) -> None:

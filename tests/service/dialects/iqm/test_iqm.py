@@ -678,6 +678,7 @@ def test_an_annealer_has_no_circuits() -> None:
         assert ask(service, "POST", "jobs/emulator/circuit", FLIPPED).status == 404
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("own_thread", [False, True])
 def test_large_circuits_are_read_elsewhere(
     service: RunningService, monkeypatch: pytest.MonkeyPatch, own_thread: bool

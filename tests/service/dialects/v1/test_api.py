@@ -273,6 +273,7 @@ def test_wrong_jobs_name_the_field(
 
 
 # its problem is larger than a small annealer's graph
+@pytest.mark.process
 @pytest.mark.devices("sfq")
 def test_a_large_job_is_what_a_small_one_is(
     service: RunningService, job: MakeJob, monkeypatch: pytest.MonkeyPatch
@@ -317,6 +318,7 @@ def test_wrong_large_jobs_name_the_field_too(
     assert words in str(refused.json()["detail"])
 
 
+@pytest.mark.process
 def test_a_large_body_is_read_for_those_who_may_only(
     service: RunningService, job: MakeJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -330,6 +332,7 @@ def test_a_large_body_is_read_for_those_who_may_only(
     assert refused.json() == {"detail": "the body is not JSON", "field": None}
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("end", "status", "words"),
     [

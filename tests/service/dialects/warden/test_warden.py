@@ -605,6 +605,7 @@ def test_wrong_reports_name_the_parameter(start: Start, query: str, field: str) 
     assert str(refused(answer, 422)["field"]).startswith(field)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("owner", "job_class"), [(ADA, "production"), (BOB, "development")]
 )

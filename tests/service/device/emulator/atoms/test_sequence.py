@@ -74,6 +74,7 @@ def test_it_is_one_of_the_kinds_a_device_runs() -> None:
     assert isinstance(installed()["sequence"], SequenceSimulator)
 
 
+@pytest.mark.process
 def test_the_service_starts_without_pulser() -> None:
     code = (
         "import sys, sf_quantum.service.run; "
@@ -161,6 +162,7 @@ def test_more_bonds_cost_more() -> None:
         ComputeLimits(bond_dimension=64).check(size, {})
 
 
+@pytest.mark.process
 @with_pulser
 def test_memory_has_a_bound() -> None:
     endless = json.loads(sequence.specs("q", 5))

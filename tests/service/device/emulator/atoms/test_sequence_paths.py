@@ -76,6 +76,7 @@ def test_warden_gives_what_pulser_gives(
     assert p_value(counts, probabilities(sequence)) > LEAST
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("kind", FOR_CLIENTS)
 def test_pulsers_backend_gives_what_pulser_gives(
     service: RunningService, lease: str, kind: str

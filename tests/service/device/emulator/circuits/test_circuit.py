@@ -412,6 +412,7 @@ def test_long_texts_are_refused_before_they_are_parsed() -> None:
     assert checked([BELL] * 11, circuits=10) == "11 circuits; at most 10 per job"
 
 
+@pytest.mark.process
 def test_a_parser_that_takes_too_long_is_killed() -> None:
     slow = f"{HEAD}qubit q; bit c; rx({'+'.join('1' * 500_000)}) q; c = measure q;"
     assert checked(slow, cpu_seconds=1) == "the job needs more than 1 s of CPU time"
@@ -898,6 +899,7 @@ def test_on_a_device_with_gates() -> None:
         assert share == pytest.approx(errors.false_one, abs=0.008)
 
 
+@pytest.mark.process
 def test_through_the_service() -> None:
     device = EmulatedDevice(technology="superconducting", time_scale=0, qubits=6)
     with running_service(device) as service:
