@@ -12,8 +12,12 @@ run: $(VENV)/installed-run
 
 # ROOM=service/queue runs the tests of one room, TESTS='-m "not process"' those without processes.
 TESTS := $(addprefix tests/,$(ROOM))
+# What tests write is kept only if one fails.
 test: $(VENV)/installed
-	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pytest -n auto --dist worksteal $(TESTS)
+	@folder=$$(mktemp -d) && \
+	if PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pytest -n auto --dist worksteal --basetemp "$$folder/t" $(TESTS); \
+	then rm -rf "$$folder"; \
+	else status=$$?; echo "what the tests wrote is in $$folder"; exit $$status; fi
 
 # The tests without processes and those of Slurm on another release of Debian, which is installed in a folder of
 # the cache, as root: Debian 13, or on Debian 13 Debian 12.
