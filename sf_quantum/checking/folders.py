@@ -1,4 +1,4 @@
-"""Folders in which StreamFlow cannot run steps.
+"""Folders in which StreamFlow cannot run steps, and from which it reads other files.
 
 It changes to a job's folder without quoting its path. A shell takes a space or a quote in
 it for its own, and steps there end with no message at all (StreamFlow 0.2.0rc3).
@@ -8,16 +8,38 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from sf_quantum.checking.deployments import Binding, Deployments
-from sf_quantum.checking.document import FileProblem
-from sf_quantum.files import KeyPath
+from sf_quantum.checking.document import Document, FileProblem
+from sf_quantum.files import JSON, KeyPath
 
 # Characters that a shell does not take as they are; in a path from "/", it takes others.
 SPECIAL = re.compile(r"[\s\"$&'();<>\\`|]")
 RIGHT = "write a path without spaces, and without any of \"$&'();<>\\`|"
+# Characters that end the path of a URL, stand for others in it, or are left out of it:
+# CWL's parser reads a file of another folder, if there is one. The last are bytes of a path
+# that is not UTF-8.
+NOT_OF_URL = re.compile(r"[?#+\t\n\r\udc80-\udcff]")
+
+
+def check_files(
+    document: Document, config: Mapping[str, JSON], workflow: KeyPath
+) -> Iterator[FileProblem]:
+    """Check where the files of a workflow are.
+
+    :param config: of the workflow
+    """
+    for key in ("file", "settings"):
+        name = config.get(key)
+        if not isinstance(name, str):
+            continue
+        path = str((document.folder / name).absolute())
+        if match := NOT_OF_URL.search(path):
+            what = f"{path!a} cannot be read, since CWL's parser misreads {match[0]!a}"
+            right = "use a path in UTF-8 without ?, #, +, tabs and line breaks"
+            yield document.problem((*workflow, "config", key), what, right)
 
 
 def check(

@@ -73,6 +73,7 @@ class Workflow:
         for binding in self.bindings:
             yield from self._references(binding)
         yield from self._duplicates()
+        yield from folders.check_files(self.document, self.config, self.where)
         yield from folders.check(self.deployments, self.bindings, self.where)
         yield from self._contents()
         yield from resources.check(self.deployments, self.process, self.bound)

@@ -10,8 +10,10 @@ import pytest
 from streamflow.core.utils import create_command
 
 from sf_quantum.checking import check_file, folders
+from sf_quantum.checking.document import Document
 from sf_quantum.checking.folders import RIGHT
 from sf_quantum.cli import main, parser_for
+from sf_quantum.files import KeyPath
 from sf_quantum.samplers.problem import document
 from tests.support.checked_files import edited, found, slurm_lists
 
@@ -237,6 +239,35 @@ def test_a_folder_is_refused_iff_its_command_fails(
     done = subprocess.run(["sh", "-c", command], capture_output=True, text=True)
     works = done.stdout == f"{folder}\n"
     assert works is (folders.SPECIAL.search(str(folder)) is None)
+
+
+@pytest.mark.parametrize(
+    "character",
+    [*(chr(code) for code in range(1, 127) if chr(code) != "/"), "é", "\udcff"],
+)
+def test_a_file_is_refused_iff_the_parser_reads_another(
+    character: str, tmp_path: Path
+) -> None:
+    from cwl_utils.parser import load_document_by_uri
+    from schema_salad.exceptions import ValidationException
+
+    tool = (
+        "{cwlVersion: v1.2, class: CommandLineTool, inputs: [], outputs: [], "
+        "baseCommand: a, label: %s}"
+    )
+    for name in ("a", "ab", f"a{character}b"):
+        (tmp_path / name).mkdir(exist_ok=True)
+        (tmp_path / name / "t.cwl").write_text(tool % "another")
+    folder = tmp_path / f"a{character}b"
+    (folder / "t.cwl").write_text(tool % "own")
+    try:
+        works = load_document_by_uri(str(folder / "t.cwl")).label == "own"
+    except (OSError, ValidationException, ValueError):
+        works = False
+    lines: dict[KeyPath, int] = {("workflows", "w", "config", "file"): 1}
+    document = Document(str(folder / "sf.yml"), {}, lines)
+    refused = [*folders.check_files(document, {"file": "t.cwl"}, ("workflows", "w"))]
+    assert works is not bool(refused)
 
 
 def test_a_temporary_folder_with_a_space(monkeypatch: pytest.MonkeyPatch) -> None:
