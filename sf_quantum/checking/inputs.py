@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Collection, Iterator
 from urllib.parse import unquote
 
@@ -110,6 +111,11 @@ def missing_files(
             continue
         plain = file.removeprefix("file://")
         names = (document.folder / plain, document.folder / unquote(plain))
+        if (others := _misread(plain)) and names[0].exists():
+            what = f"{plain!r} names the file {others!r} to StreamFlow"
+            right = "rename it; it may have neither % nor tabs or line breaks"
+            yield document.problem(where, what, right)
+            continue
         path = next((p for p in names if p.exists()), None)
         if path is None:
             right = near_file(names[0]) or "a relative path starts at this file"
@@ -118,3 +124,9 @@ def missing_files(
             other = "Directory" if path.is_dir() else "File"
             right = f"write class: {other}, or name a {str(kind).lower()}"
             yield document.problem(where, f"{file} is not a {kind}", right)
+
+
+def _misread(name: str) -> str | None:
+    """Return the file that StreamFlow reads for a name, if it is another one."""
+    read = re.sub(r"[\t\n\r]", "", unquote(name))
+    return None if read == name else read

@@ -12,8 +12,9 @@ from streamflow.core.utils import create_command
 from sf_quantum.checking import check_file, folders
 from sf_quantum.checking.document import Document
 from sf_quantum.checking.folders import RIGHT
+from sf_quantum.checking.inputs import missing_files
 from sf_quantum.cli import main, parser_for
-from sf_quantum.files import KeyPath
+from sf_quantum.files import JSON, KeyPath
 from sf_quantum.samplers.problem import document
 from tests.support.checked_files import edited, found, slurm_lists
 
@@ -268,6 +269,22 @@ def test_a_file_is_refused_iff_the_parser_reads_another(
     document = Document(str(folder / "sf.yml"), {}, lines)
     refused = [*folders.check_files(document, {"file": "t.cwl"}, ("workflows", "w"))]
     assert works is not bool(refused)
+
+
+@pytest.mark.parametrize("key", ["path", "location"])
+@pytest.mark.parametrize(
+    ("name", "read"),
+    [("x%41", "xA"), ("x\ty", "xy"), ("x\ny", "xy"), ("x%", None), ("x#y", None)],
+)
+def test_a_name_that_streamflow_misreads_is_refused(
+    key: str, name: str, read: str | None, tmp_path: Path
+) -> None:
+    (tmp_path / name).touch()
+    value: JSON = {"class": "File", key: name}
+    document = Document(str(tmp_path / "job.yml"), {"f": value}, {("f",): 1})
+    problems = [str(one) for one in missing_files(document, value, ("f",))]
+    assert bool(problems) is (read is not None)
+    assert all(f"names the file {read!r} to StreamFlow" in one for one in problems)
 
 
 def test_a_temporary_folder_with_a_space(monkeypatch: pytest.MonkeyPatch) -> None:
