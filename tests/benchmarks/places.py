@@ -133,8 +133,11 @@ class Clone:
         :returns: how ``make`` ended
         """
         place = self.place
-        command = f"{place.before}; exec make test TESTS={shlex.quote(tests)}"
-        words = [*place.shell, "-c", command]
+        make = f"exec make test TESTS={shlex.quote(tests)}"
+        if place.ignored is not None:  # which csh itself does not pass on
+            trap = f"trap '' {place.ignored.name.removeprefix('SIG')}; {make}"
+            make = f"exec /bin/sh -c {shlex.quote(trap)}"
+        words = [*place.shell, "-c", f"{place.before}; {make}"]
         variables = {"SHELL": place.shell[0], MARK: self.mark}
         if place.user is not None:
             user = pwd.getpwnam(place.user)
@@ -150,28 +153,14 @@ class Clone:
             f"mount --bind {shlex.quote(str(self.temporary))} /tmp && "
             f"cd {shlex.quote(str(folder))} && exec {shlex.join(words)}"
         )
-        ignored = place.ignored
-        before = None if ignored is None else signal.signal(ignored, signal.SIG_IGN)
-        try:
-            with open(self.base / "log", "wb") as log:
-                return subprocess.run(
-                    [
-                        "unshare",
-                        "--mount",
-                        "--propagation",
-                        "private",
-                        "sh",
-                        "-c",
-                        inside,
-                    ],
-                    env={**_environment(), **variables},
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                ).returncode
-        finally:
-            if ignored is not None:
-                signal.signal(ignored, before)
+        with open(self.base / "log", "wb") as log:
+            return subprocess.run(
+                ["unshare", "--mount", "--propagation=private", "sh", "-c", inside],
+                env={**_environment(), **variables},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            ).returncode
 
     def left(self) -> Iterator[str]:
         """What the run has left."""

@@ -65,10 +65,25 @@ class Leftovers:
 
     async def _end(self, started: list[Process]) -> None:
         # a process that has ended may have left others with its pipes
-        if any(process.returncode is None for process in started):
-            for one in psutil.process_iter():
-                with suppress(psutil.Error, OSError):
-                    if one.environ().get(MARKER) == self._mark:
-                        one.kill()
+        if any(process.returncode is None or _is_open(process) for process in started):
+            # one that is ended may have started another since the list was made
+            while self._kill_marked():
+                pass
         for process in started:
             await process.communicate()
+
+    def _kill_marked(self) -> bool:
+        """Kill all processes with the mark that run, and say whether there were any."""
+        marked = []
+        for one in psutil.process_iter():
+            with suppress(psutil.Error, OSError):
+                if one.environ().get(MARKER) == self._mark:
+                    one.kill()
+                    marked.append(one)
+        return bool(marked)
+
+
+def _is_open(process: Process) -> bool:
+    """Whether another process may have a pipe of this one."""
+    pipes = (process.stdout, process.stderr)
+    return any(pipe is not None and not pipe.at_eof() for pipe in pipes)
