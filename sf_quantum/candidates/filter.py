@@ -123,7 +123,7 @@ class CandidateFilter(BindingFilter):
         self._warned: set[str] = set()
         # why QPUs gave no status since they last gave one
         self._silences: defaultdict[str, set[Obstacle]] = defaultdict(set)
-        # hints that the services contradict, by step
+        # steps with the QPUs whose services contradict a hint
         self._remarked: set[tuple[str, str]] = set()
 
     async def get_targets(
@@ -342,10 +342,15 @@ class CandidateFilter(BindingFilter):
 
     def _remark(self, attempt: Attempt, qpus: list[QuantumTarget]) -> str:
         """What is said once of hints that the services contradict."""
-        remarks = (self._attempts.remark(attempt, qpu.name) for qpu in qpus)
-        new = [r for r in remarks if r and (attempt.step, r) not in self._remarked]
-        self._remarked |= {(attempt.step, remark) for remark in new}
-        return "; ".join(new)
+        # by name: what a service expects, and so the text, changes with each of its jobs
+        new = {
+            name: remark
+            for name in (qpu.name for qpu in qpus)
+            if (attempt.step, name) not in self._remarked
+            and (remark := self._attempts.remark(attempt, name))
+        }
+        self._remarked |= {(attempt.step, name) for name in new}
+        return "; ".join(new.values())
 
     def _refuse_wait(self, attempt: Attempt, decision: Decision) -> None:
         """Let no job wait again for a QPU that did not start it, if no other may run it."""

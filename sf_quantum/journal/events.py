@@ -37,11 +37,18 @@ def number_or_null(value: JSON) -> int | float | None:
     return value if _is_number(value) else None
 
 
+#: the states of a job, and of a run at its end: those of StreamFlow, and our "reused"
+STATUSES = frozenset(
+    "waiting fireable running skipped completed failed cancelled rollback recovery "
+    "recovered reused".split()
+)
 _TYPES: Mapping[str, Callable[[JSON], bool]] = {
+    "amount": lambda value: _is_number(value) and value >= 0,
     "flag": lambda value: isinstance(value, bool),
     "list": lambda value: isinstance(value, list),
     "mapping": lambda value: isinstance(value, dict),
     "number": _is_number,
+    "status": lambda value: isinstance(value, str) and value in STATUSES,
     "tag": lambda value: isinstance(value, str) and bool(_TAG.fullmatch(value)),
     "text": lambda value: isinstance(value, str),
     "texts": lambda value: (
@@ -57,7 +64,7 @@ _SLURM = f"{_PLACE} allocation:text slurm_job:text slurm_cluster:text? strategy:
 _KINDS = {
     "run": "run:text file:text pid:whole host:text workflows:texts versions:mapping "
     "resumes:flag",
-    "job": "job:text step:text tag:tag loops:whole status:text attempt:whole "
+    "job": "job:text step:text tag:tag loops:whole status:status attempt:whole "
     "deployment:text? service:text? locations:texts output:text?",
     "result": "job:text fingerprint:mapping locations:texts output:text local:flag "
     "exit_code:whole contents:text",
@@ -71,13 +78,13 @@ _KINDS = {
     "forecasts:mapping",
     "qpu": "job:text qpu:text technology:text? qpu_job:text? state:text? "
     "lease_seconds:number queued_seconds:number? ran_seconds:number? "
-    "qpu_seconds:number? calibration:text? found:flag?",
+    "qpu_seconds:amount? calibration:text? found:flag?",
     "allocation": f"{_SLURM} partition:text? quantum:flag job:text? status:text "
     "at:number nodes:whole node_list:text? pending_reason:text?",
     "slurm": f"{_SLURM} partition:text? quantum:flag job:text submitted:number "
     "started:number? ended:number? state:text exit_code:whole signal:whole reason:text "
     "restarts:whole",
-    "end": "status:text reason:text? job:text?",
+    "end": "status:status reason:text? job:text?",
 }
 #: the types of the fields of each kind of event, by the fields' names
 FIELDS: Mapping[str, Mapping[str, str]] = {
@@ -115,7 +122,8 @@ def _damaged_fields(event: Event) -> Iterator[str]:
         if name not in event:
             yield f"{name} is missing"
         elif not _is_of(event[name], type_):
-            yield f"{name} is not a {type_.removesuffix('?')}"
+            type_ = type_.removesuffix("?")
+            yield f"{name} is not {'an' if type_ == 'amount' else 'a'} {type_}"
 
 
 def _is_of(value: JSON, type_: str) -> bool:

@@ -12,12 +12,16 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
+from typing import NoReturn
 
+#: how long a thread that StreamFlow has left may keep its process from ending
+END_SECONDS = 10.0
 _PR_SET_PDEATHSIG = 1  # prctl(2)
 
 
@@ -76,6 +80,19 @@ def main() -> int:
     return int(command.load()())
 
 
+def end(status: int) -> NoReturn:
+    """End this process with a status, whatever its other threads wait for.
+
+    StreamFlow 0.2.0rc3 leaves the thread of its database waiting for work if it is
+    interrupted while it closes, or if a write fails, as on a full disk. Python would wait for
+    that thread for ever, and the run would count as one that goes on.
+    """
+    timer = threading.Timer(END_SECONDS, os._exit, [status])
+    timer.daemon = True
+    timer.start()
+    sys.exit(status)
+
+
 def _ends_with_parent() -> Callable[[], None]:
     """A child's hook: it is stopped as by Ctrl-C if its parent is killed."""
     prctl, parent = ctypes.CDLL(None).prctl, os.getpid()
@@ -92,4 +109,8 @@ def _ends_with_parent() -> Callable[[], None]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        code = main()
+    except KeyboardInterrupt:
+        code = 128 + signal.SIGINT
+    end(code)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import re
-import shutil
 import signal
 import subprocess
 from collections.abc import Callable
@@ -25,11 +24,6 @@ from sf_quantum.workflows.driver import begin, imported
 LOG = "streamflow.log"
 KEPT_LOGS = 9
 OUTDIR = Path("results")
-# Time that a driver may take to undeploy, before its log is searched for the error
-# below.
-END_SECONDS = 60.0
-_DATABASE_ERROR = "sqlite3.OperationalError"
-_DATABASE_BYTES = 2**20
 # a message of StreamFlow in its log, up to the next one
 _MESSAGE = re.compile(
     r"^\d{4}-\d\d-\d\d [\d:.,]+ (\w+) +(.*?)(?=^\d{4}-\d\d-\d\d [\d:.,]+ |\Z)",
@@ -108,7 +102,6 @@ def run(
         if path is not None:
             for line in report.progress(journal.follow(path)):
                 progress(escaped(line))
-            _end_after_journal(driver, log)
         driver.wait()
     except BaseException:
         driver.send_signal(signal.SIGINT)
@@ -216,24 +209,6 @@ def _resumed(file: Path, journals: Path) -> str:
     why = str(events[-1].get("reason") or "") if end else ""
     words = report.WORDS.get(end or report.LOST, end)
     return f"resuming run {path.stem}, which {words}{f': {why}' if why else ''}"
-
-
-def _end_after_journal(driver: subprocess.Popen[bytes], log: Path) -> None:
-    """Wait for a driver to undeploy, and end one that has nothing left to do.
-
-    StreamFlow 0.2.0rc3 does not end if the last write to its database fails, as on a full
-    disk: the database's thread waits for work.
-    """
-    while True:
-        try:
-            driver.wait(END_SECONDS)
-            return
-        except subprocess.TimeoutExpired:
-            # a full disk has no place for the error
-            full = shutil.disk_usage(log.parent).free < _DATABASE_BYTES
-            if full or _DATABASE_ERROR in log.read_text(errors="replace"):
-                driver.send_signal(signal.SIGINT)
-                return
 
 
 def _await_end(driver: subprocess.Popen[bytes]) -> None:

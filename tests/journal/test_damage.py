@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from streamflow.core.workflow import Status
 
 from sf_quantum import journal
 from sf_quantum.candidates.attempts import History, earlier_runs
@@ -16,7 +17,7 @@ from sf_quantum.connectors.slurm.allocation.forecast import JobForecast
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
 from sf_quantum.journal import Event, Journal, results
-from sf_quantum.journal.events import FIELDS
+from sf_quantum.journal.events import FIELDS, STATUSES
 from sf_quantum.planning.measured import fitting, journals
 from sf_quantum.reporting import pictures, report, usage
 from sf_quantum.reporting.runs import Report, Run
@@ -63,6 +64,10 @@ def a_run(file: Path) -> list[Event]:
         {"event": "end", "status": "completed"},
     ]
     return [whole({**part, "time": float(at)}) for at, part in enumerate(parts)]
+
+
+def test_each_state_of_streamflow_is_one_of_a_job() -> None:
+    assert {one.name.lower() for one in Status} | {"reused"} == STATUSES
 
 
 def damaged(event: Event) -> Iterator[Event]:

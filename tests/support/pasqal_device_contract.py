@@ -132,6 +132,8 @@ class TestPasqalLocal(DeviceContract):
     @pytest.fixture
     def make_lying(self, tmp_path: Path) -> Iterator[Callable[[Lie], Device | None]]:
         def make(lie: Lie) -> Device | None:
+            if lie == "other job":  # QRMI's client shows no ids in what it answers
+                return None
             url = liars.url(lie)
             return None if url is None else device_at(url, tmp_path, 0.1)()
 
