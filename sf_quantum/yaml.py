@@ -184,13 +184,13 @@ def _check(root: Node) -> None:
     def measure(node: Node) -> tuple[int, int]:
         nonlocal aliased
         if id(node) in measures:
-            known = measures[id(node)]
-            if known is None:
+            measured = measures[id(node)]
+            if measured is None:
                 raise _marked(node, "an alias stands for what contains it")
-            aliased += known[0]
+            aliased += measured[0]
             if aliased > MAX_ALIASED:
                 raise _marked(node, f"its aliases stand for over {MAX_ALIASED} values")
-            return known
+            return measured
         measures[id(node)] = None
         parts = [measure(child) for child in _children(node)]
         levels = 1 + max((below for _, below in parts), default=0)

@@ -196,8 +196,8 @@ def _read(item: JSON) -> Iterator[Type]:
             yield Type("File")
         else:
             # StreamFlow takes the word for a record of any fields
-            known = item in WORDS and item != "record"
-            yield Type(item if known else UNKNOWN)
+            is_type = item in WORDS and item != "record"
+            yield Type(item if is_type else UNKNOWN)
         return
     content = mapping(item)
     match content.get("type"):
