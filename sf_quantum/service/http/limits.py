@@ -244,17 +244,21 @@ class Guard:
         turn = _Turn(self._large.setdefault(name, unused))
         try:
             body = await self._body(request, sender, turn)
-            if request.headers.get("content-encoding", "").lower() in GZIP:
+            encoding = request.headers.get("content-encoding", "identity").lower()
+            paths = self._paths
+            inflates = paths is not None and paths.inflates(request.scope["path"])
+            compressed = inflates and encoding == "deflate"
+            if encoding in GZIP:
                 most = self.most_bytes(request, sender)
                 body = await bodies.decompressed(body, most, SMALL_BYTES, turn.begin)
                 headers = MutableHeaders(scope=request.scope)
                 del headers["content-encoding"]
                 headers["content-length"] = str(len(body))
+            elif encoding != "identity" and not compressed:
+                expected = "gzip, deflate or none" if inflates else "gzip or none"
+                raise Refused(415, f"expected {expected}", "Content-Encoding")
             # a compressed body is not text yet, and a large one takes long: its route
             # checks it, beside the event loop
-            deflated = request.headers.get("content-encoding") == "deflate"
-            paths = self._paths if deflated else None
-            compressed = paths is not None and paths.inflates(request.scope["path"])
             if len(body) <= SMALL_BYTES and not compressed:
                 check_text(body)
             whole = Whole(send)

@@ -106,7 +106,7 @@ async def submit(
 ) -> Response:
     """Submit one problem, or several, each of which may be refused on its own."""
     body = await request.body()
-    encoding = request.headers.get("content-encoding", "identity")
+    encoding = request.headers.get("content-encoding", "identity").lower()
     if not _is_large(body, encoding):
         return await _submit(request, queue, who, x_sfq_lease, asyncio.to_thread)
     async with queue.reader.bodies.turn(who.user):
@@ -122,7 +122,7 @@ async def _submit(
     :param run: reads them in another thread
     """
     body, most = await request.body(), request.app.state.guard.most_bytes(request, who)
-    encoding = request.headers.get("content-encoding", "identity")
+    encoding = request.headers.get("content-encoding", "identity").lower()
     content: JSON = await run(lambda: _decoded(body, encoding, most))
     several = isinstance(content, list)
     contents = content if isinstance(content, list) else [content]
@@ -317,8 +317,6 @@ def _is_large(body: bytes, encoding: str) -> bool:
 
 
 def _decoded(body: bytes, encoding: str, most: int) -> JSON:
-    if encoding not in ("deflate", "identity"):
-        raise Refused(415, "Content-Encoding: expected gzip, deflate or none")
     whole, values = bytearray(), 0
     for part in _inflated(body, most) if encoding == "deflate" else _parts(body):
         # parsing them would stop all threads, and take ten times their bytes of memory
