@@ -173,3 +173,17 @@ def test_sums_do_not_depend_on_the_number_of_threads(
     expected = np.add.reduceat(apart, offsets[:-1], axis=1)
     assert pairs == pytest.approx(expected)
     assert groups == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("size", [1, 7, 8, 9, 255])
+def test_distances_are_right_to_the_last_bits(size: int) -> None:
+    random = np.random.default_rng(size)
+    lengths = 10 ** random.uniform(-140, 140, size) * random.choice([-1, 1], size)
+    lengths[::5] = 0
+    ends, origin = lengths[:, None], np.zeros((1, 1))
+    each = np.arange(size + 1, dtype=np.int64)
+    (sums,) = kernels.group_sums(origin, ends, each)
+    assert (np.abs(sums - np.abs(lengths)) <= 2 * np.spacing(np.abs(lengths))).all()
+    together = np.array([0, size], dtype=np.int64)
+    ((total,),) = kernels.group_sums(origin, ends, together)
+    assert total == pytest.approx(np.abs(lengths).sum(), rel=1e-13, abs=0)
