@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from difflib import get_close_matches
 from typing import TypeVar
@@ -82,11 +82,16 @@ def described(error: BaseException) -> str:
     return one_line(str(error)[:2000])[:MAX_CHARACTERS] or type(error).__name__
 
 
-def unknown(kind: str, name: str, valid_names: list[str]) -> str:
+def closest(name: str, valid_names: Sequence[str]) -> str | None:
+    """Return the valid name that was probably meant; ``None`` if none is similar."""
+    return next(iter(get_close_matches(name, valid_names, n=1)), None)
+
+
+def unknown(kind: str, name: str, valid_names: Sequence[str]) -> str:
     """Return the message for an unknown name: the closest match and all known names.
 
     :param kind: the kind of thing that has the name, such as ``sampler``
     """
-    close = get_close_matches(name, valid_names, n=1)
-    meant = f", did you mean {close[0]!r}?" if close else ""
+    close = closest(name, valid_names)
+    meant = "" if close is None else f", did you mean {close!r}?"
     return f"unknown {kind} {name!r}{meant} (known: {', '.join(sorted(valid_names))})"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import stat
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from difflib import SequenceMatcher, get_close_matches
 from pathlib import Path
 from typing import TypeVar, cast, get_args
 
@@ -13,7 +14,7 @@ from pydantic_core import ErrorDetails
 
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON, KeyPath, cannot_read, mapping
-from sf_quantum.text import unknown
+from sf_quantum.text import closest, unknown
 
 # message by the type of pydantic's error
 _MESSAGES = {
@@ -32,8 +33,10 @@ _MESSAGES = {
     "path_type": "expected a path",
     "string_type": "expected text",
 }
-# keys of a StreamFlow file, which none of our own files has
-_STREAMFLOW = {"version", "workflows", "deployments"}
+#: keys of a StreamFlow file, which none of our own files has
+STREAMFLOW = frozenset(("version", "workflows", "deployments"))
+# the similarity of a misspelt key, 0 to 1
+_MISSPELT = 0.75
 _KEY = "[key]"  # last part of the location if the key itself is invalid (pydantic)
 
 
@@ -69,9 +72,22 @@ class ValidationErrors(InputError):
         self.keys = keys
 
 
-def is_streamflow(content: Mapping[str, JSON]) -> bool:
-    """Whether a YAML file is a StreamFlow file, by its keys."""
-    return bool(content.keys() & _STREAMFLOW)
+def likeliest(content: Mapping[str, JSON], kinds: Mapping[str, Collection[str]]) -> str:
+    """Return the kind of file to which most keys of a content belong.
+
+    A misspelt key counts as much as it resembles a key of the kind.
+
+    :param kinds: the keys of each kind; the first of equally likely kinds is returned
+    """
+
+    def likeness(kind: str) -> float:
+        return sum(
+            SequenceMatcher(None, key, close[0]).ratio()
+            for key in map(str, content)
+            if (close := get_close_matches(key, kinds[kind], 1, _MISSPELT))
+        )
+
+    return max(kinds, key=likeness)
 
 
 def validated(
@@ -86,7 +102,7 @@ def validated(
     try:
         return model.model_validate(content)
     except ValidationError as error:
-        errors = error.errors()
+        errors = _without_misspelt(model, content, error.errors())
         lines = [_line(model, content, details, name) for details in errors]
         raise ValidationErrors(lines, [details["loc"] for details in errors]) from None
 
@@ -112,6 +128,21 @@ def dotted(path: KeyPath) -> str:
     return "".join(
         f"[{part}]" if isinstance(part, int) else f".{part}" for part in path
     ).removeprefix(".")
+
+
+def _without_misspelt(
+    model: type[Section], content: JSON, errors: list[ErrorDetails]
+) -> list[ErrorDetails]:
+    """Leave out the missing keys for which the message of an unknown key asks."""
+    meant = {
+        (*parents, closest(str(key), _known_keys(model, content, parents)))
+        for *parents, key in (
+            one["loc"] for one in errors if one["type"] == "extra_forbidden"
+        )
+    }
+    return [
+        one for one in errors if one["type"] != "missing" or one["loc"] not in meant
+    ]
 
 
 def _line(

@@ -21,7 +21,7 @@ from sf_quantum.planning.workload import Workload
 from sf_quantum.reporting.report import journals_of
 from sf_quantum.slurm.partitions import SilentSlurm, partition_nodes
 from sf_quantum.text import unknown
-from sf_quantum.validation import is_streamflow
+from sf_quantum.validation import STREAMFLOW, likeliest
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,8 @@ def load(
     """
     parsed = yaml.read(file, "a workload or a StreamFlow file")
     content = mapping(parsed)
-    if is_streamflow(content):
+    kinds = {"workload": Workload.model_fields, "workflow": STREAMFLOW}
+    if likeliest(content, kinds) == "workflow":
         return _streamflow_plan(file, content, paths, nodes or {})
     if nodes:
         raise InputError(f"--nodes: {file} has the nodes of its partitions itself")

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from difflib import get_close_matches
 from pathlib import Path
 
 from sf_quantum.errors import InputError, QuantumError
@@ -30,12 +29,6 @@ from sf_quantum.service.scheduling import policies
 from sf_quantum.service.state import DATABASE, check_state
 from sf_quantum.service.store.schema import VERSION
 from sf_quantum.validation import ValidationErrors, validated
-
-
-def is_service(content: Mapping[str, JSON]) -> bool:
-    """Whether a file's content has a key of a service's configuration, or nearly one."""
-    keys = Configuration.model_fields.keys()
-    return any(get_close_matches(key, keys, 1, 0.75) for key in map(str, content))
 
 
 def check(path: Path | None, values: Mapping[KeyPath, JSON], flags: Flags) -> None:

@@ -9,15 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sf_quantum.errors import InputError
-from sf_quantum.files import JSON
+from sf_quantum.files import JSON, mapping
 from sf_quantum.registry import Registry
 from sf_quantum.threads import in_thread
 
 if TYPE_CHECKING:
     from sf_quantum.checking.commands import Commands
 
-# keys that every workload file of ``sfq plan`` has
-_WORKLOAD = {"partitions", "applications"}
 # Makers of parsers. They are plug-ins, since the command imports this room.
 _commands: Registry[Commands] = Registry("sf_quantum.commands", "command")
 
@@ -127,32 +125,46 @@ def _check(file: str) -> CheckResult:
 def _other_findings(path: Path) -> tuple[str, list[str]] | None:
     """What a file is, and the findings in it; ``None`` for a StreamFlow file."""
     from sf_quantum import yaml
-    from sf_quantum.validation import ValidationErrors, is_streamflow
+    from sf_quantum.validation import ValidationErrors
 
-    kind = "QPU service"
     try:
         content = yaml.read(path, "configuration")
-        if not isinstance(content, dict) or is_streamflow(content):
-            return None
-        if content.keys() >= _WORKLOAD:
+    except InputError:
+        return None  # the check of StreamFlow files names the line
+    kind = _kind(mapping(content))
+    try:
+        if kind == "workload":
             from sf_quantum.planning import reading
 
-            kind = "workload"
-            reading.recorded(reading.load(path), path)
-            return kind, []
-        # the service takes a second to import
-        from sf_quantum.service.check import check as check_service
-        from sf_quantum.service.check import is_service
+            reading.recorded(reading.checked(content, path), path)
+        elif kind == "QPU service":
+            from sf_quantum.service.check import check as check_service
 
-        if not is_service(content):
+            check_service(path, {}, {})
+        else:
             return None
-        check_service(path, {}, {})
     except ValidationErrors as error:
         return kind, error.lines
     except InputError as error:
-        # A file of neither kind is checked, and its error reported, as a StreamFlow file.
-        return (kind, [str(error)]) if kind == "workload" else None
+        return kind, [str(error)]
     return kind, []
+
+
+def _kind(content: dict[str, JSON]) -> str:
+    from sf_quantum.validation import STREAMFLOW, likeliest
+
+    if content.keys() >= STREAMFLOW:
+        return "workflow"
+    # the service takes a second to import
+    from sf_quantum.planning.workload import Workload
+    from sf_quantum.service.config import Configuration
+
+    kinds = {
+        "workflow": STREAMFLOW,
+        "QPU service": Configuration.model_fields,
+        "workload": Workload.model_fields,
+    }
+    return likeliest(content, kinds)
 
 
 def _counted(number: int, name: str) -> str:

@@ -12,9 +12,9 @@ from sf_quantum.workflows.checks import check
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.epilog = (
-        "A file with the keys of a QPU service's configuration is checked as one, with "
-        "the files that it names; options of sfq serve need sfq serve --check. A file with "
-        "partitions and applications is checked as a workload for sfq plan."
+        "A file is checked as the kind to which most of its keys belong: a StreamFlow "
+        "file, the configuration of a QPU service with the files that it names (options "
+        "of sfq serve need sfq serve --check), or a workload for sfq plan."
     )
     help_ = "a StreamFlow file, the configuration of a QPU service, or a workload"
     parser.add_argument("files", nargs="+", metavar="FILE", help=help_)
