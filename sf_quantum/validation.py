@@ -46,9 +46,14 @@ def empty_mapping(content: JSON) -> JSON:
 
 
 class Section(BaseModel):
-    """Part of a file; unknown keys are errors, and text is not converted to numbers."""
+    """Part of a file; unknown keys are errors, and text is not converted to numbers.
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    Numbers are finite: YAML's ``.inf`` and ``.nan`` are errors.
+    """
+
+    model_config = ConfigDict(
+        extra="forbid", strict=True, frozen=True, allow_inf_nan=False
+    )
 
     @model_validator(mode="before")
     @classmethod

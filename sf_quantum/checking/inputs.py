@@ -19,11 +19,6 @@ from sf_quantum.checking.document import (
 )
 from sf_quantum.files import JSON, KeyPath, mapping
 
-FILE_KEYS = (
-    "class location path basename dirname nameroot nameext checksum size "
-    "secondaryFiles format contents listing"
-).split()
-
 
 def check(
     settings: Document, process: Process, root: Position
@@ -72,19 +67,23 @@ def _value(settings: Document, entry: Entry, value: JSON) -> Iterator[FileProble
 def _files(
     settings: Document, entry: Entry, value: JSON, workflow: Document
 ) -> Iterator[FileProblem]:
-    """Check the keys of files, and the formats of those that an input names."""
+    """Check the fields of files, and the formats of those that an input names."""
     wanted = mapping(entry.body).get("format")
     for where, item in nested(value, (entry.name,)):
         content = mapping(item)
-        if content.get("class") not in types.FILES:
+        kind = content.get("class")
+        if not isinstance(kind, str) or kind not in types.FILES:
             continue
+        # a value of type Any has not been checked before
+        if fault := types.fault(item, types.read(kind), where):
+            yield settings.problem(fault.where, fault.what, fault.right)
         for key in content:
-            if key not in FILE_KEYS and ":" not in key:
-                right = suggestion(key, FILE_KEYS)
+            if key not in types.FILE_FIELDS[kind] and ":" not in key:
+                right = suggestion(key, types.FILE_FIELDS[kind])
                 yield settings.problem((*where, key), "unknown key", right)
         inside = {"secondaryFiles", "listing"} & {*where}
         named = isinstance(wanted, str) and not wanted.startswith("$")
-        if content["class"] != "File" or inside or not named:
+        if kind != "File" or inside or not named:
             continue
         given = content.get("format")
         if given is None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -257,6 +258,8 @@ class Rules:
         self, value: JSON, parts: list[Part], where: KeyPath
     ) -> set[tuple[str, str]]:
         """Find the keywords that the value itself violates."""
+        if isinstance(value, float) and not math.isfinite(value):
+            return {(f"{value} is not allowed", "write a finite number")}
         faults = set()
         for part in [part for part in parts if not part.lax]:
             alone = {k: v for k, v in part.schema.items() if k not in WALKED}

@@ -24,6 +24,24 @@ UNKNOWN = "a type that is defined elsewhere"
 # shortcuts for an output that is a stream, and for an input that becomes one
 STREAMS = ("stdin", "stdout", "stderr")
 FILES = ("File", "Directory")
+_FILES_INSIDE: JSON = {"type": "array", "items": ["File", "Directory"]}
+#: the fields of a file and of a folder, with their types (CWL v1.2, CommandLineTool,
+#: section 5.1.2), as far as StreamFlow accepts null for them
+_FILE_FIELDS: dict[str, JSON] = {
+    **dict.fromkeys(("class", "path"), "string"),
+    **dict.fromkeys(("location", "basename", "dirname", "nameroot"), "string?"),
+    **dict.fromkeys(("nameext", "checksum", "format", "contents"), "string?"),
+    "size": "long?",
+    "secondaryFiles": ["null", _FILES_INSIDE],
+}
+FILE_FIELDS: dict[str, dict[str, JSON]] = {
+    "File": _FILE_FIELDS,
+    "Directory": {
+        **_FILE_FIELDS,
+        "secondaryFiles": _FILES_INSIDE,
+        "listing": ["null", _FILES_INSIDE],
+    },
+}
 WORDS = (*PRIMITIVE, *FILES, ANY, NULL, "array", "record", "enum")
 # a value of the first is taken where one of the others is declared
 WIDER = {
@@ -305,7 +323,12 @@ def _file_fault(value: JSON, kind: str, where: KeyPath) -> Fault | None:
         near = suggestion(extra, source) if extra else ""
         what = f"the {kind} has no path"
         return Fault(where, what, near if near.startswith("did") else right)
-    return None
+    faults = (
+        fault(value[name], read(declared), (*where, name))
+        for name, declared in FILE_FIELDS[kind].items()
+        if name in value
+    )
+    return next(filter(None, faults), None)
 
 
 def _nearest(value: JSON, valid_names: Iterable[str]) -> str:

@@ -34,4 +34,6 @@ def _interval(seconds: float) -> float:
 
 
 #: Time between passes of a scheduler; 0: whenever something happens; infinite: none.
-Interval: TypeAlias = Annotated[float, Field(ge=0), AfterValidator(_interval)]
+Interval: TypeAlias = Annotated[
+    float, Field(ge=0, allow_inf_nan=True), AfterValidator(_interval)
+]

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
+import math
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
 from sf_quantum.errors import InputError
 from sf_quantum.planning import plan
+from sf_quantum.validation import Section
 from sf_quantum.workflows.checks import check
 
 FILES = {
@@ -62,3 +67,28 @@ def test_a_file_of_no_kind_is_a_problem(tmp_path: Path) -> None:
     file = tmp_path / "file.yml"
     file.write_text("name: ada\n")
     assert not check(file).ok
+
+
+importlib.import_module("sf_quantum.service.config")  # it defines most sections
+
+
+def sections(model: type[Section]) -> Iterator[type[Section]]:
+    for one in model.__subclasses__():
+        yield one
+        yield from sections(one)
+
+
+@pytest.mark.parametrize("value", [math.inf, math.nan])
+def test_every_number_of_a_section_is_finite(value: float) -> None:
+    infinite = []
+    for section in sections(Section):
+        for name, field in section.model_fields.items():
+            if "float" in str(field.annotation):
+                with pytest.raises(ValidationError) as raised:
+                    section.model_validate({field.alias or name: value, "extra": 1})
+                errors = [one["loc"][:1] for one in raised.value.errors()]
+                if (field.alias or name,) not in errors:
+                    infinite.append(name)
+    # an infinite time from one pass of a scheduler to the next means none
+    passes = ["queue_seconds", "backfill_seconds"]
+    assert infinite == (passes if value == math.inf else [])
