@@ -118,7 +118,7 @@ def command(parser: argparse.ArgumentParser, summary: str, level: int) -> Iterat
             yield from option(parser, action)
     yield ""
     if parser.epilog:
-        yield from (parser.epilog.replace("%(prog)s", parser.prog), "")
+        yield from (parser.epilog % {"prog": parser.prog}, "")
     for sub, text in below:
         yield from command(sub, text, level + 1)
 

@@ -69,7 +69,8 @@ def run(
         of the nine runs before it are kept as ``streamflow.log.1`` and so on
     :param resume: reuse what earlier runs of the file have completed, where nothing that it
         depends on has changed
-    :param progress: called with a line whenever a job waits, starts or ends, such as ``print``
+    :param progress: called with a line when the check begins, and whenever a job waits,
+        starts or ends, such as ``print``
     :param debug: StreamFlow logs what it does in detail
     :raises InputError: if the file has a problem, or its runs no journal, or if the run to
         resume goes on; nothing has run then
@@ -79,6 +80,7 @@ def run(
     log, environment = outdir / LOG, {}
     driver = imported()
     try:
+        progress(escaped(f"checking  {file}"))
         for qpu, why in refuse_problems(file).silent.items():
             progress(escaped(f"{qpu} {why}"))
         journals = report.journals_of(file)

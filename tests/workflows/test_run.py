@@ -50,6 +50,7 @@ def test_a_run_shows_its_progress_and_its_report(project: Project) -> None:
         text, _ = running.communicate(timeout=SECONDS)
     assert running.returncode == 0, text
     lines = text.splitlines()
+    assert lines[0] == "checking  streamflow.yml"
     assert "running   solve on qpu" in lines
     assert any(
         line.startswith("completed solve on qpu in ") and "with 1 QPU job (" in line
@@ -88,6 +89,7 @@ def test_a_run_goes_on_without_a_reader(project: Project) -> None:
     project.step("bad", f"until test -e {go}; do sleep 0.1; done; exit 3", "host")
     with start(project) as running:
         assert running.stdout is not None
+        assert running.stdout.readline().startswith("checking")
         assert running.stdout.readline().startswith("running   bad")
         running.stdout.close()
         go.touch()
