@@ -157,7 +157,12 @@ def _names(text: str, job: str) -> bool:
 
 @cache
 def traceback_filter() -> TracebackFilter:
-    """The filter of this process, which the first call adds to StreamFlow's logger."""
+    """The filter of this process, which the first call adds to StreamFlow's logger.
+
+    asyncio has one of its own, for the errors of tasks that StreamFlow leaves when a run
+    fails.
+    """
     instance = TracebackFilter()
-    logger.addFilter(instance)
+    for one in (logger, logging.getLogger("asyncio")):
+        one.addFilter(instance)
     return instance

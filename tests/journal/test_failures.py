@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 from pathlib import Path
 
 import pytest
 
-from sf_quantum.connectors.tracebacks import TracebackFilter
+from sf_quantum.connectors.tracebacks import TracebackFilter, traceback_filter
 from sf_quantum.journal import failures
 
 
@@ -72,6 +73,24 @@ def test_the_end_of_a_run_is_replaced_by_its_conclusion(tmp_path: Path) -> None:
     last = record(RuntimeError("FAILED Workflow execution"))
     assert shortened.filter(last)
     assert last.getMessage() == "because of this"
+
+
+async def test_what_a_task_left_behind_raises_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(traceback_filter(), "shortens", True)
+    monkeypatch.setattr(traceback_filter(), "log", tmp_path / "log")
+
+    async def fail() -> None:
+        raise ValueError("wrong")
+
+    task = asyncio.ensure_future(fail())
+    await asyncio.wait([task])
+    del task
+    gc.collect()
+    assert [one.getMessage() for one in caplog.records] == ["wrong"]
+    assert "Traceback" not in caplog.text
+    assert "Traceback" in (tmp_path / "log").read_text()
 
 
 async def test_the_latest_error_is_that_of_the_task() -> None:
