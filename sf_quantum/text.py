@@ -77,6 +77,13 @@ def rounded(value: float) -> str:
     return f"{value:.3g}" if value < 100 else f"{value:.0f}"
 
 
+def plural(number: float, noun: str) -> str:
+    """Return a number with its noun: ``1 retry``, ``2 retries``, ``0 QPU jobs``."""
+    if number != 1:
+        noun = f"{noun[:-1]}ies" if noun.endswith("ry") else f"{noun}s"
+    return f"{number:,} {noun}"
+
+
 def described(error: BaseException) -> str:
     """Describe an error of a library in one line of at most 300 characters."""
     return one_line(str(error)[:2000])[:MAX_CHARACTERS] or type(error).__name__

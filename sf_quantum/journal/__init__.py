@@ -73,6 +73,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
+from typing import BinaryIO
 
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON, cannot_read
@@ -230,9 +231,9 @@ def current() -> Journal | None:
 
 
 def read(path: str | Path) -> list[Event]:
-    """All events of a run in order, without lines that are damaged.
+    """All events of a run in order, without lines that are damaged or repeated.
 
-    Each has every field of its kind, of the field's type: see :mod:`.events`.
+    A line whose end is missing counts if all else of it is there. Each event has every field of its kind, of the field's type: see :mod:`.events`.
 
     :raises InputError: if the file is missing or not a journal
     """
@@ -240,9 +241,8 @@ def read(path: str | Path) -> list[Event]:
         data = Path(path).read_bytes()
     except OSError as error:
         raise cannot_read(path, "a run's journal", error) from error
-    lines = data.split(b"\n")[:-1]
-    parsed = (_event(path, number, line) for number, line in enumerate(lines, start=1))
-    events = [event for event in parsed if event is not None]
+    *lines, rest = data.split(b"\n")
+    events = [*_events(path, [*lines, rest] if _is_whole(rest) else lines)]
     if not events:
         raise _no_journal(path)
     return events
@@ -264,22 +264,27 @@ def follow(path: str | Path) -> Iterator[Event]:
     except OSError as error:
         raise cannot_read(path, "a run's journal", error) from error
     with file:
-        number, line, locked = 0, b"", False
-        while True:
-            alive = is_open(path)  # asked before the read, so that no event is missed
-            while (part := file.readline()).endswith(b"\n"):
-                number += 1
-                event, line = _event(path, number, line + part), b""
-                if event is None:
-                    continue
-                yield event
-                if event["event"] == "end":
-                    return
-            line += part
-            if not alive and (number > 0 or locked):
+        for event in _events(path, _followed(path, file)):
+            yield event
+            if event["event"] == "end":
                 return
-            locked = True  # a file that was only just created is locked by now
-            time.sleep(POLL_SECONDS)
+
+
+def _followed(path: str | Path, file: BinaryIO) -> Iterator[bytes]:
+    """The lines of a journal as they are written, until the end of its driver."""
+    rest, begun, locked = b"", False, False
+    while True:
+        alive = is_open(path)  # asked before the read, so that no event is missed
+        while (part := file.readline()).endswith(b"\n"):
+            yield (rest + part).removesuffix(b"\n")
+            rest, begun = b"", True
+        rest += part
+        if not alive and (begun or locked):
+            if _is_whole(rest):
+                yield rest
+            return
+        locked = True  # a file that was only just created is locked by now
+        time.sleep(POLL_SECONDS)
 
 
 def is_open(path: str | Path) -> bool:
@@ -350,7 +355,7 @@ def _is_of(path: Path, file: Path) -> bool:
     try:
         with open(path, "rb") as journal:
             line = journal.readline()
-        event = _event(path, 1, line) if line.endswith(b"\n") else None
+        event = _event(path, 1, line)
         return event is not None and event.get("file") == str(file)
     except (InputError, OSError):  # not a journal
         return False
@@ -388,6 +393,31 @@ def read_on(path: str | Path, offset: int) -> tuple[list[Event], int]:
     parsed = (_event(path, None, line) for line in lines)
     events = [event for event in parsed if event is not None]
     return events, offset + sum(len(line) + 1 for line in lines)
+
+
+def _is_whole(rest: bytes) -> bool:
+    """Whether only the end of the last line is missing, as after a copy or an edit."""
+    return not damage(parse(rest))
+
+
+def _events(path: str | Path, lines: Iterable[bytes]) -> Iterator[Event]:
+    """The events of the lines of a journal; of lines that are the same, the first counts.
+
+    Every event has its time, so that none is written twice.
+    """
+    seen: set[bytes] = set()
+    repeats = False
+    for at, line in enumerate(lines, start=1):
+        event = _event(path, at, line)
+        if event is None:
+            continue
+        if line not in seen:
+            seen.add(line)
+            yield event
+        elif not repeats:
+            repeats = True
+            text = "%s, line %d: repeats an earlier line; such lines are left out"
+            logger.warning(text, path, at)
 
 
 def _event(path: str | Path, line_number: int | None, line: bytes) -> Event | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import islice
 from typing import TypeAlias
 
@@ -17,6 +17,8 @@ from sf_quantum.journal import Event, Journal
 LATEST_RUNS = 20
 #: digests by input, and by the parts of each
 Inputs: TypeAlias = Mapping[str, Mapping[str, str]]
+# states of a job that has its outputs
+_COMPLETED = ("completed", "reused")
 SAME = "its inputs, command and environment are the same"
 
 
@@ -87,24 +89,43 @@ class Result:
         return event
 
 
-def earlier(record: Journal) -> tuple[dict[str, list[Result]], dict[str, str]]:
-    """Read the results of earlier runs of the same StreamFlow file in their journals.
+@dataclass(frozen=True)
+class Earlier:
+    """What the journals of earlier runs of a StreamFlow file say of its jobs.
 
-    :returns: results by job, the latest first, and the latest run that started each job
+    :param results: results by job, the latest first
+    :param started: the latest run that started each job
+    :param completed: jobs that this run has completed
     """
-    results: dict[str, list[Result]] = {}
-    started: dict[str, str] = {}
+
+    results: dict[str, list[Result]] = field(default_factory=dict)
+    started: dict[str, str] = field(default_factory=dict)
+    completed: set[str] = field(default_factory=set)
+
+    def add(self, event: Event, run: str) -> None:
+        """Add an event that is earlier than those before it."""
+        job = str(event.get("job"))
+        if event["event"] == "job":
+            if event["status"] == "running":
+                self.started.setdefault(job, run)
+            elif event["status"] in _COMPLETED and job not in self.started:
+                self.started[job] = run
+                self.completed.add(job)
+        elif (result := _result(event, run)) is not None:
+            self.results.setdefault(job, []).append(result)
+            self.started.setdefault(job, run)
+
+
+def earlier(record: Journal) -> Earlier:
+    """Read the results of earlier runs of the same StreamFlow file in their journals."""
+    known = Earlier()
     for path in islice(record.earlier(), LATEST_RUNS):
         with suppress(InputError, OSError):
             if journal.is_open(path):  # it goes on
                 continue
             for event in reversed(journal.read(path)):
-                if event["event"] == "job" and event.get("status") == "running":
-                    started.setdefault(str(event["job"]), path.stem)
-                elif (result := _result(event, path.stem)) is not None:
-                    results.setdefault(result.job, []).append(result)
-                    started.setdefault(result.job, path.stem)
-    return results, started
+                known.add(event, path.stem)
+    return known
 
 
 def _result(event: Event, run: str) -> Result | None:

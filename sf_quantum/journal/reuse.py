@@ -21,7 +21,7 @@ from sf_quantum.connectors.wrapper import Result as CommandResult
 from sf_quantum.files import JSON, mapping
 from sf_quantum.journal import Journal, fingerprints, results
 from sf_quantum.journal.fingerprints import CommandDigests, Uncertain
-from sf_quantum.journal.results import SAME, Fingerprint, Inputs, Result
+from sf_quantum.journal.results import SAME, Earlier, Fingerprint, Inputs, Result
 
 if TYPE_CHECKING:
     from streamflow.core.context import StreamFlowContext
@@ -69,10 +69,7 @@ class Reuse:
         self._prepared: dict[str, tuple[str, Inputs] | Uncertain] = {}
         self._exit_codes: dict[str, int] = {}
         self._placing = _LINK
-        self._earlier: (
-            asyncio.Task[tuple[dict[str, list[Result]], dict[str, str]]] | None
-        )
-        self._earlier = None
+        self._earlier: asyncio.Task[Earlier] | None = None
 
     def add_step(self, name: str, parameters: dict[str, JSON]) -> None:
         """Add a step by its parameters in StreamFlow's database."""
@@ -145,31 +142,34 @@ class Reuse:
         if self._earlier is None:
             reading = asyncio.to_thread(results.earlier, record)
             self._earlier = asyncio.create_task(reading)
-        by_job, started = await asyncio.shield(self._earlier)
-        if job.name not in started:
+        earlier = await asyncio.shield(self._earlier)
+        if job.name not in earlier.started:
             return None
+        latest = earlier.started[job.name]
         prepared = self._prepared[job.name]
         if not isinstance(prepared, tuple):
-            _decided(record, job, None, started[job.name], str(prepared))
+            _decided(record, job, None, latest, str(prepared))
             return None
         reasons = []
-        candidates = by_job.get(job.name, [])
+        candidates = earlier.results.get(job.name, [])
         if filters:
-            latest = started[job.name]
             candidates = [one for one in candidates if one.run == latest]
         for result in candidates:
             outcome = await self._check(result, prepared, binding)
             if isinstance(outcome, Reusable):
                 outcome = await _asked(filters, job, binding, outcome)
             if isinstance(outcome, Reusable):
-                _decided(record, job, result.run, started[job.name], SAME)
+                _decided(record, job, result.run, latest, SAME)
                 self.ended(job.name, result.exit_code)
                 return outcome
             reasons.append(outcome)
         # the latest attempt is the one that the user knows
-        completed = candidates and candidates[0].run == started[job.name]
-        reason = reasons[0] if completed else "it was not completed"
-        _decided(record, job, None, started[job.name], reason)
+        reason = "it was not completed"
+        if candidates and candidates[0].run == latest:
+            reason = reasons[0]
+        elif job.name in earlier.completed:
+            reason = "the journal has no whole result of it"
+        _decided(record, job, None, latest, reason)
         return None
 
     async def _check(

@@ -23,7 +23,7 @@ from sf_quantum.journal import (
 )
 from sf_quantum.journal.failures import counted, described, ordinal, remedy
 from sf_quantum.reporting.columns import align
-from sf_quantum.text import escaped, rounded
+from sf_quantum.text import escaped, plural, rounded
 
 HEADER = "step iteration location waited ran attempt status score why".split()
 NUMBERS = ("waited", "ran", "attempt", "score")
@@ -143,7 +143,9 @@ class JobAttempt:
         ]
         recovered = sum(bool(event.get("found")) for event in self.qpu_jobs)
         again = (
-            [f"{recovered} QPU jobs found again, not paid twice"] if recovered else []
+            [f"{plural(recovered, 'QPU job')} found again, not paid twice"]
+            if recovered
+            else []
         )
         reused = [f"from run {self.reused_from}"] if self.status == REUSED else []
         if self.again:
@@ -232,6 +234,8 @@ class _AttemptLog:
         self._latest: dict[str, JobAttempt] = {}
         # The nodes of the latest attempts, by job.
         self._nodes: dict[str, _OwnNodes] = {}
+        # The latest attempt with a QPU job, and its event, by QPU and id there.
+        self._qpu_jobs: dict[tuple[str, str], tuple[JobAttempt, Event]] = {}
 
     def add(self, event: Event) -> JobAttempt | None:
         """Add an event of the journal, and return the attempt that changed, if any."""
@@ -245,7 +249,7 @@ class _AttemptLog:
             return None
         match kind:
             case "qpu":
-                latest.qpu_jobs.append(event)
+                self._add_qpu_job(latest, event)
                 # one wait, repeated with each of the QPU jobs under its lease
                 _wait(
                     latest, f"a lease of {event.get('qpu')}", event.get("lease_seconds")
@@ -266,6 +270,19 @@ class _AttemptLog:
                 _decided(latest, event)
                 return latest
         return None
+
+    def _add_qpu_job(self, attempt: JobAttempt, event: Event) -> None:
+        """Add a QPU job; one that is found again is the latest attempt's alone."""
+        if event.get("qpu_job") is not None:
+            key = str(event.get("qpu")), str(event["qpu_job"])
+            if before := self._qpu_jobs.get(key):
+                holder, same = before
+                holder.qpu_jobs.remove(same)
+                most = max(same, event, key=lambda one: number(one.get("qpu_seconds")))
+                seconds = most.get("qpu_seconds")
+                event = {**event, "qpu_seconds": seconds, "found": True}
+            self._qpu_jobs[key] = attempt, event
+        attempt.qpu_jobs.append(event)
 
     def _attempt(self, event: Event) -> JobAttempt:
         job, count = str(event["job"]), int(number(event["attempt"]))
@@ -477,9 +494,11 @@ def totals(rows: list[JobAttempt]) -> str:
     unknown = f" (not reported by {', '.join(silent)})" if silent else ""
     used = sum(number(event.get("qpu_seconds")) for event in reported)
     cost = f" ({rounded(used)} s on the QPU)" if used else ""
+    found = sum(event.get("found") is True for event in reported)
+    again = f", {found} of them found again" if found else ""
     return (
-        f"{len(rows) - retried} jobs, {reused}{retried} retries, "
-        f"{len(reported)} QPU jobs{cost}{unknown}; "
+        f"{plural(len(rows) - retried, 'job')}, {reused}{plural(retried, 'retry')}, "
+        f"{plural(len(reported), 'QPU job')}{again}{cost}{unknown}; "
         f"{elapsed:.1f} s elapsed, "
         f"waited {sum(row.waited or 0 for row in rows):.1f} s, "
         f"ran {sum(row.ran or 0 for row in rows):.1f} s"
@@ -616,7 +635,7 @@ def _line(row: JobAttempt) -> str:
 
 def _qpu_jobs(row: JobAttempt) -> str:
     """The number of QPU jobs of an attempt, and what they cost, if that is known."""
-    jobs = "1 QPU job" if len(row.qpu_jobs) == 1 else f"{len(row.qpu_jobs)} QPU jobs"
+    jobs = plural(len(row.qpu_jobs), "QPU job")
     costs = [event.get("qpu_seconds") for event in row.qpu_jobs]
     if None in costs:
         return jobs

@@ -194,7 +194,8 @@ def measure(events: Iterable[Event]) -> RunUsage:
         jobs=[event for event in events if event["event"] == "slurm"],
         qpu_seconds={
             (str(e.get("qpu")), str(e.get("qpu_job"))): number(e.get("qpu_seconds"))
-            for e in events
+            # the most that was reported of a job counts
+            for e in sorted(events, key=lambda e: number(e.get("qpu_seconds")))
             if e["event"] == "qpu"
         },
         labels={str(e["job"]): _label(e) for e in events if e["event"] == "job"},

@@ -147,3 +147,44 @@ def test_no_reader_fails_at_a_damaged_event(number: int, file: Path) -> None:
         assert len(journal.read(path)) >= len(events) - 1
         told = read_everything(path, file)
     pictures.timeline(told.attempts)
+
+
+def test_a_last_line_without_its_end_counts_if_it_is_whole(
+    file: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = file.parent / "runs" / NAME
+    events = a_run(file)
+    text = "".join(map(line, events))
+    path.write_text(text.removesuffix("\n"))
+    assert journal.read(path) == events
+    assert [*journal.follow(path)] == events
+    assert Run(path).status == "completed"
+    path.write_text(text[:-3])  # it was killed as it wrote this
+    assert journal.read(path) == events[:-1]
+    assert [*journal.follow(path)] == events[:-1]
+    assert not caplog.records
+
+
+def test_a_journal_of_one_line_needs_no_line_end(file: Path) -> None:
+    path = file.parent / "runs" / NAME
+    path.write_text(line(a_run(file)[0]).removesuffix("\n"))
+    assert journal.newest(path.parent, file) == path
+
+
+@pytest.mark.parametrize("twice", ["each", "all"])
+def test_repeated_lines_count_once(
+    file: Path, twice: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = file.parent / "runs" / NAME
+    lines = [*map(line, a_run(file))]
+    path.write_text("".join(lines))
+    told = str(Run(path).report())
+    repeated = [one for one in lines for _ in range(2)]
+    path.write_text("".join(repeated if twice == "each" else lines * 2))
+    assert journal.read(path) == a_run(file)
+    assert [*journal.follow(path)] == a_run(file)
+    assert str(Run(path).report()) == told
+    first = 2 if twice == "each" else len(lines) + 1
+    assert caplog.messages[0] == (
+        f"{path}, line {first}: repeats an earlier line; such lines are left out"
+    )

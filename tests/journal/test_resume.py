@@ -180,7 +180,8 @@ def test_results_are_those_of_earlier_runs_the_latest_first(tmp_path: Path) -> N
             file.write(line({"time": 2, "event": "job", "job": name, "status": status}))
     run = journal.Journal(tmp_path, resumes=True)
     run.start("f.yml", [], {})
-    known, started = results.earlier(run)
+    earlier = results.earlier(run)
+    known, started = earlier.results, earlier.started
     run.close()
     first, second = (f"202001{day:02}T000000Z-1" for day in (1, 2))
     assert known["/a/0"] == [replace(newer, run=second), replace(RESULT, run=first)]

@@ -177,6 +177,20 @@ async def test_an_interrupted_job_is_not_compared_with_an_older_result(
     assert result is not None
 
 
+@pytest.mark.parametrize("status", ["completed", "reused"])
+async def test_a_damaged_result_is_the_reason_to_run_again(
+    tmp_path: Path, earlier: Path, status: str
+) -> None:
+    (path,) = (tmp_path / "journals").glob("*.jsonl")
+    first, running, result = path.read_text().splitlines()
+    completed = json.dumps({**json.loads(running), "status": status})
+    lines = [first, running, result.replace('"job"', '"jo"'), completed]
+    path.write_text("".join(f"{one}\n" for one in lines))
+    made = reuse(local(tmp_path))
+    expected = [(None, "the journal has no whole result of it")]
+    assert await found(tmp_path, made, job(n=1), target("host")) == (None, expected)
+
+
 class Says:
     """A filter that gives a reason against each result, or none."""
 

@@ -13,7 +13,7 @@ from sf_quantum.cli import main
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
 from sf_quantum.journal import Event
-from sf_quantum.reporting import pictures, report
+from sf_quantum.reporting import pictures, report, usage
 from sf_quantum.reporting.report import JobAttempt
 from tests.support.journals import a_run, event, write
 
@@ -53,7 +53,7 @@ def test_the_table_has_a_line_a_row_and_totals() -> None:
     assert header.split() == "step iteration location waited ran attempt status".split()
     assert first.split() == "loop/a 1#2 nodes/c1 1.50 s 3.00 s 1 completed".split()
     assert totals == (
-        "2 jobs, 1 retries, 1 QPU jobs; 8.9 s elapsed, " "waited 1.8 s, ran 6.9 s"
+        "2 jobs, 1 retry, 1 QPU job; 8.9 s elapsed, " "waited 1.8 s, ran 6.9 s"
     )
 
 
@@ -62,7 +62,7 @@ def test_a_qpu_that_does_not_tell_its_jobs_is_named() -> None:
     events = a_run()
     events.insert(9, {**silent, "qpu_job": None})
     totals = report.totals(report.collect(events))
-    assert "1 QPU jobs (not reported by acme); 8.9 s" in totals
+    assert "1 QPU job (not reported by acme); 8.9 s" in totals
 
 
 def test_a_score_is_shown_where_a_job_left_one(tmp_path: Path) -> None:
@@ -87,7 +87,7 @@ def test_a_run_is_told_as_it_happens() -> None:
         "failed    loop/b 2 on qpu in 0.9 s (waited 0.1 s) with 1 QPU job",
         "running   loop/b 2 on nodes (attempt 2)",
         "completed loop/b 2 on nodes/c1 (attempt 2) in 3.0 s (waited 0.2 s)",
-        "run completed: 2 jobs, 1 retries, 1 QPU jobs; "
+        "run completed: 2 jobs, 1 retry, 1 QPU job; "
         "8.9 s elapsed, waited 1.8 s, ran 6.9 s",
     ]
 
@@ -430,8 +430,24 @@ def test_waits_for_leases_and_nodes_are_no_running_time() -> None:
     assert row.waits == {"a lease of acme": 0.4, "nodes": pytest.approx(0.1)}
     assert row.waited == pytest.approx(0.6)
     assert row.ran == pytest.approx(0.4)
-    assert "1 QPU jobs found again, not paid twice" in row.remarks
+    assert "1 QPU job found again, not paid twice" in row.remarks
     assert "waiting   loop/b 2 for acme: new laser" in report.progress(events)
+
+
+def test_a_qpu_job_that_is_found_again_counts_once() -> None:
+    events = a_run()
+    job: Event = {"event": "qpu", "job": "/loop/b/0.1", "qpu": "q", "qpu_job": "1"}
+    events[8] = {**job, "time": 5.9, "qpu_seconds": 2.0, "found": False}
+    found: Event = {**job, "time": 9.0, "qpu_seconds": 2.0, "found": True}
+    events[14:14] = [found, {**found, "time": 9.1, "qpu_seconds": None}]
+    rows = report.collect(events)
+    first, second = [row for row in rows if row.step == "loop/b"]
+    assert first.qpu_jobs == []
+    assert [one["qpu_seconds"] for one in second.qpu_jobs] == [2.0]
+    assert "1 QPU job found again, not paid twice" in second.remarks
+    told = report.totals(rows)
+    assert "1 QPU job, 1 of them found again (2 s on the QPU);" in told
+    assert usage.measure(events).qpu_seconds == {("q", "1"): 2.0}
 
 
 def test_a_failure_is_in_the_table_and_in_the_progress(
