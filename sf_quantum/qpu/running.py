@@ -87,7 +87,8 @@ def named(outcome: Outcome, job_id: str) -> Outcome:
     """Say which job failed, or was cancelled, where there is no result."""
     if outcome.result is not None:
         return outcome
-    return replace(outcome, failure=f"job {job_id}: {outcome.failure or 'cancelled'}")
+    cancelled = f"cancelled: {outcome.note}" if outcome.note else "cancelled"
+    return replace(outcome, failure=f"job {job_id}: {outcome.failure or cancelled}")
 
 
 def _submitted(qpu: JobSide, task: Task) -> str:

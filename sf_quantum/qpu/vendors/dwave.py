@@ -378,7 +378,7 @@ class DWaveQpu(Qpu):
         check_about(f"QPU {self.name!r}", problem.label, task.tag)
         status = problem.status.value
         if status == "CANCELLED":
-            return Outcome()
+            return Outcome(note=_reason(problem))
         if status == "FAILED":
             return Outcome(failure=ending(problem))
         if status in LIVE:
@@ -664,11 +664,15 @@ def _job(problems: Problems, one: ProblemStatus) -> dict[str, JSON]:
 
 def ending(problem: ProblemStatus) -> str:
     """Say how a problem without an answer ended."""
+    reason = _reason(problem)
     if problem.status.value == "CANCELLED":
-        return f"problem {problem.id} was cancelled"
+        return f"problem {problem.id} was cancelled{f': {reason}' if reason else ''}"
+    return f"problem {problem.id} failed: {reason or 'no reason given'}"
+
+
+def _reason(problem: ProblemStatus) -> str:
     # The client's models do not declare this field.
-    why = getattr(problem, "error_message", None) or "no reason given"
-    return f"problem {problem.id} failed: {one_line(str(why))[:300]}"
+    return one_line(str(getattr(problem, "error_message", None) or ""))[:300]
 
 
 def _content(task: Task) -> dict[str, JSON]:

@@ -32,6 +32,7 @@ from sf_quantum.protocol.tasks import (
 )
 from sf_quantum.qpu import AuthenticationError, NoLease, qrmi_config
 from sf_quantum.qpu.leasing.held_leases import AcquireOptions, acquire
+from sf_quantum.qpu.running import named
 from sf_quantum.qpu.sfq import service_client, service_qpu
 from sf_quantum.qpu.sfq.service_client import Credentials
 from sf_quantum.qpu.sfq.service_qpu import SfqQpu
@@ -968,12 +969,19 @@ def test_numbers_that_are_none(scripted: Serve, told: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "note"), [("closed: helium", "closed: helium"), ("cancelled", "")]
+    ("told", "note", "failure"),
+    [
+        ("closed: helium", "closed: helium", "job j: cancelled: closed: helium"),
+        ("cancelled", "", "job j: cancelled"),
+    ],
 )
-def test_why_a_job_was_cancelled(scripted: Serve, told: str, note: str) -> None:
+def test_why_a_job_was_cancelled(
+    scripted: Serve, told: str, note: str, failure: str
+) -> None:
     server = scripted([(200, {"state": "Cancelled", "note": told})])
     outcome = SfqQpu("q", server.url, lease="l").result("j", _task({}))
     assert outcome == Outcome(note=note)
+    assert named(outcome, "j").failure == failure
 
 
 def test_the_identity_is_where_jobs_are(tmp_path: Path) -> None:

@@ -475,6 +475,7 @@ def test_how_problems_end_without_an_answer(
     replies: list[Reply] = [
         (200, failed, PROBLEM),
         (200, problem(status="CANCELLED"), PROBLEM),
+        (200, problem(status="CANCELLED", error_message="helium"), PROBLEM),
         (409, OVER),
         (200, [], PROBLEMS),
         (200, [{"error_code": 404}], PROBLEMS),
@@ -485,6 +486,8 @@ def test_how_problems_end_without_an_answer(
     assert qpu.result("j", asked).failure == "problem j failed: laser off"
     outcome = qpu.result("j", asked)
     assert (outcome.result, outcome.failure, outcome.qpu_seconds) == (None, None, None)
+    assert outcome.note == ""
+    assert qpu.result("j", asked).note == "helium"
     qpu.cancel("j")
     with pytest.raises(UnknownJob, match="no problem j"):
         qpu.poll("j")
