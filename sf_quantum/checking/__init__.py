@@ -1,8 +1,9 @@
 """Checks of a StreamFlow file before it runs, which report all problems at once.
 
 ``check`` reads a file and what it names, and returns problems, each with its file and line;
-``parser`` reads CWL by the engine's own parser, ``inputs`` the inputs, ``deployments`` and
-``sites`` what connectors and Slurm would refuse, ``tool_files`` the files of sfq's tools.
+``parser`` reads CWL by the engine's own parser, ``cwl_steps`` checks its steps and links,
+``inputs`` the inputs, ``deployments`` and ``sites`` what connectors and Slurm would refuse,
+``tool_files`` the files of sfq's tools.
 
 Imports: candidates, clustering, connectors, journal, net, qpu, reporting, samplers,
     service/device, slurm.

@@ -14,12 +14,12 @@ from sf_quantum.candidates.decision import is_below
 from sf_quantum.checking import commands as command_lines
 from sf_quantum.checking import (
     cwl,
+    cwl_steps,
     folders,
     inputs,
     resources,
     tool_files,
     types,
-    wiring,
 )
 from sf_quantum.checking.commands import Commands, Line
 from sf_quantum.checking.deployments import Binding
@@ -105,7 +105,7 @@ class Workflow:
         self.process.faulty |= parser.faulty
         places = {(problem.file, problem.line) for problem in problems}
         fields = [p for p in parser.problems if (p.file, p.line) not in places]
-        problems = [*problems, *fields, *wiring.check(self.process)]
+        problems = [*problems, *fields, *cwl_steps.check(self.process)]
         yield from problems
         yield from parser.rest([p for p in problems if not p.remark])
 
@@ -210,7 +210,7 @@ class Workflow:
                 yield from self._tool_files(settings, wrong)
                 yield from self._samplers(settings)
             ports = {b.path.lstrip("/") for b in self.bindings if b.kind == "port"}
-            unused = wiring.unused(self.process)
+            unused = cwl_steps.unused(self.process)
             for name in settings.content:
                 if name in unused - ports:
                     what = "no step takes this input"

@@ -1,7 +1,8 @@
 """The silhouettes of one or many partitions, exact or estimated from a sample.
 
 P. J. Rousseeuw, Silhouettes, J. Comput. Appl. Math. 20, 1987. The only point of a
-cluster has s = 0, as in the paper and in scikit-learn.
+cluster has s = 0, as in the paper and in scikit-learn. Distances are Euclidean: the sums of
+``_kernels.c`` are, and the bounds by which clusters are left out hold for no other.
 """
 
 from __future__ import annotations

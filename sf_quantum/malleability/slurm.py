@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from sf_quantum.errors import QuantumError
-from sf_quantum.slurm import queue, records, tres
+from sf_quantum.slurm import records, squeue, tres
 from sf_quantum.text import one_line
 
 # the environment of a job would change the options and the output of these commands, and
@@ -98,8 +98,8 @@ def hostnames(expression: str) -> list[str]:
 def named(name: str, *states: str) -> list[tuple[str, str]]:
     """List this user's jobs of a name and some states: id and expression of nodes."""
     wanted = ("--me", f"--name={name}", f"--states={','.join(states)}")
-    form = f"--format={queue.ALLOCATIONS_FORMAT}"
-    return queue.allocations(run("squeue", "--noheader", *wanted, form))
+    form = f"--format={squeue.ALLOCATIONS_FORMAT}"
+    return squeue.allocations(run("squeue", "--noheader", *wanted, form))
 
 
 def state(id_: str) -> str:
@@ -109,9 +109,9 @@ def state(id_: str) -> str:
 
 def steps(id_: str) -> list[tuple[str, list[str]]]:
     """List the steps of a job, other than its batch script: id and nodes."""
-    form = f"--format={queue.STEPS_FORMAT}"
+    form = f"--format={squeue.STEPS_FORMAT}"
     lines = run("squeue", "--steps", "--noheader", f"--jobs={id_}", form)
-    return [(step, hostnames(nodes)) for step, nodes in queue.steps(lines)]
+    return [(step, hostnames(nodes)) for step, nodes in squeue.steps(lines)]
 
 
 def shrink(id_: str, nodes: Sequence[str]) -> None:

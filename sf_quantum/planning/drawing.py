@@ -23,8 +23,8 @@ from sf_quantum.planning.simulation.application import (
 from sf_quantum.planning.simulation.cluster import Usage
 from sf_quantum.planning.simulation.qpu import Process
 from sf_quantum.planning.simulation.site import Site
+from sf_quantum.planning.traces.node_trace import NodeTrace
 from sf_quantum.planning.traces.qpu import QpuJob, QpuLoad
-from sf_quantum.planning.traces.trace import NodeTrace
 from sf_quantum.planning.workload import (
     HOUR,
     ApplicationSettings,

@@ -21,7 +21,7 @@ from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.settings import ServiceSettings
 from sf_quantum.service.http.answers import Answers
 from sf_quantum.service.http.auth import LOCAL_USER, Authenticate
-from sf_quantum.service.http.limits import Guard, Limits
+from sf_quantum.service.http.guard import Guard, Limits
 from sf_quantum.service.page import routes as page
 from sf_quantum.service.page.activity import Activity
 from sf_quantum.service.queue.job_queue import JobQueue

@@ -37,7 +37,7 @@ from sf_quantum.service.device.protocol import Device
 from sf_quantum.service.device.qpu import QpuDevice, QpuSettings
 from sf_quantum.service.dialects import dialect
 from sf_quantum.service.domain.settings import PolicyChoice, ServiceSettings, Shares
-from sf_quantum.service.http.limits import Limits
+from sf_quantum.service.http.guard import Limits
 from sf_quantum.service.scheduling import policies
 from sf_quantum.text import unknown
 from sf_quantum.validation import (

@@ -29,7 +29,7 @@ from sf_quantum.service.device.emulator.device import EmulatedDevice
 from sf_quantum.service.device.protocol import Device
 from sf_quantum.service.http import auth
 from sf_quantum.service.http.connections import Server, raise_limit
-from sf_quantum.service.http.limits import Guard
+from sf_quantum.service.http.guard import Guard
 from sf_quantum.service.reload import merged
 from sf_quantum.service.state import store_in
 from sf_quantum.text import one_line

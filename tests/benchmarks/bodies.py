@@ -34,7 +34,7 @@ from sf_quantum.errors import InputError
 from sf_quantum.service.device.emulator.device import EmulatedDevice
 from sf_quantum.service.dialects.large_bodies import PROCESS_BYTES
 from sf_quantum.service.http import auth
-from sf_quantum.service.http.limits import Limits
+from sf_quantum.service.http.guard import Limits
 from tests.support import dialects
 from tests.support.adversarial import ROUTES, TOKENS, Family, Route
 from tests.support.service import RunningService, running_service

@@ -28,7 +28,7 @@ from sf_quantum.service.domain.jobs import (
     Pattern,
 )
 from sf_quantum.service.domain.settings import Shares
-from sf_quantum.service.scheduling.eta import Estimator
+from sf_quantum.service.scheduling.estimator import Estimator
 from sf_quantum.service.scheduling.pending import PendingJobs
 from sf_quantum.service.scheduling.policies import make
 from sf_quantum.service.scheduling.work import PendingJob

@@ -31,7 +31,7 @@ from sf_quantum.planning.experiment import SHORT_SECONDS
 from sf_quantum.planning.simulation.cluster import Cluster, Scheduling, Usage
 from sf_quantum.planning.simulation.qpu import Process
 from sf_quantum.planning.traces import swf
-from sf_quantum.planning.traces.trace import NodeJob
+from sf_quantum.planning.traces.node_trace import NodeJob
 from tests.benchmarks import traces
 from tests.benchmarks.traces import Synthetic
 

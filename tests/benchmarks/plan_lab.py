@@ -46,7 +46,7 @@ from sf_quantum.planning.simulation.strategies import (
     Reserved,
     Strategy,
 )
-from sf_quantum.planning.traces.trace import NodeJob, NodeTrace
+from sf_quantum.planning.traces.node_trace import NodeJob, NodeTrace
 from sf_quantum.planning.workload import Workload
 from tests.benchmarks import hybrid, slurm_runs
 from tests.benchmarks.hybrid_tables import LOADED

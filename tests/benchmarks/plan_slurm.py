@@ -49,7 +49,7 @@ from sf_quantum.planning.simulation.application import (
     QuantumStep,
 )
 from sf_quantum.planning.simulation.strategies import CoScheduled, Strategy
-from sf_quantum.planning.traces.trace import NodeTrace
+from sf_quantum.planning.traces.node_trace import NodeTrace
 from sf_quantum.planning.workload import Workload
 from tests.benchmarks import traces
 from tests.benchmarks.slurm_runs import ENDED, STARTED, heed_sigterm, moments

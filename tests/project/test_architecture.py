@@ -50,7 +50,10 @@ SCHEDULER = {
 # of these rooms, the modules that decide are free of the engine
 PURE = (
     *("candidates.decision", "candidates.attempts"),
-    *("connectors.slurm.allocation.forecast", "connectors.slurm.allocation.pool"),
+    *(
+        "connectors.slurm.allocation.forecast",
+        "connectors.slurm.allocation.elastic_rules",
+    ),
 )
 # by the files that may import them; dimod is the field's common format, nobody's own
 _CIRCUITS = "service/device/emulator/circuits"
@@ -194,7 +197,7 @@ def test_planning_uses_only_the_rules_of_elastic_connectors() -> None:
     }
     rules = {
         "sf_quantum.connectors.slurm.allocation.forecast",
-        "sf_quantum.connectors.slurm.allocation.pool",
+        "sf_quantum.connectors.slurm.allocation.elastic_rules",
     }
     assert used == rules
 

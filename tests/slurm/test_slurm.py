@@ -14,8 +14,8 @@ from sf_quantum.slurm import (
     config,
     counts,
     partitions,
-    queue,
     records,
+    squeue,
     tres,
 )
 from sf_quantum.slurm.tres import Resource
@@ -120,7 +120,7 @@ def test_requests_for_resources_are_read_behind_free_texts(release: str) -> None
 @given(comment=st.text(st.characters(exclude_characters="\n", codec="utf-8")))
 def test_any_comment_in_one_line_is_read_from_squeue(comment: str) -> None:
     line = f"7|7|RUNNING|None|1|2|1|c1|0|0|{comment}|\n"
-    (row,) = queue.read(line + line.replace("7", "8", 2)).rows("7") or []
+    (row,) = squeue.read(line + line.replace("7", "8", 2)).rows("7") or []
     assert (row.state, row.comment) == ("RUNNING", comment)
 
 
@@ -208,7 +208,7 @@ def test_the_configuration_is_read() -> None:
 
 
 def test_a_job_without_a_request_has_no_units() -> None:
-    request = queue.request("ada|compute|physics|gres/qpu:1|lic@a:2\nx\n")
+    request = squeue.request("ada|compute|physics|gres/qpu:1|lic@a:2\nx\n")
     assert request is not None
     assert request.units == {"qpu": 1, "lic": 2}
-    assert queue.request("ada|compute\n") is None
+    assert squeue.request("ada|compute\n") is None

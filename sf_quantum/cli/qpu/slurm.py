@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import math
 import os
 import signal
 import sys
@@ -21,10 +20,10 @@ from sf_quantum.files import parse_json
 from sf_quantum.qpu import Qpu
 from sf_quantum.qpu.leasing.burst import controller, watch
 from sf_quantum.qpu.leasing.burst.accounting import account
-from sf_quantum.qpu.leasing.burst.asking import Asking, wait_for_tasks
-from sf_quantum.qpu.leasing.burst.classes import ClassRule, class_of
+from sf_quantum.qpu.leasing.burst.classes import ClassRule
 from sf_quantum.qpu.leasing.burst.folder import Folder
-from sf_quantum.qpu.leasing.held_leases import AcquireOptions
+from sf_quantum.qpu.leasing.burst.request import lease_request
+from sf_quantum.qpu.leasing.burst.waiting import Asking, wait_for_tasks
 from sf_quantum.qpu.opening import bounds
 from sf_quantum.qpu.sfq.service_qpu import SfqQpu
 
@@ -162,19 +161,7 @@ def _acquire(args: argparse.Namespace) -> None:
     hints = bounds(vars(args))
     if args.expected_seconds:
         hints["expectedSeconds"] = args.expected_seconds
-    ranks = details.partitions, details.qos, details.priority
-    if (class_ := class_of(args.class_of, *ranks)) is not None:
-        hints["class"] = class_
-    request = AcquireOptions(
-        purpose=f"Slurm job {args.job}",
-        # however long the QPU is away, the job waits and holds nothing
-        trouble_seconds=math.inf,
-        hints=hints,
-        # the same lease again if Slurm has lost the first answer; other clusters have jobs
-        # with the same id, and a federation's each have a sibling of it
-        key=f"slurm-{cluster}-{args.job}",
-    )
-    token = asking.ask(request)
+    token = asking.ask(lease_request(args.job, cluster, details, hints, args.class_of))
     # The job's environment does not have the credentials of the site.
     (sfq_qpu,) = replace(service.selection(args), settings=None).qpus({})
     asking.end({**qpu.environment([(sfq_qpu, token)]), **job})

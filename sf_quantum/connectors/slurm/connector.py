@@ -29,8 +29,8 @@ from sf_quantum import journal
 from sf_quantum.connectors import guardian, hints
 from sf_quantum.connectors.slurm import partition, refusals, scripts
 from sf_quantum.connectors.slurm.allocation.elastic import Elastic
+from sf_quantum.connectors.slurm.allocation.elastic_rules import ElasticSettings
 from sf_quantum.connectors.slurm.allocation.per_step import run_alone
-from sf_quantum.connectors.slurm.allocation.pool import ElasticSettings
 from sf_quantum.connectors.slurm.allocation.reserved import Reserved
 from sf_quantum.connectors.slurm.allocation.step_job import StepJob
 from sf_quantum.connectors.slurm.partition import (

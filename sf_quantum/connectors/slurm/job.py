@@ -55,7 +55,7 @@ from sf_quantum.connectors.slurm.transport.answers import (
 )
 from sf_quantum.files import JSON
 from sf_quantum.slurm import ids, states
-from sf_quantum.slurm.queue import QueueRow
+from sf_quantum.slurm.squeue import QueueRow
 
 # consecutive polls without a job after which the job counts as ending
 DENIALS = 3

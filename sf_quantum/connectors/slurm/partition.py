@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from sf_quantum.connectors.slurm.services import SlurmService, limit_seconds
 from sf_quantum.files import JSON
-from sf_quantum.slurm import queue as squeue
+from sf_quantum.slurm import squeue
 from sf_quantum.slurm.partitions import PROCESSORS_FORMAT, processors
 
 #: Largest number of jobs in a partition whose queue is simulated.

@@ -44,7 +44,7 @@ from sf_quantum.connectors.slurm.transport.login import (
 )
 from sf_quantum.connectors.slurm.transport.pacing import Paced
 from sf_quantum.slurm import ids, states
-from sf_quantum.slurm.queue import QueueRow
+from sf_quantum.slurm.squeue import QueueRow
 
 # Slurm's record of a failed job may appear after the mark of its script
 DETAIL_SECONDS = 5.0

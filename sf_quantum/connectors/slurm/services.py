@@ -12,7 +12,7 @@ from typing import TypeAlias
 from streamflow.core.exception import WorkflowDefinitionException
 from streamflow.deployment.connector.queue_manager import QueueManagerService
 
-from sf_quantum.connectors.slurm.allocation.pool import ElasticSettings
+from sf_quantum.connectors.slurm.allocation.elastic_rules import ElasticSettings
 from sf_quantum.files import JSON
 from sf_quantum.slurm import ids
 from sf_quantum.slurm.components import Component

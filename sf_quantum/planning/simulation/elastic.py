@@ -8,7 +8,10 @@ from typing import cast
 
 import simpy
 
-from sf_quantum.connectors.slurm.allocation.pool import ElasticSettings, Pool
+from sf_quantum.connectors.slurm.allocation.elastic_rules import (
+    ElasticPool,
+    ElasticSettings,
+)
 from sf_quantum.planning.simulation.application import Application, Outcome, Task
 from sf_quantum.planning.simulation.cluster import Allocation
 from sf_quantum.planning.simulation.qpu import Process
@@ -38,7 +41,7 @@ class ElasticAllocations:
         self._outcome = outcome
         self._task = task
         self._estimate = application.estimate()
-        self._pool: Pool[Allocation] = Pool(settings)
+        self._pool: ElasticPool[Allocation] = ElasticPool(settings)
         self._forecast = self._pool.forecast
         self._of = application.name, task.partition, task.nodes, task.least
         if settings.ahead and self._of in site.forecasts:

@@ -9,7 +9,7 @@ from typing import Annotated, Literal, TypeAlias
 import simpy
 from pydantic import Field
 
-from sf_quantum.connectors.slurm.allocation.pool import ElasticSettings
+from sf_quantum.connectors.slurm.allocation.elastic_rules import ElasticSettings
 from sf_quantum.planning.quantities import Amount, Count, Seconds
 from sf_quantum.planning.simulation.application import (
     Application,

@@ -20,7 +20,7 @@ from pydantic import TypeAdapter, ValidationError
 from sf_quantum.errors import InputError
 from sf_quantum.files import cannot_read, replacing
 from sf_quantum.planning.quantities import Seconds
-from sf_quantum.planning.traces.trace import bounded, no_job
+from sf_quantum.planning.traces.node_trace import bounded, no_job
 from sf_quantum.service.domain.jobs import JobClass
 from sf_quantum.service.domain.settings import NotNegative
 from sf_quantum.text import csv_cell, one_line, unknown

@@ -35,7 +35,7 @@ from sf_quantum.service.device import processes
 from sf_quantum.service.device.evidence import Evidence
 from sf_quantum.service.device.foreign import TooLarge, plain
 from sf_quantum.service.device.limits import ComputeLimits
-from sf_quantum.service.device.vendor_jobs import VendorJobs, WrongId
+from sf_quantum.service.device.vendor_job_ids import VendorJobIds, WrongId
 from sf_quantum.text import MAX_CHARACTERS, described, shortened
 
 # Limits of the check of a result: one of 20 MB takes seconds, and a tenth of the
@@ -76,7 +76,7 @@ class VendorAnswers:
     """
 
     def __init__(self, name: str, *, fewer_reads: bool = False) -> None:
-        self.jobs = VendorJobs()
+        self.jobs = VendorJobIds()
         self._evidence = Evidence(name)
         self._fewer_reads = fewer_reads
 

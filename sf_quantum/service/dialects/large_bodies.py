@@ -36,7 +36,7 @@ from sf_quantum.service.dialects.dialect import OWN, Dialect, load
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import Job, Kind, Size, Submission, Written
 from sf_quantum.service.http.auth import get_sender
-from sf_quantum.service.http.limits import SMALL_BYTES, check_connected, check_text
+from sf_quantum.service.http.guard import SMALL_BYTES, check_connected, check_text
 from sf_quantum.service.queue.job_queue import JobQueue
 from sf_quantum.service.queue.long_work import BUSY_SECONDS
 from sf_quantum.threads import in_thread

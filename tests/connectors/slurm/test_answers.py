@@ -6,7 +6,7 @@ import pytest
 
 from sf_quantum.connectors.slurm.transport import answers
 from sf_quantum.connectors.slurm.transport.answers import EndReason, JobOutcome
-from sf_quantum.slurm import queue
+from sf_quantum.slurm import squeue
 from sf_quantum.slurm.states import ENDED
 
 SHOWN = (
@@ -78,7 +78,7 @@ def test_of_several_records_only_those_of_the_job_count() -> None:
     ],
 )
 def test_what_lasts(state: str, expected: bool) -> None:
-    rows = queue.read(f"7|7_1|{state}|None|1|2|1|c1|0|0||").rows("7")
+    rows = squeue.read(f"7|7_1|{state}|None|1|2|1|c1|0|0||").rows("7")
     assert [row.lasts for row in rows or []] == [expected]
 
 

@@ -24,8 +24,7 @@ from sf_quantum.connectors.slurm.transport.controller import (
 from sf_quantum.connectors.slurm.transport.login import LoginNode
 from sf_quantum.connectors.slurm.transport.submission import submission_command
 from sf_quantum.files import JSON
-from sf_quantum.slurm import ids
-from sf_quantum.slurm import queue as squeue
+from sf_quantum.slurm import ids, squeue
 
 FED = str((1 << 26) + 5)
 REVOKED = f"{FED}|{FED}|REVOKED|None|N/A|N/A|1|||0|sfq:run:key|"

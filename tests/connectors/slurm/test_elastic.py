@@ -8,8 +8,8 @@ from typing import ClassVar, cast
 import pytest
 
 from sf_quantum.connectors.slurm.allocation.elastic import Elastic
+from sf_quantum.connectors.slurm.allocation.elastic_rules import ElasticSettings
 from sf_quantum.connectors.slurm.allocation.limits import ShortLimit
-from sf_quantum.connectors.slurm.allocation.pool import ElasticSettings
 from sf_quantum.connectors.slurm.allocation.step_job import SlurmAllocation, StepJob
 from sf_quantum.connectors.slurm.queue import SlurmQueue
 from sf_quantum.connectors.slurm.services import SlurmService

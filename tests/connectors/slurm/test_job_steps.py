@@ -27,8 +27,8 @@ from sf_quantum.connectors.slurm.transport.answers import (
 )
 from sf_quantum.files import JSON
 from sf_quantum.journal import Event, Journal
-from sf_quantum.slurm import queue as squeue
-from sf_quantum.slurm.queue import QueueRow
+from sf_quantum.slurm import squeue
+from sf_quantum.slurm.squeue import QueueRow
 
 S = BatchJobState
 

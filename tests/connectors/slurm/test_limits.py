@@ -12,7 +12,7 @@ from sf_quantum.connectors.slurm.allocation.limits import (
     ShortLimit,
 )
 from sf_quantum.connectors.slurm.services import SlurmService
-from sf_quantum.slurm.queue import QueueRow
+from sf_quantum.slurm.squeue import QueueRow
 
 
 def running(started: float, ended: float | None) -> QueueRow:

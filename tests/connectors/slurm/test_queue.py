@@ -24,7 +24,7 @@ from sf_quantum.connectors.slurm.transport import answers, login
 from sf_quantum.connectors.slurm.transport.answers import EndReason, JobOutcome
 from sf_quantum.connectors.slurm.transport.controller import Commands
 from sf_quantum.connectors.slurm.transport.login import LoginNode
-from sf_quantum.slurm import queue as squeue
+from sf_quantum.slurm import squeue
 from tests.support.waiting import SECONDS
 
 T = TypeVar("T")

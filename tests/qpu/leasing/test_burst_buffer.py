@@ -14,7 +14,7 @@ import pytest
 
 from sf_quantum.cli import main
 from sf_quantum.files import JSON
-from sf_quantum.qpu.leasing.burst import asking, controller
+from sf_quantum.qpu.leasing.burst import controller, waiting
 from sf_quantum.service.domain.jobs import Identity
 from sf_quantum.service.http.auth import FixedIdentity
 from tests.support.service import RunningService, example_bqm, running_service
@@ -262,7 +262,7 @@ def test_a_task_asks_after_the_earlier_ones_of_its_array(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(asking, "TASKS_SECONDS", 0.0)
+    monkeypatch.setattr(waiting, "TASKS_SECONDS", 0.0)
     # which Slurm says once
     earlier = tmp_path / "earlier"
     earlier.write_text("1|9|BurstBufferStageIn\n")

@@ -20,10 +20,10 @@ from sf_quantum.files import JSON, mapping
 from sf_quantum.protocol.descriptions import Description, Timing, Topology
 from sf_quantum.protocol.tasks import Outcome, Progress, Result, State, Task
 from sf_quantum.qpu import QpuStatus
-from sf_quantum.service.device import evidence, vendor_answers, vendor_jobs
+from sf_quantum.service.device import evidence, vendor_answers, vendor_job_ids
 from sf_quantum.service.device.foreign import TooLarge, plain
 from sf_quantum.service.device.vendor_answers import Passed, VendorAnswers
-from sf_quantum.service.device.vendor_jobs import VendorJobs
+from sf_quantum.service.device.vendor_job_ids import VendorJobIds
 from sf_quantum.service.device.verification import WrongResult, verified
 from sf_quantum.text import shortened
 from tests.support.results import Honest, circuit, honest, lies, problems, samples
@@ -435,15 +435,15 @@ def test_an_id_belongs_to_one_submission(
 def test_submissions_are_remembered_up_to_a_number(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(vendor_jobs, "MAX_SUBMISSIONS", 5)
-    jobs, file = VendorJobs(), tmp_path / "jobs"
+    monkeypatch.setattr(vendor_job_ids, "MAX_SUBMISSIONS", 5)
+    jobs, file = VendorJobIds(), tmp_path / "jobs"
     jobs.keep_in(file)
     for number in range(100):
         jobs.begin(f"t-{number}")
         jobs.claim(f"id-{number}", f"t-{number}")
         assert len(file.read_text().splitlines()) <= 32
     file.write_text(file.read_text() + "id cut sho")
-    after = VendorJobs()
+    after = VendorJobIds()
     after.keep_in(file)
     for one in (jobs, after):
         assert one.is_other("id-99", "t-1")
@@ -455,11 +455,11 @@ def test_submissions_are_remembered_up_to_a_number(
 def test_a_file_of_submissions_that_is_none_is_no_obstacle(tmp_path: Path) -> None:
     file = tmp_path / "jobs"
     file.write_bytes(b"\xff\nsent x never .\nid a\n")
-    jobs = VendorJobs()
+    jobs = VendorJobIds()
     jobs.keep_in(file)
     assert jobs.seconds_since("x") is None
     assert jobs.claim("1", "x") == "1"
-    missing = VendorJobs()
+    missing = VendorJobIds()
     missing.keep_in(tmp_path / "no" / "such")
     missing.begin("x")
     assert missing.claim("1", "x") == "1"
@@ -470,7 +470,7 @@ def test_the_time_since_a_submission_of_a_former_service(
 ) -> None:
     clock = [1000.0]
     monkeypatch.setattr(time, "time", lambda: clock[0])
-    before, after = VendorJobs(), VendorJobs()
+    before, after = VendorJobIds(), VendorJobIds()
     before.keep_in(tmp_path / "jobs")
     before.begin("x")
     clock[0] = 1500.0

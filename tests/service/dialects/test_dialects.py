@@ -20,7 +20,7 @@ from sf_quantum.service.dialects.dialect import Dialect
 from sf_quantum.service.dialects.large_bodies import LargeBodyRoute
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import Job, Submission
-from sf_quantum.service.http.limits import SMALL_BYTES
+from sf_quantum.service.http.guard import SMALL_BYTES
 from sf_quantum.service.queue.job_queue import JobQueue
 from sf_quantum.validation import ValidationErrors
 from tests.support.service import example_bqm, running_service

@@ -33,7 +33,7 @@ from sf_quantum.service.domain.jobs import (
 )
 from sf_quantum.service.domain.settings import ServiceSettings
 from sf_quantum.service.http.auth import Unauthorized
-from sf_quantum.service.http.limits import Limits
+from sf_quantum.service.http.guard import Limits
 from sf_quantum.service.store.store import Store
 from tests.support.service import example_bqm
 from tests.support.waiting import SECONDS

@@ -9,7 +9,7 @@ from statistics import fmean, median
 import pytest
 
 from sf_quantum.service.domain.jobs import JobClass, Kind, Lease, Pattern
-from sf_quantum.service.scheduling.eta import Arrivals, Estimator
+from sf_quantum.service.scheduling.estimator import Arrivals, Estimator
 from sf_quantum.service.scheduling.held import FEW, LATEST, HeldLeases, Overtaking
 from sf_quantum.service.scheduling.pace import Pace
 from sf_quantum.service.scheduling.pending import PendingJobs

@@ -13,7 +13,7 @@ import pytest
 
 from sf_quantum.service.device.emulator.device import EmulatedDevice
 from sf_quantum.service.domain.jobs import Size
-from sf_quantum.service.scheduling.eta import Estimator
+from sf_quantum.service.scheduling.estimator import Estimator
 from sf_quantum.service.scheduling.pace import HOST_SECONDS, LATEST, Pace
 from sf_quantum.service.scheduling.policies.classes import Classes
 from sf_quantum.service.scheduling.work import PendingJob, Work

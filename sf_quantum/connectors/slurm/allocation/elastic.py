@@ -22,10 +22,13 @@ from streamflow.log_handler import logger
 from sf_quantum import journal
 from sf_quantum.connectors import hints
 from sf_quantum.connectors.slurm.allocation import history
+from sf_quantum.connectors.slurm.allocation.elastic_rules import (
+    ElasticPool,
+    ElasticSettings,
+)
 from sf_quantum.connectors.slurm.allocation.forecast import JobForecast
 from sf_quantum.connectors.slurm.allocation.limits import START_SECONDS, JobLength
 from sf_quantum.connectors.slurm.allocation.nodes_wait import NodesWait
-from sf_quantum.connectors.slurm.allocation.pool import ElasticSettings, Pool
 from sf_quantum.connectors.slurm.allocation.step_job import (
     AllocationGone,
     SlurmAllocation,
@@ -56,7 +59,7 @@ class Elastic:
     """The allocations of one service.
 
     After every event :meth:`_balance` adjusts the allocations to the demand, by the rules of
-    :class:`~sf_quantum.connectors.slurm.allocation.pool.Pool`.
+    :class:`~sf_quantum.connectors.slurm.allocation.elastic_rules.ElasticPool`.
 
     An allocation is given back, and replaced for the job, if its remaining time is shorter
     than the job's time limit, or, for a job without one, than the longest job of its step
@@ -77,7 +80,7 @@ class Elastic:
         self._service = service
         self._settings = settings
         self._directives = directives
-        self._pool: Pool[SlurmAllocation] = Pool(settings)
+        self._pool: ElasticPool[SlurmAllocation] = ElasticPool(settings)
         self._forecast = self._pool.forecast
         # the allocations that jobs wait for
         self._wanted: dict[asyncio.Future[SlurmAllocation], _Waiting] = {}

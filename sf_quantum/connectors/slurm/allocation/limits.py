@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from sf_quantum.slurm.queue import QueueRow
+from sf_quantum.slurm.squeue import QueueRow
 
 #: Time until a job that is started has begun, and again until Slurm has noticed its
 #: end.

@@ -27,7 +27,7 @@ from sf_quantum.connectors.slurm.transport.answers import (
 from sf_quantum.connectors.slurm.transport.login import LoginNode
 from sf_quantum.files import JSON
 from sf_quantum.slurm import ids, states
-from sf_quantum.slurm.queue import QueueRow
+from sf_quantum.slurm.squeue import QueueRow
 
 LAST_LINES = 20
 LAST_BYTES = 8192

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from sf_quantum.connectors.slurm.scripts import UNKNOWN, JobMark
-from sf_quantum.slurm import accounting, ids, queue, records
+from sf_quantum.slurm import accounting, ids, records, squeue
 from sf_quantum.slurm.accounting import AccountingRow
-from sf_quantum.slurm.queue import QueueRow
 from sf_quantum.slurm.records import NO_COMMENT, JobRecord
+from sf_quantum.slurm.squeue import QueueRow
 from sf_quantum.slurm.states import ENDED
 
 #: the state of a job that Slurm no longer knows and that left no mark
@@ -253,7 +253,7 @@ def squeue_command(jobs: Collection[str], clusters: str = "") -> str:
     # all users.
     return (
         f"plain env SLURM_TIME_FORMAT=%s timeout {PATIENCE_SECONDS} squeue{at(clusters, *jobs)}"
-        f"{header} --states=all --user=\"$(id -un)\" --jobs={','.join(numbers)} --Format='{queue.FORMAT}'"
+        f"{header} --states=all --user=\"$(id -un)\" --jobs={','.join(numbers)} --Format='{squeue.FORMAT}'"
     )
 
 

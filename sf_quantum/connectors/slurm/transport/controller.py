@@ -19,8 +19,8 @@ from sf_quantum.connectors.slurm.transport import answers, login
 from sf_quantum.connectors.slurm.transport.answers import JobOutcome
 from sf_quantum.connectors.slurm.transport.login import LoginNode
 from sf_quantum.connectors.slurm.transport.submission import submission_command
-from sf_quantum.slurm import config, ids, queue
-from sf_quantum.slurm.queue import QueueRow
+from sf_quantum.slurm import config, ids, squeue
+from sf_quantum.slurm.squeue import QueueRow
 
 
 @dataclass(frozen=True)
@@ -167,13 +167,13 @@ class Commands:
                     rows_of[job] = rows
         return rows_of
 
-    async def _queue(self, jobs: Collection[str], clusters: str) -> queue.Queue | None:
+    async def _queue(self, jobs: Collection[str], clusters: str) -> squeue.Queue | None:
         text, code = await self._login.ask(answers.squeue_command(jobs, clusters))
         if code == 0:
-            return queue.read(text, named=bool(clusters))
+            return squeue.read(text, named=bool(clusters))
         # an unknown id is an error only if it is the only one; of several, it is omitted
         if not clusters and len(jobs) == 1 and answers.is_forgotten(text):
-            return queue.read("")
+            return squeue.read("")
         reason = text or f"exit code {code}"
         login.warn(f"squeue failed and will be run again: {reason}")
         return None
@@ -192,7 +192,7 @@ class Commands:
                 return None
             outcomes += records
         tasks = ((one.slurm_job, one) for one in outcomes)
-        return queue.without_siblings(tasks, lambda one: one.state)
+        return squeue.without_siblings(tasks, lambda one: one.state)
 
     async def next_job(self, job: str) -> int | None:
         if ids.is_federated(job):  # each of the clusters counts its own

@@ -35,8 +35,8 @@ from sf_quantum.connectors.slurm.transport.slurmrestd import (
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON, mapping
 from sf_quantum.slurm import ids
-from sf_quantum.slurm.queue import QueueRow
 from sf_quantum.slurm.records import NO_COMMENT
+from sf_quantum.slurm.squeue import QueueRow
 from sf_quantum.slurm.states import ENDED
 
 #: Script with which :class:`LoginNode` waits for the jobs that still run: they write the

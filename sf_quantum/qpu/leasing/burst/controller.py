@@ -7,10 +7,9 @@ from collections.abc import Iterable
 from contextlib import suppress
 
 from sf_quantum.errors import QpuError
-from sf_quantum.slurm import burst, config
-from sf_quantum.slurm import queue as squeue
+from sf_quantum.slurm import burst, config, squeue
 from sf_quantum.slurm.burst import Buffer
-from sf_quantum.slurm.queue import JobDetails, QueuedJob
+from sf_quantum.slurm.squeue import JobDetails, QueuedJob
 
 # Longest wait for a command of Slurm.
 SLURM_SECONDS = 60.0

@@ -46,7 +46,7 @@ from sf_quantum.qpu.leasing.burst.controller import (
 )
 from sf_quantum.qpu.leasing.burst.folder import Entry, Folder, Held, Why, is_asking
 from sf_quantum.slurm.burst import Buffer
-from sf_quantum.slurm.queue import QueuedJob
+from sf_quantum.slurm.squeue import QueuedJob
 
 LOOK_SECONDS = 5.0
 TICK_SECONDS = 1.0

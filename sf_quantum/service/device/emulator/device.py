@@ -57,6 +57,7 @@ from sf_quantum.service.device.emulator.technologies import (
 )
 from sf_quantum.service.device.emulator.topology import (
     COMPLETE,
+    DEFAULT_TOPOLOGY,
     LATTICES,
     SQUARE,
     TOPOLOGIES,
@@ -85,7 +86,6 @@ from sf_quantum.threads import in_thread
 from sf_quantum.validation import Section, dotted, validated
 
 Probability: TypeAlias = Annotated[float, Field(ge=0, le=1)]
-PEGASUS = "pegasus"
 # the technology whose devices run circuits
 GATES = "superconducting"
 # The technology whose devices run only experiments with photons; their "qubits" are
@@ -254,7 +254,9 @@ class EmulatedDevice(DeviceSettings, Device):
         if self.out_of_service:
             qubits: Collection[int] = range(self.present)
             if self.technology == "annealer":
-                qubits = TOPOLOGIES[self.topology or PEGASUS](self.qubits).qubits
+                qubits = TOPOLOGIES[self.topology or DEFAULT_TOPOLOGY](
+                    self.qubits
+                ).qubits
             if missing := self.out_of_service.difference(qubits):
                 raise InputError(f"out_of_service: there is no qubit {min(missing)}")
             if self.size < 1:
@@ -356,7 +358,7 @@ class EmulatedDevice(DeviceSettings, Device):
         """The working graph of an annealer; ``None`` for other technologies."""
         if self.technology != "annealer":
             return None
-        kind = self.topology or PEGASUS
+        kind = self.topology or DEFAULT_TOPOLOGY
         return working(kind, self.qubits, self.out_of_service)
 
     @cached_property

@@ -115,6 +115,8 @@ def square(qubits: int, lacking: frozenset[int]) -> Topology:
 
 #: Topologies of gate-based devices.
 COMPLETE, SQUARE = "complete", "square"
+#: the topology of an annealer whose configuration names none
+DEFAULT_TOPOLOGY = "pegasus"
 #: Topologies of annealers, with the functions that build them.
 TOPOLOGIES: Mapping[str, Callable[[int], Topology]] = {
     "pegasus": smallest_pegasus,

@@ -6,7 +6,7 @@ from fastapi import Request, Response
 from fastapi.responses import JSONResponse
 
 from sf_quantum.service.domain.errors import Refused
-from sf_quantum.service.http.limits import request_id
+from sf_quantum.service.http.guard import request_id
 
 # Fields outside the body, in the path or the query: IQM has a separate code for these.
 PARAMETERS = ("use_timeslot", "tag", "wait_until_terminal", "timeout_seconds")

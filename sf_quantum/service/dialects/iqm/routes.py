@@ -33,7 +33,7 @@ from sf_quantum.service.dialects.iqm.errors import Coded
 from sf_quantum.service.dialects.iqm.jobs import ARTIFACTS, STATUSES, Jobs
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import Identity, Job, Submission
-from sf_quantum.service.http.limits import check_connected
+from sf_quantum.service.http.guard import check_connected
 from sf_quantum.service.queue.job_queue import JobQueue
 from sf_quantum.version import __version__
 

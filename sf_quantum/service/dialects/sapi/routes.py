@@ -34,7 +34,7 @@ from sf_quantum.service.dialects.sapi.problems import OFFLINE, Problems
 from sf_quantum.service.dialects.sapi.solver import STATUSES
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import Identity, Job
-from sf_quantum.service.http.limits import SMALL_BYTES, check_connected, check_text
+from sf_quantum.service.http.guard import SMALL_BYTES, check_connected, check_text
 from sf_quantum.service.queue.job_queue import JobQueue
 
 PREFIX = "/sapi/v2"

@@ -30,7 +30,7 @@ from sf_quantum.service.queue.jobs.job_states import (
 )
 from sf_quantum.service.queue.jobs.observations import Observations
 from sf_quantum.service.queue.leases.lease_table import LeaseTable
-from sf_quantum.service.scheduling.eta import Estimator
+from sf_quantum.service.scheduling.estimator import Estimator
 from sf_quantum.service.scheduling.pending import PendingJobs
 from sf_quantum.service.scheduling.policies import make
 from sf_quantum.service.scheduling.work import PendingJob

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import sqlite3
 import time
 from collections.abc import Callable
@@ -51,7 +52,7 @@ class Leases:
 
     @property
     def settings(self) -> ServiceSettings:
-        return self._vqpus.limits.settings
+        return self._vqpus.ends.settings
 
     @property
     def held(self) -> list[Lease]:
@@ -238,10 +239,9 @@ class Leases:
 
     def idle_seconds_left(self, lease: Lease) -> float | None:
         """Return how long a lease is held without further use; ``None``: no limit."""
-        idle, live = self.settings.leases.idle_seconds, self._live(lease.id)
-        if idle is None or live is None:
-            return None
-        return max(0.0, idle - self._vqpus.limits.idle_seconds(live))
+        live = self._live(lease.id)
+        left = math.inf if live is None else self._vqpus.ends.idle_left(live)
+        return None if left == math.inf else max(0.0, left)
 
     def seconds_left(self, lease: Lease) -> float | None:
         """Return how long a lease is held at most; ``None``: no limit."""

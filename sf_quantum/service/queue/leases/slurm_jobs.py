@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from sf_quantum.slurm import config, queue
+from sf_quantum.slurm import config, squeue
 from sf_quantum.threads import in_thread
 
 ANSWER_SECONDS = 3.0
@@ -91,12 +91,12 @@ async def is_gone(job: str) -> bool | None:
 
 
 async def _about(job: str, user: str) -> SlurmJob | None:
-    answer = await _squeue(job, queue.REQUEST_FORMAT)
+    answer = await _squeue(job, squeue.REQUEST_FORMAT)
     if answer is None:
         return None
     if answer.returncode != 0:
         return NOT_THEIRS if _FORGOTTEN in answer.stderr else None
-    request = queue.request(answer.stdout.decode(errors="replace"))
+    request = squeue.request(answer.stdout.decode(errors="replace"))
     if request is None or request.user != user:
         return NOT_THEIRS
     return SlurmJob(request.partition, request.account, request.units)

@@ -25,6 +25,7 @@ from sf_quantum.service.domain.settings import ServiceSettings
 from sf_quantum.service.queue.events import log_lease, log_lease_end
 from sf_quantum.service.queue.jobs.job_control import JobControl
 from sf_quantum.service.queue.jobs.job_states import LiveJob
+from sf_quantum.service.queue.leases.lease_ends import LeaseEnds
 from sf_quantum.service.queue.leases.lease_states import (
     Ended,
     Ending,
@@ -38,7 +39,6 @@ from sf_quantum.service.queue.leases.lease_states import (
     Waiting,
 )
 from sf_quantum.service.queue.leases.lease_table import LeaseTable
-from sf_quantum.service.queue.leases.limits import LeaseLimits
 from sf_quantum.service.queue.leases.waiting_requests import (
     ClientRequest,
     StoredRequest,
@@ -65,7 +65,7 @@ class VQpus:
     ) -> None:
         self.number = settings.vqpus
         self.table = table
-        self.limits = LeaseLimits(settings, control.table)
+        self.ends = LeaseEnds(settings, control.table)
         self.requests = WaitingRequests()
         self.stopped = False
         self.availability = control.table.availability
@@ -88,7 +88,7 @@ class VQpus:
 
     def reconfigure(self, settings: ServiceSettings) -> None:
         """Take other settings; another idle limit applies to held leases also."""
-        self.limits.settings = settings
+        self.ends.settings = settings
         for live in self.table:
             live.activity.set()
 
@@ -205,7 +205,7 @@ class VQpus:
         self.spawn(self._write_new(live))
 
     def _new_lease(self, waiting: WaitingRequest) -> Lease:
-        return waiting.new_lease(self.limits.settings.leases.total_seconds)
+        return waiting.new_lease(self.ends.settings.leases.total_seconds)
 
     def _occupy(
         self, lease: Lease, age: float = 0.0, position: Position | None = None
@@ -270,7 +270,7 @@ class VQpus:
         """End a held lease when it is idle, expired or spent, unless the service stops."""
         while not self.stopped:
             live.activity.clear()
-            seconds, cause = self.limits.left(live)
+            seconds, cause = self.ends.left(live)
             if seconds <= 0:
                 self.spawn(self.end_logged(live, cause))
                 return
@@ -281,7 +281,7 @@ class VQpus:
     async def end_logged(self, live: LiveLease, cause: LeaseEndCause) -> None:
         """End a lease for which no client waits."""
         try:
-            await self.end(live.lease.id, self.limits.lease_end(live.lease, cause))
+            await self.end(live.lease.id, self.ends.lease_end(live.lease, cause))
         except (Refused, sqlite3.Error) as error:
             logger.error("lease %.8s could not be ended: %s", live.lease.id, error)
 

@@ -42,7 +42,7 @@ class EndlessTasks:
 
     def start(self) -> None:
         """Start the tasks; the device may be offline."""
-        limits = self._vqpus.limits
+        ends = self._vqpus.ends
         run, store, device = self.supervisor.run, self._jobs.store, self._jobs.device
         run("availability", self._follow_availability)
         if device.refresh_seconds is not None:
@@ -53,9 +53,9 @@ class EndlessTasks:
         run("given up", Search(store, lambda: self._jobs.device).run)
         run("operation", self._record_operation)
         run("slurm", SlurmWatch(self._vqpus, self._cluster).run)
-        if (seconds := limits.settings.retention_seconds) is not None:
+        if (seconds := ends.settings.retention_seconds) is not None:
             run("retention", partial(purge_regularly, store, seconds))
-        run("kept", partial(trim_regularly, store, lambda: limits.settings.limits))
+        run("kept", partial(trim_regularly, store, lambda: ends.settings.limits))
 
     async def device_reported(self) -> None:
         """Wait until the device has reported its status, for a limited time."""

@@ -24,12 +24,12 @@ class SlurmWatch:
         """Follow the jobs of all leases, until cancelled."""
         gone = defaultdict[str, int](int)
         while True:
-            await asyncio.sleep(self._vqpus.limits.settings.slurm_poll_seconds)
+            await asyncio.sleep(self._vqpus.ends.settings.slurm_poll_seconds)
             leases = {live.lease.id: live for live in self._vqpus.table}
             gone = defaultdict(int, {id_: gone[id_] for id_ in leases.keys() & gone})
             for id_, live in leases.items():
                 job, cluster = live.lease.slurm_job_id, live.lease.slurm_cluster
-                configured = self._vqpus.limits.settings.slurm_cluster
+                configured = self._vqpus.ends.settings.slurm_cluster
                 if job is None or not await self._cluster.has(job, cluster, configured):
                     continue
                 gone[id_] = gone[id_] + 1 if await slurm_jobs.is_gone(job) else 0

@@ -7,13 +7,16 @@ from itertools import count
 
 import pytest
 
+from sf_quantum.connectors.slurm.allocation.elastic_rules import (
+    ElasticPool,
+    ElasticSettings,
+)
 from sf_quantum.connectors.slurm.allocation.forecast import FOLLOWS_SECONDS
-from sf_quantum.connectors.slurm.allocation.pool import ElasticSettings, Pool
 
 
-def with_jobs(settings: ElasticSettings, *allocations: str) -> Pool[str]:
+def with_jobs(settings: ElasticSettings, *allocations: str) -> ElasticPool[str]:
     """Return a pool whose allocations have had a job of ``/step`` until 10 s."""
-    pool: Pool[str] = Pool(settings)
+    pool: ElasticPool[str] = ElasticPool(settings)
     for allocation in allocations:
         pool.add(allocation, 0.0)
         pool.assign(allocation, 0.0)
@@ -24,7 +27,7 @@ def with_jobs(settings: ElasticSettings, *allocations: str) -> Pool[str]:
 
 
 def adjusted(
-    pool: Pool[str], pending: int, waiting: int, due: int = 0
+    pool: ElasticPool[str], pending: int, waiting: int, due: int = 0
 ) -> tuple[int, int]:
     """Return how many requests are made and cancelled, of those without dependencies."""
     numbers = count()
@@ -113,13 +116,13 @@ def test_requests(
     made: int,
     cancelled: int,
 ) -> None:
-    assert adjusted(Pool(settings), pending, waiting, due) == (made, cancelled)
+    assert adjusted(ElasticPool(settings), pending, waiting, due) == (made, cancelled)
 
 
 def test_the_forecast_counts_only_with_ahead() -> None:
     """A quantum step of 20 s, after which a job came: is one due at the end of the next?"""
     for ahead, due in ((False, 0), (True, 1)):
-        pool: Pool[str] = Pool(ElasticSettings(ahead=ahead))
+        pool: ElasticPool[str] = ElasticPool(ElasticSettings(ahead=ahead))
         pool.forecast.started("/quantum", 0.0)
         pool.forecast.ended("/quantum", 20.0, completed=True)
         pool.job_arrived(21.0)

@@ -30,7 +30,7 @@ from sf_quantum.qpu.leasing.burst.folder import (
     is_asking,
 )
 from sf_quantum.qpu.leasing.held_leases import AcquireOptions, WaitCancelled, acquire
-from sf_quantum.slurm.queue import JobDetails
+from sf_quantum.slurm.squeue import JobDetails
 from sf_quantum.threads import in_thread
 
 # Pauses between two reports on a job's wait, and between looks at whether Slurm could

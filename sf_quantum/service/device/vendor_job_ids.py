@@ -37,7 +37,7 @@ class _Begun:
     monotonic: float | None = None
 
 
-class VendorJobs:
+class VendorJobIds:
     """The submissions to a vendor, and its ids for them; safe in threads."""
 
     def __init__(self) -> None:

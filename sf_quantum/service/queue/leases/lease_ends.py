@@ -17,7 +17,7 @@ from sf_quantum.service.store.accounting import lease_seconds
 logger = logging.getLogger(__name__)
 
 
-class LeaseLimits:
+class LeaseEnds:
     """The limits of leases, by the settings and by what their jobs have used."""
 
     def __init__(self, settings: ServiceSettings, jobs: JobTable) -> None:
@@ -37,11 +37,13 @@ class LeaseLimits:
         seconds, cause = math.inf, LeaseEndCause.EXPIRED
         if (hold := live.hold) is not None and hold.expires is not None:
             seconds = hold.expires - time.monotonic()
-        if (idle := self.settings.leases.idle_seconds) is not None:
-            left = idle - self.idle_seconds(live)
-            if left < seconds:
-                return left, LeaseEndCause.IDLE
-        return seconds, cause
+        left = self.idle_left(live)
+        return (seconds, cause) if left >= seconds else (left, LeaseEndCause.IDLE)
+
+    def idle_left(self, live: LiveLease) -> float:
+        """Return how long a lease may go on being idle; infinity without a limit."""
+        idle = self.settings.leases.idle_seconds
+        return math.inf if idle is None else idle - self.idle_seconds(live)
 
     def lease_end(self, lease: Lease, cause: LeaseEndCause) -> LeaseEnd:
         """Return why a lease ends, with the figures of the reason."""

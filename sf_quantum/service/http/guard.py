@@ -24,7 +24,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import Identity
-from sf_quantum.service.http import bodies
+from sf_quantum.service.http import gzipped
 from sf_quantum.service.http.answers import Answers, Whole
 from sf_quantum.service.http.auth import (
     MUNGE_HEADER,
@@ -250,7 +250,7 @@ class Guard:
             compressed = inflates and encoding == "deflate"
             if encoding in GZIP:
                 most = self.most_bytes(request, sender)
-                body = await bodies.decompressed(body, most, SMALL_BYTES, turn.begin)
+                body = await gzipped.decompressed(body, most, SMALL_BYTES, turn.begin)
                 headers = MutableHeaders(scope=request.scope)
                 del headers["content-encoding"]
                 headers["content-length"] = str(len(body))

@@ -44,7 +44,7 @@ class _Use:
     began: float = 0.0
 
 
-class Pool(Generic[Held]):
+class ElasticPool(Generic[Held]):
     """The granted allocations of one service, and what is expected of its jobs.
 
     :ivar forecast: of the jobs that follow quantum steps

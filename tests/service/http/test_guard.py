@@ -18,10 +18,10 @@ from sf_quantum.files import JSON
 from sf_quantum.service.config import load
 from sf_quantum.service.domain.jobs import Identity
 from sf_quantum.service.http import buckets as buckets_module
-from sf_quantum.service.http import limits
+from sf_quantum.service.http import guard
 from sf_quantum.service.http.auth import MUNGE_HEADER, Unauthorized, get_sender
 from sf_quantum.service.http.buckets import TokenBuckets
-from sf_quantum.service.http.limits import Guard, Limits, Paths
+from sf_quantum.service.http.guard import Guard, Limits, Paths
 from tests.support.waiting import SECONDS
 
 SECRET = "s3cret"
@@ -110,21 +110,21 @@ class VendorPaths:
         return path.startswith("/several")
 
 
-def guard(app: App = echo, paths: Paths | None = None, **values: float) -> Guard:
+def guarded(app: App = echo, paths: Paths | None = None, **values: float) -> Guard:
     bounds = Limits(**values)  # type: ignore[arg-type]
     return Guard(app, authenticate, bounds, paths=paths or VendorPaths())
 
 
 async def test_what_is_within_the_limits_passes_whole() -> None:
-    done = await Exchange(b"ab", b"", b"cd").to(guard(body_bytes=4))
+    done = await Exchange(b"ab", b"", b"cd").to(guarded(body_bytes=4))
     assert (done.status, done.sent[1]["body"]) == (200, b"4")
 
 
 async def test_large_bodies_of_one_sender_wait_for_each_other(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(limits, "SMALL_BYTES", 3)
-    monkeypatch.setattr(limits, "LARGE_AT_ONCE", 1)
+    monkeypatch.setattr(guard, "SMALL_BYTES", 3)
+    monkeypatch.setattr(guard, "LARGE_AT_ONCE", 1)
     begun, go = list[str](), asyncio.Event()
 
     async def slow(scope: Scope, receive: Receive, send: Send) -> None:
@@ -132,7 +132,7 @@ async def test_large_bodies_of_one_sender_wait_for_each_other(
         await go.wait()
         await echo(scope, receive, send)
 
-    app = guard(slow)
+    app = guarded(slow)
     names = ["ada", "ada", "bob"]
     sent = [Exchange(b"ab", b"cd", b"e", user=name) for name in names]
     tasks = [asyncio.create_task(exchange.to(app)) for exchange in sent]
@@ -158,7 +158,7 @@ async def test_a_body_that_is_too_large() -> None:
     told = Exchange(b"abcde", content_length="5")
     untold = Exchange(b"abc", b"de", b"fg")
     for exchange in (told, untold):
-        refused = await exchange.to(guard(body_bytes=4))
+        refused = await exchange.to(guarded(body_bytes=4))
         assert refused.status == 413
         assert refused.json() == {
             "detail": "the body has more than 4 bytes",
@@ -179,7 +179,7 @@ async def test_a_body_that_is_too_large() -> None:
     ],
 )
 async def test_a_body_that_nothing_could_write_down(body: bytes) -> None:
-    refused = await Exchange(body).to(guard())
+    refused = await Exchange(body).to(guarded())
     assert (refused.status, refused.json()["field"]) == (422, None)
     assert refused.json()["detail"] == "the body is not UTF-8 text"
 
@@ -197,7 +197,7 @@ async def test_only_where_it_is_unpacked_a_body_may_be_packed(
 ) -> None:
     exchange = Exchange(zlib.compress(b"[]" * 9), content_encoding=packing)
     exchange.scope["path"] = path
-    assert (await exchange.to(guard())).status == status
+    assert (await exchange.to(guarded())).status == status
 
 
 def packed(content: bytes) -> bytes:
@@ -216,7 +216,7 @@ async def test_a_body_may_be_packed_with_gzip() -> None:
         seen.append((await request.body(), length, packing))
         await Response()(scope, receive, send)
 
-    limited = guard(app, body_bytes=2**20)
+    limited = guarded(app, body_bytes=2**20)
     for path, size in (("/v1/jobs", 10), ("/jobs", 2**20), ("/several", 9**6)):
         body = b"0" * size
         packed = gzip.compress(body)
@@ -244,7 +244,7 @@ async def test_what_gzip_may_not_hold(
 ) -> None:
     exchange = Exchange(body, user=user, content_encoding="gzip")
     exchange.scope["path"] = "/v1/jobs"
-    refused = await exchange.to(guard(body_bytes=2**20))
+    refused = await exchange.to(guarded(body_bytes=2**20))
     assert refused.status == status
     assert words in str(refused.json()["detail"])
 
@@ -254,11 +254,11 @@ async def test_what_gzip_may_not_hold(
     [b'{"a": "\\ud83d\\ude00"}', b"{\\ud800", b"[" * 10**4 + b"\\ud800", b"\\ud8"],
 )
 async def test_a_body_that_its_route_judges(body: bytes) -> None:
-    assert (await Exchange(body).to(guard())).status == 200
+    assert (await Exchange(body).to(guarded())).status == 200
 
 
 async def test_a_body_with_several_jobs_may_be_larger() -> None:
-    limited = guard(body_bytes=4)
+    limited = guarded(body_bytes=4)
     for path, length, status in [
         ("/several/", 6, 200),
         ("/several/", 7, 413),
@@ -271,35 +271,35 @@ async def test_a_body_with_several_jobs_may_be_larger() -> None:
 
 async def test_a_body_that_waits_to_be_asked_for_is_not() -> None:
     exchange = Exchange(b"abcde", content_length="5", expect="100-continue")
-    assert (await exchange.to(guard(body_bytes=4))).status == 413
+    assert (await exchange.to(guarded(body_bytes=4))).status == 413
     assert exchange.chunks
 
 
 async def test_a_stranger_may_not_say_much(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "SMALL_BYTES", 3)
-    refused = await Exchange(b"abcd", user="stranger").to(guard())
+    monkeypatch.setattr(guard, "SMALL_BYTES", 3)
+    refused = await Exchange(b"abcd", user="stranger").to(guarded())
     assert (refused.status, refused.json()["field"]) == (401, "user")
     assert refused.headers["www-authenticate"] == "Name"
     # what the routes let pass: some need no name
-    assert (await Exchange(b"abc", user="stranger").to(guard())).status == 200
+    assert (await Exchange(b"abc", user="stranger").to(guarded())).status == 200
 
 
 async def test_a_body_that_does_not_come(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "BODY_SECONDS", 0.01)
+    monkeypatch.setattr(guard, "BODY_SECONDS", 0.01)
     exchange = Exchange()
     exchange.chunks = []
-    assert (await exchange.to(guard())).status == 408
+    assert (await exchange.to(guarded())).status == 408
 
 
 async def test_a_client_that_goes_away_is_not_answered() -> None:
     exchange = Exchange()
     exchange.chunks = []
     exchange.gone.set()
-    assert (await exchange.to(guard())).sent == []
+    assert (await exchange.to(guarded())).sent == []
 
 
 async def test_too_many_requests_of_one_user_are_not_anothers() -> None:
-    app = guard(rate=0.001, burst=2)
+    app = guarded(rate=0.001, burst=2)
     assert [(await Exchange().to(app)).status for _ in range(3)] == [200, 200, 429]
     refused = await Exchange().to(app)
     assert 1000 - SECONDS < int(refused.headers["retry-after"]) <= 1000
@@ -321,7 +321,7 @@ async def test_requests_that_are_under_way_are_counted() -> None:
         await end.wait()
         await echo(scope, receive, send)
 
-    app = guard(slow, at_once=1)
+    app = guarded(slow, at_once=1)
     first = asyncio.create_task(Exchange().to(app))
     await begun.wait()
     refused = await Exchange().to(app)
@@ -355,7 +355,7 @@ async def test_a_flood_from_one_address_waits_for_itself() -> None:
     assert (await elsewhere.to(app)).status == 200
     let_go.set()
     assert {(await one).status for one in flood} == {200}
-    assert most == limits.AUTHENTICATIONS_AT_ONCE
+    assert most == guard.AUTHENTICATIONS_AT_ONCE
     assert not app._authenticating
 
 
@@ -396,7 +396,7 @@ async def test_routes_find_who_was_authenticated_once() -> None:
 
 
 async def test_while_it_drains_nothing_new_begins() -> None:
-    app = guard()
+    app = guarded()
     app.draining = True
     refused = await Exchange().to(app)
     assert refused.status == 503
@@ -410,7 +410,7 @@ async def test_the_line_of_a_request_has_the_id_of_its_answer(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with caplog.at_level(logging.INFO):
-        done = await Exchange(user="stranger").to(guard())
+        done = await Exchange(user="stranger").to(guarded())
     (record,) = caplog.records
     fields = vars(record)["fields"]
     assert fields["request"] == done.headers["x-request-id"]
@@ -423,7 +423,7 @@ async def test_a_request_that_ends_with_an_error_of_ours_is_counted() -> None:
         await send({"type": "http.response.start", "status": 500, "headers": []})
         raise ZeroDivisionError
 
-    app = guard(broken)
+    app = guarded(broken)
     with pytest.raises(ZeroDivisionError):
         await Exchange().to(app)
     assert app.traffic.requests["POST", "other", "5xx"] == 1
@@ -436,7 +436,7 @@ async def test_other_protocols_pass() -> None:
         seen.append(scope["type"])
 
     exchange = Exchange()
-    await guard(app)({"type": "lifespan"}, exchange.receive, exchange.send)
+    await guarded(app)({"type": "lifespan"}, exchange.receive, exchange.send)
     assert seen == ["lifespan"]
 
 
@@ -486,5 +486,5 @@ async def test_pages_of_other_sites_are_refused(
 
 
 async def test_clients_with_credentials_may_use_any_name() -> None:
-    answer = await Exchange(host="evil.example", origin="null").to(guard())
+    answer = await Exchange(host="evil.example", origin="null").to(guarded())
     assert answer.status == 200
