@@ -20,9 +20,11 @@ import textwrap
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.resources import files
-from itertools import zip_longest
+from inspect import getmembers, isfunction
+from itertools import chain, zip_longest
 from pathlib import Path
-from typing import TypeAlias, cast
+from types import ModuleType
+from typing import TypeAlias, cast, get_type_hints
 
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
@@ -40,6 +42,8 @@ from sf_quantum.planning.simulation.strategies import (
 )
 from sf_quantum.service.config import Configuration
 from sf_quantum.service.dialects import dialect
+from sf_quantum.service.queue.jobs import job_states
+from sf_quantum.service.queue.leases import lease_states
 from sf_quantum.validation import Section
 
 Schema: TypeAlias = dict[str, JSON]
@@ -80,7 +84,10 @@ def pages() -> Iterator[tuple[Path, str]]:
         "reference/service.md": [service_keys()],
         "reference/plan.md": [plan_keys()],
         "reference/http.md": [dialects(), http_paths(openapi())],
-        "explanation/architecture.md": [rooms()],
+        "explanation/architecture.md": [
+            rooms(),
+            chain(states(job_states, "a job"), states(lease_states, "a lease")),
+        ],
     }
     for name, contents in parts.items():
         path = DOCS / name
@@ -383,6 +390,28 @@ def rooms() -> Iterator[str]:
         summary = summary.replace("``", "`")
         imported = " ".join(imports.split()).removesuffix(".")
         yield f"| `{name}/` | {summary} | {imported} |"
+
+
+def states(module: ModuleType, what: str) -> Iterator[str]:
+    """List the states in a module's table, and the events that end each of them."""
+    yield f"| state of {what} | meaning | event: next state |"
+    yield "|---|---|---|"
+    for state in module.TRANSITIONS:
+        meaning = (state.__doc__ or "").partition(".\n")[0].removesuffix(".")
+        meaning = " ".join(meaning.split()).replace("``", "`")
+        moves = (
+            f"`{event}`: {after.__name__}"
+            for event, after in transitions(state, module).items()
+        )
+        yield f"| {state.__name__} | {meaning} | {', '.join(moves)} |"
+    yield ""
+
+
+def transitions(state: type, module: ModuleType) -> dict[str, type]:
+    """The events that may happen in a state, and the states that they lead to."""
+    methods = {n: m for n, m in getmembers(state, isfunction) if n[0] != "_"}
+    hints = {n: get_type_hints(m, vars(module)) for n, m in methods.items()}
+    return {name: hint["return"] for name, hint in hints.items()}
 
 
 def dialects() -> Iterator[str]:

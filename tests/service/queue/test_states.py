@@ -12,9 +12,8 @@ from collections.abc import Callable, Collection, Coroutine, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import is_dataclass
-from inspect import getmembers, isfunction
 from pathlib import Path
-from typing import Literal, TypeVar, get_args, get_type_hints
+from typing import Literal, TypeVar, get_args
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -22,6 +21,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from pydantic import SkipValidation
 
+from docs.generate import transitions
 from sf_quantum import backoff
 from sf_quantum.backoff import Backoff
 from sf_quantum.errors import QpuError
@@ -823,7 +823,7 @@ def test_the_table_of_jobs_has_all_states_and_events() -> None:
     }
     assert states == {*JOB_STATES}
     for state in JOB_STATES:
-        events = transitions(state, vars(job_states))
+        events = transitions(state, job_states)
         assert {*events.values()} - {Stage} == job_states.TRANSITIONS[state]
     assert reached({WaitingJob}, job_states.TRANSITIONS) == states
     on_device = {one for one in states if issubclass(one, OnDevice)}
@@ -835,7 +835,7 @@ def test_the_table_of_jobs_has_all_states_and_events() -> None:
 def test_the_table_of_leases_has_all_states_and_events() -> None:
     assert {*LEASE_STATES} == {*get_args(lease_states.LeaseState)}
     for state in LEASE_STATES:
-        events = transitions(state, vars(lease_states))
+        events = transitions(state, lease_states)
         assert {*events.values()} == lease_states.TRANSITIONS[state]
     begins = {lease_states.Registering, lease_states.Opening}
     restored = {Waiting, Held}
@@ -852,13 +852,6 @@ def reached(
     while new := {to for one in found for to in table[one]} - found:
         found |= new
     return found
-
-
-def transitions(state: type, names: Mapping[str, object]) -> dict[str, type]:
-    """The events that may happen in a state, and the states that they lead to."""
-    methods = {n: m for n, m in getmembers(state, isfunction) if n[0] != "_"}
-    hints = {n: get_type_hints(m, dict(names)) for n, m in methods.items()}
-    return {name: hint["return"] for name, hint in hints.items()}
 
 
 def made(kind: type[T]) -> T:
