@@ -120,7 +120,7 @@ def discard_output() -> None:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Reports an error in one line (Contract 1), and takes options by their whole names."""
+    """Reports an error in one line, and takes options by their whole names."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(allow_abbrev=False, **settings)

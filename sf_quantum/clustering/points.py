@@ -1,4 +1,4 @@
-"""Reading of points: CSV or TSV with a header, or ``.npy`` (Contract 2)."""
+"""Reading of points: CSV or TSV with a header, or ``.npy``."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 cwlVersion: v1.2
 class: Workflow
-label: The experiment of paper 001, its phases slept
+label: The experiment of Rocco et al. (2025), its phases slept
 doc: >
   The loop of R. Rocco et al., Dynamic Solutions for Hybrid Quantum-HPC Resource Allocation, QCE
   2025, section IV, with the shape of workflows/clustering-aggregation.cwl: cluster, solve on the

@@ -1,4 +1,4 @@
-"""The experiment of paper 001 on the Slurm lab: time and nodes of each kind of allocation.
+"""Rocco et al.'s experiment on the Slurm lab: time and nodes of each kind of allocation.
 
     python -m tests.benchmarks.hybrid [--runs 5] [--jobs 4] [--json results.json]
     python -m tests.benchmarks.hybrid --loaded [--opponent ../checkout]

@@ -1,4 +1,4 @@
-"""The figures of paper 001's experiment as tables, beside the paper's own."""
+"""The figures of Rocco et al.'s experiment as tables, beside the paper's own."""
 
 from __future__ import annotations
 

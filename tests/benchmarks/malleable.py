@@ -1,4 +1,4 @@
-"""Programs that hold their nodes, or give them back around QPU calls: paper 001's tables.
+"""Programs that hold their nodes, or give them back around QPU calls: the tables of Rocco et al.
 
     python -m tests.benchmarks.malleable [--runs 1] [--table I II] [--mode single double]
 

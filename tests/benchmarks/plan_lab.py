@@ -1,4 +1,4 @@
-"""What ``sfq plan`` predicts for paper 001's experiment, and what the Slurm lab then takes.
+"""What ``sfq plan`` predicts for Rocco et al.'s experiment, and what the Slurm lab then takes.
 
     python -m tests.benchmarks.plan_lab [--jobs 6] [--minutes 18] [--save FILE] [--page FILE]
 

@@ -2,8 +2,8 @@
 
     python -m tests.benchmarks.policies [--tenants 200] [--rounds 3] [--vqpus 200 8]
 
-Tenants of the patterns of paper 004, table 1, work in rounds: a job on the QPU, then a
-computation beside it. A: ten minutes on the QPU, one beside it; B: two minutes and more
+Tenants of the patterns of Wennersteen et al. (2025), table 1, work in rounds: a job on the
+QPU, then a computation beside it. A: ten minutes on the QPU, one beside it; B: two minutes and more
 than an hour; C: five and five; mixed: a third of each. Lengths vary by half. Each
 tenant acquires a lease, with its pattern and the expected time as hints, and releases
 it after its last round. One in twenty is of class production, with short jobs and no

@@ -134,7 +134,7 @@ def measure(
 
 
 def write_points(path: Path, n: int, d: int) -> None:
-    """Write eight blobs, as in paper 001."""
+    """Write eight blobs, as in Rocco et al. (2025)."""
     points, _ = make_blobs(
         n, centers=8, n_features=d, random_state=0x1337, center_box=(-20.0, 20.0)
     )

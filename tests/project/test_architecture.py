@@ -1,4 +1,4 @@
-"""The rules of DESIGN.md's "Rooms", checked by a machine."""
+"""What each room may import, and where each library may be used."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ def test_a_run_on_the_emulator_gives_the_labels_of_cwltool(
     assert [i["qpu"] for i in without["per_iteration"]] == [None, None]
     assert summary["score"] == without["score"]
 
-    # the mapping of paper 001: each method on a node of its own, the QUBO on the QPU
+    # the mapping of Rocco et al. (2025): each method on a node of its own, the QUBO on the QPU
     clusterings = emulated.locations("cluster")
     assert sorted(clusterings[:3]) == ["nodes/c1", "nodes/c2", "nodes/c3"]
     assert sorted(clusterings[3:]) == ["nodes/c1", "nodes/c2", "nodes/c3"]

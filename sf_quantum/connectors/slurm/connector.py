@@ -67,7 +67,7 @@ from sf_quantum.slurm.partitions import DESCRIPTIONS_COMMAND, Partition, describ
 
 
 class SlurmConnector(InvokedConnector, Stock):
-    """Runs jobs on the partitions of a cluster (Contract 6).
+    """Runs jobs on the partitions of a cluster.
 
     The parameters are the configuration keys in ``schemas/slurm.json``. Those not listed
     below are StreamFlow's.

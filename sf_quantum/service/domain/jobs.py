@@ -20,7 +20,7 @@ from sf_quantum.protocol.tasks import State as State
 UserClass: TypeAlias = Literal["production", "test", "development"]
 # the service's own jobs, which look after the device, have a class of their own
 JobClass: TypeAlias = UserClass | Literal["quality"]
-# how a lease's user works: mostly on the QPU, mostly beside it, or both (paper 004)
+# how a lease's user works (Wennersteen et al. 2025): mostly on the QPU, mostly beside it, or both
 Pattern: TypeAlias = Literal["qc-heavy", "cc-heavy", "balanced"]
 
 # the first runs first

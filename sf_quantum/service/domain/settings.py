@@ -103,7 +103,7 @@ class ClassSettings(Section):
 
 
 class Shares(Section):
-    """Shares of the QPU, in tenths (paper 004, section 3.5).
+    """Shares of the QPU, in tenths (Wennersteen et al. 2025, section 3.5).
 
     Shares are relative to those of all active projects and users: of two with 5 and 3
     tenths, the first gets 5/8 of the QPU.

@@ -1,6 +1,6 @@
 """``elastic``: allocations are requested on demand, and kept for a while for further jobs.
 
-This is malleability at the level of the workflow (paper 001, section III-B): allocations are
+This is malleability at the level of the workflow (Rocco et al. 2025, III-B): allocations are
 released and requested between jobs, so that no running job has to be resized.
 """
 

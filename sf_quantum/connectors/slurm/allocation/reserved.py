@@ -1,6 +1,6 @@
 """``reserved``: one allocation for the whole run, heterogeneous where services differ.
 
-``reserve: [compute]`` is the baseline of paper 001, which holds its nodes while the QPU
+``reserve: [compute]`` is the baseline of Rocco et al. (2025), which holds its nodes while the QPU
 is busy; ``[compute, quantum]`` is the co-scheduling of papers 000 and 003.
 """
 

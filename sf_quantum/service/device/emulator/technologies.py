@@ -153,8 +153,8 @@ TECHNOLOGIES: Mapping[str, Technology] = {
         calibration_seconds=HOUR,
         sweep_seconds=ANNEALING_SECONDS / SWEEPS,
     ),
-    # Paper 000, section 3: "each quantum task will last ~ 10 s"; paper 001: "in the
-    # order of seconds". A shot: 250 us, the default repetition delay of IBM's Eagle
+    # Viviani et al. (2025), section 3: "each quantum task will last ~ 10 s"; Rocco et al.
+    # (2025): "in the order of seconds". A shot: 250 us, the default repetition delay of IBM's Eagle
     # processors (their conf_*.json in qiskit-ibm-runtime), which includes the
     # read-out of about 1 us. Read-out errors: medians of the 127 qubits of ibm_sherbrooke
     # (props_sherbrooke.json there), all calibrated on the same day. Gate errors, T1 and T2:
@@ -172,11 +172,11 @@ TECHNOLOGIES: Mapping[str, Technology] = {
         ),
         calibration_seconds=24 * HOUR,
     ),
-    # Paper 001: "minutes to complete a job (also considering register preparation)",
-    # emulated there with two minutes; paper 000: jobs "include the calibration time for
-    # an arbitrary register geometry"; paper 004: "the shot rate is on the order of
-    # 1 Hz", imaging included. 1700 shots are the half hour of paper 000. Read-out
-    # errors: legacy defaults of Pulser (pulser-core, noise_model.py). The daily
+    # Rocco et al. (2025): "minutes to complete a job (also considering register preparation)",
+    # emulated there with two minutes; Viviani et al. (2025): jobs "include the calibration
+    # time for an arbitrary register geometry"; Wennersteen et al. (2025): "the shot rate is on
+    # the order of 1 Hz", imaging included. 1700 shots are the half hour of Viviani et al.
+    # Read-out errors: legacy defaults of Pulser (pulser-core, noise_model.py). The daily
     # calibration of the laser is an assumption.
     "neutral-atom": Technology(
         Timing(120.0, 1.0, 0.0),

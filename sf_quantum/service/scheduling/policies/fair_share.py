@@ -53,9 +53,9 @@ class FairShare(ByClass, Policy):
     job is charged its expected time when it begins, which is given back if the attempt
     is interrupted: it gave its user no result, and a charge would delay the next one,
     too. This is start-time fair queueing (Goyal, Vin and Cheng, SIGCOMM 1996) with
-    memory; shares in tenths are from paper 004, section 3.5. The share that the batch
-    system gave a lease applies while the lease is held, if it exceeds the configured
-    one, and once for all leases of a Slurm job.
+    memory; shares in tenths are from Wennersteen et al. (2025), section 3.5. The share
+    that the batch system gave a lease applies while the lease is held, if it exceeds the
+    configured one, and once for all leases of a Slurm job.
 
     No account starves: the usage of others increases until it is their turn to wait. A
     free lease goes to the account that holds the fewest leases per share, but at most ten

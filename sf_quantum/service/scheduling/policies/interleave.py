@@ -34,12 +34,12 @@ MOST_PASSES = 3
 class Interleave(ByClass, Keyed[tuple[int, float]]):
     """Within a class, short jobs of cc-heavy tenants before long jobs of qc-heavy tenants.
 
-    For tenants with little quantum and much classical load, paper 004, table 1, proposes
-    to "interleave jobs to kill QPU idle time"; for the opposite kind, a "sequential QPU
-    queue". A tenant's job and its subsequent computation correspond to a two-machine flow
-    shop. The makespan is minimal if jobs that are shorter on the first machine than on
-    the second come first, in ascending order, followed by the others (Johnson, Naval
-    Research Logistics Quarterly 1, 1954, p. 61).
+    For tenants with little quantum and much classical load, Wennersteen et al. (2025),
+    table 1, propose to "interleave jobs to kill QPU idle time"; for the opposite kind, a
+    "sequential QPU queue". A tenant's job and its subsequent computation correspond to a
+    two-machine flow shop. The makespan is minimal if jobs that are shorter on the first
+    machine than on the second come first, in ascending order, followed by the others
+    (Johnson, Naval Research Logistics Quarterly 1, 1954, p. 61).
 
     Jobs run in the order of due times. The due time is the submission time plus
     ``patience`` times the run time for qc-heavy leases, half of that for balanced leases
