@@ -202,7 +202,10 @@ def driver(
     site: Site,
     daemon: Rest,
 ) -> Command:
-    """A driver with a job that runs and one that waits, which forgets it soon."""
+    """A driver with a job that runs and one that waits, which forget it soon.
+
+    But not as soon as a busy machine may keep the driver from saying that it lives.
+    """
     name = project.mark[:8]
     node: JSON = {"partition": "compute", "ntasks": 1}
     later: JSON = {"partition": "compute", "begin": "now+1hour"}
@@ -211,7 +214,7 @@ def driver(
         "sfq.slurm",
         maxConcurrentJobs=2,
         pollingInterval=1,
-        orphanTimeout=4,
+        orphanTimeout=12,
         services={"now": node, "later": later},
         slurmrestd=daemon.config,
     )
