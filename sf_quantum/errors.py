@@ -15,6 +15,11 @@ class QuantumError(Exception):
 
     exit_code = 1
 
+    @property
+    def lines(self) -> list[str]:
+        """The message, a line for each error."""
+        return [" ".join(str(self).split())]
+
 
 class InputError(QuantumError):
     """Invalid input: the text names the place, the fault and what is expected."""

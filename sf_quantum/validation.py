@@ -73,8 +73,12 @@ class ValidationErrors(InputError):
 
     def __init__(self, lines: list[str], keys: Sequence[KeyPath] = ()) -> None:
         super().__init__("; ".join(lines))
-        self.lines = lines
+        self._lines = lines
         self.keys = keys
+
+    @property
+    def lines(self) -> list[str]:
+        return self._lines
 
 
 def likeliest(content: Mapping[str, JSON], kinds: Mapping[str, Collection[str]]) -> str:

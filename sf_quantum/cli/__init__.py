@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from sf_quantum.cli.arguments import sentence
 from sf_quantum.errors import QuantumError
-from sf_quantum.text import one_line
+from sf_quantum.text import escaped, one_line
 from sf_quantum.version import __version__
 
 
@@ -108,9 +108,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         code = 1
         text = f"unexpected {type(error).__name__}: {error} (--debug shows where)"
+        lines = [one_line(text)]
         if isinstance(error, QuantumError):
-            code, text = error.exit_code, str(error)
-    print(f"sfq {args.command}: {one_line(text)}", file=sys.stderr)
+            code, lines = error.exit_code, error.lines
+    for line in lines:
+        print(f"sfq {args.command}: {escaped(line)}", file=sys.stderr)
     return code
 
 

@@ -12,6 +12,7 @@ from sf_quantum.planning.experiment import WEIGHTED, Result
 from sf_quantum.planning.recommendation import Recommendation, recommend, weigh
 from sf_quantum.planning.streamflow import not_granted
 from sf_quantum.planning.workload import Workload
+from sf_quantum.validation import ValidationErrors
 
 # what makes a measure comparable
 _NEEDS = {
@@ -80,8 +81,8 @@ def compare(
         else:
             results.append(outcome)
     if not results:
-        reasons = "; ".join(f"{name} {why}" for name, why in left_out.items())
-        raise InputError(f"no strategy can run: {reasons}")
+        reasons = [f"{name} {why}" for name, why in left_out.items()]
+        raise ValidationErrors([f"no strategy can run: {one}" for one in reasons])
     for name in {*objective.weights, *objective.bounds} & _NEEDS.keys():
         if not any(one.mean(name) for one in results):
             raise InputError(f"{_NEEDS[name]} to compare {name}")

@@ -48,8 +48,12 @@ class RunFailed(QuantumError):
 
     def __init__(self, lines: list[str], run: Run | None = None) -> None:
         super().__init__(" ".join(line.strip() for line in lines))
-        self.lines = lines
+        self._lines = lines
         self.run = run
+
+    @property
+    def lines(self) -> list[str]:
+        return self._lines
 
 
 def run(

@@ -368,9 +368,29 @@ def test_a_strategy_that_cannot_run_is_left_out(
     assert main(["plan", str(path), "--repetitions", "2"]) == 0
     told = capsys.readouterr().out
     assert "left out: reserved holds 4 nodes of compute at once, which has 3" in told
-    path.write_text(f"{path.read_text()}strategies: [{{type: reserved}}]\n")
+    few = "strategies: [{type: reserved}, {type: reserved, vqpus: 2}]"
+    path.write_text(f"{path.read_text()}{few}\n")
     assert main(["plan", str(path)]) == 2
-    assert "no strategy can run: reserved holds 4 nodes" in capsys.readouterr().err
+    for line, name in zip(
+        capsys.readouterr().err.splitlines(),
+        ("reserved", "reserved, 2 vQPUs"),
+        strict=True,
+    ):
+        why = f"no strategy can run: {name} holds 4 nodes of compute"
+        assert line.startswith(f"sfq plan: {path}: {why}")
+
+
+def test_each_error_has_a_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "workload.yml"
+    path.write_text("partitoins: {}\napplications: {}\nqpus: 1\n")
+    assert main(["plan", str(path)]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert main(["check", str(path)]) == 2
+    found = capsys.readouterr().out.splitlines()
+    assert lines == [f"sfq plan: {line}" for line in found]
+    assert len(found) > 2
 
 
 def test_the_schema_is_that_of_the_model() -> None:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON, parse_json
-from sf_quantum.text import escaped
 
 if TYPE_CHECKING:
     from sf_quantum.files import KeyPath
@@ -156,20 +154,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Serve until stopped; an invalid configuration has a line for each error."""
     # the web framework is imported only after the options have been parsed
-    from sf_quantum.validation import ValidationErrors
+    if args.check:
+        from sf_quantum.service.check import check
 
-    try:
-        if args.check:
-            from sf_quantum.service.check import check
-
-            check(*_sources(args))
-            print(f"{args.config or 'configuration'}: OK (QPU service)")
-            return 0
-        config = _configuration(args)
-    except ValidationErrors as error:
-        for line in error.lines:
-            print(f"sfq serve: {escaped(line)}", file=sys.stderr)
-        return error.exit_code
+        check(*_sources(args))
+        print(f"{args.config or 'configuration'}: OK (QPU service)")
+        return 0
+    config = _configuration(args)
     from sf_quantum.service.config import make_device
     from sf_quantum.service.http.logs import configure as configure_logs
     from sf_quantum.service.run import serve

@@ -176,6 +176,7 @@ def run(args: argparse.Namespace) -> int:
     from sf_quantum.planning import plan as plans
     from sf_quantum.planning import reading, strategy_map
     from sf_quantum.planning.comparison import compare
+    from sf_quantum.validation import ValidationErrors
 
     plan = plans.load(args.file, args.journal, dict(args.nodes))
     workload = plan.workload
@@ -197,7 +198,9 @@ def run(args: argparse.Namespace) -> int:
             seconds = 60.0 * (args.map_minutes or MAP_MINUTES)
             cells += _with_progress(strategy_map.cells(workload, objective, seconds))
     except InputError as error:
-        raise InputError(f"{args.file}: {error}") from error
+        raise ValidationErrors(
+            [f"{args.file}: {one}" for one in error.lines]
+        ) from error
     if args.json:
         content = {
             "weights": dict(objective.weights),
