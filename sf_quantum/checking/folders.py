@@ -17,7 +17,9 @@ from sf_quantum.files import JSON, KeyPath
 
 # Characters that a shell does not take as they are; in a path from "/", it takes others.
 SPECIAL = re.compile(r"[\s\"$&'();<>\\`|]")
-RIGHT = "write a path without spaces, and without any of \"$&'();<>\\`|"
+# StreamFlow takes these for a pattern, and for an escape of a URL: it finds no output there.
+_FOLDER = re.compile(rf"{SPECIAL.pattern}|\[[^/\]]+\]|%[0-9A-Fa-f]{{2}}")
+RIGHT = "write a path without spaces, and without any of \"$%&'();<>[\\]`|"
 # Characters that end the path of a URL, stand for others in it, or are left out of it:
 # CWL's parser reads a file of another folder, if there is one. The last are bytes of a path
 # that is not UTF-8.
@@ -63,17 +65,18 @@ def check(
             if isinstance(folder, str):
                 is_local = deployments.is_local(name)
                 path = str(Path(folder).absolute()) if is_local else folder
-                if (match := SPECIAL.search(path)) and path not in seen:
+                if (match := _FOLDER.search(path)) and path not in seen:
                     seen.add(path)
-                    what = f"steps cannot run in {path!r}, which has {_name(match[0])}"
+                    what = f"steps cannot run in {path!r}, which has {named(match[0])}"
                     yield deployments.document.problem(place, what, RIGHT)
             elif deployments.get(name).get("type") == "local":
                 in_temporary = True
-    if in_temporary and (match := SPECIAL.search(temporary)):
-        what = f"local steps cannot run in {temporary!r}, which has {_name(match[0])}"
+    if in_temporary and (match := _FOLDER.search(temporary)):
+        what = f"local steps cannot run in {temporary!r}, which has {named(match[0])}"
         right = f"set TMPDIR to such a path, or add workdir: {RIGHT}"
         yield deployments.document.problem(workflow, what, right)
 
 
-def _name(character: str) -> str:
-    return "a space" if character.isspace() else character
+def named(special: str) -> str:
+    """The words for a character, or several, in a message."""
+    return "a space" if special.isspace() else special or "no character"

@@ -5,9 +5,10 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Collection, Iterator
+from pathlib import PurePath
 from urllib.parse import unquote
 
-from sf_quantum.checking import types
+from sf_quantum.checking import folders, types
 from sf_quantum.checking.cwl import Entry, Position, Process
 from sf_quantum.checking.document import (
     NEAR,
@@ -18,6 +19,11 @@ from sf_quantum.checking.document import (
     suggestion,
 )
 from sf_quantum.files import JSON, KeyPath, mapping
+
+# What a shell does not take as it is in a word; it may also take a pattern for files.
+_PATTERNS = re.compile(rf"{folders.SPECIAL.pattern}|[*?\[{{]|^[~#]|^$")
+# how a URL begins (RFC 3986, section 3.1)
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 
 
 def check(
@@ -115,6 +121,10 @@ def missing_files(
             right = "rename it; it may have neither % nor tabs or line breaks"
             yield document.problem(where, what, right)
             continue
+        if _SCHEME.match(plain) and names[0].exists():
+            what = f"StreamFlow takes {plain!r} for a URL, since it begins as one"
+            yield document.problem(where, what, f"write ./{plain}")
+            continue
         path = next((p for p in names if p.exists()), None)
         if path is None:
             right = near_file(names[0]) or "a relative path starts at this file"
@@ -129,3 +139,26 @@ def _misread(name: str) -> str | None:
     """Return the file that StreamFlow reads for a name, if it is another one."""
     read = re.sub(r"[\t\n\r]", "", unquote(name))
     return None if read == name else read
+
+
+def unquoted(
+    document: Document, value: JSON, place: KeyPath, use: str
+) -> Iterator[FileProblem]:
+    """Find texts and names of files that a shell does not take as they are.
+
+    :param use: says who passes them to a shell
+    """
+    for where, item in nested(value, place):
+        if mapping(item).get("class") in types.FILES:
+            path = mapping(item).get("path", mapping(item).get("location"))
+            match = folders.SPECIAL.search(PurePath(str(path)).name)
+        elif isinstance(item, str) and isinstance(where[-1], int):
+            match = _PATTERNS.search(item)
+        else:
+            continue
+        if match:
+            what = f"its {folders.named(match[0])} is for a shell, since {use}"
+            right = (
+                "add inputBinding: {} to the array type in the tool, next to its items"
+            )
+            yield document.problem(where, what, right)

@@ -207,6 +207,7 @@ class Workflow:
                 yield from problems
                 wrong = {str(problem.where[0]) for problem in problems if problem.where}
                 yield from self._tool_inputs(settings, wrong)
+                yield from self._unquoted(settings, wrong)
                 yield from self._tool_files(settings, wrong)
                 yield from self._samplers(settings)
             ports = {b.path.lstrip("/") for b in self.bindings if b.kind == "port"}
@@ -276,6 +277,23 @@ class Workflow:
                 if what := command_lines.rejection(option, str(value)):
                     right = f"{tool.step} passes it to sfq {line.command} {flag}"
                     yield document.problem(where, what, right)
+
+    def _unquoted(self, settings: Document, wrong: set[str]) -> Iterator[FileProblem]:
+        """Find items of lists that a shell would read, since StreamFlow does not quote them.
+
+        :param wrong: the inputs whose values do not fit the workflow
+        """
+        for step, position in self.process.commands.items():
+            for entry in position.entries("inputs"):
+                setting = self._value(settings, f"{step.rstrip('/')}/{entry.name}")
+                if setting is None or not types.is_passed_whole(entry.body):
+                    continue
+                document, where, value = setting
+                if where[0] not in wrong:
+                    use = (
+                        f"StreamFlow does not quote the items of {entry.name} of {step}"
+                    )
+                    yield from inputs.unquoted(document, value, where, use)
 
     def _tool_files(self, settings: Document, wrong: set[str]) -> Iterator[FileProblem]:
         """Check files that are passed to ``sfq`` tools, each once.

@@ -1,0 +1,139 @@
+"""Characters in folders, names and texts: refused iff StreamFlow or a shell misreads them."""
+
+from __future__ import annotations
+
+import json
+import string
+from pathlib import Path
+
+import pytest
+
+from sf_quantum.checking import check_file
+from sf_quantum.files import JSON, mapping
+from tests.support.cwl_documents import failed
+
+CHARACTERS = [*string.punctuation.replace("/", ""), " ", "a", "Z", "0"]
+BOUND: JSON = {}
+ITEMS: dict[str, JSON] = {
+    "whole": {"type": "array", "items": "string"},
+    "each": {"type": "array", "items": "string", "inputBinding": BOUND},
+}
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty folder."""
+    monkeypatch.chdir(tmp_path)
+
+
+def is_right(
+    command: list[str],
+    bound: JSON,
+    kind: JSON,
+    value: JSON,
+    expected: str,
+    capsys: pytest.CaptureFixture[str],
+    workdir: str = "",
+) -> bool:
+    """Run a command on an input, and check that it is refused iff it prints another text."""
+    tool: JSON = {
+        "class": "CommandLineTool",
+        "baseCommand": [*command],
+        "inputs": {"x": {"type": bound, "inputBinding": {}}},
+        "outputs": {"o": {"type": "stdout"}},
+        "stdout": "printed",
+    }
+    document: JSON = {
+        "cwlVersion": "v1.2",
+        "class": "Workflow",
+        "inputs": {"x": kind},
+        "outputs": {"o": {"type": "File", "outputSource": "s/o"}},
+        "steps": {"s": {"run": tool, "in": {"x": "x"}, "out": ["o"]}},
+    }
+    Path("main.cwl").write_text(json.dumps(document))
+    Path("job.json").write_text(json.dumps({"x": value}))
+    target: JSON = {
+        "deployment": "here",
+        "workdir": workdir or str(Path("w").absolute()),
+    }
+    workflow: JSON = {
+        "type": "cwl",
+        "config": {"file": "main.cwl", "settings": "job.json"},
+        "bindings": [{"step": "/", "target": target}],
+    }
+    file: JSON = {
+        "version": "v1.0",
+        "workflows": {"main": workflow},
+        "deployments": {"here": {"type": "local", "config": {}}},
+        "database": {"type": "default", "config": {"connection": ":memory:"}},
+    }
+    Path("sf.yml").write_text(json.dumps(file))
+    problems = check_file("sf.yml").problems
+    capsys.readouterr()
+    works = False
+    if not failed(Path("sf.yml").absolute()):
+        output = mapping(json.loads(capsys.readouterr().out)).get("o")
+        works = Path(str(mapping(output)["path"])).read_text() == expected
+    assert works is not bool(problems), (value, workdir, [*map(str, problems)])
+    return works
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("bound", ["File", "File[]"])
+def test_a_file_is_refused_iff_its_tool_does_not_get_it(
+    bound: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    refused = ""
+    for character in CHARACTERS:
+        name = f"a{character}b"
+        Path(name).write_text("content")
+        file: JSON = {"class": "File", "path": name}
+        value = [file] if bound == "File[]" else file
+        if not is_right(["cat"], bound, bound, value, "content", capsys):
+            refused += character
+    assert refused == (":" if bound == "File" else "\"$&'():;<>\\`| ")
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("name", ["./a:b", ":b", "1:b", "a:b", "a.b:c", "file:b"])
+def test_a_name_that_begins_as_a_url_is_refused(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path(name).write_text("content")
+    file: JSON = {"class": "File", "path": name}
+    works = is_right(["cat"], "File", "File", file, "content", capsys)
+    assert works is not name[0].isalpha()
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("items", ITEMS)
+def test_an_item_is_refused_iff_its_tool_gets_another(
+    items: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    texts = [f"a{character}b" for character in CHARACTERS]
+    # a pattern that matches nothing is passed as it is
+    texts = (
+        [one for one in texts if one[1] not in "*?[{"] if items == "whole" else texts
+    )
+    refused = ""
+    for text in [*texts, "~", "#x", "$HOME"]:
+        command = ["printf", "%s|"]
+        bound = ITEMS[items]
+        if not is_right(command, bound, "string[]", [text], f"{text}|", capsys):
+            refused += text
+    assert bool(refused) is (items == "whole")
+
+
+@pytest.mark.process
+def test_a_work_directory_is_refused_iff_its_steps_fail(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("f").write_text("content")
+    file: JSON = {"class": "File", "path": "f"}
+    refused = []
+    names = [f"w{character}x" for character in CHARACTERS]
+    for name in [*names, "w[bc]x", "w[]x", "w[!a]x", "w%41x", "w%2Fx", "w%zzx"]:
+        workdir = str(tmp_path / name)
+        if not is_right(["cat"], "File", "File", file, "content", capsys, workdir):
+            refused.append(name)
+    assert refused[-4:] == ["w[bc]x", "w[!a]x", "w%41x", "w%2Fx"]
