@@ -15,6 +15,7 @@ from sf_quantum.service.domain.settings import ServiceSettings
 from sf_quantum.service.queue import job_limits
 from sf_quantum.service.queue.jobs.job_table import JobTable
 from sf_quantum.service.queue.long_work import BUSY_SECONDS, LongWork
+from sf_quantum.service.store import disk
 from sf_quantum.service.store.accounting import lease_seconds
 from sf_quantum.threads import in_thread
 
@@ -62,7 +63,12 @@ class Admission:
         return size
 
     def check_limits(self, lease: Lease, submission: Submission, cost: Cost) -> None:
-        """Refuse a new job that exceeds its lease's budget or a limit of its user."""
+        """Refuse a new job that exceeds its lease's budget, a limit of its user or the disk.
+
+        The space that is left is for the results of the jobs that were accepted.
+        """
+        if (full := disk.problem(self._jobs.store.path)) is not None:
+            raise Refused(503, full, headers={"Retry-After": f"{BUSY_SECONDS}"})
         if (most := self.settings.limits.run_seconds) is not None:
             modelled = self._jobs.device.elapsed_seconds(cost)
             expected = self._jobs.estimator.seconds(submission.kind, modelled)

@@ -6,6 +6,9 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+# Less than this is not enough for a large job and its result.
+LEAST_FREE_BYTES = 64 * 2**20
+
 
 @dataclass(frozen=True)
 class DiskUse:
@@ -21,3 +24,14 @@ class DiskUse:
         log = database.with_name(f"{database.name}-wal")
         size = database.stat().st_size + (log.stat().st_size if log.exists() else 0)
         return cls(disk.f_bavail * disk.f_frsize, size)
+
+
+def problem(database: Path) -> str | None:
+    """Return why no job may be added to a database; ``None`` if there is space for one."""
+    try:
+        free = DiskUse.of(database).free_bytes
+    except OSError as error:
+        return f"the state is gone: {(error.strerror or str(error)).lower()}"
+    if free >= LEAST_FREE_BYTES:
+        return None
+    return f"{free >> 20} MiB are free for the state, {LEAST_FREE_BYTES >> 20} needed"

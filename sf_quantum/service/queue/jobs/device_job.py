@@ -48,8 +48,6 @@ SURPLUS_TRIES = 4
 # the longest pause before a submission is tried again: a device that was asked to wait for
 # longer is not asked by that
 SUBMISSION_SECONDS = 60.0
-# Tries of a failed write to the database.
-WRITE_TRIES = 4
 # letters of the reason why a job is given up
 MOST_WHY = 300
 # Share of the device's `give_up_seconds`: how recent an answer to another request has
@@ -75,14 +73,14 @@ class Detached(Exception):
 
 
 def written(write: Callable[[], Future[T]]) -> T:
-    """Write to disk; repeated if the file is locked, for example. Blocks."""
-    for pause in islice(backoff.DATABASE.pauses(), WRITE_TRIES):
+    """Write to disk; repeated for as long as the disk is full, for example. Blocks."""
+    pauses = backoff.DATABASE.pauses()
+    while True:
         try:
             return write().result()
         except sqlite3.OperationalError as error:
             logger.warning("a write failed, trying again: %s", error)
-        time.sleep(pause)
-    return write().result()
+        time.sleep(next(pauses))
 
 
 def runs_again(device: Device, job: Job) -> bool:
@@ -329,12 +327,8 @@ class DeviceJob:
     def _kept(self, job_id: str) -> str:
         if self._device.recovery is Recovery.AGAIN:
             return job_id
-        try:
-            # The vendor's id is on disk before anything else is done with the job.
-            written(lambda: self._store.submitted(self._job.number, job_id))
-        except sqlite3.OperationalError as error:
-            # after a crash, it may be found by its tag
-            self._note(error)
+        # The vendor's id is on disk before anything else is done with the job.
+        written(lambda: self._store.submitted(self._job.number, job_id))
         return job_id
 
     # the job on the device

@@ -8,14 +8,12 @@ import time
 from collections.abc import Awaitable, Callable
 
 from sf_quantum.service.queue.job_queue import JobQueue
-from sf_quantum.service.store.disk import DiskUse
+from sf_quantum.service.store import disk
 from sf_quantum.service.store.schema import VERSION
 
 # how long an answer holds: everybody may ask, and each look writes to the disk
 SECONDS = 2.0
 WRITE_SECONDS = 10.0
-# Less than this is not enough for a large job and its result.
-LEAST_FREE_BYTES = 64 * 2**20
 
 
 class Readiness:
@@ -49,12 +47,10 @@ class Readiness:
             or queue.availability.reason
         ):
             return why
-        try:
-            disk = await asyncio.to_thread(DiskUse.of, queue.store.path)
-        except OSError as error:
-            return f"the state is gone: {(error.strerror or str(error)).lower()}"
-        if (free := disk.free_bytes) < LEAST_FREE_BYTES:
-            return f"{free >> 20} MiB are free for the state, {LEAST_FREE_BYTES >> 20} needed"
+        if (
+            lack := await asyncio.to_thread(disk.problem, queue.store.path)
+        ) is not None:
+            return lack
         try:
             # what is there already, which SQLite writes nevertheless
             writing = queue.store.change(

@@ -516,16 +516,16 @@ def test_stopped_and_started_again(tmp_path: Path, job: MakeJob) -> None:
 def test_a_queue_that_breaks_says_so(
     service: RunningService, job: MakeJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*_: float) -> None:
-        raise sqlite3.OperationalError("database or disk is full")
+    def broken(*_: float) -> None:
+        raise sqlite3.DatabaseError("database disk image is malformed")
 
     lease = service.acquire()
-    monkeypatch.setattr(service.queue.store, "start", full)
+    monkeypatch.setattr(service.queue.store, "start", broken)
     service.ask("POST", "/v1/jobs", job("a"), lease=lease)
     until(lambda: service.queue.broken, "the queue did not break")
     health = service.ask("GET", "/v1/health")
     assert health.status == 503
-    assert "database or disk is full" in str(health.json()["detail"])
+    assert "database disk image is malformed" in str(health.json()["detail"])
     assert service.ask("GET", "/v1/device").json()["status"] == "offline"
     assert service.ask("POST", "/v1/jobs", job("b"), lease=lease).status == 503
 

@@ -10,7 +10,8 @@ import pytest
 
 from sf_quantum.service.http import auth
 from sf_quantum.service.queue.upkeep import readiness
-from tests.support.service import RunningService, running_service
+from sf_quantum.service.store import disk
+from tests.support.service import RunningService, example_bqm, running_service
 
 pytestmark = pytest.mark.devices("sfq", "dwave", "acme")
 
@@ -36,8 +37,12 @@ def test_ready_means_that_work_is_taken(monkeypatch: pytest.MonkeyPatch) -> None
         service.ask("POST", "/v1/device/open")
         assert ready(service) is None
         with monkeypatch.context() as patch:
-            patch.setattr(readiness, "LEAST_FREE_BYTES", 2**80)
+            patch.setattr(disk, "LEAST_FREE_BYTES", 2**80)
             assert " MiB are free for the state, " in str(ready(service))
+            body = {"problem": example_bqm(), "idempotency_key": "a"}
+            refused = service.ask("POST", "/v1/jobs", body, lease=service.acquire())
+            assert refused.status == 503
+            assert "needed" in str(refused.json()["detail"])
         change = service.queue.store.change
         change(lambda db: db.execute("PRAGMA query_only = ON") and None).result()
         why = "the state cannot be written: attempt to write a readonly database"
