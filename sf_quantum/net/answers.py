@@ -22,6 +22,15 @@ REDIRECTS = (300, 301, 302, 303, 307, 308)
 UNDONE_REDIRECTS = (307, 308)
 
 
+def content_length(header: str | None) -> int | None:
+    """Read a ``Content-Length`` (RFC 9110, 8.6), 0 without one; ``None`` if it is none.
+
+    Any number of zeros may precede it, and Python's ``int`` reads 4,300 digits.
+    """
+    digits = (header or "").lstrip("0") or "0"
+    return int(digits) if digits.isdecimal() and len(digits) <= 20 else None
+
+
 class TooLarge(OSError):
     """An answer has more bytes than it may have."""
 

@@ -19,6 +19,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 from sf_quantum.errors import InputError, QuantumError
+from sf_quantum.net.answers import content_length
 from sf_quantum.net.local_server import LocalServer, TimedHandler
 from sf_quantum.net.transport import Client, Unreachable
 from sf_quantum.protocol.bounds import ANSWER_BYTES
@@ -132,13 +133,13 @@ class _Handler(TimedHandler):
     def _pass_on(self) -> None:
         server = cast("_Server", self.server)
         secret, _, path = self.path.removeprefix("/").partition("/")
-        length = self.headers["Content-Length"] or "0"
+        length = content_length(self.headers["Content-Length"])
         if not secrets.compare_digest(secret, server.secret):
             return self.send_error(404)
         server.trust(self.connection)
-        if not length.isdecimal() or int(length) > REQUEST_BYTES:
+        if length is None or length > REQUEST_BYTES:
             return self.send_error(413)
-        body = self.rfile.read(int(length)) or None
+        body = self.rfile.read(length) or None
         headers = {
             name: value
             for name, value in self.headers.items()

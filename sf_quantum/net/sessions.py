@@ -85,8 +85,8 @@ class _Adapter(HTTPAdapter):
 
     def _read(self, answer: Response) -> bytes:
         most, read = self._most_bytes, bytearray()
-        length = answer.headers.get("Content-Length", "0")
-        if length.isdecimal() and int(length[:20]) > most:
+        length = answers.content_length(answer.headers.get("Content-Length"))
+        if length is not None and length > most:
             raise RequestException(str(answers.too_large(most)))
         try:
             for part in answer.raw.stream(answers.PART_BYTES, decode_content=True):

@@ -102,6 +102,20 @@ def test_trouble_ends_at_the_relay(
     assert ask(relayed)[0] == 200
 
 
+@pytest.mark.parametrize(
+    ("length", "status"), [("0" * 5000 + "2", 200), ("9" * 5000, 413), ("x", 413)]
+)
+def test_a_length_of_many_digits_is_answered(
+    relayed: str, length: str, status: int
+) -> None:
+    parts = urlsplit(relayed)
+    connection = http.client.HTTPConnection(parts.hostname or "", parts.port)
+    with closing(connection):
+        headers = {**CREDENTIAL, "Content-Length": length}
+        connection.request("POST", f"{parts.path}/jobs", b"{}", headers)
+        assert connection.getresponse().status == status
+
+
 def test_a_service_that_is_gone_has_certainly_not_been_asked() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

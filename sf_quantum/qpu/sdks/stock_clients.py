@@ -22,6 +22,7 @@ from typing import ClassVar
 
 from sf_quantum.errors import QuantumError
 from sf_quantum.net import munge
+from sf_quantum.net.answers import content_length
 from sf_quantum.net.local_server import LocalServer, TimedHandler
 from sf_quantum.qpu import RESOURCES, TOKEN, TYPES, QpuStatus, listed
 from sf_quantum.qpu.sfq.service_client import Credentials, ServiceClient
@@ -180,12 +181,12 @@ class _Handler(TimedHandler):
     def _exchange(self, service: ServiceClient) -> None:
         if not self.path.isascii():
             return self.send_error(400)
-        length = self.headers["Content-Length"] or "0"
-        if "Transfer-Encoding" in self.headers or not length.isdecimal():
+        length = content_length(self.headers["Content-Length"])
+        if "Transfer-Encoding" in self.headers or length is None:
             return self.send_error(411)
-        if int(length) > MOST_BYTES:
+        if length > MOST_BYTES:
             return self.send_error(413)
-        body = self.rfile.read(int(length)) or None
+        body = self.rfile.read(length) or None
         try:
             status, headers, answer = service.exchange(
                 self.command, self.path, body, _passed(self.headers), SECONDS

@@ -22,6 +22,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from sf_quantum.net.answers import content_length
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import Identity
 from sf_quantum.service.http import gzipped
@@ -290,9 +291,9 @@ class Guard:
     ) -> bytes:
         """Read the whole body, which every route needs; a large one in its turn."""
         most = self.most_bytes(request, sender)
-        length = request.headers.get("content-length", "0")
+        length = content_length(request.headers.get("content-length"))
         body, chunks = bytearray(), request.stream()
-        if not (length.isdecimal() and int(length) > most):
+        if length is None or length <= most:
             try:
                 async with asyncio.timeout(BODY_SECONDS) as limit:
                     async for chunk in chunks:

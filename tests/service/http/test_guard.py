@@ -168,6 +168,15 @@ async def test_a_body_that_is_too_large() -> None:
         assert not exchange.chunks
 
 
+# Python reads numbers of 4,300 digits at most; a server passes on more zeros.
+@pytest.mark.parametrize("zeros", [0, 1, 4300, 60_000])
+async def test_a_length_with_many_zeros_is_a_length(zeros: int) -> None:
+    for body, status in ((b"abcd", 200), (b"abcde", 413)):
+        length = f"{len(body):0{zeros}d}"
+        answered = await Exchange(body, content_length=length).to(guarded(body_bytes=4))
+        assert answered.status == status
+
+
 @pytest.mark.parametrize(
     "body",
     [

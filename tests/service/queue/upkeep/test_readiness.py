@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from sf_quantum.files import JSON
 from sf_quantum.service.http import auth
 from sf_quantum.service.queue.upkeep import readiness
 from sf_quantum.service.store import disk
@@ -39,7 +40,10 @@ def test_ready_means_that_work_is_taken(monkeypatch: pytest.MonkeyPatch) -> None
         with monkeypatch.context() as patch:
             patch.setattr(disk, "LEAST_FREE_BYTES", 2**80)
             assert " MiB are free for the state, " in str(ready(service))
-            body = {"problem": example_bqm(), "idempotency_key": "a"}
+            body: dict[str, JSON] = {
+                "problem": example_bqm(),
+                "idempotency_key": "a",
+            }
             refused = service.ask("POST", "/v1/jobs", body, lease=service.acquire())
             assert refused.status == 503
             assert "needed" in str(refused.json()["detail"])
