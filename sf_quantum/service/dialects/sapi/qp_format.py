@@ -58,10 +58,19 @@ def bqm(problem: Problem, graph: Topology) -> dict[str, JSON]:
 
 
 def problem_data(content: Mapping[str, JSON], graph: Topology) -> dict[str, JSON]:
-    """Convert a BQM of :func:`bqm` back, without couplers whose bias is 0."""
+    """Convert a BQM of :func:`bqm` back, without couplers whose bias is 0.
+
+    :raises Refused: 409 if the graph has lost a qubit or a coupler of it since
+    """
     from dimod import BinaryQuadraticModel
 
     model = BinaryQuadraticModel.from_serializable(content)
+    used, couplers = {*model.variables}, {*map(frozenset, model.quadratic)}
+    lost = used - {*graph.qubits}
+    if lost or couplers - {*map(frozenset, graph.couplers)}:
+        what = f"qubit {min(map(str, lost))}" if lost else "a coupler"
+        detail = f"the solver has lost {what} of the problem since it was submitted"
+        raise Refused(409, detail)
     linear = [float(model.linear.get(qubit, _UNUSED)) for qubit in graph.qubits]
     quadratic = [
         float(model.get_quadratic(*pair, default=0.0))
@@ -80,6 +89,9 @@ def answer(
     content: Mapping[str, JSON] | None,
 ) -> dict[str, JSON]:
     """Convert a sample set into an answer, without its timing.
+
+    The graph may be smaller than that of the problem: it has as many variables as the
+    client needs to place those of the samples.
 
     :param result: the serialized sample set, JSON text
     :param content: BQM with a constant term, which SAPI's energies do not include
@@ -114,7 +126,7 @@ def answer(
         "active_variables": _text(qubits[order].astype("<i4")),
         "energies": _text(energies.astype("<f8")),
         "num_occurrences": _text(record["num_occurrences"].astype("<i4")),
-        "num_variables": graph.labels,
+        "num_variables": max(graph.labels, int(qubits.max()) + 1),
         "offset": offset,
         "solutions": _text(bits),
     }

@@ -18,13 +18,15 @@ from contextlib import suppress
 from dataclasses import replace
 
 import pytest
-from dimod import SampleSet
+from dimod import BinaryQuadraticModel, SampleSet
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from starlette.requests import Request
 from starlette.responses import Response
 
 from sf_quantum.files import JSON
+from sf_quantum.protocol.descriptions import Topology
+from sf_quantum.samplers.problem import serialized
 from sf_quantum.service.device.emulator.device import EmulatedDevice
 from sf_quantum.service.device.emulator.topology import pegasus
 from sf_quantum.service.device.qpu import QpuDevice
@@ -116,6 +118,50 @@ def test_a_problem_that_is_accepted_is_solved(
         path = f"{routes.PREFIX}/problems/{answer.json()['id']}?timeout=60"
         told = service.ask("GET", path).json()
         assert told["status"] == "COMPLETED", told
+
+
+@given(st.data())
+@settings(max_examples=50, deadline=None)
+def test_a_problem_of_another_graph_is_the_same_or_refused(data: st.DataObject) -> None:
+    """Whatever becomes of the graph, nothing of a problem is left out in silence."""
+    couplers = sorted((i, j) for i in range(6) for j in range(i + 1, 6))
+    before = Topology("test", (), 6, tuple(couplers))
+    left = data.draw(st.sets(st.sampled_from(couplers), min_size=1))
+    after = Topology("test", (), 6, tuple(sorted(left)))
+    used = sorted(data.draw(st.sets(st.sampled_from(before.qubits), min_size=1)))
+    pairs = [pair for pair in couplers if {*pair} <= {*used}]
+    linear = [1.0 if qubit in used else math.nan for qubit in before.qubits]
+    quadratic = [data.draw(st.sampled_from([0.0, 0.5])) for _ in pairs]
+
+    def model(lin: str, quad: str, graph: Topology) -> BinaryQuadraticModel:
+        content = {"format": "qp", "lin": lin, "quad": quad}
+        problem = {"solver": "qpu", "type": "ising", "data": content}
+        bqm = qp_format.bqm(solver.Problem.model_validate(problem), graph)
+        return BinaryQuadraticModel.from_serializable(bqm)
+
+    lin, quad = (
+        base64.b64encode(struct.pack(f"<{len(values)}d", *values)).decode()
+        for values in (linear, quadratic)
+    )
+    submitted = model(lin, quad, before)
+    needed = {*map(frozenset, submitted.quadratic)}
+    has_all = {*used} <= {*after.qubits} and needed <= {*map(frozenset, left)}
+    if not has_all:
+        with pytest.raises(Refused, match="has lost"):
+            qp_format.problem_data(submitted.to_serializable(), after)
+        return
+    told = qp_format.problem_data(submitted.to_serializable(), after)
+    assert model(str(told["lin"]), str(told["quad"]), after) == submitted
+
+
+def test_an_answer_has_the_qubits_of_its_problems_graph() -> None:
+    samples = from_samples({2: 1, 7: -1}, "SPIN", energy=0.0)
+    graph = Topology("test", (), 4, ((0, 1), (1, 2)))
+    options = solver.ProblemOptions(
+        type="ising", params=ProblemParameters(), offset=0.0
+    )
+    text = json.dumps(serialized(samples))
+    assert qp_format.answer(text, options, graph, None)["num_variables"] == 8
 
 
 def test_raw_answers_list_each_read_that_a_device_merged() -> None:
