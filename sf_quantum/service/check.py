@@ -27,6 +27,7 @@ from sf_quantum.service.http import auth
 from sf_quantum.service.run import check_certificate, socket_problem
 from sf_quantum.service.scheduling import policies
 from sf_quantum.service.state import DATABASE, check_state
+from sf_quantum.service.store.database import REMEDY
 from sf_quantum.service.store.schema import VERSION
 from sf_quantum.validation import ValidationErrors, validated
 
@@ -140,8 +141,17 @@ def _unreadable(database: Path) -> str | None:
     except OSError as error:
         return f"{database.name} cannot be read: {error.strerror}"
     if header and not header.startswith(b"SQLite format 3\0"):
-        return f"{database.name} is not a database"
+        return f"{database.name} is not a database; {REMEDY}"
     version = int.from_bytes(header[60:64], "big")
+    pages = int.from_bytes(header[28:32], "big")
+    # the tables of a first start may still be in the log of changes
+    if not database.with_name(f"{database.name}-wal").exists():
+        if version == 0 and pages > 1:
+            return f"{database.name} is the database of another application; {REMEDY}"
+        page_bytes = int.from_bytes(header[16:18], "big")
+        # 1 stands for 65,536
+        if database.stat().st_size < pages * (page_bytes if page_bytes > 1 else 65_536):
+            return f"{database.name} is shorter than it was; {REMEDY}"
     if version > VERSION:
         return f"its version is {version}, this sf_quantum reads up to {VERSION}"
     return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 import threading
 import time
@@ -28,6 +29,8 @@ CHECKPOINT_PAGES = 8000
 CACHE_KIB = 16 * 1024
 # how long to wait for another process that locks the file, a backup for example
 LOCK_SECONDS = 30.0
+#: what to do about a file that is not a database of this service, or no longer
+REMEDY = "replace it with a backup (sfq admin backup), or use another state folder"
 
 
 class Database:
@@ -62,7 +65,10 @@ class Database:
                 )
                 self._connections = opened.pop_all()
         except sqlite3.Error as error:
-            raise InputError(f"{path}: cannot store the state: {error}") from error
+            # of these, another start does not help: SQLITE_NOTADB and SQLITE_CORRUPT
+            remedy = f"; {REMEDY}" if type(error) is sqlite3.DatabaseError else ""
+            why = f"{path}: cannot store the state: {error}{remedy}"
+            raise InputError(why) from error
         #: when a write failed last, in seconds since the epoch; 0 if none did
         self.last_failed_write = 0.0
         self._changes: SimpleQueue[_Change | None] = SimpleQueue()
@@ -215,6 +221,11 @@ def _connect(path: Path) -> sqlite3.Connection:
     return db
 
 
+def _has_tables(db: sqlite3.Connection, schema: str) -> bool:
+    tables = {row[0] for row in db.execute("SELECT name FROM sqlite_master")}
+    return tables >= {*re.findall(r"CREATE TABLE (\w+)", schema)}
+
+
 def _prepare(
     db: sqlite3.Connection,
     path: Path,
@@ -224,6 +235,10 @@ def _prepare(
 ) -> None:
     stored = db.execute("PRAGMA user_version").fetchone()[0]
     empty = not db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+    if not empty and (
+        stored == 0 or (stored == version and not _has_tables(db, schema))
+    ):
+        raise InputError(f"{path}: is the database of another application; {REMEDY}")
     missing = range(stored, version)
     is_readable = stored <= version and all(step in upgrades for step in missing)
     if not is_readable and not (stored == 0 and empty):

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from sf_quantum.errors import InputError
+from sf_quantum.service.check import _unreadable
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import Job, Lease, Submission
 from sf_quantum.service.queue.availability import Availability
@@ -30,7 +31,7 @@ from sf_quantum.service.store.accounting import (
 )
 from sf_quantum.service.store.database import Database
 from sf_quantum.service.store.retention import BATCH, delete, purge, trim
-from sf_quantum.service.store.schema import SCHEMA
+from sf_quantum.service.store.schema import SCHEMA, VERSION
 from sf_quantum.service.store.store import Store
 from tests.support.waiting import SECONDS
 
@@ -544,17 +545,39 @@ def _usage(store: Store) -> list[object]:
     return [*map(dict, report.rows), dict(report.total)]
 
 
-def test_a_state_of_before_there_were_versions_is_refused(path: Path) -> None:
+@pytest.mark.parametrize("version", [0, VERSION])
+def test_another_applications_database_is_refused(path: Path, version: int) -> None:
     with closing(sqlite3.connect(path)) as db, db:
         db.execute("CREATE TABLE jobs (id)")
-    with pytest.raises(InputError, match="has version 0"):
+        db.execute(f"PRAGMA user_version = {version}")
+    before = path.read_bytes()
+    why = "is the database of another application; replace it with a backup"
+    with pytest.raises(InputError, match=why):
         Store(path)
+    assert path.read_bytes() == before
+    found = _unreadable(path)
+    # the header of a file does not tell the tables
+    assert (found is None) if version else (found is not None and why in found)
+
+
+@pytest.mark.parametrize("left", [60, 4096, 20_000])
+def test_a_database_that_was_cut_is_refused(path: Path, left: int) -> None:
+    Store(path).close()
+    assert _unreadable(path) is None
+    with path.open("r+b") as file:
+        file.truncate(left)
+    with pytest.raises(
+        InputError, match=r"cannot store the state: .*; replace it with"
+    ):
+        Store(path)
+    assert "replace it with a backup" in str(_unreadable(path))
 
 
 def test_what_is_no_database_is_refused(path: Path) -> None:
     path.write_text("no database " * 100)
     with pytest.raises(InputError, match="cannot store the state: file is not a data"):
         Store(path)
+    assert "is not a database; replace it with a backup" in str(_unreadable(path))
     assert path.read_text().startswith("no database")
 
 
