@@ -173,6 +173,42 @@ FAILURES: dict[str, tuple[dict[str, JSON], str]] = {
         ),
         "valueFrom of a",
     ),
+    "null for a loop that takes any value": (
+        workflow(
+            {"a": step(NUMBER, requirements=loop(loopWhen="$(true)"), in_={"n": "n"})},
+            inputs={"n": "Any?"},
+        ),
+        "the value of a/n: Token n is of type `Any`: it cannot be null.",
+    ),
+    "an output of a loop that is none of its inputs": (
+        workflow(
+            {
+                "a": step(
+                    writes("text", "Any?", n="int?"),
+                    requirements=loop(loopWhen="$(true)"),
+                    in_={"n": "n"},
+                )
+            },
+            type_="Any?",
+            inputs={"n": "Any?"},
+        ),
+        "the value of a/n: No suitable token processors in n:",
+    ),
+    "the output of a loop that was not run": (
+        workflow(
+            {
+                "a": step(
+                    writes(1, "Any?", n="Any?"),
+                    requirements=loop(loopWhen="$(false)"),
+                    in_={"n": "n"},
+                ),
+                "c": step(writes(1, "Any", n="int"), in_={"n": "a/o"}),
+            },
+            source="c/o",
+            inputs={"n": "Any?"},
+        ),
+        "the value of c/n: Token n is not optional.",
+    ),
     "an expression tool": (
         workflow(
             {
