@@ -8,9 +8,10 @@ from collections.abc import Iterable, Sequence
 
 from dimod import BinaryQuadraticModel, SampleSet
 from dimod.core.sampler import Sampler
+from dimod.variables import iter_deserialize_variables
 
-from sf_quantum.errors import QpuError
-from sf_quantum.files import JSON
+from sf_quantum.errors import InputError, QpuError
+from sf_quantum.files import JSON, listing
 from sf_quantum.protocol.tasks import JobParameters, Task
 from sf_quantum.qpu import Qpu
 from sf_quantum.samplers.energies import recompute
@@ -49,7 +50,7 @@ class QpuSampler(Sampler):
         :raises QpuError: if the QPU fails or does not answer
         """
         parameters = {"num_reads": num_reads, "seed": seed, "num_sweeps": num_sweeps}
-        return _sample_set(self._solved(bqm.to_serializable(), parameters), bqm)
+        return _sample_set(self._solved(_serialized(bqm), parameters), bqm)
 
     def sample_multiple(
         self,
@@ -66,7 +67,7 @@ class QpuSampler(Sampler):
         """
         parameters = {"num_reads": num_reads, "seed": seed, "num_sweeps": num_sweeps}
         problems = [*bqms]
-        serialized = [bqm.to_serializable() for bqm in problems]
+        serialized = [*map(_serialized, problems)]
         answers = self._solved_multiple(serialized, parameters)
         return [*map(_sample_set, answers, problems)]
 
@@ -102,6 +103,20 @@ class JobSampler(QpuSampler):
         self, bqms: Sequence[dict[str, JSON]], parameters: JobParameters
     ) -> list[dict[str, JSON]]:
         return [self._solved(bqm, parameters) for bqm in bqms]
+
+
+def _serialized(bqm: BinaryQuadraticModel) -> dict[str, JSON]:
+    """Serialize a problem, unless its samples could not be told apart from others'.
+
+    :raises InputError: if a label is not the same after a way through JSON
+    """
+    content: dict[str, JSON] = bqm.to_serializable()
+    # dimod leaves this one untyped, and may list the labels in another order
+    read = iter_deserialize_variables(listing(content["variable_labels"]))  # type: ignore[no-untyped-call]
+    for label in {*bqm.variables} - {*read}:
+        right = "use strings, numbers or tuples of these"
+        raise InputError(f"label {label!r:.40} cannot be written in JSON: {right}")
+    return content
 
 
 def _sample_set(serialized: dict[str, JSON], bqm: BinaryQuadraticModel) -> SampleSet:

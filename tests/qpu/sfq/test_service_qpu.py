@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import replace
@@ -33,6 +33,7 @@ from sf_quantum.protocol.tasks import (
 from sf_quantum.qpu import AuthenticationError, NoLease, qrmi_config
 from sf_quantum.qpu.leasing.held_leases import AcquireOptions, acquire
 from sf_quantum.qpu.running import named
+from sf_quantum.qpu.sampler import QpuSampler
 from sf_quantum.qpu.sfq import service_client, service_qpu
 from sf_quantum.qpu.sfq.service_client import Credentials
 from sf_quantum.qpu.sfq.service_qpu import SfqQpu
@@ -102,6 +103,27 @@ def test_sampler_gives_what_the_local_one_gives(
     assert (remote.record == local.record).all()
     assert remote.variables == local.variables
     assert remote.info["qpu"] == "emulator"
+
+
+@pytest.mark.parametrize("label", [frozenset({1}), b"x", ("a", frozenset({1}))])
+def test_labels_that_json_changes_cost_no_qpu_job(
+    service: RunningService, label: Hashable
+) -> None:
+    sampler = QpuSampler(_job_side(service, lease := service.acquire()))
+    model = BinaryQuadraticModel({label: -1.0, "other": 1.0}, {}, "BINARY")
+    for sample in (sampler.sample, lambda one: sampler.sample_multiple([one])):
+        with pytest.raises(InputError, match="cannot be written in JSON"):
+            sample(model)
+    assert service.queue.store.jobs(lease=lease) == []
+
+
+@pytest.mark.parametrize("label", [1, 1.0, "1", True, 1.5, "\n", (1, "a"), 2**53 + 1])
+def test_labels_that_json_keeps_come_back(
+    service: RunningService, label: Hashable
+) -> None:
+    sampler = _job_side(service, service.acquire()).sampler()
+    model = BinaryQuadraticModel({label: -1.0, "other": 1.0}, {}, "BINARY")
+    assert sampler.sample(model, num_reads=2).first.sample == {label: 1, "other": 0}
 
 
 def test_the_second_try_finds_the_job_of_the_first(
