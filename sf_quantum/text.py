@@ -81,7 +81,8 @@ def plural(number: float, noun: str) -> str:
     """Return a number with its noun: ``1 retry``, ``2 retries``, ``0 QPU jobs``."""
     if number != 1:
         noun = f"{noun[:-1]}ies" if noun.endswith("ry") else f"{noun}s"
-    return f"{number:,} {noun}"
+    shown = f"{number:,}" if isinstance(number, int) else f"{number:g}"
+    return f"{shown} {noun}"
 
 
 def described(error: BaseException) -> str:

@@ -52,6 +52,7 @@ from sf_quantum.journal.failures import (
 )
 from sf_quantum.journal.results import Result
 from sf_quantum.journal.reuse import Reusable, Reuse, ReuseFilter
+from sf_quantum.text import plural
 from sf_quantum.version import __version__
 
 if TYPE_CHECKING:
@@ -667,7 +668,7 @@ def _has_enough(hardware: Hardware, required: Hardware) -> bool:
 
 def _shown(hardware: Hardware) -> str:
     """The cores and the memory, in words."""
-    cores = f"{hardware.cores:g} core{'' if hardware.cores == 1 else 's'}"
+    cores = plural(hardware.cores, "core")
     return f"{cores} and {hardware.memory:.0f} MiB of memory"
 
 

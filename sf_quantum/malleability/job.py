@@ -17,6 +17,7 @@ from sf_quantum.errors import InputError
 from sf_quantum.malleability import slurm
 from sf_quantum.malleability.nodes import Nodes, make_folder
 from sf_quantum.malleability.slurm import Allocation, SlurmError
+from sf_quantum.text import plural
 
 # looks at a job that waits for its nodes
 _LOOKS = Backoff(0.1, 5.0, growth=1.5)
@@ -162,7 +163,7 @@ class MalleableJob:
         self, missing: int, deadline: Deadline, stop: threading.Event
     ) -> None:
         id_ = slurm.request(self._own, self.name, missing)
-        self._tell(f"waiting for {missing} nodes (job {id_})")
+        self._tell(f"waiting for {plural(missing, 'node')} (job {id_})")
         started = False
         try:
             started = self._started(id_, deadline, stop)

@@ -10,6 +10,7 @@ from html import escape
 from sf_quantum.reporting import pictures, report, usage
 from sf_quantum.reporting.report import JobAttempt
 from sf_quantum.reporting.usage import RunUsage
+from sf_quantum.text import plural
 
 # rows of the table, and attempts of a picture: the rest is in the report itself
 ROWS, DRAWN = 100, 1000
@@ -41,7 +42,7 @@ def _table(lines: Sequence[tuple[str, ...]]) -> Iterator[str]:
     yield from (f"<tr>{_cells('td', row)}</tr>" for row in rows[:ROWS])
     yield "</tbody></table>"
     if (more := len(rows) - ROWS) > 0:
-        yield f"<p>and {more:,} more attempts: pandas.DataFrame(report)</p>"
+        yield f"<p>and {plural(more, 'more attempt')}: pandas.DataFrame(report)</p>"
 
 
 def _cells(tag: str, texts: Sequence[str]) -> str:

@@ -551,11 +551,11 @@ def _reused(rows: Iterable[JobAttempt]) -> Iterator[str]:
             yield _line(jobs[0])
             continue
         if run is None:
-            yield f"{SKIPPED:9} {step}: {len(jobs)} jobs (when)"
+            yield f"{SKIPPED:9} {step}: {plural(len(jobs), 'job')} (when)"
             continue
         targets = Counter(row.target for row in jobs)
         where = ", ".join(f"{number} on {name}" for name, number in targets.items())
-        yield f"{REUSED:9} {step}: {len(jobs)} jobs ({where}) from run {run}"
+        yield f"{REUSED:9} {step}: {plural(len(jobs), 'job')} ({where}) from run {run}"
 
 
 class LiveProgress:

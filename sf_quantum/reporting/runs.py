@@ -12,6 +12,7 @@ from sf_quantum.journal import Event, number
 from sf_quantum.reporting import report, usage
 from sf_quantum.reporting.report import JobAttempt
 from sf_quantum.reporting.usage import RunUsage
+from sf_quantum.text import plural
 
 #: one attempt of a job
 Row: TypeAlias = dict[str, str | int | float | None]
@@ -134,7 +135,7 @@ class Report(Sequence[Row]):
 
     def __repr__(self) -> str:
         name, jobs = type(self).__name__, len(self)
-        return f"<{name} of {self.path.name}: {self.status}, {jobs} attempts of jobs>"
+        return f"<{name} of {self.path.name}: {self.status}, {plural(jobs, 'attempt')} of jobs>"
 
 
 def _row(attempt: JobAttempt) -> Row:

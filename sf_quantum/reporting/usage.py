@@ -18,7 +18,7 @@ from sf_quantum.files import JSON
 from sf_quantum.journal import Event, number
 from sf_quantum.journal.failures import counted, ordinal
 from sf_quantum.reporting.columns import align
-from sf_quantum.text import rounded
+from sf_quantum.text import plural, rounded
 
 HEADER = (
     "Slurm job, service, strategy, nodes, requested, granted, released, waited, "
@@ -301,8 +301,8 @@ def totals(usage: RunUsage) -> str:
     """One line with the numbers of allocations and jobs, and the sums of times."""
     failed = sum(job["state"] != COMPLETED for job in usage.jobs)
     return (
-        f"{len(usage.allocations)} allocations, "
-        f"{len(usage.jobs)} jobs on Slurm ({failed} not completed); "
+        f"{plural(len(usage.allocations), 'allocation')}, "
+        f"{plural(len(usage.jobs), 'job')} on Slurm ({failed} not completed); "
         f"node-seconds: classical {usage.node_seconds():.1f}, "
         f"quantum {usage.node_seconds(quantum=True):.1f}; "
         f"QPU {rounded(sum(usage.qpu_seconds.values()))} s; "
@@ -314,7 +314,7 @@ def overall(runs: Collection[RunUsage]) -> str:
     """One line with the totals and the duration of several runs."""
     all_ = together(runs)
     period = f"{all_.ended - all_.started:.1f} s from first to last event"
-    return f"{len(runs)} runs, {period}: {totals(all_)}"
+    return f"{plural(len(runs), 'run')}, {period}: {totals(all_)}"
 
 
 def _cells(a: AllocationUsage, jobs: list[Event], usage: RunUsage) -> tuple[str, ...]:
@@ -344,7 +344,7 @@ def _jobs(a: AllocationUsage, jobs: list[Event], labels: Mapping[str, str]) -> s
     failed = sum(job["state"] != COMPLETED for job in jobs)
     if jobs:
         unsuccessful = f", {failed} not completed" if failed else ""
-        return f"{len(jobs)} jobs{unsuccessful}{requeued}"
+        return f"{plural(len(jobs), 'job')}{unsuccessful}{requeued}"
     return _named(a.job or "-", labels) + requeued
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON, mapping
 from sf_quantum.registry import Registry
+from sf_quantum.text import plural
 from sf_quantum.threads import in_thread
 
 if TYPE_CHECKING:
@@ -116,8 +117,8 @@ def _check(file: str) -> CheckResult:
         [remark.to_json() for remark in findings.remarks],
         findings.silent,
         [
-            _counted(findings.workflows, "workflow"),
-            _counted(findings.deployments, "deployment"),
+            plural(findings.workflows, "workflow"),
+            plural(findings.deployments, "deployment"),
         ],
     )
 
@@ -165,7 +166,3 @@ def _kind(content: dict[str, JSON]) -> str:
         "workload": Workload.model_fields,
     }
     return likeliest(content, kinds)
-
-
-def _counted(number: int, name: str) -> str:
-    return f"{number} {name}{'' if number == 1 else 's'}"

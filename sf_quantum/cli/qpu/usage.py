@@ -16,7 +16,7 @@ from sf_quantum.files import JSON, check_writable, mapping
 from sf_quantum.journal import number
 from sf_quantum.qpu.sfq.service_client import ServiceClient
 from sf_quantum.reporting.columns import align
-from sf_quantum.text import PERIOD, csv_row
+from sf_quantum.text import PERIOD, csv_row, plural
 
 # the columns that identify a row, by report
 REPORTS = {
@@ -113,7 +113,7 @@ def _write_trace(args: argparse.Namespace) -> int:
     trace, pending = qpu_trace.collect(service.client(args), args.from_, args.until)
     qpu.write(args.trace, qpu.anonymised(trace) if args.anonymise else trace)
     left_out = f" ({pending} not over yet, left out)" if pending else ""
-    print(f"{args.trace}: {len(trace.jobs)} jobs{left_out}")
+    print(f"{args.trace}: {plural(len(trace.jobs), 'job')}{left_out}")
     return 0
 
 

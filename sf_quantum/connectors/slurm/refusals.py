@@ -13,6 +13,7 @@ from streamflow.core.exception import WorkflowExecutionException
 
 from sf_quantum.files import JSON
 from sf_quantum.slurm.partitions import Partition
+from sf_quantum.text import plural
 
 if TYPE_CHECKING:
     from sf_quantum.connectors.slurm.services import SlurmService
@@ -96,7 +97,7 @@ def _has(partition: Partition, field: str) -> str:
     """What a partition has of one thing, in words."""
     if field == "nodes":
         total = sum(kind.nodes for kind in partition.kinds)
-        return f"{total} node{'' if total == 1 else 's'}"
+        return plural(total, "node")
     texts = dict.fromkeys(str(getattr(kind, field)) for kind in partition.kinds)
     values = [value for value in texts if value != "(null)"]
     text = " or ".join([*values, "none"] if len(values) < len(texts) else values)

@@ -101,7 +101,7 @@ def test_what_is_written_is_what_the_service_has(
     assert {job.account for job in trace.jobs} == {"physics"}
 
     # users see their own jobs; and a period is that of the submissions
-    assert usage("bob", "--trace", str(path)) == f"{path}: 1 jobs\n"
+    assert usage("bob", "--trace", str(path)) == f"{path}: 1 job\n"
     assert usage("ann", "--trace", str(path), "--from", "1d") == f"{path}: 3 jobs\n"
     assert "0 jobs" in usage("ann", "--trace", str(path), "--until", "1d")
     assert "no job" not in path.read_text()

@@ -85,7 +85,7 @@ def test_driver_side(service: RunningService) -> None:
     assert (status.reason, status.qubits, status.queue_length) == ("", 5000, 0)
     token = driver.acquire("step /solve")
     assert driver.status().leases == 1
-    with pytest.raises(QpuError, match=r"QPU 'q' at unix:.*: all 1 vQPUs are held"):
+    with pytest.raises(QpuError, match=r"QPU 'q' at unix:.*: the only vQPU is held"):
         driver.acquire()
     driver.release(token)
     driver.release(token)

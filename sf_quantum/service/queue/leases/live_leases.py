@@ -104,7 +104,7 @@ class Leases:
         try:
             await waiting.wait(gone, wait_seconds)
             if vqpus.requests.withdraw(waiting):
-                detail = f"all {vqpus.number} vQPUs are held, try again later"
+                detail = f"{_held(vqpus.number)}, try again later"
                 raise Refused(409, detail, headers={"Retry-After": "1"})
             live = waiting.granted.result()
             # the time for waiting does not limit this
@@ -307,3 +307,7 @@ class Leases:
 
 def visible(who: Identity, lease: Lease) -> bool:
     return who.admin or who.user == lease.user
+
+
+def _held(vqpus: int) -> str:
+    return "the only vQPU is held" if vqpus == 1 else f"all {vqpus} vQPUs are held"

@@ -203,7 +203,7 @@ def test_leases_are_limited_and_shown(service: RunningService, job: MakeJob) -> 
     lease = service.acquire()
     refused = service.ask("POST", "/v1/leases", {"job": None})
     assert refused.status == 409
-    assert "all 1 vQPUs are held" in str(refused.json()["detail"])
+    assert "the only vQPU is held" in str(refused.json()["detail"])
     id_ = _submit(service, lease, job("a"))
     _waited(service, id_)
     shown = service.ask("GET", f"/v1/leases/{lease}").json()

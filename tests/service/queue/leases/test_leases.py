@@ -126,7 +126,7 @@ async def test_as_many_as_vqpus_and_no_more(queue: JobQueue) -> None:
     with pytest.raises(Refused) as refused:
         await acquire(queue)
     assert refused.value.status == 409
-    assert refused.value.detail == "all 1 vQPUs are held, try again later"
+    assert refused.value.detail == "the only vQPU is held, try again later"
     queue.vqpus.resize(2)
     second = await acquire(queue)
     queue.vqpus.resize(1)  # revokes nothing
