@@ -30,7 +30,8 @@ REFERENCE = re.compile(rf"\$\((\w+)((?:{SEGMENT})*)\)")
 # A use of an input, or else a comment or a string of JavaScript, in which none is used.
 MENTION = re.compile(
     r"\b(inputs|runtime)(?:\.(\w+)|\[(['\"])([^'\"]+)\3\])"
-    r"|//[^\n]*|/\*.*?\*/|'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|`(?:[^`\\]|\\.)*`",
+    r"|//[^\n]*|/\*.*?(?:\*/|\Z)|'(?:[^'\\]|\\.)*(?:'|\\?\Z)|\"(?:[^\"\\]|\\.)*(?:\"|\\?\Z)"
+    r"|`(?:[^`\\]|\\.)*(?:`|\\?\Z)",
     re.DOTALL,
 )
 

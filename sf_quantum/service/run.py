@@ -9,6 +9,7 @@ import logging
 import os
 import signal
 import socket
+import sqlite3
 import ssl
 import stat
 import sys
@@ -201,8 +202,13 @@ class _Server(Server):
         self, listener: socket.socket, until_eof: bool
     ) -> None:
         loop = asyncio.get_running_loop()
+        queue = self._service.queue
+        try:
+            queue.start()  # of an error in its lifespan, uvicorn shows a traceback
+        except sqlite3.Error as error:
+            raise InputError(f"{queue.store.path}: {error}") from error
         # the service ends with its queue
-        ended = loop.create_task(self._service.queue.finished())
+        ended = loop.create_task(queue.finished())
         ended.add_done_callback(lambda _: self._stop())
         loop.add_signal_handler(signal.SIGTERM, self._drain)
         loop.add_signal_handler(signal.SIGINT, self._stop)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sf_quantum.checking import check_file
-from sf_quantum.checking.expressions import JAVASCRIPT
+from sf_quantum.checking.expressions import JAVASCRIPT, MENTION
 from sf_quantum.cli import parser_for
 from tests.support.checked_files import edited, found
 
@@ -340,3 +340,11 @@ def test_of_a_packed_document_only_what_is_used_is_read() -> None:
     step["run"] = "#other"
     Path("main.cwl").write_text(json.dumps({"cwlVersion": "v1.2", "$graph": graph}))
     assert any("inptus: unknown field" in line for line in found())
+
+
+@pytest.mark.parametrize("begin", ["/*x", "'x", '"x', "`x", "'\\\\", "inputs['x"])
+def test_what_javascript_leaves_open_is_read_once(begin: str) -> None:
+    # read again from each place, a quarter of a megabyte would take minutes
+    assert not any(match[1] for match in MENTION.finditer(begin * 60_000))
+    (match,) = (one for one in MENTION.finditer("f('it', inputs.a, 'x") if one[1])
+    assert match[2] == "a"

@@ -6,11 +6,12 @@ import json
 import os
 import signal
 import socket
+import sqlite3
 import stat
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -263,6 +264,22 @@ def test_end_of_input_leaves_a_state_folder_it_did_not_make(start: Start) -> Non
     again.close_input()
     assert again.process.wait(SECONDS) == 0
     assert service.state.is_dir()
+
+
+@over_real_clients
+def test_a_state_that_cannot_be_written_is_one_line(start: Start) -> None:
+    service = start()
+    service.process.terminate()
+    service.process.wait(SECONDS)
+    with closing(sqlite3.connect(service.state / "service.sqlite")) as db:
+        db.execute(
+            "CREATE TRIGGER full BEFORE INSERT ON operation "
+            "BEGIN SELECT RAISE(FAIL, 'database or disk is full'); END"
+        )
+    again = start(ready=False)
+    assert again.process.wait(SECONDS) == 2
+    (line,) = again.errors().splitlines()
+    assert line.endswith("service.sqlite: database or disk is full")
 
 
 def test_killed_it_loses_nothing_and_says_what_ran_twice(start_to_kill: Start) -> None:

@@ -82,7 +82,12 @@ class JobQueue:
         self.policy.set_shares(settings.shares)
 
     def start(self) -> None:
-        """Recover the state of the previous service, and start."""
+        """Recover the state of the previous service, and start; once.
+
+        :raises sqlite3.Error: if the state cannot be read or written
+        """
+        if self._work is not None:
+            return
         self._loop = asyncio.get_running_loop()
         device, deaths = self.device, self.settings.service_deaths
         device.keep_in(self.store.path.parent)
