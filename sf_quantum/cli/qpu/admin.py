@@ -15,7 +15,7 @@ from sf_quantum.errors import InputError
 from sf_quantum.files import JSON, mapping
 from sf_quantum.qpu.sfq.service_client import ServiceClient
 from sf_quantum.reporting.columns import align
-from sf_quantum.text import escaped
+from sf_quantum.text import escaped, plural
 
 _DEVICE, _WINDOWS = "/v1/device", "/v1/device/maintenance"
 _OPERATIONS, _AUDIT = "/v1/admin/operations", "/v1/admin/audit"
@@ -206,7 +206,7 @@ def _format_status(answer: JSON) -> Iterator[str]:
     yield (
         f"{device['leases']} of {device['vqpus']} leases held, "
         f"{device['leases_waiting']} requested, "
-        f"{device['queue_length']} jobs pending or running"
+        f"{plural(int(str(device['queue_length'])), 'job')} pending or running"
     )
     if service.objects(device["windows"]):
         yield from _format_windows(device["windows"])

@@ -8,6 +8,7 @@ from sf_quantum.protocol.leases import LEASE_HEADER
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import CLASSES, JobClass, Kind, Lease, Size
 from sf_quantum.service.domain.settings import ServiceSettings
+from sf_quantum.text import plural
 
 
 def check_sizes(lease: Lease, kind: Kind, shots: int, size: Size) -> None:
@@ -81,13 +82,14 @@ class JobCounts:
             )
             raise Refused(422, detail, "parameters.num_reads")
         if limits.jobs is not None and self._jobs[user, job_class] >= limits.jobs:
-            detail = f"the user has {limits.jobs} {job_class} jobs that are not over"
+            unfinished = plural(limits.jobs, f"unfinished {job_class} job")
+            detail = f"the user has {unfinished}"
             raise Refused(429, detail, LEASE_HEADER, {"Retry-After": "1"})
         most = self.settings.limits.jobs
         if most is not None:
             jobs = sum(self._jobs[user, name] for name in CLASSES)
             if jobs >= most:
-                detail = f"the user has {jobs} jobs that are not over"
+                detail = f"the user has {plural(jobs, 'unfinished job')}"
                 raise Refused(429, detail, LEASE_HEADER, {"Retry-After": "1"})
         self._check_bytes(user, payload_bytes)
 

@@ -271,7 +271,7 @@ async def test_a_user_has_so_many_waiting_jobs_only(tmp_path: Path) -> None:
         await submit(queue, lease, "c")
         with pytest.raises(Refused) as refused:
             await acquire(queue, ANN)
-        assert "holds or waits for 1 leases" in refused.value.detail
+        assert "holds or waits for 1 lease," in refused.value.detail
 
 
 async def test_a_closed_qpu_refuses_no_lease_that_waits_on_disk(

@@ -30,6 +30,7 @@ from sf_quantum.service.queue.leases.vqpus import STOPPING, VQpus
 from sf_quantum.service.queue.leases.waiting_requests import ClientRequest
 from sf_quantum.service.store import audit
 from sf_quantum.service.store.store import Store
+from sf_quantum.text import plural
 
 # Longest wait for a lease's end to be written and its jobs to stop; a device may take
 # worker.INTERRUPT_SECONDS to stop one.
@@ -276,7 +277,9 @@ class Leases:
         if users.count(user) >= most:
             # The status is 409, not 429: clients wait for a lease after 409, as when
             # all are held.
-            detail = f"the user holds or waits for {most} leases, try again later"
+            detail = (
+                f"the user holds or waits for {plural(most, 'lease')}, try again later"
+            )
             raise Refused(409, detail, headers={"Retry-After": "1"})
         return self._vqpus.request(user, job_class, request)
 
