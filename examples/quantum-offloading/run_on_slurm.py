@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from sf_quantum import journal
+from sf_quantum.journal.events import Allocation, Qpu, Slurm
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -92,14 +93,15 @@ def run(folder: Path) -> int:
         return 1
     events = journal.read(path)
     print((folder / "results" / "energies.txt").read_text(), end="")
-    (job,) = (event for event in events if event["event"] == "slurm")
-    (granted,) = (event for event in events if event.get("status") == "granted")
-    solved = [event for event in events if event["event"] == "qpu"]
-    seconds = sum(float(str(event["qpu_seconds"])) for event in solved)
+    (job,) = (event for event in events if isinstance(event, Slurm))
+    changes = [event for event in events if isinstance(event, Allocation)]
+    (granted,) = (event for event in changes if event.status == "granted")
+    solved = [event for event in events if isinstance(event, Qpu)]
+    seconds = sum(event.qpu_seconds or 0.0 for event in solved)
     print(
-        f"{granted['nodes']} nodes held for "
-        f"{float(str(job['ended'])) - float(str(job['started'])):.1f} s, "
-        f"{len(solved)} jobs on QPU {solved[0]['qpu']} in {seconds:.1f} s of its time"
+        f"{granted.nodes} nodes held for "
+        f"{(job.ended or 0.0) - (job.started or 0.0):.1f} s, "
+        f"{len(solved)} jobs on QPU {solved[0].qpu} in {seconds:.1f} s of its time"
     )
     return 0
 

@@ -30,7 +30,8 @@ from sf_quantum.candidates.decision import (
     rounded,
 )
 from sf_quantum.errors import InputError
-from sf_quantum.journal import Event, Journal, number
+from sf_quantum.journal import Journal
+from sf_quantum.journal.events import Event, Job, Qpu, Slurm
 from sf_quantum.qpu import JobSize, QpuStatus
 
 #: the numbers of latest jobs of a step and of earlier runs that are considered
@@ -89,7 +90,7 @@ class History:
         )
         self._spent: defaultdict[tuple[str, str], float] = defaultdict(float)
         # seconds charged for a QPU job, by its QPU and its id there
-        self._charged: dict[tuple[str, str], float] = {}
+        self._charged: dict[tuple[str, str | None], float] = {}
 
     def read(self, record: Journal) -> list[tuple[Event, bool]]:
         """Read the events since the last call, for :meth:`add`; blocks."""
@@ -100,12 +101,13 @@ class History:
     def add(self, events: Iterable[tuple[Event, bool]]) -> None:
         """Learn from events, each with whether its usage counts against the budget."""
         for event, budgeted in events:
-            if event["event"] == "qpu":
-                self._add_qpu_job(event, budgeted)
-            elif event["event"] == "slurm":
-                self._add_slurm_job(event)
-            elif event["event"] == "job":
-                self._add_status(event)
+            match event:
+                case Qpu():
+                    self._add_qpu_job(event, budgeted)
+                case Slurm():
+                    self._add_slurm_job(event)
+                case Job():
+                    self._add_status(event)
         self.is_read = True
 
     def times(self, step: str, target: str) -> JobTimes | None:
@@ -121,45 +123,42 @@ class History:
                 totals[target] += seconds
         return dict(totals)
 
-    def _add_qpu_job(self, event: Event, budgeted: bool) -> None:
-        attempt = self._attempts.get(str(event["job"]))
+    def _add_qpu_job(self, event: Qpu, budgeted: bool) -> None:
+        attempt = self._attempts.get(event.job)
         if attempt is None:
             return
-        if event.get("qpu_job", "") is None:
+        if event.qpu_job is None:
             self.unmetered.add(attempt.target)
         # one wait, repeated with each of the QPU jobs under its lease
-        attempt.lease_seconds = number(event.get("lease_seconds"))
-        attempt.queued_seconds += number(event.get("queued_seconds"))
-        attempt.device_seconds += number(event.get("ran_seconds"))
-        seconds = number(event.get("qpu_seconds"))
+        attempt.lease_seconds = event.lease_seconds
+        attempt.queued_seconds += event.queued_seconds or 0.0
+        attempt.device_seconds += event.ran_seconds or 0.0
+        seconds = event.qpu_seconds or 0.0
         attempt.qpu_seconds += seconds
         if budgeted:
             # seconds that an earlier event has counted are not counted again
-            key = (str(event.get("qpu")), str(event.get("qpu_job")))
-            before = self._charged.get(key, 0.0) if event.get("found") else 0.0
+            key = (event.qpu, event.qpu_job)
+            before = self._charged.get(key, 0.0) if event.found else 0.0
             self._charged[key] = max(seconds, before)
             self._spent[attempt.step, attempt.target] += max(0.0, seconds - before)
 
-    def _add_slurm_job(self, event: Event) -> None:
-        attempt = self._attempts.get(str(event["job"]))
-        if attempt is not None and event.get("started") is not None:
-            pending = number(event["started"]) - number(event["submitted"])
-            attempt.pending_seconds = max(0.0, pending)
+    def _add_slurm_job(self, event: Slurm) -> None:
+        attempt = self._attempts.get(event.job)
+        if attempt is not None and event.started is not None:
+            attempt.pending_seconds = max(0.0, event.started - event.submitted)
 
-    def _add_status(self, event: Event) -> None:
-        job, status = str(event["job"]), event["status"]
-        if status == "waiting":
-            self._attempts[job] = _RecordedAttempt(str(event["step"]))
+    def _add_status(self, event: Job) -> None:
+        if event.status == "waiting":
+            self._attempts[event.job] = _RecordedAttempt(event.step)
             return
-        attempt = self._attempts.get(job)
+        attempt = self._attempts.get(event.job)
         if attempt is None:
             return
-        parts = (event.get("deployment"), event.get("service"))
-        attempt.target = "/".join(str(p) for p in parts if p) or attempt.target
-        if status == "running":
-            attempt.started = number(event["time"])
-        elif status == "completed" and attempt.started is not None:
-            ran = number(event["time"]) - attempt.started
+        attempt.target = event.target or attempt.target
+        if event.status == "running":
+            attempt.started = event.time
+        elif event.status == "completed" and attempt.started is not None:
+            ran = event.time - attempt.started
             waited = attempt.lease_seconds + attempt.queued_seconds
             other = max(0.0, ran - waited - attempt.device_seconds)
             pending = min(attempt.pending_seconds, other)

@@ -55,7 +55,7 @@ from sf_quantum.connectors.hints import JobHints
 from sf_quantum.connectors.tracebacks import traceback_filter
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
-from sf_quantum.journal import scheduler
+from sf_quantum.journal import events, scheduler
 from sf_quantum.qpu import DEFAULT_READS, JobSize, QpuStatus
 
 JOURNAL = "scheduling: {scheduler: {type: sfq.journal, config: {}}}"
@@ -451,7 +451,7 @@ def _report(
     attempt: Attempt,
     decision: Decision,
     seconds: float,
-    states: list[JSON],
+    states: list[dict[str, JSON]],
     forecasts: dict[str, JSON],
     remark: str,
 ) -> None:
@@ -462,24 +462,25 @@ def _report(
         )
     if (record := journal.current()) is not None:
         record.write(
-            "decision",
-            job=attempt.job,
-            step=attempt.step,
-            tag=get_job_tag(attempt.job),
-            attempt=attempt.number,
-            quantum=decision.quantum,
-            targets=list(decision.targets),
-            reason=reason,
-            brief=brief(attempt.rules, decision),
-            trouble=is_trouble(attempt.rules, decision),
-            mixed=attempt.rules.mixed,
-            seconds=seconds,
-            asked=states,
-            forecasts=forecasts,
+            events.Decision(
+                job=attempt.job,
+                step=attempt.step,
+                tag=get_job_tag(attempt.job),
+                attempt=attempt.number,
+                quantum=decision.quantum,
+                targets=list(decision.targets),
+                reason=reason,
+                brief=brief(attempt.rules, decision),
+                trouble=is_trouble(attempt.rules, decision),
+                mixed=attempt.rules.mixed,
+                seconds=seconds,
+                asked=states,
+                forecasts=forecasts,
+            )
         )
 
 
-def _journal_entry(qpu: QuantumTarget, reply: StatusReply | None) -> JSON:
+def _journal_entry(qpu: QuantumTarget, reply: StatusReply | None) -> dict[str, JSON]:
     """The state of a quantum target, and the status that its QPU reported."""
     return {
         "name": qpu.name,

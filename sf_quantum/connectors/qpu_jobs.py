@@ -7,6 +7,7 @@ import uuid
 
 from sf_quantum import journal
 from sf_quantum.files import JSON
+from sf_quantum.journal import events
 from sf_quantum.journal.events import number_or_null
 
 
@@ -48,18 +49,19 @@ def record(
     if queued is None and isinstance(submitted, float) and isinstance(started, float):
         queued = started - submitted
     run.write(
-        "qpu",
-        job=job,
-        qpu=qpu,
-        technology=technology,
-        calibration=calibration,
-        lease_seconds=lease_seconds,
-        qpu_job=_text(qpu_job.get("id")),
-        state=_text(qpu_job.get("state")),
-        queued_seconds=number_or_null(queued),
-        ran_seconds=number_or_null(qpu_job.get("seconds")),
-        qpu_seconds=number_or_null(qpu_job.get("qpu_seconds")),
-        found=found if isinstance(found, bool) else None,
+        events.Qpu(
+            job=job,
+            qpu=qpu,
+            technology=technology,
+            calibration=calibration,
+            lease_seconds=lease_seconds,
+            qpu_job=_text(qpu_job.get("id")),
+            state=_text(qpu_job.get("state")),
+            queued_seconds=number_or_null(queued),
+            ran_seconds=number_or_null(qpu_job.get("seconds")),
+            qpu_seconds=number_or_null(qpu_job.get("qpu_seconds")),
+            found=found if isinstance(found, bool) else None,
+        )
     )
 
 
@@ -75,8 +77,11 @@ def record_wait(job: str, qpu: str, status: str, reason: str, seconds: float) ->
     :param reason: why it waits or has waited
     """
     if (run := journal.current()) is not None:
-        fields: dict[str, JSON] = {"reason": reason, "seconds": seconds}
-        run.write("lease", job=job, qpu=qpu, status=status, **fields)
+        run.write(
+            events.Lease(
+                job=job, qpu=qpu, status=status, reason=reason, seconds=seconds
+            )
+        )
 
 
 def record_start(job: str, qpu: str, status: str, seconds: float) -> None:
@@ -85,7 +90,7 @@ def record_start(job: str, qpu: str, status: str, seconds: float) -> None:
     :param status: ``waiting`` or ``started``
     """
     if (run := journal.current()) is not None:
-        run.write("start", job=job, qpu=qpu, status=status, seconds=seconds)
+        run.write(events.Start(job=job, qpu=qpu, status=status, seconds=seconds))
 
 
 def unused_message(job: str, qpu: str) -> str:

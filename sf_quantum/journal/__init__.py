@@ -1,57 +1,9 @@
 """The journal of a run: where jobs ran and waited, and what they held.
 
 There is one JSON-lines file per run with one event per line, each with ``time`` (epoch
-seconds) and ``event``::
-
-    run   first line: run, file, pid, host, workflows, versions, resumes (whether it reuses
-          what earlier runs of the file have completed)
-    job   a job's status changed: job, step, tag, loops, status, attempt, deployment,
-          service, locations, output; the status of a job that was not run, since an earlier
-          run has its outputs, is reused where it would be completed; a job that a `when` has
-          left out is skipped, which is known when the run ends
-    result  a job whose result can be reused is about to be completed: job, fingerprint
-          (digests of what the result depends on: command, target, and inputs, which has the
-          files of each input by their names, and the rest of it under an empty name),
-          locations, output, local (whether output is on the driver's machine), exit_code,
-          contents (digest of the files in output)
-    reuse a job of a run that resumes had started before: job, run (the earlier run with its
-          result; null if it runs again), latest (the latest run that had started it), reason
-    failure   an attempt of a job failed: job, attempt, exit_code (null if it has none),
-          error (the last lines of its errors, or the message of StreamFlow)
-    lease a job waits for a lease of a QPU, or no longer does: job, qpu, status (waiting,
-          granted, given-up, or submitted to Slurm, where it gets its lease), reason (why it
-          waits or waited), seconds (waited so far)
-    start a job waits for a QPU that is being started, or no longer does: job, qpu, status
-          (waiting, started), seconds (waited so far)
-    nodes a job waits for nodes of an allocation that serves several, or for those that Slurm
-          has taken from it, or no longer does: job, deployment, service, status (waiting,
-          granted, given-up), seconds (waited so far)
-    decision  the target of an attempt of a quantum candidate: job, step, tag, attempt,
-          quantum, targets, reason, brief (in a few words why it is not of the preferred
-          kind, else empty), trouble (whether no QPU gets it because one has failed or does
-          not answer), mixed (what the filter says of jobs on both kinds: refuse, warn
-          or allow), seconds (that the decision took), asked (the state of
-          each QPU), forecasts (the predicted wait for nodes of each classical target: seconds,
-          or why there is none, and jobs in its queue)
-    qpu   a QPU job of a step: job, qpu, technology, qpu_job, state, lease_seconds (waited
-          for the lease), queued_seconds, ran_seconds, qpu_seconds, calibration, found (the
-          job existed already under its idempotency key, and may have been charged before);
-          qpu_job is null if the QPU does not report its jobs
-    allocation  nodes were requested from Slurm, or their number changed: allocation (its
-          Slurm id, with "+n" for a component of a heterogeneous job, and ";cluster" if one
-          was named), slurm_job, slurm_cluster (null unless one was named), deployment,
-          service, strategy (per-step, reserved, elastic), partition, quantum,
-          job (null unless per-step), status (requested, granted, resized, released), at
-          (Slurm's time), nodes (from then on), node_list, pending_reason (that Slurm
-          last gave while it was pending, as far as it was asked then). An allocation that
-          is never granted is requested and released; a requeued one is released and granted
-          again
-    slurm an attempt of a job on Slurm ended: job, slurm_job, slurm_cluster, allocation,
-          deployment, service, strategy, submitted, started, ended, state, exit_code, signal, reason,
-          restarts
-    end   last line, unless the driver was killed: status, reason (in one line why the run has
-          failed, or was stopped if that was not by the user; else null), job (the first whose
-          failure that is; null if another part of the workflow has failed)
+seconds) and ``event``, its kind; the reference of the journal lists the other fields. Only
+``events.parse`` and ``Journal.write`` handle JSON: inside, an event is an object of the class
+of its kind in ``sf_quantum.journal.events``.
 
 The driver holds a lock on the file, so that a reader can distinguish a run in progress from
 an interrupted one without relying on a process id. This module must not import StreamFlow,
@@ -76,10 +28,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from sf_quantum.errors import InputError
-from sf_quantum.files import JSON, cannot_read
-from sf_quantum.journal.events import Event as Event
-from sf_quantum.journal.events import damage, parse
-from sf_quantum.journal.events import number as number
+from sf_quantum.files import cannot_read
+from sf_quantum.journal.events import DamagedError, End, Event, Job, Run, parse
 
 #: the scheduler that writes journals, and how a StreamFlow file asks for it
 SCHEDULER = "sfq.journal"
@@ -128,14 +78,15 @@ class Journal:
         """Write the first event, and make this the :func:`current` journal."""
         self.file = Path(file)
         self.write(
-            "run",
-            run=self.run,
-            file=file,
-            pid=os.getpid(),
-            host=socket.gethostname(),
-            workflows=list(workflows),
-            versions=dict(versions),
-            resumes=self.resumes,
+            Run(
+                run=self.run,
+                file=file,
+                pid=os.getpid(),
+                host=socket.gethostname(),
+                workflows=workflows,
+                versions={**versions},
+                resumes=self.resumes,
+            )
         )
         _runs.append(self)
 
@@ -161,11 +112,11 @@ class Journal:
             with suppress(InputError, OSError):
                 if is_open(path):
                     continue
-                events = read(path)
+                begin, *events = read(path)
                 end = status(events)
                 if end not in ("", "cancelled") and not (resumes and end == "failed"):
                     break
-                origin, resumes = path, bool(events[0].get("resumes"))
+                origin, resumes = path, isinstance(begin, Run) and begin.resumes
         return origin
 
     def earlier(self) -> Iterator[Path]:
@@ -173,15 +124,14 @@ class Journal:
         journals = latest_first(self.path.parent, self.file)
         return (path for path in journals if path.name < self.path.name)
 
-    def write(self, event: str, **fields: JSON) -> None:
-        """Append an event, whose fields the docstring of the module lists.
+    def write(self, event: Event) -> None:
+        """Append an event.
 
         If this fails, a warning is logged. After :meth:`close`, nothing is written.
         """
         if self._closed:
             return
-        line = json.dumps({"time": time.time(), "event": event, **fields}) + "\n"
-        data = line.encode()
+        data = f"{json.dumps(event.to_json())}\n".encode()
         try:
             # one call, so that a reader meets whole lines
             if os.write(self._file, data) < len(data):
@@ -233,7 +183,7 @@ def current() -> Journal | None:
 def read(path: str | Path) -> list[Event]:
     """All events of a run in order, without lines that are damaged or repeated.
 
-    A line whose end is missing counts if all else of it is there. Each event has every field of its kind, of the field's type: see :mod:`.events`.
+    A line whose end is missing counts if all else of it is there.
 
     :raises InputError: if the file is missing or not a journal
     """
@@ -250,7 +200,7 @@ def read(path: str | Path) -> list[Event]:
 
 def status(events: Iterable[Event]) -> str:
     """The status with which a run has ended; empty if it has not, or was killed."""
-    ends = [str(event["status"]) for event in events if event["event"] == "end"]
+    ends = [event.status for event in events if isinstance(event, End)]
     return ends[-1] if ends else ""
 
 
@@ -266,7 +216,7 @@ def follow(path: str | Path) -> Iterator[Event]:
     with file:
         for event in _events(path, _followed(path, file)):
             yield event
-            if event["event"] == "end":
+            if isinstance(event, End):
                 return
 
 
@@ -356,7 +306,7 @@ def _is_of(path: Path, file: Path) -> bool:
         with open(path, "rb") as journal:
             line = journal.readline()
         event = _event(path, 1, line)
-        return event is not None and event.get("file") == str(file)
+        return isinstance(event, Run) and event.file == str(file)
     except (InputError, OSError):  # not a journal
         return False
 
@@ -397,7 +347,11 @@ def read_on(path: str | Path, offset: int) -> tuple[list[Event], int]:
 
 def _is_whole(rest: bytes) -> bool:
     """Whether only the end of the last line is missing, as after a copy or an edit."""
-    return not damage(parse(rest))
+    try:
+        parse(rest)
+    except DamagedError:
+        return False
+    return True
 
 
 def _events(path: str | Path, lines: Iterable[bytes]) -> Iterator[Event]:
@@ -425,21 +379,19 @@ def _event(path: str | Path, line_number: int | None, line: bytes) -> Event | No
 
     :raises InputError: if it is the first line of a file that is no journal
     """
-    event = parse(line)
-    why = damage(event)
-    if line_number == 1 and not _begins(event):
+    event = None
+    try:
+        event = parse(line)
+        kind, why = type(event), ""
+    except DamagedError as error:
+        kind, why = error.kind, str(error)
+    # a full disk takes the event of the run
+    if line_number == 1 and kind not in (Run, Job):
         raise _no_journal(path)
-    if not why:
-        return event
-    where = "" if line_number is None else f", line {line_number}"
-    logger.warning("%s%s: %s; the line is left out", path, where, why)
-    return None
-
-
-def _begins(event: Event) -> bool:
-    """Whether a journal can begin with an event: a full disk takes the event of the run."""
-    kind = event.get("event")
-    return "time" in event and (kind == "run" or (kind == "job" and "step" in event))
+    if event is None:
+        where = "" if line_number is None else f", line {line_number}"
+        logger.warning("%s%s: %s; the line is left out", path, where, why)
+    return event
 
 
 def _no_journal(path: str | Path) -> InputError:

@@ -1,23 +1,254 @@
-"""The fields of a journal's events, by kind, which its one reader checks.
+"""The events of a journal: a class for each kind, and the reader of a line.
 
-Who reads an event after that may look up every field of its kind, and finds a value of the
-field's type.
+Field order is the order in a line, after ``time`` and ``event``. The annotations name the
+types that the reader checks: it returns only events with all fields of their kind. Fields
+and kinds of a later version are ignored.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
-from typing import TypeAlias, TypeGuard
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from time import time as now
+from typing import NamedTuple, TypeAlias, TypeGuard
 
 from sf_quantum.files import JSON, mapping, parse_json
-
-Event: TypeAlias = dict[str, JSON]
 
 # Times and amounts up to this one can be added, rounded and drawn.
 _MAX_NUMBER = 1e12
 # Tags as StreamFlow writes them; longer numbers do not come from iterations.
 _TAG = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})*")
+#: the states of a job, and of a run at its end: those of StreamFlow, and our "reused"
+STATUSES = frozenset(
+    "waiting fireable running skipped completed failed cancelled rollback recovery "
+    "recovered reused".split()
+)
+
+Amount: TypeAlias = float
+Flag: TypeAlias = bool
+Inputs: TypeAlias = Mapping[str, Mapping[str, str]]
+Number: TypeAlias = float
+Qpus: TypeAlias = Sequence[Mapping[str, JSON]]
+Status: TypeAlias = str
+Tag: TypeAlias = str
+Text: TypeAlias = str
+Texts: TypeAlias = Sequence[str]
+Values: TypeAlias = Mapping[str, JSON]
+Whole: TypeAlias = int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Event:
+    """An event; those of this class itself are of kinds of a later version."""
+
+    time: Number = field(default_factory=now)
+
+    @property
+    def kind(self) -> str:
+        return type(self).__name__.lower()
+
+    def to_json(self) -> dict[str, JSON]:
+        """Return the content of the event's line."""
+        return {"time": self.time, "event": self.kind, **asdict(self)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run(Event):
+    run: Text
+    file: Text
+    pid: Whole
+    host: Text
+    workflows: Texts
+    versions: Values
+    resumes: Flag
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job(Event):
+    job: Text
+    step: Text
+    tag: Tag
+    loops: Whole
+    status: Status
+    attempt: Whole
+    output: Text | None
+    deployment: Text | None
+    service: Text | None
+    locations: Texts
+
+    @property
+    def target(self) -> str:
+        """Its deployment and service; empty if it has none yet."""
+        return "/".join(filter(None, (self.deployment, self.service)))
+
+
+@dataclass(frozen=True)
+class Fingerprint:
+    """Digests of all that the result of a job depends on.
+
+    :param command: the tool: its command line and environment, and the programs it names
+    :param inputs: digests of each input: of its files and folders, by name, and of its
+        other values, under an empty name
+    :param target: the kind of deployment, and its QPU or container
+    """
+
+    command: str
+    inputs: Inputs
+    target: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result(Event):
+    job: Text
+    fingerprint: Fingerprint
+    locations: Texts
+    output: Text
+    local: Flag
+    exit_code: Whole
+    contents: Text
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reuse(Event):
+    job: Text
+    run: Text | None
+    latest: Text
+    reason: Text
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failure(Event):
+    job: Text
+    attempt: Whole
+    exit_code: Whole | None
+    error: Text
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lease(Event):
+    job: Text
+    qpu: Text
+    status: Text
+    reason: Text
+    seconds: Number
+
+
+@dataclass(frozen=True, kw_only=True)
+class Start(Event):
+    job: Text
+    qpu: Text
+    status: Text
+    seconds: Number
+
+
+@dataclass(frozen=True, kw_only=True)
+class Nodes(Event):
+    job: Text
+    deployment: Text
+    service: Text | None
+    status: Text
+    seconds: Number
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decision(Event):
+    job: Text
+    step: Text
+    tag: Tag
+    attempt: Whole
+    quantum: Flag
+    targets: Texts
+    reason: Text
+    brief: Text
+    trouble: Flag
+    mixed: Text
+    seconds: Number
+    asked: Qpus
+    forecasts: Values
+
+    @property
+    def qpus(self) -> list[str]:
+        """The names of the QPUs whose states were asked for."""
+        return [str(qpu["name"]) for qpu in self.asked]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Qpu(Event):
+    job: Text
+    qpu: Text
+    technology: Text | None
+    calibration: Text | None
+    lease_seconds: Number
+    qpu_job: Text | None
+    state: Text | None
+    queued_seconds: Number | None
+    ran_seconds: Number | None
+    qpu_seconds: Amount | None
+    found: Flag | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlurmEvent(Event):
+    """An event of an allocation, or of a job in it."""
+
+    deployment: Text
+    service: Text | None
+    strategy: Text
+    partition: Text | None
+    quantum: Flag
+    job: Text | None
+    allocation: Text
+    slurm_job: Text
+    slurm_cluster: Text | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Allocation(SlurmEvent):
+    status: Text
+    at: Number
+    nodes: Whole
+    node_list: Text | None
+    pending_reason: Text | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Slurm(SlurmEvent):
+    job: Text
+    submitted: Number
+    started: Number | None
+    ended: Number | None
+    state: Text
+    exit_code: Whole
+    signal: Whole
+    reason: Text
+    restarts: Whole
+
+
+@dataclass(frozen=True, kw_only=True)
+class End(Event):
+    status: Status
+    reason: Text | None
+    job: Text | None
+
+
+_CLASSES: list[type[Event]] = [Event, *Event.__subclasses__()]
+_CLASSES += SlurmEvent.__subclasses__()
+#: the classes of events, by the names of their kinds
+KINDS: Mapping[str, type[Event]] = {
+    one.__name__.lower(): one for one in _CLASSES if one not in (Event, SlurmEvent)
+}
+
+
+class DamagedError(ValueError):
+    """What is wrong with a line, without its values, which may be of any length.
+
+    :param kind: class of the damaged event
+    """
+
+    def __init__(self, message: str, kind: type[Event] = Event) -> None:
+        super().__init__(message)
+        self.kind = kind
 
 
 def number(value: JSON) -> float:
@@ -37,96 +268,113 @@ def number_or_null(value: JSON) -> int | float | None:
     return value if _is_number(value) else None
 
 
-#: the states of a job, and of a run at its end: those of StreamFlow, and our "reused"
-STATUSES = frozenset(
-    "waiting fireable running skipped completed failed cancelled rollback recovery "
-    "recovered reused".split()
-)
-_TYPES: Mapping[str, Callable[[JSON], bool]] = {
-    "amount": lambda value: _is_number(value) and value >= 0,
-    "flag": lambda value: isinstance(value, bool),
-    "list": lambda value: isinstance(value, list),
-    "mapping": lambda value: isinstance(value, dict),
-    "number": _is_number,
-    "status": lambda value: isinstance(value, str) and value in STATUSES,
-    "tag": lambda value: isinstance(value, str) and bool(_TAG.fullmatch(value)),
-    "text": lambda value: isinstance(value, str),
-    "texts": lambda value: (
-        isinstance(value, list) and all(isinstance(one, str) for one in value)
+def _are_texts(values: JSON) -> bool:
+    return isinstance(values, list) and all(isinstance(one, str) for one in values)
+
+
+def _is_fingerprint(value: JSON) -> bool:
+    parts = mapping(value)
+    return (
+        parts.keys() == {"command", "inputs", "target"}
+        and _are_texts([parts["command"], parts["target"]])
+        and isinstance(inputs := parts["inputs"], dict)
+        and all(_are_texts([*mapping(one).values()]) for one in inputs.values())
+        and all(isinstance(one, dict) for one in inputs.values())
+    )
+
+
+# What a value must be, in words, and its check; by the names of types in annotations.
+_TYPES: Mapping[str, tuple[str, Callable[[JSON], bool]]] = {
+    "Amount": ("an amount", lambda value: _is_number(value) and value >= 0),
+    "Fingerprint": ("a fingerprint", _is_fingerprint),
+    "Flag": ("a flag", lambda value: isinstance(value, bool)),
+    "Number": ("a number", _is_number),
+    "Qpus": (
+        "a list of QPUs",
+        lambda value: isinstance(value, list)
+        and all(isinstance(mapping(one).get("name"), str) for one in value),
     ),
-    "whole": lambda value: isinstance(value, int) and _is_number(value),
+    "Status": (
+        "a status",
+        lambda value: isinstance(value, str) and value in STATUSES,
+    ),
+    "Tag": (
+        "a tag",
+        lambda value: isinstance(value, str) and bool(_TAG.fullmatch(value)),
+    ),
+    "Text": ("a text", lambda value: isinstance(value, str)),
+    "Texts": ("a list of texts", _are_texts),
+    "Values": ("a mapping", lambda value: isinstance(value, dict)),
+    "Whole": (
+        "a whole number",
+        lambda value: isinstance(value, int) and _is_number(value),
+    ),
 }
-_EVERY = "time:number event:text"
-_PLACE = "deployment:text service:text?"
-_WAIT = "job:text status:text seconds:number"
-_SLURM = f"{_PLACE} allocation:text slurm_job:text slurm_cluster:text? strategy:text"
-# The fields of each kind, with their types; a value with a question mark may be null.
-_KINDS = {
-    "run": "run:text file:text pid:whole host:text workflows:texts versions:mapping "
-    "resumes:flag",
-    "job": "job:text step:text tag:tag loops:whole status:status attempt:whole "
-    "deployment:text? service:text? locations:texts output:text?",
-    "result": "job:text fingerprint:mapping locations:texts output:text local:flag "
-    "exit_code:whole contents:text",
-    "reuse": "job:text run:text? latest:text reason:text",
-    "failure": "job:text attempt:whole exit_code:whole? error:text",
-    "lease": f"{_WAIT} qpu:text reason:text",
-    "start": f"{_WAIT} qpu:text",
-    "nodes": f"{_WAIT} {_PLACE}",
-    "decision": "job:text step:text tag:tag attempt:whole quantum:flag targets:texts "
-    "reason:text brief:text trouble:flag mixed:text seconds:number asked:list "
-    "forecasts:mapping",
-    "qpu": "job:text qpu:text technology:text? qpu_job:text? state:text? "
-    "lease_seconds:number queued_seconds:number? ran_seconds:number? "
-    "qpu_seconds:amount? calibration:text? found:flag?",
-    "allocation": f"{_SLURM} partition:text? quantum:flag job:text? status:text "
-    "at:number nodes:whole node_list:text? pending_reason:text?",
-    "slurm": f"{_SLURM} partition:text? quantum:flag job:text submitted:number "
-    "started:number? ended:number? state:text exit_code:whole signal:whole reason:text "
-    "restarts:whole",
-    "end": "status:status reason:text? job:text?",
+_CONVERSIONS: Mapping[str, Callable[..., float | Fingerprint]] = {
+    "Amount": float,
+    "Fingerprint": lambda parts: Fingerprint(**parts),
+    "Number": float,
 }
-#: the types of the fields of each kind of event, by the fields' names
-FIELDS: Mapping[str, Mapping[str, str]] = {
-    kind: dict(one.split(":") for one in f"{_EVERY} {fields}".split())
-    for kind, fields in _KINDS.items()
+
+
+class _Field(NamedTuple):
+    """A field of a kind of events, and how its value is read."""
+
+    name: str
+    type: str
+    is_nullable: bool
+
+    @classmethod
+    def of(cls, name: str, annotation: str) -> _Field:
+        return cls(
+            name, annotation.removesuffix(" | None"), annotation.endswith("None")
+        )
+
+    def read(self, content: Mapping[str, JSON]) -> JSON | Fingerprint:
+        """Return the field's value in a line's content.
+
+        :raises ValueError: if it is missing, or not of the field's type
+        """
+        if self.name not in content:
+            raise ValueError(f"{self.name} is missing")
+        value = content[self.name]
+        if value is None and self.is_nullable:
+            return None
+        words, is_valid = _TYPES[self.type]
+        if not is_valid(value):
+            raise ValueError(f"{self.name} is not {words}")
+        convert = _CONVERSIONS.get(self.type)
+        return value if convert is None else convert(value)
+
+
+#: the fields of each class of events
+FIELDS: Mapping[type[Event], Sequence[_Field]] = {
+    kind: [_Field.of(one.name, str(one.type)) for one in fields(kind)]
+    for kind in _CLASSES
 }
-# An event that a later version writes has these; no reader looks at it.
-_UNKNOWN = dict(one.split(":") for one in _EVERY.split())
 
 
 def parse(line: bytes) -> Event:
-    """Parse a line of a journal, which may be damaged: see :func:`damage`.
+    """Parse a line of a journal.
 
-    :returns: empty if the line is not a JSON object
+    :raises DamagedError: if it is not an event with all fields of its kind
     """
     try:
-        return mapping(parse_json(line))
+        content = mapping(parse_json(line))
     except ValueError:
-        return {}
-
-
-def damage(event: Event) -> str:
-    """Say what is wrong with a line's content; empty if it is an event, and whole.
-
-    The values are not shown: a line may be of any length.
-    """
-    if not event.keys() >= _UNKNOWN.keys():
-        return "not an event"
-    return ", ".join(_damaged_fields(event))
-
-
-def _damaged_fields(event: Event) -> Iterator[str]:
-    kind = event.get("event")
-    for name, type_ in FIELDS.get(str(kind), _UNKNOWN).items():
-        if name not in event:
-            yield f"{name} is missing"
-        elif not _is_of(event[name], type_):
-            type_ = type_.removesuffix("?")
-            yield f"{name} is not {'an' if type_ == 'amount' else 'a'} {type_}"
-
-
-def _is_of(value: JSON, type_: str) -> bool:
-    if value is None:
-        return type_.endswith("?")
-    return _TYPES[type_.removesuffix("?")](value)
+        content = {}
+    if not content.keys() >= {"time", "event"}:
+        raise DamagedError("not an event")
+    if not isinstance(content["event"], str):
+        raise DamagedError("event is not a text")
+    kind = KINDS.get(content["event"], Event)
+    values, wrong = {}, []
+    for field_ in FIELDS[kind]:
+        try:
+            values[field_.name] = field_.read(content)
+        except ValueError as error:
+            wrong.append(str(error))
+    if wrong:
+        raise DamagedError(", ".join(wrong), kind)
+    make: Callable[..., Event] = kind
+    return make(**values)

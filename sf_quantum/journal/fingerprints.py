@@ -21,7 +21,7 @@ from streamflow.workflow.utils import get_token_value
 
 from sf_quantum.files import JSON, listing, mapping
 from sf_quantum.journal.contents import digest, digest_script, of_file
-from sf_quantum.journal.results import Inputs
+from sf_quantum.journal.events import Inputs
 from sf_quantum.version import __version__
 
 if TYPE_CHECKING:

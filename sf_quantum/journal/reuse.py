@@ -19,9 +19,10 @@ from streamflow.core.workflow import Job
 from sf_quantum.connectors.wrapper import Invocation, ObservedConnector, Observer
 from sf_quantum.connectors.wrapper import Result as CommandResult
 from sf_quantum.files import JSON, mapping
-from sf_quantum.journal import Journal, fingerprints, results
+from sf_quantum.journal import Journal, events, fingerprints, results
+from sf_quantum.journal.events import Fingerprint, Inputs
 from sf_quantum.journal.fingerprints import CommandDigests, Uncertain
-from sf_quantum.journal.results import SAME, Earlier, Fingerprint, Inputs, Result
+from sf_quantum.journal.results import SAME, Earlier, difference
 
 if TYPE_CHECKING:
     from streamflow.core.context import StreamFlowContext
@@ -51,7 +52,7 @@ class ReuseFilter(Protocol):
 class Reusable:
     """A result of an earlier run that is a job's, and where it is."""
 
-    result: Result
+    result: events.Result
     target: Target
     connector: Connector
     location: AvailableLocation
@@ -80,7 +81,7 @@ class Reuse:
             self._placing = _COPY
 
     def outputs(
-        self, connector: Connector, result: Result, observer: Observer
+        self, connector: Connector, result: events.Result, observer: Observer
     ) -> ReusedOutputs:
         """The connector of a job that is not run, see :class:`ReusedOutputs`."""
         return ReusedOutputs(connector, result, self._placing, observer)
@@ -115,17 +116,17 @@ class Reuse:
         contents = await _contents(connector, location, job.output_directory or "")
         if contents is None:
             return
-        result = Result(
-            run=record.run,
-            job=job.name,
-            fingerprint=Fingerprint(*prepared, await self._digest(target)),
-            locations=tuple(one.name for one in allocation.locations),
-            output=job.output_directory or "",
-            local=location.local,
-            exit_code=exit_code,
-            contents=contents,
+        record.write(
+            events.Result(
+                job=job.name,
+                fingerprint=Fingerprint(*prepared, await self._digest(target)),
+                locations=[one.name for one in allocation.locations],
+                output=job.output_directory or "",
+                local=location.local,
+                exit_code=exit_code,
+                contents=contents,
+            )
         )
-        record.write("result", **result.to_event())
 
     async def find(
         self,
@@ -154,12 +155,12 @@ class Reuse:
         candidates = earlier.results.get(job.name, [])
         if filters:
             candidates = [one for one in candidates if one.run == latest]
-        for result in candidates:
+        for run, result in candidates:
             outcome = await self._check(result, prepared, binding)
             if isinstance(outcome, Reusable):
                 outcome = await _asked(filters, job, binding, outcome)
             if isinstance(outcome, Reusable):
-                _decided(record, job, result.run, latest, SAME)
+                _decided(record, job, run, latest, SAME)
                 self.ended(job.name, result.exit_code)
                 return outcome
             reasons.append(outcome)
@@ -173,13 +174,16 @@ class Reuse:
         return None
 
     async def _check(
-        self, result: Result, prepared: tuple[str, Inputs], binding: BindingConfig
+        self,
+        result: events.Result,
+        prepared: tuple[str, Inputs],
+        binding: BindingConfig,
     ) -> Reusable | str:
         """Whether a result is the job's, or why it is not."""
         digest = result.fingerprint.target
         targets = [one for one in binding.targets if await self._digest(one) == digest]
         fingerprint = Fingerprint(*prepared, digest if targets else "")
-        reason = fingerprint.difference(result.fingerprint)
+        reason = difference(fingerprint, result.fingerprint)
         for target in targets if not reason else ():
             outcome = await self._look(result, target)
             if isinstance(outcome, Reusable):
@@ -187,7 +191,7 @@ class Reuse:
             reason = reason or outcome
         return reason
 
-    async def _look(self, result: Result, target: Target) -> Reusable | str:
+    async def _look(self, result: events.Result, target: Target) -> Reusable | str:
         """Whether the outputs of a result are at a target, or why they are not."""
         connector = self._connector(target)
         available = await connector.get_available_locations(service=target.service)
@@ -232,7 +236,7 @@ def _decided(
     record: Journal, job: Job, run: str | None, latest: str, reason: str
 ) -> None:
     if reason:
-        record.write("reuse", job=job.name, run=run, latest=latest, reason=reason)
+        record.write(events.Reuse(job=job.name, run=run, latest=latest, reason=reason))
 
 
 async def _contents(
@@ -251,7 +255,11 @@ class ReusedOutputs(ObservedConnector):
     """
 
     def __init__(
-        self, connector: Connector, result: Result, placing: str, observer: Observer
+        self,
+        connector: Connector,
+        result: events.Result,
+        placing: str,
+        observer: Observer,
     ) -> None:
         super().__init__(connector, observer)
         self._result = result

@@ -39,9 +39,10 @@ from sf_quantum.journal import (
     HOUSEKEEPING,
     RESUME,
     Journal,
-    number,
+    events,
     resuming,
 )
+from sf_quantum.journal.events import number
 from sf_quantum.journal.failures import (
     counted,
     described,
@@ -50,7 +51,6 @@ from sf_quantum.journal.failures import (
     part_of_workflow,
     summarised,
 )
-from sf_quantum.journal.results import Result
 from sf_quantum.journal.reuse import Reusable, Reuse, ReuseFilter
 from sf_quantum.text import plural
 from sf_quantum.version import __version__
@@ -109,7 +109,7 @@ class JournalScheduler(DefaultScheduler):
         self._reuse = Reuse(context)
         self._recording: set[asyncio.Task[None]] = set()
         # the jobs that are not run, with the results of earlier runs
-        self._reused: dict[str, Result] = {}
+        self._reused: dict[str, events.Result] = {}
         # opened by the first job, since `streamflow list` also creates a scheduler
         self._journal: Journal | None = None
         # the run has begun to end; its last event is written
@@ -396,10 +396,11 @@ class JournalScheduler(DefaultScheduler):
         if outcome == Status.CANCELLED and self._command not in ("", str(os.getppid())):
             reason = KILLED
         journal.write(
-            "end",
-            status=outcome.name.lower(),
-            reason=reason,
-            job=failure.job if failure else None,
+            events.End(
+                status=outcome.name.lower(),
+                reason=reason,
+                job=failure.job if failure else None,
+            )
         )
         journal.close()
 
@@ -424,19 +425,20 @@ class JournalScheduler(DefaultScheduler):
             where = where.replace("__LOCAL__", "local")
             self._record_failure(self._journal, name, where)
         self._journal.write(
-            "job",
-            job=name,
-            step=step,
-            tag=get_job_tag(name),
-            loops=self._depth(step),
-            status=word,
-            attempt=self._attempts[name],
-            output=job.output_directory,
-            deployment=target.deployment.name if target else None,
-            service=target.service if target else None,
-            locations=(
-                [place.name for place in allocation.locations] if allocation else []
-            ),
+            events.Job(
+                job=name,
+                step=step,
+                tag=get_job_tag(name),
+                loops=self._depth(step),
+                status=word,
+                attempt=self._attempts[name],
+                output=job.output_directory,
+                deployment=target.deployment.name if target else None,
+                service=target.service if target else None,
+                locations=(
+                    [place.name for place in allocation.locations] if allocation else []
+                ),
+            )
         )
 
     def _depth(self, step: str) -> int:
@@ -487,7 +489,7 @@ class JournalScheduler(DefaultScheduler):
             output = output or traceback_filter().latest()
         error, step = last_lines(output), get_job_step_name(name)
         journal.write(
-            "failure", job=name, attempt=attempt, exit_code=exit_code, error=error
+            events.Failure(job=name, attempt=attempt, exit_code=exit_code, error=error)
         )
         count = counted(*ordinal(get_job_tag(name), self._depth(step)))
         job = f"{step.removeprefix('/')} {count}".strip()
@@ -572,17 +574,18 @@ class JournalScheduler(DefaultScheduler):
 
     def _write_skipped(self, journal: Journal, step: str, tag: str) -> None:
         journal.write(
-            "job",
-            job=posixpath.join(step, tag),
-            step=step,
-            tag=tag,
-            loops=self._depth(step),
-            status="skipped",
-            attempt=1,
-            output=None,
-            deployment=None,
-            service=None,
-            locations=[],
+            events.Job(
+                job=posixpath.join(step, tag),
+                step=step,
+                tag=tag,
+                loops=self._depth(step),
+                status="skipped",
+                attempt=1,
+                output=None,
+                deployment=None,
+                service=None,
+                locations=[],
+            )
         )
 
     def _conclude(self, journal: Journal, failure: _Failure) -> None:

@@ -136,7 +136,7 @@ def _holdings(rows: list[JobAttempt]) -> list[JobAttempt]:
         )
         for row in rows
         if row.began is not None
-        for qpu in dict.fromkeys(str(event.get("qpu")) for event in row.qpu_jobs)
+        for qpu in dict.fromkeys(event.qpu for event in row.qpu_jobs)
     ]
 
 

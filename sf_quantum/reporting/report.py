@@ -6,21 +6,21 @@ import re
 import shutil
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TextIO
+from typing import TextIO, TypeAlias
 
 from sf_quantum.errors import InputError
-from sf_quantum.files import JSON, listing, mapping, parse_json
+from sf_quantum.files import JSON, mapping, parse_json
 from sf_quantum.journal import (
     ADVICE,
     DIRECTORY,
     HOUSEKEEPING,
     SCHEDULER,
-    Event,
+    events,
     newest,
-    number,
 )
+from sf_quantum.journal.events import Event
 from sf_quantum.journal.failures import counted, described, ordinal, remedy
 from sf_quantum.reporting.columns import align
 from sf_quantum.text import escaped, plural, rounded
@@ -87,7 +87,7 @@ class JobAttempt:
     trouble: bool = False
     mixed: str = ""
     qpus: list[str] = field(default_factory=list)
-    qpu_jobs: list[Event] = field(default_factory=list)
+    qpu_jobs: list[events.Qpu] = field(default_factory=list)
     waits: dict[str, float] = field(default_factory=dict)
     pending: dict[str, float] = field(default_factory=dict)
     exit_code: int | None = None
@@ -123,6 +123,13 @@ class JobAttempt:
         return self.ended - self.began
 
     @property
+    def qpu_seconds(self) -> float | None:
+        """QPU seconds of its QPU jobs; None if those of one are not known."""
+        seconds = [one.qpu_seconds for one in self.qpu_jobs]
+        known = [one for one in seconds if one is not None]
+        return sum(known) if len(known) == len(seconds) else None
+
+    @property
     def round(self) -> str:
         """Iteration and scatter index: ``2``, ``2#1`` or, outside loops, ``#1``."""
         return counted(self.iteration, self.index)
@@ -141,7 +148,7 @@ class JobAttempt:
             for what, seconds in self.waits.items()
             if seconds >= SHOWN_SECONDS
         ]
-        recovered = sum(bool(event.get("found")) for event in self.qpu_jobs)
+        recovered = sum(bool(event.found) for event in self.qpu_jobs)
         again = (
             [f"{plural(recovered, 'QPU job')} found again, not paid twice"]
             if recovered
@@ -167,8 +174,13 @@ class JobAttempt:
 
     def to_json(self) -> dict[str, JSON]:
         """All fields, the two durations, and the remedy."""
-        durations = {"waited": self.waited, "ran": self.ran}
-        return {**asdict(self), **durations, "remedy": self.remedy}
+        return {
+            **asdict(self),
+            "qpu_jobs": [event.to_json() for event in self.qpu_jobs],
+            "waited": self.waited,
+            "ran": self.ran,
+            "remedy": self.remedy,
+        }
 
     @property
     def state(self) -> str:
@@ -182,18 +194,18 @@ class JobAttempt:
             before = self.waits.get(what, 0.0) if what == "nodes" else 0.0
             _wait(self, what, before + at - since)
 
-    def update(self, event: Event) -> None:
+    def update(self, event: events.Job) -> None:
         """Apply a change of the job's status."""
-        status = str(event["status"])
+        status = event.status
         if status == "rollback":  # the attempt has ended with the status before
             return
-        self.output = str(event["output"]) if event["output"] else self.output
+        self.output = event.output or self.output
         self.location = _location(event) or self.location
-        self.target = _target(event) or self.target
+        self.target = event.target or self.target
         if status == RUNNING:
-            self.started = number(event["time"])
+            self.started = event.time
         elif status in ENDS:
-            self.ended = self.ended or number(event["time"])
+            self.ended = self.ended or event.time
             for what in [*self.pending]:
                 self.got(what, self.ended)
             if status == REUSED:
@@ -215,15 +227,20 @@ class _OwnNodes:
     released: float | None = None
     taken: float = 0.0
 
-    def update(self, event: Event) -> None:
+    def update(self, event: events.Allocation) -> None:
         """Apply an event of its allocation; one that is granted again was requeued."""
-        at = number(event.get("at", event["time"]))
-        if event["status"] == "released":
-            self.released = at
-        elif event["status"] == "granted":
+        if event.status == "released":
+            self.released = event.at
+        elif event.status == "granted":
             if self.granted is not None and self.released is not None:
                 self.taken += max(0.0, self.released - self.granted)
-            self.granted, self.released = at, None
+            self.granted, self.released = event.at, None
+
+
+_Wait: TypeAlias = events.Lease | events.Start | events.Nodes | events.Allocation
+_OfJob: TypeAlias = (
+    _Wait | events.Qpu | events.Slurm | events.Failure | events.Reuse | events.Decision
+)
 
 
 class _AttemptLog:
@@ -235,80 +252,75 @@ class _AttemptLog:
         # The nodes of the latest attempts, by job.
         self._nodes: dict[str, _OwnNodes] = {}
         # The latest attempt with a QPU job, and its event, by QPU and id there.
-        self._qpu_jobs: dict[tuple[str, str], tuple[JobAttempt, Event]] = {}
+        self._qpu_jobs: dict[tuple[str, str], tuple[JobAttempt, events.Qpu]] = {}
 
     def add(self, event: Event) -> JobAttempt | None:
         """Add an event of the journal, and return the attempt that changed, if any."""
-        kind = event["event"]
-        if kind == "job" and not str(event["step"]).endswith(HOUSEKEEPING):
+        if isinstance(event, events.Job):
+            if event.step.endswith(HOUSEKEEPING):
+                return None
             attempt = self._attempt(event)
             attempt.update(event)
             return attempt
-        latest = self._latest.get(str(event.get("job")))
-        if latest is None:
+        if not isinstance(event, _OfJob) or event.job not in self._latest:
             return None
-        match kind:
-            case "qpu":
+        latest = self._latest[event.job]
+        match event:
+            case events.Qpu():
                 self._add_qpu_job(latest, event)
                 # one wait, repeated with each of the QPU jobs under its lease
-                _wait(
-                    latest, f"a lease of {event.get('qpu')}", event.get("lease_seconds")
-                )
-            case "slurm":
+                _wait(latest, f"a lease of {event.qpu}", event.lease_seconds)
+            case events.Slurm():
                 _waited_for_nodes(latest, event, self._nodes[latest.job].taken)
-            case "lease" | "start" | "allocation" | "nodes":
-                if event["event"] == "allocation":
-                    self._nodes[latest.job].update(event)
-                return _waited(latest, event)
-            case "failure":
-                latest.exit_code = _exit_code(event["exit_code"])
-                latest.error = str(event["error"])
-            case "reuse":
+            case events.Failure():
+                latest.exit_code, latest.error = event.exit_code, event.error
+            case events.Reuse():
                 _take_over(latest, event)
                 return latest
-            case "decision":
+            case events.Decision():
                 _decided(latest, event)
                 return latest
+            case _:
+                if isinstance(event, events.Allocation):
+                    self._nodes[latest.job].update(event)
+                return _waited(latest, event)
         return None
 
-    def _add_qpu_job(self, attempt: JobAttempt, event: Event) -> None:
+    def _add_qpu_job(self, attempt: JobAttempt, event: events.Qpu) -> None:
         """Add a QPU job; one that is found again is the latest attempt's alone."""
-        if event.get("qpu_job") is not None:
-            key = str(event.get("qpu")), str(event["qpu_job"])
+        if event.qpu_job is not None:
+            key = event.qpu, event.qpu_job
             if before := self._qpu_jobs.get(key):
                 holder, same = before
                 holder.qpu_jobs.remove(same)
-                most = max(same, event, key=lambda one: number(one.get("qpu_seconds")))
-                seconds = most.get("qpu_seconds")
-                event = {**event, "qpu_seconds": seconds, "found": True}
+                most = max(same, event, key=lambda one: one.qpu_seconds or 0.0)
+                event = replace(event, qpu_seconds=most.qpu_seconds, found=True)
             self._qpu_jobs[key] = attempt, event
         attempt.qpu_jobs.append(event)
 
-    def _attempt(self, event: Event) -> JobAttempt:
-        job, count = str(event["job"]), int(number(event["attempt"]))
-        latest = self._latest.get(job)
-        if latest is not None and latest.attempt == count:
+    def _attempt(self, event: events.Job) -> JobAttempt:
+        latest = self._latest.get(event.job)
+        if latest is not None and latest.attempt == event.attempt:
             return latest
-        tag = str(event["tag"])
-        iteration, index = ordinal(tag, int(number(event["loops"])))
+        iteration, index = ordinal(event.tag, event.loops)
         attempt = JobAttempt(
-            step=str(event["step"]).removeprefix("/"),
-            tag=tag,
+            step=event.step.removeprefix("/"),
+            tag=event.tag,
             iteration=iteration,
             index=index,
-            attempt=count,
-            asked=number(event["time"]),
+            attempt=event.attempt,
+            asked=event.time,
         )
-        self._latest[job] = attempt
+        self._latest[event.job] = attempt
         self._nodes[attempt.job] = _OwnNodes()
         self.all.append(attempt)
         return attempt
 
 
-def collect(events: Iterable[Event]) -> list[JobAttempt]:
+def collect(run: Iterable[Event]) -> list[JobAttempt]:
     """The attempts of a run's jobs, in the order in which they were scheduled."""
     attempts = _AttemptLog()
-    for event in events:
+    for event in run:
         attempts.add(event)
     return attempts.all
 
@@ -409,14 +421,14 @@ def failures(rows: list[JobAttempt]) -> list[str]:
     ]
 
 
-def reason(end: Event | None, rows: list[JobAttempt]) -> str:
+def reason(end: events.End | None, rows: list[JobAttempt]) -> str:
     """Why a run has failed, unless its failed jobs say it; empty if they do.
 
     :param end: its last event; ``None`` if there is none
     """
-    if end is None or end.get("job") in {row.job for row in _failed(rows)}:
+    if end is None or end.job in {row.job for row in _failed(rows)}:
         return ""
-    return str(end.get("reason") or "")
+    return end.reason or ""
 
 
 def _failed(rows: list[JobAttempt]) -> list[JobAttempt]:
@@ -486,15 +498,13 @@ def totals(rows: list[JobAttempt]) -> str:
     reused = f"{taken} of them reused, " if taken else ""
     if skipped := len(rows) - len(begun):
         reused += f"{skipped} of them skipped (when), "
-    events = [event for row in rows for event in row.qpu_jobs]
-    reported = [event for event in events if event.get("qpu_job") is not None]
-    silent = sorted(
-        {str(event.get("qpu")) for event in events if event not in reported}
-    )
+    jobs = [event for row in rows for event in row.qpu_jobs]
+    reported = [event for event in jobs if event.qpu_job is not None]
+    silent = sorted({event.qpu for event in jobs if event.qpu_job is None})
     unknown = f" (not reported by {', '.join(silent)})" if silent else ""
-    used = sum(number(event.get("qpu_seconds")) for event in reported)
+    used = sum(event.qpu_seconds or 0.0 for event in reported)
     cost = f" ({rounded(used)} s on the QPU)" if used else ""
-    found = sum(event.get("found") is True for event in reported)
+    found = sum(event.found is True for event in reported)
     again = f", {found} of them found again" if found else ""
     return (
         f"{plural(len(rows) - retried, 'job')}, {reused}{plural(retried, 'retry')}, "
@@ -505,7 +515,7 @@ def totals(rows: list[JobAttempt]) -> str:
     )
 
 
-def progress(events: Iterable[Event]) -> Iterator[str]:
+def progress(run: Iterable[Event]) -> Iterator[str]:
     """One line for each start or end of a job, each decision, and the end of the run.
 
     Jobs that are reused one after another get one line for each of their steps.
@@ -514,9 +524,9 @@ def progress(events: Iterable[Event]) -> Iterator[str]:
     reused: list[JobAttempt] = []
     # StreamFlow may tell the end of an attempt several times
     reported: set[tuple[str, str, int, str]] = set()
-    for event in events:
+    for event in run:
         row = attempts.add(event)
-        if row is not None and event["event"] == "job":
+        if row is not None and isinstance(event, events.Job):
             change = (row.step, row.tag, row.attempt, row.status)
             if change in reported:
                 continue
@@ -525,17 +535,17 @@ def progress(events: Iterable[Event]) -> Iterator[str]:
                 reused.append(row)
                 continue
         text = "" if row is None else _change(row, event)
-        if text or event["event"] == "end":
+        if text or isinstance(event, events.End):
             yield from _reused(reused)
             reused.clear()
         if text:
             yield text
-        if event["event"] == "end":
+        if isinstance(event, events.End):
             for text in failures(attempts.all):
                 yield from text.splitlines()
             yield from reason(event, attempts.all).splitlines()
             yield from candidates(attempts.all)
-            yield conclusion(str(event["status"]), attempts.all)
+            yield conclusion(event.status, attempts.all)
             return
     yield from _reused(reused)
     yield conclusion(LOST, attempts.all)
@@ -586,30 +596,30 @@ class LiveProgress:
         self._stream.flush()
 
 
-def print_progress(events: Iterable[Event], stream: TextIO) -> None:
+def print_progress(run: Iterable[Event], stream: TextIO) -> None:
     """Print the progress of a run."""
     live = LiveProgress(stream)
-    for line in progress(events):
+    for line in progress(run):
         live.show(escaped(line))
 
 
 def _change(row: JobAttempt, event: Event) -> str:
     """One line with what an event has changed for a job; empty if it is not worth one."""
     job = " ".join(filter(None, (row.step, row.round)))
-    match event["event"]:
-        case "decision":
+    match event:
+        case events.Decision():
             return f"decided   {row.decision}"
-        case "lease" if event["status"] == "waiting":
-            return f"waiting   {job} for {event['qpu']}: {event['reason']}"
-        case "start" if event["status"] == "waiting":
-            return f"waiting   {job} for {event['qpu']}: it is being started"
-        case "allocation" | "nodes" if event["status"] in ("requested", "waiting"):
+        case events.Lease(status="waiting"):
+            return f"waiting   {job} for {event.qpu}: {event.reason}"
+        case events.Start(status="waiting"):
+            return f"waiting   {job} for {event.qpu}: it is being started"
+        case events.Nodes(status="waiting") | events.Allocation(status="requested"):
             return f"waiting   {job} for nodes of {row.target or row.location}"
-        case "lease" | "start" | "allocation" | "nodes" if row.state == RUNNING:
-            return _line(row)
-        case "reuse" if row.reused_from is None:
+        case events.Reuse() if row.reused_from is None:
             return f"again     {job}: {row.again}"
-        case "job" if event["status"] in (RUNNING, *ENDS):
+        case events.Job() if event.status in (RUNNING, *ENDS):
+            return _line(row)
+        case _ if isinstance(event, _Wait) and row.state == RUNNING:
             return _line(row)
     return ""
 
@@ -636,25 +646,17 @@ def _line(row: JobAttempt) -> str:
 def _qpu_jobs(row: JobAttempt) -> str:
     """The number of QPU jobs of an attempt, and what they cost, if that is known."""
     jobs = plural(len(row.qpu_jobs), "QPU job")
-    costs = [event.get("qpu_seconds") for event in row.qpu_jobs]
-    if None in costs:
-        return jobs
-    return f"{jobs} ({rounded(sum(map(number, costs)))} s on the QPU)"
+    seconds = row.qpu_seconds
+    return jobs if seconds is None else f"{jobs} ({rounded(seconds)} s on the QPU)"
 
 
-def _location(event: Event) -> str:
-    names = event["locations"]
-    if event["deployment"] is None or not isinstance(names, list):
+def _location(event: events.Job) -> str:
+    if event.deployment is None:
         return ""
     # Names that repeat the deployment's are left out, as is StreamFlow's placeholder.
-    others = [str(n) for n in names if n not in ("__LOCAL__", event["deployment"])]
-    parts = [event["deployment"], event["service"], ",".join(others)]
-    return "/".join(str(part) for part in parts if part).replace("__LOCAL__", "local")
-
-
-def _target(event: Event) -> str:
-    parts = (event.get("deployment"), event.get("service"))
-    return "/".join(str(part) for part in parts if part)
+    others = [n for n in event.locations if n not in ("__LOCAL__", event.deployment)]
+    parts = filter(None, [event.deployment, event.service, ",".join(others)])
+    return "/".join(parts).replace("__LOCAL__", "local")
 
 
 def _score(output: str | None) -> float | None:
@@ -702,66 +704,63 @@ def _cells(row: JobAttempt, location: str, failure: str) -> tuple[str, ...]:
     )
 
 
-def _wait(row: JobAttempt, what: str, seconds: JSON) -> None:
-    if number(seconds) > 0:
-        row.waits[what] = max(row.waits.get(what, 0.0), number(seconds))
+def _wait(row: JobAttempt, what: str, seconds: float) -> None:
+    if seconds > 0:
+        row.waits[what] = max(row.waits.get(what, 0.0), seconds)
 
 
-def _waited_for_nodes(row: JobAttempt, event: Event, taken: float) -> None:
+def _waited_for_nodes(row: JobAttempt, event: events.Slurm, taken: float) -> None:
     """Apply the wait between the times that Slurm has of a job, which has ended.
 
     :param taken: seconds in between for which it had nodes
     """
-    if event["started"] is None:
-        row.got("nodes", number(event["time"]))
+    if event.started is None:
+        row.got("nodes", event.time)
         return
     # not since when they were requested: a poll may see the grant after the job's end
     row.pending.pop("nodes", None)
     row.waits.pop("nodes", None)
-    pending = number(event["started"]) - number(event["submitted"]) - taken
-    _wait(row, "nodes", pending)
+    _wait(row, "nodes", event.started - event.submitted - taken)
 
 
-def _take_over(row: JobAttempt, event: Event) -> None:
+def _take_over(row: JobAttempt, event: events.Reuse) -> None:
     """Apply that an earlier run's result is used, or why it is not."""
-    row.reused_from = str(event["run"] or "") or None
+    row.reused_from = event.run or None
     if row.reused_from is None:
-        run = event.get("latest")
-        of_run = f" (run {run})" if run else ""
-        row.again = f"{event['reason']}{of_run}"
+        of_run = f" (run {event.latest})" if event.latest else ""
+        row.again = f"{event.reason}{of_run}"
 
 
-def _decided(row: JobAttempt, event: Event) -> None:
+def _decided(row: JobAttempt, event: events.Decision) -> None:
     """Apply a decision on a quantum candidate."""
-    targets = " or ".join(map(str, listing(event["targets"])))
-    row.why = f"{targets}: {event['reason']}"
-    row.quantum = bool(event.get("quantum"))
-    row.brief = str(event.get("brief") or "")
-    row.trouble = bool(event.get("trouble"))
-    row.mixed = str(event.get("mixed") or "")
-    asked = map(mapping, listing(event.get("asked")))
-    row.qpus = [str(qpu.get("name")) for qpu in asked]
+    row.why = f"{' or '.join(event.targets)}: {event.reason}"
+    row.quantum = event.quantum
+    row.brief = event.brief
+    row.trouble = event.trouble
+    row.mixed = event.mixed
+    row.qpus = event.qpus
 
 
-def _waited(row: JobAttempt, event: Event) -> JobAttempt | None:
+def _waited(row: JobAttempt, event: _Wait) -> JobAttempt | None:
     """Apply the begin or the end of a wait; ``None`` if it tells nothing new."""
-    what = {"lease": "a lease of", "start": "the start of"}.get(str(event["event"]))
-    name = "nodes" if what is None else f"{what} {event['qpu']}"
-    at = number(event.get("at", event["time"]))
-    if event["status"] in ("waiting", "requested"):
+    name, at = "nodes", event.time
+    match event:
+        case events.Lease():
+            name = f"a lease of {event.qpu}"
+        case events.Start():
+            name = f"the start of {event.qpu}"
+        case events.Allocation():
+            at = event.at
+    if event.status in ("waiting", "requested"):
         row.pending.setdefault(name, at)
         return row
     waited = name in row.pending
-    if waited and "seconds" in event:
+    if waited and not isinstance(event, events.Allocation):
         del row.pending[name]
-        _wait(row, name, event["seconds"])
+        _wait(row, name, event.seconds)
     else:
         row.got(name, at)
     return row if waited else None
-
-
-def _exit_code(value: JSON) -> int | None:
-    return value if isinstance(value, int) else None
 
 
 def _seconds(value: float | None) -> str:

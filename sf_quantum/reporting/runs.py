@@ -8,7 +8,7 @@ from typing import TypeAlias, overload
 
 from sf_quantum import journal
 from sf_quantum.files import JSON
-from sf_quantum.journal import Event, number
+from sf_quantum.journal.events import Decision, End, Event
 from sf_quantum.reporting import report, usage
 from sf_quantum.reporting.report import JobAttempt
 from sf_quantum.reporting.usage import RunUsage
@@ -84,9 +84,9 @@ class Report(Sequence[Row]):
         self.status = status
         self.attempts = attempts
         self.usage: RunUsage = usage.measure(events)
-        ends = [event for event in events if event["event"] == "end"]
+        ends = [event for event in events if isinstance(event, End)]
         self._reason = report.reason(ends[-1] if ends else None, attempts)
-        self._decisions = [event for event in events if event["event"] == "decision"]
+        self._decisions = [event for event in events if isinstance(event, Decision)]
 
     @overload
     def __getitem__(self, index: int) -> Row: ...
@@ -114,7 +114,7 @@ class Report(Sequence[Row]):
             "status": self.status,
             "failures": [*self.failures],
             "jobs": [attempt.to_json() for attempt in self.attempts],
-            "decisions": [*self._decisions],
+            "decisions": [event.to_json() for event in self._decisions],
             "usage": self.usage.to_json(),
         }
 
@@ -139,7 +139,6 @@ class Report(Sequence[Row]):
 
 
 def _row(attempt: JobAttempt) -> Row:
-    seconds = [event.get("qpu_seconds") for event in attempt.qpu_jobs]
     return {
         "step": attempt.step,
         "iteration": attempt.round,
@@ -152,8 +151,8 @@ def _row(attempt: JobAttempt) -> Row:
         "waited": attempt.waited,
         "ran": attempt.ran,
         "score": attempt.score,
-        "qpu_jobs": sum(e.get("qpu_job") is not None for e in attempt.qpu_jobs),
-        "qpu_seconds": None if None in seconds else sum(map(number, seconds)),
+        "qpu_jobs": sum(e.qpu_job is not None for e in attempt.qpu_jobs),
+        "qpu_seconds": attempt.qpu_seconds,
         "why": attempt.why,
         "exit_code": attempt.exit_code,
         "error": attempt.error,

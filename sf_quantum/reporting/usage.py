@@ -13,9 +13,18 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 from sf_quantum.files import JSON
-from sf_quantum.journal import Event, number
+from sf_quantum.journal.events import (
+    Allocation,
+    Event,
+    Job,
+    Qpu,
+    Run,
+    Slurm,
+    SlurmEvent,
+)
 from sf_quantum.journal.failures import counted, ordinal
 from sf_quantum.reporting.columns import align
 from sf_quantum.text import plural, rounded
@@ -29,6 +38,7 @@ COMPLETED = "COMPLETED"
 HOLDING = ("granted", "resized")
 # whether partitions are quantum, by the key in JSON
 QUANTUM = {"classical": False, "quantum": True}
+_E = TypeVar("_E", bound=SlurmEvent)
 
 
 @dataclass(frozen=True)
@@ -115,8 +125,8 @@ class RunUsage:
     started: float
     ended: float
     allocations: list[AllocationUsage]
-    jobs: list[Event]
-    qpu_seconds: dict[tuple[str, str], float]
+    jobs: list[Slurm]
+    qpu_seconds: dict[tuple[str, str | None], float]
     labels: dict[str, str]
 
     def node_seconds(self, *, quantum: bool = False) -> float:
@@ -170,20 +180,18 @@ class RunUsage:
             "nodes": {name: [[*s] for s in steps] for name, steps in nodes.items()},
             "services": [asdict(service) for service in self.services()],
             "allocations": [a.to_json() for a in self.allocations],
-            "slurm_jobs": [
-                {key: value for key, value in job.items() if key != "event"}
-                for job in self.jobs
-            ],
+            "slurm_jobs": [asdict(job) for job in self.jobs],
         }
 
 
 def measure(events: Iterable[Event]) -> RunUsage:
     """The usage of a run; allocations without an end count up to the last event."""
     events = list(events)
-    times = [number(event["time"]) for event in events]
-    times += [number(e["at"]) for e in events if e["event"] == "allocation"]
+    changes = [event for event in events if isinstance(event, Allocation)]
+    qpu_jobs = [event for event in events if isinstance(event, Qpu)]
+    times = [event.time for event in events] + [event.at for event in changes]
     ended = max(times, default=0.0)
-    histories = _by_allocation(e for e in events if e["event"] == "allocation")
+    histories = _by_allocation(changes)
     in_order = sorted(histories.values(), key=_first_time)
     allocations = [_allocation(history, ended) for history in in_order]
     return RunUsage(
@@ -191,14 +199,13 @@ def measure(events: Iterable[Event]) -> RunUsage:
         started=min(times, default=0.0),
         ended=ended,
         allocations=allocations,
-        jobs=[event for event in events if event["event"] == "slurm"],
+        jobs=[event for event in events if isinstance(event, Slurm)],
         qpu_seconds={
-            (str(e.get("qpu")), str(e.get("qpu_job"))): number(e.get("qpu_seconds"))
+            (event.qpu, event.qpu_job): event.qpu_seconds or 0.0
             # the most that was reported of a job counts
-            for e in sorted(events, key=lambda e: number(e.get("qpu_seconds")))
-            if e["event"] == "qpu"
+            for event in sorted(qpu_jobs, key=lambda one: one.qpu_seconds or 0.0)
         },
-        labels={str(e["job"]): _label(e) for e in events if e["event"] == "job"},
+        labels={event.job: _label(event) for event in events if isinstance(event, Job)},
     )
 
 
@@ -215,69 +222,63 @@ def together(runs: Collection[RunUsage]) -> RunUsage:
     )
 
 
-def _label(event: Event) -> str:
+def _label(event: Job) -> str:
     """The step and the iteration of a job, as the report's other lines have them."""
-    count = counted(*ordinal(str(event["tag"]), int(number(event["loops"]))))
-    return f"{event['step']} {count}".strip().removeprefix("/")
+    count = counted(*ordinal(event.tag, event.loops))
+    return f"{event.step} {count}".strip().removeprefix("/")
 
 
-def _by_allocation(events: Iterable[Event]) -> dict[tuple[str, str], list[Event]]:
+def _by_allocation(events: Iterable[_E]) -> dict[tuple[str, str], list[_E]]:
     groups = defaultdict(list)
     for event in events:
-        groups[str(event["deployment"]), str(event["allocation"])].append(event)
+        groups[event.deployment, event.allocation].append(event)
     return groups
 
 
-def _allocation(history: list[Event], ended: float) -> AllocationUsage:
+def _allocation(history: list[Allocation], ended: float) -> AllocationUsage:
     first, last = history[0], history[-1]
-    times = {str(event["status"]): number(event["at"]) for event in reversed(history)}
-    lists = [str(event["node_list"]) for event in history if event["node_list"]]
+    times = {event.status: event.at for event in reversed(history)}
+    lists = [event.node_list for event in history if event.node_list]
     # The cluster of a job in a federation is known only when the job runs.
-    clusters = (_text(event.get("slurm_cluster")) or "" for event in reversed(history))
+    clusters = (event.slurm_cluster for event in reversed(history))
     allocation = AllocationUsage(
-        allocation=str(first["allocation"]),
-        slurm_job=str(first["slurm_job"]),
-        deployment=str(first["deployment"]),
-        service=_text(first["service"]) or "",
-        strategy=str(first["strategy"]),
-        partition=_text(first["partition"]) or "",
-        quantum=first["quantum"] is True,
-        job=_text(first["job"]),
+        allocation=first.allocation,
+        slurm_job=first.slurm_job,
+        deployment=first.deployment,
+        service=first.service or "",
+        strategy=first.strategy,
+        partition=first.partition or "",
+        quantum=first.quantum,
+        job=first.job,
         slurm_cluster=next(filter(None, clusters), ""),
         node_list=lists[-1] if lists else None,
         requested=times.get("requested"),
         granted=times.get("granted"),
-        released=number(last["at"]) if last["status"] == "released" else None,
-        unended=last["status"] in HOLDING,
+        released=last.at if last.status == "released" else None,
+        unended=last.status in HOLDING,
     )
     for event, following in zip(history, [*history[1:], None], strict=True):
-        status, at = str(event["status"]), number(event["at"])
         # Slurm rounds times down, so that a grant may precede its request
-        end = ended if following is None else max(at, number(following["at"]))
-        if status in HOLDING:
-            allocation.holds.append(Hold(at, end, int(number(event["nodes"]))))
-        elif status == "requested":
-            allocation.waited += end - at
-        elif following is not None and following["status"] == "granted":
-            allocation.waited += end - at
+        end = ended if following is None else max(event.at, following.at)
+        if event.status in HOLDING:
+            allocation.holds.append(Hold(event.at, end, event.nodes))
+        elif event.status == "requested":
+            allocation.waited += end - event.at
+        elif following is not None and following.status == "granted":
+            allocation.waited += end - event.at
             allocation.requeues += 1
     return allocation
 
 
-def _first_time(history: list[Event]) -> float:
-    return min(number(event["at"]) for event in history)
+def _first_time(history: list[Allocation]) -> float:
+    return min(event.at for event in history)
 
 
 def _workflow(events: list[Event]) -> str:
-    run = next((event for event in events if event["event"] == "run"), {})
-    names = run.get("workflows")
-    if isinstance(names, list) and names:
-        return ", ".join(map(str, names))
-    return Path(str(run.get("file") or "run")).stem
-
-
-def _text(value: JSON) -> str | None:
-    return value if isinstance(value, str) else None
+    run = next((event for event in events if isinstance(event, Run)), None)
+    if run is not None and run.workflows:
+        return ", ".join(run.workflows)
+    return Path((run and run.file) or "run").stem
 
 
 def table(usage: RunUsage) -> str:
@@ -299,7 +300,7 @@ def table(usage: RunUsage) -> str:
 
 def totals(usage: RunUsage) -> str:
     """One line with the numbers of allocations and jobs, and the sums of times."""
-    failed = sum(job["state"] != COMPLETED for job in usage.jobs)
+    failed = sum(job.state != COMPLETED for job in usage.jobs)
     return (
         f"{plural(len(usage.allocations), 'allocation')}, "
         f"{plural(len(usage.jobs), 'job')} on Slurm ({failed} not completed); "
@@ -317,7 +318,7 @@ def overall(runs: Collection[RunUsage]) -> str:
     return f"{plural(len(runs), 'run')}, {period}: {totals(all_)}"
 
 
-def _cells(a: AllocationUsage, jobs: list[Event], usage: RunUsage) -> tuple[str, ...]:
+def _cells(a: AllocationUsage, jobs: list[Slurm], usage: RunUsage) -> tuple[str, ...]:
     sizes = {hold.nodes for hold in a.holds} or {0}
     return (
         a.allocation,
@@ -337,16 +338,16 @@ def _after(start: float, time: float | None) -> str:
     return "-" if time is None else f"{time - start:.1f} s"
 
 
-def _jobs(a: AllocationUsage, jobs: list[Event], labels: Mapping[str, str]) -> str:
+def _jobs(a: AllocationUsage, jobs: list[Slurm], labels: Mapping[str, str]) -> str:
     requeued = f", requeues: {a.requeues}" if a.requeues else ""
     if len(jobs) == 1:
-        return f"{_named(jobs[0]['job'], labels)} {jobs[0]['state']}{requeued}"
-    failed = sum(job["state"] != COMPLETED for job in jobs)
+        return f"{_named(jobs[0].job, labels)} {jobs[0].state}{requeued}"
+    failed = sum(job.state != COMPLETED for job in jobs)
     if jobs:
         unsuccessful = f", {failed} not completed" if failed else ""
         return f"{plural(len(jobs), 'job')}{unsuccessful}{requeued}"
     return _named(a.job or "-", labels) + requeued
 
 
-def _named(job: JSON, labels: Mapping[str, str]) -> str:
-    return labels.get(str(job), str(job).removeprefix("/"))
+def _named(job: str, labels: Mapping[str, str]) -> str:
+    return labels.get(job, job.removeprefix("/"))

@@ -15,6 +15,7 @@ from typing import TypeAlias
 
 from sf_quantum import journal
 from sf_quantum.errors import InputError, QuantumError
+from sf_quantum.journal.events import End
 from sf_quantum.reporting import report
 from sf_quantum.reporting.runs import Report, Run
 from sf_quantum.text import escaped
@@ -212,7 +213,8 @@ def _resumed(file: Path, journals: Path) -> str:
             f"nothing to resume: run {path.stem} completed; "
             "only what has changed since runs again"
         )
-    why = str(events[-1].get("reason") or "") if end else ""
+    last = events[-1]
+    why = (isinstance(last, End) and last.reason) or ""
     words = report.WORDS.get(end or report.LOST, end)
     return f"resuming run {path.stem}, which {words}{f': {why}' if why else ''}"
 

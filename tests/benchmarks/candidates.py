@@ -28,10 +28,10 @@ import yaml
 from sf_quantum import journal
 from sf_quantum.errors import QpuError
 from sf_quantum.files import JSON
-from sf_quantum.journal import Event
 from sf_quantum.net.transport import Client
 from sf_quantum.reporting import report
 from tests.support.folders import ROOT
+from tests.support.journals import Event, collect, read
 
 BIN = Path(sys.executable).parent
 STEP = "/iterate/solve"
@@ -54,7 +54,7 @@ class Run:
     @property
     def rows(self) -> list[report.JobAttempt]:
         """The attempts of all jobs."""
-        return report.collect(self.events)
+        return collect(self.events)
 
     @property
     def seconds(self) -> float:
@@ -149,7 +149,7 @@ def run(
         finally:
             driver.kill()
             driver.wait()
-    return Run(status, journal.read(path))
+    return Run(status, read(path))
 
 
 class Faults:
@@ -171,7 +171,7 @@ class Faults:
         :param temporary: the folder in which the emulator keeps its socket
         """
         over = threading.Event()
-        for event in _beginnings(journal.follow(path)):
+        for event in _beginnings(one.to_json() for one in journal.follow(path)):
             over.set()
             _ask(temporary, "open", {})
             if event is not None:

@@ -19,8 +19,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from sf_quantum.files import JSON
-from sf_quantum.reporting import report
 from tests.support.candidate_runs import bind, candidate, decisions, where
+from tests.support.journals import collect
 from tests.support.projects import Project
 from tests.support.service_process import QpuService
 
@@ -73,7 +73,7 @@ def earliest(rounds: int) -> bool:
             over.set()
             other.join()
             service.kill()
-        rows = [row for row in report.collect(project.events()) if row.why]
+        rows = [row for row in collect(project.events()) if row.why]
         for row in rows:
             print(f"  {row.round:>3} {row.ran or 0:5.2f} s  {row.why}")
         went = where(project)

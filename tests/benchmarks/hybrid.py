@@ -57,7 +57,6 @@ from pathlib import Path
 from threading import Event
 from typing import NamedTuple
 
-from sf_quantum import journal
 from sf_quantum.files import JSON
 from tests.benchmarks import slurm_runs
 from tests.benchmarks.hybrid_tables import (
@@ -72,6 +71,7 @@ from tests.benchmarks.hybrid_tables import (
     report,
 )
 from tests.lab import Lab, running
+from tests.support.journals import Event as JournalEvent
 from tests.support.lab_cluster import LabError
 from tests.support.lab_conf import Options
 from tests.support.lab_supervisor import missing
@@ -208,7 +208,7 @@ class Run:
     :param held: the nodes that its jobs held, by Slurm's record
     """
 
-    journals: list[list[journal.Event]]
+    journals: list[list[JournalEvent]]
     held: list[slurm_runs.Hold]
 
     def figures(self) -> Figures:

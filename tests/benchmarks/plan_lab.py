@@ -35,8 +35,8 @@ from statistics import fmean
 from threading import Event
 from typing import NamedTuple
 
-from sf_quantum import journal
 from sf_quantum.files import JSON, mapping
+from sf_quantum.journal.events import number as as_number
 from sf_quantum.planning import experiment, streamflow
 from sf_quantum.planning.measured import fitting, sources
 from sf_quantum.planning.measured.journals import EarlierRuns
@@ -52,6 +52,8 @@ from tests.benchmarks import hybrid, slurm_runs
 from tests.benchmarks.hybrid_tables import LOADED
 from tests.benchmarks.page import Block, wrapped
 from tests.lab import running
+from tests.support.journals import Event as JournalEvent
+from tests.support.journals import typed
 from tests.support.lab_cluster import LabError
 from tests.support.lab_conf import Options
 from tests.support.lab_supervisor import missing
@@ -171,7 +173,7 @@ def measure(cell: Cell, number: int, stop: Event) -> Measured:
             journals = slurm_runs.drive(lab, files, stop)
         run = hybrid.Run(journals, slurm_runs.holds(lab))
     first = min(
-        journal.number(event["time"])
+        as_number(event["time"])
         for events in journals
         for event in events
         if event["event"] == "job"
@@ -225,7 +227,7 @@ def predict(cell: Cell, known: Mapping[Cell, Measured], number: int) -> Figures:
         delay = fmean(one.delay for one in others.values())
         arrival = hybrid.SCALE * hybrid.LEAD_SECONDS + delay
         held = mapping(fitted["overheads"])["job_held_seconds"]
-        recorded = [_others(number, journal.number(held))]
+        recorded = [_others(number, as_number(held))]
     planned = workload(cell, fitted, arrival)
     result = experiment.run(planned, STRATEGIES[cell.strategy], recorded)
     if isinstance(result, str):
@@ -258,7 +260,7 @@ def _fitted(runs: Sequence[Measured]) -> dict[str, JSON]:
     Nobody else was there: what was pending waited for Slurm's next look at its queue.
     """
     events = [events for one in runs for events in one.run.journals]
-    fit = fitting.fit(EarlierRuns(events))
+    fit = fitting.fit(EarlierRuns([[*typed(run)] for run in events]))
     if fit is None:
         raise SystemExit("no journal of another cell has a job on Slurm")
     jobs: list[float] = []
@@ -284,29 +286,25 @@ def _held_by_jobs(run: hybrid.Run) -> Iterator[float]:
     held = {one.job: one.ended - one.started for one in run.held}
     for event in _slurm_jobs(run):
         if event["strategy"] == "per-step":
-            ended, started = (
-                journal.number(event[key]) for key in ("ended", "started")
-            )
+            ended, started = (as_number(event[key]) for key in ("ended", "started"))
             yield held[int(str(event["slurm_job"]))] - (ended - started)
 
 
 def _held_by_allocations(run: hybrid.Run) -> Iterator[float]:
     """How long after its grant the first job of an allocation began that was waiting for it."""
     granted = {one.job: one.started for one in run.held}
-    first: dict[int, journal.Event] = {}
-    for event in sorted(
-        _slurm_jobs(run), key=lambda one: journal.number(one["started"])
-    ):
+    first: dict[int, JournalEvent] = {}
+    for event in sorted(_slurm_jobs(run), key=lambda one: as_number(one["started"])):
         if event["strategy"] != "per-step":
             allocation = str(event["allocation"]).partition("+")[0]
             first.setdefault(int(allocation), event)
     for number, event in first.items():
         at = granted[number]
-        if journal.number(event["submitted"]) < at:
-            yield journal.number(event["started"]) - at
+        if as_number(event["submitted"]) < at:
+            yield as_number(event["started"]) - at
 
 
-def _slurm_jobs(run: hybrid.Run) -> Iterator[journal.Event]:
+def _slurm_jobs(run: hybrid.Run) -> Iterator[JournalEvent]:
     for events in run.journals:
         yield from (event for event in events if event["event"] == "slurm")
 

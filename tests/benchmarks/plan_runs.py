@@ -33,9 +33,9 @@ from threading import Event, Timer
 import yaml
 
 from sf_quantum.files import JSON, listing, mapping
-from sf_quantum.journal import Event as JournalEvent
 from tests.benchmarks import slurm_runs
 from tests.lab import Lab, running
+from tests.support.journals import Event as JournalEvent
 from tests.support.lab_cluster import LabError
 from tests.support.lab_conf import Options
 from tests.support.lab_supervisor import missing

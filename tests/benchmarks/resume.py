@@ -33,11 +33,13 @@ from statistics import median
 
 from sf_quantum import journal
 from sf_quantum.files import mapping
-from sf_quantum.journal import HOUSEKEEPING, Event
+from sf_quantum.journal import HOUSEKEEPING
+from sf_quantum.journal.events import number
 from tests.support import forking
 from tests.support.clustering_runs import Run
 from tests.support.folders import ROOT
 from tests.support.forking import Command
+from tests.support.journals import Event, read
 from tests.support.service_process import QpuService
 from tests.support.waiting import until
 
@@ -182,13 +184,13 @@ def _kill(run: Run, events: int, delay: float) -> bool:
     if found[-1]["event"] != "end":
         os.killpg(int(str(found[0]["pid"])), signal.SIGKILL)
     command.wait(SECONDS)
-    return not journal.status(_journal(run))
+    return _journal(run)[-1]["event"] != "end"
 
 
 def _journal(run: Run) -> list[Event]:
     """The events of the newest run."""
     path = journal.newest(run.folder / journal.DIRECTORY)
-    return journal.read(path) if path else []
+    return read(path) if path else []
 
 
 def _jobs(events: list[Event], status: str) -> frozenset[str]:
@@ -210,7 +212,7 @@ def _charged(service: QpuService) -> float:
     """The QPU seconds of all jobs."""
     jobs = service.ask("GET", "/v1/jobs")
     assert isinstance(jobs, list)
-    return sum(journal.number(mapping(job).get("qpu_seconds")) for job in jobs)
+    return sum(number(mapping(job).get("qpu_seconds")) for job in jobs)
 
 
 def _figures(trials: list[Trial]) -> str:

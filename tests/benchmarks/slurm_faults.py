@@ -33,8 +33,8 @@ from pathlib import Path
 
 from sf_quantum import journal
 from sf_quantum.files import JSON
-from sf_quantum.journal import Event
 from tests.lab import Lab, running
+from tests.support.journals import Event, read
 from tests.support.lab_cluster import LabError
 from tests.support.lab_conf import Options
 
@@ -155,7 +155,7 @@ def _check(folder: Path, lab: Lab, jobs: int) -> dict[str, float]:
     _must(results == sorted(f"{n}\n" for n in range(jobs)), f"outputs: {results}")
     _wait_for(lambda: not lab.jobs(), SETTLE_SECONDS)
     path = journal.newest(folder / journal.DIRECTORY)
-    events: list[Event] = [] if path is None else journal.read(path)
+    events: list[Event] = [] if path is None else read(path)
     told = {str(e["slurm_job"]): e for e in events if e["event"] == "slurm"}
     kept = {str(one.id): one for one in lab.jobcomp()}
     _must(set(told) == set(kept), f"told of and kept differ: {set(told) ^ set(kept)}")

@@ -17,8 +17,9 @@ from threading import Event
 
 from sf_quantum import journal
 from sf_quantum.files import JSON
-from sf_quantum.reporting import usage
 from tests.lab import Lab
+from tests.support.journals import Event as JournalEvent
+from tests.support.journals import measure, read
 
 BIN = Path(sys.executable).parent
 LOOK_SECONDS = 0.1
@@ -112,7 +113,7 @@ def write(
 
 def drive(
     lab: Lab, files: list[Path], stop: Event, package: Path | None = None
-) -> list[list[journal.Event]]:
+) -> list[list[JournalEvent]]:
     """Run StreamFlow files in parallel, to their ends.
 
     :param stop: once it is set, drivers are killed
@@ -152,16 +153,16 @@ def drive(
     return [_read(file) for file in files]
 
 
-def _read(file: Path) -> list[journal.Event]:
+def _read(file: Path) -> list[JournalEvent]:
     path = journal.newest(file.parent / journal.DIRECTORY)
-    events = [] if path is None else journal.read(path)
+    events = [] if path is None else read(path)
     if not events or events[-1].get("status") != "completed":
         last = events[-1] if events else "nothing"
         raise RunError(f"{file}: the journal should end with completed, not {last}")
     return events
 
 
-def wall_seconds(journals: list[list[journal.Event]]) -> float:
+def wall_seconds(journals: list[list[JournalEvent]]) -> float:
     """Return the time from the request for the first job to the end of the last one.
 
     The start-up of the drivers, which import StreamFlow, is not included.
@@ -171,7 +172,7 @@ def wall_seconds(journals: list[list[journal.Event]]) -> float:
     return max(_number(e["time"]) for e in jobs if e["status"] == "completed") - first
 
 
-def queued_seconds(journals: list[list[journal.Event]]) -> float:
+def queued_seconds(journals: list[list[JournalEvent]]) -> float:
     """Return how long allocations waited for classical nodes, by the journals.
 
     :returns: the sum; 0 for a connector that does not account for nodes
@@ -179,28 +180,28 @@ def queued_seconds(journals: list[list[journal.Event]]) -> float:
     return sum(
         allocation.waited
         for events in journals
-        for allocation in usage.measure(events).allocations
+        for allocation in measure(events).allocations
         if not allocation.quantum
     )
 
 
-def job_seconds(journals: list[list[journal.Event]]) -> float:
+def job_seconds(journals: list[list[JournalEvent]]) -> float:
     """Return how long jobs ran on classical nodes, by the journals.
 
     :returns: the sum; 0 for a connector that does not account for nodes
     """
     total = 0.0
     for events in journals:
-        run = usage.measure(events)
+        run = measure(events)
         classical = {one.allocation for one in run.allocations if not one.quantum}
         for job in run.jobs:
-            if job["allocation"] in classical:
-                total += _number(job["ended"]) - _number(job["started"])
+            if job.allocation in classical:
+                total += (job.ended or 0.0) - (job.started or 0.0)
     return total
 
 
 def account_error_seconds(
-    holds: list[Hold], journals: list[list[journal.Event]]
+    holds: list[Hold], journals: list[list[JournalEvent]]
 ) -> float:
     """Return a job's largest deviation between the journals and Slurm's record.
 
@@ -210,7 +211,7 @@ def account_error_seconds(
     said = {
         _job_id(allocation.allocation): allocation.node_seconds
         for events in journals
-        for allocation in usage.measure(events).allocations
+        for allocation in measure(events).allocations
     }
     true = {hold.job: hold for hold in holds}
     if not said:

@@ -33,9 +33,9 @@ from sf_quantum.candidates.decision import (
     explain,
 )
 from sf_quantum.files import JSON
-from sf_quantum.journal import Event, Journal
+from sf_quantum.journal import Journal, events
 from sf_quantum.qpu import QpuStatus
-from tests.support.journals import append, write
+from tests.support.journals import Event, append, typed, write
 from tests.support.waiting import SECONDS
 
 ONLINE = QpuStatus("q", "annealer", True, "", 50, 1, 0, 0, eta_seconds=0.0)
@@ -51,7 +51,8 @@ def attempt(
     """The events of one attempt; with QPU keys, of one with a QPU job."""
     job: Event = {"event": "job", "job": "/s/0", "step": "/s", "tag": "0"}
     place: Event = {"deployment": on, "service": None, "locations": [on]}
-    told: list[Event] = [{"event": "qpu", "job": "/s/0", **qpu}] if qpu else []
+    used: Event = {"event": "qpu", "job": "/s/0", "qpu_job": "1"}
+    told = [used | qpu] if qpu else []
     return [
         {**job, "time": start, "status": "waiting", "deployment": None},
         {**job, **place, "time": start, "status": "fireable"},
@@ -63,7 +64,7 @@ def attempt(
 
 def learnt(*attempts: list[Event], budgeted: bool = True) -> History:
     history = History()
-    history.add((event, budgeted) for events in attempts for event in events)
+    history.add((event, budgeted) for events in attempts for event in typed(events))
     return history
 
 
@@ -102,7 +103,7 @@ def test_a_predicted_wait_replaces_that_of_earlier_jobs() -> None:
     slurm: Event = {"event": "slurm", "time": 99.0, "job": "/s/0", "submitted": 5.0}
     events.insert(-1, {**slurm, "started": 65.0})
     attempts = Attempts({}, cooldown=0)
-    attempts.history.add((event, True) for event in events)
+    attempts.history.add((event, True) for event in typed(events))
     asked = attempts.begin("/s/0", "/s", StepRules())
     then = attempts.classical_target(asked, "c", Capacity())
     assert (then.wait, then.seconds) == (0.0, 100.0)
@@ -207,11 +208,11 @@ async def test_decisions_that_overlap_know_what_was_spent(
     attempts, read = Attempts({}, cooldown=0), History.read
     go, has_read = threading.Event(), threading.Event()
 
-    def slow(history: History, record: Journal) -> list[tuple[Event, bool]]:
-        events = read(history, record)
+    def slow(history: History, record: Journal) -> list[tuple[events.Event, bool]]:
+        recorded = read(history, record)
         has_read.set()
         go.wait(SECONDS)
-        return events
+        return recorded
 
     monkeypatch.setattr(History, "read", slow)
     await attempts.update(0.01)

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sf_quantum.files import JSON
-from sf_quantum.journal import Event
 from tests.benchmarks.candidates import Faults, prepare, run
 from tests.support import forking
 from tests.support.candidate_runs import (
@@ -29,6 +28,7 @@ from tests.support.candidate_runs import (
     where,
 )
 from tests.support.forking import BIN
+from tests.support.journals import Event
 from tests.support.service_process import QpuService
 from tests.support.waiting import SECONDS
 

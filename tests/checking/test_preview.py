@@ -12,10 +12,9 @@ import pytest
 import sf_quantum
 from sf_quantum.cli import main
 from sf_quantum.files import JSON
-from sf_quantum.journal import Event
 from sf_quantum.service.device.emulator.device import EmulatedDevice
 from tests.support.checked_projects import FILE, FILTERS, LAPTOP, QPU, write_files
-from tests.support.journals import write
+from tests.support.journals import Event, write
 from tests.support.service import RunningService, running_service
 
 

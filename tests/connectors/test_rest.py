@@ -17,11 +17,10 @@ import pytest
 import yaml
 
 from sf_quantum.files import JSON
-from sf_quantum.journal import Event
-from sf_quantum.reporting import report
 from tests.support import forking
 from tests.support.folders import ROOT
 from tests.support.forking import BIN, Command
+from tests.support.journals import Event, collect
 from tests.support.service_process import QpuService, only_by_qrmi
 from tests.support.waiting import SECONDS
 
@@ -311,7 +310,7 @@ def test_a_wait_for_a_lease_is_no_running_time(
     assert {event["status"] for event in waiting} == {"waiting"}
     assert all(event["reason"] for event in waiting)
     assert granted["status"] == "granted"
-    (row,) = report.collect(project.events())
+    (row,) = collect(project.events())
     assert row.waits == {"a lease of qpu": pytest.approx(granted["seconds"], abs=0.1)}
 
 

@@ -21,6 +21,7 @@ from streamflow.deployment.connector.local import LocalConnector
 from streamflow.workflow.token import ListToken
 
 from sf_quantum.files import JSON
+from sf_quantum.journal.events import Inputs
 from sf_quantum.journal.fingerprints import (
     MOST_FILES,
     Uncertain,
@@ -28,7 +29,6 @@ from sf_quantum.journal.fingerprints import (
     of_inputs,
     of_target,
 )
-from sf_quantum.journal.results import Inputs
 from tests.support.engine_steps import command, step
 
 FILE: dict[str, JSON] = {

@@ -16,7 +16,8 @@ import pytest
 
 from sf_quantum import journal
 from sf_quantum.errors import InputError
-from tests.support.journals import append, write
+from sf_quantum.journal.events import DamagedError, parse
+from tests.support.journals import Event, append, read, write
 
 
 @pytest.fixture
@@ -30,7 +31,7 @@ def written(tmp_path: Path) -> Iterator[journal.Journal]:
 def test_events_come_back_in_order_with_their_times(written: journal.Journal) -> None:
     append(written, {"event": "job", "job": "/a/0", "status": "running"})
     append(written, {"event": "end", "status": "completed"})
-    events = journal.read(written.path)
+    events = read(written.path)
     assert [event["event"] for event in events] == ["run", "job", "end"]
     assert events[0]["pid"] == os.getpid()
     assert events[0]["run"] == written.path.stem
@@ -39,10 +40,46 @@ def test_events_come_back_in_order_with_their_times(written: journal.Journal) ->
     assert times == sorted(times, key=lambda time: float(str(time)))
 
 
+LINES = [
+    '{"time": 1.0, "event": "lease", "job": "/a/0", "qpu": "q", "status": "waiting", '
+    '"reason": "held", "seconds": 0.0}',
+    '{"time": 1.0, "event": "result", "job": "/a/0", "fingerprint": {"command": "c", '
+    '"inputs": {"x": {"": "d"}}, "target": "t"}, "locations": ["n"], "output": "/o", '
+    '"local": true, "exit_code": 0, "contents": "d"}',
+    '{"time": 1.0, "event": "slurm", "deployment": "d", "service": null, "strategy": '
+    '"per-step", "partition": "p", "quantum": false, "job": "/a/0", "allocation": "7", '
+    '"slurm_job": "7", "slurm_cluster": null, "submitted": 1.0, "started": null, "ended": '
+    'null, "state": "FAILED", "exit_code": 1, "signal": 0, "reason": "", "restarts": 0}',
+]
+
+
+@pytest.mark.parametrize("line", LINES, ids=["lease", "result", "slurm"])
+def test_an_event_is_written_as_it_was_read(
+    written: journal.Journal, line: str
+) -> None:
+    written.write(parse(line.encode()))
+    assert written.path.read_text().splitlines()[1] == line
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "why"),
+    [
+        ('"c"', "1", "fingerprint is not a fingerprint"),
+        ('{"": "d"}', '{"": 1}', "fingerprint is not a fingerprint"),
+        ('"exit_code": 0, ', "", "exit_code is missing"),
+        ("true, ", '"yes", ', "local is not a flag"),
+        ('["n"]', "[1]", "locations is not a list of texts"),
+    ],
+)
+def test_a_damaged_result_is_described(old: str, new: str, why: str) -> None:
+    with pytest.raises(DamagedError, match=f"^{why}$"):
+        parse(LINES[1].replace(old, new).encode())
+
+
 def test_a_torn_last_line_is_left_out(written: journal.Journal) -> None:
     with written.path.open("a") as file:
         file.write('{"time": 1, "event": "jo')
-    assert [event["event"] for event in journal.read(written.path)] == ["run"]
+    assert [event["event"] for event in read(written.path)] == ["run"]
 
 
 DAMAGED = ["nonsense", "[1]", '{"event": "job"}', "\xff"]
@@ -53,7 +90,7 @@ def test_what_is_not_a_journal_is_named(tmp_path: Path, line: str) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text(f"{line}\n", encoding="latin-1")
     with pytest.raises(InputError, match=r"a\.jsonl, line 1: not an event"):
-        journal.read(path)
+        read(path)
 
 
 @pytest.mark.parametrize(
@@ -71,7 +108,7 @@ def test_another_file_is_no_journal(tmp_path: Path, text: str) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text(text)
     with pytest.raises(InputError, match=r"a\.jsonl, line 1: not an event"):
-        journal.read(path)
+        read(path)
     with suppress(InputError):
         assert [*journal.follow(path)] == []  # it ends
 
@@ -83,15 +120,15 @@ def test_a_damaged_line_hides_no_other(
     with written.path.open("a", encoding="latin-1") as file:
         file.write(f"{line}\n")
     append(written, {"event": "end", "status": "completed"})
-    assert [event["event"] for event in journal.read(written.path)] == ["run", "end"]
+    assert [event["event"] for event in read(written.path)] == ["run", "end"]
     assert "line 2: not an event; the line is left out" in caplog.text
-    followed = [event["event"] for event in journal.follow(written.path)]
+    followed = [event.kind for event in journal.follow(written.path)]
     assert followed == ["run", "end"]
 
 
 def test_a_missing_journal_is_an_input_error(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot be read as a run's journal"):
-        journal.read(tmp_path / "none.jsonl")
+        read(tmp_path / "none.jsonl")
     with pytest.raises(InputError, match="cannot be read as a run's journal"):
         list(journal.follow(tmp_path / "none.jsonl"))
 
@@ -176,10 +213,10 @@ def test_an_open_journal_is_told_from_one_whose_writer_is_gone(
 def test_following_ends_with_the_run(written: journal.Journal) -> None:
     seen = []
     for event in journal.follow(written.path):
-        seen.append(event["event"])
-        if event["event"] == "run":
+        seen.append(event.kind)
+        if event.kind == "run":
             append(written, {"event": "job", "job": "/a/0"})
-        elif event["event"] == "job":
+        elif event.kind == "job":
             append(written, {"event": "end", "status": "completed"})
     assert seen == ["run", "job", "end"]
 
@@ -200,7 +237,7 @@ def test_following_ends_when_the_driver_is_killed(tmp_path: Path) -> None:
         assert path is not None
         seen = []
         for event in journal.follow(path):
-            seen.append(event["event"])
+            seen.append(event.kind)
             with path.open("a") as file:  # a line that the writer did not finish
                 file.write(json.dumps({"time": 1, "event": "job"}))
             driver.kill()
@@ -226,7 +263,7 @@ def test_a_new_run_is_waited_for(tmp_path: Path) -> None:
 def _earlier(folder: Path, day: int, *ends: str, file: str = "f.yml") -> Path:
     """The journal of a run that came before, and that ended like this, or was killed."""
     path = folder / f"202001{day:02}T000000Z-1.jsonl"
-    lines: list[journal.Event] = [{"time": 1, "event": "run", "file": file}]
+    lines: list[Event] = [{"time": 1, "event": "run", "file": file}]
     lines += [{"time": 2, "event": "end", "status": status} for status in ends]
     return write(path, lines)
 

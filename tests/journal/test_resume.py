@@ -12,17 +12,18 @@ import pytest
 
 from sf_quantum import journal
 from sf_quantum.journal import contents, results
-from sf_quantum.journal.results import Fingerprint, Result
+from sf_quantum.journal.events import Fingerprint, Result
+from sf_quantum.journal.results import EarlierResult, difference
 from sf_quantum.reporting import report
-from tests.support.journals import event, line, write
+from tests.support.journals import Event, collect, event, line, progress, read, write
 
 pytestmark = pytest.mark.process
 
 RESULT = Result(
-    run="r",
+    time=1.0,
     job="/a/0",
     fingerprint=Fingerprint("c", {"log": {"": "i", "a": "j", "b": "k"}}, "t"),
-    locations=("n1",),
+    locations=["n1"],
     output="/o",
     local=True,
     exit_code=3,
@@ -136,10 +137,11 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
 
 def test_what_has_changed_is_told() -> None:
     known = RESULT.fingerprint
-    assert known.difference(known) == ""
-    command = replace(known, command="new").difference(known)
+    assert difference(known, known) == ""
+    command = difference(replace(known, command="new"), known)
     assert command == "its command or environment has changed"
-    assert replace(known, target="new").difference(known) == "its target has changed"
+    target = difference(replace(known, target="new"), known)
+    assert target == "its target has changed"
 
 
 @pytest.mark.parametrize(
@@ -158,16 +160,16 @@ def test_the_input_that_has_changed_is_named(
     known = RESULT.fingerprint
     inputs = {"log": now} if now is not None else {"other": {"": "i"}}
     changed = replace(known, inputs=inputs)
-    assert changed.difference(known) == f"its input {reason}"
+    assert difference(changed, known) == f"its input {reason}"
 
 
 def _runs(folder: Path, *runs: list[Result]) -> None:
     """Journals of runs with results, the earliest first."""
     for day, found in enumerate(runs, start=1):
-        lines: list[journal.Event] = [{"time": 1, "event": "run", "file": "f.yml"}]
+        lines: list[Event] = [{"time": 1, "event": "run", "file": "f.yml"}]
         for one in found:
             running = event(1.0, one.job, "0", "running")
-            lines += [running, {"time": 1, "event": "result", **one.to_event()}]
+            lines += [running, one.to_json()]
         write(folder / f"202001{day:02}T000000Z-1.jsonl", lines)
 
 
@@ -184,12 +186,15 @@ def test_results_are_those_of_earlier_runs_the_latest_first(tmp_path: Path) -> N
     known, started = earlier.results, earlier.started
     run.close()
     first, second = (f"202001{day:02}T000000Z-1" for day in (1, 2))
-    assert known["/a/0"] == [replace(newer, run=second), replace(RESULT, run=first)]
+    assert known["/a/0"] == [
+        EarlierResult(second, newer),
+        EarlierResult(first, RESULT),
+    ]
     assert [one.run for one in known["/b/0"]] == [first]
     assert (started["/a/0"], started["/b/0"]) == (second, first)
     assert started["/c/0"] == "20200103T000000Z-1"
     assert "/d/0" not in started
-    assert journal.read(run.path)[0]["resumes"] is True
+    assert read(run.path)[0]["resumes"] is True
 
 
 def test_a_run_that_resumes_takes_up_one_that_failed(tmp_path: Path) -> None:
@@ -208,7 +213,7 @@ def test_a_run_that_resumes_takes_up_one_that_failed(tmp_path: Path) -> None:
 
 
 def test_reused_jobs_are_marked_and_cost_nothing() -> None:
-    events: list[journal.Event] = [
+    events: list[Event] = [
         {"time": 0.0, "event": "run", "run": "s"},
         event(0.0, "/loop/a", "0.0", "waiting"),
         {
@@ -231,7 +236,7 @@ def test_reused_jobs_are_marked_and_cost_nothing() -> None:
         event(3.0, "/loop/b", "0.0", "completed"),
         {"time": 3.5, "event": "end", "status": "completed"},
     ]
-    assert list(report.progress(events)) == [
+    assert list(progress(events)) == [
         "reused    loop/a 1 on nodes/c1 from run r",
         "again     loop/b 1: w",
         "running   loop/b 1 on nodes/c1",
@@ -239,7 +244,7 @@ def test_reused_jobs_are_marked_and_cost_nothing() -> None:
         "run completed: 2 jobs, 1 of them reused, 0 retries, 0 QPU jobs; "
         "3.0 s elapsed, waited 0.2 s, ran 2.0 s",
     ]
-    first, second = report.collect(events)
+    first, second = collect(events)
     assert (first.to_json()["reused_from"], second.to_json()["reused_from"]) == (
         "r",
         None,

@@ -21,7 +21,7 @@ from sf_quantum import journal
 from sf_quantum.journal.results import SAME
 from sf_quantum.journal.reuse import Reusable, Reuse, ReuseFilter
 from tests.support.engine_steps import step
-from tests.support.journals import append
+from tests.support.journals import append, read
 
 
 class Nowhere(LocalConnector):
@@ -95,7 +95,7 @@ async def found(
         result = await made.find(second, given, binding, filters)
     finally:
         second.close()
-    events = [one for one in journal.read(second.path) if one["event"] == "reuse"]
+    events = [one for one in read(second.path) if one["event"] == "reuse"]
     return result, [
         (None if one["run"] is None else str(one["run"]), str(one["reason"]))
         for one in events

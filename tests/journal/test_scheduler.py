@@ -16,6 +16,7 @@ from streamflow.main import build_context
 from streamflow.scheduling.scheduler import DefaultScheduler
 
 from sf_quantum.journal import newest, read
+from sf_quantum.journal.events import End
 from sf_quantum.reporting.runs import Report, Run
 
 
@@ -55,7 +56,7 @@ async def ended(
     await context.close()
     path = newest(folder / ".streamflow/sfq")
     assert path is not None
-    assert read(path)[-1]["event"] == "end"
+    assert isinstance(read(path)[-1], End)
     return Run(path).report()
 
 
@@ -89,8 +90,9 @@ async def test_the_reason_is_the_failure_that_was_not_recovered(tmp_path: Path) 
     }
     report = await ended(tmp_path, jobs, outcome=Status.FAILED)
     end = Run(report.path).events()[-1]
-    assert (end["job"], end["status"]) == ("/a/0.1", "failed")
-    assert str(end["reason"]).startswith("a #2 on local failed")
+    assert isinstance(end, End)
+    assert (end.job, end.status) == ("/a/0.1", "failed")
+    assert str(end.reason).startswith("a #2 on local failed")
     assert len(report.failures) == 2
 
 

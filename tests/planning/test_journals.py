@@ -10,12 +10,12 @@ import yaml
 
 from sf_quantum.cli import main
 from sf_quantum.errors import InputError
-from sf_quantum.journal import DIRECTORY, Event
+from sf_quantum.journal import DIRECTORY
 from sf_quantum.planning import experiment, reading
 from sf_quantum.planning.measured import fitting, journals
 from sf_quantum.planning.measured.fitting import Fit
 from sf_quantum.planning.workflow import CLASSICAL_SECONDS, QPU_SECONDS
-from tests.support.journals import write
+from tests.support.journals import Event, typed, write
 from tests.support.planned_journals import (
     BESIDE,
     HELD,
@@ -81,7 +81,7 @@ def a_run(
 
 
 def fitted(*runs: list[Event]) -> Fit:
-    found = fitting.fit(journals.EarlierRuns([*runs]))
+    found = fitting.fit(journals.EarlierRuns([[*typed(run)] for run in runs]))
     assert found is not None
     return found
 
@@ -139,6 +139,15 @@ def test_a_step_around_the_loop_runs_once(file: Path) -> None:
     ]
 
 
+def test_a_slurm_job_without_an_end_yields_no_overhead(file: Path) -> None:
+    """Its time would count from 1970."""
+    events = a_run(file, 1)
+    for event in events:
+        if event["event"] == "slurm":
+            event["ended"] = None
+    assert all(one.seconds < 1000 for one in fitted(events).overheads.values())
+
+
 def test_a_loop_inside_another_is_refused(file: Path) -> None:
     events = a_run(file, 1)
     for event in events:
@@ -149,7 +158,7 @@ def test_a_loop_inside_another_is_refused(file: Path) -> None:
         elif event["event"] in ("slurm", "qpu", "allocation"):
             event["job"] = f"{event['job']}.0"
     with pytest.raises(InputError, match="a loop inside another"):
-        fitting.fit(journals.EarlierRuns([events]))
+        fitting.fit(journals.EarlierRuns([[*typed(events)]]))
 
 
 def unusable(folder: Path, file: Path) -> Iterator[Path]:
@@ -209,7 +218,9 @@ def test_only_the_latest_runs_count(
     write(folder / "1.jsonl", a_run(file, 3))
     write(folder / "2.jsonl", a_run(file, 5))
     found = journals.read([folder])
-    assert fitted(*found.events).repeats.seconds == 5
+    fit = fitting.fit(found)
+    assert fit is not None
+    assert fit.repeats.seconds == 5
     assert dict(found.left_out) == {"older than the latest 1": 1}
 
 

@@ -13,8 +13,10 @@ from sf_quantum.clustering import picture
 from sf_quantum.clustering.consensus import State
 from sf_quantum.clustering.points import Points
 from sf_quantum.files import JSON
+from sf_quantum.journal.events import Qpu
 from sf_quantum.reporting import pictures
 from sf_quantum.reporting.report import JobAttempt
+from tests.support.journals import typed
 from tests.support.pictures import illegible
 
 
@@ -78,13 +80,15 @@ def test_a_timeline_of_many_steps_has_them_all_in_its_legend(
 
 def test_a_timeline_shows_how_long_a_qpu_was_held() -> None:
     """The wait for a lease is a wait, and not a run."""
+    (qpu_job,) = typed([{"event": "qpu", "qpu": "q$1$"}])
+    assert isinstance(qpu_job, Qpu)
     attempt = JobAttempt(
         *("solve", "0", [], [], 1, 0.0),
         location="nodes",
         started=1.0,
         ended=9.0,
         status="completed",
-        qpu_jobs=[{"qpu": "q$1$"}, {"qpu": "q$1$"}],
+        qpu_jobs=[qpu_job, qpu_job],
         waits={"a lease of q$1$": 3.0},
     )
     figure = pictures.timeline([attempt])

@@ -12,14 +12,22 @@ from sf_quantum import journal
 from sf_quantum.cli import main
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
-from sf_quantum.journal import Event
-from sf_quantum.reporting import pictures, report, usage
+from sf_quantum.reporting import pictures, report
 from sf_quantum.reporting.report import JobAttempt
-from tests.support.journals import a_run, event, write
+from tests.support.journals import (
+    Event,
+    a_run,
+    collect,
+    event,
+    measure,
+    progress,
+    typed,
+    write,
+)
 
 
 def test_every_attempt_is_a_row() -> None:
-    first, failed, second = report.collect(a_run())
+    first, failed, second = collect(a_run())
     assert (first.step, first.iteration, first.index) == ("loop/a", [1], [2])
     assert (first.round, first.location) == ("1#2", "nodes/c1")
     assert first.waited == pytest.approx(1.5)
@@ -32,12 +40,12 @@ def test_every_attempt_is_a_row() -> None:
 
 
 def test_a_tag_outside_loops_is_a_scatter_index() -> None:
-    (row,) = report.collect([event(0, "/a", "0.2", "waiting", loops=0)])
+    (row,) = collect([event(0, "/a", "0.2", "waiting", loops=0)])
     assert (row.iteration, row.index, row.round) == ([], [3], "#3")
 
 
 def test_the_last_attempt_may_fail_too() -> None:
-    (row,) = report.collect(
+    (row,) = collect(
         [
             event(0, "/a", "0", "waiting"),
             event(1, "/a", "0", "running"),
@@ -49,7 +57,7 @@ def test_the_last_attempt_may_fail_too() -> None:
 
 
 def test_the_table_has_a_line_a_row_and_totals() -> None:
-    header, first, *_, totals = report.table(report.collect(a_run())).splitlines()
+    header, first, *_, totals = report.table(collect(a_run())).splitlines()
     assert header.split() == "step iteration location waited ran attempt status".split()
     assert first.split() == "loop/a 1#2 nodes/c1 1.50 s 3.00 s 1 completed".split()
     assert totals == (
@@ -61,26 +69,26 @@ def test_a_qpu_that_does_not_tell_its_jobs_is_named() -> None:
     silent: Event = {"time": 5.9, "event": "qpu", "job": "/loop/b/0.1", "qpu": "acme"}
     events = a_run()
     events.insert(9, {**silent, "qpu_job": None})
-    totals = report.totals(report.collect(events))
+    totals = report.totals(collect(events))
     assert "1 QPU job (not reported by acme); 8.9 s" in totals
 
 
 def test_a_score_is_shown_where_a_job_left_one(tmp_path: Path) -> None:
     (tmp_path / "cwl.output.json").write_text('{"score": 0.83791, "again": false}')
-    rows = report.collect(a_run(tmp_path))
+    rows = collect(a_run(tmp_path))
     assert rows[0].score == pytest.approx(0.83791)
     assert "0.8379" in report.table(rows)
-    assert any("score 0.8379" in line for line in report.progress(a_run(tmp_path)))
+    assert any("score 0.8379" in line for line in progress(a_run(tmp_path)))
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"score": "high"}', '{"again": true}'])
 def test_an_output_without_a_score_is_no_error(tmp_path: Path, content: str) -> None:
     (tmp_path / "cwl.output.json").write_text(content)
-    assert report.collect(a_run(tmp_path))[0].score is None
+    assert collect(a_run(tmp_path))[0].score is None
 
 
 def test_a_run_is_told_as_it_happens() -> None:
-    assert list(report.progress(a_run())) == [
+    assert list(progress(a_run())) == [
         "running   loop/a 1#2 on nodes/c1",
         "completed loop/a 1#2 on nodes/c1 in 3.0 s (waited 1.5 s)",
         "running   loop/b 2 on qpu",
@@ -93,7 +101,7 @@ def test_a_run_is_told_as_it_happens() -> None:
 
 
 def test_a_run_whose_driver_was_killed_is_told_too() -> None:
-    *_, last = report.progress(a_run()[:5])
+    *_, last = progress(a_run()[:5])
     assert last.startswith("run ended without its last event: its driver was killed")
 
 
@@ -104,7 +112,7 @@ class Terminal(io.StringIO):
 
 def test_a_terminal_has_a_line_of_progress() -> None:
     terminal = Terminal()
-    report.print_progress(a_run(), terminal)
+    report.print_progress(typed(a_run()), terminal)
     text = terminal.getvalue()
     assert "\r\x1b[Krunning: loop/a 1#2 on nodes/c1\r\x1b[Kcompleted loop/a" in text
     assert text.count("\n") == 4
@@ -114,7 +122,7 @@ def test_a_terminal_has_a_line_of_progress() -> None:
 def test_progress_shows_what_others_wrote_escaped() -> None:
     events = json.loads(json.dumps(a_run()).replace('"nodes', r'"\u001b[2Jnodes'))
     stream = io.StringIO()
-    report.print_progress(events, stream)
+    report.print_progress(typed(events), stream)
     assert r"\x1b[2J" in stream.getvalue()
     assert "\x1b" not in stream.getvalue()
 
@@ -160,7 +168,7 @@ def test_the_command_prints_a_table(
 ) -> None:
     path = write(tmp_path / "1.jsonl", a_run())
     assert main(["report", str(path)]) == 0
-    table = report.table(report.collect(a_run()), "completed")
+    table = report.table(collect(a_run()), "completed")
     assert "run completed: 2 jobs, " in table
     assert table in capsys.readouterr().out
 
@@ -180,7 +188,7 @@ def test_the_command_follows_a_run(
 ) -> None:
     path = write(tmp_path / "1.jsonl", a_run())
     assert main(["report", str(path), "--follow"]) == 0
-    assert capsys.readouterr().out.splitlines() == list(report.progress(a_run()))
+    assert capsys.readouterr().out.splitlines() == list(progress(a_run()))
 
 
 @pytest.mark.parametrize(("suffix", "start"), [("png", b"\x89PNG"), ("svg", b"<?xml")])
@@ -242,7 +250,7 @@ def a_candidates_run() -> list[Event]:
 
 
 def test_why_a_candidate_went_there_stands_beside_it() -> None:
-    rows = report.collect(a_candidates_run())
+    rows = collect(a_candidates_run())
     assert [row.why for row in rows] == [
         "",
         "cpu or gpu: q is free",
@@ -252,7 +260,7 @@ def test_why_a_candidate_went_there_stands_beside_it() -> None:
     assert header.endswith("status     why")
     assert first.endswith("completed")
     assert second.endswith("completed  cpu or gpu: q broke")
-    assert "why" not in report.table(report.collect(a_run()))
+    assert "why" not in report.table(collect(a_run()))
     assert rows[1].to_json()["why"] == "cpu or gpu: q is free"
 
 
@@ -291,7 +299,7 @@ def test_one_line_counts_the_jobs_of_a_candidate() -> None:
     ]
     ends = a_scatter(ON_QPU, ("qpu", "failed", ""), ("host", "cancelled", ""))
     assert report.candidates(ends) == ["solve: 1 on qpu, 1 failed, 1 cancelled"]
-    assert report.candidates(report.collect(a_run())) == []
+    assert report.candidates(collect(a_run())) == []
 
 
 @pytest.mark.parametrize(
@@ -343,7 +351,7 @@ def test_reused_jobs_count_in_a_mixture(reused: str, completed: str) -> None:
     events.append({**decision, **kind, **qpus})
     for status in ("running", "completed"):
         add(2, completed, status)
-    (line,) = report.candidates(report.collect(events))
+    (line,) = report.candidates(collect(events))
     is_mixed = (reused in ("qpu", "other/fast")) != (completed == "qpu")
     assert line.startswith("warning: ") == is_mixed
     assert f"1 on {completed}, 1 reused from {reused}" in line
@@ -369,7 +377,7 @@ def test_reused_jobs_are_told_in_one_line_for_each_step() -> None:
     events.append(event(41, "c", "waiting"))
     events.append(event(41, "c", "running"))
     events.append({"event": "end", "time": 99.0, "status": "failed"})
-    *lines, _ = report.progress(events)
+    *lines, _ = progress(events)
     assert lines[:4] == [
         "reused    b: 20 jobs (20 on host) from run r",
         "reused    a: 20 jobs (20 on host) from run r",
@@ -379,19 +387,19 @@ def test_reused_jobs_are_told_in_one_line_for_each_step() -> None:
 
 
 def test_the_line_stands_before_the_end_of_the_run() -> None:
-    *_, line, last = report.progress(a_candidates_run())
+    *_, line, last = progress(a_candidates_run())
     assert line.startswith("loop/b: 1 on ")
     assert last.startswith("run completed: ")
 
 
 def test_a_decision_is_told_as_it_is_made() -> None:
-    lines = list(report.progress(a_candidates_run()))
+    lines = list(progress(a_candidates_run()))
     at = lines.index("decided   loop/b 2 on cpu or gpu: q is free")
     assert lines[at + 1] == "running   loop/b 2 on qpu"
 
 
 def test_the_picture_says_why(tmp_path: Path) -> None:
-    rows = report.collect(a_candidates_run())
+    rows = collect(a_candidates_run())
     sizes = []
     for reason in ("", "q is free"):
         for row in rows:
@@ -426,12 +434,12 @@ def test_waits_for_leases_and_nodes_are_no_running_time() -> None:
         {**of_job, "event": "slurm", "submitted": 5.6, "started": 5.7},
         {**of_job, "event": "qpu", "qpu_job": "1", "found": True},
     ]
-    row = report.collect(events)[1]
+    row = collect(events)[1]
     assert row.waits == {"a lease of acme": 0.4, "nodes": pytest.approx(0.1)}
     assert row.waited == pytest.approx(0.6)
     assert row.ran == pytest.approx(0.4)
     assert "1 QPU job found again, not paid twice" in row.remarks
-    assert "waiting   loop/b 2 for acme: new laser" in report.progress(events)
+    assert "waiting   loop/b 2 for acme: new laser" in progress(events)
 
 
 def test_a_qpu_job_that_is_found_again_counts_once() -> None:
@@ -440,14 +448,14 @@ def test_a_qpu_job_that_is_found_again_counts_once() -> None:
     events[8] = {**job, "time": 5.9, "qpu_seconds": 2.0, "found": False}
     found: Event = {**job, "time": 9.0, "qpu_seconds": 2.0, "found": True}
     events[14:14] = [found, {**found, "time": 9.1, "qpu_seconds": None}]
-    rows = report.collect(events)
+    rows = collect(events)
     first, second = [row for row in rows if row.step == "loop/b"]
     assert first.qpu_jobs == []
-    assert [one["qpu_seconds"] for one in second.qpu_jobs] == [2.0]
+    assert [one.qpu_seconds for one in second.qpu_jobs] == [2.0]
     assert "1 QPU job found again, not paid twice" in second.remarks
     told = report.totals(rows)
     assert "1 QPU job, 1 of them found again (2 s on the QPU);" in told
-    assert usage.measure(events).qpu_seconds == {("q", "1"): 2.0}
+    assert measure(events).qpu_seconds == {("q", "1"): 2.0}
 
 
 def test_a_failure_is_in_the_table_and_in_the_progress(
@@ -511,13 +519,13 @@ def test_the_failure_of_an_attempt_before_the_last_is_in_its_row() -> None:
     events = a_run()
     failure: Event = {"time": 6, "event": "failure", "job": "/loop/b/0.1", "attempt": 1}
     events.insert(9, {**failure, "exit_code": 3, "error": "the cause"})
-    table = report.table(report.collect(events), "completed")
+    table = report.table(collect(events), "completed")
     (line,) = [line for line in table.splitlines() if "the cause" in line]
     assert line.endswith("failed     exit code 3: the cause")
 
 
 def test_a_failed_run_without_a_reason_names_the_log() -> None:
-    assert "StreamFlow's log" in report.table(report.collect(a_run()), "failed")
+    assert "StreamFlow's log" in report.table(collect(a_run()), "failed")
 
 
 def test_hosts_are_cut_to_what_distinguishes_them() -> None:
@@ -563,17 +571,17 @@ NODES: Event = {"event": "nodes", "seconds": 0.0}
 )  # fmt: skip
 def test_a_job_that_waits_is_not_running(begin: Event, end: Event, line: str) -> None:
     events = waits({"time": 1.0, **begin}, {"time": 6.0, **end, "seconds": 5.0})
-    lines = [*report.progress(events)]
+    lines = [*progress(events)]
     assert lines[:3] == [
         "running   a on q",
         f"waiting   a for {line}",
         "running   a on q",
     ]
     assert lines[3] == "completed a on q in 3.0 s (waited 6.0 s)"
-    (row,) = report.collect(events[:3])
+    (row,) = collect(events[:3])
     assert row.state == "waiting"
     # one that never got it has not run
-    (row,) = report.collect(waits({"time": 1.0, **begin}, end="cancelled"))
+    (row,) = collect(waits({"time": 1.0, **begin}, end="cancelled"))
     assert (row.waited, row.ran) == (9.0, 0.0)
 
 
@@ -586,7 +594,7 @@ def test_a_wait_for_nodes_is_slurms_whenever_it_is_seen(grant: float | None) -> 
     request = {"time": 1.5, **REQUEST, "status": "requested", "at": 1.5}
     granted = {"time": grant, **REQUEST, "status": "granted", "at": 5.0}
     others = [request, *([granted] if grant else []), SLURM]
-    (row,) = report.collect(_in_order(waits(*others)))
+    (row,) = collect(_in_order(waits(*others)))
     assert (row.waits, row.state) == ({"nodes": 4.5}, "completed")
     assert (row.waited, row.ran) == (1.0 + 4.5, 3.5)
 
@@ -594,14 +602,14 @@ def test_a_wait_for_nodes_is_slurms_whenever_it_is_seen(grant: float | None) -> 
 def test_nodes_that_were_there_at_once_are_no_wait() -> None:
     # the request is seen a moment before
     request = {"time": 1.5, **REQUEST, "status": "requested", "at": 1.5}
-    (row,) = report.collect(waits(request, {**SLURM, "started": 1.5}))
+    (row,) = collect(waits(request, {**SLURM, "started": 1.5}))
     assert (row.waited, row.ran) == (1.0, 8.0)
 
 
 def test_a_job_without_nodes_has_not_run() -> None:
     request = {"time": 1.5, **REQUEST, "status": "requested", "at": 1.5}
     lost = {**SLURM, "time": 9.0, "started": None}
-    (row,) = report.collect(waits(request, lost, end="failed"))
+    (row,) = collect(waits(request, lost, end="failed"))
     assert row.waits == {"nodes": 7.5}
 
 
@@ -616,16 +624,16 @@ def test_a_job_whose_nodes_are_taken_waits_again() -> None:
         {**granted, "time": 6.0, "at": 6.0},
         {**SLURM, "submitted": 1.0},
     )
-    assert [line.partition(" ")[0] for line in report.progress(events)] == [
+    assert [line.partition(" ")[0] for line in progress(events)] == [
         *("running", "waiting", "running", "waiting", "running", "completed", "run")
     ]
-    (row,) = report.collect(events[:6])
+    (row,) = collect(events[:6])
     assert row.state == "waiting"
     # the second in which it had nodes, in vain, is not one of waiting
     for seen in (events, events[:7]):
-        (row,) = report.collect(seen)
+        (row,) = collect(seen)
         assert row.waits == {"nodes": 1.0 + 3.0}
-    (row,) = report.collect(events)
+    (row,) = collect(events)
     assert (row.waited, row.ran) == (5.0, 4.0)
 
 

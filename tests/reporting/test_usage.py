@@ -11,9 +11,8 @@ import pytest
 
 from sf_quantum.cli import main
 from sf_quantum.files import JSON
-from sf_quantum.journal import Event
-from sf_quantum.reporting.usage import Hold, RunUsage, measure, overall, table, together
-from tests.support.journals import whole, write
+from sf_quantum.reporting.usage import Hold, RunUsage, overall, table, together
+from tests.support.journals import Event, measure, whole, write
 
 
 def allocation(

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sf_quantum.files import JSON
-from sf_quantum.journal import Event
 from sf_quantum.reporting import report
+from tests.support.journals import Event, collect
 
 if TYPE_CHECKING:
     from tests.support.projects import Project
@@ -82,7 +82,7 @@ def scatter(project: Project, jobs: int, script: str, **config: JSON) -> None:
 
 def summaries(project: Project) -> list[str]:
     """What the last run's end says of its candidates."""
-    return report.candidates(report.collect(project.events()))
+    return report.candidates(collect(project.events()))
 
 
 def decisions(project: Project) -> list[Event]:

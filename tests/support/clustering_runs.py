@@ -14,13 +14,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sf_quantum import journal
 from sf_quantum.files import JSON
-from sf_quantum.journal import Event
 from sf_quantum.reporting import report
 from tests.support import forking
 from tests.support.folders import ROOT
 from tests.support.forking import BIN
+from tests.support.journals import Event, collect, read
 from tests.support.waiting import SECONDS
 
 WORKFLOW = ROOT / "workflows" / "clustering-aggregation.cwl"
@@ -146,12 +145,12 @@ class Run:
 
     def events(self, kind: str) -> list[Event]:
         """The journal's entries of a kind."""
-        events = journal.read(report.locate(self.file))
+        events = read(report.locate(self.file))
         return [event for event in events if event["event"] == kind]
 
     def locations(self, step: str) -> list[str]:
         """Where the jobs of a step ran, one after the other."""
-        rows = report.collect(journal.read(report.locate(self.file)))
+        rows = collect(read(report.locate(self.file)))
         return [str(row.location) for row in rows if row.step.endswith(step)]
 
 

@@ -3,36 +3,67 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import TypeAlias
 
+from sf_quantum import journal
 from sf_quantum.files import JSON
-from sf_quantum.journal import Journal
-from sf_quantum.journal.events import FIELDS, Event
+from sf_quantum.journal import Journal, events
+from sf_quantum.reporting import report, usage
+from sf_quantum.reporting.report import JobAttempt
+from sf_quantum.reporting.usage import RunUsage
+
+#: the content of an event's line; a test may leave fields out: see `whole`
+Event: TypeAlias = dict[str, JSON]
 
 # a value of each type that says nothing
 _EMPTY: Mapping[str, JSON] = {
-    "flag": False,
-    "list": [],
-    "mapping": {},
-    "amount": 0.0,
-    "number": 0.0,
-    "status": "completed",
-    "tag": "0",
-    "text": "",
-    "texts": [],
-    "whole": 0,
+    "Amount": 0.0,
+    "Fingerprint": {"command": "", "inputs": {}, "target": ""},
+    "Flag": False,
+    "Number": 0.0,
+    "Qpus": [],
+    "Status": "completed",
+    "Tag": "0",
+    "Text": "",
+    "Texts": [],
+    "Values": {},
+    "Whole": 0,
 }
 
 
 def whole(event: Event) -> Event:
     """Add the fields that every event of its kind has."""
-    types = FIELDS.get(str(event["event"]), {})
+    kind = events.KINDS.get(str(event["event"]), events.Event)
     empty = {
-        name: None if type_.endswith("?") else _EMPTY[type_]
-        for name, type_ in types.items()
+        one.name: None if one.is_nullable else _EMPTY[one.type]
+        for one in events.FIELDS[kind]
     }
-    return {**empty, "time": 0.0, **event}
+    return {**empty, **event}
+
+
+def typed(contents: Iterable[Event]) -> Iterator[events.Event]:
+    """The events as a reader of their whole lines has them."""
+    return (events.parse(line(content).encode()) for content in contents)
+
+
+def read(path: str | Path) -> list[Event]:
+    """The contents of a journal's lines."""
+    return [event.to_json() for event in journal.read(path)]
+
+
+def collect(contents: Iterable[Event]) -> list[JobAttempt]:
+    return report.collect(typed(contents))
+
+
+def progress(contents: Iterable[Event]) -> Iterator[str]:
+    return report.progress(typed(contents))
+
+
+def measure(contents: Iterable[Event]) -> RunUsage:
+    return usage.measure(typed(contents))
 
 
 def line(event: Event) -> str:
@@ -41,11 +72,11 @@ def line(event: Event) -> str:
 
 
 def event(
-    time: float, step: str, tag: str, status: str, attempt: int = 1, **more: JSON
+    at: float, step: str, tag: str, status: str, attempt: int = 1, **more: JSON
 ) -> Event:
     started = status not in ("waiting", "rollback")
     return {
-        "time": time,
+        "time": at,
         "event": "job",
         "job": f"{step}/{tag}",
         "step": step,
@@ -93,6 +124,4 @@ def write(path: Path, events: Iterable[Event]) -> Path:
 
 def append(journal: Journal, event: Event) -> None:
     """Write a whole event, now, into a journal."""
-    fields = whole(event)
-    del fields["time"]
-    journal.write(str(fields.pop("event")), **fields)
+    journal.write(*typed([{**event, "time": time.time()}]))

@@ -11,8 +11,7 @@ import pytest
 
 from sf_quantum.cli import main
 from sf_quantum.files import JSON
-from sf_quantum.journal import Event
-from tests.support.journals import whole
+from tests.support.journals import Event, whole
 
 # of the events below
 STEP, PENDING, NOTICE, HELD, HOST = 0.5, 1.5, 0.5, 0.25, 3.0
@@ -100,7 +99,7 @@ class Writer:
             fields: dict[str, JSON] = {
                 "job": job,
                 "qpu": "pasqal",
-                "qpu_job": str(number),
+                "qpu_job": f"{self.number}-{number}",
             }
             fields |= {"lease_seconds": 4.0, "queued_seconds": 1.0}
             fields |= {"qpu_seconds": QPU_JOB, "ran_seconds": 13.0}

@@ -12,10 +12,10 @@ import pytest
 
 from sf_quantum.connectors.slurm.queue import SlurmQueue
 from sf_quantum.files import JSON
-from sf_quantum.journal import Event, Journal, read
-from sf_quantum.reporting import usage
+from sf_quantum.journal import Journal
 from sf_quantum.reporting.usage import AllocationUsage
 from tests.lab import Lab
+from tests.support.journals import Event, measure, read
 from tests.support.slurm_jobs import Cluster, cluster
 from tests.support.waiting import SECONDS, until_async
 
@@ -53,7 +53,7 @@ class Site:
 
     def held(self, service: str = "node") -> list[AllocationUsage]:
         """The allocations of a service, as the journal has them so far."""
-        found = usage.measure(read(self.path)).allocations
+        found = measure(read(self.path)).allocations
         return [one for one in found if one.service == service]
 
     def queue(self, service: str = "node") -> dict[int, str]:
@@ -123,7 +123,7 @@ def agrees(lab: Lab, path: Path, scancel_seconds: float) -> None:
     Within a second for each job, as that record is in whole seconds. Nodes are given back
     when ``scancel`` is called, and free when it has returned.
     """
-    allocations = usage.measure(read(path)).allocations
+    allocations = measure(read(path)).allocations
     ids = {allocation_id(one) for one in allocations}
     lab.wait_for(lambda: not ids & set(lab.jobs()), f"{ids} to end", SECONDS)
     lab.wait_for(

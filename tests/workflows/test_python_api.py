@@ -16,7 +16,7 @@ import pytest
 import sf_quantum
 from sf_quantum.cli import main
 from sf_quantum.workflows import runs
-from tests.support.journals import a_run, event, write
+from tests.support.journals import Event, a_run, event, line, write
 
 HEAVY = {"dimod", "matplotlib", "numpy", "pandas", "pydantic", "streamflow", "yaml"}
 VENDORS = {"dwave", "iqm", "neal", "perceval", "pulser", "qiskit", "qrmi"}
@@ -165,12 +165,12 @@ TOOL = """\
 """
 DRIVER = """
 from sf_quantum.journal import Journal
+from sf_quantum.journal.events import parse
 input()  # a journal that is there before the run begins is another run's
 run = Journal(".streamflow/sfq")
 run.start(FILE, [], {})
-run.write("job", **JOB)
-run.write("failure", job=JOB["job"], attempt=1, exit_code=None, error="dropped")
-run.write("end", status="failed", reason=None, job=None)
+for line in LINES:
+    run.write(parse(line))
 run.close()
 """
 
@@ -185,9 +185,12 @@ def test_a_run_failed_by_its_journal_without_its_driver(
     file.write_text(FILE)
     (tmp_path / "main.cwl").write_text(TOOL)
     job = event(1.0, "/loop/a", "0.0.1", "failed")
+    why: Event = {"event": "failure", "job": job["job"], "attempt": 1}
+    failure: Event = {**why, "error": "dropped"}
+    end: Event = {"event": "end", "status": "failed"}
     given = {
         "FILE": str(file),
-        "JOB": {k: job[k] for k in job.keys() - {"event", "time"}},
+        "LINES": [line(one).encode() for one in (job, failure, end)],
     }
     begin = "".join(f"{name} = {value!r}\n" for name, value in given.items())
     driver = [sys.executable, "-c", begin + DRIVER]

@@ -14,6 +14,7 @@ import pytest
 from sf_quantum import journal
 from sf_quantum.cli import main
 from sf_quantum.files import JSON, mapping
+from sf_quantum.journal.events import End
 from sf_quantum.workflows import runs
 from tests.support import forking
 from tests.support.forking import BIN
@@ -319,9 +320,10 @@ def test_a_failed_run_says_why_and_where(name: str, lines: list[str]) -> None:
     assert [text.count(line) for text in texts] == [1, 1, 1, 1]
     assert len(run.report().failures) == 1
     end = run.events()[-1]
-    assert line.replace(":   ", ": ") in str(end["reason"])
-    assert len(str(end["reason"]).splitlines()) == 1
-    assert (end["job"] is not None) == line.startswith("a on local")
+    assert isinstance(end, End)
+    assert line.replace(":   ", ": ") in str(end.reason)
+    assert len(str(end.reason).splitlines()) == 1
+    assert (end.job is not None) == line.startswith("a on local")
 
 
 def the_reason(lines: list[str], document: dict[str, JSON], **streamflow: JSON) -> str:

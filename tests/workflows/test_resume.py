@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sf_quantum.files import JSON, mapping
-from sf_quantum.reporting import report
 from tests.support import forking
 from tests.support.forking import BIN
+from tests.support.journals import collect
 from tests.support.slurm_jobs import over_ssh
 from tests.support.slurm_site import NODE
 from tests.support.waiting import SECONDS
@@ -71,7 +71,7 @@ def resume(project: Project) -> str:
 
 
 def statuses(project: Project) -> dict[str, str]:
-    rows = report.collect(project.events())
+    rows = collect(project.events())
     return {f"{row.step}{row.round}": row.status for row in rows}
 
 

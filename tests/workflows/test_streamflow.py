@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sf_quantum.files import JSON
-from sf_quantum.reporting import report
 from tests.support import forking
+from tests.support.journals import collect
 from tests.support.waiting import SECONDS
 
 if TYPE_CHECKING:
@@ -253,7 +253,7 @@ def test_iterations_differ_from_scatter_indices_on_stock(
     }
     project.bindings = {"loop/many": "here", "loop/score": "here"}
     assert project.run() == 0, project.log
-    rows = report.collect(project.events())
+    rows = collect(project.events())
     assert sorted((row.step, row.round, row.location, row.score) for row in rows) == [
         *(("loop/many", f"{i}#{n}", "here", None) for i in (1, 2) for n in (1, 2, 3)),
         ("loop/score", "1", "here", 0.5),
@@ -354,7 +354,7 @@ def test_the_last_lines_say_why_a_run_has_failed(project: Project) -> None:
     log = Path(lines[23].removeprefix("tracebacks: "))
     assert "Traceback" in log.read_text()
     assert len(lines) == 24
-    row = next(row for row in report.collect(project.events()) if row.step == "bad")
+    row = next(row for row in collect(project.events()) if row.step == "bad")
     assert (row.status, row.exit_code) == ("failed", 127)
     assert "wrong" in row.error
     assert row.remedy
@@ -370,6 +370,6 @@ def test_a_step_without_its_output_says_so(project: Project) -> None:
     _, _, end = project.log.partition("FAILED Workflow execution\n")
     assert end.startswith("bad on host failed:\n")
     assert "expected" in end.lower()
-    (row,) = report.collect(project.events())
+    (row,) = collect(project.events())
     assert (row.status, row.exit_code) == ("failed", None)
     assert row.error

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from sf_quantum import journal
 from sf_quantum.reporting import report
 from tests.support import forking
 from tests.support.folders import ROOT
 from tests.support.forking import BIN
+from tests.support.journals import collect, read
 
 pytestmark = pytest.mark.process
 
@@ -36,8 +36,8 @@ def test_both_forms_of_the_loop_measure_the_same(tmp_path: Path) -> None:
         name = f"{form}.yml"
         command = ["streamflow", "run", name, "--outdir", form]
         forking.run(command, folder, environment)
-        events = journal.read(report.locate(folder / name))
-        rows = report.collect(events)
+        events = read(report.locate(folder / name))
+        rows = collect(events)
         ran[form] = [(row.step, row.location) for row in rows]
         assert len([event for event in events if event["event"] == "qpu"]) == 2
     assert sorted(ran["loop"]) == [

@@ -53,7 +53,7 @@ from sf_quantum.connectors.slurm.transport.answers import (
     EndReason,
     JobOutcome,
 )
-from sf_quantum.files import JSON
+from sf_quantum.journal import events
 from sf_quantum.slurm import ids, states
 from sf_quantum.slurm.squeue import QueueRow
 
@@ -376,14 +376,8 @@ class NodeUsage:
         *,
         job: str | None = None,
     ) -> None:
-        self._about: dict[str, JSON] = {
-            "deployment": deployment,
-            "service": service.name or None,
-            "strategy": strategy,
-            "partition": service.partition,
-            "quantum": service.on_quantum_nodes,
-            "job": job,
-        }
+        self._deployment, self._service = deployment, service
+        self._strategy, self._job = strategy, job
         #: the number of nodes, as far as known
         self.nodes = 0
         self._allocation = self._slurm_job = ""
@@ -456,20 +450,28 @@ class NodeUsage:
             started = _refined(started, submitted)
         if ended is not None:
             ended = _refined(ended, started or submitted)
-        self._write(
-            "slurm",
-            slurm_job=ids.number(outcome.slurm_job),
-            slurm_cluster=ids.cluster(outcome.slurm_job) or None,
-            submitted=submitted,
-            started=started,
-            ended=ended,
-            state=outcome.state,
-            exit_code=outcome.exit_code,
-            signal=outcome.signal,
-            reason=outcome.reason,
-            restarts=outcome.restarts,
-            job=job,
-        )
+        if (record := journal.current()) is not None:
+            record.write(
+                events.Slurm(
+                    deployment=self._deployment,
+                    service=self._service.name or None,
+                    strategy=self._strategy,
+                    partition=self._service.partition,
+                    quantum=self._service.on_quantum_nodes,
+                    job=job,
+                    allocation=self._allocation,
+                    slurm_job=ids.number(outcome.slurm_job),
+                    slurm_cluster=ids.cluster(outcome.slurm_job) or None,
+                    submitted=submitted,
+                    started=started,
+                    ended=ended,
+                    state=outcome.state,
+                    exit_code=outcome.exit_code,
+                    signal=outcome.signal,
+                    reason=outcome.reason,
+                    restarts=outcome.restarts,
+                )
+            )
 
     def _seen_on(self, row: QueueRow) -> None:
         # for a COMPLETING job, Slurm lists only the nodes that are not free yet
@@ -490,27 +492,37 @@ class NodeUsage:
 
     def _wait_again(self) -> None:
         """Note that a job waits for the nodes that Slurm has taken from it."""
-        keys = ("job", "deployment", "service")
-        about = {key: self._about[key] for key in keys}
-        if about["job"] is not None and (record := journal.current()) is not None:
-            record.write("nodes", **about, status="waiting", seconds=0.0)
+        if self._job is not None and (record := journal.current()) is not None:
+            record.write(
+                events.Nodes(
+                    job=self._job,
+                    deployment=self._deployment,
+                    service=self._service.name or None,
+                    status="waiting",
+                    seconds=0.0,
+                )
+            )
 
     def _write_held(self, status: str, at: float, node_list: str | None = None) -> None:
-        self._write(
-            "allocation",
-            slurm_job=ids.number(self._slurm_job),
-            slurm_cluster=ids.cluster(self._slurm_job) or None,
-            status=status,
-            at=at,
-            nodes=self.nodes,
-            node_list=node_list or None,
-            pending_reason=self._pending_reason,
-        )
-
-    def _write(self, event: str, **fields: JSON) -> None:
         if (record := journal.current()) is not None:
-            about = {**self._about, "allocation": self._allocation, **fields}
-            record.write(event, **about)
+            record.write(
+                events.Allocation(
+                    deployment=self._deployment,
+                    service=self._service.name or None,
+                    strategy=self._strategy,
+                    partition=self._service.partition,
+                    quantum=self._service.on_quantum_nodes,
+                    job=self._job,
+                    allocation=self._allocation,
+                    slurm_job=ids.number(self._slurm_job),
+                    slurm_cluster=ids.cluster(self._slurm_job) or None,
+                    status=status,
+                    at=at,
+                    nodes=self.nodes,
+                    node_list=node_list or None,
+                    pending_reason=self._pending_reason,
+                )
+            )
 
 
 def _refined(second: float, moment: float | None) -> float:

@@ -16,10 +16,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import fmean, median, pstdev, pvariance
+from typing import NamedTuple
 
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
-from sf_quantum.journal import Event, number
+from sf_quantum.journal import events
+from sf_quantum.journal.events import Event
 from sf_quantum.planning.measured.journals import EarlierRuns
 from sf_quantum.reporting.report import JobAttempt, collect
 
@@ -118,6 +120,16 @@ class Fit:
     side_by_side: Sequence[str] = ()
 
 
+class _SlurmJob(NamedTuple):
+    """A job that has run on nodes of an allocation, which has a deployment and a name."""
+
+    allocation: tuple[str, str]
+    strategy: str
+    submitted: float
+    started: float
+    ended: float
+
+
 @dataclass
 class _Job:
     """The last attempt of a job, which completed.
@@ -125,7 +137,7 @@ class _Job:
     :param arrived: when the driver submitted it, or began it elsewhere
     :param ran: seconds of its work
     :param noticed: when the driver knew of its end
-    :param slurm: the event of its Slurm job
+    :param slurm: its Slurm job, if that has run
     """
 
     attempt: JobAttempt
@@ -133,7 +145,7 @@ class _Job:
     arrived: float
     ran: float
     noticed: float
-    slurm: Event | None
+    slurm: _SlurmJob | None
 
 
 @dataclass
@@ -202,8 +214,8 @@ def fit(runs: EarlierRuns) -> Fit | None:
     :raises InputError: if a loop is inside another
     """
     read = []
-    for events in runs.events:
-        run = _run(events)
+    for of_run in runs.events:
+        run = _run(of_run)
         if all(group.on_host for group in run.groups):
             runs.left_out["without steps on Slurm or a QPU"] += 1
         else:
@@ -224,19 +236,15 @@ def fit(runs: EarlierRuns) -> Fit | None:
     )
 
 
-def _run(events: Sequence[Event]) -> _Run:
-    slurm = {str(one["job"]): one for one in events if one["event"] == "slurm"}
-    noticed = {name: number(event["time"]) for name, event in slurm.items()}
+def _run(run: Sequence[Event]) -> _Run:
+    slurm = {one.job: one for one in run if isinstance(one, events.Slurm)}
     targets = {
-        (str(one["step"]), str(one["tag"])): (
-            str(one.get("deployment") or ""),
-            str(one.get("service") or ""),
-        )
-        for one in events
-        if one["event"] == "job" and one["status"] == "completed"
+        (one.step, one.tag): (one.deployment or "", one.service or "")
+        for one in run
+        if isinstance(one, events.Job) and one.status == "completed"
     }
     groups: dict[tuple[str, tuple[int, ...]], _Group] = {}
-    latest = {(one.step, one.tag): one for one in collect(events)}
+    latest = {(one.step, one.tag): one for one in collect(run)}
     for attempt in latest.values():
         if attempt.status != "completed" or attempt.started is None:
             continue
@@ -244,59 +252,54 @@ def _run(events: Sequence[Event]) -> _Run:
         name = f"{step}/{attempt.tag}"
         key = step, tuple(attempt.iteration)
         target = targets.get((step, attempt.tag), ("", ""))
-        job = _job(attempt, target, slurm.get(name), noticed.get(name))
+        job = _job(attempt, target, slurm.get(name))
         groups.setdefault(key, _Group(*key)).jobs.append(job)
     for group in groups.values():
         group.jobs.sort(key=lambda job: job.attempt.index)
     ordered = sorted(groups.values(), key=lambda group: group.arrived)
-    return _Run(ordered, _allocations(events))
+    return _Run(ordered, _allocations(run))
 
 
 def _job(
-    attempt: JobAttempt,
-    target: tuple[str, str],
-    slurm: Event | None,
-    noticed: float | None,
+    attempt: JobAttempt, target: tuple[str, str], event: events.Slurm | None
 ) -> _Job:
     started, ended = attempt.started or 0.0, attempt.ended or 0.0
-    if slurm is None or noticed is None or slurm["started"] is None:
+    if event is None or event.started is None or event.ended is None:
         return _Job(attempt, target, started, attempt.ran or 0.0, ended, None)
-    submitted, began, end = (
-        number(slurm[key]) for key in ("submitted", "started", "ended")
+    waited = max((one.lease_seconds for one in attempt.qpu_jobs), default=0.0)
+    slurm = _SlurmJob(
+        (event.deployment, event.allocation),
+        event.strategy,
+        event.submitted,
+        event.started,
+        event.ended,
     )
-    leases = (number(one.get("lease_seconds")) for one in attempt.qpu_jobs)
-    ran = max(0.0, end - began - max(leases, default=0.0))
-    return _Job(attempt, target, submitted, ran, noticed, slurm)
+    ran = max(0.0, slurm.ended - slurm.started - waited)
+    return _Job(attempt, target, slurm.submitted, ran, event.time, slurm)
 
 
-def _allocations(events: Iterable[Event]) -> dict[tuple[str, str], _Allocation]:
+def _allocations(run: Iterable[Event]) -> dict[tuple[str, str], _Allocation]:
     allocations: dict[tuple[str, str], _Allocation] = {}
-    for event in events:
-        if event["event"] != "allocation":
+    for event in run:
+        if not isinstance(event, events.Allocation):
             continue
-        key = str(event["deployment"]), str(event["allocation"])
         one = allocations.setdefault(
-            key,
-            _Allocation(str(event["partition"] or ""), event["quantum"] is True),
+            (event.deployment, event.allocation),
+            _Allocation(event.partition or "", event.quantum),
         )
-        at = number(event["at"])
-        if event["status"] == "requested":
-            one.requested = at
-        elif event["status"] == "granted":
-            one.granted = at
-            one.nodes = max(one.nodes, int(number(event["nodes"])))
-        elif event["status"] == "released":
-            one.released = at
-        reason = event["pending_reason"]
-        one.pending_reason = reason if isinstance(reason, str) else None
+        if event.status == "requested":
+            one.requested = event.at
+        elif event.status == "granted":
+            one.granted = event.at
+            one.nodes = max(one.nodes, event.nodes)
+        elif event.status == "released":
+            one.released = event.at
+        one.pending_reason = event.pending_reason
     return allocations
 
 
 def _allocation(run: _Run, job: _Job) -> _Allocation | None:
-    if job.slurm is None:
-        return None
-    key = str(job.slurm["deployment"]), str(job.slurm["allocation"])
-    return run.allocations.get(key)
+    return None if job.slurm is None else run.allocations.get(job.slurm.allocation)
 
 
 def _repeats(run: _Run) -> int:
@@ -353,24 +356,23 @@ def _slurm_overhead(run: _Run, job: _Job) -> tuple[str, float]:
     allocation = _allocation(run, job)
     if allocation is None or job.slurm is None or job.attempt.attempt > 1:
         return "", 0.0
-    submitted, started, ended = (
-        number(job.slurm[key]) for key in ("submitted", "started", "ended")
-    )
-    seconds = max(0.0, started - submitted) + max(0.0, job.noticed - ended)
-    if allocation.requested + _SECOND < submitted:
-        held = allocation.granted <= submitted
+    slurm = job.slurm
+    seconds = max(0.0, slurm.started - slurm.submitted)
+    seconds += max(0.0, job.noticed - slurm.ended)
+    if allocation.requested + _SECOND < slurm.submitted:
+        held = allocation.granted <= slurm.submitted
         return ("resume" if held else ""), seconds
     if allocation.waited:
         return "", 0.0
-    return ("job" if job.slurm["strategy"] == "per-step" else "allocation"), seconds
+    return ("job" if slurm.strategy == "per-step" else "allocation"), seconds
 
 
 def _held_overhead(run: _Run, job: _Job) -> Iterator[float]:
     """Return for how long a job had nodes of its own that it did not use, if that is known."""
     allocation = _allocation(run, job)
-    if allocation is None or job.slurm is None or job.slurm["strategy"] != "per-step":
+    if allocation is None or job.slurm is None or job.slurm.strategy != "per-step":
         return
-    ran = number(job.slurm["ended"]) - number(job.slurm["started"])
+    ran = job.slurm.ended - job.slurm.started
     seconds = allocation.released - allocation.granted - ran
     if not math.isnan(seconds):
         yield max(0.0, seconds)
@@ -434,7 +436,7 @@ def _phase(
     between = 0.0
     qpu = None
     if qpu_jobs:
-        qpu = str(qpu_jobs[0].get("qpu"))
+        qpu = qpu_jobs[0].qpu
         times, between, spread = _qpu_times([job for _, job in runs])
     else:
         if held and held[0].quantum:
@@ -487,8 +489,8 @@ def _qpu_times(jobs: Sequence[_Job]) -> tuple[list[float], float, float]:
         waited = 0.0
         mine = []
         for event in job.attempt.qpu_jobs:
-            mine.append(number(event.get("qpu_seconds") or event.get("ran_seconds")))
-            waited += number(event.get("queued_seconds"))
+            mine.append(event.qpu_seconds or event.ran_seconds or 0.0)
+            waited += event.queued_seconds or 0.0
         beside += max(0.0, job.ran - waited - sum(mine))
         times += mine
     sample = Sample.of([max(seconds, _LEAST_SECONDS) for seconds in times])

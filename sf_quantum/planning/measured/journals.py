@@ -9,7 +9,8 @@ from pathlib import Path
 
 from sf_quantum import journal
 from sf_quantum.errors import InputError
-from sf_quantum.journal import DIRECTORY, Event
+from sf_quantum.journal import DIRECTORY
+from sf_quantum.journal.events import Event, Run
 
 #: the latest runs that count
 LATEST_RUNS = 20
@@ -88,9 +89,9 @@ def _completed_run(path: Path, file: Path | None, *, strict: bool) -> list[Event
         ) from error
     if not events:
         return "empty"
-    if file is not None and events[0].get("file") != str(file):
+    begin, end = events[0], journal.status(events)
+    if file is not None and not (isinstance(begin, Run) and begin.file == str(file)):
         return "of other files"
-    ends = [event.get("status") for event in events if event["event"] == "end"]
-    if not ends:
+    if not end:
         return "without an end"
-    return events if ends[-1] == "completed" else "of runs that did not complete"
+    return events if end == "completed" else "of runs that did not complete"

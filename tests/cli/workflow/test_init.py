@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 import yaml
 
-from sf_quantum import journal
 from sf_quantum.cli import main
 from sf_quantum.cli.workflow.init import TEMPLATES
 from sf_quantum.reporting import report
 from tests.lab import Lab
 from tests.support import forking
 from tests.support.forking import BIN
+from tests.support.journals import collect, read
 from tests.support.service_process import QpuService
 
 pytestmark = pytest.mark.process
@@ -39,7 +39,7 @@ def run(folder: Path, file: str, **variables: str) -> list[report.JobAttempt]:
         for name, value in variables.items():
             patch.setenv(name, value)
         assert main(["check", str(folder / file)]) == 0
-    return report.collect(journal.read(report.locate(folder / file)))
+    return collect(read(report.locate(folder / file)))
 
 
 # the tutorial in docs/ runs the loop

@@ -15,7 +15,7 @@ from sf_quantum.connectors.slurm.allocation.forecast import (
     JobForecast,
 )
 from sf_quantum.connectors.steps import QuantumSteps
-from sf_quantum.journal import Event
+from tests.support.journals import Event, typed
 
 
 def learned(
@@ -297,7 +297,7 @@ def slurm_job(
 
 def replayed(*events: Event, service: str = "node") -> JobForecast:
     forecast = JobForecast(1)
-    history.replay([*events], "cluster", service, forecast)
+    history.replay([*typed(events)], "cluster", service, forecast)
     assert not forecast.quantum
     return forecast
 

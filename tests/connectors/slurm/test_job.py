@@ -42,6 +42,7 @@ from sf_quantum.connectors.slurm.transport import answers
 from sf_quantum.connectors.slurm.transport.controller import Commands
 from sf_quantum.connectors.slurm.transport.login import LoginNode
 from sf_quantum.slurm.states import ENDED
+from tests.support.journals import read
 
 T = TypeVar("T")
 S = BatchJobState
@@ -498,7 +499,7 @@ class Life(RuleBasedStateMachine):
     def check_journal(self) -> None:
         """Every allocation is requested, then granted and released in turns."""
         told: dict[str, list[str]] = {}
-        for event in journal.read(self.journal.path):
+        for event in read(self.journal.path):
             if event["event"] == "allocation":
                 told.setdefault(str(event["allocation"]), []).append(
                     str(event["status"])

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from sf_quantum import journal
 from sf_quantum.connectors.slurm.job import (
     DENIALS,
     LONG_SECONDS,
@@ -26,9 +25,10 @@ from sf_quantum.connectors.slurm.transport.answers import (
     JobOutcome,
 )
 from sf_quantum.files import JSON
-from sf_quantum.journal import Event, Journal
+from sf_quantum.journal import Journal
 from sf_quantum.slurm import squeue
 from sf_quantum.slurm.squeue import QueueRow
+from tests.support.journals import Event, read
 
 S = BatchJobState
 
@@ -87,7 +87,7 @@ def record(tmp_path: Path) -> Iterator[Journal]:
 
 def written(record: Journal, *keys: str) -> list[list[JSON]]:
     kinds = ("allocation", "slurm")
-    events = [e for e in journal.read(record.path) if e["event"] in kinds]
+    events = [e for e in read(record.path) if e["event"] in kinds]
     return [[event[key] for key in keys] for event in events]
 
 
@@ -421,7 +421,7 @@ def test_an_entry_follows_the_nodes_that_are_held(record: Journal) -> None:
         ["granted", 140.0, 2, "c[1-2]"],
         ["released", 150.5, 0, None],
     ]
-    waits = [e for e in journal.read(record.path) if e["event"] == "nodes"]
+    waits = [e for e in read(record.path) if e["event"] == "nodes"]
     assert [(e["job"], e["service"], e["status"]) for e in waits] == [
         ("/s/0", "gpu", "waiting")
     ]
@@ -476,9 +476,7 @@ def test_the_end_of_a_job_is_recorded(record: Journal) -> None:
     about = "deployment service strategy partition quantum allocation slurm_job".split()
     assert written(record, *about)[1] == ["hpc", "gpu", "per-step", "g", True, "7", "9"]
     told = "job submitted started ended state exit_code signal reason restarts".split()
-    events: list[Event] = [
-        e for e in journal.read(record.path) if e["event"] == "slurm"
-    ]
+    events: list[Event] = [e for e in read(record.path) if e["event"] == "slurm"]
     assert [[event[key] for key in told] for event in events] == [
         ["/s/1", 100.5, 100.5, 160.0, "FAILED", 3, 9, "it left no exit code", 2],
         ["/s/2", 1.0, None, 100.0, LOST, 0, 0, "", 0],

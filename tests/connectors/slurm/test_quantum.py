@@ -26,7 +26,7 @@ from streamflow.core.exception import (
 )
 from streamflow.deployment.connector.local import LocalConnector
 
-from sf_quantum import backoff, journal
+from sf_quantum import backoff
 from sf_quantum.backoff import Backoff
 from sf_quantum.connectors import hints
 from sf_quantum.connectors.hints import JobHints
@@ -43,6 +43,7 @@ from sf_quantum.qpu import selection
 from sf_quantum.qpu.leasing import account
 from sf_quantum.qpu.leasing.held_leases import AcquireOptions
 from sf_quantum.service.device.emulator.device import EmulatedDevice
+from tests.support.journals import read
 from tests.support.service import RunningService, example_bqm, running_service
 from tests.support.waiting import SECONDS, until_async
 
@@ -395,7 +396,7 @@ def _told(record: Journal, job: str) -> list[tuple[str, str]]:
     """What a job's wait is in the journal: each status, with the reason."""
     return [
         (str(event["status"]), str(event["reason"]))
-        for event in journal.read(record.path)
+        for event in read(record.path)
         if event["event"] == "lease" and event["job"] == job
     ]
 

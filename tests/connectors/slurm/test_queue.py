@@ -25,6 +25,7 @@ from sf_quantum.connectors.slurm.transport.answers import EndReason, JobOutcome
 from sf_quantum.connectors.slurm.transport.controller import Commands
 from sf_quantum.connectors.slurm.transport.login import LoginNode
 from sf_quantum.slurm import squeue
+from tests.support.journals import read
 from tests.support.waiting import SECONDS
 
 T = TypeVar("T")
@@ -184,7 +185,7 @@ def test_nodes_are_granted_after_they_were_requested(tmp_path: Path) -> None:
             entry.seen(row)
     finally:
         record.close()
-    told = [one for one in journal.read(record.path) if one["event"] == "allocation"]
+    told = [one for one in read(record.path) if one["event"] == "allocation"]
     assert [(one["status"], one["at"]) for one in told] == [
         ("requested", 100.7),
         ("granted", 100.7),
@@ -373,7 +374,7 @@ async def test_what_slurm_takes_while_the_queue_is_closed_is_settled(
     finally:
         record.close()
     assert (await submission).state is BatchJobState.SETTLED
-    events = [one for one in journal.read(record.path) if one["event"] == "allocation"]
+    events = [one for one in read(record.path) if one["event"] == "allocation"]
     assert [one["status"] for one in events] == ["requested", "granted", "released"]
 
 
@@ -420,6 +421,6 @@ def test_a_job_ends_after_it_was_submitted(tmp_path: Path) -> None:
         entry.record("/job/1", 90.0, outcome)
     finally:
         record.close()
-    events = [one for one in journal.read(record.path) if one["event"] == "slurm"]
+    events = [one for one in read(record.path) if one["event"] == "slurm"]
     times = [(one["submitted"], one["started"], one["ended"]) for one in events]
     assert times == [(100.75, 100.75, 100.75), (90.0, 100.0, 100.0)]

@@ -8,7 +8,6 @@ from typing import cast
 
 import pytest
 
-from sf_quantum import journal
 from sf_quantum.connectors.slurm.allocation.nodes_wait import NodesWait
 from sf_quantum.connectors.slurm.allocation.reserved import Components
 from sf_quantum.connectors.slurm.allocation.step_job import (
@@ -19,6 +18,7 @@ from sf_quantum.connectors.slurm.allocation.step_job import (
 from sf_quantum.connectors.slurm.services import SlurmService
 from sf_quantum.connectors.slurm.transport.answers import JobOutcome
 from sf_quantum.journal import Journal
+from tests.support.journals import read
 
 
 class _Held:
@@ -64,7 +64,7 @@ async def test_no_job_gets_nodes_that_are_being_given_back(tmp_path: Path) -> No
     assert held.over
     record.close()
     # the first has found them free
-    waits = [one for one in journal.read(record.path) if one["event"] == "nodes"]
+    waits = [one for one in read(record.path) if one["event"] == "nodes"]
     assert [(one["job"], one["service"], one["status"]) for one in waits] == [
         ("/second/0", "qpu", "waiting"),
         ("/second/0", "qpu", "given-up"),

@@ -13,8 +13,8 @@ from streamflow.core.utils import get_job_step_name
 from sf_quantum import journal
 from sf_quantum.connectors.slurm.allocation.forecast import JobForecast
 from sf_quantum.errors import InputError
-from sf_quantum.files import JSON
-from sf_quantum.journal import Event, Journal, number
+from sf_quantum.journal import Journal
+from sf_quantum.journal.events import Allocation, Event, Job, Qpu, Slurm, SlurmEvent
 
 LATEST_RUNS = 5
 
@@ -38,8 +38,8 @@ def replay(
     of_service = [
         event
         for event in events
-        if (event.get("deployment"), event.get("service"))
-        == (deployment, service or None)
+        if isinstance(event, SlurmEvent)
+        and (event.deployment, event.service) == (deployment, service or None)
     ]
     observed = [
         *_quantum_steps(events, forecast),
@@ -93,59 +93,60 @@ def _quantum_jobs(events: list[Event]) -> Iterator[_QuantumRun]:
     quantum = {
         _allocation(one)
         for one in events
-        if one["event"] == "allocation" and one["quantum"]
+        if isinstance(one, Allocation) and one.quantum
     }
     for event in events:
-        if event["event"] == "slurm":
-            on_slurm.add(name := str(event["job"]))
-            if _allocation(event) in quantum and event["state"] == "COMPLETED":
-                keys = ("submitted", "started", "ended")
-                submitted, started, ended = (number(event[key]) for key in keys)
-                step = get_job_step_name(name)
-                yield _QuantumRun(step, submitted, ended, {name: started})
+        if isinstance(event, Slurm):
+            on_slurm.add(event.job)
+            if _allocation(event) in quantum and event.state == "COMPLETED":
+                step, begins = get_job_step_name(event.job), {}
+                if event.started is not None:
+                    begins[event.job] = event.started
+                yield _QuantumRun(step, event.submitted, _end(event), begins)
     yield from (one for one in _elsewhere(events) if not on_slurm & one.begins.keys())
 
 
 def _elsewhere(events: list[Event]) -> Iterator[_QuantumRun]:
     """The completed jobs that had QPU jobs."""
-    leased: dict[str, Event] = {}
+    leased: dict[str, Qpu] = {}
     running: dict[str, float] = {}
     for event in events:
-        name, at = str(event.get("job")), number(event["time"])
-        if event["event"] == "qpu":
-            leased.setdefault(name, event)
-        elif event["event"] == "job" and event["status"] == "running":
-            running[name] = at
-        elif event["event"] == "job" and event["status"] == "completed":
-            if (first := leased.get(name)) is None or name not in running:
-                continue
-            start = running[name] + number(first.get("lease_seconds"))
-            begins = {name: start + number(first.get("queued_seconds"))}
-            yield _QuantumRun(get_job_step_name(name), start, at, begins)
+        match event:
+            case Qpu():
+                leased.setdefault(event.job, event)
+            case Job(status="running"):
+                running[event.job] = event.time
+            case Job(status="completed", job=name):
+                if (first := leased.get(name)) is None or name not in running:
+                    continue
+                start = running[name] + first.lease_seconds
+                begins = {name: start + (first.queued_seconds or 0.0)}
+                yield _QuantumRun(get_job_step_name(name), start, event.time, begins)
 
 
-def _allocation(event: Event) -> tuple[JSON, JSON]:
-    return event.get("deployment"), event.get("allocation")
+def _allocation(event: SlurmEvent) -> tuple[str, str]:
+    return event.deployment, event.allocation
 
 
-def _jobs(of_service: list[Event], forecast: JobForecast) -> _Observed:
+def _jobs(of_service: list[SlurmEvent], forecast: JobForecast) -> _Observed:
     for event in of_service:
-        if event["event"] == "slurm":
-            arrived, ended = number(event["submitted"]), number(event["ended"])
-            yield arrived, partial(forecast.job_arrived, arrived)
-            yield ended, partial(forecast.job_ended)
+        if isinstance(event, Slurm):
+            yield event.submitted, partial(forecast.job_arrived, event.submitted)
+            yield _end(event), partial(forecast.job_ended)
 
 
-def _pending(of_service: list[Event], forecast: JobForecast) -> _Observed:
+def _end(event: Slurm) -> float:
+    """The end of a job; if Slurm has not reported its time, when the driver knew of it."""
+    return event.time if event.ended is None else event.ended
+
+
+def _pending(of_service: list[SlurmEvent], forecast: JobForecast) -> _Observed:
     requested: dict[str, float] = {}
     for event in of_service:
-        if event["event"] != "allocation":
-            continue
-        at, allocation = number(event["at"]), str(event["allocation"])
-        if event["status"] == "requested":
-            requested[allocation] = at
-        elif event["status"] == "granted" and allocation in requested:
-            # Slurm's times may be whole seconds, before the request
-            yield at, partial(
-                forecast.granted, max(0.0, at - requested.pop(allocation))
-            )
+        match event:
+            case Allocation(status="requested", allocation=allocation):
+                requested[allocation] = event.at
+            case Allocation(status="granted", at=at, allocation=allocation):
+                # Slurm's times may be whole seconds, before the request
+                if (since := requested.pop(allocation, None)) is not None:
+                    yield at, partial(forecast.granted, max(0.0, at - since))

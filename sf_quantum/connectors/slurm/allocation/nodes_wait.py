@@ -11,7 +11,7 @@ from typing import Self
 
 from sf_quantum import journal
 from sf_quantum.connectors.slurm.services import SlurmService
-from sf_quantum.files import JSON
+from sf_quantum.journal import events
 
 
 class NodesWait:
@@ -21,11 +21,7 @@ class NodesWait:
     """
 
     def __init__(self, job: str, deployment: str, service: SlurmService) -> None:
-        self._about: dict[str, JSON] = {
-            "job": job,
-            "deployment": deployment,
-            "service": service.name or None,
-        }
+        self._job, self._deployment, self._service = job, deployment, service
         self._began = time.monotonic()
         self._waits = False
 
@@ -57,5 +53,12 @@ class NodesWait:
 
     def _write(self, status: str) -> None:
         if (record := journal.current()) is not None:
-            seconds = time.monotonic() - self._began
-            record.write("nodes", **self._about, status=status, seconds=seconds)
+            record.write(
+                events.Nodes(
+                    job=self._job,
+                    deployment=self._deployment,
+                    service=self._service.name or None,
+                    status=status,
+                    seconds=time.monotonic() - self._began,
+                )
+            )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sf_quantum.files import JSON
-from sf_quantum.reporting import usage
+from tests.support.journals import measure
 from tests.support.slurm_site import NODE, agrees
 from tests.support.waiting import SECONDS
 
@@ -59,7 +59,7 @@ def test_nodes_are_given_back_while_a_qpu_works(
     }
     assert project.run() == 0, project.log
     events = project.events()
-    first, last = usage.measure(events).allocations
+    first, last = measure(events).allocations
     (solve,) = project.jobs("solve", "completed")
     assert first.released is not None
     assert last.granted is not None

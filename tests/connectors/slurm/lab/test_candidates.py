@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sf_quantum import journal
 from sf_quantum.files import JSON
 from sf_quantum.reporting import report
 from tests.conftest import StartLab
@@ -27,6 +26,7 @@ from tests.support.candidate_runs import (
 )
 from tests.support.folders import EXAMPLES
 from tests.support.forking import BIN
+from tests.support.journals import collect, read
 from tests.support.lab_conf import Options
 from tests.support.service_process import QpuService
 from tests.support.waiting import SECONDS
@@ -220,7 +220,7 @@ def test_what_slurm_refuses_is_named_and_no_failure_of_the_qpu(
         assert right in str(last["reason"])
     assert "failed an earlier attempt" not in str(last["reason"])
     assert str(last["brief"]) == "refused by Slurm"
-    (line,) = report.candidates(report.collect(cluster.events()))
+    (line,) = report.candidates(collect(cluster.events()))
     assert line.startswith("warning: ")
     assert line.endswith("(refused by Slurm); no result is of a QPU")
 
@@ -285,5 +285,5 @@ def test_the_examples_maximum_cut(
     # the QPU service calls itself "emulator", that of sfq.emulator is called as the deployment
     device = "qpu" if closed else "emulator"
     assert (cut["cut"], cut["edges"], cut["qpu"]) == (17, 20, device)
-    (row,) = report.collect(journal.read(report.locate(file)))
+    (row,) = collect(read(report.locate(file)))
     assert row.location.startswith("qpu" if closed else "cluster/quantum")

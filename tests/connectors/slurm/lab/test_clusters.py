@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sf_quantum.files import JSON
-from sf_quantum.journal import Event, Journal, read
-from sf_quantum.reporting import usage
+from sf_quantum.journal import Journal
 from tests.conftest import StartLab
 from tests.lab import Lab
 from tests.support import lab_site
+from tests.support.journals import Event, measure, read
 from tests.support.lab_conf import FIRST, SECOND, Options
 from tests.support.lab_supervisor import SYSTEM_PATH
 from tests.support.slurm_jobs import Cluster, StandIns, cluster
@@ -129,8 +129,7 @@ async def test_jobs_with_equal_ids_are_told_apart(
         None
     ]
     held = {
-        (one.slurm_job, one.slurm_cluster)
-        for one in usage.measure(read(path)).allocations
+        (one.slurm_job, one.slurm_cluster) for one in measure(read(path)).allocations
     }
     assert {("1", FIRST), ("1", SECOND), ("2", ""), ("2", SECOND)} <= held
 

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sf_quantum.files import JSON
-from sf_quantum.reporting import report
 from tests.lab import Lab
 from tests.support import lab_site
 from tests.support.folders import EXAMPLES, ROOT
 from tests.support.forking import Command
+from tests.support.journals import collect, progress
 from tests.support.lab_conf import Options
 from tests.support.service_process import QpuService
 from tests.support.waiting import SECONDS
@@ -226,9 +226,9 @@ def test_no_node_is_asked_for_while_the_qpu_is_offline(
     assert driver.wait(timeout=SECONDS) == 0, site.project.log[-3000:]
     assert "Job /solve/0 no longer waits for QPU a" in site.project.log
     assert site.project.log.count(waits) == 1
-    (row,) = report.collect(site.project.events())
+    (row,) = collect(site.project.events())
     assert row.waits.keys() >= {"a lease of a"}
-    lines = [*report.progress(site.project.events())]
+    lines = [*progress(site.project.events())]
     assert lines[1].startswith("waiting   solve for a: the QPU is closed: maintenance")
 
 

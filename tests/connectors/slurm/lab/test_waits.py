@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sf_quantum.files import JSON
-from sf_quantum.journal import number
-from sf_quantum.reporting import report
+from sf_quantum.journal.events import number
+from tests.support.journals import collect, progress
 
 if TYPE_CHECKING:
     from tests.lab import Lab
@@ -43,10 +43,10 @@ def test_a_wait_for_nodes_is_told_and_is_slurms(
     project.step("build", "sleep 2; touch out", "cluster/node", scatter=3)
     assert project.run() == 0, project.log
     events = project.events()
-    told = [line.split() for line in report.progress(events)]
+    told = [line.split() for line in progress(events)]
     slurm = {str(one["job"]): one for one in events if one["event"] == "slurm"}
     record = {job.id: job for job in lab.jobcomp()}
-    rows = [row for row in report.collect(events) if row.step == "build"]
+    rows = [row for row in collect(events) if row.step == "build"]
     for row in rows:
         own = [words[0] for words in told if words[1:3] == ["build", row.round]]
         # the grant may be seen with the end of the job
