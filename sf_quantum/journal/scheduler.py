@@ -672,7 +672,7 @@ def _has_enough(hardware: Hardware, required: Hardware) -> bool:
 def _shown(hardware: Hardware) -> str:
     """The cores and the memory, in words."""
     cores = plural(hardware.cores, "core")
-    return f"{cores} and {hardware.memory:.0f} MiB of memory"
+    return f"{cores} and {hardware.memory:,.0f} MiB of memory"
 
 
 def _log_conclusion(*_: object) -> None:

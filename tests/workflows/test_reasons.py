@@ -372,7 +372,7 @@ def test_cores_that_no_location_has_are_named(lines: list[str]) -> None:
     document = workflow({"a": step(run, in_={"n": "n"})}, inputs=inputs)
     reason = the_reason(lines, document, **at("host", "local", {}))
     assert reason.startswith(
-        "a failed: host: the job requires 123456 cores and 256 MiB"
+        "a failed: host: the job requires 123,456 cores and 256 MiB"
     )
     assert "; host has " in reason.replace(", and host has", "; host has")
 
