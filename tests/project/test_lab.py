@@ -203,8 +203,10 @@ def test_site_has_two_clusters_that_form_a_federation(
         assert first == other == 1
         assert ended(lab, 1) == ended(lab.second, 1) == "COMPLETED"
         lab.federate()
-        # on any of its clusters: only the second has two nodes
-        sibling = job(lab, tmp_path, "true", "-N2")
+        # on any of its clusters: only the second has a node that takes jobs
+        drain = "update NodeName=ALL State=DRAIN Reason=test"
+        lab.output("scontrol", *drain.split())
+        sibling = job(lab, tmp_path, "true")
         assert sibling > 1 << 26
         assert ended(lab.second, sibling) == "COMPLETED"
 

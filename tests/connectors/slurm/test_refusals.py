@@ -139,7 +139,7 @@ def test_a_large_partition_has_all_its_nodes() -> None:
     said = refusals.explained(
         "PartitionConfig", {"nodes": 20000, "partition": "large"}, "", large
     )
-    assert said.endswith("partition large has 10240 nodes")
+    assert said.endswith("partition large has 10,240 nodes")
 
 
 @pytest.mark.parametrize(
