@@ -39,7 +39,8 @@ async def test_a_job_leaves_nodes_that_it_never_gets(
         name = f"/{held.cluster.name}/candidate"
         # this one has no other target, and waits
         waiting = asyncio.create_task(held.run("true", "many"))
-        await until_async(lambda: held.cluster.lab.output("squeue", "-h"), "a request")
+        queued = held.cluster.lab.output
+        await until_async(lambda: waiting.done() or queued("squeue", "-h"), "a request")
         hints.put(name, JobHints(has_alternative=True))
         try:
             with pytest.raises(SlurmRefusal) as refusal:
@@ -52,7 +53,7 @@ async def test_a_job_leaves_nodes_that_it_never_gets(
         at_once = message.startswith("Slurm refuses ")
         assert at_once or not waiting.done()
         waiting.cancel()
-        await asyncio.wait([waiting])
+        await asyncio.gather(waiting, return_exceptions=True)
     assert at_once or message.startswith(f"Slurm never starts {subject}")
     assert "`nodes: 99` of service many; partition compute has " in message
     # which component it refuses, it does not say
