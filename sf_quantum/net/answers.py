@@ -10,12 +10,18 @@ from __future__ import annotations
 import http.client
 import io
 import socket
+import threading
 import time
+
+from sf_quantum.protocol.bounds import ANSWER_BYTES
 
 # Largest size of status lines and headers, of all answers "100 Continue" together.
 HEAD_BYTES = 256 * 1024
 # Bytes that are read at once.
 PART_BYTES = 64 * 1024
+# Answers above the usual size that a process reads at once.
+LARGE_AT_ONCE = 2
+_large = threading.BoundedSemaphore(LARGE_AT_ONCE)
 #: statuses of answers that send the client elsewhere
 REDIRECTS = (300, 301, 302, 303, 307, 308)
 # Redirects of requests that have certainly had no effect (RFC 9110, 15.4.8 and 15.4.9).
@@ -129,16 +135,25 @@ class Timed(http.client.HTTPConnection):
 def body(response: http.client.HTTPResponse, most_bytes: int) -> bytes:
     """Read the body of a response, in parts of which none is large.
 
+    Whatever a vendor sends, a process reads no more than :data:`LARGE_AT_ONCE` large ones at
+    once. Those that wait do so for the time of a request at most, which ends the others.
+
     :raises TooLarge: if it has more bytes, before more is read
     :raises http.client.HTTPException: if the connection ends before it does
     """
     if (response.length or 0) > most_bytes:
         raise too_large(most_bytes)
-    read = io.BytesIO()  # getvalue() makes no copy
-    while part := response.read(min(PART_BYTES, most_bytes + 1 - read.tell())):
-        read.write(part)
-        if read.tell() > most_bytes:
-            raise too_large(most_bytes)
+    read, large = io.BytesIO(), False  # getvalue() makes no copy
+    try:
+        while part := response.read(min(PART_BYTES, most_bytes + 1 - read.tell())):
+            read.write(part)
+            if read.tell() > most_bytes:
+                raise too_large(most_bytes)
+            if read.tell() > ANSWER_BYTES and not large:
+                large = _large.acquire()
+    finally:
+        if large:
+            _large.release()
     if response.length:  # it counts down the bytes still to come
         raise http.client.IncompleteRead(b"", response.length)
     return read.getvalue()

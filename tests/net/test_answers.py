@@ -5,16 +5,22 @@ from __future__ import annotations
 import gzip
 import tracemalloc
 from collections.abc import Callable, Iterator
-from typing import TypeAlias
+from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPResponse
+from threading import Barrier, Event
+from typing import TypeAlias, cast
 
 import pytest
 import requests
 
 from sf_quantum.errors import QpuError
 from sf_quantum.net import sessions
+from sf_quantum.net.answers import LARGE_AT_ONCE, PART_BYTES, body
 from sf_quantum.net.transport import Client, Unreachable
+from sf_quantum.protocol.bounds import ANSWER_BYTES, RESULT_BYTES
 from tests.support import trouble
 from tests.support.trouble import Kind, Stranger, TroubledProxy, bomb
+from tests.support.waiting import SECONDS
 
 SECRET = "a credential"
 MOST = 2**20
@@ -115,3 +121,37 @@ def test_a_session_unpacks_an_answer_of_the_largest_size(
     monkeypatch.setattr(trouble, "bomb", lambda _: gzip.compress(bytes(MOST)))
     proxy.fault("compressed")
     assert by_requests(proxy.url) == bytes(MOST)
+
+
+class Large:
+    """An answer that is large, and waits for others before its end."""
+
+    length = None
+
+    def __init__(self, arrived: Barrier, begun: list[Large], too_many: Event) -> None:
+        self.left = ANSWER_BYTES + 2 * PART_BYTES
+        self.arrived, self.begun, self.too_many = arrived, begun, too_many
+
+    def read(self, size: int) -> bytes:
+        if self.left == 2 * PART_BYTES:
+            self.arrived.wait(SECONDS)
+        if self.left == PART_BYTES:
+            self.begun.append(self)
+            if len(self.begun) > LARGE_AT_ONCE:
+                self.too_many.set()
+            assert not self.too_many.wait(0.2)
+        if not self.left:
+            self.begun.remove(self)
+        part = min(size, self.left)
+        self.left -= part
+        return bytes(part)
+
+
+def test_two_large_answers_at_once_are_read_in_a_process() -> None:
+    arrived, begun, too_many = Barrier(6), list[Large](), Event()
+    answers = [Large(arrived, begun, too_many) for _ in range(6)]
+    with ThreadPoolExecutor(len(answers)) as pool:
+        read = pool.map(
+            lambda one: len(body(cast("HTTPResponse", one), RESULT_BYTES)), answers
+        )
+        assert {*read} == {ANSWER_BYTES + 2 * PART_BYTES}
