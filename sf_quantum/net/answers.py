@@ -12,6 +12,7 @@ import io
 import socket
 import threading
 import time
+from collections.abc import Iterable
 
 from sf_quantum.protocol.bounds import ANSWER_BYTES
 
@@ -133,19 +134,30 @@ class Timed(http.client.HTTPConnection):
 
 
 def body(response: http.client.HTTPResponse, most_bytes: int) -> bytes:
-    """Read the body of a response, in parts of which none is large.
+    """Read the body of a response; see :func:`whole`.
 
-    Whatever a vendor sends, a process reads no more than :data:`LARGE_AT_ONCE` large ones at
-    once. Those that wait do so for the time of a request at most, which ends the others.
-
-    :raises TooLarge: if it has more bytes, before more is read
     :raises http.client.HTTPException: if the connection ends before it does
     """
     if (response.length or 0) > most_bytes:
         raise too_large(most_bytes)
+    at_once = min(PART_BYTES, most_bytes + 1)
+    read = whole(iter(lambda: response.read(at_once), b""), most_bytes)
+    if response.length:  # it counts down the bytes still to come
+        raise http.client.IncompleteRead(b"", response.length)
+    return read
+
+
+def whole(parts: Iterable[bytes], most_bytes: int) -> bytes:
+    """Join the parts of an answer, none of which is large, as they arrive.
+
+    Whatever a vendor sends, a process reads no more than :data:`LARGE_AT_ONCE` large answers
+    at once. Those that wait do so for the time of a request at most, which ends the others.
+
+    :raises TooLarge: if it has more bytes, before more is read
+    """
     read, large = io.BytesIO(), False  # getvalue() makes no copy
     try:
-        while part := response.read(min(PART_BYTES, most_bytes + 1 - read.tell())):
+        for part in parts:
             read.write(part)
             if read.tell() > most_bytes:
                 raise too_large(most_bytes)
@@ -154,8 +166,6 @@ def body(response: http.client.HTTPResponse, most_bytes: int) -> bytes:
     finally:
         if large:
             _large.release()
-    if response.length:  # it counts down the bytes still to come
-        raise http.client.IncompleteRead(b"", response.length)
     return read.getvalue()
 
 

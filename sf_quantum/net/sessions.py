@@ -84,18 +84,15 @@ class _Adapter(HTTPAdapter):
         return answer
 
     def _read(self, answer: Response) -> bytes:
-        most, read = self._most_bytes, bytearray()
+        most = self._most_bytes
         length = answers.content_length(answer.headers.get("Content-Length"))
         if length is not None and length > most:
             raise RequestException(str(answers.too_large(most)))
+        parts = answer.raw.stream(answers.PART_BYTES, decode_content=True)
         try:
-            for part in answer.raw.stream(answers.PART_BYTES, decode_content=True):
-                read += part
-                if len(read) > most:
-                    raise answers.too_large(most)
+            return answers.whole(parts, most)
         except (HTTPError, answers.TooLarge) as error:
             raise RequestException(str(error)) from error
-        return bytes(read)
 
 
 def guard(
