@@ -311,7 +311,7 @@ def test_a_failed_run_says_why_and_where(name: str, lines: list[str]) -> None:
     with pytest.raises(runs.RunFailed) as failure:
         runs.run(write(document), progress=lines.append)
     run = failure.value.run
-    assert run is not None
+    assert run is not None, failure.value.lines
     assert lines[-1].startswith("run failed: ")
     # as the progress of the run, and its report
     told = " ".join(str(run.report()).splitlines())
