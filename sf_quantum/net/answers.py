@@ -14,13 +14,13 @@ import threading
 import time
 from collections.abc import Iterable
 
-from sf_quantum.protocol.bounds import ANSWER_BYTES
-
 # Largest size of status lines and headers, of all answers "100 Continue" together.
 HEAD_BYTES = 256 * 1024
 # Bytes that are read at once.
 PART_BYTES = 64 * 1024
-# Answers above the usual size that a process reads at once.
+# Bytes from which on an answer is large, and large answers that a process reads at once: the
+# others wait with so much of theirs.
+LARGE_BYTES = 1024 * 1024
 LARGE_AT_ONCE = 2
 _large = threading.BoundedSemaphore(LARGE_AT_ONCE)
 #: statuses of answers that send the client elsewhere
@@ -161,7 +161,7 @@ def whole(parts: Iterable[bytes], most_bytes: int) -> bytes:
             read.write(part)
             if read.tell() > most_bytes:
                 raise too_large(most_bytes)
-            if read.tell() > ANSWER_BYTES and not large:
+            if read.tell() > LARGE_BYTES and not large:
                 large = _large.acquire()
     finally:
         if large:

@@ -15,9 +15,9 @@ import requests
 
 from sf_quantum.errors import QpuError
 from sf_quantum.net import sessions
-from sf_quantum.net.answers import LARGE_AT_ONCE, PART_BYTES, body
+from sf_quantum.net.answers import LARGE_AT_ONCE, LARGE_BYTES, PART_BYTES, body
 from sf_quantum.net.transport import Client, Unreachable
-from sf_quantum.protocol.bounds import ANSWER_BYTES, RESULT_BYTES
+from sf_quantum.protocol.bounds import RESULT_BYTES
 from tests.support import trouble
 from tests.support.trouble import Kind, Stranger, TroubledProxy, bomb
 from tests.support.waiting import SECONDS
@@ -129,7 +129,7 @@ class Large:
     length = None
 
     def __init__(self, arrived: Barrier, begun: list[Large], too_many: Event) -> None:
-        self.left = ANSWER_BYTES + 2 * PART_BYTES
+        self.left = LARGE_BYTES + 2 * PART_BYTES
         self.arrived, self.begun, self.too_many = arrived, begun, too_many
 
     def read(self, size: int) -> bytes:
@@ -154,4 +154,4 @@ def test_two_large_answers_at_once_are_read_in_a_process() -> None:
         read = pool.map(
             lambda one: len(body(cast("HTTPResponse", one), RESULT_BYTES)), answers
         )
-        assert {*read} == {ANSWER_BYTES + 2 * PART_BYTES}
+        assert {*read} == {LARGE_BYTES + 2 * PART_BYTES}
