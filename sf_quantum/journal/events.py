@@ -278,8 +278,10 @@ def _is_fingerprint(value: JSON) -> bool:
         parts.keys() == {"command", "inputs", "target"}
         and _are_texts([parts["command"], parts["target"]])
         and isinstance(inputs := parts["inputs"], dict)
-        and all(_are_texts([*mapping(one).values()]) for one in inputs.values())
-        and all(isinstance(one, dict) for one in inputs.values())
+        and all(
+            isinstance(one, dict) and _are_texts([*one.values()])
+            for one in inputs.values()
+        )
     )
 
 

@@ -553,7 +553,7 @@ def test_a_budget_takes_as_many_jobs_as_fit(
     assert project.run() == 0, project.log
     (line,) = summaries(project)
     assert line.startswith("warning: solve: ")
-    # where one is over, and cost less than was expected, before another is decided
+    # A job may be over, and have cost less than was expected, before another is decided.
     spent = [
         as_number(e["qpu_seconds"]) for e in project.events() if e["event"] == "qpu"
     ]

@@ -203,7 +203,7 @@ def test_site_has_two_clusters_that_form_a_federation(
         assert first == other == 1
         assert ended(lab, 1) == ended(lab.second, 1) == "COMPLETED"
         lab.federate()
-        # on any of its clusters: only the second has a node that takes jobs
+        # The federation sends the job where a node takes jobs, which is the second cluster.
         drain = "update NodeName=ALL State=DRAIN Reason=test"
         lab.output("scontrol", *drain.split())
         sibling = job(lab, tmp_path, "true")

@@ -65,7 +65,7 @@ class Database:
                 )
                 self._connections = opened.pop_all()
         except sqlite3.Error as error:
-            # of these, another start does not help: SQLITE_NOTADB and SQLITE_CORRUPT
+            # SQLITE_NOTADB and SQLITE_CORRUPT have this class: another start does not help
             remedy = f"; {REMEDY}" if type(error) is sqlite3.DatabaseError else ""
             why = f"{path}: cannot store the state: {error}{remedy}"
             raise InputError(why) from error
