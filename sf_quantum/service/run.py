@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import errno
 import gc
 import logging
@@ -42,6 +43,8 @@ STOP_SECONDS = 1
 # Time for a device's vendor to take its lease back.
 CLOSE_SECONDS = 5
 SWITCH_SECONDS = 5e-4
+# glibc's number of the option (malloc.h), and a size from which on a block is mapped alone.
+M_MMAP_THRESHOLD, MAPPED_BYTES = -3, 1024 * 1024
 logger = logging.getLogger(__name__)
 
 
@@ -65,6 +68,7 @@ def serve(
     authenticate = _authenticate(config.auth)
     check_certificate(config.listen)
     raise_limit()
+    give_memory_back()
     # with the default of 5 ms, each event would wait that long for a thread that computes
     sys.setswitchinterval(SWITCH_SECONDS)
     with ExitStack() as stack:
@@ -99,6 +103,16 @@ def serve(
             runner.run(server.serve_until_stopped(listener, until_eof))
         if (broken := service.queue.broken) is not None:
             raise QuantumError(f"the queue broke: {broken}")
+
+
+def give_memory_back() -> None:
+    """Let freed blocks of a megabyte and more go back to the system at once.
+
+    After the first of them, glibc would keep blocks of up to 32 MiB for later (mallopt(3)),
+    and so for each thread: large answers of a vendor would leave hundreds of megabytes.
+    """
+    with suppress(AttributeError):  # of another C library
+        ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, MAPPED_BYTES)
 
 
 def _close(device: Device) -> None:

@@ -191,6 +191,7 @@ class Front:
             *("--log", "warning", "--drain", "0"),
         ]
         self.pid = self.forker.ask(words=words, log=str(self.folder / "log"))
+        self.peak = 0
 
     def ask(
         self,
