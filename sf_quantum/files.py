@@ -6,7 +6,8 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, TypeAlias, cast
@@ -86,12 +87,29 @@ def parse_json(text: str | bytes) -> JSON:
     What is nested deeper would end later, in whatever recurses over it, in a
     ``RecursionError``, which is not a ``ValueError``.
 
+    :raises DuplicateKey: if an object has a key twice
     :raises ValueError: if the text is not JSON in UTF-8, or is nested too deeply
     """
     if isinstance(text, bytes):
         text = text.decode("utf-8-sig")
     check_nesting(text)
-    return cast("JSON", json.loads(text))
+    return cast("JSON", json.loads(text, object_pairs_hook=unique))
+
+
+class DuplicateKey(ValueError):
+    """A JSON object has a key twice, of which Python would take the last value."""
+
+
+def unique(pairs: Sequence[tuple[str, JSON]]) -> dict[str, JSON]:
+    """Make a JSON object of its pairs (``object_pairs_hook``).
+
+    :raises DuplicateKey: if it has a key twice (RFC 8259, 4: what it means is unpredictable)
+    """
+    content = dict(pairs)
+    if len(content) < len(pairs):
+        key, _ = Counter(key for key, _ in pairs).most_common(1)[0]
+        raise DuplicateKey(f"the key {key[:60]!r} stands twice in one object")
+    return content
 
 
 def check_nesting(text: str) -> None:

@@ -19,6 +19,7 @@ from sf_quantum.errors import InputError
 from sf_quantum.files import (
     JSON,
     MAX_NESTING,
+    DuplicateKey,
     parse_json,
     read_json,
     replacing,
@@ -264,3 +265,11 @@ def test_a_sockets_relative_path_starts_from_the_current_folder(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert socket_in("unix:a.sock") == f"unix:{tmp_path}/a.sock"
+
+
+@pytest.mark.parametrize(
+    "text", ['{"a": 1, "a": 1}', '[{"b": {"a": 1, "c": 2, "\\u0061": 3}}]']
+)
+def test_a_key_that_stands_twice_is_no_json(text: str) -> None:
+    with pytest.raises(DuplicateKey, match="^the key 'a' stands twice in one object$"):
+        parse_json(text)

@@ -75,8 +75,8 @@ class Dialect(ABC):
         return configured
 
     @staticmethod
-    def read(body: bytes, more: Mapping[str, JSON]) -> Submission:
-        """Read a large submission; see :mod:`~sf_quantum.service.dialects.large_bodies`.
+    def read(content: JSON, more: Mapping[str, JSON]) -> Submission:
+        """Read the content of a large submission; see :mod:`~sf_quantum.service.dialects.large_bodies`.
 
         It runs in another process if the body has more than 1 MiB.
 

@@ -36,7 +36,7 @@ from sf_quantum.service.dialects.dialect import OWN, Dialect, load
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import Job, Kind, Size, Submission, Written
 from sf_quantum.service.http.auth import get_sender
-from sf_quantum.service.http.guard import SMALL_BYTES, check_connected, check_text
+from sf_quantum.service.http.guard import SMALL_BYTES, check_connected, parsed
 from sf_quantum.service.queue.job_queue import JobQueue
 from sf_quantum.service.queue.long_work import BUSY_SECONDS
 from sf_quantum.threads import in_thread
@@ -224,8 +224,7 @@ def _answer(
     more: Mapping[str, JSON],
 ) -> tuple[dict[str, JSON], str]:
     try:
-        check_text(body)
-        submission, size = load(dialect).read(body, more), Size()
+        submission, size = load(dialect).read(parsed(body), more), Size()
         if submission.kind == "problem" in payloads:
             size = problems.check(submission.content, qubits)
             problems.check_solver_parameters(submission.content, more.get("solver"))

@@ -22,6 +22,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from sf_quantum.files import JSON, DuplicateKey, parse_json
 from sf_quantum.net.answers import content_length
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import Identity
@@ -261,7 +262,8 @@ class Guard:
             # a compressed body is not text yet, and a large one takes long: its route
             # checks it, beside the event loop
             if len(body) <= SMALL_BYTES and not compressed:
-                check_text(body)
+                with suppress(ValueError):  # not JSON: the route reports that
+                    parsed(body)
             whole = Whole(send)
             receive = _replay(body, request.receive)
             del body
@@ -352,25 +354,28 @@ async def check_connected(request: Request) -> None:
         raise asyncio.CancelledError(CANCEL)
 
 
-def check_text(body: bytes | bytearray) -> None:
-    """Refuse text that Python's json can parse but nothing else can encode.
+def parsed(body: bytes | bytearray) -> JSON:
+    """Parse a body, and refuse text that Python's json can parse but nothing else can encode.
 
     It accepts UTF-16, and half of a surrogate pair, escaped or not. SQLite, a log or an
     answer would fail on such text later, when it is too late to tell the sender.
 
-    :raises Refused: 422
+    :raises Refused: 422, also if a key stands twice
+    :raises ValueError: if it is not JSON
     """
+    content, sound = None, b"\0" not in body
     try:
-        body.decode()
-        sound = b"\0" not in body
-        if sound and _SURROGATE.search(body):
-            json.dumps(json.loads(body), ensure_ascii=False).encode()
+        if sound:
+            content = parse_json(body.decode("utf-8-sig"))
+            if _SURROGATE.search(body):
+                json.dumps(content, ensure_ascii=False).encode()
     except UnicodeError:
         sound = False
-    except (ValueError, RecursionError):
-        return  # not JSON: the route reports that
+    except DuplicateKey as error:
+        raise Refused(422, str(error)) from error
     if not sound:
         raise Refused(422, "the body is not UTF-8 text")
+    return content
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:

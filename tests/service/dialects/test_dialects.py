@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 
@@ -12,7 +11,7 @@ from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
 from starlette.routing import BaseRoute
 
-from sf_quantum.files import JSON
+from sf_quantum.files import JSON, mapping
 from sf_quantum.service.config import load
 from sf_quantum.service.dialects import dialect, large_bodies
 from sf_quantum.service.dialects.common import LeaseId, Queue, Who
@@ -42,7 +41,7 @@ async def submit(
     request: Request, queue: Queue, who: Who, x_sfq_lease: LeaseId = None
 ) -> Response:
     """Submit a task."""
-    submission = Acme.read(await request.body(), {})
+    submission = Acme.read(await request.json(), {})
     return _Route.reply(queue, *await queue.submit(who, x_sfq_lease, submission))
 
 
@@ -63,8 +62,8 @@ class Acme(Dialect):
         return JSONResponse({"oops": refused.detail}, refused.status)
 
     @staticmethod
-    def read(body: bytes, more: Mapping[str, JSON]) -> Submission:
-        bqm = json.loads(body)["bqm"]
+    def read(content: JSON, more: Mapping[str, JSON]) -> Submission:
+        bqm = mapping(content)["bqm"]
         return Submission("problem", bqm, {"num_reads": 1}, "a", dialect="acme")
 
 

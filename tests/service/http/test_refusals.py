@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import pytest
 
 from sf_quantum.files import JSON
 from sf_quantum.service.device.emulator.device import EmulatedDevice
+from sf_quantum.service.dialects.large_bodies import PROCESS_BYTES
+from sf_quantum.service.http.guard import SMALL_BYTES
 from tests.support.adversarial import HEAD, SEQUENCE, TAIL
 from tests.support.service import example_bqm, running_service
 
@@ -134,3 +136,47 @@ def test_refusals_are_short(technology: str, path: str, body: dict[str, JSON]) -
                 refusals += 1
                 assert len(answer.body) <= MAX_BYTES, answer.body[:300]
         assert refusals
+
+
+def doubled(content: JSON) -> Iterator[str]:
+    """Yield the JSON of a body, with one key of it twice."""
+    if isinstance(content, dict):
+        for name in content:
+            members = {key: json.dumps(value) for key, value in content.items()}
+            yield _object([*members.items(), (name, "null")])
+            for text in doubled(content[name]):
+                yield _object({**members, name: text}.items())
+    elif isinstance(content, list):
+        for place, value in enumerate(content[:3]):
+            items = [json.dumps(item) for item in content]
+            for text in doubled(value):
+                yield f"[{', '.join([*items[:place], text, *items[place + 1 :]])}]"
+
+
+def _object(members: Iterable[tuple[str, str]]) -> str:
+    return f"{{{', '.join(f'{json.dumps(key)}: {value}' for key, value in members)}}}"
+
+
+# a large body is read in a thread, one of more than a megabyte in a process
+LARGE = (SMALL_BYTES, PROCESS_BYTES)
+
+
+@pytest.mark.parametrize(
+    ("technology", "path", "body"), BODIES, ids=[f"{t} {p}" for t, p, _ in BODIES]
+)
+def test_a_key_that_stands_twice_is_refused(
+    technology: str, path: str, body: dict[str, JSON]
+) -> None:
+    device = EmulatedDevice(technology=technology, qubits=5, time_scale=0)
+    with running_service(device, vqpus=100) as service:
+        lease = service.acquire()
+        headers = {"X-SFQ-Lease": lease, "X-Warden-Session": lease}
+        headers["Content-Type"] = "application/json"
+        texts = list(doubled(body))
+        large = [texts[-1].ljust(size + 1) for size in LARGE]
+        submits = "jobs" in path or path == "/circuits"
+        for text in [*texts, *(large if submits else [])]:
+            answer = service.ask("POST", path, text.encode(), headers=headers)
+            assert answer.status in (400, 422), answer.body[:300]
+            assert b"stands twice" in answer.body
+        assert not service.queue.store.jobs()

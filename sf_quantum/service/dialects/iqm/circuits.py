@@ -171,31 +171,29 @@ class CircuitJob(BaseModel):
         )
 
 
-def read(body: bytes, chip: Architecture, about: Mapping[str, JSON]) -> Submission:
-    """Read a body.
+def read(content: JSON, chip: Architecture, about: Mapping[str, JSON]) -> Submission:
+    """Read the content of a body.
 
     :param about: further metadata
     :raises Refused: 400 if it is invalid, or a circuit does not fit on the QPU
     """
     try:
-        job = CircuitJob.model_validate(json.loads(body))
+        job = CircuitJob.model_validate(content)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(map(str, first["loc"]))
         raise Refused(400, str(first["msg"]), where or None) from error
-    except (ValueError, RecursionError) as error:
-        raise Refused(400, "the body is not JSON") from error
     return job.submission(chip, about)
 
 
-def submission_of(body: bytes, more: Mapping[str, JSON]) -> Submission:
+def submission_of(content: JSON, more: Mapping[str, JSON]) -> Submission:
     """As :func:`read`, in another process.
 
     :param more: the fields of the architecture as ``architecture``, and the metadata
     """
     chip = TypeAdapter(Architecture).validate_python(more["architecture"])
     metadata = more["metadata"]
-    return read(body, chip, metadata if isinstance(metadata, dict) else {})
+    return read(content, chip, metadata if isinstance(metadata, dict) else {})
 
 
 def text(

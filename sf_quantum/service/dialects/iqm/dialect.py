@@ -41,5 +41,5 @@ class Iqm(LeaselessDialect):
         return errors.refused(request, refused)
 
     @staticmethod
-    def read(body: bytes, more: Mapping[str, JSON]) -> Submission:
-        return circuits.submission_of(body, more)
+    def read(content: JSON, more: Mapping[str, JSON]) -> Submission:
+        return circuits.submission_of(content, more)

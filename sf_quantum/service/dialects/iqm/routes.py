@@ -33,7 +33,7 @@ from sf_quantum.service.dialects.iqm.errors import Coded
 from sf_quantum.service.dialects.iqm.jobs import ARTIFACTS, STATUSES, Jobs
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import Identity, Job, Submission
-from sf_quantum.service.http.guard import check_connected
+from sf_quantum.service.http.guard import check_connected, parsed
 from sf_quantum.service.queue.job_queue import JobQueue
 from sf_quantum.version import __version__
 
@@ -212,7 +212,11 @@ async def _read(
 ) -> Submission:
     """Read a submission, a large one as those of other dialects."""
     if len(body) <= large_bodies.LARGE_BYTES:
-        return await asyncio.to_thread(circuits.read, body, chip, metadata)
+        try:
+            content = parsed(body)
+        except ValueError as error:
+            raise Refused(400, "the body is not JSON") from error
+        return await asyncio.to_thread(circuits.read, content, chip, metadata)
     description = queue.device.description
     whole = partial(
         large_bodies.read,

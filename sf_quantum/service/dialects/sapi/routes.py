@@ -34,7 +34,7 @@ from sf_quantum.service.dialects.sapi.problems import OFFLINE, Problems
 from sf_quantum.service.dialects.sapi.solver import STATUSES
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import Identity, Job
-from sf_quantum.service.http.guard import SMALL_BYTES, check_connected, check_text
+from sf_quantum.service.http.guard import SMALL_BYTES, check_connected, parsed
 from sf_quantum.service.queue.job_queue import JobQueue
 
 PREFIX = "/sapi/v2"
@@ -324,13 +324,11 @@ def _decoded(body: bytes, encoding: str, most: int) -> JSON:
         if values > VALUES:
             raise Refused(413, f"the body has more than {VALUES} values")
         whole += part
-    check_text(whole)
     try:
-        content: JSON = json.loads(whole)
-    except (ValueError, RecursionError):
+        return parsed(whole)
+    except ValueError:
         # The error would keep the text for as long as it is handled.
         raise Refused(400, "the body is not JSON") from None
-    return content
 
 
 def _parts(body: bytes) -> Iterator[bytes]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import get_args
@@ -31,5 +30,5 @@ class V1(Dialect):
         return [route for part in parts for route in part.router.routes]
 
     @staticmethod
-    def read(body: bytes, more: Mapping[str, JSON]) -> Submission:
-        return JobBody.model_validate(json.loads(body)).submission()
+    def read(content: JSON, more: Mapping[str, JSON]) -> Submission:
+        return JobBody.model_validate(content).submission()

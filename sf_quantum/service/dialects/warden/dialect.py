@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 
@@ -30,5 +29,5 @@ class Warden(Dialect):
         return [*routes.router.routes, *accounting.router.routes]
 
     @staticmethod
-    def read(body: bytes, more: Mapping[str, JSON]) -> Submission:
-        return CreateJob.model_validate(json.loads(body)).submission()
+    def read(content: JSON, more: Mapping[str, JSON]) -> Submission:
+        return CreateJob.model_validate(content).submission()

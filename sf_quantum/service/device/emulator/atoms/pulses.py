@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, cast
 
 from sf_quantum.errors import InputError
-from sf_quantum.files import JSON, check_nesting
+from sf_quantum.files import JSON, check_nesting, unique
 from sf_quantum.protocol.tasks import JobParameters
 from sf_quantum.samplers.neutral_atom import ATOMS, contract, tensor_networks
 from sf_quantum.text import described, shortened
@@ -229,7 +229,10 @@ def _check_numbers(text: str) -> None:
     try:
         check_nesting(text)
         json.loads(
-            text, parse_constant=_refuse, parse_float=_finite, object_hook=_evaluated
+            text,
+            parse_constant=_refuse,
+            parse_float=_finite,
+            object_pairs_hook=lambda pairs: _evaluated(unique(pairs)),
         )
     except json.JSONDecodeError:
         return  # Pulser says what is wrong
