@@ -271,5 +271,5 @@ def test_a_sockets_relative_path_starts_from_the_current_folder(
     "text", ['{"a": 1, "a": 1}', '[{"b": {"a": 1, "c": 2, "\\u0061": 3}}]']
 )
 def test_a_key_that_stands_twice_is_no_json(text: str) -> None:
-    with pytest.raises(DuplicateKey, match="^the key 'a' stands twice in one object$"):
+    with pytest.raises(DuplicateKey, match=r"^the key .a. stands twice in one object$"):
         parse_json(text)
