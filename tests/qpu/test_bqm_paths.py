@@ -222,7 +222,7 @@ def over_sapi(bqm: BinaryQuadraticModel) -> SampleSet:
     place = {label: number for number, label in enumerate(bqm.variables)}
     numbered = bqm.relabel_variables(place, inplace=False)  # type: ignore[no-untyped-call]
     params = ProblemParameters(num_reads=READS, answer_mode="raw")
-    options = ProblemOptions(type="ising", params=params)
+    options = ProblemOptions(type="ising", params=params, offset=0.0, graph_id="")
     couplers = ((0, len(place) - 1),)
     graph = Topology("none", (), len(place), couplers)
     content = numbered.to_serializable() if bqm.offset else None

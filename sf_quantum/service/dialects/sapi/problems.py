@@ -74,6 +74,7 @@ class Problems:
             params=params,
             label=problem.label,
             offset=problem.data.offset,
+            graph_id=graph.id,
         )
         whole = Submission(
             "problem",
@@ -136,7 +137,7 @@ class Problems:
         status: dict[str, JSON] = {
             "id": job.id,
             "type": options.type,
-            "solver": solver.identity(self._queue.device),
+            "solver": solver.identity(self._queue.device, options.graph_id),
             "label": options.label,
             "status": solver.STATUSES[job.state],
             "submitted_on": _time(job.submitted),

@@ -89,8 +89,9 @@ class ProblemOptions(BaseModel):
     type: ProblemType
     params: ProblemParameters
     label: str | None = None
-    # problems of earlier versions have it in their content only
-    offset: float | None = None
+    offset: float
+    #: the graph that it was submitted for; the QPU may have another one since
+    graph_id: str
 
 
 def check_known(device: Device) -> None:
@@ -109,9 +110,9 @@ def graph(device: Device) -> Topology:
     return device.graph
 
 
-def identity(device: Device) -> dict[str, JSON]:
-    """Name the solver and the graph that its problems refer to."""
-    return {"name": device.name, "version": {"graph_id": graph(device).id}}
+def identity(device: Device, graph_id: str) -> dict[str, JSON]:
+    """Name the solver and a graph that problems refer to."""
+    return {"name": device.name, "version": {"graph_id": graph_id}}
 
 
 def batch_bytes(device: Device) -> int:
@@ -140,7 +141,7 @@ def configuration(queue: JobQueue) -> dict[str, JSON]:
     """Describe the solver and how busy it is."""
     device = queue.device
     return {
-        "identity": identity(device),
+        "identity": identity(device, graph(device).id),
         "status": "ONLINE" if qpu_status(queue) == "online" else "OFFLINE",
         "description": f"An annealer with a {graph(device).kind} graph.",
         "properties": _properties(device),

@@ -91,6 +91,18 @@ def test_a_problem_and_its_answer(service: RunningService) -> None:
     assert base64.b64decode(str(content["solutions"])) == b"\x40"
 
 
+def test_a_problem_names_the_graph_that_it_was_submitted_for(
+    service: RunningService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    id_ = service.ask("POST", f"{routes.PREFIX}/problems", problem()).json()["id"]
+    path = f"{routes.PREFIX}/problems/{id_}"
+    before = service.ask("GET", f"{path}?timeout=60").json()["solver"]
+    changed = Topology("test", (), 48, GRAPH.couplers)
+    monkeypatch.setattr(EmulatedDevice, "graph", changed)
+    assert service.ask("GET", path).json()["solver"] == before
+    assert before == {"name": "emulator", "version": {"graph_id": GRAPH.id}}
+
+
 #: of any size that a double may have, and a little more
 SIZES = st.builds(
     lambda factor, power: factor * 10.0**power,
@@ -158,7 +170,7 @@ def test_an_answer_has_the_qubits_of_its_problems_graph() -> None:
     samples = from_samples({2: 1, 7: -1}, "SPIN", energy=0.0)
     graph = Topology("test", (), 4, ((0, 1), (1, 2)))
     options = solver.ProblemOptions(
-        type="ising", params=ProblemParameters(), offset=0.0
+        type="ising", params=ProblemParameters(), offset=0.0, graph_id=""
     )
     text = json.dumps(serialized(samples))
     assert qp_format.answer(text, options, graph, None)["num_variables"] == 8
@@ -172,7 +184,7 @@ def test_raw_answers_list_each_read_that_a_device_merged() -> None:
     params = ProblemParameters(num_reads=5, answer_mode="raw", max_answers=4)
     content = qp_format.answer(
         json.dumps(serializable(samples)),
-        solver.ProblemOptions(type="ising", params=params),
+        solver.ProblemOptions(type="ising", params=params, offset=0.0, graph_id=""),
         GRAPH,
         None,
     )
