@@ -34,7 +34,8 @@ from sf_quantum.service.device.emulator.device import (
 )
 from sf_quantum.service.device.emulator.photons import photonic
 from sf_quantum.service.device.protocol import Device
-from sf_quantum.service.device.qpu import QpuDevice, QpuSettings
+from sf_quantum.service.device.vendor.device import QpuDevice
+from sf_quantum.service.device.vendor.settings import QpuSettings
 from sf_quantum.service.dialects import dialect
 from sf_quantum.service.domain.settings import PolicyChoice, ServiceSettings, Shares
 from sf_quantum.service.http.guard import Limits

@@ -25,11 +25,11 @@ from sf_quantum.protocol.tasks import JobParameters, Kind, Outcome, Task
 from sf_quantum.qpu import Qpu
 from sf_quantum.qpu.sfq.service_qpu import SfqQpu
 from sf_quantum.service.config import ORIGINALS, File, OwnDevice, load, make_device
-from sf_quantum.service.device import vendor_answers
 from sf_quantum.service.device.emulator.device import DeviceSettings, EmulatedDevice
 from sf_quantum.service.device.emulator.technologies import TECHNOLOGIES, Technology
 from sf_quantum.service.device.limits import ComputeLimits
-from sf_quantum.service.device.qpu import QpuSettings
+from sf_quantum.service.device.vendor import answers
+from sf_quantum.service.device.vendor.settings import QpuSettings
 from sf_quantum.service.domain.jobs import Size
 from sf_quantum.text import shortened, unknown
 from sf_quantum.validation import dotted, validated
@@ -239,7 +239,7 @@ def _served(url: str, token_file: Path | None) -> Original:
         except InputError as error:
             raise QpuError(f"{client.service.name}: bounds: {error}") from error
     name = shortened(client.service.text(device, "name"))
-    return Original(name, vendor_answers.description(client.describe()), limits)
+    return Original(name, answers.description(client.describe()), limits)
 
 
 def _configured(path: Path) -> Original:
@@ -249,7 +249,7 @@ def _configured(path: Path) -> Original:
     try:
         if isinstance(settings, QpuSettings):
             client = settings.client()
-            described = vendor_answers.description(client.describe())
+            described = answers.description(client.describe())
             return Original(settings.name, described, client=type(client))
         device = make_device(settings)
     except InputError as error:

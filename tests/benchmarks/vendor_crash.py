@@ -48,7 +48,7 @@ from tests.support.vendor_machine import Count
 SERVICE = """
 import os, sys
 from sf_quantum.cli import main
-from sf_quantum.service.device.qpu import QpuDevice
+from sf_quantum.service.device.vendor.device import QpuDevice
 found = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 find = QpuDevice.find
 def noted(self, tag):

@@ -94,7 +94,7 @@ from sf_quantum.backoff import Backoff
 from sf_quantum.cli import main
 from sf_quantum.net import relay, transport
 from sf_quantum.qpu.vendors import qrmi
-from sf_quantum.service.device import qpu as device
+from sf_quantum.service.device.vendor import settings
 for name in ("VENDOR", "STATUS", "ACCESS", "LEASE", "REQUEST", "GIVEN_UP"):
     known = getattr(backoff, name)
     setattr(backoff, name, Backoff(known.first_seconds / 2, known.longest_seconds / 10))
@@ -103,7 +103,7 @@ def soon(self, method, path, body, headers, seconds, **more):
     return exchange(self, method, path, body, headers, seconds / 2, **more)
 transport.Client.exchange = soon
 qrmi.REQUEST_SECONDS /= 2
-device.STALE_SECONDS /= 2
+settings.STALE_SECONDS /= 2
 if "dwave.system" in sys.argv:
     from sf_quantum.net import sessions
     guard = sessions.guard

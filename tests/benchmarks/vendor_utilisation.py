@@ -32,7 +32,7 @@ from sf_quantum import qpu
 from sf_quantum.files import JSON
 from sf_quantum.protocol.tasks import OVER, Task
 from sf_quantum.qpu import Qpu
-from sf_quantum.service.device.qpu import QpuDevice
+from sf_quantum.service.device.vendor.device import QpuDevice
 from sf_quantum.service.domain.settings import ServiceSettings
 from tests.support.service import RunningService, example_bqm, running_service
 from tests.support.vendor import Vendor

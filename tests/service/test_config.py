@@ -24,7 +24,8 @@ from sf_quantum.files import JSON, KeyPath
 from sf_quantum.service.app import Service, build
 from sf_quantum.service.config import Configuration, load, make_device
 from sf_quantum.service.device.emulator.device import EmulatedDevice
-from sf_quantum.service.device.qpu import QpuDevice, QpuSettings
+from sf_quantum.service.device.vendor.device import QpuDevice
+from sf_quantum.service.device.vendor.settings import QpuSettings
 from sf_quantum.service.domain.settings import (
     ClassLimits,
     PolicyChoice,

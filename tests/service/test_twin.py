@@ -23,7 +23,7 @@ from sf_quantum.service.device.emulator.photons.photonic import lack
 from sf_quantum.service.device.emulator.technologies import TECHNOLOGIES, Errors
 from sf_quantum.service.device.limits import ComputeLimits
 from sf_quantum.service.device.protocol import Device
-from sf_quantum.service.device.qpu import QpuDevice
+from sf_quantum.service.device.vendor.device import QpuDevice
 from sf_quantum.service.http import auth
 from sf_quantum.service.twin import Original, TwinDevice, original
 from sf_quantum.testing.devices import CIRCUIT

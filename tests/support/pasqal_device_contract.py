@@ -16,7 +16,7 @@ import pytest
 from sf_quantum.files import JSON
 from sf_quantum.net.transport import Client
 from sf_quantum.service.device.protocol import Device
-from sf_quantum.service.device.qpu import QpuDevice
+from sf_quantum.service.device.vendor.device import QpuDevice
 from sf_quantum.testing.devices import DeviceContract
 from sf_quantum.testing.qpus import Lie, sequence
 from tests.support import lying

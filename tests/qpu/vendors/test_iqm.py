@@ -23,7 +23,7 @@ from sf_quantum.samplers.presolve import LeasedPresolve
 from sf_quantum.samplers.problem import FieldError
 from sf_quantum.samplers.qaoa import QaoaSampler
 from sf_quantum.service.device.emulator.device import DeviceSettings, EmulatedDevice
-from sf_quantum.service.device.qpu import QpuDevice
+from sf_quantum.service.device.vendor.device import QpuDevice
 from sf_quantum.service.twin import TwinDevice, original
 from tests.support.service import RunningService, running_service
 from tests.support.waiting import until

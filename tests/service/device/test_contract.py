@@ -17,7 +17,7 @@ from sf_quantum.qpu.vendors.iqm import IqmServer
 from sf_quantum.service.device.emulator.device import DeviceSettings, EmulatedDevice
 from sf_quantum.service.device.emulator.technologies import TECHNOLOGIES
 from sf_quantum.service.device.protocol import Device
-from sf_quantum.service.device.qpu import QpuDevice
+from sf_quantum.service.device.vendor.device import QpuDevice
 from sf_quantum.service.twin import Original, TwinDevice
 from sf_quantum.testing.devices import DeviceContract
 from sf_quantum.testing.qpus import Lie

@@ -14,8 +14,9 @@ from sf_quantum import backoff
 from sf_quantum.backoff import Backoff
 from sf_quantum.files import JSON
 from sf_quantum.protocol.tasks import OVER
-from sf_quantum.service.device import qpu as device_module
-from sf_quantum.service.device.qpu import QpuDevice, QpuSettings
+from sf_quantum.service.device.vendor import settings
+from sf_quantum.service.device.vendor.device import QpuDevice
+from sf_quantum.service.device.vendor.settings import QpuSettings
 from sf_quantum.service.domain.settings import ServiceSettings
 from tests.support.service import RunningService, example_bqm, running_service
 from tests.support.trouble import Kind, Stranger, TroubledProxy
@@ -231,7 +232,7 @@ def test_what_may_have_arrived_is_looked_for_later(
 def test_what_is_not_heard_for_long_is_offline(
     run: Run, proxy: TroubledProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(device_module, "STALE_SECONDS", 0.2)
+    monkeypatch.setattr(settings, "STALE_SECONDS", 0.2)
     with run() as service:
         proxy.fault("continue", "/machine")
         until(lambda: _status(service) == "offline", "it is offline")

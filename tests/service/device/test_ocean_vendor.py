@@ -11,7 +11,7 @@ import pytest
 from sf_quantum.files import JSON, mapping
 from sf_quantum.samplers.problem import document
 from sf_quantum.service.device.emulator.device import EmulatedDevice
-from sf_quantum.service.device.qpu import QpuDevice
+from sf_quantum.service.device.vendor.device import QpuDevice
 from sf_quantum.service.dialects.large_bodies import LARGE_BYTES
 from tests.support.service import RunningService, running_service
 

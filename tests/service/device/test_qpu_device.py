@@ -40,11 +40,14 @@ from sf_quantum.protocol.tasks import (
 from sf_quantum.qpu import TOKEN, AuthenticationError, NoLease, Qpu, QpuStatus
 from sf_quantum.samplers.problem import FieldError
 from sf_quantum.service import run
-from sf_quantum.service.device import processes, vendor_lease
-from sf_quantum.service.device import qpu as module
+from sf_quantum.service.device import processes
 from sf_quantum.service.device.emulator.device import EmulatedDevice
 from sf_quantum.service.device.protocol import Cost, DeviceStatus, Recovery
-from sf_quantum.service.device.qpu import QpuDevice, Trouble, _Job
+from sf_quantum.service.device.vendor import job_table, state
+from sf_quantum.service.device.vendor import lease as vendor_lease
+from sf_quantum.service.device.vendor.device import QpuDevice
+from sf_quantum.service.device.vendor.job_table import VendorJob
+from sf_quantum.service.device.vendor.state import Trouble
 from sf_quantum.service.domain.jobs import Size
 from tests.support.service import (
     RunningService,
@@ -458,7 +461,7 @@ def test_one_answer_may_be_lost(device: QpuDevice, acme: Vendor) -> None:
 def test_a_vendor_that_hangs_is_offline_at_once(
     device: QpuDevice, acme: Vendor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "SILENCE_SECONDS", 0.0)
+    monkeypatch.setattr(state, "SILENCE_SECONDS", 0.0)
     acme.raises["status"] = [QpuError("no answer within 10 s")]
     assert refreshed(device).reason.endswith("no answer within 10 s")
 
@@ -821,7 +824,7 @@ def test_a_job_that_is_rarely_asked_about_keeps_the_lease(
     device.refresh()
     job = device.submit(TASK)
     device.poll(job, TASK)
-    monkeypatch.setattr(module, "FORGOTTEN_SECONDS", 0.0)
+    monkeypatch.setattr(job_table, "FORGOTTEN_SECONDS", 0.0)
     waits: list[float] = []
 
     def wait(seconds: float) -> bool:
@@ -829,7 +832,8 @@ def test_a_job_that_is_rarely_asked_about_keeps_the_lease(
         device.refresh()
         return False
 
-    monkeypatch.setattr(device._jobs[job].woken, "wait", wait)
+    (one,) = device._jobs.wanted
+    monkeypatch.setattr(one.woken, "wait", wait)
     assert device.poll(job, TASK).state == "Running"
     assert waits
     assert (acme.lease, acme.calls["release"]) == ("lease-1", 0)
@@ -926,7 +930,7 @@ def test_the_vendor_is_asked_when_a_job_should_end(
     def pause(ran: float, expected: float) -> float:
         since = time.monotonic() - ran
         return device._pause(
-            _Job(1.0, expected, running_since=since), Progress("Running")
+            VendorJob(1.0, expected, running_since=since), Progress("Running")
         )
 
     assert pause(0, 1e6) == 3600
@@ -938,7 +942,7 @@ def test_the_vendor_is_asked_when_a_job_should_end(
     # of two jobs, the second ends after the first
     for _ in range(2):
         device.submit(TASK)
-    first, second = device._jobs.values()
+    first, second = device._jobs.wanted
     assert device._pause(first, Progress("Queued")) == pytest.approx(1000)
     assert device._pause(second, Progress("Queued")) == pytest.approx(2000)
     assert device._pause(second, Progress("Queued", 1, 500)) == pytest.approx(1500)
@@ -951,7 +955,7 @@ def test_the_pace_of_jobs_is_learnt(device: QpuDevice, acme: Vendor) -> None:
     acme.outcome = Outcome(COMPLETED.result, qpu_seconds=0.25, seconds=0.75)
     device.result(device.submit(TASK), TASK)
     device.submit(TASK)
-    (job,) = device._jobs.values()
+    (job,) = device._jobs.wanted
     assert job.expected_seconds == pytest.approx(0.75)
 
 
@@ -1147,7 +1151,7 @@ def test_a_job_whose_start_was_unseen_teaches_no_time(
     assert device.cost({}) == Cost(0.5, 0.0)
     # how long it takes for its cost is not known: neither is what it was to cost
     device.submit(TASK)
-    (own,) = device._jobs.values()
+    (own,) = device._jobs.wanted
     assert own.expected_seconds == 0.5
 
 
@@ -1232,7 +1236,7 @@ def test_an_error_of_a_client_is_a_malformed_answer(
         for method in ("submit", "poll", "result", "cancel", "find"):
             patch.setattr(Acme, method, fails)
         for call in calls:
-            until(lambda: device._vendor.left == 0, "it is asked again")
+            until(lambda: device._state.vendor.left == 0, "it is asked again")
             with pytest.raises(QpuError) as caught:
                 call()
             assert len(str(caught.value)) < 1000

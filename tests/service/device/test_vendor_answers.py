@@ -20,10 +20,11 @@ from sf_quantum.files import JSON, mapping
 from sf_quantum.protocol.descriptions import Description, Timing, Topology
 from sf_quantum.protocol.tasks import Outcome, Progress, Result, State, Task
 from sf_quantum.qpu import QpuStatus
-from sf_quantum.service.device import evidence, vendor_answers, vendor_job_ids
 from sf_quantum.service.device.foreign import TooLarge, plain
-from sf_quantum.service.device.vendor_answers import Passed, VendorAnswers
-from sf_quantum.service.device.vendor_job_ids import VendorJobIds
+from sf_quantum.service.device.vendor import answers as vendor_answers
+from sf_quantum.service.device.vendor import evidence, job_ids
+from sf_quantum.service.device.vendor.answers import Passed, VendorAnswers
+from sf_quantum.service.device.vendor.job_ids import VendorJobIds
 from sf_quantum.service.device.verification import WrongResult, verified
 from sf_quantum.text import shortened
 from tests.support.results import Honest, circuit, honest, lies, problems, samples
@@ -435,7 +436,7 @@ def test_an_id_belongs_to_one_submission(
 def test_submissions_are_remembered_up_to_a_number(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(vendor_job_ids, "MAX_SUBMISSIONS", 5)
+    monkeypatch.setattr(job_ids, "MAX_SUBMISSIONS", 5)
     jobs, file = VendorJobIds(), tmp_path / "jobs"
     jobs.keep_in(file)
     for number in range(100):

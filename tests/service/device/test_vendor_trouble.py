@@ -14,7 +14,8 @@ from sf_quantum import backoff
 from sf_quantum.backoff import Backoff
 from sf_quantum.files import JSON
 from sf_quantum.protocol.tasks import OVER
-from sf_quantum.service.device.qpu import QpuDevice, QpuSettings
+from sf_quantum.service.device.vendor.device import QpuDevice
+from sf_quantum.service.device.vendor.settings import QpuSettings
 from sf_quantum.service.domain.settings import ServiceSettings
 from tests.support.service import RunningService, example_bqm, running_service
 from tests.support.vendor import Vendor

@@ -11,7 +11,7 @@ import pytest
 from sf_quantum.files import JSON
 from sf_quantum.service.device.emulator.device import EmulatedDevice
 from sf_quantum.service.device.protocol import Cost
-from sf_quantum.service.device.qpu import _operands
+from sf_quantum.service.device.vendor.sizes import operands
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import Identity, LeaseRequest, Submission
 from sf_quantum.service.domain.settings import ServiceSettings
@@ -96,7 +96,7 @@ def test_the_qubits_that_a_circuit_uses_count(most: int, expected: int) -> None:
 def test_qubits_that_are_not_named_one_by_one_count(
     register: str, statements: str, expected: int
 ) -> None:
-    assert _operands(f"{register}\n{statements}\n") == expected
+    assert operands(f"{register}\n{statements}\n") == expected
 
 
 def test_a_job_for_which_too_few_seconds_are_left_is_refused() -> None:

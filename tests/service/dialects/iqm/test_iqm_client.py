@@ -14,7 +14,7 @@ import pytest
 
 from sf_quantum.files import JSON
 from sf_quantum.service.device.emulator.device import EmulatedDevice
-from sf_quantum.service.device.qpu import QpuDevice
+from sf_quantum.service.device.vendor.device import QpuDevice
 from tests.support.service import RunningService, running_service
 from tests.support.waiting import SECONDS, until
 

@@ -29,7 +29,7 @@ from sf_quantum.protocol.descriptions import Topology
 from sf_quantum.samplers.problem import serialized
 from sf_quantum.service.device.emulator.device import EmulatedDevice
 from sf_quantum.service.device.emulator.topology import pegasus
-from sf_quantum.service.device.qpu import QpuDevice
+from sf_quantum.service.device.vendor.device import QpuDevice
 from sf_quantum.service.dialects.sapi import qp_format, routes, solver
 from sf_quantum.service.dialects.sapi.parameters import ProblemParameters
 from sf_quantum.service.dialects.sapi.problems import Problems

@@ -32,10 +32,10 @@ from sf_quantum.protocol.tasks import (
 from sf_quantum.protocol.values import count, number
 from sf_quantum.qpu import QpuStatus
 from sf_quantum.service.device import processes
-from sf_quantum.service.device.evidence import Evidence
 from sf_quantum.service.device.foreign import TooLarge, plain
 from sf_quantum.service.device.limits import ComputeLimits
-from sf_quantum.service.device.vendor_job_ids import VendorJobIds, WrongId
+from sf_quantum.service.device.vendor.evidence import Evidence
+from sf_quantum.service.device.vendor.job_ids import VendorJobIds, WrongId
 from sf_quantum.text import MAX_CHARACTERS, described, shortened
 
 # Limits of the check of a result: one of 20 MB takes seconds, and a tenth of the

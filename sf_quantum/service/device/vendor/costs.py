@@ -1,0 +1,70 @@
+"""What jobs cost at a vendor: as it tells, or as past jobs were billed."""
+
+from __future__ import annotations
+
+import math
+import threading
+
+from sf_quantum.protocol.descriptions import Timing
+from sf_quantum.protocol.tasks import JobParameters, Outcome
+from sf_quantum.service.device.protocol import Cost
+from sf_quantum.service.device.vendor.job_table import VendorJob
+from sf_quantum.service.domain.jobs import Size
+
+# weight of the latest job in what jobs have cost
+LATEST = 0.2
+
+
+class Costs:
+    """The costs of jobs, learned from those that are over; safe in threads.
+
+    :param expected_seconds: QPU time of a job, until past jobs tell it
+    """
+
+    def __init__(self, expected_seconds: float) -> None:
+        self._expected_seconds = expected_seconds
+        # mean and variance of QPU time
+        self._billed: tuple[float, float] | None = None
+        #: elapsed time per second of the expected QPU time
+        self.pace = 1.0
+        self._lock = threading.Lock()
+
+    def cost(
+        self, timing: Timing | None, parameters: JobParameters, size: Size | None
+    ) -> Cost:
+        """Return what a job should cost.
+
+        :param timing: as the vendor tells it
+        """
+        if timing is not None:
+            shots = parameters.get("num_reads") or 1
+            shots *= 1 if size is None else size.circuits
+            # A solver's parameters can lengthen the set-up and each shot.
+            setup, shot = (parameters.get(key) or 0 for key in ("setup_ns", "shot_ns"))
+            return Cost(timing.job_seconds(shots) + 1e-9 * (setup + shots * shot))
+        if self._billed is None:
+            return Cost(self._expected_seconds, self._expected_seconds)
+        mean, variance = self._billed
+        return Cost(mean, math.sqrt(variance))
+
+    def learn(self, job: VendorJob, outcome: Outcome, elapsed: float | None) -> None:
+        """Learn from a job that has a result.
+
+        :param elapsed: the seconds that it ran, if they are known
+        """
+        seconds = elapsed if outcome.qpu_seconds is None else outcome.qpu_seconds
+        if outcome.result is None or seconds is None:
+            return
+        with self._lock:
+            if elapsed is not None and job.ours and job.cost_seconds > 0:
+                step = elapsed / job.cost_seconds - self.pace
+                self.pace += step if self._billed is None else LATEST * step
+            if self._billed is None:
+                self._billed = (seconds, 0.0)
+                return
+            # West, "Updating mean and variance estimates" (CACM 22, 1979), where the
+            # weights of the past decrease
+            mean, variance = self._billed
+            step = seconds - mean
+            variance = (1 - LATEST) * (variance + LATEST * step * step)
+            self._billed = (mean + LATEST * step, variance)

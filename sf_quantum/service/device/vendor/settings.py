@@ -1,0 +1,118 @@
+"""The configuration of a real QPU."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Literal, TypeAlias
+
+from pydantic import Field, GetPydanticSchema
+from pydantic_core import PydanticCustomError, core_schema
+
+from sf_quantum import qpu as clients
+from sf_quantum.errors import InputError
+from sf_quantum.files import JSON
+from sf_quantum.qpu import Qpu, selection
+from sf_quantum.service.domain.settings import NotNegative, Positive
+from sf_quantum.validation import Section
+
+Pause: TypeAlias = Annotated[float, Field(gt=0, le=3600)]
+# keys whose values would be credentials, unless they name a file
+_CREDENTIAL = re.compile(
+    r"(password|passwd|passphrase|secret|token|credential|api_?key|private_?key)s?$",
+    re.IGNORECASE,
+)
+# A status of this age, plus two refresh intervals, is outdated: one request may take
+# this long.
+STALE_SECONDS = 30.0
+
+
+def _config(content: JSON) -> dict[str, JSON]:
+    if content is None:
+        return {}
+    if not isinstance(content, dict):
+        raise PydanticCustomError("dict_type", "expected keys and values")
+    for key, value in content.items():
+        # values are left out of messages
+        what = "holds a credential" if _CREDENTIAL.search(key) else ""
+        if isinstance(value, str) and _has_more(key, value):
+            what = "has a user or a query, which may be a credential"
+        if what:
+            raise ValueError(
+                f"{key} {what}: name a file that has it instead "
+                "(tokenFile, or qrmiConfig with an entry for this QPU)"
+            )
+    return content
+
+
+def _has_more(key: str, value: str) -> bool:
+    """Whether a URL has more than an address and a path."""
+    is_url = (key == "url" or "://" in value) and not value.startswith("unix:")
+    return is_url and not {*"@?#"}.isdisjoint(value)
+
+
+class QpuSettings(Section):
+    """The configuration of a real QPU.
+
+    :param type: ``qpu``
+    :param qpu: kind of QPU: the type of a deployment's QPU, or of an entry of
+        ``qrmi_config.json``
+    :param name: name of the QPU; two services of one user on one machine need different
+        names for the same QPU
+    :param config: keys of that kind of QPU, or ``qrmiConfig``, a site's file; credentials
+        are in files only
+    :param cost_per_second: price of QPU time, in the site's own unit; by default the
+        vendor's, if it tells one
+    :param idle_seconds: time without jobs after which the vendor's lease is given back
+    :param refresh_seconds: pause between two questions for the QPU's status
+    :param describe_seconds: pause between two questions for its size, limits and
+        calibration
+    :param poll_seconds: longest pause between two questions for the state of a job; shorter
+        when it should end
+    :param expected_seconds: QPU time of a job, until the vendor or past jobs tell it
+    :param late_seconds: time that a submission may still arrive in if it was not answered; it
+        is not repeated before
+    :param longest_seconds: time that a job, or a slice of one, may run for, after which it is
+        cancelled and has failed; ``None``: for ever
+    :param give_up_seconds: time after which a job is given up that is to end, or about
+        which alone the vendor answers no requests; it may run on at the vendor
+    :param ahead: jobs that wait in the vendor's queue while one runs
+    """
+
+    type: Literal["qpu"] = "qpu"
+    qpu: str
+    name: Annotated[str, Field(min_length=1)] = "qpu"
+    config: Annotated[
+        dict[str, JSON],
+        # pydantic cannot build a schema of the recursive type
+        GetPydanticSchema(
+            lambda *_: core_schema.no_info_plain_validator_function(_config)
+        ),
+    ] = Field(default_factory=dict)
+    cost_per_second: NotNegative | None = None
+    idle_seconds: Positive = 60.0
+    refresh_seconds: Pause = 1.0
+    describe_seconds: Pause = 60.0
+    poll_seconds: Pause = 1.0
+    expected_seconds: Positive = 10.0
+    late_seconds: Pause = 10.0
+    longest_seconds: Positive | None = None
+    give_up_seconds: Pause = 60.0
+    ahead: Annotated[int, Field(ge=0, le=100)] = 1
+
+    @property
+    def stale_seconds(self) -> float:
+        """Age of a status that says no more whether the QPU is online."""
+        return STALE_SECONDS + 2 * self.refresh_seconds
+
+    def client(self) -> Qpu:
+        """Make the driver's side of the QPU, with its credentials as they are now.
+
+        :raises InputError: if a key of ``config`` is wrong, or the kind cannot be used
+        """
+        kind = clients.load(self.qpu)
+        problem = kind.problem()
+        if problem is None and not kind.kinds:
+            problem = kind.lack()
+        if problem is not None:
+            raise InputError(f"QPU type {self.qpu!r}: {problem}")
+        return selection.client(self.qpu, self.name, self.config)

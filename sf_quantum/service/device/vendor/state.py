@@ -1,0 +1,165 @@
+"""How a vendor's QPU is, as far as the vendor answers, and when it is asked again."""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+from sf_quantum import backoff
+from sf_quantum.backoff import Backoff
+from sf_quantum.errors import InputError, QpuError, QuantumError
+from sf_quantum.protocol.descriptions import Description
+from sf_quantum.protocol.tasks import NotAccepted
+from sf_quantum.qpu import Qpu, QpuStatus
+from sf_quantum.service.device.vendor import answers
+from sf_quantum.service.device.vendor.settings import QpuSettings
+
+# requests without an answer in a row after which a QPU is offline: one may be chance
+FAILURES = 2
+# no chance, but a vendor that hangs
+SILENCE_SECONDS = 3.0
+# the longest Retry-After that is believed
+RETRY_AFTER_SECONDS = 3600.0
+logger = logging.getLogger(__name__)
+
+
+class Trouble:
+    """When to ask again that has failed; safe in threads."""
+
+    def __init__(self, pauses: Backoff) -> None:
+        self._backoff = pauses
+        self._pauses: Iterator[float] = pauses.pauses()
+        self._until = 0.0
+        # the end of the pause that was asked for
+        self._asked = 0.0
+        self._lock = threading.Lock()
+        self.why = ""
+
+    @property
+    def left(self) -> float:
+        """Seconds until the next attempt."""
+        return max(0.0, self._until - time.monotonic())
+
+    def noted(self, error: QuantumError) -> None:
+        with self._lock:
+            # the failures of requests that were under way together count once
+            pause, now = self.left or next(self._pauses), time.monotonic()
+            if isinstance(error, NotAccepted) and error.retry_seconds is not None:
+                pause = min(error.retry_seconds, RETRY_AFTER_SECONDS)
+                self._asked = max(self._asked, now + pause)
+            self.why = str(error)
+            self._until = max(self._asked, now + pause)
+
+    def over(self) -> None:
+        """Ask again at once, unless a pause was asked for, whatever else succeeds."""
+        with self._lock:
+            self._pauses = self._backoff.pauses()
+            self._until = self._asked
+            if not self.left:
+                self.why = ""
+
+
+class VendorState:
+    """What is known of a vendor's QPU.
+
+    :param description: until the vendor has described it
+    """
+
+    def __init__(self, settings: QpuSettings, description: Description) -> None:
+        self._name, self._settings = settings.name, settings
+        self.description = description
+        self.status: QpuStatus | None = None
+        self._described = -math.inf
+        self._descriptions = Trouble(backoff.STATUS)
+        self._calibration: str | None = None
+        #: answers that do not come, or tell of trouble
+        self.vendor = Trouble(backoff.STATUS)
+        #: refusals of the service's user
+        self.access = Trouble(backoff.ACCESS)
+        # when its status was known, and when it answered any request
+        self._known = self._heard = -math.inf
+        # requests for its status that have failed in a row, and since when
+        self._failures = 0
+        self._silence = ""
+
+    @property
+    def obstacle(self) -> str | None:
+        """Why the QPU cannot be used now."""
+        if self.access.why:
+            return self.access.why
+        unknown = self._described == -math.inf
+        if self._silence and (unknown or self._failures >= FAILURES):
+            return self._silence
+        if self.status is None:
+            return "its vendor has not been asked yet"
+        if not self.status.online:
+            return self.status.reason or "its vendor gives no reason"
+        age = time.monotonic() - self._known
+        if age > self._settings.stale_seconds:
+            why = self.vendor.why or "it has not answered since"
+            return f"its status is {age:.0f} s old: {why}"
+        if unknown:  # no QPU is online that is not described
+            return self._descriptions.why or "its vendor has not described it yet"
+        return None
+
+    def read_status(self, client: Qpu) -> QpuStatus:
+        self.status = answers.status(client.status())
+        self._known = self._heard = time.monotonic()
+        return self.status
+
+    def describe(self, client: Qpu, status: QpuStatus) -> None:
+        """Have the QPU described again, if it has been calibrated or some time has passed."""
+        age = time.monotonic() - self._described
+        renewed = status.calibration != self._calibration
+        due = renewed or age >= self._settings.describe_seconds
+        if not due or self._descriptions.left:
+            return
+        try:
+            self.description = answers.description(client.describe())
+        except NotAccepted as error:
+            self._descriptions.noted(error)
+            if error.retry_seconds is not None:  # it asks for a pause of all requests
+                raise
+            return
+        self._descriptions.over()
+        self._described = time.monotonic()
+        self._calibration = status.calibration
+
+    def heard_since(self, moment: float) -> bool:
+        """Whether the vendor has answered any request since then."""
+        return self._heard >= moment
+
+    def answered(self) -> None:
+        """Take note that a request was answered."""
+        self._heard = time.monotonic()
+        self.vendor.over()
+
+    def refreshed(self) -> None:
+        """Take note that the status is known, and the description."""
+        if self._silence:
+            logger.warning("QPU %s answers again", self._name)
+        self._failures, self._silence = 0, ""
+        self._known = time.monotonic()
+        self.answered()
+
+    def unanswered(self, error: QpuError, seconds: float) -> None:
+        """Take note that the vendor was asked for its status in vain.
+
+        :param seconds: how long it took
+        """
+        self.vendor.noted(error)
+        self._failures += 1 if seconds < SILENCE_SECONDS else FAILURES
+        if not self._silence:
+            since = f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC"
+            self._silence = f"does not answer since {since}: {error}"
+            logger.warning("QPU %s %s", self._name, self._silence)
+
+    def refused(self, error: InputError) -> None:
+        """Take note that the vendor refuses the service's user."""
+        if not self.access.why:
+            logger.warning("QPU %s refuses the service: %s", self._name, error)
+        self.access.noted(error)
