@@ -28,11 +28,11 @@ from sf_quantum.service.queue.jobs.device_job import (
     Control,
     Detached,
     DeviceJob,
-    GivenUp,
     Interrupt,
     runs_again,
     written,
 )
+from sf_quantum.service.queue.jobs.giving_up import GivenUp
 from sf_quantum.service.queue.jobs.slices import Batch, Slices
 from sf_quantum.service.store.store import Slice, Store
 from sf_quantum.threads import in_thread

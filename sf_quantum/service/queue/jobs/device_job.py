@@ -37,6 +37,12 @@ from sf_quantum.qpu import AuthenticationError
 from sf_quantum.service.device.protocol import Device
 from sf_quantum.service.domain.jobs import Job, Recovery
 from sf_quantum.service.domain.reasons import MAY_RUN_ON, NOT_FOUND_AGAIN, VANISHED
+from sf_quantum.service.queue.jobs.giving_up import (
+    GivenUp,
+    Hope,
+    Hopeless,
+    abandon,
+)
 from sf_quantum.service.store.store import Store
 from sf_quantum.text import one_line
 
@@ -50,9 +56,6 @@ SURPLUS_TRIES = 4
 SUBMISSION_SECONDS = 60.0
 # letters of the reason why a job is given up
 MOST_WHY = 300
-# Share of the device's `give_up_seconds`: how recent an answer to another request has
-# to be, and the longest pause between attempts.
-RECENT = 0.25
 UNREAD = "its result cannot be read"
 T = TypeVar("T")
 
@@ -104,24 +107,6 @@ class Control:
     wake: threading.Event = field(default_factory=threading.Event)
 
 
-@dataclass(frozen=True)
-class GivenUp:
-    """A job that may still run on the device, and is followed no longer.
-
-    :param device_job: its id on the device, if that is known
-    :param tag: unique id of its submission
-    :param why: reason in one sentence
-    """
-
-    device_job: str | None
-    tag: str
-    why: str
-
-
-class _Hopeless(Exception):
-    """A job is given up, for the reason given."""
-
-
 class DeviceJob:
     """A job, or a slice of one, on the device.
 
@@ -171,10 +156,7 @@ class DeviceJob:
         self._overdue = False
         #: set when it is followed no longer
         self.given_up: GivenUp | None = None
-        # Time since when the job is to end, and since when all requests about it have
-        # failed.
-        self._to_end_since: float | None = None
-        self._failing_since: float | None = None
+        self._hope = Hope(device)
 
     @property
     def _asked(self) -> Interrupt | None:
@@ -197,38 +179,13 @@ class DeviceJob:
                 return None
             self._submitted_there()
             outcome = self._followed_to_end(job_id)
-        except _Hopeless as error:
+        except Hopeless as error:
             return self._abandoned(str(error))
         self._cancel_surplus(job_id)
         return outcome if outcome.result is not None else self._explained(outcome)
 
-    # a job that nothing can be done about
-
     def _check_hope(self, error: QpuError | InputError | None) -> None:
-        """Give a job up that the device neither ends nor tells about, after a while.
-
-        If it is to end, that is so whatever the device answers; else only if the device
-        answers other requests meanwhile. One that does not answer at all is waited for.
-
-        :param error: why the latest request about it has failed; ``None`` if it has not
-        :raises _Hopeless: if it is given up
-        """
-        now, seconds = time.monotonic(), self._device.give_up_seconds
-        if self._is_to_end:
-            self._to_end_since = self._to_end_since or now
-            if now - self._to_end_since >= seconds:
-                why = error or f"the vendor says that it is {self.progress.state}"
-                raise _Hopeless(f"{seconds:g} s after it was to end: {why}")
-        if isinstance(error, NotAccepted):  # it was not asked
-            return
-        if error is None:
-            self._failing_since = None
-            return
-        if not self._device.answered_since(now - seconds * RECENT):
-            self._failing_since = now
-        self._failing_since = self._failing_since or now
-        if now - self._failing_since >= seconds:
-            raise _Hopeless(f"for {seconds:g} s, only requests about it fail: {error}")
+        self._hope.check(error, self.progress.state, is_to_end=self._is_to_end)
 
     def _abandoned(self, why: str) -> Outcome:
         """Return the end of a job that is given up.
@@ -240,11 +197,7 @@ class DeviceJob:
         self.given_up = GivenUp(job_id, self._task.tag, why)
         self.surplus = f"{MAY_RUN_ON}: {why}"
         logger.warning("job %s: %s", self._job.id, self.surplus)
-        if job_id is not None:
-            with suppress(QpuError, InputError):
-                if not self._is_to_end:
-                    device.cancel(job_id)
-            device.abandon(job_id)
+        abandon(device, job_id, cancel=not self._is_to_end)
         if self._asked is Interrupt.CANCEL:
             again = note is None or self._job.repeatable
             return Outcome(failure=None if again else note)
@@ -282,7 +235,7 @@ class DeviceJob:
                 trouble = error
             if unsure:
                 self._check_hope(trouble)
-                pause = min(pause, self._device.give_up_seconds * RECENT)
+                pause = self._hope.pause(pause)
             self._pause(pause)
             if self._leaves and unsure:
                 raise Detached
@@ -354,7 +307,7 @@ class DeviceJob:
             except (QpuError, AuthenticationError) as error:
                 trouble = error
                 self._note(error)
-                self._pause(min(next(pauses), device.give_up_seconds * RECENT))
+                self._pause(self._hope.pause(next(pauses)))
             if self.progress.state == "Running":
                 self._began = self._began or time.monotonic()
                 self._running()
@@ -434,11 +387,11 @@ class DeviceJob:
             self._note(trouble)
             try:
                 self._check_hope(trouble)
-            except _Hopeless as error:  # it has ended, which is all that is known
+            except Hopeless as error:  # it has ended, which is all that is known
                 return Outcome(
                     failure=None if self._is_to_end else f"{UNREAD}: {error}"
                 )
-            self._pause(min(next(pauses), self._device.give_up_seconds * RECENT))
+            self._pause(self._hope.pause(next(pauses)))
             # a vendor that does not answer at all is waited for
             failed += self._is_answered(job_id)
             if failed == RESULT_TRIES:

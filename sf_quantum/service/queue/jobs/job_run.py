@@ -20,10 +20,10 @@ from sf_quantum.service.queue.events import log_job
 from sf_quantum.service.queue.jobs.attempt import Attempt, Ended
 from sf_quantum.service.queue.jobs.device_job import (
     Detached,
-    GivenUp,
     runs_again,
     written,
 )
+from sf_quantum.service.queue.jobs.giving_up import GivenUp
 from sf_quantum.service.queue.jobs.job_states import (
     LiveJob,
     OnDevice,

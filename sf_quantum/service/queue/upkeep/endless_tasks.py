@@ -12,7 +12,7 @@ from sf_quantum.service.domain.reasons import Cause, Interruption
 from sf_quantum.service.queue.jobs.worker import Worker
 from sf_quantum.service.queue.leases.slurm_jobs import OwnCluster
 from sf_quantum.service.queue.leases.vqpus import VQpus
-from sf_quantum.service.queue.upkeep.given_up_jobs import Search
+from sf_quantum.service.queue.upkeep.given_up_search import Search
 from sf_quantum.service.queue.upkeep.slurm_watch import SlurmWatch
 from sf_quantum.service.queue.upkeep.supervisor import Supervisor
 from sf_quantum.service.store import operation
