@@ -10,7 +10,7 @@ from starlette.routing import BaseRoute
 
 from sf_quantum.files import JSON
 from sf_quantum.service.dialects.implicit_leases import LeaselessDialect
-from sf_quantum.service.dialects.iqm import circuits, earlier, errors, routes
+from sf_quantum.service.dialects.iqm import circuits, earlier, refusals, routes
 from sf_quantum.service.dialects.iqm.jobs import Jobs
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import Submission
@@ -38,7 +38,7 @@ class Iqm(LeaselessDialect):
         return [*routes.router.routes, *earlier.router.routes]
 
     def refusal(self, request: Request, refused: Refused) -> Response:
-        return errors.refused(request, refused)
+        return refusals.refused(request, refused)
 
     @staticmethod
     def read(content: JSON, more: Mapping[str, JSON]) -> Submission:

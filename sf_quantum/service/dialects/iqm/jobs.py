@@ -10,7 +10,7 @@ from uuid import UUID
 
 from sf_quantum.files import JSON
 from sf_quantum.service.dialects.iqm import architecture, circuits, measurements
-from sf_quantum.service.dialects.iqm.errors import Coded
+from sf_quantum.service.dialects.iqm.refusals import Coded
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import Forecast, Identity, Job, State
 from sf_quantum.service.queue.job_queue import JobQueue

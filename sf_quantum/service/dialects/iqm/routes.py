@@ -29,8 +29,8 @@ from sf_quantum.service.dialects.common import (
 from sf_quantum.service.dialects.implicit_leases import ImplicitLeases
 from sf_quantum.service.dialects.iqm import architecture, circuits
 from sf_quantum.service.dialects.iqm.architecture import Architecture
-from sf_quantum.service.dialects.iqm.errors import Coded
 from sf_quantum.service.dialects.iqm.jobs import ARTIFACTS, STATUSES, Jobs
+from sf_quantum.service.dialects.iqm.refusals import Coded
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import Identity, Job, Submission
 from sf_quantum.service.http.guard import check_connected, parsed

@@ -9,7 +9,7 @@ from fastapi import Request, Response
 from starlette.routing import BaseRoute
 
 from sf_quantum.service.dialects.implicit_leases import LeaselessDialect
-from sf_quantum.service.dialects.sapi import routes, solver
+from sf_quantum.service.dialects.sapi import refusals, routes, solver
 from sf_quantum.service.dialects.sapi.problems import Problems
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.queue.job_queue import JobQueue
@@ -35,7 +35,7 @@ class Sapi(LeaselessDialect):
         return routes.router.routes
 
     def refusal(self, request: Request, refused: Refused) -> Response:
-        return routes.refused(refused)
+        return refusals.refused(refused)
 
     def submission_bytes(self, path: str, configured: int) -> int:
         # one request has up to 20 problems of Ocean's

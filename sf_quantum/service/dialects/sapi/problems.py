@@ -15,14 +15,12 @@ from sf_quantum.protocol.solver_parameters import ARRAYS, KEY
 from sf_quantum.service.device.emulator.annealing import ANNEALING
 from sf_quantum.service.device.emulator.runners import problem_size
 from sf_quantum.service.dialects.common import utc
-from sf_quantum.service.dialects.sapi import parameters, qp_format, solver
+from sf_quantum.service.dialects.sapi import parameters, qp_format, refusals, solver
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import Forecast, Identity, Job, Submission, Written
 from sf_quantum.service.domain.reasons import QPU_OFFLINE
 from sf_quantum.service.queue.job_queue import JobQueue
 
-# prefix by which the client recognises an offline solver
-OFFLINE = "Solver is offline: "
 NO_PROBLEM = "no such problem"
 
 
@@ -49,8 +47,10 @@ class Problems:
             where = ".".join(map(str, first["loc"]))
             raise Refused(400, str(first["msg"]), where or None) from error
         device, params = self._queue.device, problem.params
-        solver.check(device, problem.solver_name)
-        graph, custom = solver.graph(device), device.custom_annealing
+        name = problem.solver_name
+        graph_id = None if name.version is None else name.version.graph_id
+        refusals.check_solver(device, name.name, graph_id)
+        graph, custom = refusals.graph(device), device.custom_annealing
         bqm = qp_format.bqm(problem, graph)
         # Parameters that are stored with the payload and not as options: some have a
         # value per qubit.
@@ -145,7 +145,7 @@ class Problems:
         if job.ended is not None:
             status["solved_on"] = _time(job.ended)
         if job.state == "Failed":
-            offline = OFFLINE if job.note == QPU_OFFLINE else ""
+            offline = refusals.OFFLINE if job.note == QPU_OFFLINE else ""
             status["error_message"] = f"{offline}{job.note or 'no reason given'}"
         return status
 
@@ -158,7 +158,7 @@ class Problems:
         if (result := self._queue.store.result(job.number)) is None:
             raise Refused(404, NO_PROBLEM)  # it has been deleted meanwhile
         device, options = self._queue.device, _options(job)
-        graph = solver.graph(device)
+        graph = refusals.graph(device)
         content = None if options.offset == 0 else self._content(job.number)
         answer = qp_format.answer(result, options, graph, content)
         timing = solver.timing(device, options.params, job.qpu_seconds)
@@ -169,7 +169,7 @@ class Problems:
         shown = self.show(job)
         names = ("solver", "type", "label", "status", "submitted_on", "solved_on")
         metadata = {name: shown[name] for name in names if name in shown}
-        graph, content = solver.graph(self._queue.device), self._content(job.number)
+        graph, content = refusals.graph(self._queue.device), self._content(job.number)
         params = _options(job).params.model_dump(exclude_unset=True)
         kept = mapping(content.get("info"))
         return {

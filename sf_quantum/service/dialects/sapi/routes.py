@@ -17,7 +17,6 @@ from functools import partial
 from typing import Annotated, Protocol, TypeVar
 
 from fastapi import APIRouter, Depends, Query, Request, Response
-from fastapi.responses import JSONResponse
 from pydantic import Field, TypeAdapter, ValidationError
 
 from sf_quantum.files import JSON
@@ -29,8 +28,8 @@ from sf_quantum.service.dialects.common import (
     conditional,
 )
 from sf_quantum.service.dialects.implicit_leases import ImplicitLeases
-from sf_quantum.service.dialects.sapi import solver
-from sf_quantum.service.dialects.sapi.problems import OFFLINE, Problems
+from sf_quantum.service.dialects.sapi import refusals, solver
+from sf_quantum.service.dialects.sapi.problems import Problems
 from sf_quantum.service.dialects.sapi.solver import STATUSES
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import Identity, Job
@@ -72,17 +71,12 @@ class _Run(Protocol):
 router = APIRouter(prefix=PREFIX, include_in_schema=False)
 
 
-def refused(error: Refused) -> Response:
-    """Refuse as SAPI does, with status 400 for every malformed request."""
-    return JSONResponse(_error(error), _code(error), error.headers)
-
-
 @router.get("/solvers/remote/")
 @router.get("/solvers/remote")
 def solvers(request: Request, queue: Queue, _: Who, filter: str = "all") -> Response:
     """List the solver, or none if the device is not an annealer."""
     configurations: list[dict[str, JSON]] = []
-    solver.check_known(queue.device)
+    refusals.check_known(queue.device)
     if queue.device.graph is not None:
         configurations.append(solver.filtered(solver.configuration(queue), filter))
     return _cached(request, [*configurations], configurations)
@@ -94,7 +88,7 @@ def show_solver(
     request: Request, queue: Queue, _: Who, name: str, filter: str = "all"
 ) -> Response:
     """Show the solver."""
-    solver.check(queue.device, solver.SolverName(name=name))
+    refusals.check_solver(queue.device, name)
     content = solver.filtered(solver.configuration(queue), filter)
     return _cached(request, content, [content])
 
@@ -140,7 +134,7 @@ async def _submit(
             except Refused as error:
                 if not several:
                     raise
-                answers.append(_error(error))
+                answers.append(refusals.content(error))
             else:
                 submitting.jobs.append(job)
                 answers.append(await asyncio.to_thread(problems.status, job))
@@ -203,7 +197,7 @@ async def cancel_several(request: Request, who: Who, problems: ProblemsDep) -> R
         try:
             return await problems.cancel(who, name)
         except Refused as error:
-            return _error(error)
+            return refusals.content(error)
 
     return _reply(request, list(await asyncio.gather(*map(cancelled, names))))
 
@@ -267,16 +261,6 @@ async def info(
     return await queue.reader.show(
         who, job, lambda: _reply(request, problems.info(job))
     )
-
-
-def _code(error: Refused) -> int:
-    return 400 if error.status == 422 else error.status
-
-
-def _error(error: Refused) -> dict[str, JSON]:
-    message = f"{error.field}: {error.detail}" if error.field else error.detail
-    offline = OFFLINE if error.status == 503 else ""
-    return {"error_code": _code(error), "error_msg": f"{offline}{message}"}
 
 
 def _media_type(request: Request) -> str:

@@ -1,4 +1,4 @@
-"""The emulated annealer as SAPI describes a solver, and the problems that it takes.
+"""The emulated annealer as SAPI describes a solver, and the model of its problems.
 
 Names and ranges are those that ``dwave-cloud-client`` 0.14.8 sends and reads.
 """
@@ -25,6 +25,7 @@ from sf_quantum.service.dialects.sapi.parameters import (
     Number,
     ProblemParameters,
 )
+from sf_quantum.service.dialects.sapi.refusals import graph
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import State
 from sf_quantum.service.queue.job_queue import JobQueue
@@ -94,22 +95,6 @@ class ProblemOptions(BaseModel):
     graph_id: str
 
 
-def check_known(device: Device) -> None:
-    """Refuse with 503 while a service that has just started does not know its QPU yet."""
-    status = device.status
-    if not status.online and device.description.technology == "unknown":
-        why = f"{device.name} is not known yet: {status.reason}"
-        raise Refused(503, why, headers={"Retry-After": "1"})
-
-
-def graph(device: Device) -> Topology:
-    """Return the graph of an annealer; other devices have none: 404."""
-    check_known(device)
-    if device.graph is None:
-        raise Refused(404, f"{device.name} is not an annealer and has no solver")
-    return device.graph
-
-
 def identity(device: Device, graph_id: str) -> dict[str, JSON]:
     """Name the solver and a graph that problems refer to."""
     return {"name": device.name, "version": {"graph_id": graph_id}}
@@ -122,19 +107,6 @@ def batch_bytes(device: Device) -> int:
     # the biases of a problem are doubles, in base64
     biases = 4 * math.ceil(8 * (graph.labels + len(graph.couplers)) / 3)
     return BATCH * (biases + OTHER_BYTES)
-
-
-def check(device: Device, name: SolverName) -> None:
-    """Refuse a problem for another solver, or for an earlier graph, with 404."""
-    graph_id = graph(device).id
-    if name.name != device.name:
-        raise Refused(404, f"no solver {name.name!r}; the solver is {device.name!r}")
-    if name.version is not None and name.version.graph_id not in (None, graph_id):
-        detail = (
-            f"solver {device.name!r} has graph {graph_id}, not "
-            f"{name.version.graph_id!r}: fetch the solver again"
-        )
-        raise Refused(404, detail)
 
 
 def configuration(queue: JobQueue) -> dict[str, JSON]:

@@ -30,7 +30,7 @@ from sf_quantum.samplers.problem import serialized
 from sf_quantum.service.device.emulator.device import EmulatedDevice
 from sf_quantum.service.device.emulator.topology import pegasus
 from sf_quantum.service.device.vendor.device import QpuDevice
-from sf_quantum.service.dialects.sapi import qp_format, routes, solver
+from sf_quantum.service.dialects.sapi import qp_format, refusals, routes, solver
 from sf_quantum.service.dialects.sapi.parameters import ProblemParameters
 from sf_quantum.service.dialects.sapi.problems import Problems
 from sf_quantum.service.domain.errors import Refused
@@ -217,7 +217,7 @@ def test_an_answer_is_not_written_on_the_event_loop(
 def test_a_clients_largest_batch_of_problems_is_accepted() -> None:
     """Its requests have up to 20; of a whole graph, more than limits.body_mib of 8."""
     device = EmulatedDevice(time_scale=0)
-    graph = solver.graph(device)
+    graph = refusals.graph(device)
     whole = data(
         lin=packed([math.pi] * graph.labels),
         quad=packed([-math.e] * len(graph.couplers)),
