@@ -14,7 +14,8 @@ from sf_quantum.planning.simulation.site import licence
 from sf_quantum.planning.simulation.strategies import Elastic
 from sf_quantum.planning.traces import qpu as qpu_traces
 from sf_quantum.planning.traces import sacct, swf, usage
-from sf_quantum.planning.traces.node_trace import NodeTrace, no_job
+from sf_quantum.planning.traces.files import no_job
+from sf_quantum.planning.traces.node_trace import NodeTrace
 from sf_quantum.planning.traces.qpu import QpuTrace
 from sf_quantum.planning.workload import (
     HOUR,

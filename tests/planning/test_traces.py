@@ -14,7 +14,7 @@ from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
 from sf_quantum.planning import experiment, reading
 from sf_quantum.planning.simulation.strategies import PerStep
-from sf_quantum.planning.traces import node_trace, qpu, sacct, swf, usage
+from sf_quantum.planning.traces import files, qpu, sacct, swf, usage
 from sf_quantum.planning.traces.node_trace import NodeTrace
 from sf_quantum.planning.traces.qpu import QpuJob, QpuTrace
 from sf_quantum.validation import ValidationErrors
@@ -108,10 +108,31 @@ def test_a_huge_trace_is_not_read_to_its_end(
     path.write_text(f"{head}1,2{'0' * 2_000_000}\n")
     with pytest.raises(InputError, match="trace: line 3: has 1,000,000 characters"):
         read(path)
-    monkeypatch.setattr(node_trace, "MOST_LINES", 9)
+    monkeypatch.setattr(files, "MOST_LINES", 9)
     path.write_text(head + 9 * "1,2\n")
     with pytest.raises(InputError, match="trace: more than 9 lines; cut it to fewer"):
         read(path)
+
+
+def test_line_ends_of_windows_change_no_trace(tmp_path: Path) -> None:
+    log = SACCT.splitlines()
+    for path, text in ((tmp_path / "unix", "\n"), (tmp_path / "windows", "\r\n")):
+        path.write_bytes(
+            text.join(
+                [
+                    "JobID|Submit|End|ElapsedRaw|NNodes|Partition",
+                    *(
+                        "|".join(line.split("|")[i] for i in (0, 3, 4, 5, 6, 2))
+                        for line in log[1:3]
+                    ),
+                ]
+            ).encode()
+        )
+    unix, windows = (
+        sacct.read(tmp_path / name, {"compute": 8}, None)
+        for name in ("unix", "windows")
+    )
+    assert windows.jobs == unix.jobs
 
 
 def test_a_damaged_header_of_a_trace() -> None:

@@ -287,7 +287,7 @@ def _json(
 
 
 def _text(plan: Plan, recorded: Sequence[Load], comparison: Comparison) -> list[str]:
-    from sf_quantum.planning.traces.node_trace import described
+    from sf_quantum.planning.traces.files import described
 
     recommended = comparison.recommended
     text = [*_table(comparison.results), ""]

@@ -17,10 +17,9 @@ from typing import NamedTuple
 
 from pydantic import TypeAdapter, ValidationError
 
-from sf_quantum.errors import InputError
-from sf_quantum.files import cannot_read, replacing
+from sf_quantum.files import replacing
 from sf_quantum.planning.quantities import Seconds
-from sf_quantum.planning.traces.node_trace import bounded, no_job
+from sf_quantum.planning.traces import files
 from sf_quantum.service.domain.jobs import JobClass
 from sf_quantum.service.domain.settings import NotNegative
 from sf_quantum.text import csv_cell, one_line, unknown
@@ -163,17 +162,7 @@ def read(path: Path) -> QpuTrace:
     :raises InputError: if it cannot be read, has another version or unknown columns, or
         no job is left
     """
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            trace = parse(bounded(file))
-    except (OSError, UnicodeDecodeError) as error:
-        raise cannot_read(path, "a trace of QPU jobs", error) from error
-    except (ValueError, csv.Error) as error:
-        raise InputError(f"{path}: {error}") from error
-    if not trace.jobs:
-        raise no_job(path, "a trace of QPU jobs", trace.left_out)
-    trace.file = str(path)
-    return trace
+    return files.read(path, "a trace of QPU jobs", parse, errors="strict")
 
 
 def parse(lines: Iterable[str]) -> QpuTrace:

@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from sf_quantum.planning.traces import node_trace
+from sf_quantum.planning.traces import files
 from sf_quantum.planning.traces.node_trace import NodeJob, NodeTrace
 from sf_quantum.slurm.accounting import TRACE_FIELDS, TRACE_OPTIONAL
 from sf_quantum.slurm.counts import count
@@ -63,7 +63,7 @@ def read(path: Path, partitions: Mapping[str, int], partition: str | None) -> No
     :raises InputError: if it cannot be read, or no job is left
     """
     parse_ = partial(parse, partitions=partitions, partition=partition)
-    return node_trace.read(path, "sacct --parsable2", parse_)
+    return files.read(path, "sacct --parsable2", parse_)
 
 
 def parse(
@@ -83,7 +83,7 @@ def parse(
     parsed = NodeTrace()
     requests: dict[tuple[str | int, ...], list[_Record]] = {}
     for number, line in enumerate(rows):
-        record = _record(line.rstrip("\n").split("|"), names, partition)
+        record = _record(line.rstrip("\r\n").split("|"), names, partition)
         if record is None:
             continue
         if isinstance(record, str):
