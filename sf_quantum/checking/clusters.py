@@ -14,14 +14,13 @@ from sf_quantum.connectors.slurm import scripts
 from sf_quantum.connectors.slurm.services import (
     NO_CLUSTERS,
     SEVERAL_CLUSTERS,
-    requests_qpu,
 )
 from sf_quantum.connectors.slurm.transport import rest
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON, KeyPath, listing, mapping
 from sf_quantum.net.transport import Client
 from sf_quantum.qpu import qrmi_config
-from sf_quantum.slurm import ids
+from sf_quantum.slurm import ids, tres
 from sf_quantum.slurm.components import Component, nodes_needed
 
 #: StreamFlow's default of maxConcurrentJobs
@@ -234,7 +233,7 @@ def _counts(allocation: dict[str, JSON]) -> dict[str, int]:
 
 def _component(service: dict[str, JSON]) -> Component:
     """What a component of a reservation requests for a service."""
-    quantum = bool(service.get("qpu")) or requests_qpu(service)
+    quantum = bool(service.get("qpu")) or tres.requests_qpu(service)
     return Component.read(service.get("nodes", 1), quantum=quantum)
 
 

@@ -20,6 +20,7 @@ from sf_quantum.planning.simulation.strategies import (
     Reserved,
     Strategy,
 )
+from sf_quantum.slurm import tres
 from sf_quantum.slurm.components import Component
 
 #: durations of steps that no journal has
@@ -261,8 +262,7 @@ class StreamFlowFile:
         service = self._service(target) or {}
         if names := listing(service.get("qpu")):
             return str(names[0])
-        asked = f"{service.get('gres')},{service.get('licenses')}"
-        return target.service if re.search("qpu", asked, re.IGNORECASE) else None
+        return target.service if tres.requests_qpu(service) else None
 
     def _assume(self, built: _Built, step: str, target: _Target) -> None:
         """Add a step of unknown duration; steps on the driver's host take no time."""

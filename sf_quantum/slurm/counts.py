@@ -1,4 +1,4 @@
-"""Numbers and times as Slurm's commands print them."""
+"""Numbers and times as Slurm's commands print and take them."""
 
 from __future__ import annotations
 
@@ -35,3 +35,16 @@ def wait_status(text: str) -> int | None:
     if (match := _STATUS.fullmatch(text)) is None:
         return None
     return int(match[1]) if match[2] is None else int(match[1]) << 8 | int(match[2])
+
+
+def limit_seconds(limit: str) -> float | None:
+    """A time limit in one of the forms of sbatch(1), None if it is none of them."""
+    match = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", limit)
+    if match is None:
+        return None
+    days, *parts = match.groups()
+    numbers = [int(part) for part in parts if part is not None]
+    if days is None and len(numbers) < 3:
+        numbers.insert(0, 0)  # they start with minutes, otherwise with hours
+    hours, minutes, seconds = [*numbers, 0, 0][:3]
+    return ((int(days or 0) * 24 + hours) * 60 + minutes) * 60.0 + seconds

@@ -7,8 +7,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import NamedTuple
 
+from sf_quantum.files import JSON
 from sf_quantum.slurm.counts import count
 
 #: the words of Slurm's commands for a request of nothing
@@ -38,6 +40,16 @@ class Resource(NamedTuple):
 def bare(item: str) -> str:
     """Return an item without the prefix that says what sort of resource it is."""
     return _PREFIX.sub("", item, count=1) if _PREFIX.match(item) else item
+
+
+def names_qpu(*texts: JSON) -> bool:
+    """Return whether a resource, a licence or a partition is named after QPUs."""
+    return any("qpu" in str(text).lower() for text in texts)
+
+
+def requests_qpu(options: Mapping[str, JSON]) -> bool:
+    """Return whether options of ``sbatch`` request a QPU as a resource or a licence."""
+    return names_qpu(options.get("gres"), options.get("licenses"))
 
 
 def parse(text: str) -> list[Resource]:

@@ -11,9 +11,10 @@ import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from sf_quantum.connectors.slurm.services import SlurmService, limit_seconds
+from sf_quantum.connectors.slurm.services import SlurmService
 from sf_quantum.files import JSON
 from sf_quantum.slurm import squeue
+from sf_quantum.slurm.counts import limit_seconds
 from sf_quantum.slurm.partitions import PROCESSORS_FORMAT, processors
 
 #: Largest number of jobs in a partition whose queue is simulated.

@@ -23,8 +23,8 @@ from sf_quantum import backoff
 from sf_quantum.connectors.slurm import scripts
 from sf_quantum.connectors.slurm.job import BatchJob, BatchJobState, NodeUsage
 from sf_quantum.connectors.slurm.refusals import SlurmRefusal
+from sf_quantum.connectors.slurm.sbatch_options import JobOptions
 from sf_quantum.connectors.slurm.scripts import JobMark
-from sf_quantum.connectors.slurm.services import JobOptions
 from sf_quantum.connectors.slurm.transport import answers
 from sf_quantum.connectors.slurm.transport.answers import (
     LOST,

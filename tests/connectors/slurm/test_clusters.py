@@ -14,6 +14,7 @@ from streamflow.deployment.connector.local import LocalConnector
 from sf_quantum.connectors.slurm import scripts
 from sf_quantum.connectors.slurm.connector import SlurmConnector
 from sf_quantum.connectors.slurm.job import BatchJob, NodeUsage
+from sf_quantum.connectors.slurm.sbatch_options import words
 from sf_quantum.connectors.slurm.scripts import JobMark
 from sf_quantum.connectors.slurm.services import SlurmService
 from sf_quantum.connectors.slurm.transport.controller import (
@@ -73,7 +74,7 @@ async def submitted(
 def test_names_of_clusters(text: str, expected: bool) -> None:
     assert ids.are_clusters(text) == expected
     if expected:
-        assert SlurmService(clusters=text).words() == [f'--clusters="{text}"']
+        assert words(SlurmService(clusters=text)) == [f'--clusters="{text}"']
     else:
         with pytest.raises(WorkflowDefinitionException, match="names of clusters"):
             SlurmService(clusters=text)

@@ -34,7 +34,8 @@ from sf_quantum.connectors.leases import LeaseFailure, LeasePool, LeaseRefused
 from sf_quantum.connectors.slurm import quantum
 from sf_quantum.connectors.slurm.quantum import QpuUse, ServiceQpus
 from sf_quantum.connectors.slurm.queue import SlurmQueue
-from sf_quantum.connectors.slurm.services import SlurmService, holder_options
+from sf_quantum.connectors.slurm.sbatch_options import holder_options, words
+from sf_quantum.connectors.slurm.services import SlurmService
 from sf_quantum.connectors.slurm.transport.controller import Commands
 from sf_quantum.connectors.slurm.transport.login import LoginNode
 from sf_quantum.files import JSON
@@ -218,9 +219,9 @@ def test_the_option_is_for_the_plugin_and_the_first_component() -> None:
     classical, one = SlurmService(partition="c"), SlurmService(
         partition="q", qpu=["a", "b"]
     )
-    assert one.words() == ['--partition="q"']
+    assert words(one) == ['--partition="q"']
     one.spank = True
-    assert one.words() == ['--partition="q"', '--qpu="a,b"']
+    assert words(one) == ['--partition="q"', '--qpu="a,b"']
     components = holder_options("s", [classical, one, one]).split(" : ")
     assert [part.count('--qpu="a,b"') for part in components] == [1, 0, 0]
 

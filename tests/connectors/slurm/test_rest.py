@@ -20,7 +20,8 @@ from streamflow.deployment.connector.local import LocalConnector
 from sf_quantum.checking import check_file
 from sf_quantum.connectors import guardian
 from sf_quantum.connectors.slurm.connector import SlurmConnector
-from sf_quantum.connectors.slurm.services import JobOptions, SlurmService
+from sf_quantum.connectors.slurm.sbatch_options import JobOptions
+from sf_quantum.connectors.slurm.services import SlurmService
 from sf_quantum.connectors.slurm.transport import rest, slurmrestd
 from sf_quantum.connectors.slurm.transport.controller import (
     Submission,

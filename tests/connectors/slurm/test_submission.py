@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from sf_quantum.connectors.slurm import scripts
-from sf_quantum.connectors.slurm.services import SlurmService, at_once_options
+from sf_quantum.connectors.slurm.sbatch_options import at_once_options
+from sf_quantum.connectors.slurm.services import SlurmService
 from sf_quantum.connectors.slurm.transport import answers
 from sf_quantum.connectors.slurm.transport.submission import submission_command
 from sf_quantum.files import JSON

@@ -7,7 +7,7 @@ import time
 from dataclasses import replace
 
 from sf_quantum.connectors import hints
-from sf_quantum.connectors.slurm import scripts
+from sf_quantum.connectors.slurm import sbatch_options, scripts
 from sf_quantum.connectors.slurm.allocation.step_job import (
     StepJob,
     read_result,
@@ -16,7 +16,7 @@ from sf_quantum.connectors.slurm.allocation.step_job import (
 from sf_quantum.connectors.slurm.job import BatchJob, NodeUsage
 from sf_quantum.connectors.slurm.queue import SlurmQueue
 from sf_quantum.connectors.slurm.refusals import SlurmRefusal
-from sf_quantum.connectors.slurm.services import JobOptions
+from sf_quantum.connectors.slurm.sbatch_options import JobOptions
 from sf_quantum.connectors.slurm.transport.answers import JobOutcome
 from sf_quantum.connectors.steps import quantum_steps
 
@@ -41,7 +41,7 @@ async def run_alone(queue: SlurmQueue, job: StepJob) -> JobOutcome:
         batch_job,
         _options(job, own_output),
         _script(queue, batch_job, job),
-        note=job.service.note,
+        note=sbatch_options.note(job.service),
         clusters=job.service.clusters,
     )
     starting = None

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from streamflow.core.exception import WorkflowExecutionException
 
-from sf_quantum.connectors.slurm import scripts, services
+from sf_quantum.connectors.slurm import sbatch_options, scripts
 from sf_quantum.connectors.slurm.allocation.limits import JobLength, ShortLimit
 from sf_quantum.connectors.slurm.job import BatchJob, NodeUsage
 from sf_quantum.connectors.slurm.queue import SlurmQueue, capitalized
@@ -118,10 +118,10 @@ class SlurmAllocation:
         try:
             await queue.submit(
                 leader,
-                services.holder_options(deployment, held, **instead),
+                sbatch_options.holder_options(deployment, held, **instead),
                 scripts.holder(queue.login.spool, leader.key, directives, seconds),
-                note=held[0].note,
-                at_once=services.at_once_options(
+                note=sbatch_options.note(held[0]),
+                at_once=sbatch_options.at_once_options(
                     deployment, held, directives, **instead
                 ),
                 clusters=held[0].clusters,

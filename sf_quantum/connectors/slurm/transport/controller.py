@@ -14,7 +14,7 @@ from itertools import chain
 from typing import Protocol
 
 from sf_quantum.connectors.slurm import scripts
-from sf_quantum.connectors.slurm.services import JobOptions
+from sf_quantum.connectors.slurm.sbatch_options import JobOptions
 from sf_quantum.connectors.slurm.transport import answers, login
 from sf_quantum.connectors.slurm.transport.answers import JobOutcome
 from sf_quantum.connectors.slurm.transport.login import LoginNode

@@ -19,7 +19,7 @@ from streamflow.core.exception import (
 
 from sf_quantum.connectors import guardian
 from sf_quantum.connectors.slurm import scripts
-from sf_quantum.connectors.slurm.services import JobOptions
+from sf_quantum.connectors.slurm.sbatch_options import JobOptions
 from sf_quantum.connectors.slurm.transport import answers, login, rest_job
 from sf_quantum.connectors.slurm.transport.answers import JobOutcome
 from sf_quantum.connectors.slurm.transport.controller import (

@@ -10,9 +10,10 @@ import math
 import re
 from collections.abc import Callable, Mapping
 
-from sf_quantum.connectors.slurm.services import limit_seconds
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON, mapping
+from sf_quantum.slurm import tres
+from sf_quantum.slurm.counts import limit_seconds
 
 #: the last version with the words of sbatch
 FIRST_VERSION = "v0.0.38"
@@ -102,8 +103,8 @@ def _gres(name: str) -> Callable[[str, JSON], dict[str, JSON]]:
     def words(_: str, value: JSON) -> dict[str, JSON]:
         text = str(value)
         if name == "gres":
-            gres = [re.sub("^gres[:/]", "", word) for word in text.split(",")]
-            return {"tres_per_node": ",".join(f"gres/{word}" for word in gres)}
+            gres = [f"gres/{tres.bare(word)}" for word in text.split(",")]
+            return {"tres_per_node": ",".join(gres)}
         return {name: ",".join(f"gres/gpu:{word}" for word in text.split(","))}
 
     return words

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from sf_quantum.connectors.slurm.sbatch_options import words
 from sf_quantum.connectors.slurm.services import SlurmService
 from sf_quantum.files import JSON
 from tests.support.slurm_jobs import over_ssh
@@ -37,7 +38,7 @@ def test_each_key_is_an_option_that_sbatch_knows(lab: Lab) -> None:
     assert len(keys) > 80
     keys.pop("file", None)
     make: Callable[..., SlurmService] = SlurmService
-    names = {word.partition("=")[0] for word in make(**keys).words()}
+    names = {word.partition("=")[0] for word in words(make(**keys))}
     assert len(names) == len(keys)
     unknown = {name for name in names if not _knows(lab, name)}
     assert unknown <= LATER | GONE
@@ -65,7 +66,7 @@ def test_values() -> None:
         constraint='"a&b"',
         jobName="$NAME",
     )
-    assert service.words(ntasks=None, time="1") == [
+    assert words(service, ntasks=None, time="1") == [
         '--partition="quantum"',
         '--gres="qpu:1"',
         "--exclusive",

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from streamflow.core.exception import WorkflowExecutionException
 
-from sf_quantum.connectors.slurm import services
+from sf_quantum.connectors.slurm import sbatch_options
 from sf_quantum.connectors.steps import quantum_steps
 from sf_quantum.files import JSON
 from tests.conftest import StartLab
@@ -233,7 +233,7 @@ async def test_what_nobody_has_foreseen_fails_the_job(
         raise TypeError("a mistake\nof ours")
 
     async with site(lab, tmp_path, elastic()) as held:
-        monkeypatch.setattr(services, "holder_options", fail)
+        monkeypatch.setattr(sbatch_options, "holder_options", fail)
         async with asyncio.timeout(SECONDS):
             with pytest.raises(WorkflowExecutionException) as error:
                 await held.run("true", step="one")

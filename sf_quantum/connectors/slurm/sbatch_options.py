@@ -1,0 +1,119 @@
+"""Options of ``sbatch`` and ``salloc`` for the jobs of services, as words for the shell."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from sf_quantum.connectors.slurm.services import SlurmService
+from sf_quantum.files import JSON
+
+# options of sbatch that do not change the environment variables of a batch job
+_AT_ONCE = frozenset(
+    "account comment constraint exclude exclusive gres licenses mem nodelist nodes partition qos "
+    "reservation time timeMin".split()
+)
+
+
+@dataclass(frozen=True)
+class JobOptions:
+    """The options of ``sbatch`` of a job of its own.
+
+    :param of_job: its own options, by name, with literal values
+    :param service: service whose options follow
+    :param instead: see :func:`words`
+    """
+
+    of_job: Mapping[str, str]
+    service: SlurmService
+    instead: Mapping[str, JSON]
+
+    def words(self) -> str:
+        """The options for the shell."""
+        options = [
+            f"--{name}={shlex.quote(value)}" for name, value in self.of_job.items()
+        ]
+        return " ".join([*options, *words(self.service, **self.instead)])
+
+
+def note(service: SlurmService) -> str:
+    """The service's own comment, for the shell, after that by which a job is found."""
+    comment = service.options.get("comment")
+    return "" if comment is None else _quoted(f" {comment}")
+
+
+def words(service: SlurmService, **instead: JSON) -> list[str]:
+    """The options of ``sbatch`` for the shell, except for the comment.
+
+    :param instead: options that override those of the service; None omits one
+    :returns: one word per option, quoted as by StreamFlow: the shell expands variables
+    """
+    qpu = ",".join(service.qpu) if service.spank and service.qpu else None
+    options: Mapping[str, JSON] = {
+        **service.options,
+        "qpu": qpu,
+        "comment": None,
+        **instead,
+    }
+    return [word for key, value in options.items() for word in _words(key, value)]
+
+
+def holder_options(name: str, services: Sequence[SlurmService], **instead: JSON) -> str:
+    """The options of ``sbatch`` for a job that only holds nodes of services.
+
+    Each service has a component. Slurm runs the script in the first one, which gets the
+    leases of all QPUs.
+
+    :param name: the suffix of the job name, if the service has no name
+    """
+    taken = [qpu for service in services if service.spank for qpu in service.qpu]
+    instead["qpu"] = ",".join(dict.fromkeys(taken)) or None
+    components = []
+    for service in services:
+        job_name = f'--job-name="sfq {service.name or name}"'
+        options = ["--output=/dev/null", job_name, *words(service, **instead)]
+        # a requeued allocation would have lost its steps
+        components.append(" ".join([*options, "--no-requeue"]))
+        instead["qpu"] = None
+    return " : ".join(components)
+
+
+def at_once_options(
+    name: str,
+    services: Sequence[SlurmService],
+    directives: Sequence[str],
+    **instead: JSON,
+) -> str | None:
+    """The options of ``salloc``, which grants the same nodes at once if they are free.
+
+    :param directives: ``#SBATCH`` lines of the batch job
+    :returns: None if the services need a batch job, or more than one node: a step lacks the
+        information to set the environment variables of a batch job on several nodes
+    """
+    service = services[0]
+    options = {**service.options, **instead}
+    if len(services) > 1 or directives or service.qpu or options.keys() - _AT_ONCE:
+        return None
+    one_node = str(options.get("nodes") or 1) in ("1", "1-1")
+    if not one_node or re.search(r"[,\[]", str(options.get("nodelist") or "")):
+        return None
+    job_name = f'--job-name="sfq {service.name or name}"'
+    return " ".join([job_name, *words(service, **instead)])
+
+
+def _words(key: str, value: JSON) -> Iterator[str]:
+    name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", key).lower()
+    if key == "waitAllNodes":  # the only flag with a numeric value
+        value = 1 if value else None
+    if value is True:
+        yield f"--{name}"
+    elif value is not None and value is not False:
+        # The separator is "=", since the value of some options is optional.
+        yield f"--{name}={_quoted(value)}"
+
+
+def _quoted(value: JSON) -> str:
+    """A value quoted as by StreamFlow: the shell expands variables."""
+    return '"{}"'.format(str(value).replace('"', '\\"'))
