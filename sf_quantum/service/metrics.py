@@ -29,7 +29,7 @@ from sf_quantum.service.domain.jobs import CLASSES, State
 from sf_quantum.service.http.auth import get_sender
 from sf_quantum.service.http.traffic import Traffic
 from sf_quantum.service.queue.job_queue import JobQueue
-from sf_quantum.service.queue.jobs.observations import STATES, Histogram, Reason
+from sf_quantum.service.queue.observations import STATES, Histogram, Reason
 from sf_quantum.service.queue.upkeep.telemetry import SERIES, Telemetry
 from sf_quantum.service.store.disk import DiskUse
 from sf_quantum.version import __version__

@@ -26,13 +26,13 @@ from sf_quantum.errors import InputError, QuantumError
 from sf_quantum.net.transport import SOCKET_PATH_BYTES
 from sf_quantum.service.app import Service, build
 from sf_quantum.service.config import Auth, Configuration, Listen
+from sf_quantum.service.config_reload import merged
 from sf_quantum.service.device import processes
 from sf_quantum.service.device.emulator.device import EmulatedDevice
 from sf_quantum.service.device.protocol import Device
 from sf_quantum.service.http import auth
 from sf_quantum.service.http.connections import Server, raise_limit
 from sf_quantum.service.http.guard import Guard
-from sf_quantum.service.reload import merged
 from sf_quantum.service.state import store_in
 from sf_quantum.text import one_line
 from sf_quantum.threads import in_thread

@@ -23,6 +23,7 @@ from sf_quantum.errors import InputError
 from sf_quantum.files import JSON, KeyPath
 from sf_quantum.service.app import Service, build
 from sf_quantum.service.config import Configuration, load, make_device
+from sf_quantum.service.config_reload import merged
 from sf_quantum.service.device.emulator.device import EmulatedDevice
 from sf_quantum.service.device.vendor.device import QpuDevice
 from sf_quantum.service.device.vendor.settings import QpuSettings
@@ -33,7 +34,6 @@ from sf_quantum.service.domain.settings import (
     Shares,
 )
 from sf_quantum.service.http.auth import LOCAL_USER
-from sf_quantum.service.reload import merged
 from sf_quantum.service.run import _Server
 from sf_quantum.service.store.schema import VERSION
 from sf_quantum.service.store.store import Store

@@ -23,7 +23,7 @@ from sf_quantum.service.domain.settings import (
 )
 from sf_quantum.service.http import auth
 from sf_quantum.service.http.traffic import DURATIONS, Traffic
-from sf_quantum.service.queue.jobs.observations import Observations
+from sf_quantum.service.queue.observations import Observations
 from tests.support.service import (
     RunningService,
     UntilInterrupted,

@@ -18,7 +18,7 @@ from sf_quantum.service.http.auth import (
     Unauthorized,
 )
 from sf_quantum.service.http.buckets import TokenBuckets
-from sf_quantum.service.queue.jobs.observations import Histogram
+from sf_quantum.service.queue.observations import Histogram
 
 # Log lines about requests without a valid credential, or beyond the limits, from all
 # senders together: whoever sends them must not fill the disk.

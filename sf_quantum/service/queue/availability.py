@@ -161,26 +161,6 @@ class Availability:
         if not self.works:
             raise Refused(503, self.reason)
 
-    def seconds_until_start(self, wait: float, seconds: float) -> float | None:
-        """Estimate the start of a job; no job runs during maintenance.
-
-        :param wait: seconds of work before the job
-        :param seconds: the job's own duration
-        :returns: seconds from now; ``None`` if unknown
-        """
-        if self._status != "open" or self.device_reason:
-            return None
-        now = at = time.time()
-        for window in self.windows:
-            if at + wait + seconds <= window.starts:
-                break
-            if window.ends is None:
-                return None
-            # the work that fits before the window is done
-            wait -= min(wait, max(0.0, window.starts - at))
-            at = window.ends
-        return at + wait - now
-
     async def changed(self, window: MaintenanceWindow | None) -> None:
         """Wait until the status or the windows change, or the current window is another.
 

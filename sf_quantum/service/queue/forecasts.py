@@ -17,6 +17,7 @@ from sf_quantum.service.domain.jobs import (
     LeaseRequest,
     Size,
 )
+from sf_quantum.service.queue.availability import Availability
 from sf_quantum.service.queue.jobs.job_states import LiveJob
 from sf_quantum.service.queue.jobs.job_table import JobTable
 from sf_quantum.service.queue.jobs.worker import Worker
@@ -217,7 +218,31 @@ class Forecasts:
         if not self._worker.stopping:
             if not self._jobs.on_device:  # else the vendor's queue is behind these
                 wait += self._jobs.device.status.eta_seconds
-            eta = availability.seconds_until_start(wait, run_seconds)
+            eta = seconds_until_start(availability, wait, run_seconds)
         reason = "" if waiting is None else WAITS
         reason = availability.reason if eta is None else reason
         return Forecast(position, eta, entry.qpu_seconds, run_seconds, reason)
+
+
+def seconds_until_start(
+    availability: Availability, wait: float, seconds: float
+) -> float | None:
+    """Estimate the start of a job; no job runs during maintenance.
+
+    :param wait: seconds of work before the job
+    :param seconds: the job's own duration
+    :returns: seconds from now; ``None`` if unknown
+    """
+    is_open = availability.is_open or availability.in_maintenance
+    if not is_open or availability.device_reason:
+        return None
+    now = at = time.time()
+    for window in availability.windows:
+        if at + wait + seconds <= window.starts:
+            break
+        if window.ends is None:
+            return None
+        # the work that fits before the window is done
+        wait -= min(wait, max(0.0, window.starts - at))
+        at = window.ends
+    return at + wait - now

@@ -25,12 +25,12 @@ from sf_quantum.service.queue.events import log_recovered
 from sf_quantum.service.queue.forecasts import Forecasts
 from sf_quantum.service.queue.jobs.job_control import JobControl
 from sf_quantum.service.queue.jobs.job_table import JobTable
-from sf_quantum.service.queue.jobs.observations import DeviceState
 from sf_quantum.service.queue.jobs.worker import Worker
 from sf_quantum.service.queue.leases.lease_table import LeaseTable
 from sf_quantum.service.queue.leases.live_leases import Leases
 from sf_quantum.service.queue.leases.slurm_jobs import OwnCluster
 from sf_quantum.service.queue.leases.vqpus import STOPPING, VQpus
+from sf_quantum.service.queue.observations import DeviceState
 from sf_quantum.service.queue.reading import JobReader
 from sf_quantum.service.queue.upkeep.endless_tasks import EndlessTasks
 from sf_quantum.service.store import audit, operation

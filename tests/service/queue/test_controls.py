@@ -39,6 +39,7 @@ from sf_quantum.service.domain.reasons import Interruption
 from sf_quantum.service.http.auth import FixedIdentity
 from sf_quantum.service.queue import availability as windows
 from sf_quantum.service.queue.availability import Availability
+from sf_quantum.service.queue.forecasts import seconds_until_start
 from sf_quantum.service.queue.job_queue import JobQueue
 from sf_quantum.service.queue.upkeep import device_operations
 from sf_quantum.service.store import audit
@@ -414,7 +415,7 @@ async def test_etas_go_around_the_windows(
     for starts, ends in windows:
         until = None if ends is None else now + ends
         await availability.announce("operator", now + starts, until, "")
-    told = availability.seconds_until_start(wait, seconds)
+    told = seconds_until_start(availability, wait, seconds)
     assert told == (expected if expected is None else pytest.approx(expected))
     store.close()
 

@@ -28,8 +28,8 @@ from sf_quantum.service.queue.jobs.job_states import (
     Waiting,
     Withdrawn,
 )
-from sf_quantum.service.queue.jobs.observations import Observations
 from sf_quantum.service.queue.leases.lease_table import LeaseTable
+from sf_quantum.service.queue.observations import Observations
 from sf_quantum.service.scheduling.estimator import Estimator
 from sf_quantum.service.scheduling.pending import PendingJobs
 from sf_quantum.service.scheduling.policies import make

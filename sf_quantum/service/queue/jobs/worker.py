@@ -13,7 +13,7 @@ from sf_quantum.service.domain.settings import ServiceSettings
 from sf_quantum.service.queue.jobs.job_run import JobRun
 from sf_quantum.service.queue.jobs.job_states import Done, LiveJob, Queued
 from sf_quantum.service.queue.jobs.job_table import JobTable
-from sf_quantum.service.queue.jobs.observations import DeviceState
+from sf_quantum.service.queue.observations import DeviceState
 
 logger = logging.getLogger(__name__)
 # Longest wait for the device to interrupt a job.
