@@ -24,6 +24,7 @@ from sf_quantum.service.config import (
 from sf_quantum.service.domain.jobs import RANKS
 from sf_quantum.service.domain.settings import TENTHS
 from sf_quantum.service.http import auth
+from sf_quantum.service.http.tokens import read_tokens
 from sf_quantum.service.run import check_certificate, socket_problem
 from sf_quantum.service.scheduling import policies
 from sf_quantum.service.state import DATABASE, check_state
@@ -65,7 +66,7 @@ def _tokens(config: Configuration) -> Iterator[Finding]:
     if path is None or config.auth.mode == "none":
         return
     try:
-        users = {entry.user for entry in auth.read_tokens(path).values()}
+        users = {entry.user for entry in read_tokens(path).values()}
     except ValidationErrors as error:
         yield from ((key, None, line) for line in error.lines)
     except InputError as error:

@@ -33,6 +33,7 @@ from sf_quantum.service.device.protocol import Device
 from sf_quantum.service.http import auth
 from sf_quantum.service.http.connections import Server, raise_limit
 from sf_quantum.service.http.guard import Guard
+from sf_quantum.service.http.tokens import MungeOrTokens, Tokens
 from sf_quantum.service.state import store_in
 from sf_quantum.text import one_line
 from sf_quantum.threads import in_thread
@@ -127,10 +128,10 @@ def _close(device: Device) -> None:
 
 
 def _authenticate(section: Auth) -> auth.Authenticate:
-    tokens = auth.Tokens(section.tokens, section.admins) if section.tokens else None
+    tokens = Tokens(section.tokens, section.admins) if section.tokens else None
     if section.mode == "munge":
         munge = auth.Munge(section.munge, section.admins)
-        return auth.MungeOrTokens(munge, tokens) if tokens else munge
+        return MungeOrTokens(munge, tokens) if tokens else munge
     if section.mode == "token" and tokens:
         return tokens
     return auth.LOCAL_USER

@@ -33,8 +33,8 @@ import psutil
 from sf_quantum.errors import InputError
 from sf_quantum.service.device.emulator.device import EmulatedDevice
 from sf_quantum.service.dialects.large_bodies import PROCESS_BYTES
-from sf_quantum.service.http import auth
 from sf_quantum.service.http.guard import Limits
+from sf_quantum.service.http.tokens import read_tokens
 from tests.support import dialects
 from tests.support.adversarial import ROUTES, TOKENS, Family, Route
 from tests.support.service import RunningService, running_service
@@ -193,7 +193,7 @@ def _read(meter: Meter, path: Path, family: str, make: Family, size: int) -> Cos
     path.write_bytes(body)
     before, cpu = meter.reset(), meter.cpu()
     try:
-        auth.read_tokens(path)
+        read_tokens(path)
     except InputError:
         status = 422
     taken = meter.cpu() - cpu

@@ -66,7 +66,7 @@ from sf_quantum.files import JSON, mapping
 from sf_quantum.net import munge
 from sf_quantum.net.transport import Client, Response
 from sf_quantum.service.device.emulator.device import OPERATIONS
-from sf_quantum.service.http import auth
+from sf_quantum.service.http.tokens import new_token, token_entry
 from tests.support import dialects
 
 # each request may take a lease
@@ -326,8 +326,8 @@ def service(
     if mode == "token":
         tokens = folder / "tokens.yml"
         tokens.touch(0o600)
-        made = {name: auth.new_token() for name in ("bea", "ada", "root")}
-        entries = [auth.entry(n, t, admin=n == "root") for n, t in made.items()]
+        made = {name: new_token() for name in ("bea", "ada", "root")}
+        entries = [token_entry(n, t, admin=n == "root") for n, t in made.items()]
         tokens.write_text(json.dumps(entries))
         options += ["--tokens", str(tokens)]
         senders += [_bearer(token) for token in made.values()]

@@ -54,7 +54,7 @@ from fastapi import FastAPI
 
 from sf_quantum.files import JSON
 from sf_quantum.service.dialects.v1.models import JobBody
-from sf_quantum.service.http import auth
+from sf_quantum.service.http.tokens import new_token, token_entry
 from tests.support.service import example_bqm
 
 VARIABLES = 12
@@ -286,11 +286,11 @@ def site(folder: Path, users: int) -> tuple[list[str], list[str]]:
 
     :returns: the service's command, and the users' tokens
     """
-    tokens = [auth.new_token() for _ in range(users)]
+    tokens = [new_token() for _ in range(users)]
     file = folder / "tokens.yml"
     file.touch(0o600)
     entries: list[JSON] = [
-        auth.entry(f"user{number}", token, admin=False)
+        token_entry(f"user{number}", token, admin=False)
         for number, token in enumerate(tokens)
     ]
     file.write_text(json.dumps(entries))

@@ -51,7 +51,7 @@ from sf_quantum.files import JSON
 from sf_quantum.journal import Journal, scheduler
 from sf_quantum.qpu import JobSize, QpuStatus
 from sf_quantum.service.device.emulator.device import EmulatedDevice
-from sf_quantum.service.http import auth
+from sf_quantum.service.http.tokens import Tokens, new_token, token_entry
 from tests.support.service import running_service
 from tests.support.waiting import SECONDS
 
@@ -437,11 +437,11 @@ async def test_a_qpu_that_refuses_its_user_is_not_chosen(
 ) -> None:
     tokens, file = tmp_path / "tokens.yml", tmp_path / "ada.token"
     tokens.touch(0o600)
-    tokens.write_text(json.dumps([auth.entry("bob", auth.new_token(), admin=False)]))
-    file.write_text(auth.new_token())
+    tokens.write_text(json.dumps([token_entry("bob", new_token(), admin=False)]))
+    file.write_text(new_token())
     record = Journal(tmp_path)
     monkeypatch.setattr(journal, "current", lambda: record)
-    with running_service(authenticate=auth.Tokens(tokens)) as service:
+    with running_service(authenticate=Tokens(tokens)) as service:
         qpu = target("q", "sfq.rest", url=service.url, tokenFile=str(file))
         asked = CandidateFilter("f", timeout=SECONDS)
         chosen = await asked.get_targets(job(), [qpu, target("c", "local")])

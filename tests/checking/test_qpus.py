@@ -12,7 +12,7 @@ from sf_quantum.cli import main
 from sf_quantum.files import JSON
 from sf_quantum.samplers.problem import document
 from sf_quantum.service.device.emulator.device import EmulatedDevice
-from sf_quantum.service.http.auth import Tokens
+from sf_quantum.service.http.tokens import Tokens
 from tests.support.checked_projects import (
     FILE,
     FILTERS,

@@ -21,7 +21,7 @@ from sf_quantum.service.domain.settings import (
     QualitySettings,
     ServiceSettings,
 )
-from sf_quantum.service.http import auth
+from sf_quantum.service.http.tokens import Tokens, new_token, token_entry
 from sf_quantum.service.http.traffic import DURATIONS, Traffic
 from sf_quantum.service.queue.observations import Observations
 from tests.support.service import (
@@ -262,14 +262,14 @@ def test_the_disk_and_the_last_failed_write(tmp_path: Path) -> None:
         assert now <= told(service)[last]
 
 
-def tokens(folder: Path) -> tuple[auth.Tokens, dict[str, str]]:
-    made = {user: auth.new_token() for user in ("beatrix", "prometheus", "operator")}
-    entries = [auth.entry(u, made[u], admin=u == "operator") for u in made]
+def tokens(folder: Path) -> tuple[Tokens, dict[str, str]]:
+    made = {user: new_token() for user in ("beatrix", "prometheus", "operator")}
+    entries = [token_entry(u, made[u], admin=u == "operator") for u in made]
     path = folder / "tokens.yml"
     path.touch(0o600)
     path.write_text(json.dumps(entries))
     headers = {user: f"Bearer {token}" for user, token in made.items()}
-    return auth.Tokens(path), headers
+    return Tokens(path), headers
 
 
 @pytest.mark.parametrize(

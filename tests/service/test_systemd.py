@@ -15,7 +15,7 @@ import pytest
 
 from sf_quantum.files import JSON
 from sf_quantum.net.transport import Client
-from sf_quantum.service.http.auth import entry
+from sf_quantum.service.http.tokens import token_entry
 from tests.support.folders import ROOT
 from tests.support.service import example_bqm
 from tests.support.waiting import until
@@ -171,7 +171,7 @@ def test_the_unit_serves_and_takes_tokens_back(host: Host) -> None:
     host.run("groupadd", "--system", "sfq")
     tokens.write_text(
         "".join(
-            f"- {json.dumps(entry(user, f'{user}s token', admin=False))}\n"
+            f"- {json.dumps(token_entry(user, f'{user}s token', admin=False))}\n"
             for user in ("ada", "bob")
         )
     )

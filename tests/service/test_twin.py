@@ -24,7 +24,7 @@ from sf_quantum.service.device.emulator.technologies import TECHNOLOGIES, Errors
 from sf_quantum.service.device.limits import ComputeLimits
 from sf_quantum.service.device.protocol import Device
 from sf_quantum.service.device.vendor.device import QpuDevice
-from sf_quantum.service.http import auth
+from sf_quantum.service.http.tokens import Tokens, new_token, token_entry
 from sf_quantum.service.twin import Original, TwinDevice, original
 from sf_quantum.testing.devices import CIRCUIT
 from sf_quantum.testing.qpus import PHOTONIC, sequence
@@ -246,12 +246,12 @@ def test_the_device_of_a_configuration(
 
 
 def test_a_device_with_tokens(tmp_path: Path) -> None:
-    tokens, token = tmp_path / "tokens.yml", auth.new_token()
+    tokens, token = tmp_path / "tokens.yml", new_token()
     tokens.touch(0o600)
-    tokens.write_text(json.dumps([auth.entry("ada", token, admin=False)]))
+    tokens.write_text(json.dumps([token_entry("ada", token, admin=False)]))
     file = tmp_path / "token"
     file.write_text(token)
-    with running_service(authenticate=auth.Tokens(tokens)) as service:
+    with running_service(authenticate=Tokens(tokens)) as service:
         with pytest.raises(InputError, match="refuses"):
             original(service.url)
         assert original(service.url, file).name == "emulator"

@@ -15,7 +15,7 @@ import yaml
 
 from sf_quantum.files import JSON, mapping
 from sf_quantum.net.transport import Client
-from sf_quantum.service.http import auth
+from sf_quantum.service.http.tokens import new_token, token_entry
 from tests.support import devices, forking
 from tests.support.forking import Command
 from tests.support.service import example_bqm
@@ -114,10 +114,10 @@ class QpuService:
 
         :returns: the file with the user's token
         """
-        made = {user: auth.new_token(), "operator": auth.new_token()}
+        made = {user: new_token(), "operator": new_token()}
         tokens = self._folder / "tokens.yml"
         tokens.touch(0o600)
-        entries = [auth.entry(u, made[u], admin=u == "operator") for u in made]
+        entries = [token_entry(u, made[u], admin=u == "operator") for u in made]
         tokens.write_text(json.dumps(entries))
         self._options += ["--auth", "token", "--tokens", str(tokens)]
         self._headers = {"Authorization": f"Bearer {made['operator']}"}

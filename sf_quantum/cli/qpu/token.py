@@ -30,11 +30,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Draw a token, store its hash, and print it."""
-    from sf_quantum.service.http.auth import entry, new_token
+    from sf_quantum.service.http.tokens import new_token, token_entry
 
     token = new_token()
     try:
-        line = f"- {json.dumps(entry(args.user, token, admin=args.admin))}\n"
+        line = f"- {json.dumps(token_entry(args.user, token, admin=args.admin))}\n"
     except InputError as error:
         raise InputError(
             f"user {args.user!r}: expected 1 to 64 letters, digits or any of _ . @ -"
@@ -71,7 +71,7 @@ def _locked(path: Path) -> Iterator[None]:
 def _with_line(path: Path, line: str) -> str:
     """Return a tokens file's text with a line added, reformatted only if necessary."""
     from sf_quantum import yaml
-    from sf_quantum.service.http.auth import Tokens
+    from sf_quantum.service.http.tokens import Tokens
 
     Tokens(path)  # raises for a file that the service would refuse
     content = yaml.read(path, "tokens")

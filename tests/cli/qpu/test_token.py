@@ -10,9 +10,9 @@ import pytest
 import yaml
 
 from sf_quantum.cli import main
-from sf_quantum.service.http import auth
+from sf_quantum.service.http.tokens import Tokens, token_entry
 
-OLD = json.dumps(auth.entry("ada", "t", admin=False))
+OLD = json.dumps(token_entry("ada", "t", admin=False))
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def path(tmp_path: Path) -> Path:
 def test_a_token_is_added_to_any_list(path: Path, text: str, users: list[str]) -> None:
     path.write_text(text)
     assert main(["token", "eve", "--tokens", str(path)]) == 0
-    auth.Tokens(path)
+    Tokens(path)
     assert [entry["user"] for entry in yaml.safe_load(path.read_text())] == users
     assert path.read_text().startswith("#") == text.startswith("#")
     assert path.stat().st_mode & 0o777 == 0o600

@@ -12,7 +12,7 @@ from sf_quantum.cli.qpu import jobs
 from sf_quantum.files import JSON
 from sf_quantum.planning.traces import qpu
 from sf_quantum.service.device.emulator.device import EmulatedDevice
-from sf_quantum.service.http.auth import Tokens
+from sf_quantum.service.http.tokens import Tokens
 from tests.support.service import RunningService, example_bqm, running_service
 from tests.support.users import give_tokens
 

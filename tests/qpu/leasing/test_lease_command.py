@@ -23,7 +23,7 @@ from sf_quantum.service.domain.settings import (
     LeaseSettings,
     ServiceSettings,
 )
-from sf_quantum.service.http import auth
+from sf_quantum.service.http.tokens import Tokens, new_token, token_entry
 from tests.support.service import RunningService, example_bqm, running_service
 from tests.support.service_process import SFQ, only_by_qrmi
 from tests.support.waiting import SECONDS, until
@@ -283,13 +283,13 @@ def test_a_qpu_that_only_the_package_qrmi_reaches(tmp_path: Path) -> None:
 
 
 def test_a_token_goes_with_each_request(tmp_path: Path) -> None:
-    made = {"ada": auth.new_token()}
+    made = {"ada": new_token()}
     tokens = tmp_path / "tokens.yml"
     tokens.touch(0o600)
-    tokens.write_text(json.dumps([auth.entry("ada", made["ada"], admin=False)]))
+    tokens.write_text(json.dumps([token_entry("ada", made["ada"], admin=False)]))
     file = tmp_path / "token"
     file.write_text(made["ada"])
-    with running_service(authenticate=auth.Tokens(tokens)) as service:
+    with running_service(authenticate=Tokens(tokens)) as service:
         known = ["--url", service.url, "--token-file", str(file)]
         code, out, err = _run(*known, *_shell("env"))
         assert (code, err) == (0, "")
@@ -310,10 +310,10 @@ def test_a_token_goes_with_each_request(tmp_path: Path) -> None:
 def test_a_command_ends_when_its_user_is_refused(tmp_path: Path) -> None:
     tokens, file, record = (tmp_path / name for name in ("t.yml", "token", "account"))
     tokens.touch(0o600)
-    file.write_text(token := auth.new_token())
-    tokens.write_text(json.dumps([auth.entry("ada", token, admin=False)]))
+    file.write_text(token := new_token())
+    tokens.write_text(json.dumps([token_entry("ada", token, admin=False)]))
     brief = ServiceSettings(leases=LeaseSettings(idle_seconds=9))
-    with running_service(settings=brief, authenticate=auth.Tokens(tokens)) as service:
+    with running_service(settings=brief, authenticate=Tokens(tokens)) as service:
         known = ["--url", service.url, "--token-file", str(file)]
         known += ["--account", str(record)]
         script = f"touch {tmp_path}/begun; exec sleep 600"

@@ -45,7 +45,7 @@ from sf_quantum.service.domain.settings import (
     LeaseSettings,
     ServiceSettings,
 )
-from sf_quantum.service.http import auth
+from sf_quantum.service.http.tokens import Tokens, new_token, token_entry
 from tests.support.scripted import Reply, Serve, scripted_server
 from tests.support.service import RunningService, example_bqm, running_service
 from tests.support.waiting import SECONDS, until
@@ -462,15 +462,15 @@ def test_who_sends_no_token_is_told_how(scripted: Serve) -> None:
 
 
 def test_a_token_that_is_replaced_is_used_from_then_on(tmp_path: Path) -> None:
-    tokens, made = tmp_path / "tokens.yml", [auth.new_token(), auth.new_token()]
+    tokens, made = tmp_path / "tokens.yml", [new_token(), new_token()]
     tokens.touch(0o600)
     file = tmp_path / "ada.token"
     file.write_text(made[0])
-    tokens.write_text(json.dumps([auth.entry("ada", made[0], admin=False)]))
-    with running_service(authenticate=auth.Tokens(tokens)) as service:
+    tokens.write_text(json.dumps([token_entry("ada", made[0], admin=False)]))
+    with running_service(authenticate=Tokens(tokens)) as service:
         driver = SfqQpu.from_config("q", {"url": service.url, "tokenFile": str(file)})
         lease = driver.acquire()
-        tokens.write_text(json.dumps([auth.entry("ada", made[1], admin=False)]))
+        tokens.write_text(json.dumps([token_entry("ada", made[1], admin=False)]))
         with pytest.raises(AuthenticationError, match="unknown bearer token"):
             driver.renew(lease)
         file.write_text(made[1])
@@ -735,11 +735,11 @@ def test_only_ones_own_jobs_are_found_by_their_keys(
 ) -> None:
     tokens = tmp_path / "tokens.yml"
     tokens.touch(0o600)
-    made = {user: auth.new_token() for user in ("ada", "bob", "admin")}
+    made = {user: new_token() for user in ("ada", "bob", "admin")}
     tokens.write_text(
-        json.dumps([auth.entry(u, made[u], admin=u == "admin") for u in made])
+        json.dumps([token_entry(u, made[u], admin=u == "admin") for u in made])
     )
-    with running_service(vqpus=3, authenticate=auth.Tokens(tokens)) as service:
+    with running_service(vqpus=3, authenticate=Tokens(tokens)) as service:
         found: dict[str, str | None] = {}
         for user, token in made.items():
             (file := tmp_path / user).write_text(token)

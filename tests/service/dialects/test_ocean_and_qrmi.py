@@ -10,7 +10,7 @@ import pytest
 
 from sf_quantum.files import JSON
 from sf_quantum.service.device.emulator.atoms import sequence
-from sf_quantum.service.http import auth
+from sf_quantum.service.http.tokens import new_token, token_entry
 from tests.support.waiting import until
 from tests.support.warden_service import SEQUENCE, Service, serving
 
@@ -30,10 +30,10 @@ def test_both_in_one_queue(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("DWAVE_CACHE_HOME", str(tmp_path / "cache"))
-    token = auth.new_token()
+    token = new_token()
     tokens = tmp_path / "tokens.yml"
     tokens.touch(0o600)
-    tokens.write_text(json.dumps([auth.entry("ada", token, admin=False)]))
+    tokens.write_text(json.dumps([token_entry("ada", token, admin=False)]))
     config: dict[str, JSON] = {
         # of two kinds of user, each with the credential that its client can make
         "auth": {"mode": "munge", "munge": str(munge_socket), "tokens": str(tokens)},

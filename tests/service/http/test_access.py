@@ -23,7 +23,7 @@ from sf_quantum.files import JSON
 from sf_quantum.net import munge
 from sf_quantum.net.transport import Client, Response, Unreachable
 from sf_quantum.service import run
-from sf_quantum.service.http import auth
+from sf_quantum.service.http.tokens import new_token, token_entry
 from tests.support import forking
 from tests.support.service import example_bqm
 from tests.support.waiting import SECONDS, until
@@ -90,11 +90,11 @@ def serving(
 def tokens(tmp_path: Path) -> dict[str, str]:
     """Tokens by user, and the tokens file as the user ``file``."""
     path = tmp_path / "tokens.yml"
-    made = {"ada": auth.new_token(), "bob": auth.new_token(), "root": auth.new_token()}
+    made = {"ada": new_token(), "bob": new_token(), "root": new_token()}
     path.touch(0o600)
     path.write_text(
         json.dumps(
-            [auth.entry(name, made[name], admin=name == "root") for name in made]
+            [token_entry(name, made[name], admin=name == "root") for name in made]
         )
     )
     return {**made, "file": str(path)}

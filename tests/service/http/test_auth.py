@@ -20,12 +20,14 @@ from sf_quantum.errors import InputError, QpuError
 from sf_quantum.net import munge
 from sf_quantum.service.domain.jobs import Identity
 from sf_quantum.service.http import auth
-from sf_quantum.service.http.auth import (
-    Authenticate,
-    AuthError,
-    Munge,
+from sf_quantum.service.http import tokens as tokens_module
+from sf_quantum.service.http.auth import Authenticate, AuthError, Munge, Unauthorized
+from sf_quantum.service.http.tokens import (
+    MungeOrTokens,
+    TokenEntry,
     Tokens,
-    Unauthorized,
+    read_tokens,
+    token_entry,
 )
 
 pytestmark = pytest.mark.devices("sfq", "dwave", "acme")
@@ -69,8 +71,8 @@ def tokens(tmp_path: Path) -> Path:
     path = tmp_path / "tokens.yml"
     path.touch(0o600)
     entries = (
-        auth.entry("ada", "a", admin=False),
-        auth.entry("root", "r", admin=True),
+        token_entry("ada", "a", admin=False),
+        token_entry("root", "r", admin=True),
     )
     path.write_text("".join(f"- {json.dumps(entry)}\n" for entry in entries))
     return path
@@ -119,7 +121,7 @@ def test_tokens_beside_munge(tokens: Path) -> None:
             raise Unauthorized("no", auth.MUNGE_HEADER, auth.MUNGE_CHALLENGE)
         return Identity("root", admin=True, root=True)
 
-    both = auth.MungeOrTokens(munge_only, Tokens(tokens))
+    both = MungeOrTokens(munge_only, Tokens(tokens))
     assert sender(both, request(x_munge_cred="sound")).root
     assert sender(both, request(x_munge_cred="sound", x_auth_token="a")).root
     assert sender(both, request(x_auth_token="a")).user == "ada"
@@ -136,13 +138,13 @@ def test_a_changed_file_is_read_in_a_thread(
     tokens: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     known, threads = Tokens(tokens), list[threading.Thread]()
-    read = auth.read_tokens
+    read = read_tokens
 
-    def seen(path: Path) -> dict[str, auth.TokenEntry]:
+    def seen(path: Path) -> dict[str, TokenEntry]:
         threads.append(threading.current_thread())
         return read(path)
 
-    monkeypatch.setattr(auth, "read_tokens", seen)
+    monkeypatch.setattr(tokens_module, "read_tokens", seen)
     sender(known, bearer("a"))
     assert threads == []
     tokens.write_text(tokens.read_text() + "\n")

@@ -18,6 +18,7 @@ from sf_quantum.service.domain.jobs import Identity, Lease, Submission
 from sf_quantum.service.domain.settings import LeaseSettings, ServiceSettings
 from sf_quantum.service.http import auth, traffic
 from sf_quantum.service.http.logs import JsonFormatter, TextFormatter
+from sf_quantum.service.http.tokens import Tokens, token_entry
 from sf_quantum.service.http.traffic import Traffic
 from sf_quantum.service.store.store import Store
 from tests.support.service import (
@@ -126,8 +127,8 @@ def test_a_request_has_one_line(
 ) -> None:
     tokens = tmp_path / "tokens.yml"
     tokens.touch(0o600)
-    tokens.write_text(json.dumps([auth.entry("ada", "a", admin=False)]))
-    with running_service(authenticate=auth.Tokens(tokens)) as service:
+    tokens.write_text(json.dumps([token_entry("ada", "a", admin=False)]))
+    with running_service(authenticate=Tokens(tokens)) as service:
         answers = [
             service.ask("GET", "/v1/jobs/secret", headers=headers)
             for headers in (
@@ -171,7 +172,7 @@ def test_a_reason_is_of_what_was_refused(
 ) -> None:
     tokens = tmp_path / "tokens.yml"
     tokens.touch(0o600)
-    with running_service(authenticate=auth.Tokens(tokens)) as service:
+    with running_service(authenticate=Tokens(tokens)) as service:
         assert service.ask("GET", path).status == status
         until(lambda: lines(caplog, "request"), "its line")
     (line,) = lines(caplog, "request")

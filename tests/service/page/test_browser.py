@@ -19,7 +19,7 @@ from selenium.webdriver.support.wait import WebDriverWait
 
 from sf_quantum.files import JSON
 from sf_quantum.net.transport import Client
-from sf_quantum.service.http import auth
+from sf_quantum.service.http.tokens import new_token, token_entry
 from tests.support.service import example_bqm
 from tests.support.service_process import QpuService
 
@@ -173,13 +173,13 @@ class Site:
     """A service with two users and an operator."""
 
     def __init__(self, folder: Path) -> None:
-        self.tokens = {name: auth.new_token() for name in ("ada", "bob", "operator")}
+        self.tokens = {name: new_token() for name in ("ada", "bob", "operator")}
         file = folder / "tokens.yml"
         file.touch(0o600)
         file.write_text(
             json.dumps(
                 [
-                    auth.entry(name, token, admin=name == "operator")
+                    token_entry(name, token, admin=name == "operator")
                     for name, token in self.tokens.items()
                 ]
             )

@@ -10,6 +10,7 @@ import pytest
 
 from sf_quantum.files import JSON
 from sf_quantum.service.http import auth
+from sf_quantum.service.http.tokens import MungeOrTokens, Tokens, token_entry
 from sf_quantum.service.queue.upkeep import readiness
 from sf_quantum.service.store import disk
 from tests.support.service import RunningService, example_bqm, running_service
@@ -90,9 +91,9 @@ def test_an_answer_holds_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_tokens_that_cannot_be_read(tmp_path: Path, beside_munge: bool) -> None:
     path = tmp_path / "tokens.yml"
     path.touch(0o600)
-    path.write_text(json.dumps([auth.entry("ann", "secret", admin=False)]))
-    tokens = auth.Tokens(path)
-    both = auth.MungeOrTokens(auth.LOCAL_USER, tokens) if beside_munge else tokens
+    path.write_text(json.dumps([token_entry("ann", "secret", admin=False)]))
+    tokens = Tokens(path)
+    both = MungeOrTokens(auth.LOCAL_USER, tokens) if beside_munge else tokens
     with running_service(authenticate=both) as service:
         assert ready(service) is None
         path.chmod(0o644)

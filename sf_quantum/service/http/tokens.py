@@ -1,0 +1,174 @@
+"""Bearer tokens, and the file that lists them by their hashes."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import os
+import secrets
+from collections.abc import Collection
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field, StringConstraints
+from starlette.requests import HTTPConnection
+
+from sf_quantum import validation, yaml
+from sf_quantum.errors import InputError
+from sf_quantum.files import JSON
+from sf_quantum.service.domain.jobs import Identity
+from sf_quantum.service.http.auth import (
+    MUNGE_HEADER,
+    TOKEN_HEADER,
+    Authenticate,
+    AuthError,
+    Unauthorized,
+)
+
+TOKEN_PREFIX = "sfq_"  # scanners for leaked secrets look for a prefix
+BEARER_CHALLENGE = 'Bearer realm="sfq"'
+logger = logging.getLogger(__name__)
+
+
+class TokenEntry(validation.Section):
+    """An entry of the tokens file."""
+
+    user: Annotated[str, StringConstraints(pattern=r"^[\w.@-]{1,64}$")]
+    sha256: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")] = Field(
+        repr=False
+    )
+    admin: bool = False
+
+
+class _TokensFile(validation.Section):
+    tokens: list[TokenEntry]
+
+
+class Tokens:
+    """Bearer tokens, which the tokens file lists by their hashes.
+
+    The file is read again when it changes, so that tokens can be added and revoked
+    while the service runs. A file that cannot be read any more admits nobody.
+
+    :param path: a YAML list of :class:`TokenEntry`, writable by its owner only
+    :param admins: users who are admins regardless of their entries
+    :raises InputError: if the file is missing, invalid or accessible to others
+    """
+
+    def __init__(self, path: Path, admins: Collection[str] = ()) -> None:
+        self._path = path
+        self._admins = frozenset(admins)
+        self._version = _version(path)
+        self._entries = read_tokens(path)
+        self._problem: str | None = None
+
+    async def __call__(self, connection: HTTPConnection) -> Identity:
+        """:raises AuthError: if the request has no token, or an unknown one"""
+        scheme, _, token = connection.headers.get("authorization", "").partition(" ")
+        if scheme.lower() != "bearer":
+            token = connection.headers.get(TOKEN_HEADER, "")
+        if not token:
+            detail = "needs a bearer token"
+            raise Unauthorized(detail, "Authorization", BEARER_CHALLENGE)
+        if await self.problem():
+            # not 401, which clients take as final: the token may be good
+            detail = "the tokens cannot be read; ask an admin"
+            raise AuthError(503, detail, "Authorization")
+        entry = self._entries.get(digest(token.strip()))
+        if entry is None:
+            challenge = f'{BEARER_CHALLENGE}, error="invalid_token"'
+            raise Unauthorized("unknown bearer token", "Authorization", challenge)
+        return Identity(entry.user, entry.admin or entry.user in self._admins)
+
+    async def problem(self) -> str | None:
+        """Return why nobody is admitted; ``None`` if the file can be read."""
+        if _version(self._path) != self._version:
+            await asyncio.to_thread(self._read_again)
+        return self._problem
+
+    def _read_again(self) -> None:
+        self._version = _version(self._path)
+        try:
+            self._entries = read_tokens(self._path)
+            # only now: until then, other requests would be checked by older entries
+            self._problem = None
+        except InputError as error:
+            # a token that was taken back may be among those read before
+            self._problem = f"the tokens cannot be read: {error}"
+            logger.error(
+                "%s; nobody is admitted by a token until it can be read", error
+            )
+
+
+class MungeOrTokens:
+    """Accepts tokens from clients that cannot create MUNGE credentials."""
+
+    def __init__(self, munge: Authenticate, tokens: Tokens) -> None:
+        self._munge = munge
+        self._tokens = tokens
+
+    async def __call__(self, connection: HTTPConnection) -> Identity:
+        headers = connection.headers
+        has_token = "authorization" in headers or TOKEN_HEADER in headers
+        if has_token and MUNGE_HEADER not in headers:
+            return await self._tokens(connection)
+        return await self._munge(connection)
+
+    async def problem(self) -> str | None:
+        """Return why nobody is admitted by a token; ``None`` if the file can be read."""
+        return await self._tokens.problem()
+
+
+def new_token() -> str:
+    """Create a token of 256 random bits."""
+    return TOKEN_PREFIX + secrets.token_urlsafe(32)
+
+
+def token_entry(user: str, token: str, *, admin: bool) -> dict[str, JSON]:
+    """Create an entry of the tokens file.
+
+    :raises InputError: if the user's name is not valid
+    """
+    content: dict[str, JSON] = {"user": user, "sha256": digest(token)}
+    if admin:
+        content["admin"] = True
+    validation.validated(TokenEntry, content, lambda _, value: f"{value!r}")
+    return content
+
+
+def digest(token: str) -> str:
+    """Hash a token as the tokens file stores it.
+
+    256 random bits cannot be guessed, so the slow hash of a password is not needed. The
+    time of the lookup in a dictionary reveals nothing, since nobody can choose the
+    bytes of the digest without having the token.
+    """
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
+def read_tokens(path: Path) -> dict[str, TokenEntry]:
+    """Read a tokens file.
+
+    :returns: its entries by the hashes of their tokens
+    :raises InputError: if the file is missing, invalid or accessible to others
+    """
+    content = yaml.read(path, "tokens")
+    validation.check_private(path)
+    file = validation.validated(
+        _TokensFile,
+        {"tokens": content or []},
+        # the file is a list
+        lambda where, _: ": ".join(
+            filter(None, (str(path), validation.dotted(where).removeprefix("tokens")))
+        ),
+    )
+    return {entry.sha256: entry for entry in file.tokens}
+
+
+def _version(path: Path) -> tuple[int, ...]:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return ()
+    return status.st_ino, status.st_mtime_ns, status.st_size, status.st_mode
