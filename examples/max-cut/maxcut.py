@@ -9,7 +9,7 @@ from pathlib import Path
 
 from dimod import SPIN, BinaryQuadraticModel
 
-from sf_quantum import qpu
+from sf_quantum.qpu.environment import from_environment
 from sf_quantum.samplers.neal import NealSampler
 
 
@@ -24,7 +24,7 @@ def main() -> None:
         edges = [(a, b) for a, b in list(csv.reader(file))[1:]]
     # an edge within a side costs 1, an edge between the sides gains 1
     model = BinaryQuadraticModel({}, dict.fromkeys(edges, 1.0), 0.0, SPIN)
-    remote = qpu.from_environment()
+    remote = from_environment()
     sampler = NealSampler() if remote is None else remote.sampler()
     samples = sampler.sample(model, num_reads=args.reads, seed=args.seed)
     best = samples.first

@@ -22,6 +22,8 @@ from sf_quantum.net.transport import Client
 from sf_quantum.protocol.descriptions import Description, Timing
 from sf_quantum.protocol.tasks import Outcome, Progress, Result, State, Task, UnknownJob
 from sf_quantum.qpu import NoLease, Qpu, QpuStatus
+from sf_quantum.qpu.configuration import check_keys, config_required, read_token
+from sf_quantum.qpu.environment import required
 from sf_quantum.qpu.sampler import JobSampler
 from sf_quantum.qpu.vendors.ising import ising, samples
 from sf_quantum.qpu.vendors.rest import RestApi
@@ -89,13 +91,13 @@ class AcmeQpu(Qpu):
         key_file = str(Path(key_file).absolute())
         self._known = {"URL": url, "KEY_FILE": key_file}
         self._booking = booking
-        client = Client(url, {}, lambda: {"X-Acme-Key": qpu.read_token(key_file)})
+        client = Client(url, {}, lambda: {"X-Acme-Key": read_token(key_file)})
         self._api = RestApi(name, client, nothing_done=NOTHING_DONE)
 
     @classmethod
     def from_config(cls, name: str, config: Mapping[str, JSON]) -> Self:
-        qpu.check_keys(config, keys := ("url", "keyFile"))
-        return cls(name, *(qpu.config_required(name, config, key) for key in keys))
+        check_keys(config, keys := ("url", "keyFile"))
+        return cls(name, *(config_required(name, config, key) for key in keys))
 
     @property
     def identity(self) -> str:
@@ -160,7 +162,7 @@ class AcmeQpu(Qpu):
     @classmethod
     def from_environment(cls, name: str, environment: Mapping[str, str]) -> Self:
         keys = ("ACME_URL", "ACME_KEY_FILE", "ACME_BOOKING")
-        return cls(name, *(qpu.required(name, environment, key) for key in keys))
+        return cls(name, *(required(name, environment, key) for key in keys))
 
     def sampler(self) -> Sampler:
         return JobSampler(self)

@@ -35,6 +35,7 @@ from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
 from sf_quantum.protocol.tasks import LeaseLost, NotAccepted, Progress, Task
 from sf_quantum.qpu import AuthenticationError, NoLease, Qpu, selection
+from sf_quantum.qpu.environment import from_environment, job_environment
 from sf_quantum.qpu.selection import QpuSelection
 from sf_quantum.testing.qpus import JobContract, QpuContract, problem
 
@@ -193,7 +194,7 @@ def config(stand: Stand, tmp_path: Path) -> dict[str, JSON]:
 
 def under(driver: Qpu, lease: str) -> Qpu:
     """The job's side of a QPU."""
-    job = qpu.from_environment(qpu.environment([(driver, lease)]))
+    job = from_environment(job_environment([(driver, lease)]))
     assert job is not None
     return job
 

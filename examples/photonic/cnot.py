@@ -13,8 +13,8 @@ import sys
 from perceval import BasicState, catalog
 from perceval.runtime import ExecutionFactory
 
-from sf_quantum import qpu
 from sf_quantum.errors import InputError
+from sf_quantum.qpu.environment import leased
 
 QUBIT = {0: (1, 0), 1: (0, 1)}
 
@@ -25,7 +25,7 @@ def main() -> int:
     parser.add_argument("--shots", type=int, default=10_000)
     args = parser.parse_args()
     try:
-        computer = qpu.leased().photonic_computer()
+        computer = leased().photonic_computer()
     except InputError as error:
         print(error, file=sys.stderr)
         return 2

@@ -7,7 +7,7 @@ The best state of these two layers has -4.73527.
 import pennylane as qml
 from pennylane import numpy as np
 
-from sf_quantum import qpu
+from sf_quantum.qpu.environment import leased
 
 QUBITS, EXACT, STEPS = 4, -4.75877, 15
 hamiltonian = -qml.sum(
@@ -17,7 +17,7 @@ hamiltonian = -qml.sum(
 
 
 @qml.set_shots(2000)
-@qml.qnode(qpu.leased().device(wires=QUBITS))
+@qml.qnode(leased().device(wires=QUBITS))
 def energy(angles: np.tensor) -> np.tensor:
     """Measure the energy of the state with these angles."""
     for i in range(QUBITS):

@@ -17,7 +17,7 @@ from pulser.waveforms import (
     InterpolatedWaveform,
 )
 
-from sf_quantum import qpu
+from sf_quantum.qpu.environment import leased
 
 U, EXACT, RUNS = 10.0, -1.0881, 2000
 RAMP, SWEEP = 1664, 3336  # ns
@@ -36,7 +36,7 @@ detuning = CompositeWaveform(
 )
 sequence.add(Pulse(amplitude, detuning, 0.0), "global")
 
-backend = qpu.leased().pulser_backend(sequence)
+backend = leased().pulser_backend(sequence)
 (result,) = backend.run([{"runs": RUNS}], wait=True).results
 signs = {
     bits: sum(1 if a == b else -1 for a, b in pairwise(bits))

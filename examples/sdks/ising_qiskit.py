@@ -13,7 +13,7 @@ from qiskit.quantum_info import SparsePauliOp
 from qiskit.transpiler import generate_preset_pass_manager
 from scipy.optimize import minimize
 
-from sf_quantum import qpu
+from sf_quantum.qpu.environment import leased
 
 QUBITS, EXACT = 4, -4.75877
 pairs = [("ZZ", [i, i + 1], -1.0) for i in range(QUBITS - 1)]
@@ -28,7 +28,7 @@ for zz, x in (angles[:2], angles[2:]):
         ansatz.rzz(-2 * zz, i, i + 1)
     ansatz.rx(-2 * x, range(QUBITS))
 
-backend = qpu.leased().backend()
+backend = leased().backend()
 circuit = generate_preset_pass_manager(2, backend).run(ansatz)
 observable = hamiltonian.apply_layout(circuit.layout)
 estimator = BackendEstimatorV2(backend=backend, options={"default_precision": 0.015})

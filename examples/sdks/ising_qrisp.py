@@ -11,12 +11,12 @@ from qrisp.interface import QiskitBackend
 from qrisp.operators import X, Z
 from scipy.optimize import minimize
 
-from sf_quantum import qpu
+from sf_quantum.qpu.environment import leased
 
 QUBITS, EXACT = 4, -4.75877
 hamiltonian = -1 * sum(Z(i) * Z(i + 1) for i in range(QUBITS - 1))
 hamiltonian -= sum(X(i) for i in range(QUBITS))
-backend = QiskitBackend(qpu.leased().backend())
+backend = QiskitBackend(leased().backend())
 
 
 def state(*angles: float) -> QuantumVariable:

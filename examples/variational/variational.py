@@ -20,8 +20,8 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-from sf_quantum import qpu
 from sf_quantum.files import JSON
+from sf_quantum.qpu.environment import from_environment
 
 if TYPE_CHECKING:
     import numpy as np
@@ -196,7 +196,7 @@ class Measure:
 
 def _backend() -> BackendV2:
     """Find the QPU of the environment, or else simulate one."""
-    if (remote := qpu.from_environment()) is not None:
+    if (remote := from_environment()) is not None:
         return remote.backend()
     from qiskit_aer import AerSimulator
 

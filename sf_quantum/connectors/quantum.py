@@ -23,7 +23,7 @@ from streamflow.core.scheduling import AvailableLocation
 from streamflow.deployment.wrapper import get_inner_location
 from streamflow.log_handler import logger
 
-from sf_quantum import journal, qpu
+from sf_quantum import journal
 from sf_quantum.connectors import hints, qpu_jobs
 from sf_quantum.connectors.hints import JobHints
 from sf_quantum.connectors.leases import (
@@ -40,6 +40,7 @@ from sf_quantum.connectors.wrapper import Invocation, LocationWrapper, Result
 from sf_quantum.errors import QpuError
 from sf_quantum.files import JSON
 from sf_quantum.qpu import AuthenticationError, JobSize, Qpu, QpuStatus
+from sf_quantum.qpu.environment import JOB_ID, JOB_UID, job_environment
 from sf_quantum.qpu.leasing.held_leases import (
     AcquireOptions,
     LeaseProblem,
@@ -343,8 +344,8 @@ class QuantumConnector(LocationWrapper, ABC):
         """
         client = self._job_client(job.pool)
         variables = {
-            **qpu.environment([(client, job.lease.token)]),
-            "QRMI_JOB_ID": job.name,
+            **job_environment([(client, job.lease.token)]),
+            JOB_ID: job.name,
             f"{client.name}_SFQ_JOB_KEY": qpu_jobs.job_key(job.name),
             # a kept lease has the purpose of its first job
             f"{client.name}_SFQ_PURPOSE": qpu_jobs.purpose(job.name),
@@ -352,7 +353,7 @@ class QuantumConnector(LocationWrapper, ABC):
         lines = [
             f"export {key}={shlex.quote(value)}" for key, value in variables.items()
         ]
-        lines.append('export QRMI_JOB_UID="$(id -u)"')
+        lines.append(f'export {JOB_UID}="$(id -u)"')
         if not self._clients and self._slots == 1 and isinstance(client, SfqQpu):
             lines += _checks(client)
         script = f"umask 077; cat > {shlex.quote(job.file)}"

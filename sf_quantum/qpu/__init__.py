@@ -1,31 +1,29 @@
 """The interface of every kind of QPU, and the registry of the installed kinds.
 
-``opening`` finds the QPU of a step in its environment, ``running`` runs problems, circuits
-and sequences on it, ``sampler`` is its ``dimod.Sampler``. ``vendors`` has one module per kind
-of QPU, ``sfq`` the client of our own service, ``leasing`` the leases, ``sdks`` and ``passes``
-what programs of SDKs need.
+``environment`` finds the QPU of a step by its variables, ``opening`` leases one for a program,
+``configuration`` reads what a deployment says of one. ``running`` runs problems, circuits and
+sequences on it, ``sampler`` is its ``dimod.Sampler``. ``vendors`` has one module per kind of
+QPU, ``sfq`` the client of our own service, ``leasing`` the leases, ``sdks`` and ``passes`` what
+programs of SDKs need.
 
 Imports: malleability, net, protocol, samplers, slurm.
 """
 
 from __future__ import annotations
 
-import os
-import re
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Self
 
 from sf_quantum.errors import InputError, QpuError
-from sf_quantum.files import JSON, cannot_read
+from sf_quantum.files import JSON
 from sf_quantum.malleability import offload as offload
 from sf_quantum.protocol.descriptions import Description
 from sf_quantum.protocol.tasks import OVER as OVER
 from sf_quantum.protocol.tasks import Kind, Outcome, Progress, Task
 from sf_quantum.registry import Registry
-from sf_quantum.text import shortened, unknown
+from sf_quantum.text import shortened
 
 if TYPE_CHECKING:
     from dimod.core.sampler import Sampler
@@ -37,20 +35,12 @@ if TYPE_CHECKING:
 
 GROUP = "sf_quantum.qpus"
 _registry: Registry[type[Qpu]] = Registry(GROUP, "QPU type")
-RESOURCES = ("QRMI_JOB_QPU_RESOURCES", "SLURM_JOB_QPU_RESOURCES")
-TYPES = ("QRMI_JOB_QPU_TYPES", "SLURM_JOB_QPU_TYPES")
-# Suffix of the variable with a lease's token; the QPU's name precedes it.
-TOKEN = "QRMI_JOB_ACQUISITION_TOKEN"
 NO_PENNYLANE = (
     "the package pennylane-qiskit is not installed (pip install pennylane-qiskit)"
 )
 NO_PERCEVAL = "the package perceval-quandela is not installed (pip install 'sf-quantum[photonic]')"
 NO_PULSER = (
     "the package pulser-core is not installed (pip install 'sf-quantum[pulser]')"
-)
-NO_QPU = (
-    "the environment names no QPU: run this as a step on a quantum location, or under "
-    "sfq lease"
 )
 NO_QISKIT = "the package qiskit is not installed (pip install 'sf-quantum[qaoa]')"
 
@@ -285,7 +275,7 @@ class Qpu(ABC):
     def environment(self, token: str) -> dict[str, str]:
         """Make the variables with which a job reaches the QPU; they start with its name.
 
-        :func:`environment` adds those that list the QPUs.
+        :func:`~sf_quantum.qpu.environment.job_environment` adds those that list the QPUs.
 
         :param token: the job's lease
         """
@@ -501,124 +491,6 @@ def load(type_: str) -> type[Qpu]:
     :raises InputError: if there is no such kind, or its package cannot be imported
     """
     return _registry.load(type_)
-
-
-def environment(leases: Iterable[tuple[Qpu, str]]) -> dict[str, str]:
-    """Make the variables of a job's QPUs, in the dialect of QRMI's SPANK plugin.
-
-    :param leases: each QPU with the job's acquisition token
-    """
-    held = list(leases)
-    variables: dict[str, str] = {}
-    for qpu, token in held:
-        variables |= qpu.environment(token)
-    variables[RESOURCES[0]] = ",".join(qpu.name for qpu, _ in held)
-    variables[TYPES[0]] = ",".join(qpu.type for qpu, _ in held)
-    return variables
-
-
-def from_environment(variables: Mapping[str, str] = os.environ) -> Qpu | None:
-    """Make the job's side of the first QPU of the environment.
-
-    :returns: ``None`` on a classical location, where none of the variables is set
-    :raises InputError: if only some are set, so that a lost variable does not cause a
-        classical run unnoticed
-    """
-    resources, types = listed(variables, RESOURCES), listed(variables, TYPES)
-    if resources is None and types is None:
-        orphan = next((key for key in variables if key.endswith("_SFQ_URL")), None)
-        if orphan is not None:
-            raise InputError(f"{orphan} is set but {RESOURCES[0]} is not")
-        return None
-    if not resources:
-        raise InputError(f"{TYPES[0]} is set but {RESOURCES[0]} names no QPU")
-    if not types:
-        raise InputError(f"{RESOURCES[0]} is set but {TYPES[0]} names no type")
-    if len(resources) != len(types):
-        raise InputError(
-            f"{TYPES[0]} names {len(types)} types for the {len(resources)} QPUs "
-            f"of {RESOURCES[0]}"
-        )
-    return load(types[0]).from_environment(resources[0], variables)
-
-
-def leased(variables: Mapping[str, str] = os.environ) -> Qpu:
-    """Do as :func:`from_environment`, for a program that cannot do without a QPU.
-
-    :raises InputError: if the environment names none, too
-    """
-    if (qpu := from_environment(variables)) is None:
-        raise InputError(NO_QPU)
-    return qpu
-
-
-def listed(variables: Mapping[str, str], keys: tuple[str, str]) -> list[str] | None:
-    """Read a comma-separated variable by the first of its names that is set."""
-    value = next((variables[key] for key in keys if key in variables), None)
-    if value is None:
-        return None
-    return [word.strip() for word in value.split(",") if word.strip()]
-
-
-def types_by_name(variables: Mapping[str, str]) -> dict[str, str]:
-    """Read the type of each QPU of the environment, the first that is told."""
-    resources, types = listed(variables, RESOURCES), listed(variables, TYPES)
-    pairs = [*zip(resources or [], types or [], strict=False)]
-    return dict(reversed(pairs))
-
-
-def required(name: str, variables: Mapping[str, str], key: str) -> str:
-    """Read a variable without which a job does not reach its QPU.
-
-    :param key: the variable, without the prefix of the QPU's name
-    :raises InputError: if it is missing
-    """
-    if not (value := variables.get(f"{name}_{key}")):
-        message = f"{name}_{key} is not set, though QPU {name!r} is in the environment"
-        raise InputError(message)
-    return value
-
-
-def check_name(name: str, label: str) -> None:
-    """Refuse a QPU's name that no variable of a shell can start with."""
-    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-        raise InputError(
-            f"{label} {name!r}: use letters, digits and underscores only, "
-            "since it starts the names of environment variables"
-        )
-
-
-def check_keys(config: Mapping[str, JSON], valid_keys: Collection[str]) -> None:
-    """Refuse an unknown key of a configuration, and suggest a similar one."""
-    for key in config:
-        if key not in valid_keys:
-            raise InputError(unknown("key", key, [*valid_keys]))
-
-
-def config_text(config: Mapping[str, JSON], key: str) -> str | None:
-    """Read a text of a configuration; ``None`` if it is not given."""
-    value = config.get(key)
-    if value is not None and (not isinstance(value, str) or not value):
-        raise InputError(f"{key}: expected text")
-    return value
-
-
-def config_required(name: str, config: Mapping[str, JSON], key: str) -> str:
-    """Read a text without which a QPU cannot be reached."""
-    if (value := config_text(config, key)) is None:
-        raise InputError(f"{key}: missing in the configuration of QPU {name!r}")
-    return value
-
-
-def read_token(path: str) -> str:
-    """Read a credential from a file, which must not be empty."""
-    try:
-        token = Path(path).read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise cannot_read(path, "token", error) from error
-    if not token:
-        raise InputError(f"{path}: empty; expected a token")
-    return token
 
 
 def check_about(who: str, named: JSON, asked: str) -> None:

@@ -17,7 +17,14 @@ from typing import TypedDict, Unpack, cast
 from sf_quantum import qpu
 from sf_quantum.errors import InputError, QpuError, QuantumError
 from sf_quantum.files import JSON, socket_in
-from sf_quantum.qpu import RESOURCES, TOKEN, Qpu, listed, types_by_name
+from sf_quantum.qpu import Qpu
+from sf_quantum.qpu.environment import (
+    RESOURCES,
+    TOKEN,
+    job_environment,
+    listed,
+    types_by_name,
+)
 from sf_quantum.qpu.leasing.held_leases import AcquireOptions, LeaseSet
 from sf_quantum.qpu.selection import SFQ, QpuSelection
 from sf_quantum.text import unknown
@@ -106,7 +113,7 @@ def open_qpu(
         raise InputError(
             "no QPU: the environment has none; give url=, or name= with qrmi_config=. A "
             "program that also runs on classical nodes asks from_environment() of "
-            "sf_quantum.qpu, which is None there"
+            "sf_quantum.qpu.environment, which is None there"
         )
     settings: dict[str, JSON] = {
         "tokenFile": str(Path(token_file).absolute()) if token_file else None,
@@ -149,7 +156,7 @@ class _OpenQpu(AbstractContextManager[Qpu]):
         acquired = in_thread(lambda: self._leases.acquire(self._request, stop))
         try:
             acquired.result()
-            variables = {**os.environ, **qpu.environment(self._leases.tokens())}
+            variables = {**os.environ, **job_environment(self._leases.tokens())}
             return type(self._client).from_environment(self._client.name, variables)
         except BaseException:
             stop.set()

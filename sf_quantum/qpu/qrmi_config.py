@@ -10,7 +10,7 @@ from pathlib import Path
 
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON, read_json, socket_in
-from sf_quantum.qpu import check_name
+from sf_quantum.qpu.configuration import check_name
 from sf_quantum.text import unknown
 
 # the similarity of a misspelt key, 0 to 1

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from sf_quantum import qpu
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
-from sf_quantum.qpu import RESOURCES, Qpu, listed, qrmi_config, types_by_name
+from sf_quantum.qpu import Qpu, qrmi_config
+from sf_quantum.qpu.environment import RESOURCES, listed, types_by_name
 from sf_quantum.qpu.qrmi_config import Resource
 
 SFQ = "sfq"

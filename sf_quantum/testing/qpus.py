@@ -34,7 +34,13 @@ from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
 from sf_quantum.protocol.descriptions import Description
 from sf_quantum.protocol.tasks import Kind, Outcome, State, Task, UnknownJob
-from sf_quantum.qpu import OVER, RESOURCES, TYPES, Qpu
+from sf_quantum.qpu import OVER, Qpu
+from sf_quantum.qpu.environment import (
+    RESOURCES,
+    TYPES,
+    from_environment,
+    job_environment,
+)
 from sf_quantum.samplers.problem import document
 
 #: what a vendor may say that is not so: of results, ids of jobs, times, messages, itself
@@ -186,7 +192,7 @@ class QpuContract(_Leased):
     def test_the_job_finds_the_qpu_in_its_environment(
         self, driver: Qpu, lease: str
     ) -> None:
-        variables = qpu.environment([(driver, lease)])
+        variables = job_environment([(driver, lease)])
         for key, value in variables.items():
             named = (
                 f"environment(): a shell cannot read {key!r} from a file of variables"
@@ -195,7 +201,7 @@ class QpuContract(_Leased):
             assert "\n" not in value, f"environment(): {key} has more than one line"
         assert variables[RESOURCES[0]] == driver.name
         assert variables[TYPES[0]] == driver.type
-        job = qpu.from_environment(variables)
+        job = from_environment(variables)
         assert isinstance(job, type(driver))
         assert job.name == driver.name
         same = "from_environment() of what environment() returns makes the same QPU"
@@ -223,7 +229,7 @@ class QpuContract(_Leased):
         tmp_path: Path,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        variables = qpu.environment([(driver, lease)])
+        variables = job_environment([(driver, lease)])
         for key, value in variables.items():
             relative = (
                 f"{key} is {value!r}, which a job in another folder does not find"
@@ -413,7 +419,7 @@ class JobContract(_Leased):
 
 
 def _job_of(driver: Qpu, lease: str) -> Qpu:
-    made = qpu.from_environment(qpu.environment([(driver, lease)]))
+    made = from_environment(job_environment([(driver, lease)]))
     assert made is not None, "environment() does not name the QPU"
     return made
 

@@ -33,11 +33,12 @@ from dimod import BinaryQuadraticModel
 from dimod.core.sampler import Sampler
 from sklearn.datasets import make_blobs
 
-from sf_quantum import qpu, samplers
+from sf_quantum import samplers
 from sf_quantum.clustering.methods import METHODS, Doubles, Ranges, apply, draw
 from sf_quantum.clustering.qubo import PENALTIES, WEIGHTS, overlaps
 from sf_quantum.clustering.result import Clustering, assess
 from sf_quantum.errors import InputError
+from sf_quantum.qpu.environment import from_environment, job_environment
 from sf_quantum.qpu.vendors.dwave import DWaveQpu
 from sf_quantum.samplers.presolve import LeasedPresolve, Presolve
 from tests.support import qubos
@@ -100,7 +101,7 @@ def annealer() -> Iterator[Sampler]:
             service.start()
             url = f"{service.url}/sapi/v2"
             driver = DWaveQpu.from_config("annealer", {"url": url, "tokenFile": token})
-            job = qpu.from_environment(qpu.environment([(driver, driver.acquire())]))
+            job = from_environment(job_environment([(driver, driver.acquire())]))
             assert job is not None
             yield job.sampler()
         finally:

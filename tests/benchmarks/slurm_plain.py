@@ -53,12 +53,13 @@ QISKIT = """
 from qiskit import QuantumCircuit, transpile
 
 from sf_quantum import qpu
+from sf_quantum.qpu.environment import leased
 
 circuit = QuantumCircuit(2)
 circuit.h(0)
 circuit.cx(0, 1)
 circuit.measure_all()
-backend = qpu.leased().backend()
+backend = leased().backend()
 counts = backend.run(transpile(circuit, backend), shots=1000).result().get_counts()
 assert counts["00"] + counts["11"] > 800
 """
@@ -71,7 +72,7 @@ atoms = Register.rectangle(1, 2, spacing=5, prefix="q").with_automatic_layout(An
 sequence = Sequence(atoms, AnalogDevice)
 sequence.declare_channel("global", "rydberg_global")
 sequence.add(Pulse.ConstantPulse(400, 5.0, 0.0, 0.0), "global")
-backend = qpu.leased().pulser_backend(sequence)
+backend = leased().pulser_backend(sequence)
 (result,) = backend.run([{"runs": 100}], wait=True).results
 assert sum(result.final_bitstrings.values()) == 100
 """

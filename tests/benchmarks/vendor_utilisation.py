@@ -32,6 +32,7 @@ from sf_quantum import qpu
 from sf_quantum.files import JSON
 from sf_quantum.protocol.tasks import OVER, Task
 from sf_quantum.qpu import Qpu
+from sf_quantum.qpu.environment import from_environment, job_environment
 from sf_quantum.service.device.vendor.device import QpuDevice
 from sf_quantum.service.domain.settings import ServiceSettings
 from tests.support.service import RunningService, example_bqm, running_service
@@ -132,7 +133,7 @@ def through_service(counted: Counted, shots: list[int], ahead: int) -> dict[str,
 
 def _client(counted: Counted) -> Qpu:
     driver = qpu.load("acme").from_config("one", counted.vendor.config)
-    client = qpu.from_environment(qpu.environment([(driver, driver.acquire())]))
+    client = from_environment(job_environment([(driver, driver.acquire())]))
     assert client is not None
     return client
 

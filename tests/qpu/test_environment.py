@@ -9,6 +9,7 @@ import pytest
 from sf_quantum import qpu
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
+from sf_quantum.qpu.environment import from_environment, job_environment, leased
 from sf_quantum.qpu.selection import QpuSelection
 from sf_quantum.qpu.sfq.service_qpu import SfqQpu
 
@@ -49,9 +50,9 @@ def test_the_file_of_a_selection_is_read_before_a_name_is_missed(
 
 def test_nothing_set_is_a_classical_location() -> None:
     classical = {"PATH": "/bin", "QRMI_JOB_ID": "7"}
-    assert qpu.from_environment(classical) is None
+    assert from_environment(classical) is None
     with pytest.raises(InputError, match="names no QPU: run this as a step"):
-        qpu.leased(classical)
+        leased(classical)
 
 
 @pytest.mark.parametrize("prefix", ["QRMI", "SLURM"])
@@ -60,7 +61,7 @@ def test_the_first_qpu_is_taken_under_either_name(prefix: str) -> None:
         key.replace("QRMI_JOB_QPU", f"{prefix}_JOB_QPU"): value
         for key, value in COMPLETE.items()
     }
-    found = qpu.leased(variables)
+    found = leased(variables)
     assert isinstance(found, SfqQpu)
     assert found.name == "one"
 
@@ -68,19 +69,19 @@ def test_the_first_qpu_is_taken_under_either_name(prefix: str) -> None:
 @pytest.mark.parametrize("key", COMPLETE)
 def test_half_an_environment_names_the_variable(key: str) -> None:
     with pytest.raises(InputError, match=rf"\b{key}\b"):
-        qpu.from_environment(_without(key))
+        from_environment(_without(key))
     with pytest.raises(InputError, match=rf"\b{key}\b"):
-        qpu.from_environment({**COMPLETE, key: ""})
+        from_environment({**COMPLETE, key: ""})
 
 
 def test_a_url_alone_is_half_an_environment() -> None:
     with pytest.raises(InputError, match="one_SFQ_URL is set but QRMI_JOB_QPU_RES"):
-        qpu.from_environment({"one_SFQ_URL": "unix:/tmp/socket"})
+        from_environment({"one_SFQ_URL": "unix:/tmp/socket"})
 
 
 def test_as_many_types_as_resources() -> None:
     with pytest.raises(InputError, match="names 1 types for the 2 QPUs"):
-        qpu.from_environment({**COMPLETE, "QRMI_JOB_QPU_TYPES": "sfq"})
+        from_environment({**COMPLETE, "QRMI_JOB_QPU_TYPES": "sfq"})
 
 
 def test_what_the_driver_writes_the_job_reads(tmp_path: Path) -> None:
@@ -88,7 +89,7 @@ def test_what_the_driver_writes_the_job_reads(tmp_path: Path) -> None:
     token.write_text("bearer\n")
     config: dict[str, JSON] = {"url": "http://127.0.0.1:1", "tokenFile": str(token)}
     driver = SfqQpu.from_config("one", config)
-    variables = qpu.environment([(driver, "secret")])
+    variables = job_environment([(driver, "secret")])
     assert variables == {
         "QRMI_JOB_QPU_RESOURCES": "one",
         "QRMI_JOB_QPU_TYPES": "sfq",
@@ -96,7 +97,7 @@ def test_what_the_driver_writes_the_job_reads(tmp_path: Path) -> None:
         "one_SFQ_TOKEN_FILE": str(token),
         "one_QRMI_JOB_ACQUISITION_TOKEN": "secret",
     }
-    job = qpu.from_environment(variables)
+    job = from_environment(variables)
     assert job is not None
     assert job.environment("secret") == driver.environment("secret")
 

@@ -12,8 +12,8 @@ import dimod
 import pytest
 
 import sf_quantum
-from sf_quantum import qpu
 from sf_quantum.qpu import NoLease
+from sf_quantum.qpu.environment import job_environment
 from sf_quantum.qpu.opening import check_leasable
 from sf_quantum.qpu.sfq.service_qpu import SfqQpu
 from sf_quantum.service.device.emulator.device import EmulatedDevice
@@ -75,7 +75,7 @@ def test_one_program_runs_by_itself_and_under_a_lease(
         assert leased.name == "annealer"
     assert purposes(service) == []
     client = SfqQpu("annealer", service.url)
-    variables = qpu.environment([(client, client.acquire("step"))])
+    variables = job_environment([(client, client.acquire("step"))])
     for variable in variables:
         monkeypatch.setenv(variable, variables[variable])
     for name in (None, "annealer"):

@@ -15,14 +15,20 @@ from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
-from sf_quantum import qpu
 from sf_quantum.cli.arguments import checked, positive, seconds
 from sf_quantum.cli.qpu.service import add_selection, selection
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
 from sf_quantum.malleability import give_back, malleable
 from sf_quantum.protocol.leases import CLASSES
-from sf_quantum.qpu import RESOURCES, AuthenticationError, NoLease, Qpu, listed, opening
+from sf_quantum.qpu import AuthenticationError, NoLease, Qpu, opening
+from sf_quantum.qpu.environment import (
+    RESOURCES,
+    from_environment,
+    job_environment,
+    job_ids,
+    listed,
+)
 from sf_quantum.qpu.leasing import account
 from sf_quantum.qpu.leasing.account import CommandRun, LeaseUsage
 from sf_quantum.qpu.leasing.held_leases import (
@@ -242,20 +248,15 @@ def _run_leased(args: argparse.Namespace, command: Command) -> Usage:
             request = opening.request(qpus, given, Path(args.cmd[0]).name)
             in_thread(lambda: leases.acquire(request, command.unwanted)).result()
             command.waited_seconds = time.monotonic() - began
-            environment = {**os.environ, **_environment(leases)}
+            environment = {
+                **os.environ,
+                **job_environment(leases.tokens()),
+                **job_ids(str(os.getpid())),
+            }
             with _clients(args, environment) as variables:
                 command.run({**environment, **variables})
                 command.ascribe_failure(looks)
         return partial(account.usage, leases.tokens())
-
-
-def _environment(leases: LeaseSet) -> dict[str, str]:
-    ids = (os.environ.get(key) for key in ("QRMI_JOB_ID", "SLURM_JOB_ID"))
-    return {
-        **qpu.environment(leases.tokens()),
-        "QRMI_JOB_UID": str(os.getuid()),
-        "QRMI_JOB_ID": next(filter(None, ids), str(os.getpid())),
-    }
 
 
 @contextmanager
@@ -263,7 +264,7 @@ def _clients(
     args: argparse.Namespace, environment: Mapping[str, str]
 ) -> Iterator[dict[str, str]]:
     """Yield the variables of SDKs' own clients, and answer these meanwhile."""
-    client = qpu.from_environment(environment) if args.clients else None
+    client = from_environment(environment) if args.clients else None
     if client is None:
         _check_addresses(environment)
         yield {}

@@ -11,7 +11,8 @@ from sf_quantum import qpu
 from sf_quantum.cli.qpu.service import add_selection, selection
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
-from sf_quantum.qpu import RESOURCES, Qpu, QpuStatus
+from sf_quantum.qpu import Qpu, QpuStatus
+from sf_quantum.qpu.environment import RESOURCES
 from sf_quantum.reporting.columns import align
 
 HEADS = ("qpu", "type", "technology", "state", "leases", "queue", "start in", "note")

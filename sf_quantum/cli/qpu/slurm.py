@@ -11,13 +11,13 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from sf_quantum import qpu
 from sf_quantum.cli.arguments import checked, seconds, sentence
 from sf_quantum.cli.qpu import service
 from sf_quantum.cli.qpu.lease import add_bounds
 from sf_quantum.errors import InputError, QpuError, QuantumError
 from sf_quantum.files import parse_json
 from sf_quantum.qpu import Qpu
+from sf_quantum.qpu.environment import job_environment
 from sf_quantum.qpu.leasing.burst import controller, watch
 from sf_quantum.qpu.leasing.burst.accounting import account
 from sf_quantum.qpu.leasing.burst.classes import ClassRule
@@ -164,7 +164,7 @@ def _acquire(args: argparse.Namespace) -> None:
     token = asking.ask(lease_request(args.job, cluster, details, hints, args.class_of))
     # The job's environment does not have the credentials of the site.
     (sfq_qpu,) = replace(service.selection(args), settings=None).qpus({})
-    asking.end({**qpu.environment([(sfq_qpu, token)]), **job})
+    asking.end({**job_environment([(sfq_qpu, token)]), **job})
 
 
 def _confirm(args: argparse.Namespace) -> None:

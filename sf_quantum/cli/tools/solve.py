@@ -24,6 +24,7 @@ from sf_quantum.files import (
     write_json,
 )
 from sf_quantum.qpu import Qpu
+from sf_quantum.qpu.environment import from_environment
 from sf_quantum.samplers import problem
 from sf_quantum.text import unknown
 
@@ -105,7 +106,7 @@ def run(args: argparse.Namespace) -> int:
 def _remote(sampler: str) -> Qpu | None:
     if sampler not in (AUTO, CIRCUITS):
         return None
-    held = qpu.from_environment()
+    held = from_environment()
     if sampler == AUTO or held is None or "circuit" in held.describe().kinds:
         return held
     return None

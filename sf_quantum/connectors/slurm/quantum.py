@@ -39,7 +39,8 @@ from sf_quantum.connectors.slurm.services import SlurmService
 from sf_quantum.connectors.tracebacks import traceback_filter
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON, listing, mapping, parse_json
-from sf_quantum.qpu import RESOURCES, NoLease, qrmi_config
+from sf_quantum.qpu import NoLease, qrmi_config
+from sf_quantum.qpu.environment import RESOURCES
 from sf_quantum.qpu.leasing import account
 from sf_quantum.qpu.leasing.account import CommandRun, LeaseUsage
 from sf_quantum.qpu.leasing.held_leases import (

@@ -17,7 +17,8 @@ from dataclasses import asdict, dataclass
 
 from sf_quantum.errors import InputError, QuantumError
 from sf_quantum.files import JSON
-from sf_quantum.qpu import RESOURCES, TOKEN, Qpu, listed, load, types_by_name
+from sf_quantum.qpu import Qpu, load
+from sf_quantum.qpu.environment import RESOURCES, TOKEN, listed, types_by_name
 from sf_quantum.text import unknown
 
 

@@ -24,7 +24,8 @@ from sf_quantum.errors import QuantumError
 from sf_quantum.net import munge
 from sf_quantum.net.answers import content_length
 from sf_quantum.net.local_server import LocalServer, TimedHandler
-from sf_quantum.qpu import RESOURCES, TOKEN, TYPES, QpuStatus, listed
+from sf_quantum.qpu import QpuStatus
+from sf_quantum.qpu.environment import RESOURCES, TOKEN, TYPES, listed
 from sf_quantum.qpu.sfq.service_client import Credentials, ServiceClient
 from sf_quantum.qpu.sfq.service_qpu import SfqQpu
 

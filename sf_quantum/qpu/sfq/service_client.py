@@ -15,7 +15,8 @@ from sf_quantum.net.transport import Client, KeptClient, Response, Unreachable
 from sf_quantum.protocol.bounds import ANSWER_BYTES
 from sf_quantum.protocol.leases import LEASE_HEADER
 from sf_quantum.protocol.tasks import LeaseLost
-from sf_quantum.qpu import AuthenticationError, read_token
+from sf_quantum.qpu import AuthenticationError
+from sf_quantum.qpu.configuration import read_token
 from sf_quantum.text import shortened
 
 # a service that is being restarted is back in less

@@ -34,19 +34,9 @@ from sf_quantum.protocol.tasks import (
     WrongAnswer,
 )
 from sf_quantum.protocol.values import count, counter, number
-from sf_quantum.qpu import (
-    OVER,
-    TOKEN,
-    JobSize,
-    NoLease,
-    Qpu,
-    QpuStatus,
-    check_about,
-    check_keys,
-    check_name,
-    config_text,
-    required,
-)
+from sf_quantum.qpu import OVER, JobSize, NoLease, Qpu, QpuStatus, check_about
+from sf_quantum.qpu.configuration import check_keys, check_name, config_text
+from sf_quantum.qpu.environment import TOKEN, required
 from sf_quantum.qpu.running import named
 from sf_quantum.qpu.sfq.service_client import (
     REQUEST_SECONDS,

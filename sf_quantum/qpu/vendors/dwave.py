@@ -37,18 +37,15 @@ from sf_quantum.protocol.tasks import (
 )
 from sf_quantum.protocol.values import number
 from sf_quantum.qpu import (
-    TOKEN,
     AuthenticationError,
     NoLease,
     Qpu,
     QpuStatus,
     check_about,
-    check_keys,
-    config_text,
     qrmi_config,
-    read_token,
-    required,
 )
+from sf_quantum.qpu.configuration import check_keys, config_text, read_token
+from sf_quantum.qpu.environment import TOKEN, required
 from sf_quantum.qpu.vendors.embedding import (
     MICROSECONDS,
     Embedded,

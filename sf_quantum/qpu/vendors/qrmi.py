@@ -41,16 +41,14 @@ from sf_quantum.protocol.tasks import (
 from sf_quantum.protocol.values import count, counter, number
 from sf_quantum.qpu import (
     OVER,
-    TOKEN,
     AuthenticationError,
     NoLease,
     Qpu,
     QpuStatus,
-    check_keys,
-    config_text,
     qrmi_config,
-    required,
 )
+from sf_quantum.qpu.configuration import check_keys, config_text
+from sf_quantum.qpu.environment import TOKEN, job_ids, required
 from sf_quantum.qpu.passes import Passes
 from sf_quantum.qpu.qrmi_config import Resource
 from sf_quantum.text import described
@@ -202,7 +200,10 @@ class QrmiQpu(Qpu):
     def environment(self, token: str) -> dict[str, str]:
         """See :meth:`Qpu.environment`: exactly what ``spank_qrmi`` sets."""
         variables = {**self._resource.environment, TOKEN: token}
-        return {**_job(), **{f"{self.name}_{key}": variables[key] for key in variables}}
+        return {
+            **job_ids("0"),
+            **{f"{self.name}_{key}": variables[key] for key in variables},
+        }
 
     @classmethod
     def from_environment(cls, name: str, environment: Mapping[str, str]) -> Self:
@@ -250,7 +251,7 @@ class QrmiQpu(Qpu):
             import qrmi
         except ImportError as error:
             raise InputError(f"QPU type {self.type!r}: {MISSING}") from error
-        settings = {**_NO_RETRIES, **_job(), **self._resource.environment}
+        settings = {**_NO_RETRIES, **job_ids("0"), **self._resource.environment}
         if token is not None:
             settings[TOKEN] = token
         if (variable := self.url_variable) and (url := settings.get(variable)):
@@ -646,12 +647,3 @@ def _state(status: TaskStatus | ResourceStatus) -> str:
 
 def _nothing() -> None:
     """End no relay, as long as there is none."""
-
-
-def _job() -> dict[str, str]:
-    """The variables of the SPANK plugin that identify the job, without a QPU's name."""
-    variable = os.environ.get
-    return {
-        "QRMI_JOB_UID": variable("QRMI_JOB_UID") or str(os.getuid()),
-        "QRMI_JOB_ID": variable("QRMI_JOB_ID") or variable("SLURM_JOB_ID") or "0",
-    }

@@ -27,10 +27,10 @@ from typing import TypeAlias, cast
 
 from dimod.core.sampler import Sampler
 
-from sf_quantum import qpu
 from sf_quantum.errors import InputError, QuantumError
 from sf_quantum.files import JSON, listing, mapping
 from sf_quantum.protocol.tasks import JobParameters
+from sf_quantum.qpu.environment import from_environment
 from sf_quantum.samplers import problem
 from sf_quantum.samplers.neal import SEEDS, SWEEPS, NealSampler
 from sf_quantum.service.device import merging, messages, verification
@@ -171,7 +171,7 @@ def solve(
     """
     # some clients read their variables by themselves
     os.environ.update(environment)
-    client = qpu.from_environment(environment)
+    client = from_environment(environment)
     if client is None:
         raise InputError("the environment names no QPU")
     # the service's default, which few samplers know

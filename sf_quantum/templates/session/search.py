@@ -5,13 +5,13 @@ import sys
 
 from dimod import BINARY, BinaryQuadraticModel
 
-from sf_quantum import qpu
+from sf_quantum.qpu.environment import from_environment
 from sf_quantum.samplers.neal import NealSampler
 
 with open(sys.argv[1], encoding="utf-8") as file:
     graph = json.load(file)
 
-remote = qpu.from_environment()
+remote = from_environment()
 sampler = NealSampler() if remote is None else remote.sampler()
 for n in range(6):
     penalty = float(sys.argv[2]) * 2**n

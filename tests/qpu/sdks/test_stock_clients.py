@@ -15,13 +15,13 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from sf_quantum import qpu
 from sf_quantum.cli import main
 from sf_quantum.net import local_server
 from sf_quantum.net.answers import Timed
 from sf_quantum.net.transport import Client
 from sf_quantum.protocol.leases import LEASE_HEADER
 from sf_quantum.qpu import QpuStatus
+from sf_quantum.qpu.environment import job_environment
 from sf_quantum.qpu.sdks import stock_clients
 from sf_quantum.qpu.sfq.service_client import Credentials
 from sf_quantum.qpu.sfq.service_qpu import SfqQpu
@@ -307,7 +307,7 @@ def test_under_a_lease_that_is_held(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     client = SfqQpu("q", service.url)
-    variables = qpu.environment([(client, service.acquire())])
+    variables = job_environment([(client, service.acquire())])
     for key, value in variables.items():
         monkeypatch.setenv(key, value)
     words = ["sh", "-c", "echo $DWAVE_API_ENDPOINT"]

@@ -18,6 +18,7 @@ from sf_quantum import qpu
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
 from sf_quantum.qpu import NoLease
+from sf_quantum.qpu.environment import from_environment, job_environment
 from sf_quantum.qpu.vendors.dwave import DWaveQpu, client_options
 from sf_quantum.samplers import problem
 from sf_quantum.samplers.presolve import LeasedPresolve
@@ -58,7 +59,7 @@ def driver(ocean: Ocean, tmp_path: Path) -> DWaveQpu:
 
 
 def job_side(driver: DWaveQpu, lease: str) -> qpu.Qpu:
-    found = qpu.from_environment(qpu.environment([(driver, lease)]))
+    found = from_environment(job_environment([(driver, lease)]))
     assert found is not None
     return found
 

@@ -26,6 +26,7 @@ from sf_quantum.cli import main
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
 from sf_quantum.qpu import AuthenticationError, NoLease, Qpu
+from sf_quantum.qpu.environment import from_environment, job_environment
 from sf_quantum.qpu.vendors.qrmi import NO_TIMEOUT, QrmiQpu
 from sf_quantum.samplers.neutral_atom import NeutralAtomSampler
 from tests.support.folders import DATA
@@ -73,7 +74,7 @@ def test_the_job_is_told_what_the_spank_plugin_tells(
 ) -> None:
     monkeypatch.setenv("SLURM_JOB_ID", "42")
     made = configured("pasqal-cloud", timeoutSeconds=600)
-    assert qpu.environment([(made, "token")]) == {
+    assert job_environment([(made, "token")]) == {
         "QRMI_JOB_QPU_RESOURCES": "FRESNEL",
         "QRMI_JOB_QPU_TYPES": "pasqal-cloud",
         "QRMI_JOB_UID": str(os.getuid()),
@@ -87,10 +88,10 @@ def test_the_job_is_told_what_the_spank_plugin_tells(
 
 @every_type
 def test_the_job_finds_what_the_driver_told(type_: str) -> None:
-    variables = qpu.environment([(configured(type_), "token")])
-    found = qpu.from_environment(variables)
+    variables = job_environment([(configured(type_), "token")])
+    found = from_environment(variables)
     assert isinstance(found, QrmiQpu)
-    assert qpu.environment([(found, "token")]) == variables
+    assert job_environment([(found, "token")]) == variables
 
 
 @pytest.mark.parametrize("type_", ["alice-bob-felis", "oqtopus"])

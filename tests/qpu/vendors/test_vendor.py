@@ -29,6 +29,7 @@ from sf_quantum.protocol.tasks import (
     UnknownJob,
 )
 from sf_quantum.qpu import AuthenticationError, NoLease, Qpu, running
+from sf_quantum.qpu.environment import from_environment, job_environment
 from sf_quantum.samplers.neal import SWEEPS
 from sf_quantum.samplers.problem import document
 from sf_quantum.testing.qpus import JobContract, QpuContract, problem
@@ -64,7 +65,7 @@ def job(driver: Qpu, lease: str) -> Qpu:
 
 
 def under(driver: Qpu, lease: str) -> Qpu:
-    job = qpu.from_environment(qpu.environment([(driver, lease)]))
+    job = from_environment(job_environment([(driver, lease)]))
     assert job is not None
     return job
 

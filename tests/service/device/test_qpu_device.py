@@ -20,7 +20,7 @@ import pytest
 from dimod import BinaryQuadraticModel, SampleSet
 from dimod.core.sampler import Sampler
 
-from sf_quantum import backoff, qpu
+from sf_quantum import backoff
 from sf_quantum.backoff import Backoff
 from sf_quantum.errors import InputError, QpuError, QuantumError
 from sf_quantum.files import JSON
@@ -37,7 +37,9 @@ from sf_quantum.protocol.tasks import (
     Task,
     UnknownJob,
 )
-from sf_quantum.qpu import TOKEN, AuthenticationError, NoLease, Qpu, QpuStatus
+from sf_quantum.qpu import AuthenticationError, NoLease, Qpu, QpuStatus
+from sf_quantum.qpu.configuration import check_keys, read_token
+from sf_quantum.qpu.environment import TOKEN
 from sf_quantum.samplers.problem import FieldError
 from sf_quantum.service import run
 from sf_quantum.service.device import processes
@@ -119,7 +121,7 @@ class AcmeLeases(Qpu):
         super().__init__(name)
         self._config = config
         self._token = token
-        self._password = qpu.read_token(config["passwordFile"])
+        self._password = read_token(config["passwordFile"])
 
     @property
     def identity(self) -> str:
@@ -131,7 +133,7 @@ class AcmeLeases(Qpu):
 
     @classmethod
     def from_config(cls, name: str, config: Mapping[str, JSON]) -> Self:
-        qpu.check_keys(config, ("vendor", "passwordFile", "password"))
+        check_keys(config, ("vendor", "passwordFile", "password"))
         return cls(name, {key: str(value) for key, value in config.items()})
 
     def status(self) -> QpuStatus:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 
-from sf_quantum import qpu
 from sf_quantum.errors import QuantumError
 from sf_quantum.qpu import Qpu
+from sf_quantum.qpu.environment import job_environment
 from sf_quantum.qpu.selection import QpuSelection
 
 
@@ -19,7 +19,7 @@ def acquire(path: str, names: str) -> None:
             held.append((client, client.acquire("slurm")))
         except QuantumError as error:
             print(error, file=sys.stderr)
-    variables = qpu.environment(held)
+    variables = job_environment(held)
     for key in ("RESOURCES", "TYPES"):
         # as the plugin calls them; QRMI knows both
         value = variables.pop(f"QRMI_JOB_QPU_{key}")

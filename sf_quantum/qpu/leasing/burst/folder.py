@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Self
 
 from sf_quantum.files import parse_json
-from sf_quantum.qpu import TOKEN
+from sf_quantum.qpu.environment import TOKEN
 
 # Time that a process has to end after SIGTERM.
 END_SECONDS = 2.0

@@ -18,12 +18,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from sf_quantum import backoff, qpu
+from sf_quantum import backoff
 from sf_quantum.errors import InputError, QpuError, QuantumError
 from sf_quantum.files import JSON, listing, mapping, parse_json, replacing
 from sf_quantum.net.transport import Unsendable
 from sf_quantum.protocol.tasks import LeaseLost
 from sf_quantum.qpu import AuthenticationError, Qpu
+from sf_quantum.qpu.environment import from_environment, job_environment
 from sf_quantum.text import described
 
 logger = logging.getLogger(__name__)
@@ -322,8 +323,8 @@ def _checked(token: str) -> str:
 
 
 def _held(driver: Qpu, token: str) -> Held:
-    variables = qpu.environment([(driver, token)])
-    jobs = qpu.from_environment(variables)
+    variables = job_environment([(driver, token)])
+    jobs = from_environment(variables)
     if jobs is None:
         raise InputError(f"QPU type {driver.type!r} names no QPU in its environment")
     return Held(token, variables, jobs)

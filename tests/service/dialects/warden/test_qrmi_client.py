@@ -196,11 +196,12 @@ def test_a_credential_holds_once_and_is_needed(start: Start) -> None:
 OURS = """
 import json, sys
 from sf_quantum import qpu
+from sf_quantum.qpu.environment import job_environment
 from sf_quantum.errors import InputError
 path, name = sys.argv[1:]
 made = qpu.load("pasqal-local").from_config(name, {"qrmiConfig": path})
 token = made.acquire("a job")
-told = [made.status().online, *sorted(qpu.environment([(made, token)]))]
+told = [made.status().online, *sorted(job_environment([(made, token)]))]
 for _ in range(2):
     made.release(token)
 token = made.acquire("another")

@@ -480,10 +480,10 @@ def test_the_example_prints_the_truth_table(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    from sf_quantum.qpu import environment
+    from sf_quantum.qpu.environment import job_environment
 
     lease = service.acquire()
-    for name, value in environment([(SfqQpu("q", service.url), lease)]).items():
+    for name, value in job_environment([(SfqQpu("q", service.url), lease)]).items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr("sys.argv", ["cnot.py", "--shots", "500"])
     path = EXAMPLES / "photonic/cnot.py"
