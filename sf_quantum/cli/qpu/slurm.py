@@ -17,12 +17,12 @@ from sf_quantum.cli.qpu.lease import add_bounds
 from sf_quantum.errors import InputError, QpuError, QuantumError
 from sf_quantum.files import parse_json
 from sf_quantum.qpu import Qpu
-from sf_quantum.qpu.environment import job_environment
+from sf_quantum.qpu.environment import job_environment, job_ids
 from sf_quantum.qpu.leasing.burst import controller, watch
 from sf_quantum.qpu.leasing.burst.accounting import account
 from sf_quantum.qpu.leasing.burst.classes import ClassRule
 from sf_quantum.qpu.leasing.burst.folder import Folder
-from sf_quantum.qpu.leasing.burst.request import lease_request
+from sf_quantum.qpu.leasing.burst.request import lease_request, slurm_identity
 from sf_quantum.qpu.leasing.burst.waiting import Asking, wait_for_tasks
 from sf_quantum.qpu.opening import bounds
 from sf_quantum.qpu.sfq.service_qpu import SfqQpu
@@ -130,18 +130,10 @@ def _add(
 
 def _acquire(args: argparse.Namespace) -> None:
     details = controller.details(args.job)
-    job, cluster = {
-        "QRMI_JOB_UID": details.uid,
-        "QRMI_JOB_ID": str(args.job),
-    }, controller.cluster()
+    cluster = controller.cluster()
+    job = slurm_identity(args.job, cluster, details)
     # what the clients of all kinds tell the QPU's service
-    os.environ |= {
-        **job,
-        "SLURM_JOB_ID": str(args.job),
-        "SLURM_CLUSTER_NAME": cluster,
-        "SLURM_JOB_PARTITION": details.partitions,
-        "SLURM_JOB_ACCOUNT": details.account,
-    }
+    os.environ |= job
     client, folder = _client(args, user=details.user), Folder(args.state)
     folder.make()
     # An earlier controller may have left a process that requests the job's lease.
@@ -164,7 +156,7 @@ def _acquire(args: argparse.Namespace) -> None:
     token = asking.ask(lease_request(args.job, cluster, details, hints, args.class_of))
     # The job's environment does not have the credentials of the site.
     (sfq_qpu,) = replace(service.selection(args), settings=None).qpus({})
-    asking.end({**job_environment([(sfq_qpu, token)]), **job})
+    asking.end({**job_environment([(sfq_qpu, token)]), **job_ids("", job)})
 
 
 def _confirm(args: argparse.Namespace) -> None:

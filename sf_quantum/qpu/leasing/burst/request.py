@@ -6,9 +6,25 @@ import math
 from collections.abc import Mapping, Sequence
 
 from sf_quantum.files import JSON
+from sf_quantum.qpu.environment import JOB_ID, JOB_UID
 from sf_quantum.qpu.leasing.burst.classes import ClassRule, class_of
 from sf_quantum.qpu.leasing.held_leases import AcquireOptions
 from sf_quantum.slurm.squeue import JobDetails
+
+
+def slurm_identity(job: int, cluster: str, details: JobDetails) -> dict[str, str]:
+    """Make the variables by which a client says whose job requests a lease.
+
+    :param cluster: name of the cluster that the job is on
+    """
+    return {
+        JOB_UID: details.uid,
+        JOB_ID: str(job),
+        "SLURM_JOB_ID": str(job),
+        "SLURM_CLUSTER_NAME": cluster,
+        "SLURM_JOB_PARTITION": details.partitions,
+        "SLURM_JOB_ACCOUNT": details.account,
+    }
 
 
 def lease_request(
