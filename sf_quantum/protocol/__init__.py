@@ -1,8 +1,8 @@
 """What client, service and device say to each other: typed, and without I/O.
 
 ``tasks`` has the kinds of payload, results and states of jobs, ``descriptions`` what a QPU
-says of itself, ``bounds`` and ``values`` what each field may be, ``leases`` the classes of leases, ``solver_parameters`` those
-of annealers.
+says of itself, ``bounds`` and ``values`` what each field may be, ``leases`` the classes of
+leases, ``usage`` the columns of usage reports, ``solver_parameters`` those of annealers.
 
 Imports: samplers.
 """

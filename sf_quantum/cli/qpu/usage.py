@@ -6,7 +6,7 @@ import argparse
 import csv
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from urllib.parse import urlencode
 
@@ -14,32 +14,13 @@ from sf_quantum.cli.qpu import service
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON, check_writable, mapping
 from sf_quantum.journal.events import number
+from sf_quantum.protocol.usage import KEYS, SUMS, By
 from sf_quantum.qpu.sfq.service_client import ServiceClient
 from sf_quantum.reporting.columns import align
 from sf_quantum.text import PERIOD, csv_row, plural
 
-# the columns that identify a row, by report
-REPORTS = {
-    "user": ("user",),
-    "project": ("project",),
-    "user-project": ("user", "project"),
-    "month": ("month",),
-    "month-user-project": ("month", "user", "project"),
-    "lease": (
-        *("lease", "user", "project"),
-        *("slurm_job_id", "slurm_cluster", "slurm_account"),
-    ),
-    "slurm-job": ("slurm_job_id", "user", "slurm_cluster", "slurm_account"),
-    "slurm-account": ("slurm_account", "slurm_cluster"),
-    "step": ("user", "run", "step"),
-}
-# the columns with sums that the table has; CSV and JSON have more
-_NUMBERS = (
-    *("jobs", "completed", "failed", "cancelled", "qpu_seconds", "seconds"),
-    *("mean_wait_seconds", "longest_wait_seconds", "lost_attempts", "lost_qpu_seconds"),
-)
-# if the device has a price
-_COST = ("cost",)
+# the sums that the table leaves out; CSV and JSON have them
+_UNLISTED = ("wait_seconds", "lost_seconds")
 PAGE = 1000
 
 
@@ -54,7 +35,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     service.add_service(parser)
     add = parser.add_argument
     add("--csv", action="store_true", help="print the rows as CSV, without the total")
-    add("--by", choices=REPORTS, help="what each row sums up (default: user)")
+    add("--by", choices=KEYS, help="what each row sums up (default: user)")
     add(
         "--from",
         dest="from_",
@@ -141,9 +122,9 @@ def _path(args: argparse.Namespace, until: JSON, offset: int) -> str:
     return f"/v1/accounting?{urlencode(given)}"
 
 
-def _print_csv(by: str, report: dict[str, JSON]) -> None:
+def _print_csv(by: By, report: dict[str, JSON]) -> None:
     # The rows are those that the service itself writes for spreadsheets.
-    names = [*REPORTS[by], *mapping(report["total"])]
+    names = [*KEYS[by], *mapping(report["total"])]
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow([*PERIOD, *names])
     since, until = report["from"], number(report["until"])
@@ -156,10 +137,12 @@ def _print_csv(by: str, report: dict[str, JSON]) -> None:
         writer.writerow(csv_row(period, cells))
 
 
-def _table(by: str, report: dict[str, JSON]) -> Iterator[str]:
-    keys = REPORTS[by]
+def _table(by: By, report: dict[str, JSON]) -> Iterator[str]:
+    keys = KEYS[by]
     sums = mapping(report["total"])
-    numbers = _NUMBERS if sums.get("cost") is None else (*_NUMBERS, *_COST)
+    # There is a cost only if the device has a price.
+    unlisted = _UNLISTED if sums.get("cost") is not None else (*_UNLISTED, "cost")
+    numbers = [name for name in SUMS if name not in unlisted]
     rows = [_row(keys, numbers, row) for row in service.objects(report["rows"])]
     total = ("total", *("" for _ in keys[1:]), *_row((), numbers, sums))
     yield from align([(*keys, *numbers), *rows, total], numbers)
@@ -168,7 +151,7 @@ def _table(by: str, report: dict[str, JSON]) -> Iterator[str]:
 
 
 def _row(
-    keys: tuple[str, ...], numbers: tuple[str, ...], row: dict[str, JSON]
+    keys: Sequence[str], numbers: Sequence[str], row: dict[str, JSON]
 ) -> tuple[str, ...]:
     names = ("-" if row.get(key) is None else str(row[key]) for key in keys)
     return (*names, *(service.format_seconds(row.get(key)) for key in numbers))

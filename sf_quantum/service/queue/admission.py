@@ -16,7 +16,7 @@ from sf_quantum.service.queue import job_limits
 from sf_quantum.service.queue.jobs.job_table import JobTable
 from sf_quantum.service.queue.long_work import BUSY_SECONDS, LongWork
 from sf_quantum.service.store import disk
-from sf_quantum.service.store.accounting import lease_seconds
+from sf_quantum.service.store.usage import lease_seconds
 from sf_quantum.threads import in_thread
 
 

@@ -20,7 +20,6 @@ from sf_quantum.service.domain.jobs import Identity, Lease, Submission
 from sf_quantum.service.http.auth import Unauthorized
 from sf_quantum.service.page import activity, routes
 from sf_quantum.service.scheduling.pending import PendingJobs
-from sf_quantum.service.store.accounting import Filter, Page, usage
 from sf_quantum.service.store.operation import (
     KEPT_SECONDS,
     Operation,
@@ -28,6 +27,7 @@ from sf_quantum.service.store.operation import (
     record,
 )
 from sf_quantum.service.store.store import Store
+from sf_quantum.service.store.usage import Filter, Page, usage_report
 from sf_quantum.service.store.utilisation import MINUTES, Minute, UtilisationHistory
 from tests.support.service import RunningService, example_bqm, running_service
 from tests.support.waiting import until
@@ -587,6 +587,6 @@ def test_a_service_that_was_down_was_not_busy(tmp_path: Path, attempts: int) -> 
     minutes = UtilisationHistory(store).minutes(now)
     assert sum(minute.busy for minute in minutes) == 0
     # it waited until it ran, and not until the next service came
-    (row,) = usage(store, "user", Filter("ended"), Page(1, 0)).rows
-    assert row["wait_seconds"] == pytest.approx(20)
+    (row,) = usage_report(store, "user", Filter("ended"), Page(1, 0)).rows
+    assert row.wait_seconds == pytest.approx(20)
     store.close()

@@ -32,10 +32,10 @@ from sf_quantum.service.queue import availability
 from sf_quantum.service.queue.job_queue import JobQueue
 from sf_quantum.service.queue.upkeep.telemetry import Telemetry
 from sf_quantum.service.scheduling.policies.fair_share import FairShare
-from sf_quantum.service.store import accounting, clock
-from sf_quantum.service.store.accounting import Filter, Page
+from sf_quantum.service.store import clock, usage
 from sf_quantum.service.store.retention import purge
 from sf_quantum.service.store.store import Store
+from sf_quantum.service.store.usage import Filter, Page
 from sf_quantum.service.store.utilisation import UtilisationHistory
 from tests.support.service import example_bqm, running_queue, running_service
 from tests.support.waiting import SECONDS, until_async
@@ -99,14 +99,14 @@ def test_waits_and_leases_last_as_long_as_they_do(
     assert ended.queued_seconds == pytest.approx(waited)
     # the times of day are those of the system
     assert ended.started == pytest.approx(1.8e9 + waited + step)
-    for row in accounting.jobs(store, Filter("jobs.ended"), Page(9, 0))[1]:
+    for row in usage.jobs(store, Filter("jobs.ended"), Page(9, 0))[1]:
         assert row["wait"] == pytest.approx(waited)
-    total = accounting.usage(store, "user", Filter("ended"), Page(9, 0)).total
-    assert total["longest_wait_seconds"] == pytest.approx(waited)
+    total = usage.usage_report(store, "user", Filter("ended"), Page(9, 0)).total
+    assert total.longest_wait_seconds == pytest.approx(waited)
     store.close_lease(job.lease, "released", "").result()
-    (session,) = accounting.leases(store, Filter("closed"), Page(9, 0))[1]
+    (session,) = usage.leases(store, Filter("closed"), Page(9, 0))[1]
     assert session["total_duration"] == pytest.approx(waited + 30.0)
-    (user,) = accounting.users(store, Filter("closed"), Page(9, 0))[1]
+    (user,) = usage.users(store, Filter("closed"), Page(9, 0))[1]
     assert user["seconds"] == pytest.approx(waited + 30.0)
     store.close()
 
@@ -152,9 +152,9 @@ def test_shares_decay_by_the_time_that_passes(
     clocks.wall += step
     clocks.pass_(20.0)
     for _ in range(2):
-        (used,) = accounting.recent_use(store, store.clock() - 30.0)
+        (used,) = usage.recent_use(store, store.clock() - 30.0)
         assert (used.qpu_seconds, store.clock() - used.when) == (10.0, 20.0)
-        assert accounting.recent_use(store, store.clock() - 10.0) == []
+        assert usage.recent_use(store, store.clock() - 10.0) == []
         purge(store, store.clock()).result()
     store.close()
 
@@ -292,8 +292,8 @@ def test_after_a_boot_the_clock_is_the_systems(
     assert ended is not None
     # unknown, but never less than nothing
     assert ended.queued_seconds == 0.0
-    total = accounting.usage(store, "user", Filter("ended"), Page(9, 0)).total
-    assert total["wait_seconds"] == 0.0
+    total = usage.usage_report(store, "user", Filter("ended"), Page(9, 0)).total
+    assert total.wait_seconds == 0.0
     store.close()
 
 

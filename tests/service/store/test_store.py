@@ -22,17 +22,17 @@ from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import Job, Lease, Submission
 from sf_quantum.service.queue.availability import Availability
 from sf_quantum.service.store import audit, given_up
-from sf_quantum.service.store.accounting import (
-    Filter,
-    Page,
-    lease_seconds,
-    recent_use,
-    usage,
-)
 from sf_quantum.service.store.database import Database
 from sf_quantum.service.store.retention import BATCH, delete, purge, trim
 from sf_quantum.service.store.schema import SCHEMA, VERSION
 from sf_quantum.service.store.store import Store
+from sf_quantum.service.store.usage import (
+    Filter,
+    Page,
+    lease_seconds,
+    recent_use,
+    usage_report,
+)
 from tests.support.waiting import SECONDS
 
 
@@ -541,8 +541,8 @@ def _given_up(job: Job) -> given_up.Entry:
 
 
 def _usage(store: Store) -> list[object]:
-    report = usage(store, "lease", Filter("ended"), Page(9, 0))
-    return [*map(dict, report.rows), dict(report.total)]
+    report = usage_report(store, "lease", Filter("ended"), Page(9, 0))
+    return [*report.rows, report.total]
 
 
 @pytest.mark.parametrize("version", [0, VERSION])

@@ -10,7 +10,7 @@ from starlette.routing import BaseRoute
 
 from sf_quantum.files import JSON
 from sf_quantum.service.dialects.dialect import OWN, Dialect
-from sf_quantum.service.dialects.v1 import accounting, admin, device, jobs, leases
+from sf_quantum.service.dialects.v1 import admin, device, jobs, leases, usage
 from sf_quantum.service.dialects.v1.models import JobBody
 from sf_quantum.service.domain.jobs import Kind, Submission
 
@@ -26,7 +26,7 @@ class V1(Dialect):
 
     @classmethod
     def routes(cls) -> Sequence[BaseRoute]:
-        parts = (device, leases, jobs, accounting, admin)
+        parts = (device, leases, jobs, usage, admin)
         return [route for part in parts for route in part.router.routes]
 
     @staticmethod

@@ -21,8 +21,8 @@ from sf_quantum.service.dialects.warden.routes import (
     user_number,
 )
 from sf_quantum.service.domain.jobs import State
-from sf_quantum.service.store import accounting
-from sf_quantum.service.store.accounting import Filter, Page
+from sf_quantum.service.store import usage
+from sf_quantum.service.store.usage import Filter, Page
 
 Row = TypeVar("Row", bound=BaseModel)
 Texts = Annotated[list[str], Field(default_factory=list, max_length=100)]
@@ -55,9 +55,7 @@ class UsersQuery(BaseModel):
         """The rows to return."""
         return Page(self.limit, self.offset)
 
-    def rows(
-        self, ended: str, among: Mapping[str, Sequence[accounting.Value]]
-    ) -> Filter:
+    def rows(self, ended: str, among: Mapping[str, Sequence[usage.Value]]) -> Filter:
         """Cover rows by the time in the column ``ended`` and by values of others."""
         since, before = since_epoch(self.ended_after), since_epoch(self.ended_before)
         return Filter(ended, since, before, among)
@@ -182,11 +180,11 @@ class Jobs(_Report[JobRow]):
 def by_user(queue: Queue, _: Admin, query: Annotated[UsersQuery, Query()]) -> Users:
     """Sum up the sessions that are over, and those of their jobs that are over."""
     sessions = query.rows("closed", {"user": query.users})
-    total, rows = accounting.users(queue.store, sessions, query.page)
+    total, rows = usage.users(queue.store, sessions, query.page)
     jobs: dict[str, dict[State, sqlite3.Row]] = {row["user"]: {} for row in rows}
     # an empty list would allow all users
     of_page = query.rows("leases.closed", {"leases.user": [*jobs] or [""]})
-    for row in accounting.users_jobs(queue.store, of_page):
+    for row in usage.users_jobs(queue.store, of_page):
         jobs[row["user"]][row["state"]] = row
     data = [
         UserRow(
@@ -211,7 +209,7 @@ def by_session(
         "slurm_job_id": query.slurm_job_id,
     }
     sessions = query.rows("closed", among)
-    total, rows = accounting.leases(queue.store, sessions, query.page)
+    total, rows = usage.leases(queue.store, sessions, query.page)
     return Sessions.of(query.page, total, [SessionRow(**row) for row in rows])
 
 
@@ -219,7 +217,7 @@ def by_session(
 @router.get(f"{PATHS[1]}/jobs", include_in_schema=False)
 def by_job(queue: Queue, _: Admin, query: Annotated[JobsQuery, Query()]) -> Jobs:
     """List jobs that are over with their times and shots, the oldest first."""
-    among: dict[str, Sequence[accounting.Value]] = {
+    among: dict[str, Sequence[usage.Value]] = {
         "jobs.user": query.users,
         "jobs.lease": query.session_id,
         "leases.slurm_job_id": query.slurm_job_id,
@@ -227,7 +225,7 @@ def by_job(queue: Queue, _: Admin, query: Annotated[JobsQuery, Query()]) -> Jobs
         "jobs.number": query.job_id,
     }
     wanted = query.rows("jobs.ended", among)
-    total, rows = accounting.jobs(queue.store, wanted, query.page)
+    total, rows = usage.jobs(queue.store, wanted, query.page)
     return Jobs.of(query.page, total, [JobRow(**row) for row in rows])
 
 

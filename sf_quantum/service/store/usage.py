@@ -5,23 +5,13 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
+from sf_quantum.protocol.usage import KEYS, By, UsageRow, UsageSums
 from sf_quantum.service.domain.jobs import Used
 from sf_quantum.service.store.store import Store
 
 Value: TypeAlias = str | float
-By: TypeAlias = Literal[
-    "user",
-    "project",
-    "user-project",
-    "month",
-    "month-user-project",
-    "lease",
-    "slurm-job",
-    "slurm-account",
-    "step",
-]
 # not below 0: at a boot, the clock may have been set
 WAIT = (
     "max(0, coalesce(jobs.started_steady, jobs.ended_steady) - jobs.submitted_steady)"
@@ -140,26 +130,12 @@ def jobs(store: Store, rows: Filter, page: Page) -> tuple[int, list[sqlite3.Row]
     return _paged(store, query, rows, page, order=number, group=number)
 
 
-#: the columns that identify a report's rows
-KEYS: Mapping[By, tuple[str, ...]] = {
-    "user": ("user",),
-    "project": ("project",),
-    "user-project": ("user", "project"),
-    "month": ("month",),
-    "month-user-project": ("month", "user", "project"),
-    "lease": (
-        *("lease", "user", "project"),
-        *("slurm_job_id", "slurm_cluster", "slurm_account"),
-    ),
-    "slurm-job": ("slurm_job_id", "user", "slurm_cluster", "slurm_account"),
-    "slurm-account": ("slurm_account", "slurm_cluster"),
-    "step": ("user", "run", "step"),
-}
 _PARTS = {
     "month": "strftime('%Y-%m', ended, 'unixepoch')",
     "run": "purpose_run(purpose)",
     "step": "purpose_step(purpose)",
 }
+# an expression for each of the report's sums
 _TOTALS = {
     "jobs": "coalesce(sum(jobs), 0)",
     **{
@@ -176,8 +152,6 @@ _TOTALS = {
     "lost_seconds": "total(lost_seconds)",
     "cost": "sum(cost)",
 }
-#: the columns with sums
-NUMBERS = (*_TOTALS,)
 
 
 @dataclass(frozen=True)
@@ -189,11 +163,11 @@ class UsageReport:
     """
 
     count: int
-    rows: list[sqlite3.Row]
-    total: sqlite3.Row
+    rows: list[UsageRow]
+    total: UsageSums
 
 
-def usage(store: Store, by: By, rows: Filter, page: Page) -> UsageReport:
+def usage_report(store: Store, by: By, rows: Filter, page: Page) -> UsageReport:
     """Sum up the use of the QPU, the largest use first.
 
     A job counts once it is over, under the lease that it ended under. Attempts that were
@@ -208,7 +182,8 @@ def usage(store: Store, by: By, rows: Filter, page: Page) -> UsageReport:
     count, used = _paged(store, query, rows, page, order=order, group=groups)
     where, values = rows.sql()
     (total,) = store.report(f"SELECT {sums} FROM ({_ENDED}) WHERE {where}", *values)
-    return UsageReport(count, used, total)
+    rows_ = [UsageRow(**row) for row in used]
+    return UsageReport(count, rows_, UsageSums(**total))
 
 
 def recent_use(store: Store, since: float) -> list[Used]:

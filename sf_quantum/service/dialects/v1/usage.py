@@ -11,82 +11,14 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Query, Response
 from pydantic import Field
 
+from sf_quantum.protocol.usage import KEYS, SUMS, By, UsageRow, UsageSums
 from sf_quantum.service.dialects.common import EVERYWHERE, Queue, Who, since_epoch
 from sf_quantum.service.dialects.v1.models import Strict
 from sf_quantum.service.domain.errors import Refused
-from sf_quantum.service.store import accounting
-from sf_quantum.service.store.accounting import (
-    KEYS,
-    NUMBERS,
-    By,
-    Filter,
-    Page,
-    UsageReport,
-)
+from sf_quantum.service.store.usage import Filter, Page, UsageReport, usage_report
 from sf_quantum.text import PERIOD, csv_row
 
 router = APIRouter(prefix="/v1/accounting", tags=["accounting"], responses=EVERYWHERE)
-
-
-class UsageSums(Strict):
-    """Jobs that are over, and their times in seconds."""
-
-    jobs: int
-    completed: int
-    failed: int
-    cancelled: int
-    qpu_seconds: float = Field(
-        description="Modelled time on hardware, without interrupted attempts."
-    )
-    seconds: float = Field(
-        description="Actual time on the device, of the same attempts."
-    )
-    wait_seconds: float = Field(
-        description="From submission to the last start, summed over the jobs."
-    )
-    mean_wait_seconds: float
-    longest_wait_seconds: float
-    lost_attempts: int = Field(
-        description="Attempts that were pre-empted, or interrupted because the QPU was "
-        "closed or the service stopped or died; their jobs ran again, and are not charged "
-        "for them."
-    )
-    lost_qpu_seconds: float = Field(
-        description="As `qpu_seconds`, of the lost attempts; 0 for those that died with "
-        "the service, since nobody knows how far they ran."
-    )
-    lost_seconds: float = Field(description="As `seconds`, of the lost attempts.")
-    cost: float | None = Field(
-        description="Of `qpu_seconds`, in the site's unit: each job at the price when it "
-        "ended. Null if the device had none."
-    )
-
-
-class UsageRow(UsageSums):
-    """The sums of one user, project, month, lease, Slurm job or account, or workflow step.
-
-    Columns that do not identify the rows are null, and so are values that jobs lack.
-    """
-
-    month: str | None = Field(
-        default=None, description="In which the jobs ended, in UTC, such as 2026-11."
-    )
-    user: str | None = None
-    project: str | None = None
-    lease: str | None = None
-    slurm_job_id: str | None = None
-    slurm_cluster: str | None = Field(
-        default=None, description="Null: the service's own."
-    )
-    slurm_account: str | None = Field(
-        default=None,
-        description="The account of the Slurm job, as Slurm says if the service can ask "
-        "it, else as the client says.",
-    )
-    run: str | None = Field(default=None, description="The name of a run's journal.")
-    step: str | None = Field(
-        default=None, description="The workflow's step, or the jobs' other purpose."
-    )
 
 
 class UsageAnswer(Strict):
@@ -138,7 +70,7 @@ def usage(
         raise Refused(422, "expected a time after `from`", "until")
     rows = Filter("ended", since, before, {} if who.admin else {"user": [who.user]})
     page = Page(query.limit, query.offset)
-    report = accounting.usage(queue.store, query.by, rows, page)
+    report = usage_report(queue.store, query.by, rows, page)
     if query.format == "csv":
         text = _csv(query.by, report, (since, before))
         return Response(text, media_type="text/csv")
@@ -146,17 +78,17 @@ def usage(
         by=query.by,
         until=before,
         count=report.count,
-        rows=[UsageRow(**row) for row in report.rows],
-        total=UsageSums(**report.total),
+        rows=report.rows,
+        total=report.total,
         **{"from": since},
     )
 
 
 def _csv(by: By, report: UsageReport, period: tuple[float | None, float]) -> str:
-    names = (*KEYS[by], *NUMBERS)
+    names = (*KEYS[by], *SUMS)
     file = io.StringIO()
     writer = csv.writer(file)
     writer.writerow([*PERIOD, *names])
     for row in report.rows:
-        writer.writerow(csv_row(period, [row[name] for name in names]))
+        writer.writerow(csv_row(period, [getattr(row, name) for name in names]))
     return file.getvalue()

@@ -11,13 +11,14 @@ from pathlib import Path
 import pytest
 
 from sf_quantum.files import JSON
+from sf_quantum.protocol.usage import KEYS, By
 from sf_quantum.qpu.sfq.service_qpu import SfqQpu
 from sf_quantum.service.device.emulator.device import EmulatedDevice
 from sf_quantum.service.domain.jobs import Identity, Job, Lease, State, Submission
-from sf_quantum.service.store import accounting
-from sf_quantum.service.store.accounting import KEYS, By, Filter, Page
+from sf_quantum.service.store import usage
 from sf_quantum.service.store.retention import HOUR, purge
 from sf_quantum.service.store.store import Store
+from sf_quantum.service.store.usage import Filter, Page
 from tests.support.service import RunningService, example_bqm, running_service
 
 pytestmark = pytest.mark.devices("sfq", "dwave", "acme", always=["acme"])
@@ -82,9 +83,9 @@ def _used(
 
 
 def _rows(store: Store, by: By, wanted: Filter = ALL) -> list[tuple[object, ...]]:
-    report = accounting.usage(store, by, wanted, PAGE)
+    report = usage.usage_report(store, by, wanted, PAGE)
     names = (*KEYS[by], "jobs", "qpu_seconds")
-    return [tuple(row[name] for name in names) for row in report.rows]
+    return [tuple(getattr(row, name) for name in names) for row in report.rows]
 
 
 def test_all_jobs_that_are_over_count_with_their_last_attempt(store: Store) -> None:
@@ -94,21 +95,21 @@ def test_all_jobs_that_are_over_count_with_their_last_attempt(store: Store) -> N
     _used(store, bob, 16.0, state="Failed")
     waits = store.add_job(ann, Submission("problem", {}, {}, "w"), 1.0).result()[0]
     assert _rows(store, "user") == [("bob", 1, 16.0), ("ann", 2, 12.0)]
-    report = accounting.usage(store, "user", ALL, PAGE)
-    states = [(r["completed"], r["failed"], r["cancelled"]) for r in report.rows]
+    report = usage.usage_report(store, "user", ALL, PAGE)
+    states = [(r.completed, r.failed, r.cancelled) for r in report.rows]
     assert states == [(0, 1, 0), (1, 0, 1)]
-    assert (report.total["qpu_seconds"], report.total["seconds"]) == (28.0, 14.0)
+    assert (report.total.qpu_seconds, report.total.seconds) == (28.0, 14.0)
     ended = store.cancel_waiting(waits.number, "cancelled").result()
     assert ended.ended is not None
-    longest = accounting.usage(store, "user", ALL, PAGE).total["longest_wait_seconds"]
+    longest = usage.usage_report(store, "user", ALL, PAGE).total.longest_wait_seconds
     # by a steady clock
     assert longest > ended.ended - ended.submitted - 1e-3
 
 
 def _lost(store: Store, by: By = "user") -> list[tuple[object, ...]]:
     names = ("lost_attempts", "lost_qpu_seconds", "lost_seconds", "cost")
-    rows = accounting.usage(store, by, ALL, PAGE).rows
-    return [tuple(row[name] for name in names) for row in rows]
+    rows = usage.usage_report(store, by, ALL, PAGE).rows
+    return [tuple(getattr(row, name) for name in names) for row in rows]
 
 
 def test_lost_attempts_are_in_columns_of_their_own(store: Store) -> None:
@@ -117,7 +118,7 @@ def test_lost_attempts_are_in_columns_of_their_own(store: Store) -> None:
     _used(store, ann, 8.0, cost=0.5)
     _used(store, _lease(store, "2", "bob"), 1.0)
     assert _lost(store) == [(2, 3.0, 1.5, 0.5), (0, 0.0, 0.0, None)]
-    row, *_ = accounting.jobs(store, Filter("jobs.ended"), PAGE)[1]
+    row, *_ = usage.jobs(store, Filter("jobs.ended"), PAGE)[1]
     assert (row["lost_attempts"], row["lost_qpu_seconds"]) == (2, 3.0)
     purge(store, store.clock() + 1).result()
     assert _lost(store) == [(2, 3.0, 1.5, 0.5), (0, 0.0, 0.0, None)]
@@ -137,7 +138,7 @@ def test_the_use_of_a_job_that_is_over_stays_where_it_is(store: Store) -> None:
     store.change(
         lambda db: db.execute("UPDATE leases SET closed = 2.0, closed_steady = 2.0")
     ).result()
-    rows = accounting.leases(store, Filter("closed"), PAGE)[1]
+    rows = usage.leases(store, Filter("closed"), PAGE)[1]
     assert {row["id"]: row["jobs"] for row in rows} == {"1": 1, "2": 0, "3": 0}
     # a lease is kept as long as the jobs that are charged to it
     purge(store, 3.0).result()
@@ -198,9 +199,9 @@ def test_every_report_has_the_same_total(store: Store) -> None:
     assert months == {str(row[0]) for row in _rows(store, "month")}
     assert all(re.fullmatch(r"20\d\d-(0[1-9]|1[0-2])", month) for month in months)
     assert _rows(store, "project") == [(None, 2, 11.0), ("qc", 4, 10.0)]
-    first = accounting.usage(store, "lease", ALL, Page(2, 1))
-    assert (first.count, [row["lease"] for row in first.rows]) == (6, ["4", "3"])
-    assert first.total["jobs"] == 6
+    first = usage.usage_report(store, "lease", ALL, Page(2, 1))
+    assert (first.count, [row.lease for row in first.rows]) == (6, ["4", "3"])
+    assert first.total.jobs == 6
 
 
 def test_what_the_store_forgets_is_accounted_by_the_hour(store: Store) -> None:

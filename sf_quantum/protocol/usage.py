@@ -1,0 +1,102 @@
+"""Reports of QPU usage: what identifies their rows, and the sums of each row.
+
+Another sum is a field of :class:`UsageSums` here, and an expression in the service's store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import ClassVar, Literal, TypeAlias
+
+from sf_quantum.files import JSON
+
+By: TypeAlias = Literal[
+    "user",
+    "project",
+    "user-project",
+    "month",
+    "month-user-project",
+    "lease",
+    "slurm-job",
+    "slurm-account",
+    "step",
+]
+#: the columns that identify a report's rows
+KEYS: Mapping[By, tuple[str, ...]] = {
+    "user": ("user",),
+    "project": ("project",),
+    "user-project": ("user", "project"),
+    "month": ("month",),
+    "month-user-project": ("month", "user", "project"),
+    "lease": (
+        *("lease", "user", "project"),
+        *("slurm_job_id", "slurm_cluster", "slurm_account"),
+    ),
+    "slurm-job": ("slurm_job_id", "user", "slurm_cluster", "slurm_account"),
+    "slurm-account": ("slurm_account", "slurm_cluster"),
+    "step": ("user", "run", "step"),
+}
+
+
+@dataclass(frozen=True)
+class UsageSums:
+    """Jobs that are over, and their times in seconds."""
+
+    # Pydantic reads this for the service's OpenAPI document.
+    __pydantic_config__: ClassVar[Mapping[str, JSON]] = {
+        "extra": "forbid",
+        "use_attribute_docstrings": True,
+    }
+
+    jobs: int
+    completed: int
+    failed: int
+    cancelled: int
+    qpu_seconds: float
+    """Modelled time on hardware, without interrupted attempts."""
+    seconds: float
+    """Actual time on the device, of the same attempts."""
+    wait_seconds: float
+    """From submission to the last start, summed over the jobs."""
+    mean_wait_seconds: float
+    longest_wait_seconds: float
+    lost_attempts: int
+    """Attempts that were pre-empted, or interrupted because the QPU was closed or the service
+    stopped or died; their jobs ran again, and are not charged for them."""
+    lost_qpu_seconds: float
+    """As `qpu_seconds`, of the lost attempts; 0 for those that died with the service, since
+    nobody knows how far they ran."""
+    lost_seconds: float
+    """As `seconds`, of the lost attempts."""
+    cost: float | None
+    """Of `qpu_seconds`, in the site's unit: each job at the price when it ended. Null if the
+    device had none."""
+
+
+@dataclass(frozen=True)
+class UsageRow(UsageSums):
+    """The sums of one user, project, month, lease, Slurm job or account, or workflow step.
+
+    Columns that do not identify the rows are null, and so are values that jobs lack.
+    """
+
+    month: str | None = None
+    """In which the jobs ended, in UTC, such as 2026-11."""
+    user: str | None = None
+    project: str | None = None
+    lease: str | None = None
+    slurm_job_id: str | None = None
+    slurm_cluster: str | None = None
+    """Null: the service's own."""
+    slurm_account: str | None = None
+    """The account of the Slurm job, as Slurm says if the service can ask it, else as the
+    client says."""
+    run: str | None = None
+    """The name of a run's journal."""
+    step: str | None = None
+    """The workflow's step, or the jobs' other purpose."""
+
+
+#: the columns with sums, in order
+SUMS = tuple(field.name for field in fields(UsageSums))
