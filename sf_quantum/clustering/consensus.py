@@ -19,7 +19,7 @@ from sf_quantum.clustering.methods import Doubles, Ints, canonical
 from sf_quantum.clustering.qubo import Overlaps
 from sf_quantum.clustering.result import Clustering
 from sf_quantum.clustering.samples import Samples
-from sf_quantum.clustering.silhouette import DistanceSums, Score
+from sf_quantum.clustering.silhouette import EXACT_UP_TO, DistanceSums, Score
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON, lack, read_json
 
@@ -70,7 +70,7 @@ class Criteria:
     #: maximum energy of scored samples above the lowest energy, relative to it
     window: float = 0.1
     #: number of points above which silhouettes are estimated from a sample
-    exact_up_to: int = 200_000
+    exact_up_to: int = EXACT_UP_TO
 
 
 def best_consensus(

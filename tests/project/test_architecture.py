@@ -76,9 +76,9 @@ VENDORS: dict[str, tuple[str, ...]] = {
     "qiskit": (
         *("samplers/qaoa.py", "qpu/vendors/qrmi.py", "qpu/sdks/qiskit.py"),
         *("qpu/circuit_runner.py", "qpu/passes/zne.py"),
-        *(f"{_CIRCUITS}/{name}.py" for name in ("openqasm", "aer", "batches")),
+        *(f"{_CIRCUITS}/{name}.py" for name in ("openqasm", "aer", "batches", "noise")),
     ),
-    "qiskit_aer": ("samplers/qaoa.py", f"{_CIRCUITS}/aer.py"),
+    "qiskit_aer": ("samplers/qaoa.py", f"{_CIRCUITS}/aer.py", f"{_CIRCUITS}/noise.py"),
     **dict.fromkeys(
         ("qiskit_qasm3_import", "openqasm3"),
         tuple(f"{_CIRCUITS}/{name}.py" for name in _QASM),

@@ -28,7 +28,7 @@ from sf_quantum.samplers.presolve import LeasedPresolve, Presolve
 from sf_quantum.service.device import merging, verification
 from sf_quantum.service.device.emulator.annealing import Annealing, AnnealingSampler
 from sf_quantum.service.device.emulator.device import EmulatedDevice
-from sf_quantum.service.device.emulator.noise import Noise
+from sf_quantum.service.device.emulator.device_errors import Noise
 from sf_quantum.service.dialects.sapi import qp_format
 from sf_quantum.service.dialects.sapi.parameters import ProblemParameters
 from sf_quantum.service.dialects.sapi.solver import ProblemOptions

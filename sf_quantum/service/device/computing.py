@@ -38,7 +38,7 @@ from sf_quantum.service.device.emulator import annealing
 from sf_quantum.service.device.emulator.atoms import pulses
 from sf_quantum.service.device.emulator.circuits import aer
 from sf_quantum.service.device.emulator.computation import NOISE
-from sf_quantum.service.device.emulator.noise import Noise
+from sf_quantum.service.device.emulator.device_errors import Noise
 from sf_quantum.service.device.emulator.photons import optics
 from sf_quantum.service.device.limits import ComputeLimits
 from sf_quantum.service.device.messages import Message

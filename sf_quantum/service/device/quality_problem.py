@@ -8,7 +8,7 @@ from math import fsum, isclose
 
 from sf_quantum.files import JSON
 from sf_quantum.samplers.problem import document
-from sf_quantum.service.device.emulator.noise import FIELD_RANGE
+from sf_quantum.service.device.emulator.device_errors import FIELD_RANGE
 
 SPINS = 12
 # One field has the full range of the device. Control errors are relative to the range, and

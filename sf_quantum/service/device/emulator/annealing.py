@@ -20,7 +20,7 @@ from pydantic import TypeAdapter
 from sf_quantum.samplers.energies import exact_energies
 from sf_quantum.samplers.neal import SEEDS, SWEEPS, NealSampler, anneal, beta_range
 from sf_quantum.samplers.parameters import CheckedSampler
-from sf_quantum.service.device.emulator.noise import FIELD_RANGE
+from sf_quantum.service.device.emulator.device_errors import FIELD_RANGE
 from sf_quantum.service.device.emulator.technologies import ANNEALING_SECONDS
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from pydantic import TypeAdapter
 
 from sf_quantum.files import JSON
 from sf_quantum.protocol.tasks import JobParameters, Result
-from sf_quantum.service.device.emulator.noise import Noise
+from sf_quantum.service.device.emulator.device_errors import Noise
 from sf_quantum.service.device.limits import ComputeLimits, evolution_of, updates_of
 from sf_quantum.service.device.processes import ask
 from sf_quantum.service.domain.jobs import Kind, Size

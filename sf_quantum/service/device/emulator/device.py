@@ -46,7 +46,7 @@ from sf_quantum.service.device.emulator.circuits.circuit import (
     CircuitSimulator,
 )
 from sf_quantum.service.device.emulator.computation import Computation, compute_seconds
-from sf_quantum.service.device.emulator.noise import Noise
+from sf_quantum.service.device.emulator.device_errors import Noise
 from sf_quantum.service.device.emulator.photons import photonic
 from sf_quantum.service.device.emulator.photons.photonic import PhotonicSimulator
 from sf_quantum.service.device.emulator.runners import Runner, installed

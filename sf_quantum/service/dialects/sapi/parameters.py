@@ -21,7 +21,7 @@ from sf_quantum.protocol.descriptions import Topology
 from sf_quantum.samplers.neal import SWEEPS
 from sf_quantum.samplers.problem import NOT_A_DOUBLE, FieldError
 from sf_quantum.service.device.emulator.annealing import Annealing, strength
-from sf_quantum.service.device.emulator.noise import FIELD_RANGE
+from sf_quantum.service.device.emulator.device_errors import FIELD_RANGE
 from sf_quantum.service.device.emulator.technologies import ANNEALING_SECONDS
 from sf_quantum.service.domain.errors import Refused
 

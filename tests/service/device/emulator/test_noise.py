@@ -15,7 +15,7 @@ from sf_quantum.protocol.tasks import Result, Task
 from sf_quantum.samplers.problem import FieldError
 from sf_quantum.service.device.emulator.computation import Computation
 from sf_quantum.service.device.emulator.device import EmulatedDevice, Faults
-from sf_quantum.service.device.emulator.noise import Noise
+from sf_quantum.service.device.emulator.device_errors import Noise
 from sf_quantum.service.device.emulator.technologies import HOUR, TECHNOLOGIES
 from sf_quantum.service.domain.jobs import Size
 

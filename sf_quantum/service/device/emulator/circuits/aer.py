@@ -5,12 +5,10 @@ Only separate processes import Qiskit and Aer, which take half a second.
 
 from __future__ import annotations
 
-import math
 import resource
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from sf_quantum.errors import InputError
@@ -19,19 +17,15 @@ from sf_quantum.protocol.tasks import JobParameters
 from sf_quantum.samplers.neal import SEEDS
 from sf_quantum.service.device.emulator.circuits.batches import Group, batch
 from sf_quantum.service.device.emulator.circuits.circuit import ARCHITECTURE
+from sf_quantum.service.device.emulator.circuits.noise import NOISY, noise_model
 from sf_quantum.service.device.emulator.circuits.openqasm import PLAIN
-from sf_quantum.service.device.emulator.noise import Noise
-from sf_quantum.service.device.emulator.technologies import (
-    ONE_QUBIT_SECONDS,
-    TWO_QUBITS_SECONDS,
-)
+from sf_quantum.service.device.emulator.device_errors import Noise
 from sf_quantum.text import described
 
 if TYPE_CHECKING:
     from qiskit import QuantumCircuit
     from qiskit.circuit import Qubit
     from qiskit_aer import AerSimulator
-    from qiskit_aer.noise import NoiseModel
 
 # Circuits with more qubits are simulated with matrix-product states.
 MOST_QUBITS = 28
@@ -47,12 +41,6 @@ ERROR_WORK, MEASURE_WORK, SAMPLING_WORK = 2, 10, 50
 SHOT_AMPLITUDES, BOND_AMPLITUDES, BOND_CUBE_AMPLITUDES = 50_000, 5000, 12
 # gates and measurements of the circuits that Aer gets at once
 MOST_STEPS = 100_000
-# Gates that have an error. Gates that only shift the phase of later gates are missing,
-# as IBM's and IQM's QPUs perform them without a pulse (McKay et al., "Efficient Z gates
-# for quantum computing", arXiv:1612.00858).
-ONE_QUBIT = frozenset("h r rx ry sx sxdg u u2 u3 x y".split())
-TWO_QUBITS = frozenset("cp cx cy cz ecr rxx ryy rzx rzz swap".split())
-NOISY = ONE_QUBIT | TWO_QUBITS
 
 
 def size(
@@ -166,7 +154,7 @@ def _simulator(
         # so exact that the model need not be made for every job anew
         present = replace(noise.calibration, age=round(noise.calibration.age, 2))
         errors = frozenset(noise.errors.aged(present.age, present.excess).items())
-        model = _noise_model(names, errors, method == DENSITY)
+        model = noise_model(names, errors, method == DENSITY)
     return AerSimulator(
         method=method,
         noise_model=model,
@@ -225,54 +213,6 @@ def _counts(
             (int(word, 16), int(count)) for word, count in counts.items()
         )
         yield {f"{word:0{width}b}": count for word, count in by_number}
-
-
-@lru_cache(maxsize=100)
-def _noise_model(
-    names: frozenset[str], errors: frozenset[tuple[str, float]], kraus: bool
-) -> NoiseModel:
-    """Make the errors of gates and of the read-out.
-
-    As in IQM's fake backends, a gate has a depolarising error and, for its duration, the
-    relaxation of its qubits; qubits that wait have none.
-
-    :param names: names of the gates that have errors; each one takes Aer some time
-    :param kraus: write errors as matrices, with which density matrices are quicker
-    """
-    from qiskit.quantum_info import Kraus, SuperOp
-    from qiskit_aer.noise import (
-        NoiseModel,
-        QuantumError,
-        ReadoutError,
-        depolarizing_error,
-        thermal_relaxation_error,
-    )
-
-    rates = dict(errors)
-    zeros = rates.get("readout_false_one", 0.0)
-    ones = rates.get("readout_false_zero", 0.0)
-
-    def relaxation(seconds: float) -> QuantumError:
-        # where none is told
-        t1, t2 = rates.get("t1_seconds", math.inf), rates.get("t2_seconds", math.inf)
-        return thermal_relaxation_error(t1, min(t2, 2 * t1), seconds)
-
-    one, two = relaxation(ONE_QUBIT_SECONDS), relaxation(TWO_QUBITS_SECONDS)
-    channels = (
-        one.compose(depolarizing_error(rates.get("gate_error_one_qubit", 0.0), 1)),
-        two.tensor(two).compose(
-            depolarizing_error(rates.get("gate_error_two_qubits", 0.0), 2)
-        ),
-    )
-    if kraus:
-        channels = tuple(QuantumError(Kraus(SuperOp(each))) for each in channels)
-    model = NoiseModel()
-    for channel, gates in zip(channels, (ONE_QUBIT, TWO_QUBITS), strict=True):
-        if some := sorted(names & gates):
-            model.add_all_qubit_quantum_error(channel, some)
-    read = ReadoutError([[1 - zeros, zeros], [ones, 1 - ones]])
-    model.add_all_qubit_readout_error(read)
-    return model
 
 
 def _method(circuit: QuantumCircuit, noisy: bool) -> str:
