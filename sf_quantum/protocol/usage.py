@@ -5,8 +5,9 @@ Another sum is a field of :class:`UsageSums` here, and an expression in the serv
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import ClassVar, Literal, TypeAlias
 
 from sf_quantum.files import JSON
@@ -39,39 +40,60 @@ KEYS: Mapping[By, tuple[str, ...]] = {
 }
 
 
+def _describe(schema: dict[str, JSON], class_: type) -> None:
+    schema["description"] = inspect.getdoc(class_)
+
+
+def _about(text: str) -> dict[str, str]:
+    """Return the metadata of a field, which the service's OpenAPI document has."""
+    return {"description": text}
+
+
 @dataclass(frozen=True)
 class UsageSums:
     """Jobs that are over, and their times in seconds."""
 
     # Pydantic reads this for the service's OpenAPI document.
-    __pydantic_config__: ClassVar[Mapping[str, JSON]] = {
+    __pydantic_config__: ClassVar[Mapping[str, object]] = {
         "extra": "forbid",
-        "use_attribute_docstrings": True,
+        "json_schema_extra": _describe,
     }
 
     jobs: int
     completed: int
     failed: int
     cancelled: int
-    qpu_seconds: float
-    """Modelled time on hardware, without interrupted attempts."""
-    seconds: float
-    """Actual time on the device, of the same attempts."""
-    wait_seconds: float
-    """From submission to the last start, summed over the jobs."""
+    qpu_seconds: float = field(
+        metadata=_about("Modelled time on hardware, without interrupted attempts.")
+    )
+    seconds: float = field(
+        metadata=_about("Actual time on the device, of the same attempts.")
+    )
+    wait_seconds: float = field(
+        metadata=_about("From submission to the last start, summed over the jobs.")
+    )
     mean_wait_seconds: float
     longest_wait_seconds: float
-    lost_attempts: int
-    """Attempts that were pre-empted, or interrupted because the QPU was closed or the service
-    stopped or died; their jobs ran again, and are not charged for them."""
-    lost_qpu_seconds: float
-    """As `qpu_seconds`, of the lost attempts; 0 for those that died with the service, since
-    nobody knows how far they ran."""
-    lost_seconds: float
-    """As `seconds`, of the lost attempts."""
-    cost: float | None
-    """Of `qpu_seconds`, in the site's unit: each job at the price when it ended. Null if the
-    device had none."""
+    lost_attempts: int = field(
+        metadata=_about(
+            "Attempts that were pre-empted, or interrupted because the QPU was closed or "
+            "the service stopped or died; their jobs ran again, and are not charged for "
+            "them."
+        )
+    )
+    lost_qpu_seconds: float = field(
+        metadata=_about(
+            "As `qpu_seconds`, of the lost attempts; 0 for those that died with the "
+            "service, since nobody knows how far they ran."
+        )
+    )
+    lost_seconds: float = field(metadata=_about("As `seconds`, of the lost attempts."))
+    cost: float | None = field(
+        metadata=_about(
+            "Of `qpu_seconds`, in the site's unit: each job at the price when it ended. "
+            "Null if the device had none."
+        )
+    )
 
 
 @dataclass(frozen=True)
@@ -81,22 +103,32 @@ class UsageRow(UsageSums):
     Columns that do not identify the rows are null, and so are values that jobs lack.
     """
 
-    month: str | None = None
-    """In which the jobs ended, in UTC, such as 2026-11."""
+    month: str | None = field(
+        default=None,
+        metadata=_about("In which the jobs ended, in UTC, such as 2026-11."),
+    )
     user: str | None = None
     project: str | None = None
     lease: str | None = None
     slurm_job_id: str | None = None
-    slurm_cluster: str | None = None
-    """Null: the service's own."""
-    slurm_account: str | None = None
-    """The account of the Slurm job, as Slurm says if the service can ask it, else as the
-    client says."""
-    run: str | None = None
-    """The name of a run's journal."""
-    step: str | None = None
-    """The workflow's step, or the jobs' other purpose."""
+    slurm_cluster: str | None = field(
+        default=None, metadata=_about("Null: the service's own.")
+    )
+    slurm_account: str | None = field(
+        default=None,
+        metadata=_about(
+            "The account of the Slurm job, as Slurm says if the service can ask it, else "
+            "as the client says."
+        ),
+    )
+    run: str | None = field(
+        default=None, metadata=_about("The name of a run's journal.")
+    )
+    step: str | None = field(
+        default=None,
+        metadata=_about("The workflow's step, or the jobs' other purpose."),
+    )
 
 
 #: the columns with sums, in order
-SUMS = tuple(field.name for field in fields(UsageSums))
+SUMS = tuple(sum_.name for sum_ in fields(UsageSums))
