@@ -4,5 +4,5 @@
 ``utilisation`` what was used, ``retention`` forgets, ``backup`` copies, ``audit`` records who
 did what.
 
-Imports: service/domain.
+Imports: protocol, service/domain.
 """
