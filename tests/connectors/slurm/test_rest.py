@@ -29,13 +29,14 @@ from sf_quantum.connectors.slurm.transport.controller import (
 )
 from sf_quantum.connectors.slurm.transport.login import LoginNode
 from sf_quantum.connectors.slurm.transport.rest import Rest
+from sf_quantum.connectors.slurm.transport.rest_job import RestJob
 from sf_quantum.connectors.slurm.transport.slurmrestd import (
     RestError,
     Settings,
     Slurmrestd,
     Token,
 )
-from sf_quantum.files import JSON
+from sf_quantum.files import JSON, mapping
 
 Answer = tuple[int, JSON]
 UNSPECIFIED: Answer = (
@@ -233,10 +234,11 @@ def test_jobs_are_listed_or_asked_for_singly(
     daemon.answers["/slurm/jobs"] = 200, {"jobs": jobs}
     daemon.answers["/slurm/job/1"] = 200, {"jobs": jobs[:1]}
     daemon.answers["/slurm/job/99"] = NO_JOB
-    assert client.some(["1"]) == jobs[:1]
-    assert client.some(["1", "99"]) == jobs[:1]
+    first = [RestJob.read(mapping(jobs[0]))]
+    assert client.some(["1"]) == first
+    assert client.some(["1", "99"]) == first
     # of 15 jobs, two
-    assert client.some(["1", "99"]) == jobs[:1]
+    assert client.some(["1", "99"]) == first
     paths = [path.removeprefix("/slurm/") for _, path in daemon.asked]
     assert [paths[0], paths[1], *sorted(paths[2:])] == [
         *("job/1", "jobs"),

@@ -20,7 +20,7 @@ from streamflow.core.exception import (
 from sf_quantum.connectors import guardian
 from sf_quantum.connectors.slurm import scripts
 from sf_quantum.connectors.slurm.sbatch_options import JobOptions
-from sf_quantum.connectors.slurm.transport import answers, login, rest_job
+from sf_quantum.connectors.slurm.transport import answers, login
 from sf_quantum.connectors.slurm.transport.answers import JobOutcome
 from sf_quantum.connectors.slurm.transport.controller import (
     Submission,
@@ -33,9 +33,8 @@ from sf_quantum.connectors.slurm.transport.slurmrestd import (
     Slurmrestd,
 )
 from sf_quantum.errors import InputError
-from sf_quantum.files import JSON, mapping
+from sf_quantum.files import JSON
 from sf_quantum.slurm import ids
-from sf_quantum.slurm.records import NO_COMMENT
 from sf_quantum.slurm.squeue import QueueRow
 from sf_quantum.slurm.states import ENDED
 
@@ -156,8 +155,8 @@ class Rest:
     def _submit(self, submission: Submission, properties: Mapping[str, JSON]) -> str:
         if submission.key in self._tried:
             for job in self._client.jobs():
-                if str(job.get("comment")).split(" ")[0] == submission.comment:
-                    return str(job.get("job_id"))
+                if job.row.comment.split(" ")[0] == submission.comment:
+                    return job.row.job
         self._tried.add(submission.key)
         try:
             return self._client.submit(submission.script, properties)
@@ -198,7 +197,7 @@ class Rest:
         except RestError as error:
             login.warn(f"The states of jobs will be asked for again: {error}")
             return {}
-        rows = {str(one.get("job_id")): [_row(one)] for one in listed}
+        rows = {one.row.job: [one.row] for one in listed}
         return {job: rows.get(number, []) for job, number in numbers.items()}
 
     async def records(
@@ -207,7 +206,7 @@ class Rest:
         with suppress(RestError, TimeoutError):
             async with asyncio.timeout(patience_seconds):
                 listed = await asyncio.to_thread(self._client.job, ids.number(job))
-                return [one for job in listed if (one := JobOutcome.of_row(_row(job)))]
+                return [one for job in listed if (one := JobOutcome.of_row(job.row))]
         return None
 
     async def next_job(self, job: str) -> int | None:
@@ -221,16 +220,15 @@ class Rest:
             if not error.temporary or error.number:
                 return []  # there may be no slurmdbd
             raise WorkflowExecutionException(str(error)) from error
-        outcomes = [_accounted(one) for one in listed]
-        return [one for one in outcomes if one.state in ENDED]
+        return [one for one in listed if one.state in ENDED]
 
     async def files(self, job: str, stream: str) -> str:
-        key = {"StdOut": "standard_output", "StdErr": "standard_error"}[stream]
         try:
             listed = await asyncio.to_thread(self._client.job, ids.number(job))
         except RestError as error:
             raise WorkflowExecutionException(str(error)) from error
-        return "\n".join(str(one.get(key)) for one in listed)
+        is_output = stream == "StdOut"
+        return "\n".join(one.output if is_output else one.errors for one in listed)
 
     async def cancel(self, *jobs: str) -> None:
         with suppress(RestError, TimeoutError):
@@ -251,37 +249,3 @@ class Rest:
                     guardian.current().release(self._comment)
                 return True
         return False
-
-
-def _row(job: Mapping[str, JSON]) -> QueueRow:
-    return QueueRow(
-        job=str(job.get("job_id")),
-        state=rest_job.state(job.get("job_state")),
-        reason=str(job.get("state_reason")),
-        started=_time(job.get("start_time")),
-        ended=_time(job.get("end_time")),
-        nodes=rest_job.number(job.get("node_count")),
-        node_list=str(job.get("nodes") or ""),
-        status=rest_job.wait_status(job.get("exit_code")),
-        restarts=rest_job.number(job.get("restart_cnt")),
-        comment=str(job.get("comment") or NO_COMMENT),
-    )
-
-
-def _accounted(job: Mapping[str, JSON]) -> JobOutcome:
-    state, times = mapping(job.get("state")), mapping(job.get("time"))
-    code = mapping(job.get("exit_code"))
-    return JobOutcome(
-        str(job.get("job_id")),
-        rest_job.state(state.get("current")),
-        str(state.get("reason") or ""),
-        exit_code=rest_job.exit_code(code),
-        signal=rest_job.signal_number(code),
-        started=_time(times.get("start")),
-        ended=_time(times.get("end")),
-    )
-
-
-def _time(value: JSON) -> float | None:
-    seconds = rest_job.number(value)
-    return float(seconds) if seconds else None

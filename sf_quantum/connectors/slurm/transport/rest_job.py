@@ -9,11 +9,15 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
+from sf_quantum.connectors.slurm.transport.answers import JobOutcome
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON, mapping
 from sf_quantum.slurm import tres
 from sf_quantum.slurm.counts import limit_seconds
+from sf_quantum.slurm.records import NO_COMMENT
+from sf_quantum.slurm.squeue import QueueRow
 
 #: the last version with the words of sbatch
 FIRST_VERSION = "v0.0.38"
@@ -28,6 +32,54 @@ _SIGNAL_FLAGS = {"B": "BATCH_JOB", "R": "RESERVATION_JOB"}
 _SIGNAL_SECONDS = 60
 
 
+@dataclass(frozen=True)
+class RestJob:
+    """A job that ``slurmrestd`` lists.
+
+    :param row: the job as ``squeue`` would show it
+    :param user: name of the job's user
+    :param output: path of its standard output
+    :param errors: path of its standard error
+    """
+
+    row: QueueRow
+    user: str
+    output: str
+    errors: str
+
+    @classmethod
+    def read(cls, job: Mapping[str, JSON]) -> RestJob:
+        row = QueueRow(
+            job=str(job.get("job_id")),
+            state=_state(job.get("job_state")),
+            reason=str(job.get("state_reason")),
+            started=_time(job.get("start_time")),
+            ended=_time(job.get("end_time")),
+            nodes=number(job.get("node_count")),
+            node_list=str(job.get("nodes") or ""),
+            status=_wait_status(job.get("exit_code")),
+            restarts=number(job.get("restart_cnt")),
+            comment=str(job.get("comment") or NO_COMMENT),
+        )
+        names = ("user_name", "standard_output", "standard_error")
+        return cls(row, *(str(job.get(name) or "") for name in names))
+
+
+def accounted(job: Mapping[str, JSON]) -> JobOutcome:
+    """Read a job of slurmdbd's."""
+    state, times = mapping(job.get("state")), mapping(job.get("time"))
+    code = mapping(job.get("exit_code"))
+    return JobOutcome(
+        str(job.get("job_id")),
+        _state(state.get("current")),
+        str(state.get("reason") or ""),
+        exit_code=_exit_code(code),
+        signal=_signal_number(code),
+        started=_time(times.get("start")),
+        ended=_time(times.get("end")),
+    )
+
+
 def number(value: JSON) -> int:
     """Return a number, 0 if it is not set."""
     if isinstance(value, dict):
@@ -35,7 +87,12 @@ def number(value: JSON) -> int:
     return value if isinstance(value, int) else 0
 
 
-def state(value: JSON) -> str:
+def _time(value: JSON) -> float | None:
+    seconds = number(value)
+    return float(seconds) if seconds else None
+
+
+def _state(value: JSON) -> str:
     """Return the state of a job as ``squeue`` shows it."""
     if not isinstance(value, list):
         return str(value)
@@ -43,18 +100,18 @@ def state(value: JSON) -> str:
     return next((flag for flag in _FLAGS if flag in words), words[0] if words else "")
 
 
-def wait_status(value: JSON) -> int:
+def _wait_status(value: JSON) -> int:
     """Return the exit code and the signal of a job as from wait(2)."""
     if not isinstance(value, dict):
         return number(value)
-    return exit_code(value) << 8 | signal_number(value)
+    return _exit_code(value) << 8 | _signal_number(value)
 
 
-def exit_code(value: Mapping[str, JSON]) -> int:
+def _exit_code(value: Mapping[str, JSON]) -> int:
     return number(value.get("return_code"))
 
 
-def signal_number(value: Mapping[str, JSON]) -> int:
+def _signal_number(value: Mapping[str, JSON]) -> int:
     signal = mapping(value.get("signal"))
     return number(signal.get("signal_id", signal.get("id")))
 

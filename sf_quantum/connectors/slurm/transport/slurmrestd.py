@@ -17,10 +17,11 @@ from pathlib import Path
 
 from sf_quantum.backoff import Deadline
 from sf_quantum.connectors.slurm.transport import answers, rest_job
+from sf_quantum.connectors.slurm.transport.answers import JobOutcome
+from sf_quantum.connectors.slurm.transport.rest_job import RestJob
 from sf_quantum.errors import InputError, QuantumError
 from sf_quantum.files import JSON, listing, mapping, parse_json
 from sf_quantum.net.transport import KeptClient, Unreachable, Unsendable
-from sf_quantum.slurm.states import ENDED
 
 # Versions of the API, the preferred one first. Slurm 24.11 and later has it, 23.11 and
 # 24.05 the second, and 22.05 and 23.02 the last; earlier versions lack keys of jobs.
@@ -193,48 +194,44 @@ class Slurmrestd:
         # the first of them is used; those that the daemon lacks are removed
         self._versions: Sequence[str] = VERSIONS
 
-    def jobs(self) -> list[dict[str, JSON]]:
+    def jobs(self) -> list[RestJob]:
         """Return all jobs that Slurm lists.
 
         :raises RestError: if the request fails, as in every method
         """
-        listed = self._ask("GET", "slurm", "jobs")
+        listed = self._ask("slurm", "jobs")
         self._listed = len(listed)
-        return listed
+        return [RestJob.read(job) for job in listed]
 
-    def job(self, job: str) -> list[dict[str, JSON]]:
+    def job(self, job: str) -> list[RestJob]:
         """One job, nothing if Slurm does not know it."""
         try:
-            return self._ask("GET", "slurm", f"job/{job}")
+            listed = self._ask("slurm", f"job/{job}")
         except RestError as error:
             if error.number == _NO_JOB:
                 return []
             raise
+        return [RestJob.read(one) for one in listed]
 
-    def some(self, jobs: Iterable[str]) -> list[dict[str, JSON]]:
+    def some(self, jobs: Iterable[str]) -> list[RestJob]:
         """Those of some jobs that Slurm knows: by one list, or singly if that is quicker."""
         asked = {*jobs}
         if len(asked) == 1 or len(asked) * _LIST_RATIO < self._listed:
             return [one for job in asked for one in self.job(job)]
-        return [one for one in self.jobs() if str(one.get("job_id")) in asked]
+        return [one for one in self.jobs() if one.row.job in asked]
 
     def active(self, comment: str) -> list[str]:
         """The ids of the jobs whose comment begins so, and that have not ended."""
         return [
-            str(one.get("job_id"))
+            one.row.job
             for one in self.jobs()
-            if str(one.get("comment")).startswith(comment)
-            and rest_job.state(one.get("job_state")) not in ENDED
+            if one.row.comment.startswith(comment) and not one.row.over
         ]
 
     def has_jobs(self) -> bool:
         """Whether the user of the token has jobs that have not ended."""
         user = self._user or str(claims(self.token.get()).get("sun"))
-        return any(
-            one.get("user_name") == user
-            and rest_job.state(one.get("job_state")) not in ENDED
-            for one in self.jobs()
-        )
+        return any(one.user == user and not one.row.over for one in self.jobs())
 
     def partitions(self) -> dict[str, int]:
         """The nodes of each partition."""
@@ -243,13 +240,13 @@ class Slurmrestd:
             str(one["name"]): rest_job.number(
                 one.get("total_nodes", mapping(one.get("nodes")).get("total"))
             )
-            for one in self._ask("GET", "slurm", "partitions", "partitions")
+            for one in self._ask("slurm", "partitions", "partitions")
             if one.get("name")
         }
 
-    def accounted(self, job: str) -> list[dict[str, JSON]]:
+    def accounted(self, job: str) -> list[JobOutcome]:
         """What slurmdbd has of a job."""
-        return self._ask("GET", "slurmdb", f"job/{job}")
+        return [*map(rest_job.accounted, self._ask("slurmdb", f"job/{job}"))]
 
     def submit(self, script: str, properties: Mapping[str, JSON]) -> str:
         """Submit a job, and return its id.
@@ -279,10 +276,8 @@ class Slurmrestd:
             if error.temporary:
                 raise
 
-    def _ask(
-        self, method: str, api: str, path: str, what: str = "jobs"
-    ) -> list[dict[str, JSON]]:
-        entries = self._request(method, api, path).get(what)
+    def _ask(self, api: str, path: str, what: str = "jobs") -> list[dict[str, JSON]]:
+        entries = self._request("GET", api, path).get(what)
         if not isinstance(entries, list):
             raise RestError(f"slurmrestd returned no list of {what}", temporary=True)
         return [mapping(one) for one in entries]
