@@ -20,7 +20,15 @@ from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
 from sf_quantum.net.transport import Client
 from sf_quantum.protocol.descriptions import Description, Timing
-from sf_quantum.protocol.tasks import Outcome, Progress, Result, State, Task, UnknownJob
+from sf_quantum.protocol.tasks import (
+    LeaseJob,
+    Outcome,
+    Progress,
+    Result,
+    State,
+    Task,
+    UnknownJob,
+)
 from sf_quantum.qpu import NoLease, Qpu, QpuStatus
 from sf_quantum.qpu.configuration import check_keys, config_required, read_token
 from sf_quantum.qpu.environment import required
@@ -148,12 +156,9 @@ class AcmeQpu(Qpu):
     def release(self, token: str) -> None:
         self._api.send("DELETE", f"/bookings/{token}")
 
-    def jobs(self, token: str) -> list[dict[str, JSON]]:
+    def jobs(self, token: str) -> list[LeaseJob]:
         jobs = self._api.get(list[Job], f"/jobs?booking={token}")
-        return [
-            {"id": one.job, "state": one.phase, "qpu_seconds": one.billed}
-            for one in jobs
-        ]
+        return [LeaseJob(one.job, one.phase, qpu_seconds=one.billed) for one in jobs]
 
     def environment(self, token: str) -> dict[str, str]:
         known = {**self._known, "BOOKING": token}

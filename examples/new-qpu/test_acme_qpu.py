@@ -33,7 +33,7 @@ from dwave.samplers import SimulatedAnnealingSampler
 from sf_quantum import qpu
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
-from sf_quantum.protocol.tasks import LeaseLost, NotAccepted, Progress, Task
+from sf_quantum.protocol.tasks import LeaseJob, LeaseLost, NotAccepted, Progress, Task
 from sf_quantum.qpu import AuthenticationError, NoLease, Qpu, selection
 from sf_quantum.qpu.environment import from_environment, job_environment
 from sf_quantum.qpu.selection import QpuSelection
@@ -234,8 +234,8 @@ class TestAcme(QpuContract, JobContract):
         under(driver, token).solve(problem(), {"num_reads": 1})
         driver.release(token)
         (used,) = driver.jobs(token) or []
-        assert used.pop("qpu_seconds") == pytest.approx(20e-6)
-        assert used == {"id": "0", "state": "Completed"}
+        assert used.qpu_seconds == pytest.approx(20e-6)
+        assert used == LeaseJob("0", "Completed", qpu_seconds=used.qpu_seconds)
 
     def test_a_sites_file_describes_it(
         self, config: dict[str, JSON], tmp_path: Path

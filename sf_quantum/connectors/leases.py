@@ -18,6 +18,7 @@ from sf_quantum.connectors import guardian, hints, qpu_jobs
 from sf_quantum.connectors.tracebacks import OneLineException, traceback_filter
 from sf_quantum.errors import InputError, QpuError, QuantumError
 from sf_quantum.files import JSON
+from sf_quantum.protocol.tasks import LeaseJob
 from sf_quantum.qpu import OVER, NoLease, Qpu, QpuStatus
 from sf_quantum.qpu.leasing.held_leases import (
     POLL_SECONDS,
@@ -55,11 +56,11 @@ class JobLease(HeldLease):
         # the workflow job of each QPU job, by the QPU job's id
         self.owners: dict[str, str] = {}
 
-    def jobs_of(self, job: str) -> list[dict[str, JSON]] | None:
+    def jobs_of(self, job: str) -> list[LeaseJob] | None:
         """See :meth:`Qpu.jobs`: those of one workflow job, with its earlier attempts."""
         if (jobs := self.qpu.jobs(self.token)) is None:
             return None
-        return [one for one in jobs if self.owners.get(str(one.get("id")), job) == job]
+        return [one for one in jobs if self.owners.get(str(one.id), job) == job]
 
 
 class LeaseWait:
@@ -187,7 +188,7 @@ class LeasePool:
 
     async def settle(
         self, lease: JobLease, job: str, *, keep: bool
-    ) -> list[dict[str, JSON]] | None:
+    ) -> list[LeaseJob] | None:
         """End a job's use of a lease: keep the lease for the next job, or release it.
 
         :param keep: keep it, if the pool keeps leases and no QPU job is left
@@ -201,8 +202,8 @@ class LeasePool:
             except BaseException:
                 await self.release(lease)
                 raise
-            if all(one.get("state") in OVER for one in jobs or []):
-                lease.owners |= {str(one.get("id")): job for one in jobs or []}
+            if all(one.state in OVER for one in jobs or []):
+                lease.owners |= {str(one.id): job for one in jobs or []}
                 self._keep(lease)
                 return jobs
         await self.release(lease)
@@ -219,7 +220,7 @@ class LeasePool:
             # for a thread
             await asyncio.shield(self._in_thread(self._release, lease))
 
-    async def jobs_of(self, lease: JobLease, job: str) -> list[dict[str, JSON]] | None:
+    async def jobs_of(self, lease: JobLease, job: str) -> list[LeaseJob] | None:
         """See :meth:`JobLease.jobs_of`, or raise :class:`QpuUnavailable`."""
         return await self._in_thread(lease.jobs_of, job)
 

@@ -6,9 +6,9 @@ import hashlib
 import uuid
 
 from sf_quantum import journal
-from sf_quantum.files import JSON
 from sf_quantum.journal import events
 from sf_quantum.journal.events import number_or_null
+from sf_quantum.protocol.tasks import LeaseJob
 
 
 def job_key(job: str) -> str:
@@ -28,7 +28,7 @@ def purpose(job: str) -> str:
 def record(
     job: str,
     qpu: str,
-    qpu_job: dict[str, JSON],
+    qpu_job: LeaseJob,
     *,
     technology: str | None,
     calibration: str | None,
@@ -36,17 +36,16 @@ def record(
 ) -> None:
     """Write a QPU job into the run's journal, if there is one.
 
-    :param qpu_job: see :meth:`sf_quantum.qpu.Qpu.jobs`; empty if this kind of QPU does
-        not report them
+    :param qpu_job: without an id if this kind of QPU does not report its jobs
     :param calibration: the one in use just after the samples were taken
     :param lease_seconds: how long the job waited for its lease
     """
     run = journal.current()
     if run is None:
         return
-    submitted, started = qpu_job.get("submitted"), qpu_job.get("started")
-    queued, found = qpu_job.get("queued_seconds"), qpu_job.get("found")
-    if queued is None and isinstance(submitted, float) and isinstance(started, float):
+    queued = qpu_job.queued_seconds
+    submitted, started = qpu_job.submitted, qpu_job.started
+    if queued is None and submitted is not None and started is not None:
         queued = started - submitted
     run.write(
         events.Qpu(
@@ -55,18 +54,14 @@ def record(
             technology=technology,
             calibration=calibration,
             lease_seconds=lease_seconds,
-            qpu_job=_text(qpu_job.get("id")),
-            state=_text(qpu_job.get("state")),
+            qpu_job=qpu_job.id,
+            state=qpu_job.state,
             queued_seconds=number_or_null(queued),
-            ran_seconds=number_or_null(qpu_job.get("seconds")),
-            qpu_seconds=number_or_null(qpu_job.get("qpu_seconds")),
-            found=found if isinstance(found, bool) else None,
+            ran_seconds=number_or_null(qpu_job.seconds),
+            qpu_seconds=number_or_null(qpu_job.qpu_seconds),
+            found=qpu_job.found,
         )
     )
-
-
-def _text(value: JSON) -> str | None:
-    return None if value is None else str(value)
 
 
 def record_wait(job: str, qpu: str, status: str, reason: str, seconds: float) -> None:

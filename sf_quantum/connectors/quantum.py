@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import posixpath
 import re
 import shlex
@@ -39,6 +38,7 @@ from sf_quantum.connectors.steps import quantum_steps
 from sf_quantum.connectors.wrapper import Invocation, LocationWrapper, Result
 from sf_quantum.errors import QpuError
 from sf_quantum.files import JSON
+from sf_quantum.protocol.tasks import LeaseJob
 from sf_quantum.qpu import AuthenticationError, JobSize, Qpu, QpuStatus
 from sf_quantum.qpu.environment import JOB_ID, JOB_UID, job_environment
 from sf_quantum.qpu.leasing.held_leases import (
@@ -396,13 +396,11 @@ class QuantumConnector(LocationWrapper, ABC):
                 )
             return None
         # this kind of QPU may not report them
-        reported = [{}] if jobs is None else jobs
-        await self._record(
-            job, [j for j in reported if str(j.get("id")) not in recorded]
-        )
+        reported = [LeaseJob()] if jobs is None else jobs
+        await self._record(job, [one for one in reported if one.id not in recorded])
         return bool(reported)
 
-    async def _record(self, job: _LeasedJob, jobs: list[dict[str, JSON]]) -> None:
+    async def _record(self, job: _LeasedJob, jobs: list[LeaseJob]) -> None:
         if journal.current() is None or not jobs:
             return
         try:
@@ -443,15 +441,11 @@ async def _report_eta(job: _LeasedJob) -> None:
         await asyncio.sleep(ETA_SECONDS)
 
 
-def _begins(qpu_job: Mapping[str, JSON]) -> float | None:
+def _begins(qpu_job: LeaseJob) -> float | None:
     """Seconds until a QPU job begins; None if its QPU does not tell."""
-    started, eta = qpu_job.get("started"), qpu_job.get("eta_seconds")
-    if qpu_job.get("state") != "Queued":
-        return started - time.time() if isinstance(started, float) else None
-    if isinstance(eta, int | float):
-        return float(eta)
-    # A closed QPU reports null; a QPU that predicts nothing has no such field.
-    return math.inf if "eta_seconds" in qpu_job else None
+    if qpu_job.state == "Queued":
+        return qpu_job.eta_seconds
+    return None if qpu_job.started is None else qpu_job.started - time.time()
 
 
 def _is_hopeless(job: _LeasedJob, job_hints: JobHints) -> bool:

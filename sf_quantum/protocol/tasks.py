@@ -7,6 +7,7 @@ whose queue drives any device in these terms.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
@@ -14,6 +15,7 @@ from typing import Literal, TypeAlias
 from sf_quantum.errors import QpuError
 from sf_quantum.files import JSON
 from sf_quantum.protocol.bounds import ANSWER_BYTES, RESULT_BYTES
+from sf_quantum.protocol.values import number
 
 # QRMI's words
 State: TypeAlias = Literal["Queued", "Running", "Completed", "Failed", "Cancelled"]
@@ -117,6 +119,57 @@ class Progress:
     state: State
     position: int | None = None
     eta_seconds: float | None = None
+
+
+@dataclass(frozen=True)
+class LeaseJob:
+    """A QPU job of a lease, for the run's journal; what is not known of it is ``None``.
+
+    Moments are in seconds since the epoch.
+
+    :param queued_seconds: from its submission to its last start
+    :param seconds: elapsed time on the QPU
+    :param eta_seconds: seconds until it starts; infinite while the QPU cannot say when
+    :param attempt: how many times it was started
+    :param lost_qpu_seconds: QPU time of the attempts that were interrupted
+    :param found: whether it is older than the lease
+    """
+
+    id: str | None = None
+    state: str | None = None
+    submitted: float | None = None
+    started: float | None = None
+    ended: float | None = None
+    queued_seconds: float | None = None
+    qpu_seconds: float | None = None
+    seconds: float | None = None
+    eta_seconds: float | None = None
+    attempt: float | None = None
+    lost_qpu_seconds: float | None = None
+    found: bool | None = None
+
+    @classmethod
+    def read(cls, job: Mapping[str, JSON]) -> LeaseJob:
+        """Read a job with the fields as keys; a value that cannot be is left out."""
+        id_, state, found = job.get("id"), job.get("state"), job.get("found")
+        eta = number(job.get("eta_seconds"))
+        if eta is None and "eta_seconds" in job:
+            # A closed QPU reports null; a QPU that predicts nothing has no such field.
+            eta = math.inf
+        return cls(
+            id=None if id_ is None else str(id_),
+            state=None if state is None else str(state),
+            submitted=number(job.get("submitted")),
+            started=number(job.get("started")),
+            ended=number(job.get("ended")),
+            queued_seconds=number(job.get("queued_seconds")),
+            qpu_seconds=number(job.get("qpu_seconds")),
+            seconds=number(job.get("seconds")),
+            eta_seconds=eta,
+            attempt=number(job.get("attempt")),
+            lost_qpu_seconds=number(job.get("lost_qpu_seconds")),
+            found=found if isinstance(found, bool) else None,
+        )
 
 
 @dataclass(frozen=True)

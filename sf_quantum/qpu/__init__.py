@@ -21,7 +21,7 @@ from sf_quantum.files import JSON
 from sf_quantum.malleability import offload as offload
 from sf_quantum.protocol.descriptions import Description
 from sf_quantum.protocol.tasks import OVER as OVER
-from sf_quantum.protocol.tasks import Kind, Outcome, Progress, Task
+from sf_quantum.protocol.tasks import Kind, LeaseJob, Outcome, Progress, Task
 from sf_quantum.registry import Registry
 from sf_quantum.text import shortened
 
@@ -240,13 +240,10 @@ class Qpu(ABC):
         """
         return None
 
-    def jobs(self, token: str) -> list[dict[str, JSON]] | None:
+    def jobs(self, token: str) -> list[LeaseJob] | None:
         """List the QPU jobs of a lease, held or given back, for the run's journal.
 
-        :returns: each with those that are known of ``id``, ``state``, ``submitted``,
-            ``started``, ``ended`` (epoch seconds), ``queued_seconds``, ``qpu_seconds``,
-            ``seconds`` and ``found`` (it is older than the lease); ``None`` if this kind of
-            QPU does not report them
+        :returns: ``None`` if this kind of QPU does not report them
         :raises QpuError: if the QPU does not answer
         """
         return None

@@ -219,8 +219,8 @@ class QpuContract(_Leased):
         jobs = driver.jobs(lease)
         if jobs is not None:
             told = "jobs() has each job of the lease, with its state and id"
-            assert [job["state"] for job in jobs] == ["Completed"], told
-            assert jobs[0]["id"], told
+            assert [job.state for job in jobs] == ["Completed"], told
+            assert jobs[0].id, told
 
     def test_a_workflow_samples_with_a_seed_in_a_folder_of_its_own(
         self,

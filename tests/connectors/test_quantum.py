@@ -41,6 +41,7 @@ from sf_quantum.connectors.steps import quantum_steps
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
 from sf_quantum.journal import Journal
+from sf_quantum.protocol.tasks import LeaseJob
 from sf_quantum.qpu import AuthenticationError, NoLease, Qpu, QpuStatus
 from sf_quantum.qpu.leasing import held_leases
 from sf_quantum.qpu.leasing.held_leases import (
@@ -123,9 +124,10 @@ class ToldQpu(Qpu):
         with suppress(ValueError):
             self.held.remove(token)
 
-    def jobs(self, token: str) -> list[dict[str, JSON]] | None:
+    def jobs(self, token: str) -> list[LeaseJob] | None:
         # what a step leaves in the file of its lease stands for its QPU jobs
-        return None if self.silent else self.done.get(token, [])
+        jobs = self.done.get(token, [])
+        return None if self.silent else [LeaseJob.read(job) for job in jobs]
 
     def environment(self, token: str) -> dict[str, str]:
         return {f"{self.name}_SFQ_URL": "u", f"{self.name}_TOKEN": token}

@@ -18,9 +18,9 @@ from typing import TypeAlias
 from sf_quantum.cli.arguments import checked, positive, seconds
 from sf_quantum.cli.qpu.service import add_selection, selection
 from sf_quantum.errors import InputError, QpuError
-from sf_quantum.files import JSON
 from sf_quantum.malleability import give_back, malleable
 from sf_quantum.protocol.leases import CLASSES
+from sf_quantum.protocol.tasks import LeaseJob
 from sf_quantum.qpu import AuthenticationError, NoLease, Qpu, opening
 from sf_quantum.qpu.environment import (
     RESOURCES,
@@ -227,7 +227,7 @@ def _run_held(args: argparse.Namespace, command: Command) -> Usage:
     return lambda: account.usage(account.leases_of(names, os.environ), names)
 
 
-def _jobs(client: Qpu, token: str) -> Collection[Mapping[str, JSON]]:
+def _jobs(client: Qpu, token: str) -> Collection[LeaseJob]:
     return client.jobs(token) or ()
 
 

@@ -38,7 +38,8 @@ from sf_quantum.connectors.slurm.queue import SlurmQueue
 from sf_quantum.connectors.slurm.services import SlurmService
 from sf_quantum.connectors.tracebacks import traceback_filter
 from sf_quantum.errors import InputError, QpuError
-from sf_quantum.files import JSON, listing, mapping, parse_json
+from sf_quantum.files import listing, mapping, parse_json
+from sf_quantum.protocol.tasks import LeaseJob
 from sf_quantum.qpu import NoLease, qrmi_config
 from sf_quantum.qpu.environment import RESOURCES
 from sf_quantum.qpu.leasing import account
@@ -295,15 +296,15 @@ class ServiceQpus:
         """Keep the QPU jobs of this job, and write the new ones into the journal."""
         leases = []
         for lease in run.leases:
-            of_job: list[dict[str, JSON]] = []
+            of_job: list[LeaseJob] = []
             if lease.jobs is None:  # this type of QPU does not report its jobs
-                _record(use, run, lease, {})
+                _record(use, run, lease, LeaseJob())
             for qpu_job in lease.jobs or []:
-                key = f"{lease.qpu} {qpu_job.get('id')}"
+                key = f"{lease.qpu} {qpu_job.id}"
                 new = key not in self._owners
                 if self._owners.setdefault(key, use.job) == use.job:
                     of_job.append(qpu_job)
-                    if new or qpu_job.get("found"):
+                    if new or qpu_job.found:
                         _record(use, run, lease, qpu_job)
             leases.append(replace(lease, jobs=None if lease.jobs is None else of_job))
         return replace(run, leases=leases)
@@ -457,9 +458,7 @@ def _check_used(use: QpuUse, runs: Sequence[CommandRun]) -> None:
         )
 
 
-def _record(
-    use: QpuUse, run: CommandRun, lease: LeaseUsage, qpu_job: dict[str, JSON]
-) -> None:
+def _record(use: QpuUse, run: CommandRun, lease: LeaseUsage, qpu_job: LeaseJob) -> None:
     qpu_jobs.record(
         use.job,
         lease.qpu,

@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass
 
 from sf_quantum.errors import InputError, QuantumError
 from sf_quantum.files import JSON
+from sf_quantum.protocol.tasks import LeaseJob
 from sf_quantum.qpu import Qpu, load
 from sf_quantum.qpu.environment import RESOURCES, TOKEN, listed, types_by_name
 from sf_quantum.text import unknown
@@ -33,7 +34,7 @@ class LeaseUsage:
     """
 
     qpu: str
-    jobs: list[dict[str, JSON]] | None
+    jobs: list[LeaseJob] | None
     trouble: str | None = None
     technology: str | None = None
     calibration: str | None = None
@@ -118,7 +119,7 @@ def loads(text: str) -> list[CommandRun]:
         return [
             CommandRun(
                 int(run["status"]),
-                [LeaseUsage(**lease) for lease in run["leases"]],
+                [_lease(**lease) for lease in run["leases"]],
                 float(run["waited"]),
                 run.get("refusal"),
                 run.get("waited_out") is True,
@@ -127,6 +128,11 @@ def loads(text: str) -> list[CommandRun]:
         ]
     except (ValueError, RecursionError, TypeError, KeyError, AttributeError) as error:
         raise InputError(f"not an account of sfq lease: {text[:200]!r}") from error
+
+
+def _lease(jobs: list[dict[str, JSON]] | None, **lease: str) -> LeaseUsage:
+    read = None if jobs is None else [LeaseJob.read(job) for job in jobs]
+    return LeaseUsage(jobs=read, **lease)
 
 
 def _usage(qpu: Qpu, token: str) -> LeaseUsage:

@@ -20,7 +20,7 @@ from sf_quantum import backoff
 from sf_quantum.backoff import Deadline
 from sf_quantum.errors import InputError, QpuError, QuantumError
 from sf_quantum.files import JSON
-from sf_quantum.protocol.tasks import LeaseLost
+from sf_quantum.protocol.tasks import LeaseJob, LeaseLost
 from sf_quantum.qpu import OVER, AuthenticationError, NoLease, Qpu
 
 logger = logging.getLogger(__name__)
@@ -231,7 +231,7 @@ class LeaseSet(ExitStack[None]):
         """The refusal of a user whose lease can no longer be renewed."""
         return next(filter(None, (lease.refusal for lease in self.held)), None)
 
-    def jobs(self, qpu: Qpu) -> list[dict[str, JSON]]:
+    def jobs(self, qpu: Qpu) -> list[LeaseJob]:
         """List the QPU jobs of one QPU's lease, none while it has no lease."""
         held = [lease for lease in self.held if lease.qpu is qpu]
         return [job for lease in held for job in qpu.jobs(lease.token) or []]
@@ -292,7 +292,7 @@ class QpuWatch:
     """
 
     qpu: Qpu
-    jobs: Callable[[], Collection[Mapping[str, JSON]]] = tuple
+    jobs: Callable[[], Collection[LeaseJob]] = tuple
     wait_seconds: float | None = None
     _started: bool = field(default=False, init=False)
     _first_seen: dict[str, float] = field(default_factory=dict, init=False)
@@ -306,13 +306,13 @@ class QpuWatch:
             jobs = self.jobs()
         except QuantumError:
             return None  # the job's own client retries, or gives up
-        states = {job.get("state") for job in jobs}
+        states = {job.state for job in jobs}
         # jobs are pending or still to come; one may be running on a draining QPU
         waiting = states <= {"Queued", *OVER} and (not states or "Queued" in states)
         if waiting and not status.online:
             return QpuLoss(LeaseProblem.OFFLINE, self.qpu.name, status.reason)
         self._started |= not states <= {"Queued"}
-        pending = [str(job.get("id")) for job in jobs if job.get("state") == "Queued"]
+        pending = [str(job.id) for job in jobs if job.state == "Queued"]
         now, limit = time.monotonic(), self.wait_seconds
         waits = [now - self._first_seen.setdefault(job, now) for job in pending]
         if limit is None or self._started or max(waits, default=0.0) <= limit:

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Self, TypeVar, get_args
 from urllib.parse import quote
@@ -23,6 +24,7 @@ from sf_quantum.protocol.bounds import ANSWER_BYTES, RESULT_BYTES
 from sf_quantum.protocol.descriptions import Description, Timing, Topology
 from sf_quantum.protocol.tasks import (
     Kind,
+    LeaseJob,
     LeaseLost,
     NotAccepted,
     Outcome,
@@ -268,16 +270,15 @@ class SfqQpu(Qpu):
         path = f"{_lease(token)}?keep_place=true"
         self.service.send("DELETE", path, retry=True, expected=(404,))
 
-    def jobs(self, token: str) -> list[dict[str, JSON]] | None:
+    def jobs(self, token: str) -> list[LeaseJob] | None:
         lease = self.service.send("GET", _lease(token), retry=True).json()
         jobs, opened = lease.get("jobs"), lease.get("opened")
         if not isinstance(jobs, list) or not isinstance(opened, float):
             raise QpuError(f"{self.service.name}: not a lease, is it sfq serve?")
         # a job whose time is unknown counts as this lease's
         return [
-            {**job, "found": (number(job.get("submitted")) or opened) < opened}
-            for job in jobs
-            if isinstance(job, dict)
+            replace(job, found=(job.submitted or opened) < opened)
+            for job in map(LeaseJob.read, map(mapping, jobs))
         ]
 
     def environment(self, token: str) -> dict[str, str]:

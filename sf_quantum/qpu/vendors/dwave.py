@@ -27,6 +27,7 @@ from sf_quantum.protocol.descriptions import Description, Timing, Topology
 from sf_quantum.protocol.solver_parameters import check_ranges
 from sf_quantum.protocol.tasks import (
     Kind,
+    LeaseJob,
     NotAccepted,
     Outcome,
     Progress,
@@ -205,7 +206,7 @@ class DWaveQpu(Qpu):
             raise NoLease(f"QPU {self.name!r} is offline")
         return f"{LEASE_PREFIX}-{int(time.time())}-{secrets.token_hex(8)}"
 
-    def jobs(self, token: str) -> list[dict[str, JSON]] | None:
+    def jobs(self, token: str) -> list[LeaseJob] | None:
         """See :meth:`Qpu.jobs`.
 
         A user's program may choose its own labels, so all problems submitted since the lease
@@ -645,18 +646,18 @@ def _is_of(token: str, label: str, submitted: datetime) -> bool:
     return submitted.timestamp() >= int(since)
 
 
-def _job(problems: Problems, one: ProblemStatus) -> dict[str, JSON]:
+def _job(problems: Problems, one: ProblemStatus) -> LeaseJob:
     answer = None
     if one.status.value == "COMPLETED":
         answer = problems.get_problem(one.id).answer
-    return {
-        "id": one.id,
-        "state": STATES.get(one.status.value, "Failed"),
-        "submitted": one.submitted_on.timestamp(),
-        "ended": None if one.solved_on is None else one.solved_on.timestamp(),
-        "qpu_seconds": access_seconds(answer and answer.timing),
-        "found": False,
-    }
+    return LeaseJob(
+        one.id,
+        STATES.get(one.status.value, "Failed"),
+        submitted=one.submitted_on.timestamp(),
+        ended=None if one.solved_on is None else one.solved_on.timestamp(),
+        qpu_seconds=access_seconds(answer and answer.timing),
+        found=False,
+    )
 
 
 def ending(problem: ProblemStatus) -> str:

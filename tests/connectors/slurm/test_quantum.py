@@ -40,6 +40,7 @@ from sf_quantum.connectors.slurm.transport.controller import Commands
 from sf_quantum.connectors.slurm.transport.login import LoginNode
 from sf_quantum.files import JSON
 from sf_quantum.journal import Journal
+from sf_quantum.protocol.tasks import LeaseJob
 from sf_quantum.qpu import selection
 from sf_quantum.qpu.leasing import account
 from sf_quantum.qpu.leasing.held_leases import AcquireOptions
@@ -52,7 +53,7 @@ pytestmark = pytest.mark.process
 
 BIN = Path(sys.executable).parent
 LINE = "cd {folder} && sfq solve --problem problem.json --output 'it'\"'\"'s out' --reads 5"
-JOB: dict[str, JSON] = {"id": "1", "state": "Completed", "found": False}
+JOB = LeaseJob("1", "Completed", found=False)
 
 
 @pytest.fixture
@@ -548,7 +549,7 @@ async def test_a_lease_that_jobs_share_is_used_by_each(site: Site) -> None:
         await qpus.settle(site.queue, second, good=True)
     site.left(
         second,
-        account.CommandRun(0, [account.LeaseUsage("a", [JOB, {**JOB, "id": "2"}])]),
+        account.CommandRun(0, [account.LeaseUsage("a", [JOB, replace(JOB, id="2")])]),
     )
     await qpus.settle(site.queue, second, good=True)
 

@@ -451,7 +451,7 @@ def test_an_account_tells_which_qpu_jobs_a_command_had(
     (lease,) = solved.leases
     assert (lease.qpu, lease.technology, lease.trouble) == ("qpu", "annealer", None)
     assert lease.jobs
-    assert [job["state"] for job in lease.jobs] == ["Completed"]
+    assert [job.state for job in lease.jobs] == ["Completed"]
     assert (failed.status, failed.used) == (3, False)
     assert not solved.waited_out
     assert not failed.waited_out

@@ -120,7 +120,7 @@ def test_a_job_that_has_begun_may_wait_again(
     submit(service, lease, "more")
     service.ask("DELETE", f"/v1/jobs/{job}", lease=lease)
     service.until(other, "Running")
-    assert [job["state"] for job in qpu.jobs(lease) or []] == ["Cancelled", "Queued"]
+    assert [job.state for job in qpu.jobs(lease) or []] == ["Cancelled", "Queued"]
     assert watched.look() is None
     assert watched.look() is None
 

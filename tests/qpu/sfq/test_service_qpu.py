@@ -166,14 +166,14 @@ def test_run_again_under_another_lease_it_finds_its_job(
     samples = _again(service, first).solve(bqm, PARAMETERS)
     told = driver.jobs(first)
     assert told is not None
-    assert [(job["state"], job["found"]) for job in told] == [("Completed", False)]
+    assert [(job.state, job.found) for job in told] == [("Completed", False)]
     driver.release(first)
     second = driver.acquire()
     assert _again(service, second).solve(bqm, PARAMETERS) == samples
     # one QPU job in all, and the second lease knows that it was used
     told = driver.jobs(second)
     assert told is not None
-    assert [(job["state"], job["found"]) for job in told] == [("Completed", True)]
+    assert [(job.state, job.found) for job in told] == [("Completed", True)]
     assert driver.jobs(first) == []
 
 
@@ -188,11 +188,11 @@ def test_a_lease_tells_when_its_pending_job_begins(bqm: dict[str, JSON]) -> None
         jobs = SfqQpu("q", service.url).jobs(lease)
         assert jobs is not None
         running, pending = jobs
-        assert (running["id"], running["state"]) == (first, "Running")
-        assert isinstance(running["started"], float)
-        assert (pending["id"], pending["state"]) == (second, "Queued")
-        assert isinstance(pending["eta_seconds"], float)
-        assert pending["eta_seconds"] > 0
+        assert (running.id, running.state) == (first, "Running")
+        assert isinstance(running.started, float)
+        assert (pending.id, pending.state) == (second, "Queued")
+        assert isinstance(pending.eta_seconds, float)
+        assert pending.eta_seconds > 0
         qpu.release(lease)
 
 

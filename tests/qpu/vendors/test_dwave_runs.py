@@ -103,9 +103,9 @@ def test_a_problem_is_embedded_and_all_is_told(driver: DWaveQpu) -> None:
         assert SampleSet.from_serializable(json.loads(text)) == found  # type: ignore[no-untyped-call]
     jobs = driver.jobs(lease)
     assert jobs is not None
-    assert [job["state"] for job in jobs] == ["Completed"] * 2
-    assert [job["qpu_seconds"] for job in jobs] == pytest.approx([seconds] * 2)
-    assert {job["id"] for job in jobs} >= {info["job"]}
+    assert [job.state for job in jobs] == ["Completed"] * 2
+    assert [job.qpu_seconds for job in jobs] == pytest.approx([seconds] * 2)
+    assert {job.id for job in jobs} >= {info["job"]}
     driver.release(lease)
     other = driver.acquire()
     assert driver.jobs(other) == []

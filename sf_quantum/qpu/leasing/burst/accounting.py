@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 
-from sf_quantum.protocol.values import number
 from sf_quantum.qpu import Qpu
 from sf_quantum.qpu.leasing.burst.controller import slurm
 
@@ -19,30 +18,32 @@ def account(job: int, client: Qpu, token: str, waited: str) -> None:
     if jobs is None:
         return
 
-    def total(key: str) -> float:
-        return sum(number(job.get(key)) or 0.0 for job in jobs)
-
-    def time_of(choose: Callable[[list[float]], float], key: str) -> str:
-        times = [time for job in jobs if (time := number(job.get(key))) is not None]
-        if not times:
-            return "none"
-        moment = datetime.fromtimestamp(choose(times), UTC)
-        return moment.isoformat(timespec="seconds")
-
     figures = {
         "resource_id": client.name,
         "resource_type": client.type,
-        "timestamps.created": time_of(min, "submitted"),
-        "timestamps.running": time_of(min, "started"),
-        "timestamps.finished": time_of(max, "ended"),
+        "timestamps.created": _moment(min, (job.submitted for job in jobs)),
+        "timestamps.running": _moment(min, (job.started for job in jobs)),
+        "timestamps.finished": _moment(max, (job.ended for job in jobs)),
         "jobs": str(len(jobs)),
-        "qpu_seconds": f"{total('qpu_seconds'):.6f}",
+        "qpu_seconds": f"{_total(job.qpu_seconds for job in jobs):.6f}",
         "lease_wait_seconds": waited,
-        "queued_seconds": f"{total('queued_seconds'):.3f}",
-        "lost_attempts": f"{total('attempt') - len(jobs):.0f}",
-        "lost_qpu_seconds": f"{total('lost_qpu_seconds'):.6f}",
+        "queued_seconds": f"{_total(job.queued_seconds for job in jobs):.3f}",
+        "lost_attempts": f"{_total(job.attempt for job in jobs) - len(jobs):.0f}",
+        "lost_qpu_seconds": f"{_total(job.lost_qpu_seconds for job in jobs):.6f}",
     }
     # sacctmgr would change quotation marks, as those of JSON
     comment = " ".join(f"{key}={value}" for key, value in figures.items())
     modify = ("sacctmgr", "--immediate", "modify", "job", "where", f"jobid={job}")
     slurm(*modify, "set", f"admincomment={comment}")
+
+
+def _total(numbers: Iterable[float | None]) -> float:
+    return sum(number or 0.0 for number in numbers)
+
+
+def _moment(
+    choose: Callable[[list[float]], float], times: Iterable[float | None]
+) -> str:
+    if not (known := [time for time in times if time is not None]):
+        return "none"
+    return datetime.fromtimestamp(choose(known), UTC).isoformat(timespec="seconds")
