@@ -4,5 +4,5 @@
 ``ssh`` and ``nodes`` those of classical steps, and ``slurm`` has both. ``leases`` keeps leases
 without blocking the event loop, and ``guardian`` ends what a killed driver leaves.
 
-Imports: journal, net, qpu, slurm.
+Imports: journal, net, protocol, qpu, slurm.
 """

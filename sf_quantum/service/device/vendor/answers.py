@@ -2,7 +2,7 @@
 
 Whatever a vendor says of itself or of a job comes here before the service uses, stores,
 bills, logs or lists it: results (:mod:`.verification`), times, job ids
-(:mod:`.vendor_job_ids`), states, descriptions and messages. What is wrong in an answer is
+(:mod:`.job_ids`), states, descriptions and messages. What is wrong in an answer is
 logged and kept (:mod:`.evidence`).
 """
 
