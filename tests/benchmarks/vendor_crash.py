@@ -18,7 +18,7 @@ their end, and:
 - the vendor has no job that the service does not know, or that is not over
 - the service has booked for each job what the vendor bills
 
-The suite runs the short form (tests/service/device/test_vendor_crash.py).
+The suite runs the short form (tests/service/device/vendor/test_crash.py).
 """
 
 from __future__ import annotations

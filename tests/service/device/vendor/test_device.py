@@ -73,8 +73,8 @@ SAMPLES = SampleSet.from_samples_bqm(  # type: ignore[no-untyped-call]
 SAMPLES.pop("info")
 COMPLETED = Outcome(Result(json.dumps(SAMPLES)), qpu_seconds=0.5)
 ENTRY_POINTS = """[sf_quantum.qpus]
-acme = tests.service.device.test_qpu_device:Acme
-acme-sampler = tests.service.device.test_qpu_device:AcmeSampler
+acme = tests.service.device.vendor.test_device:Acme
+acme-sampler = tests.service.device.vendor.test_device:AcmeSampler
 """
 
 
