@@ -88,6 +88,8 @@ class SlurmQueue:
         self._wake = asyncio.Event()
         self._list = Paced(self._squeue, PROMPT_SECONDS, PROMPT_BURST_SECONDS)
         self._polled = -math.inf
+        # when a job or a step was last submitted, or ended
+        self._changed = -math.inf
         self._closed = False
 
     async def submit(
@@ -123,6 +125,7 @@ class SlurmQueue:
             raise
         job.accepted(slurm_job, _now())
         self._conclude_if_new(job, BatchJobState.SUBMITTING)
+        self._changed = _now()
         self._wake.set()
 
     async def _submitted(self, job: BatchJob, request: Submission) -> str:
@@ -176,6 +179,7 @@ class SlurmQueue:
     async def step_mark(self, key: str) -> JobMark:
         """Wait for the mark of a step within an allocation."""
         self._steps[key] = asyncio.Future()
+        self._changed = _now()
         try:
             return await self._steps[key]
         finally:
@@ -243,7 +247,7 @@ class SlurmQueue:
     async def start_watching(self) -> None:
         """Start the login node's shell, and read marks in the background."""
         if self._watch is None:
-            self._see(await self.login.look(urgent=False))
+            self._see(await self.login.look(None))
             # another job may have started the task meanwhile
             if self._watch is None and not self._closed:
                 self._watch = asyncio.create_task(self._look_on())
@@ -254,7 +258,8 @@ class SlurmQueue:
 
     @survives_errors
     async def _look(self) -> None:
-        self._see(await self.login.look(urgent=self._is_busy()))
+        quiet_seconds = _now() - self._changed if self._is_busy() else None
+        self._see(await self.login.look(quiet_seconds))
         if self._is_busy() or self._unsettled():
             if _now() - self._polled >= self._interval:
                 self._spawn(self._poll())  # while marks are still read
@@ -271,6 +276,7 @@ class SlurmQueue:
         return [job for job in self._jobs.values() if job.unsettled]
 
     def _see(self, marks: list[JobMark]) -> None:
+        self._changed = _now() if marks else self._changed
         for mark in marks:
             if (step := self._steps.get(mark.key)) is not None:
                 if not step.done():

@@ -268,7 +268,7 @@ class Slurm(LoginNode):
         asked = [one.row(told) for one in known if one.slurm_job in ids.split(",")]
         return "\n".join(asked), 0
 
-    async def look(self, urgent: bool) -> list[JobMark]:
+    async def look(self, quiet_seconds: float | None) -> list[JobMark]:
         await asyncio.sleep(0.3)
         if "connection" in self.broken:
             return []

@@ -20,6 +20,7 @@ from streamflow.deployment.connector.local import LocalConnector
 from sf_quantum.connectors.slurm.transport import login
 from sf_quantum.connectors.slurm.transport.controller import Commands
 from sf_quantum.connectors.slurm.transport.login import LoginNode
+from tests.support.slurm_jobs import StandIns
 from tests.support.waiting import SECONDS
 
 pytestmark = pytest.mark.process
@@ -177,7 +178,7 @@ async def test_a_command_may_be_longer_than_an_argument(
     node: LoginNode, content: str, local: bool
 ) -> None:
     node.local = local
-    await node.look(urgent=False)
+    await node.look(None)
     command = f"cat <<'END'\n{content * 150_000}\nEND\nexit 3"
     assert await node.run(command) == (content * 150_000, 3)
     assert not any(name.endswith(".command") for name in os.listdir(node.spool))
@@ -185,6 +186,25 @@ async def test_a_command_may_be_longer_than_an_argument(
     # where its file cannot be written, it has not run
     with pytest.raises(WorkflowExecutionException, match="was lost"):
         await node.run(command)
+
+
+@pytest.mark.parametrize(
+    ("quiet_seconds", "pauses"),
+    [(None, []), (0.0, ["0.10"] * 20), (20.0, ["0.40"] * 5), (1e4, ["0.50"] * 4)],
+)
+async def test_looks_become_rarer_while_nothing_happens(
+    node: LoginNode,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    quiet_seconds: float | None,
+    pauses: list[str],
+) -> None:
+    stand_ins = StandIns(tmp_path / "stand-ins", monkeypatch)
+    stand_ins.add("sleep", 'echo "$1" >>"$here/pauses"; exit')
+    assert await node.look(quiet_seconds) == []
+    file = tmp_path / "stand-ins" / "pauses"
+    assert (file.read_text().split() if file.exists() else []) == pauses
+    await node.close()
 
 
 async def test_what_is_killed_is_lost_and_what_no_shell_reads_is_not(
@@ -211,13 +231,13 @@ async def test_every_loss_is_told_of_in_one_way(
     def lose() -> Shell:
         raise loss
 
-    assert await node.look(urgent=False) == []
+    assert await node.look(None) == []
     host.answer = host.shell = lose  # type: ignore[assignment] # it answers nothing
     with pytest.raises(WorkflowExecutionException, match="no connection to"):
         await node.run("true")
     await node.leave()
     with caplog.at_level(logging.WARNING, "streamflow"):
-        assert await node.look(urgent=False) == []
+        assert await node.look(None) == []
         assert await Commands(node).rows({"1"}) == {}
     assert [r.getMessage().count("no connection to") for r in caplog.records] == [1, 1]
     assert not any(record.exc_info for record in caplog.records)
@@ -273,7 +293,7 @@ async def test_what_is_no_mark_is_no_mark(
     node: LoginNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(login, "RETRY_SECONDS", 0)
-    await node.look(urgent=False)
+    await node.look(None)
     lines = [
         f"{KEY} 7 zero 1.5 2.5 3",
         f"{KEY} 7 0 1.5.1 2.5 3",
@@ -285,9 +305,9 @@ async def test_what_is_no_mark_is_no_mark(
         "",
     ]
     (Path(node.spool) / "a.mark").write_text("\n".join(lines))
-    assert await node.look(urgent=False) == []
+    assert await node.look(None) == []
     (Path(node.spool) / f"{KEY}.mark").write_text(f"{KEY} 7 0 1.5 - 3\n")
-    (found,) = await node.look(urgent=False)
+    (found,) = await node.look(None)
     assert (found.key, found.slurm_job, found.exit_code) == (KEY, "7", 0)
     assert (found.started, found.ended, found.output_bytes) == (1.5, None, 3)
     await node.close()
@@ -297,18 +317,18 @@ async def test_what_is_no_mark_is_no_mark(
 async def test_jobs_that_begin_together_share_a_shell(
     host: Host, node: LoginNode
 ) -> None:
-    await asyncio.gather(*(node.look(urgent=False) for _ in range(3)))
+    await asyncio.gather(*(node.look(None) for _ in range(3)))
     (shells,) = host._shells.values()
     assert len(shells) == 1
 
 
 async def test_what_was_read_is_removed_with_its_command(node: LoginNode) -> None:
-    await node.look(urgent=False)
+    await node.look(None)
     files = [Path(node.spool) / f"{KEY}.{kind}" for kind in ("mark", "sh", "lock")]
     for file in files:
         file.write_text(f"{KEY} 7 0 1.5 - 3\n")
-    assert len(await node.look(urgent=False)) == 1
-    assert await node.look(urgent=False) == []
+    assert len(await node.look(None)) == 1
+    assert await node.look(None) == []
     assert [file.exists() for file in files] == [False, False, True]
     await node.close()
 
@@ -321,7 +341,7 @@ async def test_a_dead_connection_holds_up_no_end(
     monkeypatch.setattr(login, "END_SECONDS", 0.1)
     shell = Hanging()
     host.shell = lambda: shell
-    await node.look(urgent=False)
+    await node.look(None)
     shell.hangs = True
     async with asyncio.timeout(SECONDS):
         await getattr(node, end)()

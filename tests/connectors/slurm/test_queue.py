@@ -45,6 +45,7 @@ class Slurm(LoginNode):
     sbatches: list[str | Exception]
     looks: list[list[JobMark] | Exception]
     lock = "7"
+    quiet: float | None = None
 
     def tell(self) -> None:
         """What is said unless something else is."""
@@ -66,8 +67,9 @@ class Slurm(LoginNode):
             return self.lock, 0
         return (_next(self.sbatches), 0) if "sbatch" in command else ("", 0)
 
-    async def look(self, urgent: bool) -> list[JobMark]:
+    async def look(self, quiet_seconds: float | None) -> list[JobMark]:
         await asyncio.sleep(0.01)
+        self.quiet = quiet_seconds
         return _next(self.looks)
 
     def count(self, word: str) -> int:
@@ -248,6 +250,26 @@ async def test_nothing_unforeseen_ends_the_watch(
     told = [record.getMessage() for record in caplog.records]
     for odd in ("look", "squeue", "scontrol"):
         assert sum(f"odd {odd}" in line for line in told) == 1, told
+
+
+async def test_a_new_job_or_step_and_an_end_are_news(
+    jobs: SlurmQueue, slurm: Slurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [1000.0]
+    monkeypatch.setattr(queue, "_now", lambda: clock[0])
+
+    async def later() -> None:
+        clock[0] += 100.0
+        await _until(lambda: slurm.quiet == 100.0)
+
+    await _submitted(jobs)
+    await later()
+    step = asyncio.create_task(jobs.step_mark("step"))
+    await _until(lambda: slurm.quiet == 0.0)
+    await later()
+    slurm.looks[:] = [[JobMark("step", "7", 0, 1.0, 2.0, 0)], []]
+    await step
+    await _until(lambda: slurm.quiet == 0.0)
 
 
 async def test_a_marks_times_are_more_precise_than_slurms(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import math
 import os
 import re
 import shlex
@@ -31,7 +32,9 @@ from sf_quantum.connectors.slurm.transport import answers
 P = ParamSpec("P")
 
 LOOK_SECONDS = 2.0
-LOOK_PAUSE_SECONDS = 0.1
+# Each pause is a process on the login node. While nothing happens, pauses grow with the
+# time, so the end of a job is seen at most this part of it too late.
+LOOK_PAUSE_SECONDS, MAX_LOOK_PAUSE_SECONDS, LOOK_PAUSE_PART = 0.1, 0.5, 0.02
 RETRY_SECONDS = 1.0
 # the connection may be lost for a while, or a slow file system show a file late
 READ_ATTEMPTS = 5
@@ -88,13 +91,13 @@ d={spool} me={me} grace={grace}
 mkdir -p "$d" && chmod 700 "$d" && rm -f "$d/gone" && echo $me >"$d/owner" || exit
 look() {{
   touch "$d/alive"
-  n=$1; shift
+  n=$1 pause=$2; shift 2
   [ $# -eq 0 ] || rm -f "$@"
   while :; do
     set -- "$d"/*.mark
     [ ! -e "$1" ] || {{ cat "$@"; return; }}
     [ $n -gt 0 ] && [ ! -e "$d/stop" ] || return 0
-    n=$((n - 1)); sleep {pause}
+    n=$((n - 1)); sleep $pause
   done
 }}
 owner() {{ [ "$(cat "$d/owner")" = $me ]; }}
@@ -255,16 +258,21 @@ class LoginNode:
             f"The output of a job cannot be read: {answers.in_one_line(text)}"
         )
 
-    async def look(self, urgent: bool) -> list[JobMark]:
+    async def look(self, quiet_seconds: float | None) -> list[JobMark]:
         """Update the driver's sign of life in the spool, and read the new marks.
 
-        :param urgent: wait up to :data:`LOOK_SECONDS` for a mark
+        :param quiet_seconds: wait up to :data:`LOOK_SECONDS` for a mark, after so long
+            without one; do not wait if None
         """
-        polls = round(LOOK_SECONDS / LOOK_PAUSE_SECONDS) if urgent else 0
+        pause = LOOK_PAUSE_PART * (quiet_seconds or 0.0)
+        pause = min(max(LOOK_PAUSE_SECONDS, pause), MAX_LOOK_PAUSE_SECONDS)
+        polls = 0 if quiet_seconds is None else math.ceil(LOOK_SECONDS / pause)
         seen = " ".join(shlex.quote(file) for file in self._seen)
         try:
             # the rest of an interrupted answer would be read as the beginning of the next
-            text = await asyncio.shield(self._execute(f"look {polls} {seen}"))
+            text = await asyncio.shield(
+                self._execute(f"look {polls} {pause:.2f} {seen}")
+            )
         except WorkflowExecutionException as error:
             warn(f"Cannot read job marks, next attempt in {RETRY_SECONDS:g} s: {error}")
             shell, self._shell = self._shell, None
