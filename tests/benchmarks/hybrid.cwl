@@ -4,7 +4,7 @@ label: The experiment of Rocco et al. (2025), its phases slept
 doc: >
   The loop of R. Rocco et al., Dynamic Solutions for Hybrid Quantum-HPC Resource Allocation, QCE
   2025, section IV, with the shape of workflows/clustering-aggregation.cwl: cluster, solve on the
-  QPU, score. Each phase sleeps as long as it is told to.
+  QPU, score. Each phase on nodes sleeps as long as it is told to.
 $namespaces: {cwltool: "http://commonwl.org/cwltool#"}
 requirements:
   SubworkflowFeatureRequirement: {}
@@ -14,7 +14,7 @@ inputs:
     doc: seconds of each job of the clustering phase
   quantum:
     type: string
-    doc: seconds of the quantum phase
+    doc: the command of the quantum phase
   silhouette:
     type: string
     doc: seconds of the silhouette
@@ -58,13 +58,13 @@ steps:
             outputs:
               clustering: {type: File, outputBinding: {glob: clustering}}
         solve:
-          in: {seconds: quantum, clusterings: cluster/clustering}
+          in: {command: quantum, clusterings: cluster/clustering}
           out: [samples]
           run:
             class: CommandLineTool
-            baseCommand: [sh, -c, 'sleep "$0" && cat "$@" >samples']
+            baseCommand: [sh, -c, 'eval "$0" && cat "$@" >samples']
             inputs:
-              seconds: {type: string, inputBinding: {position: 1}}
+              command: {type: string, inputBinding: {position: 1}}
               clusterings: {type: "File[]", inputBinding: {position: 2}}
             outputs:
               samples: {type: File, outputBinding: {glob: samples}}

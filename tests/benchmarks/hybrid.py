@@ -55,7 +55,7 @@ from dataclasses import asdict, dataclass, field, replace
 from itertools import chain, product
 from pathlib import Path
 from threading import Event
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from sf_quantum.files import JSON
 from tests.benchmarks import slurm_runs
@@ -67,7 +67,6 @@ from tests.benchmarks.hybrid_tables import (
     STOCK,
     Case,
     Figures,
-    Results,
     report,
 )
 from tests.lab import Lab, running
@@ -75,6 +74,12 @@ from tests.support.journals import Event as JournalEvent
 from tests.support.lab_cluster import LabError
 from tests.support.lab_conf import Options
 from tests.support.lab_supervisor import missing
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+C = TypeVar("C", bound="DataclassInstance")
+F = TypeVar("F", bound="DataclassInstance")
 
 CWL = Path(__file__).with_name("hybrid.cwl")
 SCALE = 0.1
@@ -134,7 +139,7 @@ class Row:
             CWL,
             {
                 "clusterings": [_sleep(seconds) for seconds in self.clusterings],
-                "quantum": _sleep(quantum_seconds),
+                "quantum": f"sleep {_sleep(quantum_seconds)}",
                 "silhouette": _sleep(SILHOUETTE),
                 "iterations": iterations,
             },
@@ -312,13 +317,13 @@ def others(lab: Lab, load: float, seed: int) -> Iterator[None]:
 
 
 def measure_all(
-    cases: Sequence[Case], jobs: int, work: Callable[[Case, Event], Figures]
-) -> Results:
+    cases: Sequence[C], jobs: int, work: Callable[[C, Event], F]
+) -> dict[C, F]:
     """Measure all cases, some of them in parallel, and print a line as each ends.
 
     :returns: the figures of those that did not fail
     """
-    results: Results = {}
+    results: dict[C, F] = {}
     stop = Event()
     with ThreadPoolExecutor(jobs) as pool:
         pending = {pool.submit(work, case, stop): case for case in cases}

@@ -70,7 +70,7 @@ STRATEGIES: dict[str, Strategy] = {
 }
 LOAD, SEED = 0.7, 1
 # nobody gives a time limit, so Slurm assumes that jobs may take for ever
-_UNLIMITED = 1e6
+UNLIMITED = 1e6
 #: a difference that is not told as a miss
 CLOSE = 0.05
 
@@ -119,7 +119,7 @@ def workload(
 ) -> Workload:
     """Return the workload of a cell, as a workload file would have it.
 
-    :param fitted: sections that journals tell, see :func:`_fitted`
+    :param fitted: sections that journals tell, see :func:`fit_all`
     """
     quantum = hybrid.SCALE * hybrid.QUANTUM[cell.table]
     queues = mapping(fitted.get("queues"))
@@ -136,7 +136,7 @@ def workload(
                     "count": hybrid.MODES[cell.mode],
                     "at_seconds": arrival_seconds,
                     "repeats": hybrid.ITERATIONS,
-                    "limit_seconds": _UNLIMITED,
+                    "limit_seconds": UNLIMITED,
                     "phases": [
                         {"step": "/iterate/cluster", "task_seconds": clusterings},
                         {"step": "/iterate/solve", "qpu": "qpu", "seconds": quantum},
@@ -196,7 +196,7 @@ def _write(folder: Path, cell: Cell) -> Path:
         hybrid.CWL,
         {
             "clusterings": [f"{hybrid.SCALE * one:g}" for one in hybrid.CLUSTERINGS],
-            "quantum": f"{quantum:g}",
+            "quantum": f"sleep {quantum:g}",
             "silhouette": f"{hybrid.SCALE * hybrid.SILHOUETTE:g}",
             "iterations": hybrid.ITERATIONS,
         },
@@ -221,7 +221,7 @@ def predict(cell: Cell, known: Mapping[Cell, Measured], number: int) -> Figures:
     :param number: of the run to predict, see :func:`measure`
     """
     others = {name: one for name, one in known.items() if name != cell}
-    fitted = _fitted([one for name, one in others.items() if _alone(name)])
+    fitted = fit_all([one.run for name, one in others.items() if _alone(name)])
     recorded, arrival = [], 0.0
     if cell.table == LOADED:
         delay = fmean(one.delay for one in others.values())
@@ -248,35 +248,35 @@ def _others(number: int, held: float) -> NodeTrace:
     )
     return NodeTrace(
         [
-            NodeJob(job.at, {"compute": job.nodes}, job.seconds + held, _UNLIMITED)
+            NodeJob(job.at, {"compute": job.nodes}, job.seconds + held, UNLIMITED)
             for job in drawn
         ]
     )
 
 
-def _fitted(runs: Sequence[Measured]) -> dict[str, JSON]:
+def fit_all(runs: Sequence[hybrid.Run]) -> dict[str, JSON]:
     """Fit overheads, and for how long requests of each partition are pending.
 
     Nobody else was there: what was pending waited for Slurm's next look at its queue.
     """
-    events = [events for one in runs for events in one.run.journals]
+    events = [events for one in runs for events in one.journals]
     fit = fitting.fit(EarlierRuns([[*typed(run)] for run in events]))
     if fit is None:
         raise SystemExit("no journal of another cell has a job on Slurm")
     jobs: list[float] = []
     allocations: list[float] = []
     for one in runs:
-        jobs += _held_by_jobs(one.run)
-        allocations += _held_by_allocations(one.run)
-    resume = fit.overheads["resume"].seconds
+        jobs += _held_by_jobs(one)
+        allocations += _held_by_allocations(one)
+    resume = fit.overheads["resume"].seconds if allocations else 0.0
     queues: dict[str, JSON] = {
         name: {"queue_seconds": one.seconds, "queue_spread": one.spread}
         for name, one in fit.queues.items()
     }
     overheads: dict[str, JSON] = {
         **sources.overheads(fit),
-        "job_held_seconds": max(0.0, fmean(jobs)),
-        "allocation_held_seconds": max(0.0, fmean(allocations) - resume),
+        "job_held_seconds": max(0.0, fmean(jobs or [0.0])),
+        "allocation_held_seconds": max(0.0, fmean(allocations or [0.0]) - resume),
     }
     return {"overheads": overheads, "queues": queues}
 

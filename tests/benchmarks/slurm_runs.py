@@ -67,18 +67,27 @@ def write(
     connector: str,
     config: Mapping[str, JSON],
     services: Mapping[str, str],
+    others: Mapping[str, JSON] | None = None,
 ) -> Path:
     """Write a StreamFlow file that runs a workflow on a lab.
 
     :param folder: created; holds all files of the run
     :param connector: ``slurm`` or ``sfq.slurm``
     :param config: the connector's
-    :param services: the service of each step
+    :param services: the service of each step, or one of ``others``
+    :param others: further deployments
     :returns: the file
     """
     folder.mkdir()
     (folder / "job.json").write_text(json.dumps(inputs))
     workdir = str(folder / "work")
+    others = others or {}
+
+    def target(name: str) -> dict[str, JSON]:
+        if name in others:
+            return {"deployment": name}
+        return {"deployment": "slurm", "service": name}
+
     content: dict[str, JSON] = {
         "version": "v1.0",
         "workflows": {
@@ -86,8 +95,8 @@ def write(
                 "type": "cwl",
                 "config": {"file": str(cwl), "settings": "job.json"},
                 "bindings": [
-                    {"step": s, "target": {"deployment": "slurm", "service": service}}
-                    for s, service in services.items()
+                    {"step": step, "target": target(name)}
+                    for step, name in services.items()
                 ],
             }
         },
@@ -99,6 +108,7 @@ def write(
                 "config": dict(config),
                 "wraps": "host",
             },
+            **others,
         },
         "database": {
             "type": "sqlite",
@@ -121,26 +131,11 @@ def drive(
     :returns: their journals
     :raises RunError: with the driver's output, if one fails
     """
-    path = f"{BIN}{os.pathsep}{os.environ['PATH']}"
     python = {} if package is None else {"PYTHONPATH": str(package)}
     with ExitStack() as stack:
         drivers = []
         for file in files:
-            (file.parent / "tmp").mkdir()
-            log = stack.enter_context(open(file.parent / "log", "wb"))
-            driver = stack.enter_context(
-                subprocess.Popen(
-                    [BIN / "streamflow", "run", file, "--outdir", file.parent / "out"],
-                    cwd=file.parent,
-                    env=os.environ
-                    | lab.environment
-                    | {"PATH": path, "TMPDIR": str(file.parent / "tmp")}
-                    | python,
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                )
-            )
+            driver = stack.enter_context(start(lab, file, python))
             stack.callback(driver.kill)  # of one that has ended it does nothing
             drivers.append(driver)
         for driver, file in zip(drivers, files, strict=True):
@@ -150,10 +145,34 @@ def drive(
             if driver.returncode:
                 said = (file.parent / "log").read_text(errors="replace")
                 raise RunError(f"{file}: exit code {driver.returncode}\n{said[-4000:]}")
-    return [_read(file) for file in files]
+    return [completed(file) for file in files]
 
 
-def _read(file: Path) -> list[JournalEvent]:
+def start(
+    lab: Lab, file: Path, environment: Mapping[str, str]
+) -> subprocess.Popen[bytes]:
+    """Start StreamFlow with a file, and its log next to the file."""
+    path = f"{BIN}{os.pathsep}{os.environ['PATH']}"
+    (file.parent / "tmp").mkdir()
+    with open(file.parent / "log", "wb") as log:
+        return subprocess.Popen(
+            [BIN / "streamflow", "run", file, "--outdir", file.parent / "out"],
+            cwd=file.parent,
+            env=os.environ
+            | lab.environment
+            | {"PATH": path, "TMPDIR": str(file.parent / "tmp")}
+            | {**environment},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+        )
+
+
+def completed(file: Path) -> list[JournalEvent]:
+    """Return the journal of a StreamFlow file's run.
+
+    :raises RunError: if the run has not completed
+    """
     path = journal.newest(file.parent / journal.DIRECTORY)
     events = [] if path is None else read(path)
     if not events or events[-1].get("status") != "completed":
@@ -246,8 +265,8 @@ def holds(lab: Lab) -> list[Hold]:
     return [
         Hold(
             *(job.id, job.name, job.partition, job.nodes),
-            started=_within(started.get(job.id, []), job.started),
-            ended=_within(ended.get(job.id, []), job.ended),
+            started=within(started.get(job.id, []), job.started),
+            ended=within(ended.get(job.id, []), job.ended),
         )
         for job in lab.jobcomp()
         # one that was cancelled before it had nodes, or that salloc could not have at
@@ -278,7 +297,11 @@ def moments(lab: Lab, pattern: str) -> dict[int, list[float]]:
     return found
 
 
-def _within(moments: list[float], second: float) -> float:
+def within(moments: list[float], second: float) -> float:
+    """Return the moment of the log that is in a second of Slurm's record.
+
+    :raises RunError: if there is none
+    """
     for moment in moments:
         if second <= moment < second + _LATE_SECONDS:
             return moment

@@ -215,8 +215,8 @@ class Control:
         """Wait until a number of requests, in all, have been late."""
         until(lambda: self.seen("late") >= number, f"{number} requests are late")
 
-    def seen(self, what: Literal["late", "requests"]) -> int:
-        """How many requests there have been since the start."""
+    def seen(self, what: Literal["late", "requests", "booked"]) -> int:
+        """How many requests there have been since the start, or bookings there are now."""
         return cast("dict[str, int]", self.command("seen"))[what]
 
     def next_jobs(self, *fates: Fate) -> None:

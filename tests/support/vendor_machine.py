@@ -44,7 +44,9 @@ Answer: TypeAlias = tuple[int, JSON]
 LIVE = "phase IN ('waiting', 'running')"
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS settings (content TEXT NOT NULL);
-CREATE TABLE IF NOT EXISTS bookings (id TEXT PRIMARY KEY, open INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS bookings (
+    id TEXT PRIMARY KEY, open INTEGER NOT NULL, since REAL NOT NULL
+);
 CREATE TABLE IF NOT EXISTS jobs (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     tag TEXT NOT NULL,
@@ -54,6 +56,7 @@ CREATE TABLE IF NOT EXISTS jobs (
     phase TEXT NOT NULL,
     micros REAL NOT NULL,
     submitted REAL NOT NULL,
+    ready REAL NOT NULL,
     ran INTEGER NOT NULL DEFAULT 0,
     started REAL,
     took REAL NOT NULL DEFAULT 0,
@@ -75,6 +78,8 @@ class Settings:
     :param setup: microseconds of a job, beside ``shot`` for each shot
     :param most_waiting: jobs; others are refused with 429, and a second's pause
     :param held: no job starts or ends
+    :param queue_seconds: waits of the next jobs for other users' jobs, in turn; jobs of a
+        booking of which a job has begun do not wait
     :param latency_seconds: of each request
     :param skew_seconds: of its clock
     :param shares: of requests that a fault befalls
@@ -90,6 +95,7 @@ class Settings:
     shot: float = 10.0
     most_waiting: int = 1000
     held: bool = False
+    queue_seconds: list[float] = field(default_factory=list)
     latency_seconds: float = 0.0
     skew_seconds: float = 0.0
     shares: dict[Fault, float] = field(default_factory=dict)
@@ -218,7 +224,8 @@ class Machine:
                 case "end_bookings":
                     self._rows("UPDATE bookings SET open = 0")
                 case "seen":
-                    return {"late": self._late, "requests": self._requests}
+                    counts = {"late": self._late, "requests": self._requests}
+                    return {**counts, "booked": int(bool(self._open()))}
                 case "counts":
                     return self._counts()
         return None
@@ -296,7 +303,7 @@ class Machine:
             "dead": [*now.dead],
             "shots": now.shots,
             "ahead": len(self._rows(f"SELECT id FROM jobs WHERE {LIVE}")),
-            "wait": self._wait(),
+            "wait": max(self._wait(), self._next_queue() * MICROSECONDS),
             "setup": now.setup,
             "shot": now.shot,
             "calibration": self._calibration(),
@@ -307,6 +314,19 @@ class Machine:
         at = datetime.fromtimestamp(now.calibrated + now.skew_seconds, UTC)
         values: JSON = {"readout_error": 0.01}
         return {"id": now.calibration, "time": at.isoformat(), "values": values}
+
+    def _next_queue(self, booking: str = "") -> float:
+        # the seconds that a job which is submitted now waits for those of others
+        begun = (
+            "SELECT jobs.id FROM jobs JOIN bookings ON booking = bookings.id"
+            " WHERE booking = ? AND started >= since LIMIT 1"
+        )
+        if not (queue := self.settings.queue_seconds) or (
+            booking and self._rows(begun, booking)
+        ):
+            return 0.0
+        ((queued,),) = self._rows("SELECT COUNT(*) FROM jobs WHERE ready > submitted")
+        return queue[int(queued) % len(queue)]
 
     def _wait(self, before: int = sys.maxsize) -> float:
         live = self._rows(f"SELECT * FROM jobs WHERE {LIVE} AND id < ?", before)
@@ -326,7 +346,9 @@ class Machine:
                 self._check_up()
                 if booked not in ("", booking):
                     raise Refused(423, "it is booked")
-                self._rows("INSERT OR REPLACE INTO bookings VALUES (?, 1)", booking)
+                if booked != booking:
+                    insert = "INSERT OR REPLACE INTO bookings VALUES (?, 1, ?)"
+                    self._rows(insert, booking, time.time())
             case "DELETE":
                 self._rows("UPDATE bookings SET open = 0 WHERE id = ?", booking)
                 live = f"SELECT id FROM jobs WHERE booking = ? AND {LIVE}"
@@ -352,13 +374,15 @@ class Machine:
             raise Refused(422, f"{len(told.h)} spins on {working} qubits")
         if told.shots > now.shots:
             raise Refused(422, f"{told.shots} shots, at most {now.shots}")
+        at = time.time()
         number = self._database.execute(
-            "INSERT INTO jobs (tag, booking, problem, fate, phase, micros, submitted)"
-            " VALUES (?, ?, ?, ?, 'waiting', ?, ?)",
+            "INSERT INTO jobs (tag, booking, problem, fate, phase, micros, submitted, ready)"
+            " VALUES (?, ?, ?, ?, 'waiting', ?, ?, ?)",
             (
                 *(told.tag, told.booking, told.model_dump_json()),
                 *(self._fates.pop(0) if self._fates else "",),
-                *(now.setup + told.shots * now.shot, time.time()),
+                *(now.setup + told.shots * now.shot, at),
+                at + self._next_queue(told.booking),
             ),
         ).lastrowid
         return self._told(self._row(number))
@@ -393,7 +417,7 @@ class Machine:
             "job": str(row["id"]),
             "phase": row["phase"],
             "ahead": len(self._rows(before, row["id"])) if waits else None,
-            "wait": self._wait(row["id"]) if waits else None,
+            "wait": max(self._wait(row["id"]), _queued(row)) if waits else None,
             "took": _elapsed(row) if running else row["took"],
             "billed": row["billed"],
             "error": row["error"],
@@ -421,13 +445,15 @@ class Machine:
 
     def _step(self) -> float | None:
         # returns for how long there is nothing to do
-        order = f"SELECT * FROM jobs WHERE {LIVE} ORDER BY phase, id"
+        order = f"SELECT * FROM jobs WHERE {LIVE} ORDER BY phase, ready, id"
         if self.settings.held or not (rows := self._rows(order)):
             return None
         row = rows[0]
         if row["phase"] == "waiting":
             if self.settings.state != "up":
                 return None
+            if (queued := _queued(row)) > 0:
+                return queued / MICROSECONDS
             self._rows(
                 "UPDATE jobs SET phase = 'running', ran = ran + 1, started = ?,"
                 " calibration = ? WHERE id = ?",
@@ -465,6 +491,11 @@ def _elapsed(row: sqlite3.Row) -> float:
     """Microseconds since a job was started."""
     started = row["started"]
     return 0.0 if started is None else max(0.0, time.time() - started) * MICROSECONDS
+
+
+def _queued(row: sqlite3.Row) -> float:
+    """Microseconds for which a job still waits for those of other users."""
+    return max(0.0, float(row["ready"]) - time.time()) * MICROSECONDS
 
 
 def _sampled(job: Submission, seed: int) -> list[list[int]]:

@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import astuple, replace
 from datetime import datetime
 from pathlib import Path
 
@@ -335,6 +335,27 @@ def test_a_job_that_never_ends_is_billed_for_the_part_that_ran(
     outcome = job.result(number, TASK)
     assert (job.poll(number).state, outcome.result) == ("Cancelled", None)
     assert outcome.qpu_seconds == pytest.approx(1.1e-3)
+
+
+def test_a_job_queues_at_its_vendor_but_not_in_a_session(
+    driver: Qpu, vendor: Vendor
+) -> None:
+    vendor.set(queue_seconds=[3600.0, 0.2])
+    lease = driver.acquire_waiting(None, wait_seconds=0, key="one")
+    first = under(driver, lease)
+    number = first.submit(TASK)
+    state, _, eta = astuple(first.poll(number))
+    assert (state, 3590 < eta <= 3600) == ("Queued", True)
+    first.cancel(number)
+    # the machine tells the wait of the next job
+    assert 0.1 < (driver.status().eta_seconds or 0) <= 0.2
+    assert over(first, first.submit(replace(TASK, tag="second"))) == "Completed"
+    vendor.set(queue_seconds=[3600.0])
+    assert over(first, first.submit(replace(TASK, tag="third"))) == "Completed"
+    # the same booking, once it was given back, is another session
+    driver.release(lease)
+    again = under(driver, driver.acquire_waiting(None, wait_seconds=0, key="one"))
+    assert again.poll(again.submit(replace(TASK, tag="fourth"))).state == "Queued"
 
 
 def test_a_job_that_is_cancelled_before_it_starts_costs_nothing(
