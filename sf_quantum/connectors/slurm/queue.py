@@ -260,13 +260,17 @@ class SlurmQueue:
     async def _look(self) -> None:
         quiet_seconds = _now() - self._changed if self._is_busy() else None
         self._see(await self.login.look(quiet_seconds))
+        pause = self._interval
         if self._is_busy() or self._unsettled():
-            if _now() - self._polled >= self._interval:
+            pause = min(pause, self._polled + pause - _now())
+            if pause <= 0:
                 self._spawn(self._poll())  # while marks are still read
-        else:
+                pause = self._interval
+        if not self._is_busy():
+            # An ended job settles once Slurm has freed its nodes; no mark is to come.
             self._wake.clear()
             with suppress(TimeoutError):
-                async with asyncio.timeout(self._interval):
+                async with asyncio.timeout(pause):
                     await self._wake.wait()
 
     def _is_busy(self) -> bool:

@@ -207,6 +207,29 @@ async def test_looks_become_rarer_while_nothing_happens(
     await node.close()
 
 
+async def test_a_driver_on_the_login_node_waits_without_a_process(
+    node: LoginNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.local = True
+    assert await node.look(None) == []
+    monkeypatch.setattr(login, "LOOK_SECONDS", 0.3)
+    stand_ins = StandIns(tmp_path / "stand-ins", monkeypatch)
+    stand_ins.add("sleep", 'echo >>"$here/pauses"')
+    assert await node.look(0.0) == []
+    monkeypatch.setattr(login, "LOOK_SECONDS", SECONDS)
+    looking = asyncio.create_task(node.look(0.0))
+    (Path(node.spool) / f"{KEY}.new").write_text(f"{KEY} 7 0 1.5 2.5 3\n")
+    (Path(node.spool) / f"{KEY}.new").rename(Path(node.spool) / f"{KEY}.mark")
+    async with asyncio.timeout(SECONDS / 2):
+        (mark,) = await looking
+        # which removes the mark
+        assert await node.look(0.0) == []
+    assert mark.key == KEY
+    assert not [name for name in os.listdir(node.spool) if name.endswith(".mark")]
+    assert stand_ins.count("pauses") == 0
+    await node.close()
+
+
 async def test_what_is_killed_is_lost_and_what_no_shell_reads_is_not(
     node: LoginNode,
 ) -> None:

@@ -272,6 +272,33 @@ async def test_a_new_job_or_step_and_an_end_are_news(
     await _until(lambda: slurm.quiet == 0.0)
 
 
+async def test_looks_pause_while_an_ended_job_settles(
+    slurm: Slurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = 0
+
+    async def look(quiet_seconds: float | None) -> list[JobMark]:
+        nonlocal looks
+        looks += 1
+        await asyncio.sleep(0)
+        return _next(slurm.looks)
+
+    monkeypatch.setattr(slurm, "look", look)
+    jobs = SlurmQueue(slurm, Commands(slurm), "cluster", 1000, 60)
+    one = await _submitted(jobs)
+    # its nodes are not free yet
+    slurm.squeues[:] = ["7|7|COMPLETING|None|100|101|1|c1"]
+    slurm.looks[:] = [[JobMark(one.key, "7", 0, 1.0, 2.0, 0)], []]
+    assert (await one.ended).exit_code == 0
+    assert one.unsettled
+    looks = 0
+    for _ in range(1000):
+        await asyncio.sleep(0)
+    assert looks <= 2
+    slurm.squeues[:] = [""]
+    await jobs.close()
+
+
 async def test_a_marks_times_are_more_precise_than_slurms(
     jobs: SlurmQueue, slurm: Slurm
 ) -> None:

@@ -32,8 +32,9 @@ from sf_quantum.connectors.slurm.transport import answers
 P = ParamSpec("P")
 
 LOOK_SECONDS = 2.0
-# Each pause is a process on the login node. While nothing happens, pauses grow with the
-# time, so the end of a job is seen at most this part of it too late.
+# Each pause is a process on the login node, unless the driver runs there. While nothing
+# happens, pauses grow with the time, so the end of a job is seen at most this part of it
+# too late.
 LOOK_PAUSE_SECONDS, MAX_LOOK_PAUSE_SECONDS, LOOK_PAUSE_PART = 0.1, 0.5, 0.02
 RETRY_SECONDS = 1.0
 # the connection may be lost for a while, or a slow file system show a file late
@@ -267,6 +268,10 @@ class LoginNode:
         pause = LOOK_PAUSE_PART * (quiet_seconds or 0.0)
         pause = min(max(LOOK_PAUSE_SECONDS, pause), MAX_LOOK_PAUSE_SECONDS)
         polls = 0 if quiet_seconds is None else math.ceil(LOOK_SECONDS / pause)
+        if self.local:
+            # marks that have been read are removed first
+            await self._wait_for_mark(0 if self._seen else polls, pause)
+            polls = 0
         seen = " ".join(shlex.quote(file) for file in self._seen)
         try:
             # the rest of an interrupted answer would be read as the beginning of the next
@@ -292,6 +297,19 @@ class LoginNode:
             for kind in ("mark", "sh")
         ]
         return marks
+
+    async def _wait_for_mark(self, polls: int, pause: float) -> None:
+        for _ in range(polls):
+            if await asyncio.to_thread(self._has_mark):
+                break
+            await asyncio.sleep(pause)
+
+    def _has_mark(self) -> bool:
+        with suppress(
+            OSError
+        ):  # the shell makes the spool, and says what is wrong with it
+            return any(name.endswith(".mark") for name in os.listdir(self.spool))
+        return False
 
     async def close(self) -> None:
         """End the shell and remove the spool."""
