@@ -22,6 +22,7 @@ from sf_quantum.planning.simulation.strategies import (
 )
 from sf_quantum.planning.workload import Workload
 from tests.benchmarks import hybrid, plan_lab
+from tests.benchmarks.page import wrapped
 
 #: those that the model has; ``session`` is ``plain`` with one wait
 STRATEGIES: Mapping[str, Strategy] = {
@@ -127,7 +128,10 @@ NONE: Mapping[str, JSON] = {
 
 
 def table(program: Program, known: Sequence[Known], scale: float) -> list[str]:
-    """Compare each cell's prediction with the median of its runs, in unscaled seconds."""
+    """Compare each cell's prediction with the median of its runs, in unscaled seconds.
+
+    :returns: lines of Markdown; none without runs at several waits
+    """
     lines = [
         "| wait | way | node-s: predicted, measured | error "
         "| makespan [s]: predicted, measured | error |",
@@ -147,9 +151,11 @@ def table(program: Program, known: Sequence[Known], scale: float) -> list[str]:
             cells.append(f"{value / scale:.0f}, {true / scale:.0f}")
             cells.append(f"{100 * errors[-1]:+.1f} %")
         lines.append(f"| {wait / scale:g} | {way} | {' | '.join(cells)} |")
-    if errors:
-        largest = max(map(abs, errors))
-        close = sum(abs(one) <= plan_lab.CLOSE for one in errors)
-        lines += ["", f"{close} of {len(errors)} are within 5 %, all within "]
-        lines[-1] += f"{100 * largest:.1f} %."
-    return lines
+    if not errors:
+        return []
+    close = sum(abs(one) <= plan_lab.CLOSE for one in errors)
+    text = (
+        f"{close} of {len(errors)} predictions are within {100 * plan_lab.CLOSE:g} %, "
+        f"and all within {100 * max(map(abs, errors)):.1f} %."
+    )
+    return [*lines, "", *wrapped(text)]

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.benchmarks.two_queues import WAYS, Cell, Setting, quantile, read_waits
+from tests.benchmarks.two_queues_trial import Cell, Setting, quantile, read_waits
+from tests.benchmarks.two_queues_ways import WAYS
 
 CELL = Cell("file", 4, "plain", 0)
 
