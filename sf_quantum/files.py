@@ -10,13 +10,15 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, TypeAlias, cast
+from typing import IO, TypeAlias, TypeGuard, cast
 
 from sf_quantum.errors import InputError
 
 JSON: TypeAlias = "dict[str, JSON] | list[JSON] | str | int | float | bool | None"
 # A location in a file: ("classes", "limits", "test") or ("tokens", 2, "user").
 KeyPath: TypeAlias = tuple[int | str, ...]
+# Times and amounts up to this one can be added, rounded and drawn.
+MAX_NUMBER = 1e12
 # Deepest JSON that is read; Python's own functions fail at about 1,000.
 MAX_NESTING = 200
 # A bracket, or a string, in which brackets do not count; a string without an end is one.
@@ -187,6 +189,23 @@ def listing(value: JSON) -> list[JSON]:
     if isinstance(value, list):
         return value
     return [] if value is None else [value]
+
+
+def is_number(value: JSON) -> TypeGuard[int | float]:
+    """Return whether a value is a number with which readers can calculate."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return -MAX_NUMBER <= value <= MAX_NUMBER  # NaN is not in this range
+
+
+def number(value: JSON) -> float:
+    """Return the value as a float; 0 if it is not a number."""
+    return float(value) if is_number(value) else 0.0
+
+
+def number_or_null(value: JSON) -> int | float | None:
+    """Return the value if it is a number; for what somebody else calls a number."""
+    return value if is_number(value) else None
 
 
 def lack(error: Exception) -> str:

@@ -31,8 +31,7 @@ from sf_quantum.checking.document import Document
 from sf_quantum.checking.schema import rules
 from sf_quantum.checking.targets import SECONDS, TYPE, Qpus, problem_size
 from sf_quantum.checking.workflows import Workflow
-from sf_quantum.files import JSON, listing, mapping
-from sf_quantum.journal.events import number
+from sf_quantum.files import JSON, listing, mapping, number
 from sf_quantum.qpu import QpuStatus
 from sf_quantum.reporting.columns import align
 

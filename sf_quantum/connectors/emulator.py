@@ -26,8 +26,7 @@ from sf_quantum.backoff import Deadline
 from sf_quantum.connectors import guardian
 from sf_quantum.connectors.leases import LeasePool, QpuUnavailable
 from sf_quantum.connectors.quantum import QuantumConnector, variable
-from sf_quantum.files import JSON
-from sf_quantum.journal.events import number
+from sf_quantum.files import JSON, number
 from sf_quantum.qpu import JobSize, Qpu, QpuStatus
 from sf_quantum.qpu.sfq.service_client import Credentials
 from sf_quantum.qpu.sfq.service_qpu import SfqQpu

@@ -6,8 +6,8 @@ import hashlib
 import uuid
 
 from sf_quantum import journal
+from sf_quantum.files import number_or_null
 from sf_quantum.journal import events
-from sf_quantum.journal.events import number_or_null
 from sf_quantum.protocol.tasks import LeaseJob
 
 

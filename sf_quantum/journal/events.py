@@ -11,12 +11,10 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from time import time as now
-from typing import NamedTuple, TypeAlias, TypeGuard
+from typing import NamedTuple, TypeAlias
 
-from sf_quantum.files import JSON, mapping, parse_json
+from sf_quantum.files import JSON, is_number, mapping, parse_json
 
-# Times and amounts up to this one can be added, rounded and drawn.
-_MAX_NUMBER = 1e12
 # Tags as StreamFlow writes them; longer numbers do not come from iterations.
 _TAG = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})*")
 #: the states of a job, and of a run at its end: those of StreamFlow, and our "reused"
@@ -251,23 +249,6 @@ class DamagedError(ValueError):
         self.kind = kind
 
 
-def number(value: JSON) -> float:
-    """The value as a float; 0 if it is not a number."""
-    return float(value) if _is_number(value) else 0.0
-
-
-def _is_number(value: JSON) -> TypeGuard[int | float]:
-    """Return whether a value is a number with which readers can calculate."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    return -_MAX_NUMBER <= value <= _MAX_NUMBER  # NaN is not in this range
-
-
-def number_or_null(value: JSON) -> int | float | None:
-    """The value if it is a number; for what somebody else calls a number."""
-    return value if _is_number(value) else None
-
-
 def _are_texts(values: JSON) -> bool:
     return isinstance(values, list) and all(isinstance(one, str) for one in values)
 
@@ -287,10 +268,10 @@ def _is_fingerprint(value: JSON) -> bool:
 
 # What a value must be, in words, and its check; by the names of types in annotations.
 _TYPES: Mapping[str, tuple[str, Callable[[JSON], bool]]] = {
-    "Amount": ("an amount", lambda value: _is_number(value) and value >= 0),
+    "Amount": ("an amount", lambda value: is_number(value) and value >= 0),
     "Fingerprint": ("a fingerprint", _is_fingerprint),
     "Flag": ("a flag", lambda value: isinstance(value, bool)),
-    "Number": ("a number", _is_number),
+    "Number": ("a number", is_number),
     "Qpus": (
         "a list of QPUs",
         lambda value: isinstance(value, list)
@@ -309,7 +290,7 @@ _TYPES: Mapping[str, tuple[str, Callable[[JSON], bool]]] = {
     "Values": ("a mapping", lambda value: isinstance(value, dict)),
     "Whole": (
         "a whole number",
-        lambda value: isinstance(value, int) and _is_number(value),
+        lambda value: isinstance(value, int) and is_number(value),
     ),
 }
 _CONVERSIONS: Mapping[str, Callable[..., float | Fingerprint]] = {

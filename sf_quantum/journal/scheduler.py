@@ -32,7 +32,7 @@ from sf_quantum.connectors import guardian
 from sf_quantum.connectors.tracebacks import FAILED, traceback_filter
 from sf_quantum.connectors.wrapper import ObservedConnector, Observer
 from sf_quantum.errors import InputError
-from sf_quantum.files import mapping
+from sf_quantum.files import mapping, number
 from sf_quantum.journal import (
     COMMAND,
     DIRECTORY,
@@ -42,7 +42,6 @@ from sf_quantum.journal import (
     events,
     resuming,
 )
-from sf_quantum.journal.events import number
 from sf_quantum.journal.failures import (
     counted,
     described,

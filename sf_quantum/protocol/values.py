@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from sf_quantum.errors import QpuError
-from sf_quantum.files import JSON, listing, mapping, parse_json
-
-# what is more is neither seconds, nor a count, nor a price
-MOST = 1e12
+from sf_quantum.files import JSON, is_number, listing, mapping, parse_json
 
 
 def number(value: JSON) -> float | None:
@@ -15,9 +12,7 @@ def number(value: JSON) -> float | None:
     :returns: ``None`` if it is none: no number, negative, not finite (as JSON's ``NaN``)
         or absurdly large
     """
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    return value if 0 <= value <= MOST else None
+    return value if is_number(value) and value >= 0 else None
 
 
 def count(value: JSON) -> int | None:

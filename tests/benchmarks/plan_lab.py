@@ -36,7 +36,7 @@ from threading import Event
 from typing import NamedTuple
 
 from sf_quantum.files import JSON, mapping
-from sf_quantum.journal.events import number as as_number
+from sf_quantum.files import number as as_number
 from sf_quantum.planning import experiment, streamflow
 from sf_quantum.planning.measured import fitting, sources
 from sf_quantum.planning.measured.journals import EarlierRuns

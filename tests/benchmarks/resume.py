@@ -32,9 +32,8 @@ from pathlib import Path
 from statistics import median
 
 from sf_quantum import journal
-from sf_quantum.files import mapping
+from sf_quantum.files import mapping, number
 from sf_quantum.journal import HOUSEKEEPING
-from sf_quantum.journal.events import number
 from tests.support import forking
 from tests.support.clustering_runs import Run
 from tests.support.folders import ROOT

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sf_quantum.files import JSON
-from sf_quantum.journal.events import number as as_number
+from sf_quantum.files import number as as_number
 from tests.benchmarks.candidates import Faults, prepare, run
 from tests.support import forking
 from tests.support.candidate_runs import (

@@ -12,8 +12,7 @@ from urllib.parse import urlencode
 
 from sf_quantum.cli.qpu import service
 from sf_quantum.errors import InputError
-from sf_quantum.files import JSON, check_writable, mapping
-from sf_quantum.journal.events import number
+from sf_quantum.files import JSON, check_writable, mapping, number
 from sf_quantum.protocol.usage import KEYS, SUMS, By
 from sf_quantum.qpu.sfq.service_client import ServiceClient
 from sf_quantum.reporting.columns import align

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sf_quantum.files import JSON
-from sf_quantum.journal.events import number
+from sf_quantum.files import JSON, number
 from tests.support.journals import collect, progress
 
 if TYPE_CHECKING:
