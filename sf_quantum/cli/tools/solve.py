@@ -36,7 +36,7 @@ AUTO = "auto"
 CIRCUITS = "qaoa"
 CLASSICAL = "neal"
 # The client's logger tells when jobs start and how long they run.
-LOGGER = "sf_quantum.qpu.sfq.service_qpu"
+LOGGER = "sf_quantum.qpu.sfq.service_job"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

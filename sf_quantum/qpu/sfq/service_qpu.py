@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 import os
 import time
 from collections import Counter
@@ -30,13 +29,12 @@ from sf_quantum.protocol.tasks import (
     Outcome,
     Progress,
     Result,
-    State,
     Task,
     UnknownJob,
     WrongAnswer,
 )
 from sf_quantum.protocol.values import count, counter, number
-from sf_quantum.qpu import OVER, JobSize, NoLease, Qpu, QpuStatus, check_about
+from sf_quantum.qpu import OVER, JobSize, NoLease, Qpu, QpuStatus
 from sf_quantum.qpu.configuration import check_keys, check_name, config_text
 from sf_quantum.qpu.environment import TOKEN, required
 from sf_quantum.qpu.running import named
@@ -46,7 +44,7 @@ from sf_quantum.qpu.sfq.service_client import (
     ServiceClient,
     refusal,
 )
-from sf_quantum.text import one_line
+from sf_quantum.qpu.sfq.service_job import ServiceJob
 
 if TYPE_CHECKING:
     from dimod.core.sampler import Sampler
@@ -62,10 +60,6 @@ CANCEL_SECONDS = 2.0
 # Time limit for a job or a result of tens of megabytes, which the service needs time to
 # read.
 LARGE_SECONDS = 90.0
-# a job that is expected to end within this time is not worth a line
-SOON_SECONDS = 1.0
-# a job that is expected to run for longer is worth a warning
-LONG_SECONDS = 600.0
 # a lease that expires is renewed after a third of its time
 RENEWALS = 3
 # the most that is believed if it depends on the clocks of two machines
@@ -77,7 +71,6 @@ INFO = ', "info": '
 # where it may begin, from the end of a result: each is parsed
 INFO_TRIES = 100
 KINDS: tuple[Kind, ...] = get_args(Kind)
-STATES: Mapping[str, State] = {state: state for state in get_args(State)}
 # the keys of a lease's options in a deployment's configuration, and in a request
 LEASE_OPTIONS = {
     "class": "class",
@@ -99,7 +92,6 @@ SLURM_OPTIONS = {
 }
 
 _SUBMISSIONS = f"/v1/jobs?wait={SUBMISSION_SECONDS:g}"
-logger = logging.getLogger(__name__)
 
 
 class SfqQpu(Qpu):
@@ -369,8 +361,8 @@ class SfqQpu(Qpu):
         try:
             while True:
                 was_found, submitted = self._submit(job)
-                followed = self._follow(submitted, str(job["idempotency_key"]))
-                if followed["state"] != "Cancelled" or followed.get("lease") in leases:
+                followed = self._follow(submitted)
+                if followed.state != "Cancelled" or followed.lease in leases:
                     break
                 # the job of an earlier attempt, cancelled because its lease ended
         except InputError:
@@ -379,13 +371,13 @@ class SfqQpu(Qpu):
             with suppress(QpuError, InputError):
                 self._cancel(job)
             raise
-        if followed["state"] != "Completed":
-            how = "was cancelled" if followed["state"] == "Cancelled" else "failed"
-            # a cancelled job's note may say no more than that
-            note = str(followed.get("note") or "no reason given")
-            about = "" if note == "cancelled" else f": {note}"
+        if followed.state != "Completed":
+            how = "was cancelled" if followed.state == "Cancelled" else "failed"
+            about = f": {followed.remark or 'no reason given'}"
+            if followed.note == "cancelled":
+                about = ""
             raise QpuError(f"{self.service.name}: the job {how}{about}")
-        result = self._send_job("GET", str(followed["id"]), "/result", retry=True)
+        result = self._send_job("GET", followed.id, "/result", retry=True)
         samples = result.json()
         if "seed" not in given:
             self._solved[key] += 1
@@ -460,10 +452,9 @@ class SfqQpu(Qpu):
         if response.status in NOT_ACCEPTED:
             message = f"{self.service.name} takes no job now: {refusal(response)}"
             raise NotAccepted(message, response.retry_seconds)
-        job = response.json()
-        check_about(self.service.name, job.get("idempotency_key"), task.tag)
-        self._log_expected(job)
-        return self.service.text(job, "id")
+        job = ServiceJob.read(self.service.name, response.json(), key=task.tag)
+        job.log_expected(self.service.name)
+        return job.id
 
     def _body(self, task: Task) -> bytes:
         given = {key: v for key, v in task.parameters.items() if v is not None}
@@ -488,14 +479,12 @@ class SfqQpu(Qpu):
         return by_key.get(tag)
 
     def poll(self, job_id: str) -> Progress:
-        job, state = self._job("GET", job_id)
-        position, eta = job.get("position"), job.get("eta_seconds")
-        return Progress(state, count(position), number(eta))
+        job = self._job("GET", job_id)
+        return Progress(job.state, job.position, job.eta_seconds)
 
     def result(self, job_id: str, task: Task) -> Outcome:
-        job, _ = self._job("GET", job_id)
-        check_about(self.service.name, job.get("idempotency_key"), task.tag)
-        return self._outcome(job_id, job, task.result_bytes)
+        job = self._job("GET", job_id, task.tag)
+        return self._outcome(job, task.result_bytes)
 
     def run_job(self, task: Task) -> Outcome:
         """See :meth:`Qpu.run_job`; a small job takes one request.
@@ -508,9 +497,11 @@ class SfqQpu(Qpu):
             response = self.service.send(
                 "POST", _SUBMISSIONS, body, timeout_seconds=LARGE_SECONDS, retry=True
             )
-            job = self._follow(response.json(), task.tag)
-            job_id = self.service.text(job, "id")
-            return named(self._outcome(job_id, job), job_id)
+            submitted = ServiceJob.read(
+                self.service.name, response.json(), key=task.tag
+            )
+            job = self._follow(submitted)
+            return named(self._outcome(job), job.id)
         except InputError:
             raise
         except BaseException:
@@ -556,41 +547,32 @@ class SfqQpu(Qpu):
             if not items and time.monotonic() - asked < EARLY_SECONDS:
                 time.sleep(next(pauses))
         if state != "Completed":
-            outcome = named(self._outcome(job_id, self._job("GET", job_id)[0]), job_id)
+            outcome = named(self._outcome(self._job("GET", job_id)), job_id)
             raise QpuError(f"{self.service.name}: {outcome.failure}")
 
-    def _outcome(
-        self, job_id: str, job: Mapping[str, JSON], most_bytes: int = RESULT_BYTES
-    ) -> Outcome:
-        if (state := job.get("state")) not in OVER:
-            raise QpuError(f"{self.service.name}: job {job_id} is {state}")
-        result, failure, note = None, None, str(job.get("note") or "")
-        if state == "Completed":
-            small = job.get("result")
-            inlined = _small_result(small) if isinstance(small, dict) else None
-            result = inlined or self._result(job_id, most_bytes)
-        elif state == "Failed":
-            failure = note or "no reason given"
-        calibration = job.get("calibration")
+    def _outcome(self, job: ServiceJob, most_bytes: int = RESULT_BYTES) -> Outcome:
+        if job.state not in OVER:
+            raise QpuError(f"{self.service.name}: job {job.id} is {job.state}")
+        result, failure = None, None
+        if job.state == "Completed":
+            result = job.result or self._result(job.id, most_bytes)
+        elif job.state == "Failed":
+            failure = job.note or "no reason given"
         return Outcome(
             result,
             failure,
-            qpu_seconds=number(job.get("qpu_seconds")),
-            seconds=number(job.get("seconds")),
-            calibration=calibration if isinstance(calibration, dict) else None,
-            # The note of a cancelled job may say no more than that.
-            note="" if note == "cancelled" else note,
+            qpu_seconds=job.qpu_seconds,
+            seconds=job.seconds,
+            calibration=job.calibration,
+            note=job.remark,
         )
 
     def cancel(self, job_id: str) -> None:
         self._job("DELETE", job_id)
 
-    def _job(self, method: str, job_id: str) -> tuple[dict[str, JSON], State]:
-        job = self._send_job(method, job_id).json()
-        check_about(self.service.name, job.get("id"), job_id)
-        if (state := STATES.get(str(job.get("state")))) is None:
-            raise QpuError(f"{self.service.name}: its answer is not a job")
-        return job, state
+    def _job(self, method: str, job_id: str, key: str | None = None) -> ServiceJob:
+        answer = self._send_job(method, job_id).json()
+        return ServiceJob.read(self.service.name, answer, id_=job_id, key=key)
 
     def _send_job(
         self,
@@ -631,51 +613,32 @@ class SfqQpu(Qpu):
         message = f"{self.service.name}: the result of job {job_id} is malformed"
         raise WrongAnswer(message, text)
 
-    def _submit(self, job: dict[str, JSON]) -> tuple[bool, dict[str, JSON]]:
+    def _submit(self, body: dict[str, JSON]) -> tuple[bool, ServiceJob]:
         """Submit a job, under a new key if an earlier attempt failed or was cancelled.
 
         :returns: whether it had been submitted before, and the job
         """
-        key, number = str(job["idempotency_key"]), 1
+        first, attempt = str(body["idempotency_key"]), 1
         while True:
             # A wait would leave open whether a service that is lost has the job.
-            response = self.service.send("POST", "/v1/jobs", job, retry=True)
-            submitted = response.json()
-            state = self.service.text(submitted, "state")
-            if response.status == 201 or state not in ("Failed", "Cancelled"):
-                return response.status != 201, submitted
-            number += 1
-            job["idempotency_key"] = f"{key}-{number}"
+            response = self.service.send("POST", "/v1/jobs", body, retry=True)
+            key = str(body["idempotency_key"])
+            job = ServiceJob.read(self.service.name, response.json(), key=key)
+            if response.status == 201 or job.state not in ("Failed", "Cancelled"):
+                return response.status != 201, job
+            attempt += 1
+            body["idempotency_key"] = f"{first}-{attempt}"
 
-    def _log_expected(self, job: Mapping[str, JSON]) -> None:
-        """Log when a job is expected to start, and how long to run.
-
-        A long run is a warning. Nobody waits for what is expected to end soon.
-        """
-        seconds = number(job.get("expected_run_seconds"))
-        if seconds is None:
-            return
-        eta = number(job.get("eta_seconds"))
-        if eta is not None and eta + seconds < SOON_SECONDS:
-            return
-        level = logging.WARNING if seconds >= LONG_SECONDS else logging.INFO
-        message = "%s: job %.80s (%.20s) %s; it is expected to run for %s"
-        what = self.service.name, job.get("id"), job.get("kind")
-        logger.log(level, message, *what, _start(job), _rounded(seconds))
-
-    def _follow(self, job: dict[str, JSON], key: str) -> dict[str, JSON]:
+    def _follow(self, job: ServiceJob) -> ServiceJob:
         """Wait until a job is over.
 
         :param job: answer to its submission
-        :param key: idempotency key with which it was submitted
         """
         service = self.service
-        check_about(service.name, job.get("idempotency_key"), key)
-        self._log_expected(job)
-        job_id = service.text(job, "id")
-        path = f"/v1/jobs/{job_id}?wait={POLL_SECONDS:g}"
+        job.log_expected(service.name)
+        path = f"/v1/jobs/{job.id}?wait={POLL_SECONDS:g}"
         timeout = POLL_SECONDS + REQUEST_SECONDS
-        while service.text(job, "state") not in OVER:
+        while job.state not in OVER:
             try:
                 response = service.send(
                     "GET", path, timeout_seconds=timeout, retry=True, expected=(404,)
@@ -684,8 +647,7 @@ class SfqQpu(Qpu):
                 raise QpuError(f"{error}; it ended during the job") from error
             if response.status == 404:
                 raise QpuError(f"{service.name}: it no longer knows the job")
-            job = response.json()
-            check_about(service.name, job.get("id"), job_id)
+            job = ServiceJob.read(service.name, response.json(), id_=job.id)
         return job
 
     def _cancel(self, job: Mapping[str, JSON] | bytes) -> None:
@@ -693,30 +655,6 @@ class SfqQpu(Qpu):
         send = partial(self.service.send, timeout_seconds=CANCEL_SECONDS)
         submitted = send("POST", "/v1/jobs", job).json()
         send("DELETE", f"/v1/jobs/{self.service.text(submitted, 'id')}")
-
-
-def _start(job: Mapping[str, JSON]) -> str:
-    """Say when a job that is not over starts."""
-    if job.get("state") == "Running":
-        return "runs"
-    if (eta := number(job.get("eta_seconds"))) is None:
-        why = one_line(str(job.get("note") or "the QPU does not tell when it starts"))
-        return f"waits ({why:.200})"
-    ahead = count(job.get("position")) or 0
-    jobs = f", after {ahead} other job{'s' * (ahead > 1)}" if ahead else ""
-    return f"starts in about {_rounded(eta)}{jobs}"
-
-
-def _rounded(seconds: float) -> str:
-    return f"{seconds:,.{0 if seconds >= 10 else 1}f} s"
-
-
-def _small_result(content: Mapping[str, JSON]) -> Result | None:
-    info = content.get("info")
-    if not isinstance(info, dict):
-        return None
-    rest = {key: value for key, value in content.items() if key != "info"}
-    return Result(json.dumps(rest), info)
 
 
 def _lease(token: str) -> str:

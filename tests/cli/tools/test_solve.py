@@ -22,7 +22,7 @@ from sf_quantum import backoff, samplers
 from sf_quantum.backoff import Backoff
 from sf_quantum.cli import main
 from sf_quantum.files import JSON
-from sf_quantum.qpu.sfq import service_client, service_qpu
+from sf_quantum.qpu.sfq import service_client, service_job, service_qpu
 from sf_quantum.qpu.sfq.service_qpu import SfqQpu
 from sf_quantum.samplers.exact import ENUMERATED
 from sf_quantum.samplers.neal import NealSampler
@@ -485,7 +485,7 @@ def test_who_waits_is_told_once_for_how_long(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(service_qpu, "_SUBMISSIONS", "/v1/jobs")
-    monkeypatch.setattr(service_qpu, "SOON_SECONDS", 0.0)
+    monkeypatch.setattr(service_job, "SOON_SECONDS", 0.0)
     qaoa = ["--sampler", "qaoa", "--set", "depth=1", "--reads", "2"]
     device = EmulatedDevice(technology="superconducting", qubits=20, time_scale=0)
     for gates, options in ((False, []), (True, qaoa)):
@@ -499,7 +499,7 @@ def test_who_waits_is_told_once_for_how_long(
         (line,) = capsys.readouterr().err.splitlines()
         assert line.startswith("sfq solve: ")
         assert "it is expected to run for " in line
-    assert not logging.getLogger(service_qpu.__name__).handlers
+    assert not logging.getLogger(service_job.__name__).handlers
 
 
 @pytest.mark.process

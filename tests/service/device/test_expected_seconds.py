@@ -14,7 +14,7 @@ from dimod import BinaryQuadraticModel
 from sf_quantum.files import JSON
 from sf_quantum.net.transport import Response
 from sf_quantum.protocol.tasks import Task
-from sf_quantum.qpu.sfq import service_qpu
+from sf_quantum.qpu.sfq import service_job, service_qpu
 from sf_quantum.qpu.sfq.service_qpu import SfqQpu
 from sf_quantum.service.device.emulator.computation import compute_seconds
 from sf_quantum.service.device.emulator.device import EmulatedDevice
@@ -78,10 +78,10 @@ def test_a_circuit_of_many_minutes_says_so(
     qpu = SfqQpu.from_environment(
         "q", {"q_SFQ_URL": service.url, "q_QRMI_JOB_ACQUISITION_TOKEN": lease}
     )
-    with caplog.at_level(logging.INFO, "sf_quantum.qpu.sfq.service_qpu"):
+    with caplog.at_level(logging.INFO, "sf_quantum.qpu.sfq.service_job"):
         qpu.submit(Task("tag", "circuit", json.dumps(LONG), PARAMETERS, 1, 1, 0))
     # a busy service logs lines of its own
-    client = service_qpu.__name__
+    client = service_job.__name__
     (record,) = (one for one in caplog.records if one.name == client)
     assert record.levelno == logging.WARNING
     assert "(circuit) starts in about " in record.getMessage()

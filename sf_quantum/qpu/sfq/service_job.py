@@ -1,0 +1,125 @@
+"""A job as the service answers."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import get_args
+
+from sf_quantum.errors import QpuError
+from sf_quantum.files import JSON, mapping
+from sf_quantum.protocol.tasks import Result, State
+from sf_quantum.protocol.values import count, number
+from sf_quantum.qpu import check_about
+from sf_quantum.text import one_line
+
+# Nobody waits for a job that is over within this time.
+SOON_SECONDS = 1.0
+# A warning says that a job is expected to run for longer.
+LONG_SECONDS = 600.0
+_STATES: Mapping[str, State] = {state: state for state in get_args(State)}
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class ServiceJob:
+    """A job; what the service does not tell of it is ``None`` or empty.
+
+    :param position: number of jobs ahead of it
+    :param eta_seconds: seconds until it starts
+    :param run_seconds: seconds that it is expected to run
+    :param result: its result, if that is small
+    """
+
+    id: str
+    state: State
+    kind: str
+    note: str
+    lease: str | None
+    position: int | None
+    eta_seconds: float | None
+    run_seconds: float | None
+    qpu_seconds: float | None
+    seconds: float | None
+    calibration: dict[str, JSON] | None
+    result: Result | None
+
+    @classmethod
+    def read(
+        cls,
+        who: str,
+        answer: Mapping[str, JSON],
+        *,
+        id_: str | None = None,
+        key: str | None = None,
+    ) -> ServiceJob:
+        """Read an answer.
+
+        :param who: name of the service
+        :param id_: id of the job that was asked about
+        :param key: idempotency key of that job
+        :raises QpuError: if the answer is not a job, or is about another one
+        """
+        for name, asked in (("id", id_), ("idempotency_key", key)):
+            if asked is not None:
+                check_about(who, answer.get(name), asked)
+        told, state = answer.get("id", id_), _STATES.get(str(answer.get("state")))
+        if not isinstance(told, str) or state is None:
+            raise QpuError(f"{who}: its answer is not a job, is it sfq serve?")
+        lease, calibration = answer.get("lease"), answer.get("calibration")
+        return cls(
+            id=told,
+            state=state,
+            kind=str(answer.get("kind")),
+            note=str(answer.get("note") or ""),
+            lease=None if lease is None else str(lease),
+            position=count(answer.get("position")),
+            eta_seconds=number(answer.get("eta_seconds")),
+            run_seconds=number(answer.get("expected_run_seconds")),
+            qpu_seconds=number(answer.get("qpu_seconds")),
+            seconds=number(answer.get("seconds")),
+            calibration=calibration if isinstance(calibration, dict) else None,
+            result=_result(answer.get("result")),
+        )
+
+    @property
+    def remark(self) -> str:
+        """The note, unless it says no more than that the job was cancelled."""
+        return "" if self.note == "cancelled" else self.note
+
+    def log_expected(self, who: str) -> None:
+        """Log when it is expected to start, and how long to run.
+
+        A long run is a warning. Nobody waits for what is expected to end soon.
+        """
+        seconds, eta = self.run_seconds, self.eta_seconds
+        if seconds is None or (eta is not None and eta + seconds < SOON_SECONDS):
+            return
+        level = logging.WARNING if seconds >= LONG_SECONDS else logging.INFO
+        message = "%s: job %.80s (%.20s) %s; it is expected to run for %s"
+        what = who, self.id, self.kind, self._start()
+        logger.log(level, message, *what, _rounded(seconds))
+
+    def _start(self) -> str:
+        """Say when it starts, unless it is over."""
+        if self.state == "Running":
+            return "runs"
+        if self.eta_seconds is None:
+            why = one_line(self.note or "the QPU does not tell when it starts")
+            return f"waits ({why:.200})"
+        ahead = self.position or 0
+        jobs = f", after {ahead} other job{'s' * (ahead > 1)}" if ahead else ""
+        return f"starts in about {_rounded(self.eta_seconds)}{jobs}"
+
+
+def _rounded(seconds: float) -> str:
+    return f"{seconds:,.{0 if seconds >= 10 else 1}f} s"
+
+
+def _result(content: JSON) -> Result | None:
+    if not isinstance(content, dict) or not isinstance(content.get("info"), dict):
+        return None
+    rest = {key: value for key, value in content.items() if key != "info"}
+    return Result(json.dumps(rest), mapping(content["info"]))
