@@ -15,7 +15,6 @@ from typing import Annotated, Self, TypeAlias
 from dimod.core.sampler import Sampler
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, JsonValue
 
-from sf_quantum import qpu
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
 from sf_quantum.net.transport import Client
@@ -29,6 +28,7 @@ from sf_quantum.protocol.tasks import (
     Task,
     UnknownJob,
 )
+from sf_quantum.protocol.values import check_about
 from sf_quantum.qpu import NoLease, Qpu, QpuStatus
 from sf_quantum.qpu.configuration import check_keys, config_required, read_token
 from sf_quantum.qpu.environment import required
@@ -209,7 +209,7 @@ class AcmeQpu(Qpu):
 
     def _job(self, job_id: str) -> Job:
         told = self._api.get(Job, f"/jobs/{job_id}")
-        qpu.check_about(self.name, told.job, job_id)
+        check_about(self.name, told.job, job_id)
         return told
 
     def cancel(self, job_id: str) -> None:

@@ -1,9 +1,10 @@
-"""Values in vendors' answers: times, counts, prices, and how often a bit string was read."""
+"""Values in vendors' answers: times, counts, prices, counts of bit strings, ids of jobs."""
 
 from __future__ import annotations
 
 from sf_quantum.errors import QpuError
 from sf_quantum.files import JSON, is_number, listing, mapping, parse_json
+from sf_quantum.text import shortened
 
 
 def number(value: JSON) -> float | None:
@@ -51,3 +52,19 @@ def counters(who: str, text: str, circuits: int) -> list[dict[str, int]]:
         return counts
     except ValueError as error:
         raise QpuError(f"{who}: its answer has no counts of bit strings") from error
+
+
+def check_about(who: str, named: JSON, asked: str) -> None:
+    """Check that an answer is about the job, or the submission, that was asked about.
+
+    A cache, a proxy or the vendor may mix up answers; another job's result, of the same
+    shape, could not be told from the job's own.
+
+    :param who: name of the QPU or its service
+    :param named: id of the job, or the tag of its submission, in the answer; an answer
+        without it is about what was asked
+    :raises QpuError: if it is another one
+    """
+    if named not in (None, asked):
+        other = shortened(str(named), 80)
+        raise QpuError(f"{who}: it was asked about job {asked}, and tells of {other}")

@@ -23,7 +23,6 @@ from sf_quantum.protocol.descriptions import Description
 from sf_quantum.protocol.tasks import OVER as OVER
 from sf_quantum.protocol.tasks import Kind, LeaseJob, Outcome, Progress, Task
 from sf_quantum.registry import Registry
-from sf_quantum.text import shortened
 
 if TYPE_CHECKING:
     from dimod.core.sampler import Sampler
@@ -488,19 +487,3 @@ def load(type_: str) -> type[Qpu]:
     :raises InputError: if there is no such kind, or its package cannot be imported
     """
     return _registry.load(type_)
-
-
-def check_about(who: str, named: JSON, asked: str) -> None:
-    """Check that an answer is about the job, or the submission, that was asked about.
-
-    A cache, a proxy or the vendor may mix up answers; another job's result, of the same
-    shape, could not be told from the job's own.
-
-    :param who: name of the QPU or its service
-    :param named: id of the job, or the tag of its submission, in the answer; an answer
-        without it is about what was asked
-    :raises QpuError: if it is another one
-    """
-    if named not in (None, asked):
-        other = shortened(str(named), 80)
-        raise QpuError(f"{who}: it was asked about job {asked}, and tells of {other}")

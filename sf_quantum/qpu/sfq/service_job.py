@@ -11,8 +11,7 @@ from typing import get_args
 from sf_quantum.errors import QpuError
 from sf_quantum.files import JSON, mapping
 from sf_quantum.protocol.tasks import Result, State
-from sf_quantum.protocol.values import count, number
-from sf_quantum.qpu import check_about
+from sf_quantum.protocol.values import check_about, count, number
 from sf_quantum.text import one_line
 
 # Nobody waits for a job that is over within this time.

@@ -36,13 +36,12 @@ from sf_quantum.protocol.tasks import (
     Task,
     UnknownJob,
 )
-from sf_quantum.protocol.values import number
+from sf_quantum.protocol.values import check_about, number
 from sf_quantum.qpu import (
     AuthenticationError,
     NoLease,
     Qpu,
     QpuStatus,
-    check_about,
     qrmi_config,
 )
 from sf_quantum.qpu.configuration import check_keys, config_text, read_token

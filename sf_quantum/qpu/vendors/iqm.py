@@ -28,8 +28,8 @@ from sf_quantum.protocol.tasks import (
     Task,
     WrongAnswer,
 )
-from sf_quantum.protocol.values import count, number
-from sf_quantum.qpu import OVER, AuthenticationError, check_about
+from sf_quantum.protocol.values import check_about, count, number
+from sf_quantum.qpu import OVER, AuthenticationError
 from sf_quantum.qpu.native_circuits import NativeCircuit, number_of, read
 from sf_quantum.qpu.vendors.qrmi import Gates
 from sf_quantum.qpu.vendors.rest import RestApi
