@@ -65,6 +65,7 @@ class JobAttempt:
     :param exit_code: exit code of a failed command
     :param error: the last lines of a failed attempt's errors
     :param reused_from: the earlier run whose outputs are the job's, which was not run
+    :param requeues: how often Slurm took it from its nodes, as when one was lost
     :param again: why a job that an earlier run had started is run again, and which run
     """
 
@@ -93,6 +94,7 @@ class JobAttempt:
     exit_code: int | None = None
     error: str = ""
     reused_from: str | None = None
+    requeues: int = 0
     again: str = ""
 
     @property
@@ -157,7 +159,14 @@ class JobAttempt:
         reused = [f"from run {self.reused_from}"] if self.status == REUSED else []
         if self.again:
             again.append(f"run again: {self.again}")
-        return "; ".join(filter(None, [self.why, *waits, *again, *reused]))
+        requeued = [self.requeued] if self.requeued else []
+        parts = [self.why, *waits, *requeued, *again, *reused]
+        return "; ".join(filter(None, parts))
+
+    @property
+    def requeued(self) -> str:
+        """How often Slurm ran it anew; empty if it did not."""
+        return f"requeued by Slurm, run {self.requeues + 1}" if self.requeues else ""
 
     @property
     def failure(self) -> str:
@@ -271,6 +280,7 @@ class _AttemptLog:
                 # one wait, repeated with each of the QPU jobs under its lease
                 _wait(latest, f"a lease of {event.qpu}", event.lease_seconds)
             case events.Slurm():
+                latest.requeues = event.restarts
                 _waited_for_nodes(latest, event, self._nodes[latest.job].taken)
             case events.Failure():
                 latest.exit_code, latest.error = event.exit_code, event.error
@@ -636,6 +646,8 @@ def _line(row: JobAttempt) -> str:
         parts.append(f"from run {row.reused_from}")
     elif row.waited is not None and row.ran is not None:
         parts.append(f"in {row.ran:.1f} s (waited {row.waited:.1f} s)")
+    if row.requeued and row.ended is not None:
+        parts.append(f"({row.requeued})")
     if row.qpu_jobs and row.ended is not None:
         parts.append(f"with {_qpu_jobs(row)}")
     if row.score is not None:

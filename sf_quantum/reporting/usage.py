@@ -339,7 +339,9 @@ def _after(start: float, time: float | None) -> str:
 
 
 def _jobs(a: AllocationUsage, jobs: list[Slurm], labels: Mapping[str, str]) -> str:
-    requeued = f", requeues: {a.requeues}" if a.requeues else ""
+    # one that was short between two looks at the queue is in Slurm's record alone
+    requeues = max([a.requeues, *(job.restarts for job in jobs)])
+    requeued = f", requeues: {requeues}" if requeues else ""
     if len(jobs) == 1:
         return f"{_named(jobs[0].job, labels)} {jobs[0].state}{requeued}"
     failed = sum(job.state != COMPLETED for job in jobs)

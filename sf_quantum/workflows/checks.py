@@ -28,7 +28,7 @@ class CheckResult:
     A problem or remark has its ``text``, ``file`` and ``line``, and of a StreamFlow file
     also ``key``, ``what`` and ``right``; ``pandas.DataFrame`` takes a list of them.
 
-    :param kind: ``workflow``, ``QPU service`` or ``workload``
+    :param kind: ``workflow``, ``QPU service``, ``workload`` or ``CWL``
     :param problems: what keeps it from running
     :param remarks: what is odd but runs
     :param silent: why a QPU or a Slurm could not be asked, by the name of its target or
@@ -132,6 +132,9 @@ def _other_findings(path: Path) -> tuple[str, list[str]] | None:
         content = yaml.read(path, "configuration")
     except InputError:
         return None  # the check of StreamFlow files names the line
+    if "cwlVersion" in mapping(content):
+        what = "a CWL document is checked with the StreamFlow file that names it"
+        return "CWL", [f"{path}: {what}: give that file"]
     kind = _kind(mapping(content))
     try:
         if kind == "workload":

@@ -86,7 +86,10 @@ def run(
     driver = imported()
     try:
         progress(escaped(f"checking  {file}"))
-        for qpu, why in refuse_problems(file).silent.items():
+        found = refuse_problems(file)
+        for remark in found.remarks:
+            progress(escaped(str(remark["text"])))
+        for qpu, why in found.silent.items():
             progress(escaped(f"{qpu} {why}"))
         journals = report.journals_of(file)
         if resume:

@@ -599,6 +599,15 @@ def test_a_wait_for_nodes_is_slurms_whenever_it_is_seen(grant: float | None) -> 
     assert (row.waited, row.ran) == (1.0 + 4.5, 3.5)
 
 
+def test_a_job_that_slurm_ran_anew_says_so() -> None:
+    """Also when no poll has seen the first run, which lost its node."""
+    run = waits({**SLURM, "restarts": 2})
+    (row,) = collect(run)
+    assert row.remarks == "waited 4.5 s for nodes; requeued by Slurm, run 3"
+    *_, end, _ = progress(run)
+    assert end == "completed a on q in 3.5 s (waited 5.5 s) (requeued by Slurm, run 3)"
+
+
 def test_nodes_that_were_there_at_once_are_no_wait() -> None:
     # the request is seen a moment before
     request = {"time": 1.5, **REQUEST, "status": "requested", "at": 1.5}

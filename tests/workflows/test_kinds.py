@@ -54,6 +54,14 @@ def test_a_misspelt_key_is_named(kind: str, key: str, tmp_path: Path) -> None:
     assert not others
 
 
+def test_a_cwl_document_is_checked_with_its_streamflow_file(tmp_path: Path) -> None:
+    file = tmp_path / "best.cwl"
+    file.write_text("cwlVersion: v1.2\nclass: CommandLineTool\n")
+    (line,) = check(file).lines()
+    right = "is checked with the StreamFlow file that names it: give that file"
+    assert line == f"{file}: a CWL document {right}"
+
+
 @pytest.mark.parametrize("key", ["version", "workflows", "deployments"])
 def test_a_workload_may_have_a_key_of_streamflow(key: str, tmp_path: Path) -> None:
     file = tmp_path / "file.yml"

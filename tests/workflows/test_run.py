@@ -61,6 +61,20 @@ def test_a_run_shows_its_progress_and_its_report(project: Project) -> None:
     assert (project.folder / "out" / "out").exists()
 
 
+def test_a_run_shows_the_remarks_of_its_check(project: Project) -> None:
+    project.deployment("host", "local")
+    project.step("good", "true", "host")
+    unused = {"type": "sfq.candidate", "config": {"onFailure": "fail"}}
+    project.extra["bindingFilters"] = {"unused": unused}
+    with start(project) as running:
+        text, _ = running.communicate(timeout=SECONDS)
+    assert running.returncode == 0, text
+    first, second, *_ = text.splitlines()
+    assert first == "checking  streamflow.yml"
+    assert "remark: " in second
+    assert "unused" in second
+
+
 def test_a_run_that_fails_says_why(project: Project) -> None:
     project.deployment("host", "local")
     project.step("bad", "echo wrong >&2; exit 3", "host")
