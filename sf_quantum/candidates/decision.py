@@ -188,7 +188,7 @@ _BRIEF = {
     Obstacle.NO_BUDGET: "budget is 0",
     Obstacle.USAGE_UNREADABLE: "spending unknown",
     Obstacle.USAGE_UNMEASURED: "usage not measured yet",
-    Obstacle.FAILED: "QPU failed",
+    Obstacle.FAILED: "failed there",
     Obstacle.SLURM_REFUSED: "refused by Slurm",
     Obstacle.OUTPUTS_MISSING: "outputs missing",
     Obstacle.NO_RESULT: "no result",

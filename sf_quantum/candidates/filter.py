@@ -56,6 +56,7 @@ from sf_quantum.connectors.tracebacks import traceback_filter
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
 from sf_quantum.journal import events, scheduler
+from sf_quantum.journal.failures import why
 from sf_quantum.qpu import DEFAULT_READS, JobSize, QpuStatus
 
 JOURNAL = "scheduling: {scheduler: {type: sfq.journal, config: {}}}"
@@ -400,9 +401,7 @@ class CandidateFilter(BindingFilter):
         if status == 0:
             self._attempts.exit(job, target)
             return
-        # the last line is where an error message is expected
-        lines = [line.strip() for line in output.splitlines() if line.strip()]
-        error = (lines[-1] if lines else "no error message")[:LONGEST]
+        error = (why(status, output) or "no error message")[:LONGEST]
         if status == InputError.exit_code:
             summary = f"Job {job} is not retried, because its input is invalid: {error}"
             traceback_filter().expect(logging.ERROR, job, summary)

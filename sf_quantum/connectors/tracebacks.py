@@ -20,7 +20,7 @@ from streamflow.core.exception import (
 from streamflow.core.workflow import Job, Step
 from streamflow.log_handler import logger
 
-from sf_quantum.journal.failures import last_lines, without_script
+from sf_quantum.journal.failures import message_lines, without_script
 
 # StreamFlow logs an error at several places, with others in between
 REMEMBERED = 64
@@ -126,9 +126,7 @@ class TracebackFilter(logging.Filter):
         if str(error) == FAILED and self.conclusion:
             record.msg, self.conclusion = self.conclusion, ""
             return True
-        whole = _message(error)
-        text, first = last_lines(whole), whole.partition("\n")[0]
-        record.msg = text if text.startswith(first) else f"{first}\n...\n{text}"
+        record.msg = message_lines(_message(error))
         return not isinstance(error, asyncio.CancelledError)
 
 

@@ -91,6 +91,24 @@ def last_lines(text: str) -> str:
     return "\n".join(line.rstrip() for line in lines)
 
 
+def message_lines(text: str) -> str:
+    """As :func:`last_lines`, with the first line, where a message says what it is about."""
+    kept, first = last_lines(text), text.partition("\n")[0]
+    return kept if kept.startswith(first) else f"{first}\n...\n{kept}"
+
+
+def why(exit_code: int | None, error: str) -> str:
+    """The line of an error that says why; empty if there is none.
+
+    A command's last line says it. A message of StreamFlow begins with it, as does Slurm's
+    about a job that it has ended itself.
+    """
+    lines = [line.strip() for line in error.splitlines() if line.strip()] or [""]
+    return (
+        lines[0].removesuffix("; its last lines:") if exit_code is None else lines[-1]
+    )
+
+
 def remedy(exit_code: int | None, error: str, where: str) -> str:
     """What to do about a failure; empty if that is not known.
 
@@ -119,13 +137,9 @@ def described(
 
 
 def summarised(job: str, where: str, exit_code: int | None, error: str) -> str:
-    """One line that says which job failed, where, and why.
-
-    A command's last line says it; a message of StreamFlow begins with it.
-    """
-    lines = [line.strip() for line in error.splitlines() if line.strip()] or [""]
-    why = lines[0] if exit_code is None else lines[-1]
-    return f"{_headline(job, where, exit_code, error)} {why}".rstrip()
+    """One line that says which job failed, where, and why."""
+    headline = _headline(job, where, exit_code, error)
+    return f"{headline} {why(exit_code, error)}".rstrip()
 
 
 def _headline(job: str, where: str, exit_code: int | None, error: str) -> str:

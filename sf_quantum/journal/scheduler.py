@@ -46,6 +46,7 @@ from sf_quantum.journal.failures import (
     counted,
     described,
     last_lines,
+    message_lines,
     ordinal,
     part_of_workflow,
     summarised,
@@ -485,8 +486,10 @@ class JournalScheduler(DefaultScheduler):
             return
         exit_code, output = self._errors.pop(name, (None, ""))
         if exit_code is None:
-            output = output or traceback_filter().latest()
-        error, step = last_lines(output), get_job_step_name(name)
+            error = message_lines(output or traceback_filter().latest())
+        else:
+            error = last_lines(output)
+        step = get_job_step_name(name)
         journal.write(
             events.Failure(job=name, attempt=attempt, exit_code=exit_code, error=error)
         )

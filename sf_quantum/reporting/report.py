@@ -21,7 +21,7 @@ from sf_quantum.journal import (
     newest,
 )
 from sf_quantum.journal.events import Event
-from sf_quantum.journal.failures import counted, described, ordinal, remedy
+from sf_quantum.journal.failures import counted, described, ordinal, remedy, why
 from sf_quantum.reporting.columns import align
 from sf_quantum.text import escaped, plural, rounded
 
@@ -174,7 +174,7 @@ class JobAttempt:
         if self.status != "failed":
             return ""
         code = "" if self.exit_code is None else f"exit code {self.exit_code}"
-        return ": ".join(filter(None, (code, self.error.rpartition("\n")[2])))
+        return ": ".join(filter(None, (code, why(self.exit_code, self.error))))
 
     @property
     def decision(self) -> str:

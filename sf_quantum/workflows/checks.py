@@ -55,6 +55,11 @@ class CheckResult:
             lines.append(f"{self.file}: OK ({', '.join(self.contents)})")
         return lines
 
+    def warnings(self) -> list[str]:
+        """One line for each remark, and for each QPU and Slurm that could not be asked."""
+        silent = [f"{name} {why}" for name, why in self.silent.items()]
+        return [*(str(remark["text"]) for remark in self.remarks), *silent]
+
     def to_json(self) -> dict[str, JSON]:
         """The findings, as ``sfq check --json`` prints them."""
         return {

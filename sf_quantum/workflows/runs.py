@@ -86,11 +86,8 @@ def run(
     driver = imported()
     try:
         progress(escaped(f"checking  {file}"))
-        found = refuse_problems(file)
-        for remark in found.remarks:
-            progress(escaped(str(remark["text"])))
-        for qpu, why in found.silent.items():
-            progress(escaped(f"{qpu} {why}"))
+        for line in refuse_problems(file).warnings():
+            progress(escaped(line))
         journals = report.journals_of(file)
         if resume:
             progress(escaped(_resumed(file, journals)))

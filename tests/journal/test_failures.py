@@ -103,3 +103,24 @@ async def test_the_latest_error_is_that_of_the_task() -> None:
 
     assert [*await asyncio.gather(fail("a"), fail("b"))] == ["a", "b"]
     assert shortened.latest() == ""
+
+
+KILLED = "Slurm job 33 is CANCELLED with signal 15 (SIGTERM) after 2 s"
+
+
+@pytest.mark.parametrize("lines", [0, 3, 60])
+def test_slurms_reason_is_told_however_much_a_job_printed(lines: int) -> None:
+    printed = "".join(f"line {number}\n" for number in range(lines))
+    error = failures.message_lines(f"{KILLED}; its last lines:\n{printed}Terminated")
+    assert error.endswith("Terminated")
+    assert error.count("\n") <= failures.LAST_LINES + 1
+    assert failures.why(None, error) == KILLED
+
+
+@pytest.mark.parametrize("error", ["first\nlast", "first\n\n  last \n", "last"])
+def test_a_command_says_why_in_its_last_line(error: str) -> None:
+    assert failures.why(3, error) == "last"
+
+
+def test_nothing_printed_is_no_reason() -> None:
+    assert failures.why(None, "") == failures.why(3, " \n") == ""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import sf_quantum
+from sf_quantum.files import JSON
 from tests.support import forking
 from tests.support.forking import BIN
 from tests.support.waiting import SECONDS
@@ -64,7 +65,7 @@ def test_a_run_shows_its_progress_and_its_report(project: Project) -> None:
 def test_a_run_shows_the_remarks_of_its_check(project: Project) -> None:
     project.deployment("host", "local")
     project.step("good", "true", "host")
-    unused = {"type": "sfq.candidate", "config": {"onFailure": "fail"}}
+    unused: JSON = {"type": "sfq.candidate", "config": {"onFailure": "fail"}}
     project.extra["bindingFilters"] = {"unused": unused}
     with start(project) as running:
         text, _ = running.communicate(timeout=SECONDS)
