@@ -17,8 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sf_quantum.clustering import kernels
-from sf_quantum.clustering.kernels import Doubles as Doubles
-from sf_quantum.clustering.kernels import Ints as Ints
+from sf_quantum.clustering.kernels import Doubles, Ints
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON, mapping, read_json
 

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from sf_quantum.clustering.methods import Doubles, Ints
+from sf_quantum.clustering.kernels import Doubles, Ints
 from sf_quantum.clustering.result import Clustering
 from sf_quantum.errors import InputError
 

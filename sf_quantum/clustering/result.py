@@ -9,7 +9,8 @@ from typing import cast
 
 import numpy as np
 
-from sf_quantum.clustering.methods import METHODS, Doubles, Ints, Parameters
+from sf_quantum.clustering.kernels import Doubles, Ints
+from sf_quantum.clustering.methods import METHODS, Parameters
 from sf_quantum.clustering.silhouette import DistanceSums
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON, lack, read_json, write_json

@@ -9,7 +9,7 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from sf_quantum.clustering.methods import Doubles
+from sf_quantum.clustering.kernels import Doubles
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON, lack, mapping, read_json
 

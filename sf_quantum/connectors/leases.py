@@ -18,8 +18,8 @@ from sf_quantum.connectors import guardian, hints, qpu_jobs
 from sf_quantum.connectors.tracebacks import OneLineException, traceback_filter
 from sf_quantum.errors import InputError, QpuError, QuantumError
 from sf_quantum.files import JSON
-from sf_quantum.protocol.tasks import LeaseJob
-from sf_quantum.qpu import OVER, NoLease, Qpu, QpuStatus
+from sf_quantum.protocol.tasks import OVER, LeaseJob
+from sf_quantum.qpu import NoLease, Qpu, QpuStatus
 from sf_quantum.qpu.leasing.held_leases import (
     POLL_SECONDS,
     AcquireOptions,

@@ -20,7 +20,6 @@ from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
 from sf_quantum.malleability import offload as offload
 from sf_quantum.protocol.descriptions import Description
-from sf_quantum.protocol.tasks import OVER as OVER
 from sf_quantum.protocol.tasks import Kind, LeaseJob, Outcome, Progress, Task
 from sf_quantum.registry import Registry
 

@@ -11,8 +11,7 @@ from dwave.samplers.sa.sampler import SimulatedAnnealingSampler, default_beta_ra
 
 from sf_quantum.files import JSON
 from sf_quantum.samplers.energies import recompute
-from sf_quantum.samplers.parameters import SEEDS as SEEDS
-from sf_quantum.samplers.parameters import CheckedSampler, check, seeded
+from sf_quantum.samplers.parameters import SEEDS, CheckedSampler, check, seeded
 
 if TYPE_CHECKING:
     from numpy import float64, int8

@@ -33,8 +33,8 @@ from sf_quantum.backoff import REQUEST, Deadline
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
 from sf_quantum.protocol.descriptions import Description
-from sf_quantum.protocol.tasks import Kind, Outcome, State, Task, UnknownJob
-from sf_quantum.qpu import OVER, Qpu
+from sf_quantum.protocol.tasks import OVER, Kind, Outcome, State, Task, UnknownJob
+from sf_quantum.qpu import Qpu
 from sf_quantum.qpu.environment import (
     RESOURCES,
     TYPES,

@@ -31,7 +31,8 @@ from sf_quantum.clustering.consensus import (
     state_content,
     summary,
 )
-from sf_quantum.clustering.methods import Doubles, Ints, canonical
+from sf_quantum.clustering.kernels import Doubles, Ints
+from sf_quantum.clustering.methods import canonical
 from sf_quantum.clustering.qubo import Overlaps, overlaps
 from sf_quantum.clustering.result import Cluster, Clustering
 from sf_quantum.clustering.samples import Samples

@@ -12,10 +12,9 @@ from scipy.sparse.csgraph import minimum_spanning_tree
 from scipy.spatial.distance import cdist
 from sklearn.cluster import DBSCAN, KMeans
 
+from sf_quantum.clustering.kernels import Doubles, Ints
 from sf_quantum.clustering.methods import (
     MOST_ITERATIONS,
-    Doubles,
-    Ints,
     canonical,
     dbscan,
     kmeans,

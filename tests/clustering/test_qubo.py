@@ -10,7 +10,8 @@ from dimod import BinaryQuadraticModel
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sf_quantum.clustering.methods import Doubles, canonical
+from sf_quantum.clustering.kernels import Doubles
+from sf_quantum.clustering.methods import canonical
 from sf_quantum.clustering.qubo import (
     PENALTIES,
     WEIGHTS,

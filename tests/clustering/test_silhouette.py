@@ -11,7 +11,8 @@ from scipy.spatial.distance import cdist
 from sklearn.metrics import silhouette_samples
 
 from sf_quantum.clustering import silhouette
-from sf_quantum.clustering.methods import Doubles, Ints, canonical
+from sf_quantum.clustering.kernels import Doubles, Ints
+from sf_quantum.clustering.methods import canonical
 from sf_quantum.clustering.result import assess
 from sf_quantum.clustering.silhouette import DistanceSums
 from sf_quantum.errors import InputError

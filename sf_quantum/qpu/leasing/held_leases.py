@@ -20,8 +20,8 @@ from sf_quantum import backoff
 from sf_quantum.backoff import Deadline
 from sf_quantum.errors import InputError, QpuError, QuantumError
 from sf_quantum.files import JSON
-from sf_quantum.protocol.tasks import LeaseJob, LeaseLost
-from sf_quantum.qpu import OVER, AuthenticationError, NoLease, Qpu
+from sf_quantum.protocol.tasks import OVER, LeaseJob, LeaseLost
+from sf_quantum.qpu import AuthenticationError, NoLease, Qpu
 
 logger = logging.getLogger(__name__)
 

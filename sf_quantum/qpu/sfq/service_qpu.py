@@ -22,6 +22,7 @@ from sf_quantum.net.transport import Response, Unreachable, Unsendable
 from sf_quantum.protocol.bounds import ANSWER_BYTES, RESULT_BYTES
 from sf_quantum.protocol.descriptions import Description, Timing, Topology
 from sf_quantum.protocol.tasks import (
+    OVER,
     Kind,
     LeaseJob,
     LeaseLost,
@@ -34,7 +35,7 @@ from sf_quantum.protocol.tasks import (
     WrongAnswer,
 )
 from sf_quantum.protocol.values import count, counter, number
-from sf_quantum.qpu import OVER, JobSize, NoLease, Qpu, QpuStatus
+from sf_quantum.qpu import JobSize, NoLease, Qpu, QpuStatus
 from sf_quantum.qpu.configuration import check_keys, check_name, config_text
 from sf_quantum.qpu.environment import TOKEN, required
 from sf_quantum.qpu.running import named

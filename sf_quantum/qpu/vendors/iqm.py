@@ -20,6 +20,7 @@ from sf_quantum.files import JSON, mapping, parse_json
 from sf_quantum.net.transport import Client, Response
 from sf_quantum.protocol.descriptions import Description, Topology
 from sf_quantum.protocol.tasks import (
+    OVER,
     Kind,
     Outcome,
     Progress,
@@ -29,7 +30,7 @@ from sf_quantum.protocol.tasks import (
     WrongAnswer,
 )
 from sf_quantum.protocol.values import check_about, count, number
-from sf_quantum.qpu import OVER, AuthenticationError
+from sf_quantum.qpu import AuthenticationError
 from sf_quantum.qpu.native_circuits import NativeCircuit, number_of, read
 from sf_quantum.qpu.vendors.qrmi import Gates
 from sf_quantum.qpu.vendors.rest import RestApi

@@ -27,6 +27,7 @@ from sf_quantum.errors import InputError, QpuError, QuantumError
 from sf_quantum.files import JSON, listing, mapping, parse_json
 from sf_quantum.protocol.descriptions import Description
 from sf_quantum.protocol.tasks import (
+    OVER,
     Kind,
     LeaseLost,
     NotAccepted,
@@ -39,14 +40,7 @@ from sf_quantum.protocol.tasks import (
     WrongAnswer,
 )
 from sf_quantum.protocol.values import count, counter, number
-from sf_quantum.qpu import (
-    OVER,
-    AuthenticationError,
-    NoLease,
-    Qpu,
-    QpuStatus,
-    qrmi_config,
-)
+from sf_quantum.qpu import AuthenticationError, NoLease, Qpu, QpuStatus, qrmi_config
 from sf_quantum.qpu.configuration import check_keys, config_text
 from sf_quantum.qpu.environment import TOKEN, job_ids, required
 from sf_quantum.qpu.passes import Passes

@@ -32,7 +32,8 @@ from sf_quantum.files import JSON, listing, mapping
 from sf_quantum.protocol.tasks import JobParameters
 from sf_quantum.qpu.environment import from_environment
 from sf_quantum.samplers import problem
-from sf_quantum.samplers.neal import SEEDS, SWEEPS, NealSampler
+from sf_quantum.samplers.neal import SWEEPS, NealSampler
+from sf_quantum.samplers.parameters import SEEDS
 from sf_quantum.service.device import merging, messages, verification
 from sf_quantum.service.device.emulator import annealing
 from sf_quantum.service.device.emulator.atoms import pulses

@@ -18,8 +18,8 @@ from dimod import BinaryQuadraticModel, SampleSet, Vartype
 from pydantic import TypeAdapter
 
 from sf_quantum.samplers.energies import exact_energies
-from sf_quantum.samplers.neal import SEEDS, SWEEPS, NealSampler, anneal, beta_range
-from sf_quantum.samplers.parameters import CheckedSampler
+from sf_quantum.samplers.neal import SWEEPS, NealSampler, anneal, beta_range
+from sf_quantum.samplers.parameters import SEEDS, CheckedSampler
 from sf_quantum.service.device.emulator.device_errors import FIELD_RANGE
 from sf_quantum.service.device.emulator.technologies import ANNEALING_SECONDS
 

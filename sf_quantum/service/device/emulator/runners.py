@@ -12,7 +12,6 @@ from sf_quantum.service.device.emulator.atoms.sequence import SequenceSimulator
 from sf_quantum.service.device.emulator.circuits.circuit import CircuitSimulator
 from sf_quantum.service.device.emulator.computation import Computation, SeparateRunner
 from sf_quantum.service.device.emulator.photons.photonic import PhotonicSimulator
-from sf_quantum.service.device.problems import problem_size as problem_size
 from sf_quantum.service.domain.jobs import Kind, Size
 
 
