@@ -440,16 +440,21 @@ class Attempts:
 
     def spending(self, step: str | None = None) -> Spending:
         """The spending of a step or of the run, including the reserves of running jobs."""
-        spent = self.history.spent(step)
+        spent = self.spent(step)
         reserved = [a.reserved for a in self._jobs.values() if step in (None, a.step)]
+        return Spending(
+            spent.seconds + sum(r.seconds for r in reserved),
+            spent.cost + sum(r.cost for r in reserved),
+            unmeasured=any(r.unmeasured for r in reserved),
+        )
+
+    def spent(self, step: str | None = None) -> Spending:
+        """The past spending of a step or of the run."""
+        spent = self.history.spent(step)
         costs = [
             seconds * (self.cost(target) or 0.0) for target, seconds in spent.items()
         ]
-        return Spending(
-            sum(spent.values()) + sum(r.seconds for r in reserved),
-            sum(costs) + sum(r.cost for r in reserved),
-            unmeasured=any(r.unmeasured for r in reserved),
-        )
+        return Spending(sum(spent.values()), sum(costs))
 
     def cooldown_left(self, target: str) -> Exclusion | None:
         """The cooldown after a failure, if it is not over."""

@@ -20,6 +20,8 @@ from sf_quantum.files import JSON
 Prefer: TypeAlias = Literal["quantum", "classical", "earliest"]
 WaitFrom: TypeAlias = Literal["journal", "plan"]
 Mixed: TypeAlias = Literal["refuse", "warn", "allow"]
+# the unit of budgets that are no time
+COST = "cost"
 
 
 class Impossible(QuantumError):
@@ -154,6 +156,9 @@ class Obstacle(Enum):
     BUDGET_EXCEEDED = (
         "would exceed the {scope}'s budget: {value} of {limit} {unit} left"
     )
+    BUDGET_OVERRUN = (
+        "may not be used: the {scope}'s budget of {limit} {unit} is exceeded by {value}"
+    )
     NO_BUDGET = "may not be used: the {scope}'s budget is 0 {unit}"
     USAGE_UNREADABLE = (
         "might exceed the {scope}'s budget: past usage cannot be read from the journal"
@@ -185,6 +190,7 @@ _BRIEF = {
     Obstacle.ABOVE_MAX_VARIABLES: "more than maxVariables",
     Obstacle.BELOW_MIN_VARIABLES: "less than minVariables",
     Obstacle.BUDGET_EXCEEDED: "budget spent",
+    Obstacle.BUDGET_OVERRUN: "budget exceeded",
     Obstacle.NO_BUDGET: "budget is 0",
     Obstacle.USAGE_UNREADABLE: "spending unknown",
     Obstacle.USAGE_UNMEASURED: "usage not measured yet",
@@ -529,19 +535,41 @@ def _beyond_budget(
     rules: StepRules, job: CandidateJob, target: QuantumTarget
 ) -> Iterator[Exclusion]:
     """The exclusions by what is spent, and by a budget that allows nothing."""
-    seconds = target.qpu_seconds or 0.0
+    for budget, limit, spent in _limits(rules, job):
+        price = target.cost if budget[1] == COST else 1.0
+        if price == 0:
+            continue
+        if limit == 0:
+            yield Exclusion(Obstacle.NO_BUDGET, budget=budget)
+        elif _exceeds(spent, limit):
+            yield Exclusion(Obstacle.BUDGET_OVERRUN, spent - limit, limit, budget)
+        elif spent >= limit or spent + (target.qpu_seconds or 0.0) * price > limit:
+            left = max(0.0, limit - spent)
+            yield Exclusion(Obstacle.BUDGET_EXCEEDED, left, limit, budget)
+
+
+def overruns(
+    rules: StepRules, job: CandidateJob
+) -> Iterator[tuple[tuple[str, str], float, float]]:
+    """The budgets of which more is spent than allowed: scope and unit, spent, limit."""
+    for budget, limit, spent in _limits(rules, job):
+        if _exceeds(spent, limit):
+            yield budget, spent, limit
+
+
+def _exceeds(spent: float, limit: float) -> bool:
+    return spent > limit * (1 + 1e-9)  # sums are not exact
+
+
+def _limits(
+    rules: StepRules, job: CandidateJob
+) -> Iterator[tuple[tuple[str, str], float, float]]:
+    """The budgets that have a limit: scope and unit, the limit, and what is spent."""
     for scope, budget, spending in _budgets(rules, job):
-        for unit, limit, spent, more in (
-            ("QPU seconds", budget.seconds, spending.seconds, seconds),
-            ("cost", budget.cost, spending.cost, seconds * target.cost),
-        ):
-            if limit is None or (unit == "cost" and target.cost == 0):
-                continue
-            if limit == 0:
-                yield Exclusion(Obstacle.NO_BUDGET, budget=(scope, unit))
-            elif spent >= limit or spent + more > limit:
-                left = max(0.0, limit - spent)
-                yield Exclusion(Obstacle.BUDGET_EXCEEDED, left, limit, (scope, unit))
+        if budget.seconds is not None:
+            yield (scope, "QPU seconds"), budget.seconds, spending.seconds
+        if budget.cost is not None:
+            yield (scope, COST), budget.cost, spending.cost
 
 
 def _passing(

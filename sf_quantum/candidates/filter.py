@@ -40,6 +40,7 @@ from sf_quantum.candidates.decision import (
     explain,
     is_trouble,
     needs_usage,
+    overruns,
 )
 from sf_quantum.candidates.forecast import Forecast, QueueForecasts
 from sf_quantum.candidates.targets import (
@@ -121,6 +122,8 @@ class CandidateFilter(BindingFilter):
         self._poller = StatusPoller(cooldown)
         self._forecasts = QueueForecasts()
         self._attempts = Attempts(costs or {}, cooldown)
+        # rules with a budget, by the steps that had a job on a QPU
+        self._budgeted: dict[str, StepRules] = {}
         self._warned: set[str] = set()
         # why QPUs gave no status since they last gave one
         self._silences: defaultdict[str, set[Obstacle]] = defaultdict(set)
@@ -388,8 +391,35 @@ class CandidateFilter(BindingFilter):
             wait = attempt.rules.max_wait if limited else None
             given = JobHints(attempt.rules.hints, wait, elsewhere, since)
             hints.put(attempt.job, given)
+            self._watch_budget(attempt)
         if (run := scheduler.current()) is not None:
             run.observe(attempt.job, self._ended, self._attempts.complete)
+
+    def _watch_budget(self, attempt: Attempt) -> None:
+        """Let the end of the run report it if the budget of a step is exceeded."""
+        record = journal.current()
+        if record is None or not attempt.rules.has_budget:
+            return
+        self._budgeted[attempt.step] = attempt.rules
+        if self._report_overruns not in record.before_end:
+            # The last one is awaited first: connectors, which come later, record what
+            # the last jobs have used.
+            record.before_end.append(self._report_overruns)
+
+    async def _report_overruns(self) -> None:
+        """Record the budgets that are exceeded, if a job used more than was expected."""
+        record = journal.current()
+        await self._attempts.update(self._timeout)
+        run, exceeded = self._attempts.spent(), {}
+        for step, rules in self._budgeted.items():
+            job = CandidateJob(run=run, step=self._attempts.spent(step))
+            for (scope, unit), used, limit in overruns(rules, job):
+                exceeded[step if scope == "step" else None, unit] = used, limit
+        for (of, unit), (used, limit) in exceeded.items():
+            overrun = events.Overrun(step=of, unit=unit, used=used, limit=limit)
+            self._warn(f"Filter {self.name}: {overrun}")
+            if record is not None:
+                record.write(overrun)
 
     def _ended(self, job: str, status: int | None, output: str) -> None:
         """Record the end of a job's command; called by its connector.

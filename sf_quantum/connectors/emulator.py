@@ -27,6 +27,7 @@ from sf_quantum.connectors import guardian
 from sf_quantum.connectors.leases import LeasePool, QpuUnavailable
 from sf_quantum.connectors.quantum import QuantumConnector, variable
 from sf_quantum.files import JSON, number
+from sf_quantum.protocol.emulated import TIMINGS
 from sf_quantum.qpu import JobSize, Qpu, QpuStatus
 from sf_quantum.qpu.sfq.service_client import Credentials
 from sf_quantum.qpu.sfq.service_qpu import SfqQpu
@@ -136,10 +137,14 @@ class EmulatorConnector(QuantumConnector):
         folder: Path,
         size: JobSize | None = None,
     ) -> QpuStatus:
-        # a new service is idle
+        # A new service is idle, and its device is known: a job with a budget needs its price.
+        technology = str(config.get("technology", "annealer"))
+        timing, charge = TIMINGS.get(technology), None
+        if size is not None and timing is not None:
+            charge = timing.job_seconds(size.reads)
         return QpuStatus(
             name=variable(name),
-            technology=str(config.get("technology", "annealer")),
+            technology=technology,
             online=True,
             reason="",
             qubits=int(number(config.get("qubits"))),
@@ -148,6 +153,10 @@ class EmulatorConnector(QuantumConnector):
             queue_length=0,
             eta_seconds=0.0,
             position=0,
+            job_qpu_seconds=charge,
+            job_run_seconds=(
+                None if charge is None else charge * number(config.get("timeScale"))
+            ),
         )
 
     def _job_client(self, pool: LeasePool) -> Qpu:

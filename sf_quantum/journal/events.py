@@ -172,6 +172,19 @@ class Decision(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Overrun(Event):
+    step: Text | None
+    unit: Text
+    used: Number
+    limit: Number
+
+    def __str__(self) -> str:
+        of = "the run" if self.step is None else f"step {self.step}"
+        used = f"{self.used:g} of {self.limit:g} {self.unit} used"
+        return f"the budget of {of} is exceeded: {used}"
+
+
+@dataclass(frozen=True, kw_only=True)
 class Qpu(Event):
     job: Text
     qpu: Text

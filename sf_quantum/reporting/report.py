@@ -377,17 +377,29 @@ def mark_lost(rows: list[JobAttempt]) -> None:
             row.status = LOST
 
 
-def table(rows: list[JobAttempt], status: str = "", reason: str = "") -> str:
+def table(
+    rows: list[JobAttempt],
+    status: str = "",
+    reason: str = "",
+    exceeded: Iterable[events.Overrun] = (),
+) -> str:
     """Return a table of a run's attempts, and how the run has ended.
 
     :param status: status of the run; empty to leave its end out
     :param reason: why the run failed, if no job is the cause
+    :param exceeded: the budgets that the run has exceeded
     """
     text = align(cells(rows), right=NUMBERS)
     why = [*failures(rows), *filter(None, [escaped(reason)])]
     if status == "failed" and not why:
         why = [NO_REASON]
-    return "\n".join([*text, "", *why, *candidates(rows), conclusion(status, rows)])
+    last = [*candidates(rows), *overruns(exceeded), conclusion(status, rows)]
+    return "\n".join([*text, "", *why, *last])
+
+
+def overruns(exceeded: Iterable[events.Overrun]) -> list[str]:
+    """One line for each budget that a run has exceeded; several filters may share one."""
+    return [*dict.fromkeys(f"warning: {overrun}" for overrun in exceeded)]
 
 
 def conclusion(status: str, rows: list[JobAttempt]) -> str:
@@ -532,10 +544,13 @@ def progress(run: Iterable[Event]) -> Iterator[str]:
     """
     attempts = _AttemptLog()
     reused: list[JobAttempt] = []
+    exceeded: list[events.Overrun] = []
     # StreamFlow may tell the end of an attempt several times
     reported: set[tuple[str, str, int, str]] = set()
     for event in run:
         row = attempts.add(event)
+        if isinstance(event, events.Overrun):
+            exceeded.append(event)
         if row is not None and isinstance(event, events.Job):
             change = (row.step, row.tag, row.attempt, row.status)
             if change in reported:
@@ -555,6 +570,7 @@ def progress(run: Iterable[Event]) -> Iterator[str]:
                 yield from text.splitlines()
             yield from reason(event, attempts.all).splitlines()
             yield from candidates(attempts.all)
+            yield from overruns(exceeded)
             yield conclusion(event.status, attempts.all)
             return
     yield from _reused(reused)

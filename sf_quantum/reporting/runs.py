@@ -8,7 +8,7 @@ from typing import TypeAlias, overload
 
 from sf_quantum import journal
 from sf_quantum.files import JSON
-from sf_quantum.journal.events import Decision, End, Event
+from sf_quantum.journal.events import Decision, End, Event, Overrun
 from sf_quantum.reporting import report, usage
 from sf_quantum.reporting.report import JobAttempt
 from sf_quantum.reporting.usage import RunUsage
@@ -87,6 +87,7 @@ class Report(Sequence[Row]):
         ends = [event for event in events if isinstance(event, End)]
         self._reason = report.reason(ends[-1] if ends else None, attempts)
         self._decisions = [event for event in events if isinstance(event, Decision)]
+        self._overruns = [event for event in events if isinstance(event, Overrun)]
 
     @overload
     def __getitem__(self, index: int) -> Row: ...
@@ -115,11 +116,12 @@ class Report(Sequence[Row]):
             "failures": [*self.failures],
             "jobs": [attempt.to_json() for attempt in self.attempts],
             "decisions": [event.to_json() for event in self._decisions],
+            "overruns": [event.to_json() for event in self._overruns],
             "usage": self.usage.to_json(),
         }
 
     def __str__(self) -> str:
-        table = report.table(self.attempts, self.status, self._reason)
+        table = report.table(self.attempts, self.status, self._reason, self._overruns)
         tables = (table, usage.table(self.usage))
         return "\n\n".join(filter(None, tables))
 

@@ -194,9 +194,9 @@ CASES: list[tuple[QuantumTarget, StepRules, CandidateJob, Obstacle, str]] = [
     (
         QuantumTarget("q"),
         StepRules(step=Budget(10)),
-        CandidateJob(step=Spending(12)),
-        Obstacle.BUDGET_EXCEEDED,
-        "q would exceed the step's budget: 0 of 10 QPU seconds left",
+        CandidateJob(step=Spending(10.04)),
+        Obstacle.BUDGET_OVERRUN,
+        "q may not be used: the step's budget of 10 QPU seconds is exceeded by 0.04",
     ),
     (
         QuantumTarget("q"),
@@ -929,6 +929,7 @@ def test_only_a_permanent_obstacle_makes_a_job_impossible(
             Obstacle.ABOVE_MAX_VARIABLES,
             Obstacle.BELOW_MIN_VARIABLES,
             Obstacle.BUDGET_EXCEEDED,
+            Obstacle.BUDGET_OVERRUN,
             Obstacle.NO_BUDGET,
         )
     else:
@@ -952,4 +953,5 @@ def test_a_budget_is_called_spent_iff_some_of_it_is(
         assert spent + job <= limit
         return
     expected = "budget spent" if spent else "budget below a job's cost"
+    expected = "budget exceeded" if spent > limit else expected
     assert brief(rules, decision) == ("budget is 0" if limit == 0 else expected)

@@ -15,6 +15,7 @@ import pytest
 
 from sf_quantum.files import JSON
 from sf_quantum.files import number as as_number
+from sf_quantum.reporting.runs import Run
 from tests.benchmarks.candidates import Faults, prepare, run
 from tests.support import forking
 from tests.support.candidate_runs import (
@@ -232,6 +233,30 @@ def test_a_budget_that_is_gone(project: Project, serve: Serve) -> None:
     assert reasons(project)[2] == (
         "qpu would exceed the run's budget: 0.0031 of 0.04 QPU seconds left"
     )
+
+
+def test_a_first_run_keeps_a_budget_below_a_jobs_cost(project: Project) -> None:
+    # its service starts with its first job; a job of five reads is charged 18.4 ms
+    project.deployment("qpu", "sfq.emulator", wraps="host")
+    candidate(project, budget={"qpuSeconds": 0.01}, mixed="allow")
+    assert project.run() == 0
+    assert where(project) == ["cpu", "cpu"]
+    assert summaries(project) == ["loop/solve: 2 on cpu (budget below a job's cost)"]
+    assert [event for event in project.events() if event["event"] == "qpu"] == []
+
+
+def test_a_run_says_that_its_budget_is_exceeded(project: Project, serve: Serve) -> None:
+    _rest(project, serve(*FAST))
+    # two QPU jobs of 18.4 ms each, where one is expected
+    twice = 'sfq solve "$@"\nexec sfq solve "$@" --seed 7'
+    candidate(project, script=twice, budget={"qpuSeconds": 0.03}, mixed="allow")
+    assert project.run() == 0
+    assert where(project) == ["qpu", "cpu"]
+    excess = "qpu may not be used: the run's budget of 0.03 QPU seconds is exceeded by "
+    assert reasons(project)[1] == f"{excess}0.0069"
+    said = "the budget of the run is exceeded: 0.0368986 of 0.03 QPU seconds used"
+    assert f"\nwarning: {said}\n" in str(Run(project.folder).report())
+    assert f"Filter candidate: {said}" in project.log
 
 
 def test_bad_input_is_not_tried_again(project: Project) -> None:

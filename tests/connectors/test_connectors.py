@@ -33,7 +33,12 @@ from sf_quantum.connectors.rest import RestConnector
 from sf_quantum.connectors.slurm.connector import SlurmConnector
 from sf_quantum.connectors.wrapper import LocationWrapper
 from sf_quantum.errors import QpuError
+from sf_quantum.files import JSON
 from sf_quantum.journal.scheduler import JournalScheduler
+from sf_quantum.qpu import JobSize
+from sf_quantum.service.device.emulator.device import EmulatedDevice
+from sf_quantum.service.device.emulator.technologies import TECHNOLOGIES
+from sf_quantum.service.domain.jobs import Size
 from tests.support.waiting import until_async as until
 
 # what StreamFlow itself gives to a constructor
@@ -149,6 +154,17 @@ async def test_the_emulator_has_a_slot_for_each_virtual_qpu(
 ) -> None:
     (location,) = (await emulator(local).get_available_locations()).values()
     assert (location.name, location.slots) == ("qpu", 3)
+
+
+@pytest.mark.parametrize("technology", TECHNOLOGIES)
+def test_a_starting_emulator_has_the_price_of_its_service(technology: str) -> None:
+    config: dict[str, JSON] = {"technology": technology, "timeScale": 0.5}
+    status = EmulatorConnector.status("new", config, Path(), JobSize(9, reads=70))
+    device = EmulatedDevice(technology=technology, time_scale=0.5)
+    cost = device.cost({"num_reads": 70}, Size(9))
+    assert status.job_qpu_seconds == cost.qpu_seconds
+    assert status.job_run_seconds == cost.qpu_seconds / 2
+    assert EmulatorConnector.status("new", config, Path()).job_qpu_seconds is None
 
 
 class _NoGuardian:

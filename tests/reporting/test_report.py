@@ -14,6 +14,7 @@ from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
 from sf_quantum.reporting import pictures, report
 from sf_quantum.reporting.report import JobAttempt
+from sf_quantum.reporting.runs import Run
 from tests.support.journals import (
     Event,
     a_run,
@@ -300,6 +301,27 @@ def test_one_line_counts_the_jobs_of_a_candidate() -> None:
     ends = a_scatter(ON_QPU, ("qpu", "failed", ""), ("host", "cancelled", ""))
     assert report.candidates(ends) == ["solve: 1 on qpu, 1 failed, 1 cancelled"]
     assert report.candidates(collect(a_run())) == []
+
+
+def test_the_last_lines_name_each_exceeded_budget_once(tmp_path: Path) -> None:
+    overrun: Event = {"event": "overrun", "used": 0.10388, "limit": 0.05}
+    # two filters have the run's budget
+    of_run = [
+        {**overrun, "time": at, "step": None, "unit": "QPU seconds"}
+        for at in (9.4, 9.5)
+    ]
+    of_step = {**overrun, "time": 9.5, "step": "/solve", "unit": "cost"}
+    *before, end = a_run()
+    events = [*before, *of_run, of_step, end]
+    lines = [
+        "warning: the budget of the run is exceeded: 0.10388 of 0.05 QPU seconds used",
+        "warning: the budget of step /solve is exceeded: 0.10388 of 0.05 cost used",
+    ]
+    assert [*progress(events)][-3:-1] == lines
+    told = Run(write(tmp_path / "run.jsonl", events)).report()
+    assert str(told).count("\nwarning: the budget") == 2
+    assert [line in str(told) for line in lines] == [True, True]
+    assert told.to_json()["overruns"] == [*of_run, of_step]
 
 
 @pytest.mark.parametrize(

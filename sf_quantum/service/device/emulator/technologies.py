@@ -1,4 +1,4 @@
-"""The technologies of emulated QPUs: run times and errors."""
+"""The technologies of emulated QPUs: what their run times depend on, and their errors."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from sf_quantum.protocol.descriptions import Timing
+from sf_quantum.protocol.emulated import TIMINGS
 from sf_quantum.protocol.tasks import JobParameters
 from sf_quantum.samplers.neal import SWEEPS
 
@@ -140,28 +141,20 @@ ANNEALING_SECONDS = 20e-6
 # durations of gates of one and of two qubits of IQM's Apollo (see below)
 ONE_QUBIT_SECONDS, TWO_QUBITS_SECONDS = 42e-9, 130e-9
 TECHNOLOGIES: Mapping[str, Technology] = {
-    # D-Wave: access time = programming + overhead + reads * (anneal + readout + delay),
-    # https://docs.dwavesys.com/docs/latest/timing_qa_cycle_time.html; the figures are
-    # from the sample set in Ocean's "Samplesets and Solutions": programming
-    # 15,760 us and access overhead 2,259 us; anneal 20 us and delay 20.54 us; readout
-    # 45.32 us. Integrated control errors: where h and J are 1, "the QPU might actually
-    # solve" 1.01 (https://docs.dwavesys.com/docs/latest/c_qpu_ice.html). Drift is
-    # "measured and corrected once an hour" (.../c_qpu_error_correction.html).
+    # Integrated control errors: where h and J are 1, "the QPU might actually solve" 1.01
+    # (https://docs.dwavesys.com/docs/latest/c_qpu_ice.html). Drift is "measured and corrected
+    # once an hour" (.../c_qpu_error_correction.html).
     "annealer": Technology(
-        Timing(18.02e-3, 40.54e-6, 45.32e-6),
+        TIMINGS["annealer"],
         Errors(control=0.01),
         calibration_seconds=HOUR,
         sweep_seconds=ANNEALING_SECONDS / SWEEPS,
     ),
-    # Viviani et al. (2025), section 3: "each quantum task will last ~ 10 s"; Rocco et al.
-    # (2025): "in the order of seconds". A shot: 250 us, the default repetition delay of IBM's Eagle
-    # processors (their conf_*.json in qiskit-ibm-runtime), which includes the
-    # read-out of about 1 us. Read-out errors: medians of the 127 qubits of ibm_sherbrooke
-    # (props_sherbrooke.json there), all calibrated on the same day. Gate errors, T1 and T2:
-    # medians of the 20 qubits and 30 couplings of IQM's Apollo (IQMFakeApollo in
-    # iqm-client 36: prx and cz).
+    # Read-out errors: medians of the 127 qubits of ibm_sherbrooke (props_sherbrooke.json in
+    # qiskit-ibm-runtime), all calibrated on the same day. Gate errors, T1 and T2: medians of the
+    # 20 qubits and 30 couplings of IQM's Apollo (IQMFakeApollo in iqm-client 36: prx and cz).
     "superconducting": Technology(
-        Timing(9.75, 250e-6, 0.0),
+        TIMINGS["superconducting"],
         Errors(
             false_one=0.0205,
             false_zero=0.0137,
@@ -172,26 +165,20 @@ TECHNOLOGIES: Mapping[str, Technology] = {
         ),
         calibration_seconds=24 * HOUR,
     ),
-    # Rocco et al. (2025): "minutes to complete a job (also considering register preparation)",
-    # emulated there with two minutes; Viviani et al. (2025): jobs "include the calibration
-    # time for an arbitrary register geometry"; Wennersteen et al. (2025): "the shot rate is on
-    # the order of 1 Hz", imaging included. 1700 shots are the half hour of Viviani et al.
     # Read-out errors: legacy defaults of Pulser (pulser-core, noise_model.py). The daily
     # calibration of the laser is an assumption.
     "neutral-atom": Technology(
-        Timing(120.0, 1.0, 0.0),
+        TIMINGS["neutral-atom"],
         Errors(false_one=0.01, false_zero=0.05),
         calibration_seconds=24 * HOUR,
     ),
     # The source: first-lens brightness of 13.6 %, indistinguishability of 90.6 % and
     # purity (1 - g2) of 95.4 %, averages of fifteen quantum dots (Ollivier et al.,
-    # arXiv:1910.08863). From the source to the counts, Perceval assumes 6 % of its photons
-    # where a QPU tells nothing (DEFAULT_TRANSMITTANCE in its remote_processor.py); what the
-    # brightness leaves of that is lost on the way. Pulses at 80 MHz, the usual rate of the
-    # lasers that excite such sources. The set-up, mostly heating phase shifters, and the
-    # daily calibration are assumptions. A shot is one photon's; see photon_seconds.
+    # arXiv:1910.08863). What the brightness leaves of the 6 % of its photons that reach the
+    # counts is lost on the way. The daily calibration is an assumption. A shot is one photon's;
+    # see photon_seconds.
     "photonic": Technology(
-        Timing(0.1, 12.5e-9 / 0.06, 0.0),
+        TIMINGS["photonic"],
         Errors(
             source_loss=-10.0 * math.log10(0.136),
             loss=-10.0 * math.log10(0.06 / 0.136),
