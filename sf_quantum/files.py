@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -12,7 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, TypeAlias, TypeGuard, cast
 
-from sf_quantum.errors import InputError
+from sf_quantum.errors import InputError, QuantumError
 
 JSON: TypeAlias = "dict[str, JSON] | list[JSON] | str | int | float | bool | None"
 # A location in a file: ("classes", "limits", "test") or ("tokens", 2, "user").
@@ -24,6 +25,11 @@ MAX_NESTING = 200
 # A bracket, or a string, in which brackets do not count; a string without an end is one.
 _NESTING = re.compile(r"[\[\]{}]|\"(?:[^\"\\]|\\.)*\"?", re.DOTALL)
 _DEPTHS = {"[": 1, "{": 1, "]": -1, "}": -1}
+# Errors of a path that no machine could write; others, as of a full disk, are the machine's.
+_WRONG_PATH = {
+    *(errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP),
+    *(errno.EACCES, errno.EPERM, errno.EINVAL),
+}
 
 
 @contextmanager
@@ -33,50 +39,50 @@ def replacing(path: str | Path, *, private: bool = False) -> Iterator[IO[bytes]]
     Until then, and if the block fails, ``path`` is unchanged.
 
     :param private: only its owner may read it, as for secrets
-    :raises InputError: if the folder is missing or not writable, or the disk is full
+    :raises QuantumError: see :func:`cannot_write`
     """
-    path = Path(path)
-    if path.exists() and not path.is_file():
-        raise InputError(f"{path}: not a file; name a file that may be replaced")
-    try:
-        descriptor, temporary = tempfile.mkstemp(
-            dir=path.parent, prefix=f".{path.name}."
-        )
-    except OSError as error:
-        raise _cannot_write(path, error) from error
-    try:
-        with os.fdopen(descriptor, "wb") as file:
+    with _temporary(Path(path)) as (file, temporary):
+        with file:
             yield file
         if not private:
             umask = os.umask(0)
             os.umask(umask)
             os.chmod(temporary, 0o666 & ~umask)
         os.replace(temporary, path)
+
+
+@contextmanager
+def _temporary(path: Path) -> Iterator[tuple[IO[bytes], str]]:
+    """Open a file beside ``path``, which is removed in the end, and its name."""
+    try:
+        if path.exists() and not path.is_file():
+            raise InputError(f"{path}: not a file; name a file that may be replaced")
+        descriptor, temporary = tempfile.mkstemp(
+            dir=path.parent, prefix=f".{path.name}."
+        )
+        try:
+            yield os.fdopen(descriptor, "wb"), temporary
+        finally:
+            with suppress(FileNotFoundError):
+                os.unlink(temporary)
     except OSError as error:
-        raise _cannot_write(path, error) from error
-    finally:
-        with suppress(FileNotFoundError):
-            os.unlink(temporary)
+        raise cannot_write(path, error) from error
 
 
 def check_writable(path: str | Path) -> None:
     """Check that a file can be written, before anything expensive is computed.
 
-    :raises InputError: if its folder is missing or not writable
+    :raises QuantumError: see :func:`cannot_write`
     """
-    path = Path(path)
-    folder = path.parent
-    if not folder.is_dir() or not os.access(folder, os.W_OK) or path.is_dir():
-        raise InputError(
-            f"{path}: cannot be written; name a file in an existing, writable folder"
-        )
+    with _temporary(Path(path)) as (file, _), file:
+        file.write(b"\n")  # a disk without room may still take an empty file
 
 
 def write_json(path: str | Path, content: JSON, indent: int | None = None) -> None:
     """Write JSON atomically.
 
     :param indent: spaces for each level, for a file that people read; ``None``: one line
-    :raises InputError: see :func:`replacing`
+    :raises QuantumError: see :func:`cannot_write`
     """
     with replacing(path) as file:
         file.write(json.dumps(content, allow_nan=False, indent=indent).encode())
@@ -213,8 +219,13 @@ def lack(error: Exception) -> str:
     return f"no {error}" if isinstance(error, KeyError) else str(error)
 
 
-def _cannot_write(path: Path, error: OSError) -> InputError:
-    return InputError(
-        f"{path}: cannot be written: {error.strerror}; "
-        "name an existing, writable folder with free space"
-    )
+def cannot_write(path: Path, error: OSError) -> QuantumError:
+    """Return the error for a file that cannot be written, to raise ``from`` its cause.
+
+    :returns: an :class:`InputError` if the path is wrong; if the machine is at fault, as by a
+        full disk, no such error, since the same input may do elsewhere
+    """
+    what = f"{path}: cannot be written: {error.strerror or error}"
+    if error.errno in _WRONG_PATH:
+        return InputError(f"{what}; name an existing, writable folder")
+    return QuantumError(f"{what}; make room on this machine, or use another one")

@@ -15,11 +15,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sf_quantum.errors import InputError
+from sf_quantum.errors import InputError, QuantumError
 from sf_quantum.files import (
     JSON,
     MAX_NESTING,
     DuplicateKey,
+    cannot_write,
+    check_writable,
     parse_json,
     read_json,
     replacing,
@@ -77,23 +79,45 @@ def test_a_full_disk_leaves_what_was_there(tmp_path: Path, size: int) -> None:
     path.write_text("old")
     with (
         pytest.raises(
-            InputError, match=f"^{path}: cannot be written: File too large; "
-        ),
+            QuantumError, match=f"^{path}: cannot be written: File too large; "
+        ) as caught,
         disk_full_after(50),
         replacing(path) as file,
     ):
         file.write(b"x" * size)
+    assert caught.value.exit_code == 1
     assert os.listdir(tmp_path) == ["a.txt"]
     assert path.read_text() == "old"
 
 
+def test_a_full_disk_is_found_before_anything_is_computed(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    check_writable(path)
+    with pytest.raises(QuantumError, match="cannot be written"), disk_full_after(0):
+        check_writable(path)
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("number", "status"),
+    [
+        *((errno.ENOSPC, 1), (errno.EDQUOT, 1), (errno.EIO, 1), (errno.EROFS, 1)),
+        *((errno.ENOENT, 2), (errno.EACCES, 2), (errno.ENAMETOOLONG, 2)),
+    ],
+)
+def test_only_a_wrong_path_is_bad_input(number: int, status: int) -> None:
+    error = cannot_write(Path("a.txt"), OSError(number, os.strerror(number)))
+    assert error.exit_code == status
+    assert isinstance(error, InputError) == (status == 2)
+
+
 def test_no_space_left_is_one_line(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
-    with pytest.raises(InputError) as caught, replacing(path):
+    with pytest.raises(QuantumError) as caught, replacing(path):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     assert str(caught.value) == (
         f"{path}: cannot be written: No space left on device; "
-        "name an existing, writable folder with free space"
+        "make room on this machine, or use another one"
     )
     assert os.listdir(tmp_path) == []
 
@@ -112,8 +136,7 @@ def test_a_place_that_cannot_be_written(tmp_path: Path, place: str, why: str) ->
     with pytest.raises(InputError) as caught, replacing(path) as file:
         file.write(b"new")
     assert str(caught.value) == (
-        f"{path}: cannot be written: {why}; "
-        "name an existing, writable folder with free space"
+        f"{path}: cannot be written: {why}; " "name an existing, writable folder"
     )
     assert sorted(os.listdir(tmp_path)) == ["file", "folder"]
     assert (tmp_path / "file").read_text() == "old"

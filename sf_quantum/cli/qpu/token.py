@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from sf_quantum.errors import InputError
-from sf_quantum.files import JSON, listing
+from sf_quantum.files import JSON, cannot_write, listing
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -47,8 +47,7 @@ def run(args: argparse.Namespace) -> int:
             with _locked(path):
                 _replace(path, _with_line(path, line))
         except OSError as error:
-            why = (error.strerror or str(error)).lower()
-            raise InputError(f"{path}: cannot be written: {why}") from error
+            raise cannot_write(path, error) from error
     print(token)
     return 0
 

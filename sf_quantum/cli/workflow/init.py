@@ -12,6 +12,7 @@ from pathlib import Path
 
 from sf_quantum.cli.arguments import checked
 from sf_quantum.errors import InputError
+from sf_quantum.files import cannot_write
 
 NAME = checked(
     str,
@@ -85,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
             _write(Path(beside, args.name), args.name, template)
             Path(beside, args.name).rename(folder)
     except OSError as error:
-        raise InputError(f"{folder}: cannot be written: {error.strerror}") from error
+        raise cannot_write(folder, error) from error
     print(
         f"{folder}: {template.about}\n"
         f"  cd {folder}\n"

@@ -14,7 +14,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from pathlib import Path
 
-from sf_quantum.errors import InputError
+from sf_quantum.errors import InputError, QuantumError
 from sf_quantum.files import JSON, replacing
 
 logger = logging.getLogger(__name__)
@@ -58,7 +58,7 @@ class VendorJobIds:
                 for line in text.splitlines():
                     self._read(line.split(" "))
                 self._rewrite(file)
-            except (InputError, OSError) as error:
+            except (QuantumError, OSError) as error:
                 logger.warning("%s: submissions are not remembered: %s", file, error)
 
     def _rewrite(self, file: Path) -> None:
@@ -96,7 +96,7 @@ class VendorJobIds:
             self._appended += 1
             if self._appended > 4 * MAX_SUBMISSIONS:
                 self._rewrite(self._file)
-        except (InputError, OSError) as error:
+        except (QuantumError, OSError) as error:
             logger.warning("%s: a submission is not kept: %s", self._file, error)
 
     def begin(self, tag: str) -> None:

@@ -117,7 +117,7 @@ class VendorLease:
                 file.flush()
                 os.fsync(file.fileno())
             self._saved = state
-        except InputError as error:
+        except QuantumError as error:
             # after a crash, the lease would stay until the vendor ends it
             text = "the lease of QPU %s is not on disk: %s"
             logger.warning(text, self.driver.name, error)

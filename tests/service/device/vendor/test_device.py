@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -744,10 +745,20 @@ def test_a_file_that_cannot_be_read_is_no_obstacle(
     assert other._lease.token == ""
 
 
-def test_a_lease_is_used_though_the_disk_is_full(
-    device: QpuDevice, acme: Vendor, folder: Path, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.ENOENT])
+def test_a_lease_is_used_though_it_cannot_be_written(
+    device: QpuDevice,
+    acme: Vendor,
+    folder: Path,
+    number: int,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    device.keep_in(folder / "missing")
+    def full(**_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("sf_quantum.files.tempfile.mkstemp", full)
+    device.keep_in(folder)
     device.submit(TASK)
     assert acme.lease == "lease-1"
     assert "the lease of QPU one is not on disk" in caplog.text
