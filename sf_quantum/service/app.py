@@ -26,6 +26,7 @@ from sf_quantum.service.page import routes as page
 from sf_quantum.service.page.activity import Activity
 from sf_quantum.service.queue.job_queue import JobQueue
 from sf_quantum.service.queue.upkeep.readiness import Readiness
+from sf_quantum.service.queue.upkeep.revocations import Revocations
 from sf_quantum.service.queue.upkeep.telemetry import Telemetry
 from sf_quantum.service.store.store import Store
 from sf_quantum.version import __version__
@@ -102,6 +103,7 @@ def build(
     )
     app.state.metrics = metrics.registered(queue, telemetry, guard.traffic)
     app.state.readiness = Readiness(queue, guard.credentials_problem)
+    app.state.revocations = Revocations(queue, guard.users)
     return Service(queue, telemetry, app, guard)
 
 
@@ -109,6 +111,7 @@ def build(
 async def _lifespan(dialects: Dialects, app: FastAPI) -> AsyncIterator[None]:
     queue: JobQueue = app.state.queue
     queue.start()
+    queue.supervisor.run("revocations", app.state.revocations.run)
     await queue.tasks.device_reported()
     dialects.start()
     app.state.telemetry.start()

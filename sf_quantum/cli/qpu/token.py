@@ -71,11 +71,14 @@ def _with_line(path: Path, line: str) -> str:
     """Return a tokens file's text with a line added, reformatted only if necessary."""
     from sf_quantum import yaml
     from sf_quantum.service.http.tokens import Tokens
+    from sf_quantum.validation import check_private
 
-    Tokens(path)  # raises for a file that the service would refuse
     content = yaml.read(path, "tokens")
     if content is None:
+        check_private(path)
         content = []
+    else:
+        Tokens(path)  # raises for a file that the service would refuse
     if not isinstance(content, list):
         raise InputError(f"{path}: expected a list")
     wanted: list[JSON] = [*content, *listing(yaml.parse(line).content)]

@@ -39,6 +39,7 @@ class LeaseEndCause(Enum):
     SLURM_JOB_GONE = "Slurm job {slurm_job_id} is gone"
     CLIENT_GONE = "the client went away"
     JOBS_OVER = "its problems are over"
+    REVOKED = "its user may no longer use the QPU"
     SPENT = "its {qpu_seconds:g} QPU seconds are spent"
 
 

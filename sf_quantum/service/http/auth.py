@@ -39,11 +39,20 @@ class Unauthorized(AuthError):
 class _Credentials(Protocol):
     async def problem(self) -> str | None: ...
 
+    async def users(self) -> frozenset[str] | None: ...
+
 
 async def problem(authenticate: Authenticate) -> str | None:
     """Return what is wrong with the credentials that users have; ``None`` if nothing."""
     if isinstance(authenticate, _Credentials):
         return await authenticate.problem()
+    return None
+
+
+async def users(authenticate: Authenticate) -> frozenset[str] | None:
+    """Return the users who have a token; ``None`` if others are also admitted."""
+    if isinstance(authenticate, _Credentials):
+        return await authenticate.users()
     return None
 
 

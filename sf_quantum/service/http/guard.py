@@ -34,6 +34,7 @@ from sf_quantum.service.http.auth import (
     AuthError,
     problem,
     set_sender,
+    users,
 )
 from sf_quantum.service.http.buckets import TokenBuckets
 from sf_quantum.service.http.connections import CANCEL
@@ -143,6 +144,10 @@ class Guard:
 
     async def credentials_problem(self) -> str | None:
         return await problem(self._authenticate)
+
+    async def users(self) -> frozenset[str] | None:
+        """Return the users who have a token; ``None`` if others are also admitted."""
+        return await users(self._authenticate)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or answer it with a refusal."""

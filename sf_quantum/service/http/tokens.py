@@ -49,7 +49,8 @@ class Tokens:
     """Bearer tokens, which the tokens file lists by their hashes.
 
     The file is read again when it changes, so that tokens can be added and revoked
-    while the service runs. A file that cannot be read any more admits nobody.
+    while the service runs. A file that cannot be read any more, or is empty, admits nobody;
+    :meth:`users` stay those of before.
 
     :param path: a YAML list of :class:`TokenEntry`, writable by its owner only
     :param admins: users who are admins regardless of their entries
@@ -87,6 +88,11 @@ class Tokens:
             await asyncio.to_thread(self._read_again)
         return self._problem
 
+    async def users(self) -> frozenset[str]:
+        """Return the users who have a token, by the file as it could last be read."""
+        await self.problem()
+        return frozenset(entry.user for entry in self._entries.values())
+
     def _read_again(self) -> None:
         self._version = _version(self._path)
         try:
@@ -118,6 +124,9 @@ class MungeOrTokens:
     async def problem(self) -> str | None:
         """Return why nobody is admitted by a token; ``None`` if the file can be read."""
         return await self._tokens.problem()
+
+    async def users(self) -> None:
+        """Return ``None``: users without a token have MUNGE credentials."""
 
 
 def new_token() -> str:
@@ -151,13 +160,17 @@ def read_tokens(path: Path) -> dict[str, TokenEntry]:
     """Read a tokens file.
 
     :returns: its entries by the hashes of their tokens
-    :raises InputError: if the file is missing, invalid or accessible to others
+    :raises InputError: if the file is missing, empty, invalid or accessible to others
     """
     content = yaml.read(path, "tokens")
     validation.check_private(path)
+    if content is None:  # an accident is more likely than the wish to revoke all tokens
+        raise InputError(
+            f"{path}: is empty; expected a list of tokens, [] if there is none"
+        )
     file = validation.validated(
         _TokensFile,
-        {"tokens": content or []},
+        {"tokens": content},
         # the file is a list
         lambda where, _: ": ".join(
             filter(None, (str(path), validation.dotted(where).removeprefix("tokens")))

@@ -178,6 +178,8 @@ def test_a_changed_file_counts_at_once(
     ("content", "words"),
     [
         ("a: 1", "tokens.yml: expected a list"),
+        ("", "tokens.yml: is empty; expected a list of tokens, [] if there is none"),
+        ("# no one\n", "tokens.yml: is empty"),
         ("- nonsense", "tokens.yml: [0]: expected keys and values"),
         ("- {user: ada}", "tokens.yml: [0].sha256: missing"),
         ("- {user: a/b, sha256: x}", "tokens.yml: [0].user: string should match"),

@@ -172,6 +172,7 @@ def test_a_reason_is_of_what_was_refused(
 ) -> None:
     tokens = tmp_path / "tokens.yml"
     tokens.touch(0o600)
+    tokens.write_text("[]")
     with running_service(authenticate=Tokens(tokens)) as service:
         assert service.ask("GET", path).status == status
         until(lambda: lines(caplog, "request"), "its line")

@@ -167,6 +167,13 @@ class WaitingRequests:
                 waiting.granted.set_exception(Refused(503, reason))
         self._requests = [*self._stored]
 
+    def refuse_user(self, user: str, reason: str) -> None:
+        """Refuse the requests of a user whose clients wait, with 403."""
+        for waiting in [*self._requests]:
+            if isinstance(waiting, ClientRequest) and waiting.user == user:
+                waiting.granted.set_exception(Refused(403, reason))
+                self._requests.remove(waiting)
+
     def lease_ended(self, live: LiveLease) -> None:
         """Remove the request of a lease, if it waits."""
         self._requests = [
