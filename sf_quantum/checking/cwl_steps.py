@@ -19,6 +19,7 @@ from sf_quantum.checking.types import Types
 from sf_quantum.files import JSON, KeyPath, listing, mapping
 
 SCATTER = "ScatterFeatureRequirement"
+LIST = types.array((types.Type(types.ANY),))
 VALUE_FROM = "StepInputExpressionRequirement"
 MULTIPLE = "MultipleInputFeatureRequirement"
 METHODS = ("dotproduct", "nested_crossproduct", "flat_crossproduct")
@@ -326,7 +327,7 @@ class _Workflow:
 
     def _given(self, step: _Step) -> Iterator[FileProblem]:
         """Check the sources of a step's inputs, and their types."""
-        for name, entry in step.given.items():
+        for entry in step.given.values():
             body, where, source = entry.body, entry.where, _source(entry)
             below = (*where, "source") if isinstance(body, dict) else where
             problems = [*self._sources(source, below)]
@@ -337,26 +338,35 @@ class _Workflow:
                 yield self.document.problem(
                     where, "valueFrom needs a requirement", right
                 )
-            target = step.inputs.get(name)
-            is_scattered = {*step.scatter} <= step.given.keys()
-            if target is None or value_from or problems or not is_scattered:
-                continue
-            sink = types.read(types.declared(target.body))
-            if source is not None:
-                if "default" in mapping(target.body) or "default" in mapping(body):
-                    sink = (*sink, types.Type(types.NULL))
-                wanted = types.array(sink) if name in step.scatter else sink
-                yield from self._link(source, body, wanted, below)
-                yield from self._ignored_pick(source, body, wanted, where)
-                yield from self._maybe_null(step, entry, wanted)
-                if step.run:
-                    for text in listing(source):
-                        yield from self._format(str(text), target, step.run, below)
-            elif "default" in mapping(body) and name not in step.scatter:
-                default = mapping(body)["default"]
-                fault = types.fault(default, sink, (*where, "default"))
-                if fault and default is not None and not _has_file(default):
-                    yield self.document.problem(fault.where, fault.what, fault.right)
+            if not problems and {*step.scatter} <= step.given.keys():
+                yield from self._typed(step, entry, below)
+
+    def _typed(
+        self, step: _Step, entry: Entry, below: KeyPath
+    ) -> Iterator[FileProblem]:
+        """Check the types of an input's sources, or of its default."""
+        name, body, where, source = entry.name, entry.body, entry.where, _source(entry)
+        target = step.inputs.get(name)
+        if target is None or mapping(body).get("valueFrom") is not None:
+            if name in step.scatter:  # expressions get the items
+                yield from self._link(source, body, LIST, below)
+            return
+        sink = types.read(types.declared(target.body))
+        if source is not None:
+            if "default" in mapping(target.body) or "default" in mapping(body):
+                sink = (*sink, types.Type(types.NULL))
+            wanted = types.array(sink) if name in step.scatter else sink
+            yield from self._link(source, body, wanted, below)
+            yield from self._ignored_pick(source, body, wanted, where)
+            yield from self._maybe_null(step, entry, wanted)
+            if step.run:
+                for text in listing(source):
+                    yield from self._format(str(text), target, step.run, below)
+        elif "default" in mapping(body) and name not in step.scatter:
+            default = mapping(body)["default"]
+            fault = types.fault(default, sink, (*where, "default"))
+            if fault and default is not None and not _has_file(default):
+                yield self.document.problem(fault.where, fault.what, fault.right)
 
     def _ignored_pick(
         self, source: JSON, body: JSON, sink: Types, where: KeyPath

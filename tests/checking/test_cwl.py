@@ -237,6 +237,23 @@ def test_a_wrong_type_of_an_input_is_reported_once() -> None:
     ]
 
 
+@pytest.mark.parametrize("type_", ["boolean", "int", "string", "File", "int?"])
+@pytest.mark.parametrize(
+    "source", ["ready: extra", 'ready: {source: extra, valueFrom: "$(self)"}']
+)
+def test_only_a_list_is_scattered_over(type_: str, source: str) -> None:
+    """The step's tool may not have the input, which ``when`` reads."""
+    edited("main.cwl", "  limit:", f"  extra: {type_}\n  limit:")
+    edited(
+        "main.cwl",
+        "scatter: name",
+        "scatter: [name, ready]\n    scatterMethod: dotproduct",
+    )
+    edited("main.cwl", "ready: {default: true}", source)
+    (problem,) = (one for one in found() if "extra is" in one)
+    assert problem.endswith(f"extra is {type_}; Any[] is expected")
+
+
 def test_a_missing_scatter_is_said_once_for_the_steps_behind() -> None:
     edited("main.cwl", "count: limit}", "count: lengths}")
     edited("main.cwl", "  limit:", "  lengths: {type: 'int[]', default: [1]}\n  limit:")
