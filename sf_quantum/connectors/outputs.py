@@ -1,28 +1,38 @@
-"""The outputs of a job, of which its workflow gets all or none."""
+"""The outputs of a job: its workflow gets all of them or none, each of its declared type.
+
+StreamFlow 0.2.0rc3 passes on each output as soon as it is collected. If another output of
+the same attempt is missing or wrong, the job is retried, and the steps that follow mix the
+outputs of both attempts. It also takes a value for a list of one, a list of one for a value,
+what a command prints for an output without a binding, and what is not a list for an empty
+scatter. :func:`install` replaces the methods that do so.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import MutableMapping
-from typing import cast
+from collections.abc import Mapping, MutableMapping
+from typing import Any, cast
 
 from streamflow.core.deployment import Connector
-from streamflow.core.exception import WorkflowExecutionException
+from streamflow.core.exception import ProcessorTypeError, WorkflowExecutionException
 from streamflow.core.recovery import recoverable
 from streamflow.core.utils import get_entity_ids, make_future
-from streamflow.core.workflow import Command, Job, Status
+from streamflow.core.workflow import Command, CommandOutput, Job, Status, Token
+from streamflow.cwl import processor as cwl
+from streamflow.cwl.step import CWLEmptyScatterConditionalStep
+from streamflow.cwl.utils import infer_type_from_token
 from streamflow.workflow.step import ExecuteStep
+from streamflow.workflow.token import ListToken
 from streamflow.workflow.utils import get_job_token
+
+_Values = cwl.CWLCommandOutputProcessor
+_Records = cwl.CWLObjectCommandOutputProcessor
 
 
 def install() -> None:
-    """Let no output of a failed attempt reach another step, in this process.
-
-    StreamFlow 0.2.0rc3 passes on each output as soon as it is collected. If another output
-    of the same attempt is missing or wrong, the job is retried, and the steps that follow
-    mix the outputs of both attempts.
-    """
-    ExecuteStep._execute_command = _execute_command  # type: ignore[method-assign]
+    """Replace the methods of StreamFlow in this process."""
+    for owner, method in REPLACEMENTS:
+        setattr(owner, method.__name__, method)
 
 
 @recoverable  # type: ignore[untyped-decorator]
@@ -37,6 +47,9 @@ async def _execute_command(
         )
     if output.status != Status.COMPLETED or self.terminated:
         return
+    if isinstance(output, cwl.CWLCommandOutput) and isinstance(output.value, str):
+        # In CWL, what a command prints is an output only by way of a file.
+        output = output.update(None)
     collected = await asyncio.gather(
         *(
             self.output_processors[name].process(
@@ -57,3 +70,139 @@ async def _execute_command(
         port.put(token)
     for port, token in tokens:
         await self.workflow.context.failure_manager.notify(port.name, token, job_token)
+
+
+async def _eval(
+    self: CWLEmptyScatterConditionalStep, inputs: MutableMapping[str, Token]
+) -> bool:
+    """Return whether a scatter has jobs.
+
+    :raises WorkflowExecutionException: if an input is not a list
+    """
+    for name, token in inputs.items():
+        if not isinstance(token, ListToken):
+            raise WorkflowExecutionException(
+                f"input {name} is scattered and must be a list, got {_shown(token.value)}"
+            )
+    return all(token.value for token in inputs.values())
+
+
+_value = _Values.process
+_from_files = _Values._process_command_output
+_from_json = _Values._process_command_output_json
+_as_record = _Records._process
+_field_by_field = _Records._propagate
+
+
+async def process(
+    self: _Values,
+    job: Job,
+    command_output: asyncio.Future[CommandOutput],
+    connector: Connector | None = None,
+    recoverable: bool = False,
+) -> Token | None:
+    """Collect an output; an empty list is no null, even if the output is optional."""
+    token = await _value(self, job, command_output, connector, recoverable)
+    output = await command_output
+    is_json = isinstance(output, cwl.CWLOutputJSONCommandOutput)
+    if is_json and output.value == [] and token is not None:
+        return ListToken([], tag=token.tag)
+    return token
+
+
+async def _process_command_output(self: _Values, *args: Any) -> Any:
+    value = await _from_files(self, *args)
+    # A glob makes a list of one file, and CWL takes such a list of an expression also.
+    if not (self.single and _has_files(self)) and (
+        self.glob is None or self.output_eval is not None
+    ):
+        _check_shape(self, value)
+    return value
+
+
+async def _process_command_output_json(self: _Values, *args: Any) -> Any:
+    value = await _from_json(self, *args)
+    _check_shape(self, value)
+    return value
+
+
+async def _process(
+    self: _Records,
+    job: Job,
+    command_output: asyncio.Future[CommandOutput],
+    connector: Connector | None = None,
+    recoverable: bool = False,
+) -> Token | None:
+    value = (await command_output).value
+    if isinstance(value, list) is self.single:
+        _refuse(self.name, "record" if self.single else "record[]", value)
+    required = {
+        field
+        for field, processor in self.processors.items()
+        if isinstance(processor, _Values) and not processor.optional
+    }
+    for record in [value] if self.single else value:
+        for field in required if isinstance(record, Mapping) else ():
+            if field not in record:
+                _refuse(self.name, f"record with the field {field}", record)
+    return await _as_record(self, job, command_output, connector, recoverable)
+
+
+async def _propagate(
+    self: _Records,
+    job: Job,
+    command_output: asyncio.Future[CommandOutput],
+    connector: Connector | None = None,
+    recoverable: bool = False,
+) -> Token:
+    """Collect each field by its own binding, unless the record is given as one value."""
+    output = await command_output
+    if self.output_eval or isinstance(output, cwl.CWLOutputJSONCommandOutput):
+        _refuse(self.name, "record", output.value)
+    return await _field_by_field(self, job, command_output, connector, recoverable)
+
+
+def _has_files(processor: _Values) -> bool:
+    return not {"File", "Directory"}.isdisjoint(_types(processor))
+
+
+def _types(processor: _Values) -> list[str]:
+    types = processor.token_type or "Any"
+    return [types] if isinstance(types, str) else [*types]
+
+
+def _check_shape(processor: _Values, value: object) -> None:
+    """Check that a value is a list if a list is declared, and only then.
+
+    :raises ProcessorTypeError: otherwise
+    """
+    types = _types(processor)
+    # StreamFlow does not keep whether an enum is one of a list.
+    if types == ["enum"] or (value is None and processor.optional):
+        return
+    is_any = processor.single and "Any" in types
+    if value is None if is_any else isinstance(value, list) is processor.single:
+        suffix = "" if processor.single else "[]"
+        _refuse(processor.name, " or ".join(one + suffix for one in types), value)
+
+
+def _refuse(name: str, expected: str, value: object) -> None:
+    raise ProcessorTypeError(
+        f"Expected {name} of type {expected}, got {_shown(value)}."
+    )
+
+
+def _shown(value: object) -> str:
+    return "null" if value is None else f"{infer_type_from_token(value)} {value!r:.80}"
+
+
+#: the methods that are replaced, by their classes
+REPLACEMENTS: tuple[tuple[type, Any], ...] = (
+    (ExecuteStep, _execute_command),
+    (CWLEmptyScatterConditionalStep, _eval),
+    (_Values, process),
+    (_Values, _process_command_output),
+    (_Values, _process_command_output_json),
+    (_Records, _process),
+    (_Records, _propagate),
+)

@@ -1,0 +1,208 @@
+"""A job's outputs are of their declared types, as cwltool checks them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from copy import deepcopy
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+import cwl_utils.parser
+import pytest
+from cwltool.builder import INPUT_OBJ_VOCAB
+from cwltool.factory import Factory
+from schema_salad.exceptions import ValidationException
+from schema_salad.validate import validate_ex
+from streamflow.core.exception import ProcessorTypeError
+from streamflow.core.processor import PopCommandOutputProcessor
+from streamflow.core.utils import make_future
+from streamflow.core.workflow import Job, Status, Token
+from streamflow.cwl.processor import CWLCommandOutput, CWLOutputJSONCommandOutput
+from streamflow.cwl.translator import _create_command_output_processor
+from streamflow.cwl.workflow import CWLWorkflow
+from streamflow.workflow.token import ListToken
+from streamflow.workflow.utils import get_token_value
+
+from sf_quantum.connectors import outputs
+from sf_quantum.files import JSON
+from tests.support.candidate_runs import bind
+
+if TYPE_CHECKING:
+    from tests.support.projects import Project
+
+
+def _array(items: JSON) -> JSON:
+    return {"type": "array", "items": items}
+
+
+RECORD: JSON = {
+    "type": "record",
+    "name": "r",
+    "fields": [{"name": "a", "type": "int"}, {"name": "b", "type": "string?"}],
+}
+TYPES: list[JSON] = [
+    *("int", "float", "boolean", "string", "Any", "File", "int?", "Any?", "string?"),
+    *("int[]", "string[]", "File[]", "int[]?", "File[]?", "Any[]"),
+    ["int", "string"],
+    _array(["int", "string"]),
+    _array(["null", "int"]),
+    RECORD,
+    _array(RECORD),
+]
+VALUES: list[Any] = [
+    *(None, 5, 5.5, "x", [], [5], [5, 6], ["x"], [None], [5, None], [[5]]),
+    *({"a": 5}, {"a": 5, "b": "x"}, {"b": "x"}, {}, {"a": "x"}),
+    *([{"a": 5}], [{"b": "x"}], ["x", 5], [[]]),
+]
+# StreamFlow does not keep whether a list or its items may be null.
+AMBIGUOUS = (_array(["null", "int"]), "int[]?", "File[]?", "Any[]")
+
+
+@pytest.fixture(autouse=True)
+def _installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    for owner, method in outputs.REPLACEMENTS:
+        monkeypatch.setattr(owner, method.__name__, method)
+
+
+def _collect(file: Path, output: CWLCommandOutput, **inputs: Token) -> JSON:
+    """What StreamFlow makes of the output ``out`` of a tool."""
+    (declared,) = cwl_utils.parser.load_document_by_uri(file.as_uri()).outputs
+    scheduler = SimpleNamespace(
+        get_hardware=lambda _: None,
+        get_connector=lambda _: None,
+        get_locations=lambda _: [],
+    )
+    context = SimpleNamespace(scheduler=scheduler)
+    workflow = cast(CWLWorkflow, SimpleNamespace(context=context, cwl_version="v1.2"))
+    processor = _create_command_output_processor(
+        *("out", workflow, None, declared.type_, declared, "/out", {}),
+        {"hints": {}, "requirements": {}, "version": "v1.2"},
+    )
+    if isinstance(output, CWLOutputJSONCommandOutput):
+        processor = PopCommandOutputProcessor("out", workflow, processor)
+    job = Job("/tool/0", 1, dict(inputs), "/in", "/out", "/tmp")
+
+    async def collect() -> Token | None:
+        return await processor.process(job, make_future(output))
+
+    return cast(JSON, get_token_value(cast(Token, asyncio.run(collect()))))
+
+
+def _tool(folder: Path, type_: JSON, **binding: JSON) -> Path:
+    file = folder / "tool.cwl"
+    out: JSON = {"id": "out", "type": type_, "outputBinding": binding}
+    tool: JSON = {
+        "cwlVersion": "v1.2",
+        "class": "CommandLineTool",
+        "baseCommand": "true",
+        "inputs": [],
+        "outputs": [out],
+    }
+    file.write_text(json.dumps(tool))
+    return file
+
+
+def _is_valid(schema: Any, value: JSON) -> bool:
+    try:
+        validate_ex(schema, {"out": value}, strict=False, vocab=INPUT_OBJ_VOCAB)
+    except ValidationException:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("type_", TYPES, ids=str)
+def test_a_value_is_collected_iff_cwltool_accepts_it(
+    type_: JSON, tmp_path: Path
+) -> None:
+    file = _tool(tmp_path, type_)
+    schema = Factory().make(str(file)).t.names.get_name("outputs_record_schema", None)
+    for value in VALUES:
+        if type_ in AMBIGUOUS and (
+            value is None or (isinstance(value, list) and None in value)
+        ):
+            continue
+        output = CWLOutputJSONCommandOutput({"out": deepcopy(value)}, Status.COMPLETED)
+        if _is_valid(schema, value):
+            assert _collect(file, output) == value, value
+        else:
+            with pytest.raises(ProcessorTypeError):
+                pytest.fail(f"{value} is collected as {_collect(file, output)}")
+
+
+@pytest.mark.parametrize(
+    ("type_", "value", "expected"),
+    [
+        ("int[]", 5, "Expected out of type long[], got long 5"),
+        ("int", [5], "Expected out of type long, got array [5]"),
+        ("int[]", [5], ""),
+        ("int", 5, ""),
+        ("int[]?", None, ""),
+        (RECORD, {"b": "x"}, "record with the field a, got record {'b': 'x'}"),
+        (RECORD, 5, "Expected out of type"),
+        (RECORD, {"a": 5}, ""),
+    ],
+)
+def test_an_expressions_value_is_of_its_type(
+    type_: JSON, value: JSON, expected: str, tmp_path: Path
+) -> None:
+    file = _tool(tmp_path, type_, outputEval="$(inputs.x)")
+    token = ListToken([Token(5)]) if isinstance(value, list) else Token(value)
+    output = CWLCommandOutput(None, Status.COMPLETED)
+    if not expected:
+        assert _collect(file, output, x=token) == value
+        return
+    with pytest.raises(ProcessorTypeError) as error:
+        _collect(file, output, x=token)
+    assert expected in str(error.value)
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("type_", "script", "reason"),
+    [
+        (
+            "int[]",
+            'echo "{\\"xs\\": 5}" >cwl.output.json',
+            "of type long[], got long 5",
+        ),
+        ("int[]?", 'echo "{}" >cwl.output.json', "input x is scattered and must be"),
+        ("string[]", "echo x", "got null"),
+        ("int[]?", 'echo "{\\"xs\\": []}" >cwl.output.json', ""),
+    ],
+)
+def test_a_scatter_over_no_list_fails_the_run(
+    project: Project, type_: str, script: str, reason: str
+) -> None:
+    file = project.folder / "make.sh"
+    file.write_text(script)
+    make: JSON = {
+        "class": "CommandLineTool",
+        "baseCommand": ["sh", str(file)],
+        "inputs": {},
+        "outputs": {"xs": type_},
+    }
+    use: JSON = {
+        "class": "CommandLineTool",
+        "baseCommand": "true",
+        "stdout": "out",
+        "inputs": {"x": "Any"},
+        "outputs": {"out": "stdout"},
+    }
+    scattered: JSON = {
+        "run": use,
+        "scatter": "x",
+        "in": {"x": "make/xs"},
+        "out": ["out"],
+    }
+    project.document = {
+        "inputs": {},
+        "steps": {"make": {"run": make, "in": {}, "out": ["xs"]}, "use": scattered},
+        "outputs": {"out": {"type": "File[]", "outputSource": "use/out"}},
+    }
+    project.deployment("host", "local")
+    bind(project, {})
+    del project.extra["failureManager"]
+    assert project.run() == bool(reason), project.log[-2000:]
+    assert reason in project.log
