@@ -258,11 +258,12 @@ def _format_audit(entries: JSON) -> list[str]:
             str(entry["user"]),
             str(entry["action"]),
             "; ".join(_changes(entry)),
+            str(mapping(entry["parameters"]).get("of", "-")),
             str(entry["outcome"]),
         )
         for entry in service.objects(entries)
     ]
-    return _table("time user action changed outcome", rows) or ["no entries"]
+    return _table("time user action changed of outcome", rows) or ["no entries"]
 
 
 def _table(heads: str, rows: Sequence[tuple[str, ...]]) -> list[str]:

@@ -61,6 +61,13 @@ def test_the_qpu_is_shut_and_opened(service: RunningService, sfq: Sfq) -> None:
     assert len(sfq("admin", "audit", "--limit", "1").splitlines()) == 2
 
 
+def test_the_audit_names_the_user_of_a_lease(service: RunningService, sfq: Sfq) -> None:
+    lease = service.ask("POST", "/v1/leases", {"user": "ann"}).json()
+    service.ask("DELETE", f"/v1/leases/{lease['id']}")
+    (line,) = sfq("admin", "audit").splitlines()[1:]
+    assert line.split()[-2:] == ["ann", "done"]
+
+
 def test_maintenance_is_announced_and_taken_back(
     service: RunningService, sfq: Sfq
 ) -> None:

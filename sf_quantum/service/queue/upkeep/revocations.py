@@ -86,7 +86,10 @@ class Revocations:
         await asyncio.gather(*map(self._end, leases))
 
     async def _end(self, lease: Lease) -> None:
-        about: dict[str, JSON] = {"lease": lease.id, "of": lease.user}
+        about: dict[str, JSON] = {
+            **{"lease": lease.id, "of": lease.user},
+            "reason": REVOKED.reason,
+        }
         old, new = {"held": lease.held}, {"held": False}
         entry = audit.AuditEntry(SERVICE, "revoke", about, old, new)
         try:

@@ -94,7 +94,7 @@ async def test_a_user_without_a_token_loses_leases_and_jobs(
     assert jobs[1].note == f"cancelled: its lease has ended: {why}"
     (entry,) = audit.entries(queue.store, 9)
     assert (entry.user, entry.action) == ("service", "revoke")
-    assert entry.parameters == {"lease": lost.id, "of": "ann"}
+    assert entry.parameters == {"lease": lost.id, "of": "ann", "reason": why}
     said = "user ann may no longer use the QPU: 1 lease ended, unfinished jobs are"
     assert said in caplog.text
 
