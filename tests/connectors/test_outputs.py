@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
+import inspect
 import json
+import zlib
 from copy import deepcopy
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,8 +23,10 @@ from streamflow.core.processor import PopCommandOutputProcessor
 from streamflow.core.utils import make_future
 from streamflow.core.workflow import Job, Status, Token
 from streamflow.cwl.processor import CWLCommandOutput, CWLOutputJSONCommandOutput
+from streamflow.cwl.step import CWLEmptyScatterConditionalStep
 from streamflow.cwl.translator import _create_command_output_processor
 from streamflow.cwl.workflow import CWLWorkflow
+from streamflow.workflow.step import ExecuteStep
 from streamflow.workflow.token import ListToken
 from streamflow.workflow.utils import get_token_value
 
@@ -88,6 +93,27 @@ def _collect(file: Path, output: CWLCommandOutput, **inputs: Token) -> JSON:
         return await processor.process(job, make_future(output))
 
     return cast(JSON, get_token_value(cast(Token, asyncio.run(collect()))))
+
+
+@pytest.mark.parametrize(
+    ("owner", "method", "checksum"),
+    [
+        (ExecuteStep, "_execute_command", 3610233133),
+        (ExecuteStep, "_retrieve_output", 1778483435),
+        (CWLEmptyScatterConditionalStep, "_eval", 2194198313),
+    ],
+)
+def test_what_is_rewritten_has_not_changed(
+    owner: type, method: str, checksum: int
+) -> None:
+    """If StreamFlow has changed one, ours has to be compared with it again."""
+    source = inspect.getsource(owner)
+    (code,) = (
+        ast.get_source_segment(source, node)
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.AsyncFunctionDef) and node.name == method
+    )
+    assert zlib.crc32(str(code).encode()) == checksum
 
 
 def _tool(folder: Path, type_: JSON, **binding: JSON) -> Path:
