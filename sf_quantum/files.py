@@ -104,8 +104,16 @@ def parse_json(text: str | bytes) -> JSON:
     return cast("JSON", json.loads(text, object_pairs_hook=unique))
 
 
-class DuplicateKey(ValueError):
-    """A JSON object has a key twice, of which Python would take the last value."""
+class WrongJson(ValueError):
+    """JSON that is refused, though Python can read it."""
+
+
+class TooDeep(WrongJson):
+    """It is nested more than :data:`MAX_NESTING` deep."""
+
+
+class DuplicateKey(WrongJson):
+    """An object has a key twice, of which Python would take the last value."""
 
 
 def unique(pairs: Sequence[tuple[str, JSON]]) -> dict[str, JSON]:
@@ -135,7 +143,7 @@ def check_nesting(text: str) -> None:
         depth += _DEPTHS.get(match[0], 0)
         deepest = max(deepest, depth)
     if deepest > MAX_NESTING:
-        raise ValueError(f"nested more than {MAX_NESTING} deep")
+        raise TooDeep(f"nested more than {MAX_NESTING} deep")
 
 
 def socket_in(url: str, folder: str | Path = "") -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from sf_quantum.text import escaped
+from sf_quantum.text import escaped, shortened
 
 LAST_LINES = 20
 LAST_CHARACTERS = 4000
@@ -93,8 +93,8 @@ def last_lines(text: str) -> str:
 
 def message_lines(text: str) -> str:
     """As :func:`last_lines`, with the first line, where a message says what it is about."""
-    kept, first = last_lines(text), text.partition("\n")[0]
-    return kept if kept.startswith(first) else f"{first}\n...\n{kept}"
+    kept, first = last_lines(text), text.strip().partition("\n")[0].rstrip()
+    return kept if kept.startswith(first) else f"{shortened(first)}\n...\n{kept}"
 
 
 def why(exit_code: int | None, error: str) -> str:

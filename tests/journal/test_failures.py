@@ -124,3 +124,12 @@ def test_a_command_says_why_in_its_last_line(error: str) -> None:
 
 def test_nothing_printed_is_no_reason() -> None:
     assert failures.why(None, "") == failures.why(3, " \n") == ""
+
+
+def test_a_message_of_one_long_line_is_cut() -> None:
+    assert len(failures.message_lines("x" * 100_000)) <= 2 * failures.LAST_CHARACTERS
+
+
+@pytest.mark.parametrize("text", ["boom \n", " \n boom", "boom\r\n"])
+def test_a_message_of_one_line_is_that_line(text: str) -> None:
+    assert failures.message_lines(text) == "boom"

@@ -22,7 +22,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from sf_quantum.files import JSON, DuplicateKey, parse_json
+from sf_quantum.files import JSON, WrongJson, parse_json
 from sf_quantum.net.answers import content_length
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import Identity
@@ -365,7 +365,7 @@ def parsed(body: bytes | bytearray) -> JSON:
     It accepts UTF-16, and half of a surrogate pair, escaped or not. SQLite, a log or an
     answer would fail on such text later, when it is too late to tell the sender.
 
-    :raises Refused: 422, also if a key stands twice
+    :raises Refused: 422, also if a key stands twice, or it is nested too deeply
     :raises ValueError: if it is not JSON
     """
     content, sound = None, b"\0" not in body
@@ -376,8 +376,8 @@ def parsed(body: bytes | bytearray) -> JSON:
                 json.dumps(content, ensure_ascii=False).encode()
     except UnicodeError:
         sound = False
-    except DuplicateKey as error:
-        raise Refused(422, str(error)) from error
+    except WrongJson as error:
+        raise Refused(422, f"the body is refused: {error}") from error
     if not sound:
         raise Refused(422, "the body is not UTF-8 text")
     return content

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import re
 
-from sf_quantum.files import mapping
+from sf_quantum.files import mapping, parse_json
 from sf_quantum.samplers.problem import FieldError
 
 # A declaration of qubits, in OpenQASM 3 or in OpenQASM 2.
@@ -44,8 +43,8 @@ def atoms(text: str) -> int:
     :raises FieldError: if it is not JSON
     """
     try:
-        found = mapping(json.loads(text)).get("register")
-    except (ValueError, RecursionError) as error:
+        found = mapping(parse_json(text)).get("register")
+    except ValueError as error:
         detail = "expected Pulser's abstract representation, JSON"
         raise FieldError("sequence", detail) from error
     return len(found) if isinstance(found, list) else 0

@@ -91,13 +91,15 @@ class ProblemOptions(BaseModel):
     params: ProblemParameters
     label: str | None = None
     offset: float
-    #: the graph that it was submitted for; the QPU may have another one since
-    graph_id: str
+    #: the graph that it was submitted for, since the QPU may have another one now; problems of
+    #: version 0.1.0 have none
+    graph_id: str | None = None
 
 
-def identity(device: Device, graph_id: str) -> dict[str, JSON]:
-    """Name the solver and a graph that problems refer to."""
-    return {"name": device.name, "version": {"graph_id": graph_id}}
+def identity(device: Device, graph_id: str | None = None) -> dict[str, JSON]:
+    """Name the solver and the graph that problems refer to, by default the present one."""
+    version: dict[str, JSON] = {"graph_id": graph_id or graph(device).id}
+    return {"name": device.name, "version": version}
 
 
 def batch_bytes(device: Device) -> int:
@@ -113,7 +115,7 @@ def configuration(queue: JobQueue) -> dict[str, JSON]:
     """Describe the solver and how busy it is."""
     device = queue.device
     return {
-        "identity": identity(device, graph(device).id),
+        "identity": identity(device),
         "status": "ONLINE" if qpu_status(queue) == "online" else "OFFLINE",
         "description": f"An annealer with a {graph(device).kind} graph.",
         "properties": _properties(device),

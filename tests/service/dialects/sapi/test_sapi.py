@@ -98,9 +98,15 @@ def test_a_problem_names_the_graph_that_it_was_submitted_for(
     path = f"{routes.PREFIX}/problems/{id_}"
     before = service.ask("GET", f"{path}?timeout=60").json()["solver"]
     changed = Topology("test", (), 48, GRAPH.couplers)
-    monkeypatch.setattr(EmulatedDevice, "graph", changed)
+    monkeypatch.setattr(service.queue.device, "graph", changed)
     assert service.ask("GET", path).json()["solver"] == before
     assert before == {"name": "emulator", "version": {"graph_id": GRAPH.id}}
+    # a problem of the first release has none
+    (job,) = (one for one in service.queue.store.jobs() if one.id == id_)
+    earlier = {**(job.metadata or {})}
+    del earlier["graph_id"]
+    told = Problems(service.queue).status(replace(job, metadata=earlier))["solver"]
+    assert told == {"name": "emulator", "version": {"graph_id": changed.id}}
 
 
 #: of any size that a double may have, and a little more
@@ -277,7 +283,7 @@ def test_wrong_problems(
     ("body", "packing", "words"),
     [
         (b"[", "identity", "the body is not JSON"),
-        (b"[" * 100_000, "identity", "the body is not JSON"),
+        (b"[" * 100_000, "identity", "nested more than 200 deep"),
         (b"[" * 200_001, "identity", "has more than 200000 values"),
         (b'"\xff"', "identity", "is not UTF-8 text"),
         (b"[]", "deflate", "the body is not deflated data"),
