@@ -28,7 +28,7 @@ _DEPTHS = {"[": 1, "{": 1, "]": -1, "}": -1}
 # Errors of a path that no machine could write; others, as of a full disk, are the machine's.
 _WRONG_PATH = {
     *(errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP),
-    *(errno.EACCES, errno.EPERM, errno.EINVAL),
+    *(errno.EACCES, errno.EPERM, errno.EINVAL, errno.EROFS),
 }
 
 
@@ -236,4 +236,6 @@ def cannot_write(path: Path, error: OSError) -> QuantumError:
     what = f"{path}: cannot be written: {error.strerror or error}"
     if error.errno in _WRONG_PATH:
         return InputError(f"{what}; name an existing, writable folder")
-    return QuantumError(f"{what}; make room on this machine, or use another one")
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    right = "make room on this machine, or use another one" if full else "see its disk"
+    return QuantumError(f"{what}; {right}")

@@ -157,7 +157,8 @@ class Obstacle(Enum):
         "would exceed the {scope}'s budget: {value} of {limit} {unit} left"
     )
     BUDGET_OVERRUN = (
-        "may not be used: the {scope}'s budget of {limit} {unit} is exceeded by {value}"
+        "may not be used: the {scope}'s budget of {limit} {unit} is exceeded by {value}, "
+        "jobs that run included"
     )
     NO_BUDGET = "may not be used: the {scope}'s budget is 0 {unit}"
     USAGE_UNREADABLE = (

@@ -402,9 +402,9 @@ class CandidateFilter(BindingFilter):
             return
         self._budgeted[attempt.step] = attempt.rules
         if self._report_overruns not in record.before_end:
-            # The last one is awaited first: connectors, which come later, record what
-            # the last jobs have used.
-            record.before_end.append(self._report_overruns)
+            # The first one is awaited last, when connectors have recorded what the last
+            # jobs have used.
+            record.before_end.insert(0, self._report_overruns)
 
     async def _report_overruns(self) -> None:
         """Record the budgets that are exceeded, if a job used more than was expected."""

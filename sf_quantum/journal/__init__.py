@@ -27,8 +27,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import BinaryIO
 
-from sf_quantum.errors import InputError
-from sf_quantum.files import cannot_read
+from sf_quantum.errors import InputError, QuantumError
+from sf_quantum.files import cannot_read, cannot_write
 from sf_quantum.journal.events import DamagedError, End, Event, Job, Run, parse
 
 #: the scheduler that writes journals, and how a StreamFlow file asks for it
@@ -164,11 +164,13 @@ def _create(directory: Path) -> tuple[Path, int]:
             time.sleep(0.001)  # another run of this process began in this millisecond
 
 
-def _unwritable(error: OSError) -> InputError:
-    return InputError(
-        f"{error.filename}: the journal cannot be written: {error.strerror}; "
-        "name a writable folder as the scheduler's `directory`"
-    )
+def _unwritable(error: OSError) -> QuantumError:
+    if isinstance(found := cannot_write(Path(error.filename), error), InputError):
+        return InputError(
+            f"{error.filename}: the journal cannot be written: {error.strerror}; "
+            "name a writable folder as the scheduler's `directory`"
+        )
+    return found
 
 
 # a connector does not know its run; a driver process is one run

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sf_quantum.errors import InputError
-from sf_quantum.files import replacing
+from sf_quantum.files import cannot_write, replacing
 from sf_quantum.malleability.slurm import Allocation
 
 # these scripts start steps in several jobs, to which this one's variables do not apply
@@ -137,12 +137,12 @@ def _write(path: Path, lines: Iterable[str]) -> None:
 def make_folder(path: Path) -> None:
     """Make the folder of :meth:`Nodes.write`, whose scripts only its owner may replace.
 
-    :raises InputError: if that cannot be
+    :raises QuantumError: if that cannot be
     """
     try:
         path.mkdir(mode=0o700, exist_ok=True)
         status = path.lstat()
     except OSError as error:
-        raise InputError(f"{path}: cannot be made: {error.strerror}") from error
+        raise cannot_write(path, error) from error
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
         raise InputError(f"{path}: not a folder of yours; remove it")

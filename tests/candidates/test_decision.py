@@ -196,7 +196,8 @@ CASES: list[tuple[QuantumTarget, StepRules, CandidateJob, Obstacle, str]] = [
         StepRules(step=Budget(10)),
         CandidateJob(step=Spending(10.04)),
         Obstacle.BUDGET_OVERRUN,
-        "q may not be used: the step's budget of 10 QPU seconds is exceeded by 0.04",
+        "q may not be used: the step's budget of 10 QPU seconds is exceeded by "
+        "0.04, jobs that run included",
     ),
     (
         QuantumTarget("q"),

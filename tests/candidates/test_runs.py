@@ -253,7 +253,7 @@ def test_a_run_says_that_its_budget_is_exceeded(project: Project, serve: Serve) 
     assert project.run() == 0
     assert where(project) == ["qpu", "cpu"]
     excess = "qpu may not be used: the run's budget of 0.03 QPU seconds is exceeded by "
-    assert reasons(project)[1] == f"{excess}0.0069"
+    assert reasons(project)[1] == f"{excess}0.0069, jobs that run included"
     said = "the budget of the run is exceeded: 0.0368986 of 0.03 QPU seconds used"
     assert f"\nwarning: {said}\n" in str(Run(project.folder).report())
     assert f"Filter candidate: {said}" in project.log

@@ -17,7 +17,8 @@ from typing import TypeAlias
 
 from sf_quantum.cli.arguments import checked, positive, seconds
 from sf_quantum.cli.qpu.service import add_selection, selection
-from sf_quantum.errors import InputError, QpuError
+from sf_quantum.errors import InputError, QpuError, QuantumError
+from sf_quantum.files import cannot_write
 from sf_quantum.malleability import give_back, malleable
 from sf_quantum.protocol.leases import CLASSES
 from sf_quantum.protocol.tasks import LeaseJob
@@ -302,7 +303,7 @@ def _write_account(path: str | None, ran: CommandRun) -> None:
     try:
         if path is not None:
             _append(path, f"{account.dumps(ran)}\n")
-    except InputError as error:  # the command's exit status matters more
+    except QuantumError as error:  # the command's exit status matters more
         _print(str(error))
 
 
@@ -311,7 +312,7 @@ def _append(path: str, text: str) -> None:
         with open(path, "a", encoding="utf-8") as file:
             file.write(text)
     except OSError as error:
-        raise InputError(f"--account {path}: {error.strerror}") from error
+        raise cannot_write(Path(path), error) from error
 
 
 def _print(text: str) -> None:
