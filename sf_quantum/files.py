@@ -28,7 +28,7 @@ _DEPTHS = {"[": 1, "{": 1, "]": -1, "}": -1}
 # Errors of a path that no machine could write; others, as of a full disk, are the machine's.
 _WRONG_PATH = {
     *(errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP),
-    *(errno.EACCES, errno.EPERM, errno.EINVAL, errno.EROFS),
+    *(errno.EACCES, errno.EPERM, errno.EINVAL, errno.EROFS, errno.EEXIST),
 }
 
 

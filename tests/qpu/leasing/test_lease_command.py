@@ -460,7 +460,8 @@ def test_an_account_tells_which_qpu_jobs_a_command_had(
         "--url", service.url, "--account", "/nowhere/a", *_shell("echo ran")
     )
     assert (code, out) == (2, "")
-    assert err == "sfq lease: --account /nowhere/a: No such file or directory\n"
+    why = "cannot be written: No such file or directory"
+    assert err == f"sfq lease: /nowhere/a: {why}; name an existing, writable folder\n"
 
 
 def test_account_reports_a_wait_without_a_lease(
