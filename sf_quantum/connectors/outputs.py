@@ -19,7 +19,7 @@ from streamflow.core.recovery import recoverable
 from streamflow.core.utils import get_entity_ids, make_future
 from streamflow.core.workflow import Command, CommandOutput, Job, Status, Token
 from streamflow.cwl import processor as cwl
-from streamflow.cwl.step import CWLEmptyScatterConditionalStep
+from streamflow.cwl.step import CWLEmptyScatterConditionalStep, CWLExecuteStep
 from streamflow.cwl.utils import infer_type_from_token
 from streamflow.workflow.step import ExecuteStep
 from streamflow.workflow.token import ListToken
@@ -50,10 +50,12 @@ async def _execute_command(
     if isinstance(output, cwl.CWLCommandOutput) and isinstance(output.value, str):
         # In CWL, what a command prints is an output only by way of a file.
         output = output.update(None)
+    # CWL's WorkReuse, for which the subclass overrides the method that this one replaces
+    reusable = self._is_recoverable(job) if isinstance(self, CWLExecuteStep) else True
     collected = await asyncio.gather(
         *(
             self.output_processors[name].process(
-                job, make_future(output), connectors.get(name), recoverable=True
+                job, make_future(output), connectors.get(name), recoverable=reusable
             )
             for name in self.output_ports
         )
@@ -133,14 +135,11 @@ async def _process(
     connector: Connector | None = None,
     recoverable: bool = False,
 ) -> Token | None:
-    value = (await command_output).value
+    value, required = (await command_output).value, _required(self)
+    if value is None and not required:  # it may be that of an optional record
+        return await _as_record(self, job, command_output, connector, recoverable)
     if isinstance(value, list) is self.single:
         _refuse(self.name, "record" if self.single else "record[]", value)
-    required = {
-        field
-        for field, processor in self.processors.items()
-        if isinstance(processor, _Values) and not processor.optional
-    }
     for record in [value] if self.single else value:
         for field in required if isinstance(record, Mapping) else ():
             if field not in record:
@@ -157,9 +156,19 @@ async def _propagate(
 ) -> Token:
     """Collect each field by its own binding, unless the record is given as one value."""
     output = await command_output
-    if self.output_eval or isinstance(output, cwl.CWLOutputJSONCommandOutput):
+    whole = self.output_eval or isinstance(output, cwl.CWLOutputJSONCommandOutput)
+    if whole and (output.value is not None or _required(self)):
         _refuse(self.name, "record", output.value)
     return await _field_by_field(self, job, command_output, connector, recoverable)
+
+
+def _required(records: _Records) -> set[str]:
+    """The fields of a record that may not be null."""
+    return {
+        field
+        for field, processor in records.processors.items()
+        if isinstance(processor, _Values) and not processor.optional
+    }
 
 
 def _has_files(processor: _Values) -> bool:

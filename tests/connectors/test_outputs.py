@@ -23,7 +23,7 @@ from streamflow.core.processor import PopCommandOutputProcessor
 from streamflow.core.utils import make_future
 from streamflow.core.workflow import Job, Status, Token
 from streamflow.cwl.processor import CWLCommandOutput, CWLOutputJSONCommandOutput
-from streamflow.cwl.step import CWLEmptyScatterConditionalStep
+from streamflow.cwl.step import CWLEmptyScatterConditionalStep, CWLExecuteStep
 from streamflow.cwl.translator import _create_command_output_processor
 from streamflow.cwl.workflow import CWLWorkflow
 from streamflow.workflow.step import ExecuteStep
@@ -100,6 +100,7 @@ def _collect(file: Path, output: CWLCommandOutput, **inputs: Token) -> JSON:
     [
         (ExecuteStep, "_execute_command", 3610233133),
         (ExecuteStep, "_retrieve_output", 1778483435),
+        (CWLExecuteStep, "_retrieve_output", 550247056),
         (CWLEmptyScatterConditionalStep, "_eval", 2194198313),
     ],
 )
@@ -232,3 +233,11 @@ def test_a_scatter_over_no_list_fails_the_run(
     del project.extra["failureManager"]
     assert project.run() == bool(reason), project.log[-2000:]
     assert reason in project.log
+
+
+def test_null_of_a_record_without_required_fields_is_taken(tmp_path: Path) -> None:
+    """StreamFlow does not keep whether a record is optional."""
+    fields: JSON = [{"name": "a", "type": "string?"}]
+    file = _tool(tmp_path, ["null", {"type": "record", "name": "r", "fields": fields}])
+    output = CWLOutputJSONCommandOutput({"out": None}, Status.COMPLETED)
+    assert _collect(file, output) == {"a": None}

@@ -98,3 +98,46 @@ def test_no_output_of_a_failed_attempt_is_used(
         assert joined == "right\n" * shape[0], shape
         (done,) = project.jobs(f"make{number}", "completed")
         assert done["attempt"] == 2, shape
+
+
+@pytest.mark.parametrize(("reuse", "runs"), [(True, 1), (False, 2), ("$(false)", 2)])
+def test_an_output_that_may_not_be_reused_is_made_again(
+    project: Project, reuse: JSON, runs: int
+) -> None:
+    """As CWL's WorkReuse asks, if the step that takes it fails once."""
+    (project.folder / "make.sh").write_text(
+        f"echo run | tee -a {project.folder}/runs\n"
+    )
+    take = f"mkdir {project.folder}/tried || exit 0; exit 3\n"
+    (project.folder / "take.sh").write_text(take)
+    made: JSON = {"type": "File", "outputBinding": {"glob": "made"}}
+    make: JSON = {
+        "class": "CommandLineTool",
+        "baseCommand": ["sh", "-e", f"{project.folder}/make.sh"],
+        "requirements": {
+            "InlineJavascriptRequirement": {},
+            "WorkReuse": {"enableReuse": reuse},
+        },
+        "stdout": "made",
+        "inputs": {},
+        "outputs": {"made": made},
+    }
+    taking: JSON = {
+        "class": "CommandLineTool",
+        "baseCommand": ["sh", f"{project.folder}/take.sh"],
+        "inputs": {"made": {"type": "File", "inputBinding": {}}},
+        "stdout": "taken",
+        "outputs": {"taken": "stdout"},
+    }
+    project.document = {
+        "inputs": {},
+        "steps": {
+            "make": {"run": make, "in": {}, "out": ["made"]},
+            "take": {"run": taking, "in": {"made": "make/made"}, "out": ["taken"]},
+        },
+        "outputs": {"taken": {"type": "File", "outputSource": "take/taken"}},
+    }
+    project.deployment("host", "local")
+    bind(project, {}, prefer="classical")
+    assert project.run() == 0, project.log[-4000:]
+    assert (project.folder / "runs").read_text() == "run\n" * runs
