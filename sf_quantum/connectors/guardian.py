@@ -142,9 +142,20 @@ def _limit(name: str) -> int:
     return (1 << 61) + (int.from_bytes(digest[:8]) >> 3)
 
 
+def processes() -> Iterator[psutil.Process]:
+    """The processes of this machine.
+
+    ``psutil.process_iter`` keeps what it has found, and takes a new process with the id of
+    one that has ended for that one, which then cannot be killed.
+    """
+    for pid in psutil.pids():
+        with suppress(psutil.Error):
+            yield psutil.Process(pid)
+
+
 def _marked(name: str) -> Iterator[psutil.Process]:
     own_pid, limit = os.getpid(), _limit(name)
-    for process in psutil.process_iter():
+    for process in processes():
         try:
             if process.pid == own_pid:
                 continue

@@ -276,3 +276,9 @@ def _inner(driver: subprocess.Popen[bytes]) -> psutil.Process:
         for child in psutil.Process(driver.pid).children()
         if "sleep" in child.cmdline()[-1]
     )
+
+
+def test_a_process_is_looked_at_anew_each_time() -> None:
+    """One that has the id of another that has ended is not taken for that one."""
+    first, second = ({one.pid: one for one in guardian.processes()} for _ in range(2))
+    assert first[os.getpid()] is not second[os.getpid()]

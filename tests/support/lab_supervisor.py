@@ -21,6 +21,7 @@ from pathlib import Path, PurePath
 
 import psutil
 
+from sf_quantum.connectors.guardian import processes
 from tests.support import lab_site
 
 SYSTEM_PATH = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin"
@@ -194,7 +195,7 @@ def kill_steps(log: Path) -> None:
 
     :param log: of the node's daemon, which its job steps write to as well
     """
-    steps = [p for p in psutil.process_iter() if _is_step(p, log)]
+    steps = [p for p in processes() if _is_step(p, log)]
     # a step that sees its processes end would still tell the controller of it
     for step in steps:
         with suppress(psutil.NoSuchProcess):

@@ -18,6 +18,8 @@ from typing import Protocol
 import psutil
 import pytest
 
+from sf_quantum.connectors.guardian import processes
+
 # processes inherit it, also those that have lost their parent
 MARKER = "SFQ_TEST_LOOP"
 
@@ -75,7 +77,7 @@ class Leftovers:
     def _kill_marked(self) -> bool:
         """Kill all processes with the mark that run, and say whether there were any."""
         marked = []
-        for one in psutil.process_iter():
+        for one in processes():
             with suppress(psutil.Error, OSError):
                 if one.environ().get(MARKER) == self._mark:
                     one.kill()

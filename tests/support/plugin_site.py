@@ -18,6 +18,7 @@ from pathlib import Path
 
 import psutil
 
+from sf_quantum.connectors.guardian import processes
 from sf_quantum.files import JSON
 from sf_quantum.service.domain.jobs import Identity, Lease
 from sf_quantum.service.http.auth import FixedIdentity
@@ -136,8 +137,10 @@ class Site:
 
     def asks(self, job: int) -> psutil.Process | None:
         """The process that asks for a job's lease, if it runs."""
-        for process in psutil.process_iter(["cmdline"]):
-            words = process.info["cmdline"] or []
+        for process in processes():
+            words = list[str]()
+            with suppress(psutil.Error):
+                words = process.cmdline()
             # not the shell that has started it
             own = str(job) in words and str(self.state) in words
             if own and "acquire" in words and Path(words[0]).name != "sh":
