@@ -58,6 +58,7 @@ def test_a_run_shows_its_progress_and_its_report(project: Project) -> None:
         for line in lines
     )
     assert any(line.split()[:1] == ["solve"] and "completed" in line for line in lines)
+    assert lines[-2] == "solve: out/out"
     assert lines[-1].startswith("outputs: out; log: out/streamflow.log; journal: ")
     assert (project.folder / "out" / "out").exists()
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from sf_quantum.cli import discard_output
 from sf_quantum.errors import InputError
+from sf_quantum.reporting import outputs
 from sf_quantum.reporting.report import LiveProgress
 from sf_quantum.reporting.runs import Run
 from sf_quantum.text import escaped
@@ -100,6 +101,9 @@ def _run(args: argparse.Namespace) -> int:
     # how the run has ended is the end of its progress
     lines = [line for line in str(done.report()).splitlines() if line not in shown]
     print("", "\n".join(lines).strip("\n"), sep="\n")
+    made = outputs.lines(outputs.read(args.outdir / runs.LOG))
+    if made:
+        print("", *map(escaped, made), sep="\n")
     _print_places(args.outdir, done)
     return 0
 

@@ -1,0 +1,43 @@
+"""The outputs of a run, as StreamFlow prints them in its log."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from sf_quantum.files import JSON, mapping, parse_json
+from sf_quantum.text import shortened
+
+# Items of a list that are shown, and characters of a value.
+SHOWN, CHARACTERS = 3, 100
+# The only JSON object that is printed in lines of its own.
+_OBJECT = re.compile(r"^\{(?:\}|\n.*?^\})$", re.DOTALL | re.MULTILINE)
+
+
+def read(log: Path) -> dict[str, JSON]:
+    """Read the outputs of the workflow that has completed; none if the log lacks them."""
+    try:
+        *_, last = _OBJECT.findall(log.read_text(encoding="utf-8", errors="replace"))
+        return mapping(parse_json(last))
+    except (OSError, ValueError):
+        return {}
+
+
+def lines(outputs: Mapping[str, JSON]) -> list[str]:
+    """One line for each output: the paths of its files, or its value."""
+    return [f"{name}: {_shown(value)}" for name, value in outputs.items()]
+
+
+def _shown(value: JSON) -> str:
+    if isinstance(value, list):
+        more = len(value) - SHOWN
+        left_out = f" and {more} more" if more > 0 else ""
+        return f"{', '.join(map(_shown, value[:SHOWN]))}{left_out}" if value else "[]"
+    path = mapping(value).get("path")
+    if isinstance(path, str):
+        below = Path(path).is_relative_to(Path.cwd())
+        return os.path.relpath(path) if below else path
+    return shortened(json.dumps(value), CHARACTERS)
