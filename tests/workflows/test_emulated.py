@@ -82,10 +82,11 @@ def test_a_run_on_the_emulator_gives_the_labels_of_cwltool(
     assert [i["qpu"] for i in without["per_iteration"]] == [None, None]
     assert summary["score"] == without["score"]
 
-    # the mapping of Rocco et al. (2025): each method on a node of its own, the QUBO on the QPU
+    # the mapping of Rocco et al. (2025): the methods on nodes, the QUBO on the QPU; a method
+    # may get the node of another that has ended already
     clusterings = emulated.locations("cluster")
-    assert sorted(clusterings[:3]) == ["nodes/c1", "nodes/c2", "nodes/c3"]
-    assert sorted(clusterings[3:]) == ["nodes/c1", "nodes/c2", "nodes/c3"]
+    assert len(clusterings) == 6
+    assert {*clusterings} <= {"nodes/c1", "nodes/c2", "nodes/c3"}
     assert emulated.locations("solve") == ["qpu", "qpu"]
     for step in ("qubo", "score", "plot"):
         assert {*emulated.locations(step)} == {"host"}
