@@ -200,11 +200,11 @@ def kill_steps(log: Path) -> None:
     for step in steps:
         with suppress(psutil.NoSuchProcess):
             step.suspend()
-    processes = list(steps)
+    family = list(steps)
     for step in steps:
         with suppress(psutil.NoSuchProcess):
-            processes += step.children(recursive=True)
-    for process in processes:
+            family += step.children(recursive=True)
+    for process in family:
         with suppress(psutil.NoSuchProcess):
             process.kill()
 
