@@ -260,10 +260,17 @@ async def test_what_gzip_may_not_hold(
 
 @pytest.mark.parametrize(
     "body",
-    [b'{"a": "\\ud83d\\ude00"}', b"{\\ud800", b"[" * 10**4 + b"\\ud800", b"\\ud8"],
+    [b'{"a": "\\ud83d\\ude00"}', b"{\\ud800", b"\\ud8"],
 )
 async def test_a_body_that_its_route_judges(body: bytes) -> None:
     assert (await Exchange(body).to(guarded())).status == 200
+
+
+async def test_what_is_nested_too_deeply_reaches_no_route() -> None:
+    for body in (b"[" * 10**4 + b"\\ud800", b"[" * 201 + b"]" * 201):
+        refused = await Exchange(body).to(guarded())
+        assert refused.status == 422
+        assert "nested more than 200 deep" in str(refused.json()["detail"])
 
 
 async def test_a_body_with_several_jobs_may_be_larger() -> None:
