@@ -111,6 +111,11 @@ class Forked:
             socket.send_fds(self._forker, [ascii(request).encode()], files)
         self.pid = int(self._forker.recv(64))
 
+    def __del__(self) -> None:
+        # of one that ends with others, and for which nobody waits; Python would warn of it
+        # in whatever test runs when it is collected
+        self._forker.close()
+
     def wait(self, timeout: float | None = None) -> int:
         """Wait for its end."""
         if self.returncode is None:
