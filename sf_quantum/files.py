@@ -105,11 +105,7 @@ def parse_json(text: str | bytes) -> JSON:
 
 
 class WrongJson(ValueError):
-    """JSON that is refused, though Python can read it."""
-
-
-class TooDeep(WrongJson):
-    """It is nested more than :data:`MAX_NESTING` deep."""
+    """JSON that is refused, though Python can read it, such as what is nested too deeply."""
 
 
 class DuplicateKey(WrongJson):
@@ -143,7 +139,7 @@ def check_nesting(text: str) -> None:
         depth += _DEPTHS.get(match[0], 0)
         deepest = max(deepest, depth)
     if deepest > MAX_NESTING:
-        raise TooDeep(f"nested more than {MAX_NESTING} deep")
+        raise WrongJson(f"nested more than {MAX_NESTING} deep")
 
 
 def socket_in(url: str, folder: str | Path = "") -> str:

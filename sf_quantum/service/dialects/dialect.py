@@ -76,9 +76,9 @@ class Dialect(ABC):
 
     @staticmethod
     def read(content: JSON, more: Mapping[str, JSON]) -> Submission:
-        """Read the content of a large submission; see :mod:`~sf_quantum.service.dialects.large_bodies`.
+        """Read the content of a large submission.
 
-        It runs in another process if the body has more than 1 MiB.
+        See :mod:`~sf_quantum.service.dialects.large_bodies`. It runs in another process if the body has more than 1 MiB.
 
         :param more: values that the routes have added
         :raises pydantic.ValidationError: if a field is invalid

@@ -212,11 +212,7 @@ async def _read(
 ) -> Submission:
     """Read a submission, a large one as those of other dialects."""
     if len(body) <= large_bodies.LARGE_BYTES:
-        try:
-            content = parsed(body)
-        except ValueError as error:
-            raise Refused(400, "the body is not JSON") from error
-        return await asyncio.to_thread(circuits.read, content, chip, metadata)
+        return await asyncio.to_thread(_read_small, body, chip, metadata)
     description = queue.device.description
     whole = partial(
         large_bodies.read,
@@ -229,6 +225,16 @@ async def _read(
     async with queue.reader.bodies.turn(who.user):
         await check_connected(request)
         return await large_bodies.in_turn(queue, body, whole)
+
+
+def _read_small(
+    body: bytes, chip: Architecture, metadata: dict[str, JSON]
+) -> Submission:
+    try:
+        content = parsed(body)
+    except ValueError as error:
+        raise Refused(400, "the body is not JSON") from error
+    return circuits.read(content, chip, metadata)
 
 
 def _with_calibration(
