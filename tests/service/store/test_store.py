@@ -36,18 +36,6 @@ from sf_quantum.service.store.usage import (
 from tests.support.waiting import SECONDS
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "service.sqlite"
-
-
-@pytest.fixture
-def store(path: Path) -> Iterator[Store]:
-    opened = Store(path)
-    yield opened
-    opened.close()
-
-
 def _lease(
     store: Store, id_: str = "lease", user: str = "ann", bound: float | None = None
 ) -> Lease:

@@ -6,7 +6,6 @@ import csv
 import io
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -26,18 +25,6 @@ pytestmark = pytest.mark.devices("sfq", "dwave", "acme", always=["acme"])
 RUN = "20261121T150444Z-4711"
 ALL = Filter("ended")
 PAGE = Page(100, 0)
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "service.sqlite"
-
-
-@pytest.fixture
-def store(path: Path) -> Iterator[Store]:
-    opened = Store(path)
-    yield opened
-    opened.close()
 
 
 def _lease(
