@@ -43,8 +43,8 @@ def atoms(text: str) -> int:
     :raises FieldError: if it is not JSON
     """
     try:
-        found = mapping(parse_json(text)).get("register")
+        register = mapping(parse_json(text)).get("register")
     except ValueError as error:
         detail = "expected Pulser's abstract representation, JSON"
         raise FieldError("sequence", detail) from error
-    return len(found) if isinstance(found, list) else 0
+    return len(register) if isinstance(register, list) else 0

@@ -80,9 +80,9 @@ class VendorState:
         self.vendor = Trouble(backoff.STATUS)
         #: refusals of the service's user
         self.access = Trouble(backoff.ACCESS)
-        # when its status was known, and when it answered any request
+        # The times at which its status was known, and at which it answered any request.
         self._known = self._heard = -math.inf
-        # requests for its status that have failed in a row, and since when
+        # The number of requests for its status that have failed in a row, and since when.
         self._failures = 0
         self._silence = ""
 
