@@ -15,7 +15,7 @@ from typing import Literal, TypeAlias
 from sf_quantum.errors import QpuError
 from sf_quantum.files import JSON
 from sf_quantum.protocol.bounds import ANSWER_BYTES, RESULT_BYTES
-from sf_quantum.protocol.values import number
+from sf_quantum.protocol.values import number, read
 
 # QRMI's words
 State: TypeAlias = Literal["Queued", "Running", "Completed", "Failed", "Cancelled"]
@@ -151,25 +151,11 @@ class LeaseJob:
     @classmethod
     def read(cls, job: Mapping[str, JSON]) -> LeaseJob:
         """Read a job with the fields as keys; a value that cannot be is left out."""
-        id_, state, found = job.get("id"), job.get("state"), job.get("found")
         eta = number(job.get("eta_seconds"))
         if eta is None and "eta_seconds" in job:
             # A closed QPU reports null; a QPU that predicts nothing has no such field.
             eta = math.inf
-        return cls(
-            id=None if id_ is None else str(id_),
-            state=None if state is None else str(state),
-            submitted=number(job.get("submitted")),
-            started=number(job.get("started")),
-            ended=number(job.get("ended")),
-            queued_seconds=number(job.get("queued_seconds")),
-            qpu_seconds=number(job.get("qpu_seconds")),
-            seconds=number(job.get("seconds")),
-            eta_seconds=eta,
-            attempt=number(job.get("attempt")),
-            lost_qpu_seconds=number(job.get("lost_qpu_seconds")),
-            found=found if isinstance(found, bool) else None,
-        )
+        return read(cls, job, eta_seconds=eta)
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
 from sf_quantum.protocol.tasks import Outcome, Result, Task
 from sf_quantum.qpu.sampler import JobSampler, QpuSampler
+from sf_quantum.qpu.sfq.problems import Problems
 from sf_quantum.qpu.sfq.service_qpu import SfqQpu
 from sf_quantum.samplers.problem import FieldError
 from sf_quantum.service.device import problems
@@ -211,7 +212,7 @@ def test_answers_that_are_none(qpu: SfqQpu, monkeypatch: pytest.MonkeyPatch) -> 
     bqm = example_bqm()
     solved = qpu.solve_multiple([bqm], {"num_reads": 1})
     assert len(solved) == 1
-    monkeypatch.setattr(qpu, "_solved_job", lambda *_: {"sample_sets": [{}, {}]})
+    monkeypatch.setattr(Problems, "solve", lambda *_: {"sample_sets": [{}, {}]})
     with pytest.raises(QpuError, match="its answer has 2 sample sets for 1 BQMs"):
         qpu.solve_multiple([bqm], {})
     monkeypatch.undo()

@@ -22,6 +22,9 @@ from sf_quantum.text import shortened
 # a service that is being restarted is back in less
 RETRY_SECONDS = 15.0
 REQUEST_SECONDS = 10.0
+# Time limit for a job or a result of tens of megabytes, which the service needs time to
+# read.
+LARGE_SECONDS = 90.0
 # statuses after which another attempt may succeed: the service is busy or closed, or a
 # proxy answers in its place
 BUSY = (408, 425, 429, 502, 503, 504)

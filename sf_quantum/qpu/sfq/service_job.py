@@ -11,7 +11,7 @@ from typing import get_args
 from sf_quantum.errors import QpuError
 from sf_quantum.files import JSON, mapping
 from sf_quantum.protocol.tasks import Result, State
-from sf_quantum.protocol.values import check_about, count, number
+from sf_quantum.protocol.values import check_about, read
 from sf_quantum.text import one_line
 
 # Nobody waits for a job that is over within this time.
@@ -28,7 +28,7 @@ class ServiceJob:
 
     :param position: number of jobs ahead of it
     :param eta_seconds: seconds until it starts
-    :param run_seconds: seconds that it is expected to run
+    :param expected_run_seconds: seconds that it is expected to run
     :param result: its result, if that is small
     """
 
@@ -39,7 +39,7 @@ class ServiceJob:
     lease: str | None
     position: int | None
     eta_seconds: float | None
-    run_seconds: float | None
+    expected_run_seconds: float | None
     qpu_seconds: float | None
     seconds: float | None
     calibration: dict[str, JSON] | None
@@ -64,24 +64,12 @@ class ServiceJob:
         for name, asked in (("id", id_), ("idempotency_key", key)):
             if asked is not None:
                 check_about(who, answer.get(name), asked)
-        told, state = answer.get("id", id_), _STATES.get(str(answer.get("state")))
-        if not isinstance(told, str) or state is None:
+        state = _STATES.get(str(answer.get("state")))
+        job_id = answer.get("id", id_)
+        if not isinstance(job_id, str) or state is None:
             raise QpuError(f"{who}: its answer is not a job, is it sfq serve?")
-        lease, calibration = answer.get("lease"), answer.get("calibration")
-        return cls(
-            id=told,
-            state=state,
-            kind=str(answer.get("kind")),
-            note=str(answer.get("note") or ""),
-            lease=None if lease is None else str(lease),
-            position=count(answer.get("position")),
-            eta_seconds=number(answer.get("eta_seconds")),
-            run_seconds=number(answer.get("expected_run_seconds")),
-            qpu_seconds=number(answer.get("qpu_seconds")),
-            seconds=number(answer.get("seconds")),
-            calibration=calibration if isinstance(calibration, dict) else None,
-            result=_result(answer.get("result")),
-        )
+        result = _result(answer.get("result"))
+        return read(cls, answer, id=job_id, state=state, result=result)
 
     @property
     def remark(self) -> str:
@@ -93,7 +81,7 @@ class ServiceJob:
 
         A long run is a warning. Nobody waits for what is expected to end soon.
         """
-        seconds, eta = self.run_seconds, self.eta_seconds
+        seconds, eta = self.expected_run_seconds, self.eta_seconds
         if seconds is None or (eta is not None and eta + seconds < SOON_SECONDS):
             return
         level = logging.WARNING if seconds >= LONG_SECONDS else logging.INFO

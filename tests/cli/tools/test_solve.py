@@ -22,7 +22,7 @@ from sf_quantum import backoff, samplers
 from sf_quantum.backoff import Backoff
 from sf_quantum.cli import main
 from sf_quantum.files import JSON
-from sf_quantum.qpu.sfq import service_client, service_job, service_qpu
+from sf_quantum.qpu.sfq import service_client, service_job, service_jobs
 from sf_quantum.qpu.sfq.service_qpu import SfqQpu
 from sf_quantum.samplers.exact import ENUMERATED
 from sf_quantum.samplers.neal import NealSampler
@@ -51,7 +51,7 @@ def classical(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backoff, "REQUEST", Backoff(0.01, 3.0))
     monkeypatch.setattr(service_client, "RETRY_SECONDS", 0.03)
     # however long a small job takes on a busy machine, no line says so
-    monkeypatch.setattr(service_qpu, "_SUBMISSIONS", "/v1/jobs?wait=30")
+    monkeypatch.setattr(service_jobs, "_SUBMISSIONS", "/v1/jobs?wait=30")
     for key in ("QRMI_JOB_QPU_RESOURCES", "QRMI_JOB_QPU_TYPES"):
         monkeypatch.delenv(key, raising=False)
 
@@ -484,7 +484,7 @@ def test_who_waits_is_told_once_for_how_long(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(service_qpu, "_SUBMISSIONS", "/v1/jobs")
+    monkeypatch.setattr(service_jobs, "_SUBMISSIONS", "/v1/jobs")
     monkeypatch.setattr(service_job, "SOON_SECONDS", 0.0)
     qaoa = ["--sampler", "qaoa", "--set", "depth=1", "--reads", "2"]
     device = EmulatedDevice(technology="superconducting", qubits=20, time_scale=0)

@@ -14,7 +14,7 @@ from dimod import BinaryQuadraticModel
 from sf_quantum.files import JSON
 from sf_quantum.net.transport import Response
 from sf_quantum.protocol.tasks import Task
-from sf_quantum.qpu.sfq import service_job, service_qpu
+from sf_quantum.qpu.sfq import service_job, service_jobs
 from sf_quantum.qpu.sfq.service_qpu import SfqQpu
 from sf_quantum.service.device.emulator.computation import compute_seconds
 from sf_quantum.service.device.emulator.device import EmulatedDevice
@@ -136,7 +136,7 @@ def test_a_job_of_seconds_says_so_while_it_waits(
 def test_a_job_that_has_ended_needs_no_line(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(service_qpu, "_SUBMISSIONS", "/v1/jobs?wait=30")
+    monkeypatch.setattr(service_jobs, "_SUBMISSIONS", "/v1/jobs?wait=30")
     device = EmulatedDevice(time_scale=0, qubits=20)
     with (
         running_service(device) as service,
