@@ -60,10 +60,11 @@ _CIRCUITS = "service/device/emulator/circuits"
 _QASM = "openqasm programs language loops expressions syntax".split()
 VENDORS: dict[str, tuple[str, ...]] = {
     "dwave": (
-        *("qpu/vendors/dwave.py", "qpu/vendors/embedding.py"),
+        *(f"qpu/vendors/dwave/{name}.py" for name in ("__init__", "client", "solver")),
+        *("qpu/vendors/dwave/sampler.py", "qpu/vendors/embedding.py"),
         "samplers/neal.py",
     ),
-    "minorminer": ("qpu/vendors/dwave.py", "qpu/vendors/embedding.py"),
+    "minorminer": ("qpu/vendors/embedding.py",),
     "qrmi": ("qpu/vendors/qrmi.py",),
     **dict.fromkeys(
         ("pulser", "pulser_simulation"),

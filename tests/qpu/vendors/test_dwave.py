@@ -7,6 +7,7 @@ import math
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
@@ -22,6 +23,9 @@ from sf_quantum.protocol.tasks import NotAccepted, Progress, Task, UnknownJob
 from sf_quantum.qpu import AuthenticationError
 from sf_quantum.qpu.vendors import dwave, embedding
 from sf_quantum.qpu.vendors.dwave import DWaveQpu
+from sf_quantum.qpu.vendors.dwave.client import DWaveClient
+from sf_quantum.qpu.vendors.dwave.connection import Connection
+from sf_quantum.qpu.vendors.dwave.solver import timing
 from sf_quantum.qpu.vendors.embedding import Embedded
 from sf_quantum.samplers.neal import SWEEPS
 from sf_quantum.service.device.emulator.device import EmulatedDevice
@@ -49,7 +53,7 @@ def annealer() -> Iterator[RunningService]:
 
 
 def client(service: RunningService, lease: str | None = None) -> DWaveQpu:
-    return DWaveQpu("q", {"endpoint": f"{service.url}/sapi/v2", "token": "t"}, lease)
+    return DWaveQpu("q", Connection(f"{service.url}/sapi/v2", "t"), lease)
 
 
 def task(bqm: dict[str, JSON], tag: str = "tag", **parameters: int | None) -> Task:
@@ -76,10 +80,12 @@ def test_an_interrupted_sampler_cancels_its_leases_problems_only(
 
     released: list[str] = []
     solver = SimpleNamespace(properties={}, check_problem=lambda *_: True)
-    monkeypatch.setattr(DWaveQpu, "graph", lambda _: solver)
-    monkeypatch.setattr(DWaveQpu, "send", interrupted)
-    monkeypatch.setattr(DWaveQpu, "release", lambda _, token: released.append(token))
-    sampler = DWaveQpu("q", {}, lease).sampler()
+    monkeypatch.setattr(DWaveClient, "graph", lambda _: solver)
+    monkeypatch.setattr(DWaveClient, "submit", interrupted)
+    monkeypatch.setattr(
+        DWaveClient, "cancel_labelled", lambda _, token: released.append(token)
+    )
+    sampler = DWaveQpu("q", Connection("", ""), lease).sampler()
     with pytest.raises(KeyboardInterrupt):
         sampler.sample(BinaryQuadraticModel("BINARY"))
     assert released == cancelled
@@ -114,34 +120,33 @@ def test_the_status_is_asked_for_without_the_graph(
         (200, {"identity": known, "status": status}, kind("solver-definition"))
         for status in ("ONLINE", "OFFLINE")
     ]
-    qpu = misbehaving(scripted(replies).url, solver)
-    qpu.connection["solver"] = solver.name
+    qpu = misbehaving(scripted(replies).url, solver, solver.name)
     told = qpu.status()
     assert (told.online, told.reason, told.name) == (True, "", solver.name)
     assert (told.qubits, told.calibration) == (len(solver.nodes), solver.graph_id)
     told = qpu.status()
     assert (told.online, told.reason) == (False, "offline")
     # one request each
-    assert qpu.graph() is solver
+    assert qpu.client.graph() is solver
 
 
 def test_a_new_graph_is_read_and_another_solver_looked_for(
     annealer: RunningService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     qpu = client(annealer)
-    first = qpu.graph()
-    qpu._graph = SimpleNamespace(name=first.name, graph_id="old")
+    first = qpu.client.graph()
+    qpu.client._graph = SimpleNamespace(name=first.name, graph_id="old")
     assert qpu.status().calibration == first.graph_id
-    assert qpu.graph() is not first
+    assert qpu.client.graph() is not first
     annealer.ask("POST", "/v1/device/close", {"message": "helium"})
     assert not qpu.status().online
     # no solver was named
-    assert qpu._graph is None
+    assert qpu.client._graph is None
 
 
 def test_a_problem_over_qubits_is_submitted_as_it_is(annealer: RunningService) -> None:
     qpu = client(annealer)
-    (one, other), *_ = sorted(qpu.graph().undirected_edges)
+    (one, other), *_ = sorted(qpu.client.graph().undirected_edges)
     bqm = BinaryQuadraticModel({one: 0.5}, {(one, other): -1.0}, 7.0, "SPIN")
     submitted = task(bqm.to_serializable())
     outcome = qpu.result(completed(qpu, submitted), submitted)
@@ -167,7 +172,7 @@ def test_a_result_is_read_by_another_process_than_submitted(
     known = first.result(job_id, submitted)
     assert known.result is not None
     assert known.qpu_seconds == pytest.approx(0.01802 + 20 * 85.86e-6)
-    assert known.calibration == {"id": first.graph().graph_id}
+    assert known.calibration == {"id": first.client.graph().graph_id}
     again = client(annealer)
     assert again.find("tag") == job_id
     found = again.result(job_id, submitted)
@@ -285,10 +290,10 @@ def test_an_offline_solver_accepts_no_problem(annealer: RunningService) -> None:
 
 
 def test_nothing_was_submitted_where_nobody_listens(annealer: RunningService) -> None:
-    qpu = DWaveQpu("q", {"endpoint": "http://127.0.0.1:1/sapi/v2", "token": "t"})
+    qpu = DWaveQpu("q", Connection("http://127.0.0.1:1/sapi/v2", "t"))
     with pytest.raises(NotAccepted, match="'q'"):
         qpu.submit(task(example_bqm()))
-    qpu._graph = client(annealer).graph()
+    qpu.client._graph = client(annealer).client.graph()
     with pytest.raises(NotAccepted, match="'q'"):
         qpu.submit(task(example_bqm()))
 
@@ -296,11 +301,11 @@ def test_nothing_was_submitted_where_nobody_listens(annealer: RunningService) ->
 def test_a_solver_that_is_not_there_is_no_fault_of_a_job(
     annealer: RunningService, scripted: Serve
 ) -> None:
-    qpu = client(annealer)
-    qpu.connection["solver"] = "another"
+    connection = replace(client(annealer).connection, solver="another")
+    qpu = DWaveQpu("q", connection)
     with pytest.raises(NotAccepted, match="another"):
         qpu.submit(task(example_bqm()))
-    denied = {"endpoint": scripted([(401, {})]).url, "token": "t"}
+    denied = Connection(scripted([(401, {})]).url, "t")
     with pytest.raises(AuthenticationError):
         DWaveQpu("q", denied).submit(task(example_bqm()))
 
@@ -313,7 +318,7 @@ def solver(tmp_path_factory: pytest.TempPathFactory) -> StructuredSolver:
         patch.setenv("DWAVE_CACHE_HOME", str(folder))
         device = EmulatedDevice(qubits=40, time_scale=0)
         with running_service(device, tcp=True) as service:
-            return client(service).graph()
+            return client(service).client.graph()
 
 
 @pytest.fixture
@@ -322,9 +327,11 @@ def scripted() -> Iterator[Serve]:
         yield lambda replies: stack.enter_context(scripted_server(replies))
 
 
-def misbehaving(url: str, solver: StructuredSolver) -> DWaveQpu:
-    qpu = DWaveQpu("q", {"endpoint": f"{url}/sapi/v2", "token": "t"})
-    qpu._graph = solver
+def misbehaving(
+    url: str, solver: StructuredSolver, name: str | None = None
+) -> DWaveQpu:
+    qpu = DWaveQpu("q", Connection(f"{url}/sapi/v2", "t", name))
+    qpu.client._graph = solver
     return qpu
 
 
@@ -461,11 +468,11 @@ def test_a_time_that_is_none(
 def test_a_timing_that_is_none(
     solver: StructuredSolver, monkeypatch: pytest.MonkeyPatch, told: float
 ) -> None:
-    assert dwave._timing(solver) is not None
+    assert timing(solver) is not None
     known = {**solver.properties["problem_timing_data"], "default_annealing_time": told}
     monkeypatch.setitem(solver.properties, "problem_timing_data", known)
     monkeypatch.setattr(solver, "estimate_qpu_access_time", lambda *_: told)
-    assert dwave._timing(solver) is None
+    assert timing(solver) is None
 
 
 def test_how_problems_end_without_an_answer(
@@ -540,7 +547,9 @@ def test_an_embedding_is_the_same_in_every_process(solver: StructuredSolver) -> 
 
 def test_the_identity_is_where_problems_are() -> None:
     def identity(**connection: str) -> str:
-        return DWaveQpu("q", {"endpoint": "http://a", **connection}).identity
+        return DWaveQpu(
+            "q", Connection(**{"endpoint": "http://a", **connection})
+        ).identity
 
     here = identity(token="1", solver="s")
     assert identity(token="2", solver="s") == here

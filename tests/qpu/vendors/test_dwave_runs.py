@@ -8,6 +8,7 @@ import os
 import subprocess
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,9 @@ from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
 from sf_quantum.qpu import NoLease
 from sf_quantum.qpu.environment import from_environment, job_environment
-from sf_quantum.qpu.vendors.dwave import DWaveQpu, client_options
+from sf_quantum.qpu.vendors.dwave import DWaveQpu
+from sf_quantum.qpu.vendors.dwave.client import DWaveClient
+from sf_quantum.qpu.vendors.dwave.connection import Connection
 from sf_quantum.samplers import problem
 from sf_quantum.samplers.presolve import LeasedPresolve
 from tests.support.ocean import Ocean, clique, lowest
@@ -182,7 +185,10 @@ def test_trying_again_is_no_use_where_it_refuses(driver: DWaveQpu) -> None:
         known.UnsupportedSolverError("no graph"),
         known.SolverError(error_msg="no such state", error_code=400),
     ):
-        with pytest.raises(InputError, match=r"'advantage'.*: no"), driver.errors():
+        with (
+            pytest.raises(InputError, match=r"'advantage'.*: no"),
+            driver.client.errors(),
+        ):
             raise refusal
     for trouble in (
         answered.ResourceLimitsExceededError("too many"),
@@ -190,7 +196,7 @@ def test_trying_again_is_no_use_where_it_refuses(driver: DWaveQpu) -> None:
         known.SolverError(error_msg="too many", error_code=503),
         known.SolverFailureError("too many"),
     ):
-        with pytest.raises(QpuError, match="too many"), driver.errors():
+        with pytest.raises(QpuError, match="too many"), driver.client.errors():
             raise trouble
 
 
@@ -209,7 +215,7 @@ def test_interrupted_it_cancels_its_problem(
             raise KeyboardInterrupt
 
         # in the main thread a signal would do it
-        monkeypatch.setattr(DWaveQpu, "wait", interrupt)
+        monkeypatch.setattr(DWaveClient, "wait", interrupt)
         with pytest.raises(KeyboardInterrupt):
             sampler.sample(clique(3), num_reads=1000)
         assert ocean.service.jobs() == ["Cancelled"]
@@ -314,14 +320,12 @@ def test_half_an_environment() -> None:
 
 
 def test_solvers_by_name_or_by_features() -> None:
-    connection = {"endpoint": "e", "token": "t", "solver": "Advantage_system4.1"}
-    options = client_options(connection)
-    assert options["solver"] == {"name": "Advantage_system4.1"}
-    features = '{"topology__type": "zephyr"}'
-    options = client_options({**connection, "solver": features})
-    assert options["solver"] == {"topology__type": "zephyr"}
+    named = Connection("e", "t", "Advantage_system4.1")
+    assert named.options["solver"] == {"name": "Advantage_system4.1"}
+    featured = replace(named, solver='{"topology__type": "zephyr"}')
+    assert featured.options["solver"] == {"topology__type": "zephyr"}
     with pytest.raises(InputError, match="DWAVE_API_SOLVER"):
-        client_options({**connection, "solver": "{"})
+        _ = replace(named, solver="{").options
 
 
 def test_without_the_package_it_says_what_to_install(
@@ -329,7 +333,7 @@ def test_without_the_package_it_says_what_to_install(
 ) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     assert "pip install 'sf-quantum[dwave]'" in str(DWaveQpu.problem())
-    driver = DWaveQpu("q", {"endpoint": "e", "token": "t"})
+    driver = DWaveQpu("q", Connection("e", "t"))
     with pytest.raises(InputError, match=r"sf-quantum\[dwave\]"):
         driver.status()
     with pytest.raises(InputError, match=r"sf-quantum\[dwave\]"):
