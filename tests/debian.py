@@ -30,9 +30,13 @@ _NEEDED = ("debootstrap", "unshare", "chroot", "mount")
 _SETTINGS = {
     "etc/dpkg/dpkg.cfg.d/unsafe-io": "force-unsafe-io\n",
     "etc/apt/apt.conf.d/recommends": 'APT::Install-Recommends "false";\n',
+    # a mirror may keep a snapshot of a release that is not out, whose signature is good for a week
+    "etc/apt/apt.conf.d/snapshot": 'Acquire::Check-Valid-Until "false";\n',
     # no package starts a service, since the machine's own may run
     "usr/sbin/policy-rc.d": "#!/bin/sh\nexit 101\n",
 }
+_SCRIPTS = Path("/usr/share/debootstrap/scripts")
+_DEBIAN = "http://deb.debian.org/debian"
 _PIP_CACHE = "/var/cache/pip"
 # The mounts of a root, whose folder is $1, with the clone $2 and pip's cache $3. Its /dev has
 # the few devices that programs need: who removes the root can harm no other.
@@ -127,7 +131,11 @@ def _bootstrap(release: str, root: Path) -> None:
         file.write_text(text)
         file.chmod(0o755)
     print(f"installing Debian {release} in {root} (some minutes)", flush=True)
-    words = ["debootstrap", "--variant=minbase", release, str(partial), *_mirror()]
+    words = ["debootstrap", "--variant=minbase", release, str(partial), _mirror()]
+    # A debootstrap that is older than the release has no script of its name; that of unstable
+    # is the one which each new release links to.
+    if not (_SCRIPTS / release).exists():
+        words.append(str(_SCRIPTS / "sid"))
     # it mounts /proc in the root, and leaves it there if it is killed
     try:
         _check(
@@ -148,14 +156,14 @@ def _remove(folder: Path) -> None:
     _check(["rm", "-r", "--one-file-system", str(folder)], f"{folder} stays")
 
 
-def _mirror() -> list[str]:
-    """The mirror this machine uses, if it is a Debian."""
+def _mirror() -> str:
+    """The mirror this machine uses, if it is a Debian, and Debian's own otherwise."""
     if shutil.which("apt-get") is None:
-        return []
+        return _DEBIAN
     words = ["apt-get", "indextargets", "--format", "$(REPO_URI)"]
     words += ["Created-By: Packages", "Label: Debian"]
     found = subprocess.run(words, capture_output=True, text=True).stdout.split()
-    return found[:1]
+    return found[0] if found else _DEBIAN
 
 
 def entering(root: Path, command: Sequence[str]) -> list[str]:

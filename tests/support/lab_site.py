@@ -153,8 +153,23 @@ def command(name: str, run: Path) -> list[str] | None:
         case "slurmdbd":
             return [ACCOUNTING, "-D"]
         case "slurmrestd":
-            return [REST, "-a", "rest_auth/jwt", f"unix:{run}/rest"]
+            return slurmrestd(run / "rest")
     return None
+
+
+def slurmrestd(path: Path) -> list[str]:
+    """The command of a slurmrestd that listens at a socket.
+
+    Slurm 26.05 refuses to run it as root or SlurmUser, who are one here: root runs it as
+    nobody, who may read the lab's files all the same.
+    """
+    words = [REST, "-a", "rest_auth/jwt", f"unix:{path}"]
+    if os.getuid() != 0:
+        return words
+    user = ["--reuid=nobody", "--regid=nogroup", "--clear-groups"]
+    capability = ["--inh-caps=+dac_override", "--ambient-caps=+dac_override"]
+    # what the kernel forgets when the user changes
+    return ["setpriv", *user, *capability, "--pdeathsig", "KILL", *words]
 
 
 def environment(name: str, run: Path) -> Mapping[str, str]:
@@ -163,12 +178,11 @@ def environment(name: str, run: Path) -> Mapping[str, str]:
         case "slurmdbd":
             return {"MYSQL_UNIX_PORT": f"{run}/private/m"}
         case "slurmrestd":
-            return {
-                # it refuses to run as the user of Slurm, who may be the only one here
-                "SLURMRESTD_SECURITY": "disable_user_check",
-                # it passes tokens of its clients on, and has none of its own
-                "SLURM_JWT": "daemon",
-            }
+            # it passes tokens of its clients on, and has none of its own
+            variables = {"SLURM_JWT": "daemon"}
+            if os.getuid() != 0:
+                variables["SLURMRESTD_SECURITY"] = "disable_user_check"
+            return variables
     return {}
 
 

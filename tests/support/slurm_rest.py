@@ -45,14 +45,17 @@ class Rest:
         path = self.folder / "rest"
         path.unlink(missing_ok=True)
         environment = lab_site.environment(lab_site.REST, self.folder)
-        self._daemon = subprocess.Popen(
-            [lab_site.REST, "-a", "rest_auth/jwt", f"unix:{path}"],
-            env={**os.environ, **self._lab.environment, **environment},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        until(path.exists, "slurmrestd listens", SECONDS)
+        with open(self.folder / "log", "wb") as log:
+            self._daemon = daemon = subprocess.Popen(
+                lab_site.slurmrestd(path),
+                env={**os.environ, **self._lab.environment, **environment},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+        ready = "slurmrestd listens, or has ended"
+        until(lambda: path.exists() or daemon.poll() is not None, ready, SECONDS)
+        assert path.exists(), (self.folder / "log").read_text()
 
     def kill(self) -> None:
         """Kill it."""

@@ -130,7 +130,8 @@ driven() {{
 }}"""
 _HOLD = """\
 {plain}
-step=$SLURM_STEP_ID
+# Slurm 26.05 gives a batch script the number -5
+step=${{SLURM_STEP_ID##-*}}
 # an allocation made by salloc has no batch script: this script is a step
 if [ -n "$step" ]; then
   # an earlier step may have outlived its `srun`: wait until it has ended

@@ -188,6 +188,14 @@ def test_srun_is_told_nothing_by_an_outer_job(tmp_path: Path) -> None:
     assert words == ["SLURM_CONF=c"]
 
 
+def test_the_batch_script_of_slurm_26_05_is_no_step(tmp_path: Path) -> None:
+    text = scripts.holder(str(tmp_path), "key", [], orphan_seconds=60)
+    with run(tmp_path, text, SLURM_STEP_ID="-5") as process:
+        assert wait_for(tmp_path / "key.up") == ""
+        process.terminate()
+    assert mark(tmp_path).exit_code is None
+
+
 @pytest.mark.parametrize("file", ["key.env", "key.tmp"])
 def test_a_hold_that_can_tell_nothing_fails(tmp_path: Path, file: str) -> None:
     full(tmp_path, file)
