@@ -448,7 +448,7 @@ class CandidateFilter(BindingFilter):
             error = f"exit status {status}, {error}"
         limit = attempts_allowed()
         if limit is None or self._attempts.number(job) < limit:
-            summary = f"{_short(job)} failed on {target} and is retried: {error}"
+            summary = f"{job} failed on {target} and is retried: {error}"
             traceback_filter().expect(logging.WARNING, job, summary)
 
     def _warn_of_silence(self, name: str, reply: StatusReply) -> None:
@@ -486,9 +486,7 @@ def _report(
 ) -> None:
     reason = "; ".join(filter(None, (explain(decision), remark)))
     if logger.isEnabledFor(logging.INFO):
-        logger.info(
-            f"{_short(attempt.job)} on {' or '.join(decision.targets)}: {reason}"
-        )
+        logger.info(f"{attempt.job} on {' or '.join(decision.targets)}: {reason}")
     if (record := journal.current()) is not None:
         record.write(
             events.Decision(
@@ -525,7 +523,3 @@ def _journal_entry(qpu: QuantumTarget, reply: StatusReply | None) -> dict[str, J
         "load": qpu.load,
         "status": asdict(reply) if isinstance(reply, QpuStatus) else None,
     }
-
-
-def _short(job: str) -> str:
-    return f"{get_job_step_name(job).removeprefix('/')} {get_job_tag(job)}"

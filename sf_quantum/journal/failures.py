@@ -126,7 +126,7 @@ def described(
 ) -> str:
     """Lines that say which job failed, where, and why.
 
-    :param job: its step, and its iteration
+    :param job: its name, ``/step/tag``
     :param more: lines to add, such as where the log is
     """
     lines = [_headline(job, where, exit_code, error)]
@@ -146,19 +146,3 @@ def _headline(job: str, where: str, exit_code: int | None, error: str) -> str:
     place = f" on {where}" if where else ""
     code = "" if exit_code is None else f" with exit code {exit_code}"
     return f"{job}{place} failed{code}{':' if error else ', and printed nothing'}"
-
-
-def ordinal(tag: str, loops: int) -> tuple[list[int], list[int]]:
-    """The iterations and scatter indices of a job, which count from 1.
-
-    :param tag: StreamFlow's tag, whose numbers count from 0
-    :param loops: the number of loops around its step
-    """
-    numbers = [int(part) + 1 for part in tag.split(".")[1:]]
-    return numbers[:loops], numbers[loops:]
-
-
-def counted(iteration: Sequence[int], index: Sequence[int]) -> str:
-    """Iteration and scatter index as text: ``2``, ``2#1`` or, outside loops, ``#1``."""
-    first, second = (".".join(map(str, numbers)) for numbers in (iteration, index))
-    return f"{first}#{second}" if second else first

@@ -43,11 +43,9 @@ from sf_quantum.journal import (
     resuming,
 )
 from sf_quantum.journal.failures import (
-    counted,
     described,
     last_lines,
     message_lines,
-    ordinal,
     part_of_workflow,
     summarised,
 )
@@ -489,15 +487,12 @@ class JournalScheduler(DefaultScheduler):
             error = message_lines(output or traceback_filter().latest())
         else:
             error = last_lines(output)
-        step = get_job_step_name(name)
         journal.write(
             events.Failure(job=name, attempt=attempt, exit_code=exit_code, error=error)
         )
-        count = counted(*ordinal(get_job_tag(name), self._depth(step)))
-        job = f"{step.removeprefix('/')} {count}".strip()
         self._failures[name] = _Failure(
-            reason=summarised(job, where, exit_code, error),
-            text=described(job, where, exit_code, error),
+            reason=summarised(name, where, exit_code, error),
+            text=described(name, where, exit_code, error),
             job=name,
             attempt=attempt,
         )

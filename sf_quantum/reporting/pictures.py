@@ -116,7 +116,7 @@ def _timeline(rows: list[JobAttempt]) -> Figure:
     completed = all(row.status in ("completed", REUSED) for row in rows)
     hatches = "" if completed else "; hatched: not completed"
     axes.set_xlabel(
-        f"seconds since the first job was ready (numbers: iterations{hatches})"
+        f"seconds since the first job was ready (numbers: tags of jobs{hatches})"
     )
     _plain(axes, grid="x", without=("top", "right", "left"))
     axes.tick_params(axis="y", length=0)
@@ -185,11 +185,11 @@ def _bar(
     bar = axes.barh(
         y, ran, 0.72, started - start, color=colour, edgecolor="white", hatch=hatch
     )
-    # a label only where it fits
-    if row.round and ran > 0.02 * (end - start) * len(row.round):
+    # A label only where it fits; a job outside loops and scatters has the tag 0.
+    if row.tag != "0" and ran > 0.02 * (end - start) * len(row.tag):
         light = sum(mpl.colors.to_rgb(colour)) > 1.8
         ink = "black" if light else "white"
-        axes.bar_label(bar, [row.round], label_type="center", fontsize=8, color=ink)
+        axes.bar_label(bar, [row.tag], label_type="center", fontsize=8, color=ink)
 
 
 def draw_nodes(runs: list[RunUsage], path: Path) -> None:

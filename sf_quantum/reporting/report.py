@@ -21,11 +21,11 @@ from sf_quantum.journal import (
     newest,
 )
 from sf_quantum.journal.events import Event
-from sf_quantum.journal.failures import counted, described, ordinal, remedy, why
+from sf_quantum.journal.failures import described, remedy, why
 from sf_quantum.reporting.columns import align
 from sf_quantum.text import escaped, plural, rounded
 
-HEADER = "step iteration location waited ran attempt status score why".split()
+HEADER = "job location waited ran attempt status score why".split()
 NUMBERS = ("waited", "ran", "attempt", "score")
 # the status of a job that was waiting or running when its driver was killed
 LOST = "lost"
@@ -50,8 +50,10 @@ ENDS = ("completed", REUSED, "failed", "cancelled", SKIPPED, "recovery")
 class JobAttempt:
     """One attempt of one job.
 
-    Times are epoch seconds. Iterations and scatter indices count from 1, in tags from 0.
+    Times are epoch seconds.
 
+    :param tag: 0, and the number of each iteration and scatter index, all from 0
+    :param loops: the number of loops around its step, whose iterations the tag has first
     :param asked: time at which the job began to wait for a location
     :param target: deployment and service
     :param why: the targets chosen for a quantum candidate, and the reason
@@ -71,8 +73,7 @@ class JobAttempt:
 
     step: str
     tag: str
-    iteration: list[int]
-    index: list[int]
+    loops: int
     attempt: int
     asked: float
     location: str = ""
@@ -99,7 +100,7 @@ class JobAttempt:
 
     @property
     def job(self) -> str:
-        """Its name in the journal."""
+        """Its name, as in the journal and in StreamFlow's log: its step and its tag."""
         return f"/{self.step}/{self.tag}"
 
     @property
@@ -130,11 +131,6 @@ class JobAttempt:
         seconds = [one.qpu_seconds for one in self.qpu_jobs]
         known = [one for one in seconds if one is not None]
         return sum(known) if len(known) == len(seconds) else None
-
-    @property
-    def round(self) -> str:
-        """Iteration and scatter index: ``2``, ``2#1`` or, outside loops, ``#1``."""
-        return counted(self.iteration, self.index)
 
     @property
     def remedy(self) -> str:
@@ -179,11 +175,12 @@ class JobAttempt:
     @property
     def decision(self) -> str:
         """One line with the decision on a quantum candidate, and its reason."""
-        return " ".join(filter(None, (self.step, self.round, "on", self.why)))
+        return f"{self.job} on {self.why}"
 
     def to_json(self) -> dict[str, JSON]:
-        """All fields, the two durations, and the remedy."""
+        """All fields, its name, the two durations, and the remedy."""
         return {
+            "job": self.job,
             **asdict(self),
             "qpu_jobs": [event.to_json() for event in self.qpu_jobs],
             "waited": self.waited,
@@ -312,12 +309,10 @@ class _AttemptLog:
         latest = self._latest.get(event.job)
         if latest is not None and latest.attempt == event.attempt:
             return latest
-        iteration, index = ordinal(event.tag, event.loops)
         attempt = JobAttempt(
             step=event.step.removeprefix("/"),
             tag=event.tag,
-            iteration=iteration,
-            index=index,
+            loops=event.loops,
             attempt=event.attempt,
             asked=event.time,
         )
@@ -432,13 +427,7 @@ def cells(rows: list[JobAttempt]) -> list[tuple[str, ...]]:
 def failures(rows: list[JobAttempt]) -> list[str]:
     """The errors of the jobs whose last attempt has failed, and what to do about them."""
     return [
-        described(
-            f"{row.step} {row.round}".strip(),
-            row.location,
-            row.exit_code,
-            row.error,
-            [""],
-        )
+        described(row.job, row.location, row.exit_code, row.error, [""])
         for row in _failed(rows)
     ]
 
@@ -455,7 +444,7 @@ def reason(end: events.End | None, rows: list[JobAttempt]) -> str:
 
 def _failed(rows: list[JobAttempt]) -> list[JobAttempt]:
     """The last attempts of the jobs whose last attempt has failed."""
-    last = {(row.step, row.tag): row for row in rows}
+    last = {row.job: row for row in rows}
     return [row for row in last.values() if row.status == "failed"]
 
 
@@ -466,7 +455,7 @@ def candidates(rows: list[JobAttempt]) -> list[str]:
     on targets of both kinds, unless the filter allows that, or if none ran on a QPU, since
     one had failed or did not answer.
     """
-    last = {(row.step, row.tag): row for row in rows}
+    last = {row.job: row for row in rows}
     steps: dict[str, list[JobAttempt]] = {}
     for row in last.values():
         steps.setdefault(row.step, []).append(row)
@@ -546,13 +535,13 @@ def progress(run: Iterable[Event]) -> Iterator[str]:
     reused: list[JobAttempt] = []
     exceeded: list[events.Overrun] = []
     # StreamFlow may tell the end of an attempt several times
-    reported: set[tuple[str, str, int, str]] = set()
+    reported: set[tuple[str, int, str]] = set()
     for event in run:
         row = attempts.add(event)
         if isinstance(event, events.Overrun):
             exceeded.append(event)
         if row is not None and isinstance(event, events.Job):
-            change = (row.step, row.tag, row.attempt, row.status)
+            change = (row.job, row.attempt, row.status)
             if change in reported:
                 continue
             reported.add(change)
@@ -605,11 +594,7 @@ class LiveProgress:
     def show(self, text: str) -> None:
         """Write a line of :func:`progress`, which must be escaped."""
         status, _, job = text.partition(" ")
-        # a step, and its iteration if it has one
-        name, write = (
-            re.split(" (?:on|for|failed) ", f"{job.strip()} ")[0],
-            self._stream.write,
-        )
+        name, write = job.strip().partition(" ")[0], self._stream.write
         if self._live and status == RUNNING:
             self._running[name] = job.strip()
         else:
@@ -631,7 +616,7 @@ def print_progress(run: Iterable[Event], stream: TextIO) -> None:
 
 def _change(row: JobAttempt, event: Event) -> str:
     """One line with what an event has changed for a job; empty if it is not worth one."""
-    job = " ".join(filter(None, (row.step, row.round)))
+    job = row.job
     match event:
         case events.Decision():
             return f"decided   {row.decision}"
@@ -651,7 +636,7 @@ def _change(row: JobAttempt, event: Event) -> str:
 
 
 def _line(row: JobAttempt) -> str:
-    parts = [f"{row.status:9}", row.step, row.round]
+    parts = [f"{row.status:9}", row.job]
     if row.location:
         parts.append(f"on {row.location}")
     if row.attempt > 1:
@@ -668,7 +653,7 @@ def _line(row: JobAttempt) -> str:
         parts.append(f"with {_qpu_jobs(row)}")
     if row.score is not None:
         parts.append(f"score {row.score:.4f}")
-    return " ".join(filter(None, parts))
+    return " ".join(parts)
 
 
 def _qpu_jobs(row: JobAttempt) -> str:
@@ -720,8 +705,7 @@ def _short_names(locations: Collection[str]) -> dict[str, str]:
 
 def _cells(row: JobAttempt, location: str, failure: str) -> tuple[str, ...]:
     return (
-        row.step,
-        row.round or "-",
+        row.job,
         location or "-",
         _seconds(row.waited),
         _seconds(row.ran),

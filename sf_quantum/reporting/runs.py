@@ -64,8 +64,7 @@ class Report(Sequence[Row]):
     Each item is a dictionary with the same keys, so that ``pandas.DataFrame(report)`` is a
     table of them:
 
-    ``step``, ``iteration`` (``2``, scattered ``2#1``, or empty), ``location``, ``attempt``,
-    ``status``; ``asked``, ``started`` and ``ended`` in epoch seconds; ``waited`` and ``ran``
+    ``job``, its name as in StreamFlow's log, ``step``, ``location``, ``attempt``, ``status``; ``asked``, ``started`` and ``ended`` in epoch seconds; ``waited`` and ``ran``
     in seconds; ``score``, if the step has one; ``qpu_jobs``, their number, and
     ``qpu_seconds``, what they used; ``why``, the decision on a quantum candidate;
     ``exit_code``, ``error`` and ``remedy`` of a failure; ``reused_from``, the earlier run whose
@@ -142,8 +141,8 @@ class Report(Sequence[Row]):
 
 def _row(attempt: JobAttempt) -> Row:
     return {
+        "job": attempt.job,
         "step": attempt.step,
-        "iteration": attempt.round,
         "location": attempt.location,
         "attempt": attempt.attempt,
         "status": attempt.status,

@@ -10,7 +10,7 @@ Times are epoch seconds; the times of allocations are Slurm's, in whole seconds.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TypeVar
@@ -19,13 +19,11 @@ from sf_quantum.files import JSON
 from sf_quantum.journal.events import (
     Allocation,
     Event,
-    Job,
     Qpu,
     Run,
     Slurm,
     SlurmEvent,
 )
-from sf_quantum.journal.failures import counted, ordinal
 from sf_quantum.reporting.columns import align
 from sf_quantum.text import plural, rounded
 
@@ -118,7 +116,6 @@ class RunUsage:
     :param allocations: the allocations' usage, in the order of their requests
     :param jobs: the ``slurm`` events: one for each attempt of a job on Slurm
     :param qpu_seconds: QPU seconds by QPU and QPU job, so no QPU job counts twice
-    :param labels: step and iteration of each job, by its name
     """
 
     workflow: str
@@ -127,7 +124,6 @@ class RunUsage:
     allocations: list[AllocationUsage]
     jobs: list[Slurm]
     qpu_seconds: dict[tuple[str, str | None], float]
-    labels: dict[str, str]
 
     def node_seconds(self, *, quantum: bool = False) -> float:
         """The node-seconds on the quantum, or else on the classical partitions."""
@@ -205,7 +201,6 @@ def measure(events: Iterable[Event]) -> RunUsage:
             # the most that was reported of a job counts
             for event in sorted(qpu_jobs, key=lambda one: one.qpu_seconds or 0.0)
         },
-        labels={event.job: _label(event) for event in events if isinstance(event, Job)},
     )
 
 
@@ -218,14 +213,7 @@ def together(runs: Collection[RunUsage]) -> RunUsage:
         allocations=[a for run in runs for a in run.allocations],
         jobs=[job for run in runs for job in run.jobs],
         qpu_seconds={job: s for run in runs for job, s in run.qpu_seconds.items()},
-        labels={job: label for run in runs for job, label in run.labels.items()},
     )
-
-
-def _label(event: Job) -> str:
-    """The step and the iteration of a job, as the report's other lines have them."""
-    count = counted(*ordinal(event.tag, event.loops))
-    return f"{event.step} {count}".strip().removeprefix("/")
 
 
 def _by_allocation(events: Iterable[_E]) -> dict[tuple[str, str], list[_E]]:
@@ -330,7 +318,7 @@ def _cells(a: AllocationUsage, jobs: list[Slurm], usage: RunUsage) -> tuple[str,
         "held" if a.unended else _after(usage.started, a.released),
         f"{a.waited:.1f} s",
         f"{a.node_seconds:.1f}",
-        _jobs(a, jobs, usage.labels),
+        _jobs(a, jobs),
     )
 
 
@@ -338,18 +326,14 @@ def _after(start: float, time: float | None) -> str:
     return "-" if time is None else f"{time - start:.1f} s"
 
 
-def _jobs(a: AllocationUsage, jobs: list[Slurm], labels: Mapping[str, str]) -> str:
+def _jobs(a: AllocationUsage, jobs: list[Slurm]) -> str:
     # one that was short between two looks at the queue is in Slurm's record alone
     requeues = max([a.requeues, *(job.restarts for job in jobs)])
     requeued = f", requeues: {requeues}" if requeues else ""
     if len(jobs) == 1:
-        return f"{_named(jobs[0].job, labels)} {jobs[0].state}{requeued}"
+        return f"{jobs[0].job} {jobs[0].state}{requeued}"
     failed = sum(job.state != COMPLETED for job in jobs)
     if jobs:
         unsuccessful = f", {failed} not completed" if failed else ""
         return f"{plural(len(jobs), 'job')}{unsuccessful}{requeued}"
-    return _named(a.job or "-", labels) + requeued
-
-
-def _named(job: str, labels: Mapping[str, str]) -> str:
-    return labels.get(job, job.removeprefix("/"))
+    return (a.job or "-") + requeued

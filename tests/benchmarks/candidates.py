@@ -72,9 +72,9 @@ class Run:
         asked: dict[str, float] = {}
         total = 0.0
         for row in self.solved:
-            asked.setdefault(row.round, row.asked)
+            asked.setdefault(row.tag, row.asked)
             if row.status == "completed" and row.ended is not None:
-                total += row.ended - asked[row.round]
+                total += row.ended - asked[row.tag]
         return total
 
     @property
@@ -255,7 +255,7 @@ def tell(seed: int, classical: Run, done: Run, faults: Faults) -> None:
         f"longest decision {longest:.2f} s"
     )
     for row in done.solved:
-        print(f"  {row.round:3} attempt {row.attempt} {row.status:9} {row.why}")
+        print(f"  {row.job} attempt {row.attempt} {row.status:9} {row.why}")
 
 
 def spread(ratios: list[float]) -> str:

@@ -75,7 +75,7 @@ def earliest(rounds: int) -> bool:
             service.kill()
         rows = [row for row in collect(project.events()) if row.why]
         for row in rows:
-            print(f"  {row.round:>3} {row.ran or 0:5.2f} s  {row.why}")
+            print(f"  {row.job} {row.ran or 0:5.2f} s  {row.why}")
         went = where(project)
     turns = sum(a != b for a, b in itertools.pairwise(went))
     errors = [abs((row.ran or 0) - _expected(row.why)) for row in rows[2:]]

@@ -85,7 +85,7 @@ def test_a_qpu_that_is_free_takes_it(project: Project) -> None:
     assert where(project) == ["qpu", "qpu"]
     assert reasons(project) == ["qpu is free"] * 2
     _ended_well(project)
-    assert "loop/solve 0.0 on qpu: qpu is free" in project.log
+    assert "/loop/solve/0.0 on qpu: qpu is free" in project.log
 
 
 def test_a_problem_that_is_too_large_goes_to_the_classical_place(
@@ -209,7 +209,7 @@ def test_a_job_that_fails_is_said_in_one_line(project: Project, serve: Serve) ->
     assert where(project) == ["cpu", "cpu"]
     _ended_well(project)
     assert [d["quantum"] for d in decisions(project)] == [True, False] * 2
-    said = "loop/solve 0.1 failed on qpu and is retried: exit status 75, sfq solve:"
+    said = "/loop/solve/0.1 failed on qpu and is retried: exit status 75, sfq solve:"
     assert said in project.log
     assert "the QPU failed" in project.log
     assert "Traceback" not in project.log

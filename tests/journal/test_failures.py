@@ -33,8 +33,8 @@ def test_remedies(exit_code: int | None, error: str, expected: str) -> None:
 
 
 def test_a_failure_is_printed_without_control_characters() -> None:
-    assert failures.described("a 2", "", 3, "") == (
-        "a 2 failed with exit code 3, and printed nothing"
+    assert failures.described("/a/0.1", "", 3, "") == (
+        "/a/0.1 failed with exit code 3, and printed nothing"
     )
     text = failures.described("a", "b", None, "x\x1b[2J\ny", ["more"])
     assert text.splitlines() == ["a on b failed:", "  x\\x1b[2J", "  y", "more"]

@@ -237,10 +237,10 @@ def test_reused_jobs_are_marked_and_cost_nothing() -> None:
         {"time": 3.5, "event": "end", "status": "completed"},
     ]
     assert list(progress(events)) == [
-        "reused    loop/a 1 on nodes/c1 from run r",
-        "again     loop/b 1: w",
-        "running   loop/b 1 on nodes/c1",
-        "completed loop/b 1 on nodes/c1 in 2.0 s (waited 0.0 s)",
+        "reused    /loop/a/0.0 on nodes/c1 from run r",
+        "again     /loop/b/0.0: w",
+        "running   /loop/b/0.0 on nodes/c1",
+        "completed /loop/b/0.0 on nodes/c1 in 2.0 s (waited 0.0 s)",
         "run completed: 2 jobs, 1 of them reused, 0 retries, 0 QPU jobs; "
         "3.0 s elapsed, waited 0.2 s, ran 2.0 s",
     ]

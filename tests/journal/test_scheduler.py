@@ -92,7 +92,7 @@ async def test_the_reason_is_the_failure_that_was_not_recovered(tmp_path: Path) 
     end = Run(report.path).events()[-1]
     assert isinstance(end, End)
     assert (end.job, end.status) == ("/a/0.1", "failed")
-    assert str(end.reason).startswith("a #2 on local failed")
+    assert str(end.reason).startswith("/a/0.1 on local failed")
     assert len(report.failures) == 2
 
 

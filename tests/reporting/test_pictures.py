@@ -56,7 +56,7 @@ def test_a_timeline_of_many_steps_has_them_all_in_its_legend(
     names = [f"{'preparation-of-the-data/' * 3}step-{n}" for n in range(25)]
     rows = [
         JobAttempt(
-            *(name, "0.1", [number + 1], [], 1, 20.0 * number),
+            *(name, f"0.{number}", 1, 1, 20.0 * number),
             location=f"deployment/{'node-with-a-long-name-' * 3}{number % 3}",
             started=20.0 * number + 3,
             ended=20.0 * number + 19,
@@ -83,7 +83,7 @@ def test_a_timeline_shows_how_long_a_qpu_was_held() -> None:
     (qpu_job,) = typed([{"event": "qpu", "qpu": "q$1$"}])
     assert isinstance(qpu_job, Qpu)
     attempt = JobAttempt(
-        *("solve", "0", [], [], 1, 0.0),
+        *("solve", "0", 0, 1, 0.0),
         location="nodes",
         started=1.0,
         ended=9.0,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -29,8 +30,8 @@ from tests.support.journals import (
 
 def test_every_attempt_is_a_row() -> None:
     first, failed, second = collect(a_run())
-    assert (first.step, first.iteration, first.index) == ("loop/a", [1], [2])
-    assert (first.round, first.location) == ("1#2", "nodes/c1")
+    assert (first.step, first.tag, first.loops) == ("loop/a", "0.0.1", 1)
+    assert (first.job, first.location) == ("/loop/a/0.0.1", "nodes/c1")
     assert first.waited == pytest.approx(1.5)
     assert first.ran == pytest.approx(3.0)
     assert (failed.attempt, failed.status, failed.location) == (1, "failed", "qpu")
@@ -40,9 +41,27 @@ def test_every_attempt_is_a_row() -> None:
     assert second.waited == pytest.approx(0.2)
 
 
-def test_a_tag_outside_loops_is_a_scatter_index() -> None:
-    (row,) = collect([event(0, "/a", "0.2", "waiting", loops=0)])
-    assert (row.iteration, row.index, row.round) == ([], [3], "#3")
+def test_a_job_has_its_name_of_the_journal_in_every_text() -> None:
+    """StreamFlow's log, Slurm's messages and a service's purposes have it, too."""
+    job = "/loop/a/0.1.2"
+    run: list[Event] = [
+        event(1, "/loop/a", "0.1.2", "waiting"),
+        {"event": "reuse", "job": job, "reason": "changed"},
+        {"event": "decision", "job": job, "targets": ["q"], "reason": "free"},
+        event(2, "/loop/a", "0.1.2", "running"),
+        {"event": "lease", "job": job, "qpu": "q", "status": "waiting"},
+        {"event": "start", "job": job, "qpu": "q", "status": "waiting"},
+        {"event": "nodes", "job": job, "status": "waiting"},
+        {"event": "failure", "job": job, "exit_code": 1, "error": ""},
+        event(3, "/loop/a", "0.1.2", "failed"),
+        {"event": "end", "status": "failed", "job": job},
+    ]
+    *lines, _, _ = progress(run)  # the step's line of its candidates, and the end
+    assert len(lines) == 8
+    (row,) = collect(run)
+    lines += [row.decision, *report.failures([row]), report.cells([row])[1][0]]
+    assert [one for one in lines if job not in re.split("[ :]", one)] == []
+    assert row.to_json()["job"] == job
 
 
 def test_the_last_attempt_may_fail_too() -> None:
@@ -59,8 +78,8 @@ def test_the_last_attempt_may_fail_too() -> None:
 
 def test_the_table_has_a_line_a_row_and_totals() -> None:
     header, first, *_, totals = report.table(collect(a_run())).splitlines()
-    assert header.split() == "step iteration location waited ran attempt status".split()
-    assert first.split() == "loop/a 1#2 nodes/c1 1.50 s 3.00 s 1 completed".split()
+    assert header.split() == "job location waited ran attempt status".split()
+    assert first.split() == "/loop/a/0.0.1 nodes/c1 1.50 s 3.00 s 1 completed".split()
     assert totals == (
         "2 jobs, 1 retry, 1 QPU job; 8.9 s elapsed, " "waited 1.8 s, ran 6.9 s"
     )
@@ -90,12 +109,12 @@ def test_an_output_without_a_score_is_no_error(tmp_path: Path, content: str) -> 
 
 def test_a_run_is_told_as_it_happens() -> None:
     assert list(progress(a_run())) == [
-        "running   loop/a 1#2 on nodes/c1",
-        "completed loop/a 1#2 on nodes/c1 in 3.0 s (waited 1.5 s)",
-        "running   loop/b 2 on qpu",
-        "failed    loop/b 2 on qpu in 0.9 s (waited 0.1 s) with 1 QPU job",
-        "running   loop/b 2 on nodes (attempt 2)",
-        "completed loop/b 2 on nodes/c1 (attempt 2) in 3.0 s (waited 0.2 s)",
+        "running   /loop/a/0.0.1 on nodes/c1",
+        "completed /loop/a/0.0.1 on nodes/c1 in 3.0 s (waited 1.5 s)",
+        "running   /loop/b/0.1 on qpu",
+        "failed    /loop/b/0.1 on qpu in 0.9 s (waited 0.1 s) with 1 QPU job",
+        "running   /loop/b/0.1 on nodes (attempt 2)",
+        "completed /loop/b/0.1 on nodes/c1 (attempt 2) in 3.0 s (waited 0.2 s)",
         "run completed: 2 jobs, 1 retry, 1 QPU job; "
         "8.9 s elapsed, waited 1.8 s, ran 6.9 s",
     ]
@@ -115,7 +134,7 @@ def test_a_terminal_has_a_line_of_progress() -> None:
     terminal = Terminal()
     report.print_progress(typed(a_run()), terminal)
     text = terminal.getvalue()
-    assert "\r\x1b[Krunning: loop/a 1#2 on nodes/c1\r\x1b[Kcompleted loop/a" in text
+    assert "\r\x1b[Krunning: /loop/a/0.0.1 on nodes/c1\r\x1b[Kcompleted /loop/a" in text
     assert text.count("\n") == 4
     assert text.endswith("ran 6.9 s\n\r\x1b[K")
 
@@ -272,7 +291,7 @@ def a_scatter(*jobs: tuple[str, str, str], mixed: str = "warn") -> list[JobAttem
     """
     return [
         JobAttempt(
-            *("solve", f"0.{number}", [], [number], 1, 0.0),
+            *("solve", f"0.{number}", 0, 1, 0.0),
             status=status,
             target=target,
             quantum=target == "qpu",
@@ -403,8 +422,8 @@ def test_reused_jobs_are_told_in_one_line_for_each_step() -> None:
     assert lines[:4] == [
         "reused    b: 20 jobs (20 on host) from run r",
         "reused    a: 20 jobs (20 on host) from run r",
-        "reused    c #41 on host from run r",
-        "running   c #42 on host",
+        "reused    /c/0.40 on host from run r",
+        "running   /c/0.41 on host",
     ]
 
 
@@ -416,8 +435,8 @@ def test_the_line_stands_before_the_end_of_the_run() -> None:
 
 def test_a_decision_is_told_as_it_is_made() -> None:
     lines = list(progress(a_candidates_run()))
-    at = lines.index("decided   loop/b 2 on cpu or gpu: q is free")
-    assert lines[at + 1] == "running   loop/b 2 on qpu"
+    at = lines.index("decided   /loop/b/0.1 on cpu or gpu: q is free")
+    assert lines[at + 1] == "running   /loop/b/0.1 on qpu"
 
 
 def test_the_picture_says_why(tmp_path: Path) -> None:
@@ -461,7 +480,7 @@ def test_waits_for_leases_and_nodes_are_no_running_time() -> None:
     assert row.waited == pytest.approx(0.6)
     assert row.ran == pytest.approx(0.4)
     assert "1 QPU job found again, not paid twice" in row.remarks
-    assert "waiting   loop/b 2 for acme: new laser" in progress(events)
+    assert "waiting   /loop/b/0.1 for acme: new laser" in progress(events)
 
 
 def test_a_qpu_job_that_is_found_again_counts_once() -> None:
@@ -494,7 +513,7 @@ def test_a_failure_is_in_the_table_and_in_the_progress(
     path = write(tmp_path / "run.jsonl", [{"time": 0, "event": "run"}, *events])
     assert main(["report", str(path)]) == 0
     table = capsys.readouterr().out
-    assert "a 2 on nodes/c1 failed with exit code 127:\n  first\n  no such" in table
+    assert "/a/0.1 on nodes/c1 failed with exit code 127:\n  first\n  no such" in table
     assert main(["report", "--json", str(path)]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["status"] == "failed"
@@ -552,8 +571,8 @@ def test_a_failed_run_without_a_reason_names_the_log() -> None:
 
 def test_hosts_are_cut_to_what_distinguishes_them() -> None:
     def shown(*hosts: str) -> list[str]:
-        rows = [JobAttempt("a", "0", [], [], 1, 0.0, f"site/s/{one}") for one in hosts]
-        return [line[2] for line in report.cells(rows)[1:]]
+        rows = [JobAttempt("a", "0", 0, 1, 0.0, f"site/s/{one}") for one in hosts]
+        return [line[1] for line in report.cells(rows)[1:]]
 
     assert shown("n1.a.org", "n2.a.org,n3.a.org") == ["site/s/n1", "site/s/n2,n3"]
     assert shown("n1.a.org", "n1.b.org") == ["site/s/n1.a", "site/s/n1.b"]
@@ -595,11 +614,11 @@ def test_a_job_that_waits_is_not_running(begin: Event, end: Event, line: str) ->
     events = waits({"time": 1.0, **begin}, {"time": 6.0, **end, "seconds": 5.0})
     lines = [*progress(events)]
     assert lines[:3] == [
-        "running   a on q",
-        f"waiting   a for {line}",
-        "running   a on q",
+        "running   /a/0 on q",
+        f"waiting   /a/0 for {line}",
+        "running   /a/0 on q",
     ]
-    assert lines[3] == "completed a on q in 3.0 s (waited 6.0 s)"
+    assert lines[3] == "completed /a/0 on q in 3.0 s (waited 6.0 s)"
     (row,) = collect(events[:3])
     assert row.state == "waiting"
     # one that never got it has not run
@@ -627,7 +646,9 @@ def test_a_job_that_slurm_ran_anew_says_so() -> None:
     (row,) = collect(run)
     assert row.remarks == "waited 4.5 s for nodes; requeued by Slurm, run 3"
     *_, end, _ = progress(run)
-    assert end == "completed a on q in 3.5 s (waited 5.5 s) (requeued by Slurm, run 3)"
+    assert (
+        end == "completed /a/0 on q in 3.5 s (waited 5.5 s) (requeued by Slurm, run 3)"
+    )
 
 
 def test_nodes_that_were_there_at_once_are_no_wait() -> None:

@@ -268,7 +268,7 @@ def test_the_table_has_a_line_an_allocation_and_sums() -> None:
     header, first, second, _, totals = table(usage).splitlines()
     assert header.split()[-3:] == ["waited", "node-seconds", "jobs"]
     assert first.split("  ")[0] == "10"
-    assert first.endswith("3.0 s          15.0  loop/a 2 TIMEOUT")
+    assert first.endswith("3.0 s          15.0  /loop/a/0.1 TIMEOUT")
     assert " 1-2 " in second
     assert second.endswith("10.0  2 jobs, 1 not completed")
     assert totals == (

@@ -46,7 +46,7 @@ def test_a_report_is_a_table(tmp_path: Path) -> None:
     report = sf_quantum.Run(write(tmp_path / "r.jsonl", a_run())).report()
     table = pd.DataFrame(report)
     assert list(table.step) == ["loop/a", "loop/b", "loop/b"]
-    assert list(table.iteration) == ["1#2", "2", "2"]
+    assert list(table.job) == ["/loop/a/0.0.1", "/loop/b/0.1", "/loop/b/0.1"]
     assert list(table.status) == ["completed", "failed", "completed"]
     assert table.ran.sum() == pytest.approx(6.9)
     used = table.groupby("location").qpu_jobs.sum()
@@ -113,8 +113,12 @@ def test_a_notebook_shows_a_table_and_a_picture(tmp_path: Path) -> None:
     report = sf_quantum.Run(write(tmp_path / "r.jsonl", a_run())).report()
     page = ElementTree.fromstring(f"<body>{closed(report._repr_html_())}</body>")
     rows = [[*row.itertext()] for row in page.iter("tr")]
-    assert rows[0][:3] == ["step", "iteration", "location"]
-    assert [row[0] for row in rows[1:]] == ["loop/a", "loop/b", "loop/b"]
+    assert rows[0][:2] == ["job", "location"]
+    assert [row[0] for row in rows[1:]] == [
+        "/loop/a/0.0.1",
+        "/loop/b/0.1",
+        "/loop/b/0.1",
+    ]
     (image,) = page.iter("img")
     data = image.attrib["src"].removeprefix("data:image/png;base64,")
     assert b64decode(data).startswith(b"\x89PNG")
@@ -133,7 +137,7 @@ def test_names_of_others_are_text_alone(tmp_path: Path, name: str) -> None:
     page = ElementTree.fromstring(f"<body>{closed(report._repr_html_())}</body>")
     tags = "body div p b table thead tbody tr th td pre img".split()
     assert {element.tag for element in page.iter()} <= {*tags}
-    assert [*page.iter("tr")][1][0].text == name
+    assert [*page.iter("tr")][1][0].text == f"/{name}/0"
     assert page[0].attrib == {"class": "tex2jax_ignore mathjax_ignore"}
 
 
@@ -197,6 +201,6 @@ def test_a_run_failed_by_its_journal_without_its_driver(
     started = partial(subprocess.Popen, driver, stdin=subprocess.PIPE)
     monkeypatch.setattr(runs, "imported", started)
     lines: list[str] = []
-    with pytest.raises(sf_quantum.RunFailed, match=r"loop/a 1#2 .* failed: dropped"):
+    with pytest.raises(sf_quantum.RunFailed, match=r"/loop/a/0.0.1 .* failed: dropped"):
         sf_quantum.run(file, progress=lines.append)
-    assert "loop/a 1#2 on nodes/c1 failed:" in lines
+    assert "/loop/a/0.0.1 on nodes/c1 failed:" in lines

@@ -222,11 +222,11 @@ FAILURES: dict[str, tuple[dict[str, JSON], str]] = {
                 )
             }
         ),
-        "a on local failed:   JavaScript: no",
+        "/a/0 on local failed:   JavaScript: no",
     ),
     "an output of another type": (
         workflow({"a": step(writes("text", "int"))}),
-        "a on local failed:   No suitable token processors in o:",
+        "/a/0 on local failed:   No suitable token processors in o:",
     ),
     "a missing output": (
         workflow(
@@ -239,14 +239,14 @@ FAILURES: dict[str, tuple[dict[str, JSON], str]] = {
                 )
             }
         ),
-        "a on local failed:   No suitable token processors in o:",
+        "/a/0 on local failed:   No suitable token processors in o:",
     ),
     "a command": (
         workflow(
             {"a": step(tool("echo wrong >&2; exit 3", outputs={"o": "Any?"}))},
             type_="Any?",
         ),
-        "a on local failed with exit code 3:   wrong",
+        "/a/0 on local failed with exit code 3:   wrong",
     ),
 }
 
@@ -323,7 +323,7 @@ def test_a_failed_run_says_why_and_where(name: str, lines: list[str]) -> None:
     assert isinstance(end, End)
     assert line.replace(":   ", ": ") in str(end.reason)
     assert len(str(end.reason).splitlines()) == 1
-    assert (end.job is not None) == line.startswith("a on local")
+    assert (end.job is not None) == line.startswith("/a/0 on local")
 
 
 def the_reason(lines: list[str], document: dict[str, JSON], **streamflow: JSON) -> str:
@@ -348,7 +348,7 @@ ONE = workflow({"a": step(NUMBER, in_={"n": "n"})}, inputs=N)
 def test_a_folder_that_cannot_be_made_is_named(lines: list[str]) -> None:
     there = at("host", "local", {}, workdir="/proc/nowhere")
     reason = the_reason(lines, ONE, **there)
-    assert reason.startswith("a on host failed: ")
+    assert reason.startswith("/a/0 on host failed: ")
     assert "/proc/nowhere" in reason
 
 
@@ -361,7 +361,7 @@ def test_a_deployment_that_cannot_be_reached_is_named(lines: list[str]) -> None:
         "retries": 1,
     }
     reason = the_reason(lines, ONE, **at("cluster", "ssh", config))
-    assert reason == "a failed: cluster: Invalid private key"
+    assert reason == "/a/0 failed: cluster: Invalid private key"
 
 
 def test_cores_that_no_location_has_are_named(lines: list[str]) -> None:
@@ -372,7 +372,7 @@ def test_cores_that_no_location_has_are_named(lines: list[str]) -> None:
     document = workflow({"a": step(run, in_={"n": "n"})}, inputs=inputs)
     reason = the_reason(lines, document, **at("host", "local", {}))
     assert reason.startswith(
-        "a failed: host: the job requires 123,456 cores and 256 MiB"
+        "/a/0 failed: host: the job requires 123,456 cores and 256 MiB"
     )
     assert "; host has " in reason.replace(", and host has", "; host has")
 
@@ -427,7 +427,7 @@ sys.exit(main(["run", "sf.yml"]))'
 )
 @pytest.mark.parametrize(
     ("kilobytes", "where"),
-    [(200, "the workflow's output o: [Errno 28]"), (400, "a on host failed")],
+    [(200, "the workflow's output o: [Errno 28]"), (400, "/a/0 on host failed")],
 )
 def test_a_full_disk_is_said_to_be(
     lines: list[str], tmp_path: Path, kilobytes: int, where: str
@@ -468,8 +468,8 @@ def test_an_attempt_that_was_recovered_is_no_reason(
     document = workflow(steps, ["a/o", "b/o"], {"type": "array", "items": ["null"]})
     retry: JSON = {"type": "default", "config": {"max_retries": 2, "retry_delay": 0}}
     reason = the_reason(lines, document, failureManager=retry)
-    assert "b on local failed with exit code 3" in reason
-    assert "a on local" not in reason
+    assert "/b/0 on local failed with exit code 3" in reason
+    assert "/a/0 on local" not in reason
 
 
 def test_jobs_that_a_when_leaves_out_are_skipped(lines: list[str]) -> None:
@@ -491,20 +491,13 @@ def test_jobs_that_a_when_leaves_out_are_skipped(lines: list[str]) -> None:
     run = runs.run(write(document), progress=lines.append)
     for line in (
         "skipped   odd: 2 jobs (when)",
-        "skipped   never (when)",
-        "skipped   below (when)",
+        "skipped   /never/0 (when)",
+        "skipped   /below/0 (when)",
     ):
         assert lines.count(line) == 1, lines
     assert lines[-1].startswith("run completed: 7 jobs, 4 of them skipped (when), 0 ")
     report = run.report()
-    skipped = [
-        (one["step"], one["iteration"]) for one in report if one["status"] == "skipped"
-    ]
-    assert sorted(skipped) == [
-        ("below", ""),
-        ("never", ""),
-        ("odd", "#2"),
-        ("odd", "#4"),
-    ]
+    skipped = sorted(str(one["job"]) for one in report if one["status"] == "skipped")
+    assert skipped == ["/below/0", "/never/0", "/odd/0.1", "/odd/0.3"]
     assert len(report) == 7
     assert str(report).count(" skipped") == 4 + 1

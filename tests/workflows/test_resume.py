@@ -72,7 +72,7 @@ def resume(project: Project) -> str:
 
 def statuses(project: Project) -> dict[str, str]:
     rows = collect(project.events())
-    return {f"{row.step}{row.round}": row.status for row in rows}
+    return {row.job: row.status for row in rows}
 
 
 def failing(project: Project, go: Path) -> None:
@@ -102,7 +102,7 @@ def test_a_failed_run_goes_on_with_outputs_on_another_host(
     go.touch()
     text = resume(project)
     assert f"resuming run {failed}, which failed" in text
-    assert statuses(project) == {"first": "reused", "last": "completed"}, text
+    assert statuses(project) == {"/first/0": "reused", "/last/0": "completed"}, text
     assert len((project.folder / "runs").read_text().splitlines()) == 1
 
 
@@ -129,7 +129,7 @@ def test_a_reused_job_is_no_job_of_slurm(
     assert [one for one in project.events() if one["event"] == "slurm"]
     go.touch()
     resume(project)
-    assert statuses(project) == {"first": "reused", "last": "completed"}
+    assert statuses(project) == {"/first/0": "reused", "/last/0": "completed"}
     kinds = {str(one["event"]) for one in project.events()}
     assert not kinds & {"slurm", "allocation"}
 
@@ -164,16 +164,16 @@ def test_a_killed_run_goes_on(project: Project, until: Until) -> None:
 
     text = resume(project)
     assert f"resuming run {killed}, which ended without its last event: its" in text
-    assert f"reused    solve on qpu from run {killed}" in text
-    assert f"again     wait: it was not completed (run {killed})" in text
-    assert "again     clock: its tool forbids it (WorkReuse)" in text
+    assert f"reused    /solve/0 on qpu from run {killed}" in text
+    assert f"again     /wait/0: it was not completed (run {killed})" in text
+    assert "again     /clock/0: its tool forbids it (WorkReuse)" in text
     assert statuses(project) == {
-        "solve": "reused",
-        "sweep#1": "reused",
-        "sweep#2": "reused",
-        "sweep#3": "reused",
-        "wait": "completed",
-        "clock": "completed",
+        "/solve/0": "reused",
+        "/sweep/0.0": "reused",
+        "/sweep/0.1": "reused",
+        "/sweep/0.2": "reused",
+        "/wait/0": "completed",
+        "/clock/0": "completed",
     }
     assert not [one for one in project.events() if one["event"] in ("qpu", "lease")]
     assert len((folder / "sweeps").read_text().splitlines()) == 3
@@ -188,15 +188,15 @@ def test_a_killed_run_goes_on(project: Project, until: Until) -> None:
     shutil.rmtree(str(project.jobs("wait", "completed")[0]["output"]))
     text = resume(project)
     assert "nothing to resume: run " in text
-    assert "again     sweep #2: its command or environment has changed" in text
-    assert "again     wait: its outputs are gone" in text
+    assert "again     /sweep/0.1: its command or environment has changed" in text
+    assert "again     /wait/0: its outputs are gone" in text
     assert statuses(project) == {
-        "solve": "reused",
-        "sweep#1": "completed",
-        "sweep#2": "completed",
-        "sweep#3": "completed",
-        "wait": "completed",
-        "clock": "completed",
+        "/solve/0": "reused",
+        "/sweep/0.0": "completed",
+        "/sweep/0.1": "completed",
+        "/sweep/0.2": "completed",
+        "/wait/0": "completed",
+        "/clock/0": "completed",
     }
 
 
@@ -215,7 +215,7 @@ def test_the_changed_file_of_an_input_is_named(project: Project) -> None:
     script.write_text(f"{script.read_text()}# changed\n")
     text = resume(project)
     changed = f"its input before has changed: file out changed (run {earlier})"
-    assert f"again     second: {changed}" in text
+    assert f"again     /second/0: {changed}" in text
     (event,) = [
         one
         for one in project.events()

@@ -52,12 +52,14 @@ def test_a_run_shows_its_progress_and_its_report(project: Project) -> None:
     assert running.returncode == 0, text
     lines = text.splitlines()
     assert lines[0] == "checking  streamflow.yml"
-    assert "running   solve on qpu" in lines
+    assert "running   /solve/0 on qpu" in lines
     assert any(
-        line.startswith("completed solve on qpu in ") and "with 1 QPU job (" in line
+        line.startswith("completed /solve/0 on qpu in ") and "with 1 QPU job (" in line
         for line in lines
     )
-    assert any(line.split()[:1] == ["solve"] and "completed" in line for line in lines)
+    assert any(
+        line.split()[:1] == ["/solve/0"] and "completed" in line for line in lines
+    )
     assert lines[-2] == "solve: out/out"
     assert lines[-1].startswith("outputs: out; log: out/streamflow.log; journal: ")
     assert (project.folder / "out" / "out").exists()
@@ -83,8 +85,8 @@ def test_a_run_that_fails_says_why(project: Project) -> None:
     with start(project) as running:
         text, _ = running.communicate(timeout=SECONDS)
     assert running.returncode == 1
-    assert "bad on host failed with exit code 3:\n  wrong\n" in text
-    assert text.count("failed    bad on host") == 1
+    assert "/bad/0 on host failed with exit code 3:\n  wrong\n" in text
+    assert text.count("failed    /bad/0 on host") == 1
     assert "Traceback" not in text
 
 
@@ -106,7 +108,7 @@ def test_a_run_goes_on_without_a_reader(project: Project) -> None:
     with start(project) as running:
         assert running.stdout is not None
         assert running.stdout.readline().startswith("checking")
-        assert running.stdout.readline().startswith("running   bad")
+        assert running.stdout.readline().startswith("running   /bad/0 ")
         running.stdout.close()
         go.touch()
         assert running.wait(SECONDS) == 1
@@ -164,11 +166,11 @@ async def test_a_program_gets_the_run_or_the_reason(
     run = sf_quantum.run(file, outdir=outdir, progress=lines.append)
     assert run.status == "completed"
     assert [row["step"] for row in run.report()] == ["good"]
-    assert "running   good on host" in lines
+    assert "running   /good/0 on host" in lines
     project.step("bad", "echo wrong >&2; exit 3", "host")
     project.write()
     with pytest.raises(
-        sf_quantum.RunFailed, match=r"bad on host.* code 3: wrong"
+        sf_quantum.RunFailed, match=r"/bad/0 on host.* code 3: wrong"
     ) as it:
         sf_quantum.run(file, outdir=outdir)
     assert it.value.run is not None

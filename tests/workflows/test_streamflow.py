@@ -254,10 +254,10 @@ def test_iterations_differ_from_scatter_indices_on_stock(
     project.bindings = {"loop/many": "here", "loop/score": "here"}
     assert project.run() == 0, project.log
     rows = collect(project.events())
-    assert sorted((row.step, row.round, row.location, row.score) for row in rows) == [
-        *(("loop/many", f"{i}#{n}", "here", None) for i in (1, 2) for n in (1, 2, 3)),
-        ("loop/score", "1", "here", 0.5),
-        ("loop/score", "2", "here", 0.5),
+    assert sorted((row.job, row.location, row.score) for row in rows) == [
+        *((f"/loop/many/0.{i}.{n}", "here", None) for i in (0, 1) for n in (0, 1, 2)),
+        ("/loop/score/0.0", "here", 0.5),
+        ("/loop/score/0.1", "here", 0.5),
     ]
 
 
@@ -343,7 +343,7 @@ def test_the_last_lines_say_why_a_run_has_failed(project: Project) -> None:
     assert "Traceback" not in project.log
     _, _, end = project.log.partition("FAILED Workflow execution\n")
     lines = end.splitlines()
-    assert lines[0] == "bad on host failed with exit code 127:"
+    assert lines[0] == "/bad/0 on host failed with exit code 127:"
     assert lines[1:19] == [f"  {number}" for number in range(13, 31)]
     assert lines[19] == "  wrong"
     assert lines[20].endswith("no-such-command: not found")
@@ -368,7 +368,7 @@ def test_a_step_without_its_output_says_so(project: Project) -> None:
     outputs["out"]["type"] = "File"  # type: ignore[index, call-overload]
     assert project.run() != 0
     _, _, end = project.log.partition("FAILED Workflow execution\n")
-    assert end.startswith("bad on host failed:\n")
+    assert end.startswith("/bad/0 on host failed:\n")
     assert "expected" in end.lower()
     (row,) = collect(project.events())
     assert (row.status, row.exit_code) == ("failed", None)

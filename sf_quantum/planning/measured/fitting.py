@@ -244,20 +244,24 @@ def _run(run: Sequence[Event]) -> _Run:
         if isinstance(one, events.Job) and one.status == "completed"
     }
     groups: dict[tuple[str, tuple[int, ...]], _Group] = {}
-    latest = {(one.step, one.tag): one for one in collect(run)}
+    latest = {one.job: one for one in collect(run)}
     for attempt in latest.values():
         if attempt.status != "completed" or attempt.started is None:
             continue
         step = f"/{attempt.step}"
-        name = f"{step}/{attempt.tag}"
-        key = step, tuple(attempt.iteration)
+        key = step, _numbers(attempt)[: attempt.loops]
         target = targets.get((step, attempt.tag), ("", ""))
-        job = _job(attempt, target, slurm.get(name))
+        job = _job(attempt, target, slurm.get(attempt.job))
         groups.setdefault(key, _Group(*key)).jobs.append(job)
     for group in groups.values():
-        group.jobs.sort(key=lambda job: job.attempt.index)
+        group.jobs.sort(key=lambda job: _numbers(job.attempt))
     ordered = sorted(groups.values(), key=lambda group: group.arrived)
     return _Run(ordered, _allocations(run))
+
+
+def _numbers(attempt: JobAttempt) -> tuple[int, ...]:
+    """The numbers in a job's tag: of its iterations, then of its scatters."""
+    return tuple(map(int, attempt.tag.split(".")[1:]))
 
 
 def _job(

@@ -229,7 +229,9 @@ def test_no_node_is_asked_for_while_the_qpu_is_offline(
     (row,) = collect(site.project.events())
     assert row.waits.keys() >= {"a lease of a"}
     lines = [*progress(site.project.events())]
-    assert lines[1].startswith("waiting   solve for a: the QPU is closed: maintenance")
+    assert lines[1].startswith(
+        "waiting   /solve/0 for a: the QPU is closed: maintenance"
+    )
 
 
 def test_an_undefined_qpu_is_refused_before_a_submission(

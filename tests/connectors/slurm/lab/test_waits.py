@@ -47,7 +47,7 @@ def test_a_wait_for_nodes_is_told_and_is_slurms(
     record = {job.id: job for job in lab.jobcomp()}
     rows = [row for row in collect(events) if row.step == "build"]
     for row in rows:
-        own = [words[0] for words in told if words[1:3] == ["build", row.round]]
+        own = [words[0] for words in told if words[1] == row.job]
         # the grant may be seen with the end of the job
         assert own in (
             ["running", "waiting", "running", "completed"],
