@@ -55,6 +55,8 @@ class JobLease(HeldLease):
         super().__init__(qpu, token, logger)
         # the workflow job of each QPU job, by the QPU job's id
         self.owners: dict[str, str] = {}
+        #: how long its latest job waited for it
+        self.waited_seconds = 0.0
 
     def jobs_of(self, job: str) -> list[LeaseJob] | None:
         """See :meth:`Qpu.jobs`: those of one workflow job, with its earlier attempts."""
@@ -68,9 +70,14 @@ class LeaseWait:
 
     def __init__(self, qpu: str, job: str) -> None:
         self.qpu, self._job = qpu, job
-        self._began = time.monotonic()
+        self._began: float | None = None
         self._reason = ""
         self._loop = asyncio.get_running_loop()
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since the first reason to wait; 0 if there was none."""
+        return 0.0 if self._began is None else time.monotonic() - self._began
 
     def told(self, error: QpuError) -> None:
         """No lease is free, and why; called in a thread."""
@@ -90,12 +97,12 @@ class LeaseWait:
         """The job waits, and why; told once while that does not change."""
         if (reason := one_line(reason)) != self._reason:
             self._reason = reason
+            self._began = self._began or time.monotonic()
             self._write("waiting")
             logger.info(f"Job {self._job} waits for QPU {self.qpu}: {reason}")
 
     def _write(self, status: str) -> None:
-        seconds = time.monotonic() - self._began
-        qpu_jobs.record_wait(self._job, self.qpu, status, self._reason, seconds)
+        qpu_jobs.record_wait(self._job, self.qpu, status, self._reason, self.seconds)
 
 
 def failure(job: str, qpu: str, error: QuantumError | QpuLoss) -> LeaseFailure:
@@ -159,6 +166,7 @@ class LeasePool:
         :raises LeaseRefused: if it is refused
         """
         if (kept := await self._take_kept()) is not None:
+            kept.waited_seconds = 0.0
             return kept
         self._waits.add(stop := threading.Event())
         wait = LeaseWait(self.qpu.name, request.job or "")
@@ -167,6 +175,7 @@ class LeasePool:
         try:
             lease = await asyncio.wrap_future(future)
             granted = True
+            lease.waited_seconds = wait.seconds
         except asyncio.CancelledError:
             stop.set()
             # it may just have been granted

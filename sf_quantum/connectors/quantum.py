@@ -248,7 +248,6 @@ class QuantumConnector(LocationWrapper, ABC):
             raise WorkflowExecutionException(f"QPU {self.qpu} is not deployed.")
         # cancelling one job must not stop the service that the others use
         pool = await self._started(name, self._access)
-        asked = time.monotonic()
         try:
             lease = await self._acquire(pool, name, job_hints)
         except LeaseFailure as error:
@@ -262,7 +261,7 @@ class QuantumConnector(LocationWrapper, ABC):
             posixpath.join(invocation.workdir or "/tmp", f".sfq-{uuid.uuid4().hex}"),
             pool,
             lease,
-            time.monotonic() - asked,
+            lease.waited_seconds,
         )
         self._leased.add(job)
         record = journal.current()

@@ -7,7 +7,6 @@ import logging
 import math
 import os
 import sys
-import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -242,13 +241,12 @@ def _run_leased(args: argparse.Namespace, command: Command) -> Usage:
         watches = [QpuWatch(client, partial(leases.jobs, client)) for client in watched]
         looks = [leases.refusal, *(watch.look for watch in watches)]
         with watching(looks, command.leave), suppress(WaitCancelled):
-            began = time.monotonic()
             # A thread acquires the leases, so that none is lost to a signal at the
             # wrong moment; signal handlers run in this one meanwhile.
             given = {**vars(args), "wait_seconds": args.wait}
             request = opening.request(qpus, given, Path(args.cmd[0]).name)
             in_thread(lambda: leases.acquire(request, command.unwanted)).result()
-            command.waited_seconds = time.monotonic() - began
+            command.waited_seconds = leases.waited_seconds
             environment = {
                 **os.environ,
                 **job_environment(leases.tokens()),

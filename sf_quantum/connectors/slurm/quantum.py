@@ -202,9 +202,8 @@ class ServiceQpus:
 
     async def lend(self, queue: SlurmQueue, job: str, qpus: list[str]) -> QpuUse:
         """Wait until a job's QPUs are :meth:`online`, and describe how it uses them."""
-        started, job_hints = time.monotonic(), hints.of(job)
-        await self.online(queue, job, qpus)
-        waited = time.monotonic() - started
+        job_hints = hints.of(job)
+        waited = await self.online(queue, job, qpus)
         if job_hints.wait_seconds is not None:
             job_hints = replace(job_hints, wait_seconds=job_hints.seconds_left)
         spool = queue.login.spool
@@ -218,12 +217,13 @@ class ServiceQpus:
             waited=waited,
         )
 
-    async def online(self, queue: SlurmQueue, job: str, qpus: Collection[str]) -> None:
+    async def online(self, queue: SlurmQueue, job: str, qpus: Collection[str]) -> float:
         """Wait until no QPU is offline, as for a lease (:class:`Patience`).
 
         A QPU that has never answered is not waited for any longer: the nodes may be able to
         reach it even if the login node cannot.
 
+        :returns: seconds of waiting; the first look, a process on the login node, is none
         :raises LeaseFailure: if a QPU was not available within the job's waiting time, or
             has stopped answering, or is offline and the job can run elsewhere
         """
@@ -233,7 +233,7 @@ class ServiceQpus:
         limit = patience + ASK_SECONDS if job_hints.has_alternative else None
         try:
             async with asyncio.timeout(limit):
-                await self._until_online(queue, job, qpus, job_hints)
+                return await self._until_online(queue, job, qpus, job_hints)
         except TimeoutError as error:
             raise WorkflowExecutionException(
                 f"Job {job} is not submitted: the login node does not answer"
@@ -241,24 +241,26 @@ class ServiceQpus:
 
     async def _until_online(
         self, queue: SlurmQueue, job: str, qpus: Collection[str], job_hints: JobHints
-    ) -> None:
+    ) -> float:
         patience = Patience(job_hints.seconds_left, TROUBLE_SECONDS)
-        wait, status = None, "given-up"
+        pauses = backoff.CLUSTER.pauses()
+        wait, status, waited = None, "given-up", 0.0
         try:
-            for pause in backoff.CLUSTER.pauses():
+            while True:
                 began = time.monotonic()
                 states = await self._states(queue, job, qpus)
                 if (state := self._hindrance(states)) is None:
                     status = "submitted"
-                    return
+                    return waited + (0.0 if wait is None else wait.seconds)
                 if wait is not None and wait.qpu != state.qpu:
+                    waited += wait.seconds
                     wait.over("submitted")
                     wait = None
                 if wait is None:
                     wait = LeaseWait(state.qpu, job)
                 wait.tell(str(state.error))
                 self._bear(job, state, patience, began, job_hints)
-                await asyncio.sleep(min(pause, patience.deadline.left))
+                await asyncio.sleep(min(next(pauses), patience.deadline.left))
         finally:
             if wait is not None:
                 wait.over(status)

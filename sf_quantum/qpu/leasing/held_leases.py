@@ -222,6 +222,10 @@ class LeaseSet(ExitStack[None]):
         self._qpus = sorted(qpus, key=lambda qpu: qpu.name)
         self._on_wait = on_wait
         self.held: list[HeldLease] = []
+        #: seconds since a QPU first had no lease, or did not answer, until each was granted;
+        #: the start of this program and the requests themselves are not waits
+        self.waited_seconds = 0.0
+        self._waits_since: float | None = None
 
     def tokens(self) -> list[tuple[Qpu, str]]:
         """List each QPU that has a lease, with its token."""
@@ -244,12 +248,19 @@ class LeaseSet(ExitStack[None]):
         for qpu in self._qpus:
             if request.wait_seconds is not None:
                 request = replace(request, wait_seconds=deadline.left)
-            on_wait = partial(self._on_wait, qpu) if self._on_wait else None
-            token = acquire(qpu, request, stop, on_wait)
+            self._waits_since = None
+            token = acquire(qpu, request, stop, partial(self._waits, qpu))
+            if self._waits_since is not None:
+                self.waited_seconds += time.monotonic() - self._waits_since
             self.held.append(lease := HeldLease(qpu, token))
             self.callback(_release, lease)
             if (shortfall := qpu.shortfall(token)) is not None:
                 logger.warning("The lease of QPU %s has %s", qpu.name, shortfall)
+
+    def _waits(self, qpu: Qpu, error: QpuError) -> None:
+        self._waits_since = self._waits_since or time.monotonic()
+        if self._on_wait is not None:
+            self._on_wait(qpu, error)
 
 
 def _release(lease: HeldLease) -> None:

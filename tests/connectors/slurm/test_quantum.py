@@ -490,6 +490,7 @@ async def test_on_the_node_it_waits_for_what_is_left(
     use = await site.quantum(None, "a").lend(site.queue, "/one/0", ["a"])
     assert use.hints.wait_seconds is not None
     assert 0 <= use.hints.wait_seconds < 0.3
+    assert use.waited == 0  # the process that looked at the QPU is not a wait
     site.spool.mkdir(exist_ok=True)
     code, said = _run(use, tmp_path, a_SFQ_URL=service.url)
     assert code == 75

@@ -45,6 +45,14 @@ def test_a_qpu_in_trouble_is_waited_for_with_one_key() -> None:
     assert shaky.released == ["secret"]
 
 
+@pytest.mark.parametrize("troubles", [0, 1])
+def test_only_a_lease_that_is_not_free_is_waited_for(troubles: int) -> None:
+    """Neither the start of the program nor the request itself is a wait."""
+    with LeaseSet([ShakyQpu(troubles)]) as held:
+        held.acquire(AcquireOptions("job"))
+    assert (held.waited_seconds > 0) == (troubles > 0)
+
+
 def test_each_reason_for_a_wait_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
     reasons = [NoLease("all held"), NoLease("all held"), NoLease("being drained")]
     answers = iter([*reasons, QpuError("refused")])
