@@ -311,7 +311,7 @@ int64_t sfq_kmeans_step(const double *x, int64_t n, int64_t d, const double *cen
 
 /* ------------------------------------------------------- sums of distances */
 
-/* Adds |p - column| over a run of columns; also adds each distance to its column's sum.
+/* Returns the sum of |p - column| over a run of columns, and adds each to its column's sum.
  * `x` holds the columns feature by feature, `stride` apart. */
 INLINE double distances_from(const double *p, const double *x, int64_t stride,
                              int64_t columns, int64_t d, double *column_sums) {
@@ -345,16 +345,25 @@ INLINE double distances_from(const double *p, const double *x, int64_t stride,
     return sum;
 }
 
-typedef double Distances(const double *, const double *, int64_t, int64_t, int64_t, double *);
+/* Adds the distances between n rows and a run of columns to the rows' sums, which are `apart`
+ * from each other, and to the columns' sums. */
+typedef void Distances(const double *rows, int64_t n, const double *x, int64_t stride,
+                       int64_t columns, int64_t d, double *row_sums, int64_t apart,
+                       double *column_sums);
 
 #define DISTANCES(name, attributes)                                                       \
-    attributes static double name(const double *p, const double *x, int64_t stride,       \
-                                  int64_t columns, int64_t d, double *column_sums) {      \
-        switch (d) {                                                                      \
-        case 1: return distances_from(p, x, stride, columns, 1, column_sums);             \
-        case 2: return distances_from(p, x, stride, columns, 2, column_sums);             \
-        case 3: return distances_from(p, x, stride, columns, 3, column_sums);             \
-        default: return distances_from(p, x, stride, columns, d, column_sums);            \
+    attributes static void name(const double *rows, int64_t n, const double *x,           \
+                                int64_t stride, int64_t columns, int64_t d,               \
+                                double *row_sums, int64_t apart, double *column_sums) {   \
+        for (int64_t i = 0; i < n; i++) {                                                 \
+            const double *p = rows + i * d;                                               \
+            double *sum = row_sums + i * apart;                                           \
+            switch (d) {                                                                  \
+            case 1: *sum += distances_from(p, x, stride, columns, 1, column_sums); break; \
+            case 2: *sum += distances_from(p, x, stride, columns, 2, column_sums); break; \
+            case 3: *sum += distances_from(p, x, stride, columns, 3, column_sums); break; \
+            default: *sum += distances_from(p, x, stride, columns, d, column_sums);       \
+            }                                                                             \
         }                                                                                 \
     }
 
@@ -383,30 +392,64 @@ AVX512 INLINE __m512d square_roots(__m512d s) {
     return _mm512_fmadd_pd(_mm512_mul_pd(root, e), series, root);
 }
 
-AVX512 INLINE double distances_in_eights(const double *p, const double *x, int64_t stride,
-                                         int64_t columns, int64_t d, double *column_sums) {
-    __m512d sum = _mm512_setzero_pd();
-    for (int64_t j = 0; j < columns; j += 8) {
-        __mmask8 there = columns - j < 8 ? (__mmask8)((1 << (columns - j)) - 1) : 0xff;
+/* Adds the distances between `count` rows and eight columns, or those of them in `there`. */
+AVX512 INLINE void eight_distances(const double *rows, int64_t count, const double *x,
+                                   int64_t stride, __mmask8 there, int64_t d,
+                                   __m512d *row_sums, double *column_sums) {
+    __m512d sums = _mm512_maskz_loadu_pd(there, column_sums);
+    for (int64_t i = 0; i < count; i++) {
         __m512d squares = _mm512_setzero_pd();
         for (int64_t f = 0; f < d; f++) {
-            __m512d column = _mm512_maskz_loadu_pd(there, x + f * stride + j);
-            __m512d difference = _mm512_maskz_sub_pd(there, column, _mm512_set1_pd(p[f]));
+            __m512d column = _mm512_maskz_loadu_pd(there, x + f * stride);
+            __m512d feature = _mm512_set1_pd(rows[i * d + f]);
+            __m512d difference = _mm512_maskz_sub_pd(there, column, feature);
             squares = _mm512_fmadd_pd(difference, difference, squares);
         }
         __m512d distances = square_roots(squares);
-        sum = _mm512_add_pd(sum, distances);
-        __m512d sums = _mm512_maskz_loadu_pd(there, column_sums + j);
-        _mm512_mask_storeu_pd(column_sums + j, there, _mm512_add_pd(sums, distances));
+        row_sums[i] = _mm512_add_pd(row_sums[i], distances);
+        sums = _mm512_add_pd(sums, distances);
     }
-    return _mm512_reduce_add_pd(sum);
+    _mm512_mask_storeu_pd(column_sums, there, sums);
 }
 
-AVX512 static double distances_avx512(const double *p, const double *x, int64_t stride,
-                                      int64_t columns, int64_t d, double *column_sums) {
+AVX512 INLINE void distances_in_eights(const double *rows, int64_t count, const double *x,
+                                       int64_t stride, int64_t columns, int64_t d,
+                                       double *row_sums, int64_t apart,
+                                       double *column_sums) {
+    __m512d sums[2] = {_mm512_setzero_pd(), _mm512_setzero_pd()};
+    int64_t j = 0;
+    for (; j + 8 <= columns; j += 8) /* the compiler drops a mask of all */
+        eight_distances(rows, count, x + j, stride, 0xff, d, sums, column_sums + j);
+    if (j < columns) {
+        __mmask8 there = (__mmask8)((1 << (columns - j)) - 1);
+        eight_distances(rows, count, x + j, stride, there, d, sums, column_sums + j);
+    }
+    for (int64_t i = 0; i < count; i++)
+        row_sums[i * apart] += _mm512_reduce_add_pd(sums[i]);
+}
+
+/* The compiler unrolls two rows, so that neither waits for its own last sum. */
+AVX512 INLINE void distances_of_pairs(const double *rows, int64_t n, const double *x,
+                                      int64_t stride, int64_t columns, int64_t d,
+                                      double *row_sums, int64_t apart,
+                                      double *column_sums) {
+    int64_t i = 0;
+    for (; i + 2 <= n; i += 2)
+        distances_in_eights(rows + i * d, 2, x, stride, columns, d, row_sums + i * apart,
+                            apart, column_sums);
+    if (i < n)
+        distances_in_eights(rows + i * d, 1, x, stride, columns, d, row_sums + i * apart,
+                            apart, column_sums);
+}
+
+AVX512 static void distances_avx512(const double *rows, int64_t n, const double *x,
+                                    int64_t stride, int64_t columns, int64_t d,
+                                    double *row_sums, int64_t apart, double *column_sums) {
     /* the compiler unrolls the loop over two features */
-    if (d == 2) return distances_in_eights(p, x, stride, columns, 2, column_sums);
-    return distances_in_eights(p, x, stride, columns, d, column_sums);
+    if (d == 2)
+        distances_of_pairs(rows, n, x, stride, columns, 2, row_sums, apart, column_sums);
+    else
+        distances_of_pairs(rows, n, x, stride, columns, d, row_sums, apart, column_sums);
 }
 
 static Distances *best_distances(void) {
@@ -431,7 +474,7 @@ int64_t sfq_pair_sums(const double *rows, const double *x, int64_t n, int64_t d,
                       int64_t tiles, const int64_t *starts, const int32_t *group,
                       int64_t groups, const uint8_t *need, int64_t chunk, int64_t chunks,
                       double *sums) {
-    double column_sums[TILE];
+    double column_sums[TILE], ignored[TILE] = {0};
     Distances *distances = best_distances();
     for (int64_t a = chunk; a < tiles; a += chunks)
         for (int64_t b = a; b < tiles; b++) {
@@ -440,10 +483,9 @@ int64_t sfq_pair_sums(const double *rows, const double *x, int64_t n, int64_t d,
             if (!forward && !backward) continue;
             int64_t columns = starts[b + 1] - starts[b];
             memset(column_sums, 0, sizeof column_sums);
-            for (int64_t i = starts[a]; i < starts[a + 1]; i++) {
-                double sum = distances(rows + i * d, x + starts[b], n, columns, d, column_sums);
-                if (forward) sums[i * groups + group[b]] += sum;
-            }
+            distances(rows + starts[a] * d, starts[a + 1] - starts[a], x + starts[b], n,
+                      columns, d, forward ? &sums[starts[a] * groups + group[b]] : ignored,
+                      forward ? groups : 1, column_sums);
             if (backward)
                 for (int64_t j = 0; j < columns; j++)
                     sums[(starts[b] + j) * groups + group[a]] += column_sums[j];
@@ -461,9 +503,8 @@ int64_t sfq_group_sums(const double *queries, int64_t m, const double *x, int64_
         for (int64_t start = offsets[g]; start < offsets[g + 1]; start += TILE) {
             int64_t left = offsets[g + 1] - start;
             memset(ignored, 0, sizeof ignored);
-            for (int64_t i = 0; i < m; i++)
-                sums[i * groups + g] += distances(queries + i * d, x + start, n,
-                                                  left < TILE ? left : TILE, d, ignored);
+            distances(queries, m, x + start, n, left < TILE ? left : TILE, d, sums + g, groups,
+                      ignored);
         }
     return 0;
 }
