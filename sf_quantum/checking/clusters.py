@@ -22,6 +22,7 @@ from sf_quantum.net.transport import Client
 from sf_quantum.qpu import qrmi_config
 from sf_quantum.slurm import ids, tres
 from sf_quantum.slurm.components import Component, nodes_needed
+from sf_quantum.slurm.partitions import Partition
 
 #: StreamFlow's default of maxConcurrentJobs
 ONE_JOB = 1
@@ -75,10 +76,10 @@ class Cluster:
         if self.config.get("slurmrestd"):
             yield from self._rest()
 
-    def partitions(self, partitions: dict[str, int]) -> Iterator[FileProblem]:
-        """Check the services' partitions.
+    def partitions(self, partitions: dict[str, Partition]) -> Iterator[FileProblem]:
+        """Check what the services request of their partitions.
 
-        :param partitions: the nodes of each partition of the cluster
+        :param partitions: the partitions of the cluster, by name
         """
         for content, where in self.services():
             # what Slurm knows here is not what it knows in clusters that are named
@@ -87,7 +88,43 @@ class Cluster:
                 what = f"Slurm has no partition {name!r}"
                 below = (*where, "partition")
                 yield from self.document.unknown(below, name, partitions, what)
-        yield from self._oversized(partitions)
+            yield from self._gres(content, where, partitions)
+        yield from self._oversized({k: one.nodes for k, one in partitions.items()})
+
+    def _gres(
+        self,
+        content: dict[str, JSON],
+        where: KeyPath,
+        partitions: dict[str, Partition],
+    ) -> Iterator[FileProblem]:
+        """Find a service that requests more of a gres than any node of its partition has."""
+        default = ",".join(name for name, one in partitions.items() if one.is_default)
+        names = str(content.get("partition") or default)
+        chosen = [partitions.get(name) for name in names.split(",")]
+        kinds = [kind for one in chosen if one is not None for kind in one.kinds]
+        if content.get("clusters") or None in chosen or not all(k.gres for k in kinds):
+            return  # another Slurm has them, or what they have is unknown
+        per_node = {
+            key: content[key] for key in ("gres", "gpusPerNode") if key in content
+        }
+        for key, value in per_node.items():
+            text = f"gpu:{value}" if key == "gpusPerNode" else str(value)
+            for wanted in tres.parse(text):
+                units = [tres.matching(wanted, one.gres) for one in kinds]
+                if wanted.units <= max(units) or wanted.name == "none":
+                    continue
+                below, partition = (*where, key), f"partition {names}"
+                if max(units):
+                    what = (
+                        f"{wanted} is more than a node of {partition} has: {max(units)}"
+                    )
+                    right = f"write {max(units)} or less"
+                    yield self.document.problem(below, what, right)
+                else:
+                    kind = ":".join(filter(None, wanted[:2]))
+                    what = f"no node of {partition} has gres {kind}"
+                    right = "only a site's own plugin of Slurm could accept it"
+                    yield self.document.remark(below, what, right)
 
     def _oversized(self, partitions: dict[str, int]) -> Iterator[FileProblem]:
         """Find services and reservations with more nodes than their partition has.

@@ -29,7 +29,13 @@ from sf_quantum.connectors.slurm.transport.slurmrestd import (
 from sf_quantum.connectors.ssh import for_any_shell
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON, KeyPath, listing, mapping
-from sf_quantum.slurm.partitions import COMMAND, SilentSlurm, listed, partition_nodes
+from sf_quantum.slurm.partitions import (
+    COMMAND,
+    Partition,
+    SilentSlurm,
+    listed,
+    of_this_host,
+)
 from sf_quantum.threads import in_thread
 
 # Longest wait for the answers of all sites together.
@@ -37,8 +43,8 @@ SECONDS = 10.0
 # asyncssh's errors for what a later connection does not change either
 _REFUSALS = (asyncssh.PermissionDenied, asyncssh.HostKeyNotVerifiable)
 
-#: blocks; gives the nodes of each partition, or raises SilentSlurm
-Source: TypeAlias = Callable[[], dict[str, int]]
+#: blocks; gives the partitions by name, or raises SilentSlurm
+Source: TypeAlias = Callable[[], dict[str, Partition]]
 
 
 class Sites:
@@ -61,7 +67,7 @@ class Sites:
             for cluster in self.deployments.clusters()
             if cluster.name in used and self.deployments.kind(cluster.name)
         }
-        asked: dict[str, Future[dict[str, int]]] = {}
+        asked: dict[str, Future[dict[str, Partition]]] = {}
         silent: dict[str, SilentSlurm] = {}
         for name, cluster in clusters.items():
             try:
@@ -71,13 +77,13 @@ class Sites:
         wait(asked.values(), SECONDS)
         for name, future in asked.items():
             try:
-                nodes = future.result(timeout=0)
+                partitions = future.result(timeout=0)
             except TimeoutError:
                 silent[name] = SilentSlurm(f"no answer within {SECONDS:g} s")
             except SilentSlurm as error:
                 silent[name] = error
             else:
-                yield from clusters[name].partitions(nodes)
+                yield from clusters[name].partitions(partitions)
         self.silent = {n: f"could not be asked ({e})" for n, e in silent.items()}
         causes = dict.fromkeys((str(e), e.is_missing) for e in silent.values())
         for why, is_missing in causes:
@@ -90,7 +96,9 @@ class Sites:
         where: KeyPath = (self.deployments.sections[names[0]], names[0])
         if not is_missing:
             what = f"Slurm of {text} could not be asked ({why})"
-            right = "its partitions and nodes are not checked; jobs need it to answer"
+            right = (
+                "its partitions, nodes and gres are not checked; jobs need it to answer"
+            )
             return document.remark(where, what, right)
         what = f"jobs of {text} cannot be submitted from here: {why}"
         if any(step and step <= {*names} for step in self.steps):
@@ -109,7 +117,7 @@ class Sites:
             return partial(_over_rest, mapping(cluster.config["slurmrestd"]), folder)
         inner = self.deployments.wrapped(cluster.name)
         if inner is None or self.deployments.get(inner).get("type") == "local":
-            return partition_nodes
+            return of_this_host
         kind, config = self.deployments.kind(inner), self.deployments.config(inner)
         if kind is None or not issubclass(kind, SSHConnector):
             kind_name = self.deployments.get(inner).get("type")
@@ -120,7 +128,7 @@ class Sites:
         return partial(_over_ssh, kind, inner, config, self.deployments.document)
 
 
-def _over_rest(config: dict[str, JSON], folder: Path) -> dict[str, int]:
+def _over_rest(config: dict[str, JSON], folder: Path) -> dict[str, Partition]:
     try:
         return Slurmrestd(Settings.read(config, folder)).partitions()
     except (InputError, RestError) as error:
@@ -129,7 +137,7 @@ def _over_rest(config: dict[str, JSON], folder: Path) -> dict[str, int]:
 
 def _over_ssh(
     kind: type[SSHConnector], name: str, config: dict[str, JSON], document: Document
-) -> dict[str, int]:
+) -> dict[str, Partition]:
     make = cast("Callable[..., SSHConnector]", kind)
     try:
         connector = make(name, os.path.abspath(document.folder), **config)
@@ -143,7 +151,7 @@ def _over_ssh(
         raise SilentSlurm(f"{name}: {message}") from error
 
 
-async def _sinfo(connector: SSHConnector) -> dict[str, int]:
+async def _sinfo(connector: SSHConnector) -> dict[str, Partition]:
     """Ask on the first node, by a connection as StreamFlow makes it."""
     node = next(iter(connector.nodes.values()))
     # asyncssh fails on a name that is None, which StreamFlow passes on

@@ -19,7 +19,7 @@ from sf_quantum.planning.streamflow import config, lines
 from sf_quantum.planning.workflow import StreamFlowFile, WorkflowPlan, dumped
 from sf_quantum.planning.workload import Workload
 from sf_quantum.reporting.report import journals_of
-from sf_quantum.slurm.partitions import SilentSlurm, partition_nodes
+from sf_quantum.slurm.partitions import SilentSlurm, of_this_host
 from sf_quantum.text import unknown
 from sf_quantum.validation import STREAMFLOW, likeliest
 
@@ -137,7 +137,8 @@ def _streamflow_plan(
 def _nodes_here(flow: StreamFlowFile) -> dict[str, int]:
     """Return the nodes of the partitions of this host's Slurm, as far as it lists them."""
     with suppress(SilentSlurm):
-        return partition_nodes() if flow.is_here else {}
+        partitions = of_this_host() if flow.is_here else {}
+        return {name: one.nodes for name, one in partitions.items()}
     return {}
 
 

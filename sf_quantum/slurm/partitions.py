@@ -1,9 +1,8 @@
-"""Partitions and their numbers of nodes, as ``sinfo`` prints them."""
+"""Partitions and what their nodes have, as ``sinfo`` prints them."""
 
 from __future__ import annotations
 
 import subprocess
-from collections import Counter
 from dataclasses import dataclass
 
 from sf_quantum.errors import QuantumError
@@ -15,16 +14,16 @@ TIMEOUT_SECONDS = 5
 PROCESSORS_FORMAT = "%C|%c|%h"
 # exit codes: of timeout(1), and of the command if there is nothing to submit jobs with
 _TIMED_OUT, _NO_SLURM = 124, 127
-#: the shell command whose output :func:`listed` reads
-COMMAND = (
-    f"timeout {TIMEOUT_SECONDS} sinfo --noheader --all '--format=%R|%D' || "
-    f"{{ code=$?; command -v sbatch >/dev/null || exit {_NO_SLURM}; exit $code; }}"
-)
 #: name, nodes, CPUs, memory, gres, features and time limit, in a line for each kind of node
 DESCRIPTIONS_FORMAT = "%P|%D|%c|%m|%G|%f|%l"
 #: the shell command whose output :func:`described` reads
 DESCRIPTIONS_COMMAND = (
     f"timeout {TIMEOUT_SECONDS} sinfo --noheader --all '--format={DESCRIPTIONS_FORMAT}'"
+)
+#: the shell command whose output :func:`listed` reads
+COMMAND = (
+    f"{DESCRIPTIONS_COMMAND} || "
+    f"{{ code=$?; command -v sbatch >/dev/null || exit {_NO_SLURM}; exit $code; }}"
 )
 # what Slurm's commands print if no slurm.conf is to be found
 _NO_CONFIGURATION = "configuration source"
@@ -41,8 +40,8 @@ class SilentSlurm(QuantumError):
         self.is_missing = is_missing
 
 
-def partition_nodes() -> dict[str, int]:
-    """Ask the Slurm of this host for the nodes of each partition.
+def of_this_host() -> dict[str, Partition]:
+    """Ask the Slurm of this host for its partitions.
 
     :raises SilentSlurm: if there is no Slurm, or it does not answer
     """
@@ -56,7 +55,7 @@ def partition_nodes() -> dict[str, int]:
     return listed(sinfo.stdout, sinfo.stderr, sinfo.returncode)
 
 
-def listed(output: str, errors: str, code: int) -> dict[str, int]:
+def listed(output: str, errors: str, code: int) -> dict[str, Partition]:
     """Read what :data:`COMMAND` printed.
 
     :raises SilentSlurm: if it failed, or named no partition
@@ -65,26 +64,13 @@ def listed(output: str, errors: str, code: int) -> dict[str, int]:
         raise SilentSlurm("sbatch is not on the PATH", is_missing=True)
     if code == _TIMED_OUT:
         raise SilentSlurm(f"sinfo did not answer within {TIMEOUT_SECONDS} s")
-    if code == 0 and (nodes := read(output)):
-        return nodes
+    if code == 0 and (partitions := described(output)):
+        return partitions
     lines = [" ".join(line.split()) for line in errors.splitlines()]
     last = next(filter(None, reversed(lines)), "it named no partition")
     for prefix in ("sinfo: ", "error: ", "fatal: "):
         last = last.removeprefix(prefix)
     raise SilentSlurm(f"sinfo: {last}", is_missing=_NO_CONFIGURATION in last)
-
-
-def read(text: str) -> dict[str, int]:
-    """Read lines of partitions and numbers of nodes; a partition has a line for each state.
-
-    Other lines, such as a banner, are left out.
-    """
-    nodes: Counter[str] = Counter()
-    for line in text.splitlines():
-        name, bar, number = line.strip().rpartition("|")
-        if bar and (nodes_in_state := count(number)) is not None:
-            nodes[name] += nodes_in_state
-    return dict(nodes)
 
 
 @dataclass(frozen=True)
@@ -119,15 +105,17 @@ def processors(line: str) -> Processors:
 class NodeKind:
     """Nodes of one kind in a partition; texts are as ``sinfo`` prints them.
 
+    Texts are empty if Slurm was not asked with ``sinfo``.
+
     :param memory: memory in MB per node
     """
 
     nodes: int
-    cpus: str
-    memory: str
-    gres: str
-    features: str
-    time_limit: str
+    cpus: str = ""
+    memory: str = ""
+    gres: str = ""
+    features: str = ""
+    time_limit: str = ""
 
 
 @dataclass(frozen=True)
@@ -140,6 +128,11 @@ class Partition:
     name: str
     is_default: bool
     kinds: tuple[NodeKind, ...]
+
+    @property
+    def nodes(self) -> int:
+        """The number of its nodes."""
+        return sum(kind.nodes for kind in self.kinds)
 
 
 def described(text: str) -> dict[str, Partition]:

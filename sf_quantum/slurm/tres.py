@@ -78,6 +78,15 @@ def units(text: str) -> dict[str, int]:
     return typed | sums
 
 
+def matching(wanted: Resource, text: str) -> int:
+    """Return how many units of a list can serve a request, which may name their type."""
+    return sum(
+        one.units
+        for one in parse(text)
+        if one.name == wanted.name and wanted.type in ("", one.type)
+    )
+
+
 def _resource(item: str) -> Resource | None:
     name, *words = re.split("[:=]", bare(item.strip()))
     name = name.partition("@")[0]

@@ -9,6 +9,7 @@ import pytest
 from sf_quantum.checking import check_file, schema
 from sf_quantum.cli import main, parser_for
 from sf_quantum.qpu.vendors.dwave import DWaveQpu
+from tests.support.checked_files import sinfo as lists
 from tests.support.checked_files import slurm_lists
 
 FILE = "sf.yml"
@@ -318,7 +319,7 @@ def test_partitions_are_asked_of_the_slurm_that_is_here(
     cluster: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     edited(FILE, "wraps: front", "wraps: laptop")
-    lines = "printf 'compute|3\\nqpus|1\\n'"
+    lines = lists(("compute", 3), ("qpus", 1))
     sinfo = slurm_lists(tmp_path / "bin", monkeypatch, lines)
     where = "deployments.cluster.config.services.quantum.partition"
     said = f"{where}: Slurm has no partition 'qpu'; did you mean qpus?"
@@ -338,8 +339,8 @@ def test_reservations_fit_into_their_partitions(
     edited(FILE, "partition: qpu", "partition: qpus")
     reserve = "allocation: {strategy: reserved, reserve: {quantum: 4}}"
     edited(FILE, "maxConcurrentJobs: 4", f"maxConcurrentJobs: 4\n      {reserve}")
-    # a line for each state of nodes
-    lines = "printf 'compute|9\\nqpus|1\\nqpus|2\\n'"
+    # a line for each kind of nodes
+    lines = lists(("compute", 9), ("qpus", 1), ("qpus", 2))
     slurm_lists(tmp_path / "bin", monkeypatch, lines)
     (line,) = found()
     assert "reserve has 4 nodes, but partition qpus has 3; write as many" in line
@@ -360,7 +361,8 @@ def test_ranges_of_a_reservation_are_counted_as_slurm_does(
     edited(FILE, "partition: qpu", "partition: qpus, nodes: 1-2")
     reserve = "allocation: {strategy: reserved, reserve: {quantum: 2}}"
     edited(FILE, "maxConcurrentJobs: 4", f"maxConcurrentJobs: 4\n      {reserve}")
-    slurm_lists(tmp_path / "bin", monkeypatch, "printf 'compute|9\\nqpus|2\\n'")
+    lines = lists(("compute", 9), ("qpus", 2))
+    slurm_lists(tmp_path / "bin", monkeypatch, lines)
     (line,) = found()
     assert "reserve has 3 nodes, but partition qpus has 2" in line
     edited(FILE, "quantum: 2", "quantum: 1")

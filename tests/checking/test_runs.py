@@ -16,7 +16,7 @@ from sf_quantum.checking.inputs import missing_files
 from sf_quantum.cli import main, parser_for
 from sf_quantum.files import JSON, KeyPath
 from sf_quantum.samplers.problem import document
-from tests.support.checked_files import edited, found, slurm_lists
+from tests.support.checked_files import edited, found, sinfo, slurm_lists
 
 FILE = """\
 version: v1.0
@@ -300,7 +300,7 @@ def test_a_temporary_folder_with_a_space(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_job_without_the_options_of_a_service_is_a_remark(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    slurm_lists(tmp_path / "bin", monkeypatch, "echo 'p|1'")
+    slurm_lists(tmp_path / "bin", monkeypatch, sinfo(("p", 1)))
     edited("sf.yml", "{deployment: qpu}", "{deployment: cluster}")
     assert found() == []
     assert remarks() == [
@@ -313,7 +313,7 @@ def test_a_job_without_the_options_of_a_service_is_a_remark(
 def test_no_remark_on_a_service_that_is_misspelt(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    slurm_lists(tmp_path / "bin", monkeypatch, "echo 'p|1'")
+    slurm_lists(tmp_path / "bin", monkeypatch, sinfo(("p", 1)))
     edited("sf.yml", "{deployment: qpu}", "{deployment: cluster, services: s}")
     assert found() == [
         f"sf.yml:8: {TARGET}.services: unknown key; did you mean service?"

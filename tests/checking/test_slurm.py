@@ -17,6 +17,7 @@ from sf_quantum.checking import sites
 from sf_quantum.cli import main
 from sf_quantum.files import JSON
 from tests.lab import Lab
+from tests.support.checked_files import sinfo, slurm_lists
 from tests.support.slurm_rest import Rest, rest
 from tests.support.sshd import sshd
 
@@ -46,10 +47,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def written(
-    partition: str = "compute",
+    partition: str | None = "compute",
     inner: dict[str, JSON] | None = None,
     *,
     also_local: bool = False,
+    service: dict[str, JSON] | None = None,
     **config: JSON,
 ) -> None:
     """Write a StreamFlow file with a step that is bound to a cluster."""
@@ -61,7 +63,8 @@ def written(
         "config": {"file": "main.cwl"},
         "bindings": [{"step": "/work", "target": target}],
     }
-    services: JSON = {"s": {"partition": partition}}
+    named: dict[str, JSON] = {} if partition is None else {"partition": partition}
+    services: JSON = {"s": {**named, **(service or {})}}
     wraps = "front" if inner else "laptop"
     cluster: JSON = {
         "type": "sfq.slurm",
@@ -120,6 +123,39 @@ def test_a_slurm_on_this_host_lists_its_partitions(
     assert has_typo(capsys)
 
 
+@pytest.mark.parametrize(
+    ("request_", "line"),
+    [
+        (
+            {"gres": "qpu:5"},
+            "qpu:5 is more than a node of partition p has: 4; write 4 or ",
+        ),
+        (
+            {"gpusPerNode": "3"},
+            "gpu:3 is more than a node of partition p has: 2; write 2",
+        ),
+        ({"gres": "qpu:b:1"}, "no node of partition p has gres qpu:b; "),
+        ({"gres": "gpu:2,qpu:a:4"}, ""),
+        ({"gres": "none"}, ""),
+    ],
+)
+def test_a_gres_that_no_node_has_is_told(
+    request_: dict[str, JSON],
+    line: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Slurm refuses such a job, or the plugin of a site that knows the gres takes it."""
+    lines = f"{sinfo(('p*', 1), gres='qpu:a:4,gpu:2')}\n{sinfo(('other', 1))}"
+    slurm_lists(tmp_path / "bin", monkeypatch, lines)
+    written(None, service=request_)
+    code, (said, *_) = checked(capsys)
+    assert code == (2 if " is more than" in line else 0)
+    assert line in said
+    assert (said == OK) == (not line)
+
+
 @pytest.mark.parametrize("missing", ["configuration", "commands"])
 def test_a_run_that_cannot_submit_is_refused(
     missing: str,
@@ -169,7 +205,7 @@ def test_a_controller_that_is_down_is_a_remark(
     assert remark.startswith(
         "remark: deployments.cluster: Slurm of cluster could not be"
     )
-    assert "its partitions and nodes are not checked" in remark
+    assert "its partitions, nodes and gres are not checked" in remark
 
 
 @pytest.fixture

@@ -17,9 +17,8 @@ from sf_quantum.journal import DIRECTORY
 from sf_quantum.planning import plan as plans
 from sf_quantum.planning import reading, site_nodes, streamflow
 from sf_quantum.planning.simulation.strategies import Reserved
-from sf_quantum.slurm import partitions
 from sf_quantum.slurm.components import Component
-from tests.support.checked_files import slurm_lists
+from tests.support.checked_files import sinfo, slurm_lists
 from tests.support.journals import write
 from tests.support.planned_journals import Writer, planned
 
@@ -148,7 +147,7 @@ def test_each_strategy_can_be_granted_and_passes_the_check(
     given: Workload,
     number: object,
 ) -> None:
-    lines = f"printf 'batch|{given.nodes}\\nqnodes|{NODES}\\n'"
+    lines = sinfo(("batch", given.nodes), ("qnodes", NODES))
     slurm_lists(tmp_path / "bin", monkeypatch, lines)
     file = a_project(tmp_path / str(number), given)
     options = ("--nodes", f"batch={given.nodes}", "--repetitions", "2")
@@ -233,20 +232,6 @@ def test_the_recommendation_names_what_it_takes(
     assert "--nodes batch=N" in capsys.readouterr().out
     assert main(["plan", str(file), "--nodes", "bacth=4"]) == 2
     assert "unknown partition 'bacth', did you mean 'batch'?" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("text", "nodes"),
-    [
-        ("compute|3\nquantum|1\n", {"compute": 3, "quantum": 1}),
-        ("compute|3\ncompute|2\n", {"compute": 5}),
-        ("Welcome to the site\ncompute|3\n", {"compute": 3}),
-        ("a|b|7\n|x\ncompute|-1\n", {"a|b": 7}),
-        ("", {}),
-    ],
-)
-def test_what_sinfo_prints_is_read(text: str, nodes: dict[str, int]) -> None:
-    assert partitions.read(text) == nodes
 
 
 components = st.builds(

@@ -185,10 +185,19 @@ def test_counts_have_suffixes(text: str, number: int | None) -> None:
 
 
 def test_a_partition_of_ten_thousand_nodes_is_counted() -> None:
-    assert partitions.read("Welcome\nbig|10K\nbig|3\nsmall|2\n") == {
-        "big": 10243,
-        "small": 2,
-    }
+    end = "8|16000|(null)|(null)|infinite"
+    text = f"Welcome\nbig*|10K|{end}\nbig*|3|{end}\nx|-1|{end}\nsmall|2|{end}\n"
+    read = partitions.described(text)
+    assert {name: one.nodes for name, one in read.items()} == {"big": 10243, "small": 2}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "units"),
+    [("qpu", 5), ("qpu:a:2", 4), ("gres/qpu:b=1", 1), ("qpu:c:1", 0), ("gpu:1", 0)],
+)
+def test_a_request_is_served_by_units_of_its_type(wanted: str, units: int) -> None:
+    (resource,) = tres.parse(wanted)
+    assert tres.matching(resource, "qpu:a:4(S:0),qpu:b:1,nic:1") == units
 
 
 def test_rows_of_sacct_are_read() -> None:

@@ -96,8 +96,7 @@ def is_refusal(reason: str) -> bool:
 def _has(partition: Partition, field: str) -> str:
     """What a partition has of one thing, in words."""
     if field == "nodes":
-        total = sum(kind.nodes for kind in partition.kinds)
-        return plural(total, "node")
+        return plural(partition.nodes, "node")
     texts = dict.fromkeys(str(getattr(kind, field)) for kind in partition.kinds)
     values = [value for value in texts if value != "(null)"]
     text = " or ".join([*values, "none"] if len(values) < len(texts) else values)

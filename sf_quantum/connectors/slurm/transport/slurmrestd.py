@@ -22,6 +22,7 @@ from sf_quantum.connectors.slurm.transport.rest_job import RestJob
 from sf_quantum.errors import InputError, QuantumError
 from sf_quantum.files import JSON, listing, mapping, parse_json
 from sf_quantum.net.transport import KeptClient, Unreachable, Unsendable
+from sf_quantum.slurm.partitions import NodeKind, Partition
 
 # Versions of the API, the preferred one first. Slurm 24.11 and later has it, 23.11 and
 # 24.05 the second, and 22.05 and 23.02 the last; earlier versions lack keys of jobs.
@@ -233,15 +234,12 @@ class Slurmrestd:
         user = self._user or str(claims(self.token.get()).get("sun"))
         return any(one.user == user and not one.row.over for one in self.jobs())
 
-    def partitions(self) -> dict[str, int]:
-        """The nodes of each partition."""
-        # v0.0.38 has `total_nodes`, later ones `nodes.total`
+    def partitions(self) -> dict[str, Partition]:
+        """The partitions by name, with numbers of nodes alone."""
         return {
-            str(one["name"]): rest_job.number(
-                one.get("total_nodes", mapping(one.get("nodes")).get("total"))
-            )
+            name: Partition(name, False, (NodeKind(_nodes(one)),))
             for one in self._ask("slurm", "partitions", "partitions")
-            if one.get("name")
+            if (name := str(one.get("name") or ""))
         }
 
     def accounted(self, job: str) -> list[JobOutcome]:
@@ -371,3 +369,9 @@ def sweep(settings: Mapping[str, JSON], comment: str, seconds: float) -> None:
                 for job in jobs:
                     client.cancel(job)
             time.sleep(SWEEP_PAUSE_SECONDS)
+
+
+def _nodes(partition: Mapping[str, JSON]) -> int:
+    # v0.0.38 has `total_nodes`, later ones `nodes.total`
+    total = mapping(partition.get("nodes")).get("total")
+    return rest_job.number(partition.get("total_nodes", total))
