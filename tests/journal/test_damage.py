@@ -79,10 +79,10 @@ def damaged(event: Event) -> Iterator[Event]:
         for value in chosen.sample(VALUES, 4):
             yield {**event, name: value}
     yield {"time": event["time"], "event": event["event"]}
-    names = {field.name for fields in FIELDS.values() for field in fields}
-    for name in names - event.keys():
-        yield {**event, name: [{}]}  # a field of another kind
-        yield {"event": "of a later version", "time": 1, name: [{}]}
+    # the fields of the other kinds, and all of them in a kind of a later version
+    fields: Event = {field.name: [{}] for kind in FIELDS.values() for field in kind}
+    yield {**fields, **event}
+    yield {**fields, "event": "of a later version", "time": 1}
 
 
 def read_everything(path: Path, file: Path) -> Report:
