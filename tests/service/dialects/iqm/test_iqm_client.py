@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import json
 import math
 from collections.abc import Iterator
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from iqm.qiskit_iqm import IQMBackend
     from qiskit import QuantumCircuit
 
-clients = pytest.importorskip("iqm.iqm_client", reason="install iqm-client")
-adapters = pytest.importorskip("iqm.qiskit_iqm", reason="install iqm-client[qiskit]")
-errors = importlib.import_module("exa.common.errors.iqm_error")
+# The client takes seconds to import, which each worker of a run would spend to collect.
+INSTALLED = importlib.util.find_spec("iqm") and importlib.util.find_spec("qiskit")
 
 pytestmark = [
+    pytest.mark.skipif(not INSTALLED, reason="install iqm-client[qiskit]"),
     pytest.mark.process,
     # the client's own
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
@@ -45,13 +45,17 @@ def service() -> Iterator[RunningService]:
 
 @pytest.fixture
 def client(service: RunningService) -> IQMClient:
-    made: IQMClient = clients.IQMClient.from_url(service.url, token="any")
+    from iqm.iqm_client import IQMClient
+
+    made: IQMClient = IQMClient.from_url(service.url, token="any")
     return made
 
 
 @pytest.fixture
 def backend(service: RunningService) -> IQMBackend:
-    provider = adapters.IQMProvider(service.url, quantum_computer="star", token="any")
+    from iqm.qiskit_iqm import IQMProvider
+
+    provider = IQMProvider(service.url, quantum_computer="star", token="any")
     made: IQMBackend = provider.get_backend(use_metrics=True)
     return made
 
@@ -68,6 +72,8 @@ def ghz(backend: IQMBackend, qubits: int = 3) -> QuantumCircuit:
 
 
 def test_what_the_client_reads_of_the_qpu(client: IQMClient) -> None:
+    from exa.common.errors import iqm_error as errors
+
     assert client.get_health()["healthy"]
     assert client.get_about()["software"] == "sf_quantum"
     static = client.get_static_quantum_architecture()
@@ -142,11 +148,14 @@ def test_through_an_iqm_server_behind_the_service(
     )
     device.refresh()
     assert device.status.online
+    from iqm.iqm_client import IQMClient
+    from iqm.qiskit_iqm import IQMProvider
+
     with running_service(device, tcp=True) as front:
-        provider = adapters.IQMProvider(front.url, token="any")
+        provider = IQMProvider(front.url, token="any")
         backend = provider.get_backend()
         # the set of calibrations is the vendor's
-        known = clients.IQMClient.from_url(service.url).get_calibration_set()
+        known = IQMClient.from_url(service.url).get_calibration_set()
         assert backend.architecture.calibration_set_id == known.observation_set_id
         circuits = [ghz(backend), ghz(backend, 2)]
         first, second = (
@@ -187,6 +196,8 @@ def test_qrmi(service: RunningService) -> None:
 
 
 def test_the_clients_errors(client: IQMClient, backend: IQMBackend) -> None:
+    from exa.common.errors import iqm_error as errors
+
     job = backend.run(ghz(backend), shots=1)
     job.result(timeout=SECONDS)
     with pytest.warns(UserWarning, match="completed already"):
@@ -204,6 +215,8 @@ def test_the_clients_errors(client: IQMClient, backend: IQMBackend) -> None:
 def test_a_circuit_that_the_client_has_not_checked(
     service: RunningService, client: IQMClient, backend: IQMBackend
 ) -> None:
+    from exa.common.errors import iqm_error as errors
+
     definition = backend.create_circuit_job_definition(ghz(backend), shots=1)
     definition.circuits[0].instructions = definition.circuits[0].instructions[:-3]
     with pytest.raises(
