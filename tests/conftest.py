@@ -26,6 +26,7 @@ from tests.support.folders import ROOT
 from tests.support.lab_conf import Options
 from tests.support.lab_supervisor import SYSTEM_PATH, missing, munged_command
 from tests.support.leftovers import Leftovers
+from tests.support.transpiling import leave_out_iqm
 from tests.support.waiting import until
 
 # Four workers and their children share the cores: threads of OpenBLAS and OpenMP would
@@ -47,6 +48,8 @@ hypothesis.settings.register_profile(
     suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )
 hypothesis.settings.load_profile("sfq")
+
+leave_out_iqm()
 
 #: fixtures of whole runs, and of the stock client of QRMI
 pytest_plugins = ["tests.support.projects", "tests.support.warden_service"]

@@ -32,6 +32,7 @@ import coverage
 
 from sf_quantum import cli
 from sf_quantum.service.device import processes
+from tests.support.transpiling import leave_out_iqm
 
 BIN = Path(sys.executable).parent
 COMMANDS = {
@@ -360,6 +361,7 @@ def _main(listener: socket.socket, tests: int) -> Run:
         importlib.import_module(module)
     for module in IMPORTED_BY_FORK:
         del sys.modules[module]
+    leave_out_iqm()
     assert threading.active_count() == 1, "a fork has no other threads"
     # forks share what is never collected
     gc.freeze()
