@@ -10,14 +10,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 from urllib.parse import quote
 
-from pydantic import BaseModel, JsonValue
+from pydantic import BaseModel, BeforeValidator, Field, TypeAdapter
 
 from sf_quantum.errors import InputError, QpuError
-from sf_quantum.files import JSON, mapping, parse_json
-from sf_quantum.net.transport import Client, Response
+from sf_quantum.files import JSON, MAX_NUMBER, parse_json
+from sf_quantum.net.transport import Client
 from sf_quantum.protocol.descriptions import Description, Topology
 from sf_quantum.protocol.tasks import (
     OVER,
@@ -39,8 +39,6 @@ from sf_quantum.text import one_line
 if TYPE_CHECKING:
     from sf_quantum.samplers.qaoa import CircuitRunner
 
-# an object, of which some fields are read
-Answer = dict[str, JsonValue]
 # statuses after which there is no job, and another attempt may succeed: from anyone, and
 # from IQM only, since a proxy also answers so when it loses a connection that was used
 NOT_ACCEPTED, NOT_ACCEPTED_BY_IQM = (425, 429), (408, 503)
@@ -63,6 +61,78 @@ OBSERVED: Mapping[str, tuple[str, str, float]] = {
     "t1_seconds": ("characterization.model.QB", ".t1_time", 0.0),
     "t2_seconds": ("characterization.model.QB", ".t2_time", 0.0),
 }
+
+# Times and counts that cannot be one are read as if they were missing.
+Amount = Annotated[float | None, BeforeValidator(number)]
+Count = Annotated[int | None, BeforeValidator(count)]
+
+
+class _Submitted(BaseModel):
+    id: str
+
+
+class _Message(BaseModel):
+    message: str
+
+
+class _Compilation(BaseModel):
+    calibration_set_id: str | None = None
+
+
+class _Job(BaseModel):
+    id: str | None = None
+    status: str
+    queue_position: Count = None
+    runtime_ms: Amount = None
+    compilation: _Compilation | None = None
+    errors: list[_Message] | None = None
+    messages: list[_Message] | None = None
+
+
+class _Measurement(BaseModel):
+    measurement_keys: list[str]
+    counts: dict[str, Annotated[int, Field(strict=True, ge=0, le=MAX_NUMBER)]]
+
+
+class _Limits(BaseModel):
+    max_shots_per_circuit: Count = None
+
+
+class _Computer(BaseModel):
+    limits: _Limits | None = None
+
+
+class _Implementation(BaseModel):
+    loci: list[list[str]]
+
+
+class _Gate(BaseModel):
+    implementations: dict[str, _Implementation]
+
+
+class _Gates(BaseModel):
+    cz: _Gate
+
+
+class _Architecture(BaseModel):
+    calibration_set_id: str
+    qubits: list[str]
+    computational_resonators: list[str] | None = None
+    gates: _Gates
+
+
+class _AllQubits(BaseModel):
+    qubits: list[str] = []
+
+
+class _Observation(BaseModel):
+    dut_field: str
+    value: Amount = None
+
+
+class _Metrics(BaseModel):
+    created_timestamp: str | None = None
+    observations: list[_Observation] = []
 
 
 class IqmServer(Gates):
@@ -104,58 +174,49 @@ class IqmServer(Gates):
 
     def describe(self) -> Description:
         """See :meth:`Qpu.describe`; from its architecture, and its present calibration."""
-        computer = self._api.get(Answer, f"/quantum-computers/{self._alias}")
+        computer = self._api.get(_Computer, f"/quantum-computers/{self._alias}")
         path = f"/calibration-sets/{self._alias}/default"
-        dynamic = self._api.get(Answer, f"{path}/dynamic-quantum-architecture")
-        metrics = self._api.get(Answer, f"{path}/metrics")
-        # the names of all qubits; not every server has it
-        artifact = f"/quantum-computers/{self._alias}/artifacts"
-        answer = self._api.send(
-            "GET", f"{artifact}/static-quantum-architectures", expected=(404,)
-        )
-        try:
-            return self._description(computer, dynamic, metrics, _first(answer))
-        except (
-            AttributeError,
-            KeyError,
-            TypeError,
-            ValueError,
-        ) as error:
-            text = f"{self._who}: its architecture cannot be read: {error}"
-            raise QpuError(text) from error
-
-    def _description(
-        self,
-        computer: Mapping[str, JSON],
-        dynamic: Mapping[str, JSON],
-        metrics: Mapping[str, JSON],
-        static: Mapping[str, JSON],
-    ) -> Description:
-        if dynamic.get("computational_resonators"):
+        present = self._api.get(_Architecture, f"{path}/dynamic-quantum-architecture")
+        metrics = self._api.get(_Metrics, f"{path}/metrics")
+        if present.computational_resonators:
             detail = "its qubits are coupled by resonators, which circuits cannot name"
             raise InputError(f"{self._who}: {detail}")
-        qubits = sorted(map(_number, _texts(dynamic["qubits"])))
-        named = sorted(map(_number, _texts(static.get("qubits", []))))
-        gates = mapping(mapping(dynamic["gates"])["cz"])["implementations"]
-        pairs = {
-            (min(pair), max(pair))
-            for one in mapping(gates).values()
-            for locus in _lists(mapping(one)["loci"])
-            for pair in [[*map(_number, _texts(locus))]]
-        }
-        limits = mapping(computer.get("limits"))
+        try:
+            qubits = {*map(_number, present.qubits)}
+            every = qubits | {*map(_number, self._all_qubits())}
+            pairs = {
+                (min(pair), max(pair))
+                for one in present.gates.cz.implementations.values()
+                for locus in one.loci
+                for pair in [[*map(_number, locus)]]
+            }
+        except ValueError as error:
+            text = f"{self._who}: its architecture cannot be read: {error}"
+            raise QpuError(text) from error
+        limits = computer.limits or _Limits()
         return Description(
             self.technology,
             len(qubits),
             self.kinds,
-            frozenset(named) - frozenset(qubits),
-            count(limits.get("max_shots_per_circuit")) or None,
-            calibration=_calibration(dynamic, metrics),
+            frozenset(every - qubits),
+            limits.max_shots_per_circuit or None,
+            calibration=_calibration(present.calibration_set_id, metrics),
             topology=Topology(
-                "iqm", (), 1 + max([*qubits, *named], default=-1), tuple(sorted(pairs))
+                "iqm", (), 1 + max(every, default=-1), tuple(sorted(pairs))
             ),
             native_gates=("r", "cz"),
         )
+
+    def _all_qubits(self) -> list[str]:
+        """Get the names of all qubits, also out of service; empty on some servers."""
+        path = f"/quantum-computers/{self._alias}/artifacts"
+        answer = self._api.send(
+            "GET", f"{path}/static-quantum-architectures", expected=(404,)
+        )
+        if answer.status == 404:
+            return []
+        listed = self._api.checked(list[_AllQubits], answer)
+        return listed[0].qubits if listed else []
 
     @classmethod
     def check(cls, kind: Kind, content: JSON) -> None:
@@ -179,7 +240,7 @@ class IqmServer(Gates):
 
     def poll(self, job_id: str) -> Progress:
         job = self._job(job_id)
-        return Progress(self._state(job), count(job.get("queue_position")))
+        return Progress(self._state(job), job.queue_position)
 
     def result(self, job_id: str, task: Task) -> Outcome:
         """See :meth:`Qpu.result`; the QPU time is that of which the vendor tells."""
@@ -187,13 +248,12 @@ class IqmServer(Gates):
         state = self._state(job)
         if state not in OVER:
             raise QpuError(f"{self._who}: job {job_id} is {state}")
-        runtime = number(job.get("runtime_ms"))
-        seconds = None if runtime is None else runtime / 1000
-        compiled = mapping(job.get("compilation")).get("calibration_set_id")
+        seconds = None if job.runtime_ms is None else job.runtime_ms / 1000
+        compiled = job.compilation and job.compilation.calibration_set_id
         calibration: dict[str, JSON] | None = {"id": compiled} if compiled else None
         result, failure = None, None
         if state == "Failed":
-            failure = _messages(job.get("errors")) or "no reason given"
+            failure = _joined(job.errors) or "no reason given"
         elif state == "Completed":
             path = f"/jobs/{quote(job_id)}/artifacts/measurement_counts"
             content = parse_json(task.payload)
@@ -213,7 +273,7 @@ class IqmServer(Gates):
             failure,
             seconds,
             calibration=calibration,
-            note=_messages(job.get("messages")),
+            note=_joined(job.messages),
         )
 
     def cancel(self, job_id: str) -> None:
@@ -223,15 +283,14 @@ class IqmServer(Gates):
         if answer.status == 403 and code != OVER_ALREADY:
             raise AuthenticationError(self._api.reason(answer))
 
-    def _job(self, job_id: str) -> Mapping[str, JSON]:
-        job = self._api.get(Answer, f"/jobs/{quote(job_id)}")
-        check_about(self._who, job.get("id"), job_id)
+    def _job(self, job_id: str) -> _Job:
+        job = self._api.get(_Job, f"/jobs/{quote(job_id)}")
+        check_about(self._who, job.id, job_id)
         return job
 
-    def _state(self, job: Mapping[str, JSON]) -> State:
-        word = job.get("status")
-        if (state := STATES.get(str(word))) is None:
-            raise QpuError(f"{self._who}: unknown state {str(word)[:40]!r}")
+    def _state(self, job: _Job) -> State:
+        if (state := STATES.get(job.status)) is None:
+            raise QpuError(f"{self._who}: unknown state {job.status[:40]!r}")
         return state
 
     def _counters(
@@ -239,22 +298,13 @@ class IqmServer(Gates):
     ) -> list[dict[str, int]]:
         """Read the counts of each circuit, with the last bit first as in Qiskit."""
         try:
-            measurements = _lists(parse_json(body))
+            content = parse_json(body)
+            measurements = TypeAdapter(list[_Measurement]).validate_python(content)
             pairs = zip(measurements, circuits, strict=True)
-            return [_counter(mapping(one), circuit) for one, circuit in pairs]
-        except (
-            ArithmeticError,
-            AttributeError,
-            LookupError,
-            TypeError,
-            ValueError,
-        ) as error:
+            return [_counter(one, circuit) for one, circuit in pairs]
+        except ValueError as error:
             message = f"{self._who}: its answer has no counts of bit strings"
             raise WrongAnswer(message, body.decode(errors="replace")) from error
-
-
-class _Submitted(BaseModel):
-    id: str
 
 
 def _circuit(name: str, circuit: NativeCircuit) -> dict[str, JSON]:
@@ -269,8 +319,8 @@ def _circuit(name: str, circuit: NativeCircuit) -> dict[str, JSON]:
     return {"name": f"circuit_{name}", "instructions": instructions}
 
 
-def _counter(measurement: Mapping[str, JSON], circuit: NativeCircuit) -> dict[str, int]:
-    keys = [key.split("_") for key in _texts(measurement["measurement_keys"])]
+def _counter(measurement: _Measurement, circuit: NativeCircuit) -> dict[str, int]:
+    keys = [key.split("_") for key in measurement.measurement_keys]
     bits = circuit.bits
     places = [bits - 1 - int(bit) for _, _, bit in keys]
     measured = {one.bit for one in circuit.operations if one.name == "measure"}
@@ -278,37 +328,34 @@ def _counter(measurement: Mapping[str, JSON], circuit: NativeCircuit) -> dict[st
     if {int(size) for _, size, _ in keys} != {bits} or sorted(places) != expected:
         raise ValueError("not of this circuit")
     counter: dict[str, int] = {}
-    for word, reads in mapping(measurement["counts"]).items():
-        if count(reads) is None or len(word) != len(places) or {*word} - {*"01"}:
+    for word, reads in measurement.counts.items():
+        if len(word) != len(places) or {*word} - {*"01"}:
             raise ValueError("not counts")
         read_bits = ["0"] * bits
         for place, bit in zip(places, word, strict=True):
             read_bits[place] = bit
         text = "".join(read_bits)
-        counter[text] = counter.get(text, 0) + int(str(reads))
+        counter[text] = counter.get(text, 0) + reads
     return counter
 
 
-def _calibration(
-    dynamic: Mapping[str, JSON], metrics: Mapping[str, JSON]
-) -> dict[str, JSON]:
+def _calibration(id_: str, metrics: _Metrics) -> dict[str, JSON]:
     """Return id, time and mean values of the present set of calibrations."""
     means: dict[str, JSON] = {}
-    observed = [mapping(one) for one in _lists(metrics.get("observations"))]
     for name, (begin, end, factor) in OBSERVED.items():
         values = [
-            value
-            for one in observed
-            if (field := str(one.get("dut_field")).partition(":")[0]).startswith(begin)
+            one.value
+            for one in metrics.observations
+            if (field := one.dut_field.partition(":")[0]).startswith(begin)
             and field.endswith(end)
-            and (value := number(one.get("value"))) is not None
+            and one.value is not None
         ]
         if values:
             mean = sum(values) / len(values)
             means[name] = max(0.0, factor * (1.0 - mean)) if factor else mean
     return {
-        "id": str(dynamic["calibration_set_id"]),
-        "time": str(metrics.get("created_timestamp")),
+        "id": id_,
+        "time": metrics.created_timestamp,
         "values": means,
     }
 
@@ -320,19 +367,5 @@ def _number(qubit: str) -> int:
     return int(qubit[2:]) - 1
 
 
-def _first(answer: Response) -> Mapping[str, JSON]:
-    listed = parse_json(answer.body) if answer.status == 200 else []
-    return mapping(listed[0] if isinstance(listed, list) and listed else listed)
-
-
-def _messages(messages_json: JSON) -> str:
-    messages = (mapping(one).get("message") for one in _lists(messages_json))
-    return one_line("; ".join(map(str, messages)))[:300]
-
-
-def _lists(value: JSON) -> list[JSON]:
-    return value if isinstance(value, list) else []
-
-
-def _texts(value: JSON) -> list[str]:
-    return [str(one) for one in _lists(value)]
+def _joined(messages: Sequence[_Message] | None) -> str:
+    return one_line("; ".join(one.message for one in messages or ()))[:300]
