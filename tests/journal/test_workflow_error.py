@@ -10,7 +10,7 @@ import pytest
 from streamflow import main
 
 from sf_quantum.files import JSON
-from sf_quantum.journal.scheduler import workflow_error
+from sf_quantum.journal.run_failure import workflow_error
 
 
 @pytest.mark.parametrize("error", [RuntimeError("no outputs"), None])

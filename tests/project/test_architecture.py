@@ -45,7 +45,11 @@ LAYERS = {
 STREAMFLOW = {"plugin", "connectors", "candidates", "checking"}
 # the scheduler that writes the journal, and what it alone uses
 SCHEDULER = {
-    f"sf_quantum.journal.{name}" for name in ("scheduler", "reuse", "fingerprints")
+    f"sf_quantum.journal.{name}"
+    for name in (
+        *("scheduler", "feasibility", "steps", "run_record", "run_failure"),
+        *("standstill", "reuse", "fingerprints"),
+    )
 }
 # of these rooms, the modules that decide are free of the engine
 PURE = (
