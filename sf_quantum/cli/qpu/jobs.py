@@ -14,6 +14,7 @@ from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
 from sf_quantum.net.transport import Response
 from sf_quantum.qpu.sfq.service_client import REQUEST_SECONDS, ServiceClient
+from sf_quantum.qpu.sfq.service_job import ServiceJob
 from sf_quantum.text import escaped
 
 _JOBS = "/v1/jobs"
@@ -92,72 +93,69 @@ def pages(
         query["limit"] = limit = int(min(PAGE, most))
         path = f"{_JOBS}?{urlencode(query)}"
         page = service.objects(service.request(client, "GET", path))
-        ids = {str(job["id"]) for job in page}
+        ids = [ServiceJob.read(client.name, job).id for job in page]
         # a service that ignores the page would be asked for ever
-        if ids & last:
+        if last & {*ids}:
             return
-        last = ids
+        last = {*ids}
         yield page
         if len(page) < limit:
             return
-        query["before"] = page[0]["id"]
+        query["before"] = ids[0]
         most -= limit
 
 
 def _show(client: ServiceClient, args: argparse.Namespace) -> int:
-    job = _job(client, "GET", args.ids)
-    service.print_fields(job, args)
+    answer, _ = _job(client, "GET", args.ids)
+    service.print_fields(answer, args)
     return 0
 
 
 def _cancel(client: ServiceClient, args: argparse.Namespace) -> int:
-    jobs = [_job(client, "DELETE", id_) for id_ in args.ids]
-    service.print_table(_COLUMNS, jobs, "no jobs", args)
+    found = [_job(client, "DELETE", id_) for id_ in args.ids]
+    service.print_table(_COLUMNS, [answer for answer, _ in found], "no jobs", args)
     # a job may have ended before
-    return 0 if all(job["state"] == "Cancelled" for job in jobs) else 1
+    return 0 if all(job.state == "Cancelled" for _, job in found) else 1
 
 
 def _follow(client: ServiceClient, args: argparse.Namespace) -> int:
-    for job in _changes(client, args.ids):
-        print(json.dumps(job) if args.json else _line(job), flush=True)
-    return 0 if job["state"] == "Completed" else 1
+    for answer, job in _changes(client, args.ids):
+        print(json.dumps(answer) if args.json else _line(job), flush=True)
+    return 0 if job.state == "Completed" else 1
 
 
-def _changes(client: ServiceClient, id_: str) -> Iterator[dict[str, JSON]]:
+def _changes(
+    client: ServiceClient, id_: str
+) -> Iterator[tuple[dict[str, JSON], ServiceJob]]:
     """Yield a job whenever something about it has changed, until it is over."""
-    seen: tuple[JSON, ...] = ()
-    wait = 0.0
+    seen, wait = None, 0.0
     while True:
-        job = _job(client, "GET", id_, wait)
-        now = job["state"], job["attempt"], job["position"], job["note"]
+        answer, job = _job(client, "GET", id_, wait)
+        now = job.state, job.attempt, job.position, job.note
         if now != seen:
-            yield job
-        if _over(job):
+            yield answer, job
+        if job.ended is not None:
             return
         # the service answers earlier once the job is over
-        seen, wait = now, LONGEST_WAIT_SECONDS if job["state"] == "Running" else 1.0
+        seen, wait = now, LONGEST_WAIT_SECONDS if job.state == "Running" else 1.0
 
 
-def _line(job: dict[str, JSON]) -> str:
-    parts = [str(job["state"])]
-    if job["state"] == "Queued":
+def _line(job: ServiceJob) -> str:
+    parts: list[str] = [job.state]
+    if job.state == "Queued":
         start = ""
-        if job["eta_seconds"] is not None:
-            start = f", starts in {service.format_seconds(job['eta_seconds'])} s"
-        parts.append(f"position {job['position']}{start}")
-    if job["note"]:
-        parts.append(escaped(str(job["note"])))
+        if job.eta_seconds is not None:
+            start = f", starts in {service.format_seconds(job.eta_seconds)} s"
+        parts.append(f"position {job.position}{start}")
+    if job.note:
+        parts.append(escaped(job.note))
     return ": ".join(parts)
-
-
-def _over(job: dict[str, JSON]) -> bool:
-    return job["ended"] is not None
 
 
 def _job(
     client: ServiceClient, method: str, id_: str, wait: float = 0.0
-) -> dict[str, JSON]:
-    """Request one job by its id or its first characters."""
+) -> tuple[dict[str, JSON], ServiceJob]:
+    """Request one job by its id or its first characters; return the answer, and read."""
     query = f"?wait={wait:g}" if method == "GET" else ""
     timeout = REQUEST_SECONDS + wait
 
@@ -172,9 +170,11 @@ def _job(
         latest = service.objects(
             service.request(client, "GET", f"{_JOBS}?limit={PAGE}")
         )
-        matches = [i for i in (str(job["id"]) for job in latest) if i.startswith(id_)]
+        ids = [ServiceJob.read(client.name, job).id for job in latest]
+        matches = [match for match in ids if match.startswith(id_)]
         if len(matches) != 1:
             what = f"{len(matches)} jobs begin so" if matches else "no such job"
             raise InputError(f"{id_}: {what} (sfq jobs list)")
         response = send(matches[0])
-    return response.json()
+    answer = response.json()
+    return answer, ServiceJob.read(client.name, answer)

@@ -26,6 +26,8 @@ logger = logging.getLogger(__name__)
 class ServiceJob:
     """A job; what the service does not tell of it is ``None`` or empty.
 
+    :param attempt: its number, from 1
+    :param ended: when it left the device, in seconds since the epoch
     :param position: number of jobs ahead of it
     :param eta_seconds: seconds until it starts
     :param expected_run_seconds: seconds that it is expected to run
@@ -37,6 +39,8 @@ class ServiceJob:
     kind: str
     note: str
     lease: str | None
+    attempt: int
+    ended: float | None
     position: int | None
     eta_seconds: float | None
     expected_run_seconds: float | None

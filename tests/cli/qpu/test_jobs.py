@@ -11,6 +11,7 @@ import pytest
 from sf_quantum.cli import main
 from sf_quantum.cli.qpu import jobs
 from sf_quantum.files import JSON
+from sf_quantum.qpu.sfq.service_job import ServiceJob
 from sf_quantum.service.device.emulator.device import EmulatedDevice
 from sf_quantum.service.domain.jobs import Submission
 from sf_quantum.service.http.tokens import Tokens
@@ -98,7 +99,7 @@ def test_users_see_and_cancel_their_own_jobs(
 def test_a_beginning_of_an_id_has_to_be_that_of_one_job(
     sfq: Sfq, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    latest = [{"id": "abc1"}, {"id": "abd2"}]
+    latest = [{"id": id_, "state": "Queued"} for id_ in ("abc1", "abd2")]
     monkeypatch.setattr("sf_quantum.cli.qpu.service.request", lambda *_: latest)
     told = sfq("ann", "jobs", "cancel", "ab", code=2)
     assert told == "sfq jobs: ab: 2 jobs begin so (sfq jobs list)\n"
@@ -187,7 +188,7 @@ def test_a_job_is_followed_to_its_end(
     _, job = submit(service, tokens, "bob")
     seen: list[str] = []
 
-    def line(followed: dict[str, JSON]) -> str:
+    def line(followed: ServiceJob) -> str:
         if not seen:
             path = f"/v1/jobs/{job}"
             credential = f"Bearer {(tokens / 'bob').read_text().strip()}"
@@ -215,7 +216,7 @@ def test_the_list_says_why_no_job_starts(
     (row,) = json.loads(sfq("bob", "jobs", "list", "--json"))
     assert row["eta_seconds"] is None
     assert row["note"] == "the QPU is being drained: a leak"
-    assert jobs._line(row) == f"Queued: position 1: {row['note']}"
+    assert jobs._line(ServiceJob.read("q", row)) == f"Queued: position 1: {row['note']}"
 
 
 def test_leases_are_listed_and_ended(
