@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-import shlex
 import time
-import uuid
 from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 
@@ -20,15 +18,13 @@ from streamflow.core.exception import WorkflowExecutionException
 from streamflow.log_handler import logger
 
 from sf_quantum import backoff
-from sf_quantum.connectors.slurm import scripts
 from sf_quantum.connectors.slurm.job import BatchJob, BatchJobState, NodeUsage
+from sf_quantum.connectors.slurm.outcomes import Outcomes, is_unknown
 from sf_quantum.connectors.slurm.refusals import SlurmRefusal
 from sf_quantum.connectors.slurm.sbatch_options import JobOptions
 from sf_quantum.connectors.slurm.scripts import JobMark
-from sf_quantum.connectors.slurm.transport import answers
 from sf_quantum.connectors.slurm.transport.answers import (
     LOST,
-    EndReason,
     JobOutcome,
 )
 from sf_quantum.connectors.slurm.transport.controller import (
@@ -40,16 +36,11 @@ from sf_quantum.connectors.slurm.transport.login import (
     LoginNode,
     is_too_long,
     survives_errors,
-    warn,
 )
 from sf_quantum.connectors.slurm.transport.pacing import Paced
-from sf_quantum.slurm import ids, states
+from sf_quantum.slurm import ids
 from sf_quantum.slurm.squeue import QueueRow
 
-# Slurm's record of a failed job may appear after the mark of its script
-DETAIL_SECONDS = 5.0
-# a mark has the outcome as well, so there is no need to wait long for Slurm
-PATIENCE_WITH_MARK_SECONDS = 3
 CLOSE_SECONDS = 5.0
 # how often marks bring forward the next `squeue`: at first more often than in the long run
 PROMPT_SECONDS = 0.5
@@ -87,6 +78,9 @@ class SlurmQueue:
         self._watch: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
         self._list = Paced(self._squeue, PROMPT_SECONDS, PROMPT_BURST_SECONDS)
+        self._outcomes = Outcomes(
+            login, controller, interval_seconds, self._list, self._submit_again
+        )
         self._polled = -math.inf
         # when a job or a step was last submitted, or ended
         self._changed = -math.inf
@@ -167,6 +161,25 @@ class SlurmQueue:
                 break
             await asyncio.sleep(pause)
 
+    async def _submit_again(self, job: BatchJob) -> JobOutcome | None:
+        """Submit a job that has not begun once more: None, or why Slurm refuses it."""
+        old = job.slurm_job
+        logger.warning(
+            f"Slurm has lost its record of {job.name}, Slurm job {ids.words(old)}, which had not "
+            "begun: it is submitted again."
+        )
+        if not await self.controller.forget(job.key):
+            return None
+        job.unrecorded(time.time())
+        try:
+            new = await self._submitted(job, self._requests[job.key])
+        except WorkflowExecutionException as error:
+            return JobOutcome(old, LOST, str(error))
+        job.accepted_again(new)
+        if not job.active:  # it is not wanted any more
+            await self.scancel(new)
+        return None
+
     def follow_component(
         self, leader: BatchJob, number: int, usage: NodeUsage
     ) -> BatchJob:
@@ -190,15 +203,7 @@ class SlurmQueue:
         if not is_too_long(command):
             return command
         await self.start_watching()
-        file = scripts.path(self.login.spool, uuid.uuid4().hex, "command")
-        for pause in backoff.CLUSTER.pauses():
-            with suppress(WorkflowExecutionException):
-                await self.login.write(file, command.encode())
-                if (await self.login.run(f"[ -e {shlex.quote(file)} ]"))[1] == 0:
-                    break
-            warn(f"Cannot write {file} on {self.login.name}, and will try again")
-            await asyncio.sleep(pause)
-        return f". {shlex.quote(file)}"
+        return await self.login.spooled(command)
 
     async def cancel(self, *jobs: BatchJob) -> None:
         """Cancel the jobs that have not ended, without waiting for their end."""
@@ -208,10 +213,6 @@ class SlurmQueue:
         """Cancel jobs; if that fails, the login node's shell cancels them later."""
         if ids := tuple(filter(None, ids)):  # one may be being submitted again
             await self.controller.cancel(*ids)
-
-    def abandon(self, job: BatchJob) -> None:
-        """Stop waiting for a job; its journal entry is still settled."""
-        job.abandoned()
 
     async def close(self) -> None:
         """Cancel all jobs, settle the journal and close the login node.
@@ -315,7 +316,7 @@ class SlurmQueue:
             if job.slurm_job != slurm_job:
                 continue  # its mark has changed the id meanwhile
             by_job[job] = job_rows
-            if _is_unknown(job, *(row.state for row in job_rows)):
+            if is_unknown(job, *(row.state for row in job_rows)):
                 continue
             if job.active:
                 before = job.state
@@ -338,143 +339,12 @@ class SlurmQueue:
 
     def _conclude_if_new(self, job: BatchJob, before: BatchJobState) -> None:
         if job.state is BatchJobState.ENDING and before is not BatchJobState.ENDING:
-            self._spawn(self._conclude(job))
+            self._spawn(self._outcomes.conclude(job))
 
     def _spawn(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-    @survives_errors
-    async def _conclude(self, job: BatchJob) -> None:
-        """Determine the outcome from Slurm, or from the mark if Slurm has none."""
-        outcome = None
-        try:
-            outcome = await self._outcome(job)
-        finally:
-            job.concluded(outcome)
-
-    async def _outcome(self, job: BatchJob) -> JobOutcome | None:
-        deadline = _now() + DETAIL_SECONDS
-        for pause in backoff.DETAIL.pauses():
-            if _now() >= deadline:
-                break
-            outcome = await self._ask(job)
-            if outcome is not None or job.state is not BatchJobState.ENDING:
-                return outcome
-            if job.mark is None:
-                return None  # the next poll tries again
-            await asyncio.sleep(pause)
-        return job.undetermined()
-
-    async def _ask(self, job: BatchJob) -> JobOutcome | None:
-        """Query the outcome: None if unknown, or the job still runs or is requeued."""
-        marked = job.mark is not None
-        patience = PATIENCE_WITH_MARK_SECONDS if marked else answers.PATIENCE_SECONDS
-        try:
-            async with asyncio.timeout(patience):
-                outcomes = await self._listed(job)
-        except TimeoutError:
-            job.unanswered()
-            return None
-        if outcomes is None:
-            outcomes = await self.controller.records(job.slurm_job, patience)
-        if outcomes is None:
-            job.unanswered()
-            return None
-        if records := job.own(outcomes):
-            if _is_unknown(job, *(one.state for one in records)):
-                job.unanswered()
-                return None
-            outcome = job.shown(records)
-            return outcome and await self._proven(job, outcome)
-        # Slurm does not know it, or another job has its id
-        return await self._forgotten(job, was_known=not outcomes)
-
-    async def _listed(self, job: BatchJob) -> list[JobOutcome] | None:
-        """What ``squeue`` tells of a job; None if that is not all of it."""
-        if job.array or job.group is not None:
-            return None
-        if job.mark is not None:
-            rows = (await self._list()).get(job, [])
-        else:
-            # The row that made the driver ask for the outcome is used.
-            rows = [job.row] if job.row is not None and job.row.over else []
-        outcome = JobOutcome.of_row(rows[0]) if rows else None
-        return None if outcome is None else [outcome]
-
-    async def _proven(self, job: BatchJob, outcome: JobOutcome) -> JobOutcome | None:
-        if job.is_proven(outcome):
-            return outcome
-        owners = await self._owners(job)
-        return None if owners is None else job.locked(owners, outcome)
-
-    async def _owners(self, job: BatchJob) -> set[str] | None:
-        """The ids of the Slurm jobs whose scripts have begun; None if unknown."""
-        folder, key = shlex.quote(self.login.spool), job.key
-        files = f"{folder}/{key}-*.lock" if job.array else f"{folder}/{key}.lock"
-        text, code = await self.login.ask(f"cat {files}")
-        if code == scripts.UNKNOWN:
-            return None
-        owners = filter(ids.is_id, text.split()) if code == 0 else ()
-        return {ids.found(owner, job.clusters) for owner in owners}
-
-    async def _forgotten(self, job: BatchJob, was_known: bool) -> JobOutcome | None:
-        """The outcome of a job that Slurm does not know.
-
-        :param was_known: whether Slurm may have known it; false if another job has its id
-        """
-        if job.mark is None:
-            # an exception here means a lost connection, not a lost job
-            following = await self.controller.next_job(job.slurm_job)
-            if following is not None and int(ids.number(job.slurm_job)) >= following:
-                was_known = False
-            if was_known and (
-                outcomes := await self.controller.accounted(job.slurm_job)
-            ):
-                return await self._proven(job, answers.worst(outcomes))
-            # a slow file system may show the mark late
-            await asyncio.sleep(self._interval)
-        reason = EndReason.FORGOTTEN if was_known else EndReason.UNRECORDED
-        if job.mark is None and job.leaves_lock:
-            owners = await self._owners(job)
-            if owners is None:
-                return None
-            if owners:
-                return job.locked(owners, job.forgotten(reason))
-            if not was_known:
-                return await self._submit_again(job)
-        return job.forgotten(reason)
-
-    async def _submit_again(self, job: BatchJob) -> JobOutcome | None:
-        """Submit a job that has not begun once more: None, or why Slurm refuses it."""
-        old = job.slurm_job
-        logger.warning(
-            f"Slurm has lost its record of {job.name}, Slurm job {ids.words(old)}, which had not "
-            "begun: it is submitted again."
-        )
-        if not await self.controller.forget(job.key):
-            return None
-        job.unrecorded(time.time())
-        try:
-            new = await self._submitted(job, self._requests[job.key])
-        except WorkflowExecutionException as error:
-            return JobOutcome(old, LOST, str(error))
-        job.accepted_again(new)
-        if not job.active:  # it is not wanted any more
-            await self.scancel(new)
-        return None
-
-
-def _is_unknown(job: BatchJob, *names: str) -> bool:
-    """Whether one of the states of a job tells nothing about it, which is logged."""
-    unknown = states.unknown(names)
-    if unknown:
-        warn(
-            f"Slurm job {ids.words(job.slurm_job)} of {job.name} is in the state {unknown}, which "
-            "sfq.slurm does not know: it will ask again"
-        )
-    return bool(unknown)
 
 
 def _now() -> float:

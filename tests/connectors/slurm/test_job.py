@@ -407,7 +407,7 @@ class Life(RuleBasedStateMachine):
             await asyncio.wait([task])
         if job.state is not S.SETTLED:
             await self.queue.cancel(job)
-            self.queue.abandon(job)
+            job.abandoned()
 
     @rule(
         what=st.sampled_from(

@@ -15,7 +15,7 @@ from streamflow.deployment.connector.local import LocalConnector
 
 from sf_quantum import backoff, journal
 from sf_quantum.backoff import Backoff
-from sf_quantum.connectors.slurm import job, queue
+from sf_quantum.connectors.slurm import job, outcomes, queue
 from sf_quantum.connectors.slurm.job import BatchJob, BatchJobState, NodeUsage
 from sf_quantum.connectors.slurm.queue import SlurmQueue
 from sf_quantum.connectors.slurm.scripts import JobMark
@@ -200,7 +200,7 @@ async def test_a_state_that_is_not_known_is_no_answer(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(queue, "DETAIL_SECONDS", 0.1)
+    monkeypatch.setattr(outcomes, "DETAIL_SECONDS", 0.1)
     odd = "7|7|MELTING|None|100|101|1|c1"
     slurm.squeues[:] = [odd, odd, "7|7|FAILED|None|100|101|1|c1"]
     slurm.scontrols[:] = [SHOWN.replace("COMPLETED", "MELTING")]
@@ -327,7 +327,7 @@ async def test_what_nobody_waits_for_is_cancelled_until_it_is_over(
 ) -> None:
     submitted = await _submitted(jobs)
     await jobs.cancel(submitted)
-    jobs.abandon(submitted)
+    submitted.abandoned()
     # it was being requeued in that moment
     slurm.squeues[:] = [
         "7|7|PENDING|BeginTime|100|Unknown|1|",
@@ -359,7 +359,7 @@ async def test_an_answer_that_comes_late_revives_no_abandoned_job(
     slurm.looks[:] = [[JobMark(submitted.key, "7", 0, 100.25, 100.5, 0)], []]
     async with asyncio.timeout(SECONDS):
         await asked.wait()
-    jobs.abandon(submitted)
+    submitted.abandoned()
     answered.set()
     # it still runs, so it is cancelled again
     await _until(lambda: slurm.count("scancel 7") == 2)

@@ -68,7 +68,7 @@ async def run_alone(queue: SlurmQueue, job: StepJob) -> JobOutcome:
         outcome = await asyncio.shield(batch_job.ended)
     except BaseException:
         await queue.cancel(batch_job)
-        queue.abandon(batch_job)
+        batch_job.abandoned()
         raise
     finally:
         if starting is not None:

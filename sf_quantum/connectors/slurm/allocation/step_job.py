@@ -261,7 +261,7 @@ class SlurmAllocation:
             await self._queue.scancel(
                 ids.component(self._leader.slurm_job, self._own.group)
             )
-        self._queue.abandon(self._own)
+        self._own.abandoned()
 
     def _path(self, key: str, kind: str) -> str:
         return scripts.path(self._login.spool, key, kind)

@@ -24,6 +24,7 @@ from streamflow.core.deployment import Connector, ExecutionLocation, Shell
 from streamflow.core.exception import WorkflowExecutionException
 from streamflow.log_handler import logger
 
+from sf_quantum import backoff
 from sf_quantum.connectors import guardian
 from sf_quantum.connectors.slurm import scripts
 from sf_quantum.connectors.slurm.scripts import JobMark
@@ -237,6 +238,18 @@ class LoginNode:
             )
             async with writer as stream:
                 await stream.write(content)
+
+    async def spooled(self, command: str) -> str:
+        """Write a command to a file of the spool; return one that reads it."""
+        file = scripts.path(self.spool, uuid.uuid4().hex, "command")
+        for pause in backoff.CLUSTER.pauses():
+            with suppress(WorkflowExecutionException):
+                await self.write(file, command.encode())
+                if (await self.run(f"[ -e {shlex.quote(file)} ]"))[1] == 0:
+                    break
+            warn(f"Cannot write {file} on {self.name}, and will try again")
+            await asyncio.sleep(pause)
+        return f". {shlex.quote(file)}"
 
     async def ask(self, command: str) -> tuple[str, int]:
         """Run an idempotent command; if its result is unknown, its code is ``UNKNOWN``."""
