@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -79,10 +80,10 @@ class LeaseWait:
         """Seconds since the first reason to wait; 0 if there was none."""
         return 0.0 if self._began is None else time.monotonic() - self._began
 
-    def told(self, error: QpuError) -> None:
-        """No lease is free, and why; called in a thread."""
+    def told(self, error: QpuError, left: float) -> None:
+        """No lease is free, and why; called in a thread. See :meth:`tell`."""
         with suppress(RuntimeError):  # the run has ended
-            self._loop.call_soon_threadsafe(self.tell, str(error))
+            self._loop.call_soon_threadsafe(self.tell, str(error), left)
 
     def over(self, status: str) -> None:
         """The job no longer waits.
@@ -90,19 +91,31 @@ class LeaseWait:
         :param status: see :func:`qpu_jobs.record_wait`
         """
         if self._reason:
-            self._write(status)
+            self._write(status, self._reason)
             logger.info(f"Job {self._job} no longer waits for QPU {self.qpu}")
 
-    def tell(self, reason: str) -> None:
-        """The job waits, and why; told once while that does not change."""
+    def tell(self, reason: str, left: float, end: str = "") -> None:
+        """The job waits, and why; told once while that does not change.
+
+        :param left: seconds after which it no longer does
+        :param end: what happens then; by default, the job leaves the QPU
+        """
         if (reason := one_line(reason)) != self._reason:
             self._reason = reason
             self._began = self._began or time.monotonic()
-            self._write("waiting")
+            if left < math.inf:
+                has_alternative = hints.of(self._job).has_alternative
+                leaves = (
+                    "another target is chosen"
+                    if has_alternative
+                    else "the attempt fails"
+                )
+                reason = f"{reason}; if this lasts {left:.0f} s, {end or leaves}"
+            self._write("waiting", reason)
             logger.info(f"Job {self._job} waits for QPU {self.qpu}: {reason}")
 
-    def _write(self, status: str) -> None:
-        qpu_jobs.record_wait(self._job, self.qpu, status, self._reason, self.seconds)
+    def _write(self, status: str, reason: str) -> None:
+        qpu_jobs.record_wait(self._job, self.qpu, status, reason, self.seconds)
 
 
 def failure(job: str, qpu: str, error: QuantumError | QpuLoss) -> LeaseFailure:
@@ -259,7 +272,7 @@ class LeasePool:
         self,
         request: AcquireOptions,
         stop: threading.Event,
-        on_wait: Callable[[QpuError], None],
+        on_wait: Callable[[QpuError, float], None],
     ) -> JobLease:
         token = acquire(self.qpu, request, stop, on_wait)
         if self._guarded is not None:

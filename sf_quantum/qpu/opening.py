@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import logging
+import math
 import os
 import sys
 import threading
@@ -244,13 +245,17 @@ def request(
     )
 
 
-def waiting(client: Qpu, reason: QpuError) -> str:
-    """Describe the wait for a lease, with its length if the QPU tells it."""
+def waiting(client: Qpu, reason: QpuError, left: float) -> str:
+    """Describe the wait for a lease, with its length if the QPU tells it.
+
+    :param left: seconds after which the wait is given up
+    """
     about = ""
     with suppress(QuantumError):
         eta = client.status().eta_seconds
         about = f", whose jobs wait about {eta:.0f} s" if eta is not None else ""
-    return f"waiting for a lease of QPU {client.name}{about} ({reason})"
+    end = "" if math.isinf(left) else f"; given up in {left:.0f} s"
+    return f"waiting for a lease of QPU {client.name}{about} ({reason}){end}"
 
 
 def _renamed(options: Mapping[str, JSON], names: Mapping[str, str]) -> dict[str, JSON]:

@@ -34,6 +34,7 @@ from sf_quantum.connectors.leases import (
     LeaseFailure,
     LeasePool,
     LeaseRefused,
+    LeaseWait,
 )
 from sf_quantum.connectors.nodes import NodesConnector
 from sf_quantum.connectors.rest import RestConnector
@@ -724,6 +725,30 @@ def record(tmp_path: Path) -> Iterator[Journal]:
     made.start("f", [], {})
     yield made
     made.close()
+
+
+@pytest.mark.parametrize(
+    ("left", "has_alternative", "end"),
+    [
+        (math.inf, False, ""),
+        (120.0, False, "; if this lasts 120 s, the attempt fails"),
+        (120.0, True, "; if this lasts 120 s, another target is chosen"),
+    ],
+)
+async def test_a_wait_says_how_long_it_lasts_and_what_is_then(
+    left: float, has_alternative: bool, end: str, record: Journal
+) -> None:
+    hints.put("/solve/0", JobHints(has_alternative=has_alternative))
+    wait = LeaseWait("q", "/solve/0")
+    wait.tell("it is gone", left)
+    wait.tell("it is gone", left - 1)
+    wait.over("granted")
+    hints.discard("/solve/0")
+    lines = map(json.loads, record.path.read_text().splitlines()[1:])
+    assert [(one["status"], one["reason"]) for one in lines] == [
+        ("waiting", f"it is gone{end}"),
+        ("granted", "it is gone"),
+    ]
 
 
 async def test_qpu_jobs_are_in_the_journal(step: Step, record: Journal) -> None:

@@ -236,7 +236,7 @@ def _run_leased(args: argparse.Namespace, command: Command) -> Usage:
     options = {"class": args.class_, "project": args.project}
     qpus = selection(args, **options).qpus(os.environ)
     opening.check_leasable(qpus, vars(args))
-    with LeaseSet(qpus, partial(_announce_wait, args.wait)) as leases:
+    with LeaseSet(qpus, _announce_wait) as leases:
         watched = qpus if args.elsewhere else []
         watches = [QpuWatch(client, partial(leases.jobs, client)) for client in watched]
         looks = [leases.refusal, *(watch.look for watch in watches)]
@@ -290,11 +290,9 @@ def _check_addresses(environment: Mapping[str, str]) -> None:
                 raise InputError(stock_clients.unleased(key, name, remedy))
 
 
-def _announce_wait(limit: float | None, client: Qpu, reason: QpuError) -> None:
-    # The wait for a QPU that does not answer is limited in any case.
-    unlimited = limit is None and isinstance(reason, NoLease)
-    way_out = "; no limit, --wait S sets one" if unlimited else ""
-    _print(f"{opening.waiting(client, reason)}{way_out}")
+def _announce_wait(client: Qpu, reason: QpuError, left: float) -> None:
+    way_out = "; no limit, --wait S sets one" if math.isinf(left) else ""
+    _print(f"{opening.waiting(client, reason, left)}{way_out}")
 
 
 def _write_account(path: str | None, ran: CommandRun) -> None:

@@ -258,7 +258,12 @@ class ServiceQpus:
                     wait = None
                 if wait is None:
                     wait = LeaseWait(state.qpu, job)
-                wait.tell(str(state.error))
+                if self._is_submitted_anyway(state, job_hints):
+                    silent = time.monotonic() - self._silent[state.qpu]
+                    end = "the job is submitted all the same"
+                    wait.tell(str(state.error), TROUBLE_SECONDS - silent, end)
+                else:
+                    wait.tell(str(state.error), patience.left(state.error))
                 self._bear(job, state, patience, began, job_hints)
                 await asyncio.sleep(min(next(pauses), patience.deadline.left))
         finally:
@@ -400,6 +405,10 @@ class ServiceQpus:
         since = self._silent.setdefault(qpu, now)
         return qpu in self._reached or now - since < TROUBLE_SECONDS
 
+    def _is_submitted_anyway(self, state: _QpuState, job_hints: JobHints) -> bool:
+        """Whether a job is submitted after a while, since the nodes may reach its QPU."""
+        return state.qpu not in self._reached and job_hints.seconds_left is None
+
     def _bear(
         self,
         job: str,
@@ -412,9 +421,8 @@ class ServiceQpus:
         if job_hints.has_alternative and state.state == "offline":
             loss = QpuLoss(LeaseProblem.OFFLINE, state.qpu, state.note)
             raise failure(job, state.qpu, loss)
-        limited = job_hints.seconds_left is not None
-        if state.qpu not in self._reached and not limited:
-            return  # it is submitted after a while
+        if self._is_submitted_anyway(state, job_hints):
+            return
         try:
             patience.bear(state.error, began)
         except QpuError as error:

@@ -74,13 +74,14 @@ def acquire(
     qpu: Qpu,
     request: AcquireOptions,
     stop: threading.Event | None = None,
-    on_wait: Callable[[QpuError], None] | None = None,
+    on_wait: Callable[[QpuError, float], None] | None = None,
 ) -> str:
     """Acquire a lease as soon as one is free.
 
     :param stop: set by another thread to cancel the wait
     :param on_wait: called with the reason if no lease is free at once, and with another
-        one whenever it changes
+        one whenever it changes; and with the seconds for which it will still be tried, or
+        infinity
     :returns: the acquisition token
     :raises NoLease: if none was free in time
     :raises WaitCancelled: if ``stop`` was set first
@@ -104,7 +105,7 @@ def acquire(
             if reported is not None:
                 wait.pause(error, began)
             if on_wait and reported != str(error):
-                on_wait(error)
+                on_wait(error, wait.left(error))
                 reported = str(error)
 
 
@@ -123,6 +124,13 @@ class Patience:
         unlimited = wait_seconds is None
         self._trouble_seconds = trouble_seconds if unlimited else math.inf
         self._trouble_since: float | None = None
+
+    def left(self, error: QpuError) -> float:
+        """Seconds for which the error is still borne; infinite if there is no limit."""
+        if isinstance(error, NoLease) or math.isinf(self._trouble_seconds):
+            return self.deadline.left
+        now = time.monotonic()
+        return max(0.0, self._trouble_seconds - (now - (self._trouble_since or now)))
 
     def bear(self, error: QpuError, began: float) -> None:
         """Wait on after an attempt that failed, or raise its error if it was the last.
@@ -150,7 +158,7 @@ class _Wait:
             request.trouble_seconds,
             ", --wait or a deployment's `wait` sets how long",
         )
-        self.deadline = self._patience.deadline
+        self.deadline, self.left = self._patience.deadline, self._patience.left
         self._pauses = backoff.LEASE.pauses()
 
     def pause(self, error: QpuError, began: float) -> None:
@@ -216,7 +224,7 @@ class LeaseSet(ExitStack[None]):
     def __init__(
         self,
         qpus: Iterable[Qpu],
-        on_wait: Callable[[Qpu, QpuError], None] | None = None,
+        on_wait: Callable[[Qpu, QpuError, float], None] | None = None,
     ) -> None:
         super().__init__()
         self._qpus = sorted(qpus, key=lambda qpu: qpu.name)
@@ -257,10 +265,10 @@ class LeaseSet(ExitStack[None]):
             if (shortfall := qpu.shortfall(token)) is not None:
                 logger.warning("The lease of QPU %s has %s", qpu.name, shortfall)
 
-    def _waits(self, qpu: Qpu, error: QpuError) -> None:
+    def _waits(self, qpu: Qpu, error: QpuError, left: float) -> None:
         self._waits_since = self._waits_since or time.monotonic()
         if self._on_wait is not None:
-            self._on_wait(qpu, error)
+            self._on_wait(qpu, error, left)
 
 
 def _release(lease: HeldLease) -> None:

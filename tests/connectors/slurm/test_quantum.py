@@ -253,6 +253,7 @@ async def test_a_qpu_that_does_not_answer_is_waited_for_a_while(
             await qpus.online(site.queue, job, ["a"])
     waits, submitted, over = (record.getMessage() for record in caplog.records)
     assert waits.startswith("Job /one/0 waits for QPU a: QPU 'a' at unix:")
+    assert waits.endswith("; if this lasts 0 s, the job is submitted all the same")
     assert "jobs are submitted although QPU 'a' at unix:" in submitted
     assert over == "Job /one/0 no longer waits for QPU a"
     brought = site.spool / "qrmi_config.json"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import socket
 import threading
 from types import SimpleNamespace
@@ -36,7 +37,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_qpu_in_trouble_is_waited_for_with_one_key() -> None:
     shaky = ShakyQpu(troubles=2)
     said: list[str] = []
-    with LeaseSet([shaky], lambda _, error: said.append(str(error))) as held:
+    with LeaseSet([shaky], lambda _, error, left: said.append(str(error))) as held:
         held.acquire(AcquireOptions("job"))
         assert held.tokens() == [(shaky, "secret")]
     assert said == ["connection refused"]
@@ -64,7 +65,7 @@ def test_each_reason_for_a_wait_is_said_once(monkeypatch: pytest.MonkeyPatch) ->
 
     shaky, said = ShakyQpu(troubles=0), list[str]()
     monkeypatch.setattr(shaky, "acquire_waiting", acquire_waiting)
-    with LeaseSet([shaky], lambda _, error: said.append(str(error))) as held:
+    with LeaseSet([shaky], lambda _, error, left: said.append(str(error))) as held:
         held.acquire(AcquireOptions("job"))
     assert said == ["all held", "being drained", "refused"]
 
@@ -72,12 +73,39 @@ def test_each_reason_for_a_wait_is_said_once(monkeypatch: pytest.MonkeyPatch) ->
 def test_a_wait_without_a_limit_says_how_to_set_one(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    for limit, reason in ((None, NoLease), (60.0, NoLease), (None, QpuError)):
-        lease._announce_wait(limit, ShakyQpu(0), reason("drained"))
-    first, *others = capsys.readouterr().err.splitlines()
+    for left in (math.inf, 60.0):
+        lease._announce_wait(ShakyQpu(0), NoLease("drained"), left)
+    first, second = capsys.readouterr().err.splitlines()
     said = "sfq lease: waiting for a lease of QPU q (drained)"
     assert first == f"{said}; no limit, --wait S sets one"
-    assert others == [said, said]
+    assert second == f"{said}; given up in 60 s"
+
+
+@pytest.mark.parametrize(
+    ("wait", "error", "end"),
+    [
+        (None, QpuError("gone"), 120.0),
+        (5.0, QpuError("gone"), 5.0),
+        (None, NoLease("held"), math.inf),
+        (5.0, NoLease("held"), 5.0),
+    ],
+)
+def test_a_wait_says_for_how_long_it_is_still_tried(
+    wait: float | None, error: QpuError, end: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = iter([error])
+
+    def acquire_waiting(*_: str, **__: float) -> str:
+        if (reason := next(answers, None)) is not None:
+            raise reason
+        return "secret"
+
+    shaky, said = ShakyQpu(troubles=0), list[float]()
+    monkeypatch.setattr(shaky, "acquire_waiting", acquire_waiting)
+    acquire(
+        shaky, AcquireOptions("job", wait), on_wait=lambda _, left: said.append(left)
+    )
+    assert said == [pytest.approx(end, rel=0.1)]
 
 
 def test_a_qpu_that_stays_in_trouble_is_given_up_in_time(
@@ -161,8 +189,8 @@ def test_a_user_who_is_refused_at_a_renewal_leaves_the_qpu(
 
 def test_what_the_service_says_is_escaped(capsys: pytest.CaptureFixture[str]) -> None:
     reason = QpuError("the QPU is closed:\n\x1b[2Jhelium")
-    lease._announce_wait(None, ShakyQpu(0), reason)
-    text = "waiting for a lease of QPU q (the QPU is closed: \\x1b[2Jhelium)"
+    lease._announce_wait(ShakyQpu(0), reason, 60.0)
+    text = "waiting for a lease of QPU q (the QPU is closed: \\x1b[2Jhelium); given up in 60 s"
     assert capsys.readouterr().err == f"sfq lease: {text}\n"
 
 

@@ -121,7 +121,7 @@ class Asking:
         """Ask until there is a lease, or the QPU takes no requests but others are ahead."""
         stop, changed = threading.Event(), threading.Event()
         waiting = in_thread(
-            lambda: acquire(self._client, request, stop, lambda _: changed.set())
+            lambda: acquire(self._client, request, stop, lambda *_: changed.set())
         )
         looked, pause = time.monotonic(), FIRST_REPORT_SECONDS
         try:
