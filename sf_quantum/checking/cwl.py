@@ -7,6 +7,7 @@ CWL parser takes. A file that cwltool or StreamFlow rejects is checked all the s
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from os.path import normpath
@@ -186,6 +187,22 @@ class Process:
         while (port := self.sources.get(port, port)) not in chain:
             chain.append(port)
         return chain
+
+    def given(self, port: str, settings: Mapping[str, JSON]) -> JSON:
+        """The value that a port gets, as far as it is known before a run.
+
+        :param settings: the values of the root's inputs
+        :raises LookupError: if a job or an expression computes it
+        """
+        chain = self.chain(port)
+        origin = chain[-1]
+        if origin not in self.taken or self.computed & {*chain}:
+            raise LookupError(port)
+        value = settings.get(origin.removeprefix("/"))
+        for one in reversed(chain):  # a default replaces a null
+            if value is None and one in self.defaults:
+                *_, value = self.defaults[one]
+        return value
 
     def open(self, file: str, folder: Path) -> Position:
         """The process that a file is read for, or the one after ``#``.

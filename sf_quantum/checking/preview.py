@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
+from functools import cache
 from html import escape
 from pathlib import Path
 
@@ -16,10 +17,12 @@ from sf_quantum.candidates.decision import (
     Exclusion,
     FilterRules,
     Impossible,
+    StepRules,
     decide,
     describe,
     explain,
 )
+from sf_quantum.candidates.filter import READS
 from sf_quantum.candidates.targets import (
     StatusPoller,
     StatusReply,
@@ -32,7 +35,7 @@ from sf_quantum.checking.schema import rules
 from sf_quantum.checking.targets import SECONDS, TYPE, Qpus, problem_size
 from sf_quantum.checking.workflows import Workflow
 from sf_quantum.files import JSON, listing, mapping, number
-from sf_quantum.qpu import QpuStatus
+from sf_quantum.qpu import DEFAULT_READS, JobSize, QpuStatus
 from sf_quantum.reporting.columns import align
 
 #: where StreamFlow runs a step that no binding names
@@ -126,7 +129,13 @@ def preview(file: Path, journals: Path) -> Preview:
         if binding is not None
         for target in deployments.targets(binding).values()
     }
-    replies = _replies(targets, document.folder)
+
+    @cache
+    def replies(size: JobSize | None) -> dict[str, StatusReply]:
+        # What a QPU answers depends on the size: the cost of a job, and when it would run.
+        return _replies(targets, document.folder, size)
+
+    answers: dict[str, StatusReply] | None = None
     history = History()
     history.add(earlier_runs(journals, file.resolve()))
     previews = []
@@ -135,17 +144,20 @@ def preview(file: Path, journals: Path) -> Preview:
         if binding is None:
             why = "no binding names it"
         elif (filters := _candidates(document, binding)) is not None:
-            chosen, why = _decided(workflow, step, binding, filters, replies, history)
+            job = _Job.read(workflow, binding, FilterRules(filters).of(step))
+            sized = replies(job.size)
+            chosen, why = _decided(workflow, job, binding, filters, sized, history)
+            answers = answers or sized
         else:
             chosen = tuple(map(target_name, deployments.targets(binding).values()))
             why = ", ".join(map(str, listing(binding.content.get("filters"))))
             why = f"as the filter {why} says" if why else ""
         previews.append(StepPreview(str(workflow.where[-1]), step, chosen, why))
-    answers = {
+    statuses = {
         name: describe(reply) if isinstance(reply, Exclusion) else reply
-        for name, reply in replies.items()
+        for name, reply in (answers or replies(None)).items()
     }
-    return Preview(str(file), previews, answers)
+    return Preview(str(file), previews, statuses)
 
 
 def _steps(workflow: Workflow) -> Iterator[str]:
@@ -154,15 +166,17 @@ def _steps(workflow: Workflow) -> Iterator[str]:
     yield from tools or (b.path for b in workflow.bindings if b.kind == "step")
 
 
-def _replies(targets: Mapping[str, Target], folder: Path) -> dict[str, StatusReply]:
+def _replies(
+    targets: Mapping[str, Target], folder: Path, size: JobSize | None
+) -> dict[str, StatusReply]:
     sources = {
         name: source
         for name, target in targets.items()
-        if (source := status_source(target, folder)) is not None
+        if (source := status_source(target, folder, size)) is not None
     }
     if not sources:
         return {}
-    return asyncio.run(StatusPoller(cooldown=0.0).poll(sources, SECONDS))
+    return asyncio.run(StatusPoller(cooldown=0.0).poll(sources, SECONDS, size))
 
 
 def _candidates(document: Document, binding: Binding) -> dict[str, JSON] | None:
@@ -174,25 +188,51 @@ def _candidates(document: Document, binding: Binding) -> dict[str, JSON] | None:
     return None
 
 
+@dataclass(frozen=True)
+class _Job:
+    """The first job of a quantum candidate's step.
+
+    :param unknown: what of its size only its run knows
+    """
+
+    rules: StepRules
+    size: JobSize
+    unknown: list[str]
+
+    @classmethod
+    def read(cls, workflow: Workflow, binding: Binding, rules: StepRules) -> _Job:
+        """Read its size from the settings, as the filter does from the job's inputs."""
+        settings = workflow.read_settings()
+        given = settings if isinstance(settings, Document) else None
+        size = problem_size(workflow.deployments, workflow.process, given, binding)
+        variables = size or None if rules.variables else None
+        unknown = ["the size of the problem"] if rules.variables and not size else []
+        reads, port = None, f"{binding.path}/{rules.reads or READS}"
+        try:
+            if port in workflow.process.taken:
+                values = given.content if given is not None else {}
+                reads = workflow.process.given(port, values)
+        except LookupError:
+            unknown.append("the number of reads")
+        number_of_reads = max(1, reads) if type(reads) is int else DEFAULT_READS
+        return cls(rules, JobSize(variables, number_of_reads), unknown)
+
+
 def _decided(
     workflow: Workflow,
-    step: str,
+    job: _Job,
     binding: Binding,
     config: dict[str, JSON],
     replies: Mapping[str, StatusReply],
     history: History,
 ) -> tuple[tuple[str, ...], str]:
     """The targets of the first attempt of a quantum candidate, and the reason."""
-    step_rules, settings = FilterRules(config).of(step), workflow.read_settings()
-    given = settings if isinstance(settings, Document) else None
-    size = problem_size(workflow.deployments, workflow.process, given, binding)
-    job = CandidateJob(
-        variables=size or None if step_rules.variables else None, attempt=1
-    )
+    candidate = CandidateJob(variables=job.size.variables, attempt=1)
     names = [*map(target_name, workflow.deployments.targets(binding).values())]
     attempts = Attempts(_costs(config), 0.0)
     attempts.history = history
-    attempt = attempts.begin(step, step, step_rules)
+    attempt = attempts.begin(binding.path, binding.path, job.rules)
+    attempt.size = job.size
     quantum = [
         attempts.quantum_target(attempt, name, replies[name])
         for name in names
@@ -204,12 +244,11 @@ def _decided(
         if name not in replies
     ]
     try:
-        decision = decide(step_rules, job, quantum, classical)
+        decision = decide(job.rules, candidate, quantum, classical)
     except Impossible as error:
         return (), str(error)
-    open_ = step_rules.variables and job.variables is None
-    unknown = "; the size of the problem is known when it runs" if open_ else ""
-    return decision.targets, f"{explain(decision)}{unknown}"
+    late = [f"{what} is known when it runs" for what in job.unknown]
+    return decision.targets, "; ".join([explain(decision), *late])
 
 
 def _costs(config: dict[str, JSON]) -> dict[str, float]:

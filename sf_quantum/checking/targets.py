@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import TypeGuard
@@ -498,16 +499,15 @@ def named_size(
 ) -> int:
     """The number of variables in the input that a candidate's rules name for it, or 0."""
     given = settings.content if settings is not None else {}
-    defaults = {n: mapping(e.body).get("default") for n, e in process.inputs.items()}
     filters = mapping(deployments.document.content.get("bindingFilters"))
     for key in listing(binding.content.get("filters")):
         entry = mapping(filters.get(str(key)))
         if entry.get("type") == TYPE:
             rules = FilterRules(mapping(entry.get("config"))).of(binding.path)
-            port = process.origin(f"{binding.path}/{rules.variables}")
-            size = (defaults | given).get(PurePosixPath(port).name)
-            if rules.variables and isinstance(size, int):
-                return size
+            with suppress(LookupError):
+                size = process.given(f"{binding.path}/{rules.variables}", given)
+                if type(size) is int:
+                    return size
     return 0
 
 

@@ -12,10 +12,14 @@ import pytest
 import sf_quantum
 from sf_quantum.cli import main
 from sf_quantum.files import JSON
+from sf_quantum.protocol.emulated import TIMINGS
+from sf_quantum.qpu import DEFAULT_READS, QpuStatus
 from sf_quantum.service.device.emulator.device import EmulatedDevice
 from tests.support.checked_projects import FILE, FILTERS, LAPTOP, QPU, write_files
 from tests.support.journals import Event, write
 from tests.support.service import RunningService, running_service
+
+REQUIREMENTS = "requirements: {StepInputExpressionRequirement: {}}"
 
 
 @pytest.fixture(autouse=True)
@@ -58,6 +62,44 @@ def test_a_candidate_goes_where_its_qpus_answers_send_it(
     assert "closed (the QPU is closed: the laser is out)" in lines[-1]
     assert not Path(".streamflow").exists()
     assert service.queue.leases.held == []
+
+
+@pytest.mark.parametrize("reads", ["given", "default", "by rule", "computed", None])
+def test_its_qpus_are_asked_for_a_job_of_its_size(
+    reads: str | None, service: RunningService, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What a QPU answers depends on the size: the cost of a job, and when it would run."""
+    rules = "prefer: quantum, reads: shots" if reads == "by rule" else "prefer: quantum"
+    name = "shots" if reads == "by rule" else "reads"
+    streamflow(service.url, QPU, LAPTOP, rules=rules)
+    if reads is not None:
+        tool, main_ = Path("tool.cwl").read_text(), Path("main.cwl").read_text()
+        Path("tool.cwl").write_text(
+            tool.replace("size: int}", f"size: int, {name}: int}}")
+        )
+        step = f"size: size, {name}: shots}}"
+        default = {"type": "int", "default": 7}
+        inputs = f"size: int, shots: {json.dumps(default)}}}"
+        if reads == "computed":
+            step = f"size: size, {name}: {{valueFrom: $(40 + 2)}}}}"
+        Path("main.cwl").write_text(
+            main_.replace("class: Workflow", f"class: Workflow\n{REQUIREMENTS}")
+            .replace("size: int}", inputs)
+            .replace("size: size}", step)
+        )
+    if reads in ("given", "by rule"):
+        settings = json.loads(Path("job.yml").read_text())
+        Path("job.yml").write_text(json.dumps({**settings, "shots": 42}))
+    preview = sf_quantum.preview("sf.yml")
+    status = preview.qpus["qpu"]
+    assert isinstance(status, QpuStatus)
+    expected = {"given": 42, "by rule": 42, "default": 7}.get(
+        reads or "", DEFAULT_READS
+    )
+    seconds = TIMINGS["annealer"].job_seconds(expected)
+    assert status.job_qpu_seconds == pytest.approx(seconds)
+    late = preview.steps[0].why.endswith("the number of reads is known when it runs")
+    assert late == (reads == "computed")
 
 
 async def test_earlier_runs_tell_how_long_it_takes(service: RunningService) -> None:
