@@ -18,7 +18,7 @@ from sf_quantum.errors import InputError, QpuError, QuantumError
 from sf_quantum.files import parse_json
 from sf_quantum.qpu import Qpu
 from sf_quantum.qpu.environment import job_environment, job_ids
-from sf_quantum.qpu.leasing.burst import controller, watch
+from sf_quantum.qpu.leasing.burst import controller, places, watch
 from sf_quantum.qpu.leasing.burst.accounting import account
 from sf_quantum.qpu.leasing.burst.classes import ClassRule
 from sf_quantum.qpu.leasing.burst.folder import Folder
@@ -81,7 +81,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     watching.add_argument(
         "--asking",
-        type=checked(watch.Places.parse, "such as qpu=8:4"),
+        type=checked(places.Places.parse, "such as qpu=8:4"),
         action="append",
         default=[],
         metavar="QPU=N:SHARE",

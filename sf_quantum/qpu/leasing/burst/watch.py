@@ -21,21 +21,16 @@ import logging
 import logging.handlers
 import math
 import os
-import re
 import signal
-import subprocess
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
 
 from sf_quantum.errors import QpuError
+from sf_quantum.qpu.leasing.burst.children import Children, logged, logger
 from sf_quantum.qpu.leasing.burst.controller import (
-    ENDING,
-    PRE_RUN,
     STAGED,
     STAGING,
     buffers,
@@ -45,6 +40,8 @@ from sf_quantum.qpu.leasing.burst.controller import (
     slurm,
 )
 from sf_quantum.qpu.leasing.burst.folder import Entry, Folder, Held, Why, is_asking
+from sf_quantum.qpu.leasing.burst.forgotten import GONE_SECONDS, Forgotten
+from sf_quantum.qpu.leasing.burst.places import LostPlaces, Places
 from sf_quantum.slurm.burst import Buffer
 from sf_quantum.slurm.squeue import QueuedJob
 
@@ -52,10 +49,6 @@ LOOK_SECONDS = 5.0
 TICK_SECONDS = 1.0
 # Pause between two looks at Slurm's queue while no job is known.
 IDLE_SECONDS = 30.0
-# Age from which what a job has left is swept, if nobody else has done so.
-GONE_SECONDS = 15.0
-# A place counts as lost after this time; until then, another job may just be taking it.
-LOST_SECONDS = 10.0
 # Time until Slurm shows a job as held, or as released.
 SETTLE_SECONDS = 3.0
 # Pause between two tests of a job, and largest number of tests in one look: each costs
@@ -63,30 +56,6 @@ SETTLE_SECONDS = 3.0
 TEST_SECONDS = 15.0
 TESTS_AT_ONCE = 20
 _WAITS = "BurstBufferResources"
-logger = logging.getLogger("sfq-slurm-watch")
-
-
-@dataclass(frozen=True)
-class Places:
-    """The bounds on jobs that request a QPU, or have its lease, at the same time.
-
-    :param share: largest number of one user's jobs, while other users wait
-    """
-
-    qpu: str
-    count: int
-    share: int
-
-    @classmethod
-    def parse(cls, text: str) -> Self:
-        """Read ``NAME=COUNT:SHARE``.
-
-        :raises ValueError: if it is none
-        """
-        match = re.fullmatch(r"(\w+)=(\d+):(\d+)", text)
-        if match is None:
-            raise ValueError(text)
-        return cls(match[1], int(match[2]), int(match[3]))
 
 
 def run(watch: Watch) -> None:
@@ -125,15 +94,6 @@ def _alone(folder: Folder) -> Iterator[bool]:
         yield True
 
 
-@contextmanager
-def _logged(job: int) -> Iterator[None]:
-    """Log what Slurm refuses for one job, of which the others know nothing."""
-    try:
-        yield
-    except QpuError as error:
-        logger.info("job %d: %s", job, error)
-
-
 class Watch:
     """What is remembered from one look to the next, of which nothing has to be.
 
@@ -157,18 +117,15 @@ class Watch:
         self.folder = folder
         self._hold_seconds = hold_seconds
         self._can_start = can_start
-        self._program = program
         self._release = release
         self._pools: Mapping[str, Places] = {one.qpu: one for one in pools}
-        # when a job was first seen to be gone, and when a held one may be tested again
+        self._children = Children(program)
+        self._forgotten = Forgotten(folder, self._pools, self._children)
+        self._lost = LostPlaces(folder)
+        # When a job was first seen to be gone, and when a held one may be tested again.
         self._gone: dict[int, float] = {}
-        self._forgotten: dict[int, float] = {}
-        self._listed = -math.inf
-        # places of jobs that are gone, by QPU: how many, since when, and what is written
-        self._lost: dict[str, tuple[int, float]] = {}
-        self._counted = Counter[str]()
         self._tests: dict[int, float] = {}
-        self._children: dict[int, subprocess.Popen[bytes]] = {}
+        self._listed = -math.inf
         #: when the next lease is to be given back, if its job has no nodes by then
         self.due = math.inf
 
@@ -187,9 +144,7 @@ class Watch:
 
         :raises QpuError: if Slurm does not answer
         """
-        for job, child in [*self._children.items()]:
-            if child.poll() is not None:
-                del self._children[job]
+        self._children.reap()
         folder = self.folder
         # The folder is read before Slurm is asked, so that Slurm's answer has every job
         # in it.
@@ -204,7 +159,7 @@ class Watch:
             *(one.job for one in taken),
         }
         now = time.monotonic()
-        idle = not (traced or any(used.values()) or self._counted)
+        idle = not (traced or any(used.values()) or self._lost)
         if idle and now - self._listed < IDLE_SECONDS:
             return
         jobs, self._listed = queue(), now
@@ -212,45 +167,18 @@ class Watch:
             job: self._gone.get(job, now) for job in traced if job not in jobs
         }
         gone = {job for job, since in self._gone.items() if now - since >= GONE_SECONDS}
-        self._count_places(taken, used, gone)
+        self._lost.write(taken, used, gone)
         for job in gone:
             self._sweep(job, entries.get(job))
-        self._mend_forgotten(jobs, {one.job for one in taken}, entries, held)
+        self._forgotten.mend(jobs, {one.job for one in taken}, entries, held)
         for job, entry in entries.items():
             if job in jobs:
-                with _logged(job):
+                with logged(job):
                     self._check_nodes(jobs[job], entry, held.get(job))
         self._release_held({job: jobs[job] for job in held if job in jobs}, held)
         for places in self._pools.values():
             alive = [one for one in taken if one.pool == places.qpu and one.job in jobs]
             self._share(places, alive, jobs, entries, held)
-
-    # places and files that are left
-
-    def _count_places(
-        self, taken: list[Buffer], used: Mapping[str, int], gone: set[int]
-    ) -> None:
-        """Write how many places Slurm does not free, which the plugin adds to the pools."""
-        lost = Counter(one.pool for one in taken if one.job in gone)
-        lost += Counter(used) - Counter(one.pool for one in taken)
-        # those that have been lost for a while: Slurm's list and count may differ shortly
-        now = time.monotonic()
-        counted = Counter[str]()
-        for pool, count in lost.items():
-            before, since = self._lost.get(pool, (0, now))
-            since = since if before == count else now
-            self._lost[pool] = count, since
-            kept = min(count, self._counted[pool])
-            counted[pool] = count if now - since >= LOST_SECONDS else kept
-        self._lost = {pool: self._lost[pool] for pool in lost}
-        self._counted = +counted
-        text = "".join(
-            f"{pool} {count}\n" for pool, count in sorted(self._counted.items())
-        )
-        if text:
-            self.folder.replace("places", text)
-        else:
-            (self.folder.path / "places").unlink(missing_ok=True)
 
     def _sweep(self, job: int, entry: Entry | None) -> None:
         """Give back the lease of a job that is gone, and forget the job."""
@@ -261,92 +189,7 @@ class Watch:
             self.folder.remove(job)
         elif job not in self._children:
             logger.info("job %d is gone: releasing its lease", job)
-            self._start(job, self._release(job, entry.qpu))
-
-    # jobs that a controller that died has half forgotten
-
-    def _mend_forgotten(
-        self,
-        jobs: Mapping[int, QueuedJob],
-        taken: set[int],
-        entries: Mapping[int, Entry],
-        held: Mapping[int, Held],
-    ) -> None:
-        """Queue jobs again that Slurm believes to be asking, or to have a lease.
-
-        A controller that is killed has saved its jobs within five seconds, but its burst
-        buffers within ten: nothing asks for such a job, nor does Slurm try that again.
-        """
-        for job_id, mark in held.items():
-            if mark.why is not Why.FORGOTTEN:
-                continue
-            if job_id in jobs:
-                (self.folder.path / f"{job_id}.held").unlink(missing_ok=True)
-            else:
-                self._queue_again(job_id, mark.text)
-        for job in jobs.values():
-            # Slurm would not try it again: something of it has failed before, but not now
-            if self._is_given_up(job) and job.id not in held:
-                with _logged(job.id):
-                    slurm("scontrol", "release", job.name)
-        now = time.monotonic()
-        self._forgotten = {
-            job.id: self._forgotten.get(job.id, now)
-            for job in jobs.values()
-            if job.pool in self._pools
-            and job.state == "PENDING"
-            and self._is_forgotten(job, job.id in taken, entries.get(job.id))
-        }
-        for job_id, since in self._forgotten.items():
-            if now - since < GONE_SECONDS:
-                continue
-            with _logged(job_id):
-                self._mend(jobs[job_id])
-
-    def _mend(self, job: QueuedJob) -> None:
-        if job.requeues is None:
-            comment(job.name, f"{job.pool}: Slurm has lost its place, submit it again")
-            return
-        logger.info("job %d is queued again: its place was lost", job.id)
-        if not job.requeues:
-            slurm("scontrol", "update", f"JobId={job.name}", "Requeue=1")
-        # it has to end before it can be queued again, even if this process is killed
-        words = f"{job.name} {int(job.requeues)}"
-        self.folder.hold(job.id, Held(Why.FORGOTTEN, 0, words))
-        slurm("scancel", job.name)
-        self._queue_again(job.id, words)
-
-    def _is_given_up(self, job: QueuedJob) -> bool:
-        failed = job.reason.startswith("burst_buffer/lua") and job.priority > 0
-        waits = job.state == "PENDING" and job.buffer in ("complete", "pending")
-        return job.pool in self._pools and failed and waits
-
-    def _is_forgotten(self, job: QueuedJob, taken: bool, entry: Entry | None) -> bool:
-        if job.id in self._children or (entry and is_asking(entry.pid, job.id)):
-            return False
-        if job.reason == "JobHeldUser":
-            return False
-        # What ends a buffer is resumed only if the buffer itself was saved, too.
-        if job.buffer in (STAGING, *ENDING):
-            return not taken
-        return job.buffer in (STAGED, PRE_RUN) and entry is None
-
-    def _queue_again(self, job_id: int, words: str) -> None:
-        name, _, requeues = words.partition(" ")
-        flags = [] if requeues == "1" else ["Requeue=0"]
-        try:
-            slurm("scontrol", "requeue", name)
-            # not only after two minutes
-            slurm("scontrol", "update", f"JobId={name}", "StartTime=now", *flags)
-            # what failed before it was forgotten may have held it
-            slurm("scontrol", "release", name)
-        except QpuError as error:
-            logger.info("job %d: %s", job_id, error)
-            # the next look tries it again
-            if "Invalid job id" not in str(error):
-                return
-        comment(name, "")
-        (self.folder.path / f"{job_id}.held").unlink(missing_ok=True)
+            self._children.start(job, self._release(job, entry.qpu))
 
     # leases without nodes
 
@@ -366,7 +209,7 @@ class Watch:
         if job.buffer != STAGED or command is None:
             # The controller may have restarted: the job requests again when Slurm says
             # so.
-            self._start(job.id, self._release(job.id, entry.qpu))
+            self._children.start(job.id, self._release(job.id, entry.qpu))
             return
         losses = 1 + (0 if held is None else held.losses)
         text = f"{entry.qpu}: its lease had no nodes ({job.reason}), it asks again"
@@ -375,7 +218,7 @@ class Watch:
         self.folder.hold(job.id, Held(Why.NODES, losses, text))
         comment(job.name, text)
         logger.info("job %d: %s", job.id, text)
-        self._start(job.id, [*command, "--again"])
+        self._children.start(job.id, [*command, "--again"])
 
     # jobs that are held until they can start
 
@@ -394,7 +237,7 @@ class Watch:
             self._tests[id_] = now + TEST_SECONDS
             job, mark = jobs[id_], held[id_]
             if (why := reasons.get(id_)) is None:
-                with _logged(id_):
+                with logged(id_):
                     self._let_go(job)
                 continue
             qpu = mark.text.partition(":")[0]
@@ -420,7 +263,7 @@ class Watch:
         if job.buffer == STAGED:
             command = self.folder.command(job.id)
             if command is not None:
-                self._start(job.id, [*command, "--again"])
+                self._children.start(job.id, [*command, "--again"])
             return
         slurm("scontrol", "release", job.name)
         comment(job.name, "")
@@ -453,7 +296,7 @@ class Watch:
                 continue
             others = any(one.uid != job.uid for one in waiting)
             if counts[job.uid] < places.share or (room > 0 and not others):
-                with _logged(id_):
+                with logged(id_):
                     self._let_go(job)
                 counts[job.uid] += 1
                 room -= 1
@@ -476,13 +319,3 @@ class Watch:
         if entry is None or entry.token is not None or job.buffer != STAGING:
             return False
         return is_asking(entry.pid, job.id)
-
-    # processes
-
-    def _start(self, job: int, words: list[str]) -> None:
-        self._children[job] = subprocess.Popen(
-            [self._program, *words],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
