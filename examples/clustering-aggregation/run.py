@@ -10,12 +10,21 @@ import sys
 import time
 from pathlib import Path
 
-from sf_quantum import cli, journal
-from sf_quantum.reporting import report
-from sf_quantum.reporting.pictures import draw_timeline
+from sf_quantum import cli
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
+# The program of a process that imports Matplotlib while the file is checked. It draws the
+# timeline of the file that it reads, or nothing.
+DRAW = """\
+import sys
+from pathlib import Path
+from sf_quantum import journal
+from sf_quantum.reporting import pictures, report
+if file := sys.stdin.read():
+    rows = report.collect(journal.read(report.locate(file)))
+    pictures.draw_timeline(rows, Path(sys.argv[1]))
+"""
 
 
 def main() -> int:
@@ -36,10 +45,18 @@ def main() -> int:
         subprocess.run([sys.executable, script, points], check=True)
     started = time.monotonic()
     os.environ |= _environment()
-    if status := cli.main(["run", str(args.file), "--outdir", str(args.outdir)]):
-        return status
-    rows = report.collect(journal.read(report.locate(args.file)))
-    draw_timeline(rows, args.outdir / "timeline.png")
+    timeline = str(args.outdir / "timeline.png")
+    with subprocess.Popen(
+        [sys.executable, "-P", "-c", DRAW, timeline],
+        stdin=subprocess.PIPE,
+        text=True,
+        process_group=0,  # Ctrl-C reaches this process alone
+    ) as drawer:
+        if status := cli.main(["run", str(args.file), "--outdir", str(args.outdir)]):
+            return status
+        drawer.communicate(str(args.file))
+    if drawer.returncode:
+        return 1
     sum_up(args.outdir, time.monotonic() - started)
     return 0
 

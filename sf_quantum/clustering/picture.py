@@ -6,6 +6,7 @@ from typing import cast
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.colors import to_rgba_array
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
@@ -49,7 +50,7 @@ def draw(points: Points, state: State, threshold: float) -> Figure:
             plane[rows, 0],
             plane[rows, 1],
             s=float(np.clip(20_000 / len(rows), 1, 16)),
-            c=[*_colours(labels, consensus)[rows]],
+            c=_colours(labels, consensus)[rows],
             linewidths=0,
             rasterized=True,
         )
@@ -88,8 +89,11 @@ def _plane(points: Points) -> tuple[NDArray[np.float64], list[str]]:
 
 def _colours(
     labels: NDArray[np.int64], consensus: NDArray[np.int64]
-) -> NDArray[np.str_]:
-    """Colour each cluster as the consensus cluster with which it shares most points."""
+) -> NDArray[np.float64]:
+    """Colour each cluster as the consensus cluster with which it shares most points.
+
+    :returns: red, green, blue and opacity of each point
+    """
     ours, theirs = int(labels.max(initial=-1)) + 1, int(consensus.max()) + 1
     inside = labels >= 0
     shared = np.bincount(
@@ -103,7 +107,7 @@ def _colours(
     rest = [mine for mine in range(ours) if mine not in colour_of]
     colour_of |= {mine: theirs + spare for spare, mine in enumerate(rest)}
     palette = [COLOURS[colour_of[i] % len(COLOURS)] for i in range(ours)]
-    return np.array([*palette, NOISE])[labels]
+    return to_rgba_array([*palette, NOISE])[labels]
 
 
 def _scores(axes: Axes, state: State, threshold: float) -> None:
