@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from sf_quantum.files import JSON, mapping, parse_json
@@ -24,6 +24,37 @@ def read(log: Path) -> dict[str, JSON]:
         return mapping(parse_json(last))
     except (OSError, ValueError):
         return {}
+
+
+def left_over(log: Path) -> str:
+    """Say which outputs of earlier runs are still there, but not of the latest one.
+
+    A reader of the folder takes them for its results, also if it has failed.
+
+    :param log: StreamFlow's log of the latest run, next to those before it
+    :returns: one line; empty if there are none
+    """
+    latest, folder = {*_paths(read(log))}, log.parent.resolve()
+    logs = sorted(log.parent.glob(f"{log.name}.*"))
+    earlier = dict.fromkeys(path for one in logs for path in _paths(read(one)))
+    left: list[JSON] = [
+        {"path": str(path)}
+        for path in earlier
+        if path not in latest and path.is_relative_to(folder) and path.exists()
+    ]
+    what = (
+        f"remark: {log.parent} has outputs of earlier runs that this run did not write"
+    )
+    return f"{what}: {_shown(left)}" if left else ""
+
+
+def _paths(value: JSON) -> Iterator[Path]:
+    """The files and folders in outputs."""
+    content = mapping(value)
+    if content.get("class") in ("File", "Directory") and "path" in content:
+        yield Path(str(content["path"])).resolve()
+    for part in [*content.values(), *(value if isinstance(value, list) else ())]:
+        yield from _paths(part)
 
 
 def lines(outputs: Mapping[str, JSON]) -> list[str]:

@@ -16,7 +16,7 @@ from typing import TypeAlias
 from sf_quantum import journal
 from sf_quantum.errors import InputError, QuantumError
 from sf_quantum.journal.events import End
-from sf_quantum.reporting import report
+from sf_quantum.reporting import outputs, report
 from sf_quantum.reporting.runs import Report, Run
 from sf_quantum.text import escaped
 from sf_quantum.workflows.checks import refuse_problems
@@ -122,10 +122,16 @@ def run(
         lines = [_last_error(driver.returncode, log)]
         lines.append(f"the run has not begun; log: {log}")
         raise RunFailed([*map(escaped, lines)])
+    _name_left_over(log, progress)
     done = Run(path)
     if lines := _reasons(driver.returncode, done.report(), log, progress):
         raise RunFailed(lines, done)
     return done
+
+
+def _name_left_over(log: Path, progress: Progress) -> None:
+    if left := outputs.left_over(log):
+        progress(escaped(left))
 
 
 def _make_log(outdir: Path) -> None:

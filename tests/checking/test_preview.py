@@ -81,7 +81,7 @@ def test_its_qpus_are_asked_for_a_job_of_its_size(
         default = {"type": "int", "default": 7}
         inputs = f"size: int, shots: {json.dumps(default)}}}"
         if reads == "computed":
-            step = f"size: size, {name}: {{valueFrom: $(40 + 2)}}}}"
+            step = f"size: size, {name}: {{valueFrom: $(inputs.size)}}}}"
         Path("main.cwl").write_text(
             main_.replace("class: Workflow", f"class: Workflow\n{REQUIREMENTS}")
             .replace("size: int}", inputs)

@@ -32,6 +32,34 @@ def test_a_log_without_outputs_has_none(tmp_path: Path) -> None:
     assert outputs.read(tmp_path / "log") == {}
 
 
+def test_outputs_of_earlier_runs_that_are_left_are_named(tmp_path: Path) -> None:
+    """Those that are gone, or were written again, are not."""
+
+    def log(number: str, *names: str) -> None:
+        files: list[JSON] = [
+            {"class": "File", "path": str(tmp_path / name), "secondaryFiles": []}
+            for name in names
+        ]
+        text = json.dumps({"out": files}, sort_keys=True, indent=4)
+        (tmp_path / f"log{number}").write_text(f"{BEFORE}{text}\n{AFTER}")
+
+    for name in ("again", "older", "old", "mine"):
+        (tmp_path / name).touch()
+    log(".2", "again", "older", "gone", "../elsewhere")
+    (tmp_path.parent / "elsewhere").touch()
+    log(".1", "again", "old")
+    log("", "again")
+    line = outputs.left_over(tmp_path / "log")
+    names = f"{tmp_path / 'old'}, {tmp_path / 'older'}"
+    assert line.endswith(f"of earlier runs that this run did not write: {names}")
+    (tmp_path / "log").write_text(BEFORE)  # it has failed
+    assert outputs.left_over(tmp_path / "log").endswith(
+        f": {tmp_path / 'again'}, {names}"
+    )
+    log("", "again", "old", "older")
+    assert outputs.left_over(tmp_path / "log") == ""
+
+
 @pytest.mark.parametrize(
     ("value", "shown"),
     [

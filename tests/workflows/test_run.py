@@ -79,6 +79,19 @@ def test_a_run_shows_the_remarks_of_its_check(project: Project) -> None:
     assert "unused" in second
 
 
+def test_a_rerun_names_the_outputs_that_it_did_not_write(project: Project) -> None:
+    project.deployment("host", "local")
+    project.step("one", "echo > out", "host")
+    for step in ("one", "two"):
+        if step == "two":
+            project.step("two", "exit 3", "host")
+        with start(project) as running:
+            text, _ = running.communicate(timeout=SECONDS)
+        remark = "remark: out has outputs of earlier runs that this run did not write: out/out"
+        assert (running.returncode, remark in text) == (step == "two", step == "two")
+    assert (project.folder / "out" / "out").exists()
+
+
 def test_a_run_that_fails_says_why(project: Project) -> None:
     project.deployment("host", "local")
     project.step("bad", "echo wrong >&2; exit 3", "host")
