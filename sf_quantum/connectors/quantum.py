@@ -3,57 +3,45 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-import posixpath
 import re
 import shlex
 import time
-import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, MutableMapping
-from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from weakref import WeakValueDictionary
 
-from streamflow.core.deployment import Connector, ExecutionLocation
+from streamflow.core.deployment import Connector
 from streamflow.core.exception import WorkflowExecutionException
 from streamflow.core.scheduling import AvailableLocation
-from streamflow.deployment.wrapper import get_inner_location
-from streamflow.log_handler import logger
 
-from sf_quantum import journal
 from sf_quantum.connectors import hints, qpu_jobs
-from sf_quantum.connectors.hints import JobHints
+from sf_quantum.connectors.leased_jobs import (
+    LeasedJob,
+    LeasedJobs,
+    is_hopeless,
+    report_eta,
+)
 from sf_quantum.connectors.leases import (
-    JobLease,
     LeaseFailure,
     LeasePool,
     LeaseRefused,
-    QpuUnavailable,
-    failure,
-    note_if_late,
 )
 from sf_quantum.connectors.steps import quantum_steps
 from sf_quantum.connectors.wrapper import Invocation, LocationWrapper, Result
 from sf_quantum.errors import QpuError
 from sf_quantum.files import JSON
-from sf_quantum.protocol.tasks import LeaseJob
-from sf_quantum.qpu import AuthenticationError, JobSize, Qpu, QpuStatus
+from sf_quantum.qpu import JobSize, Qpu, QpuStatus
 from sf_quantum.qpu.environment import JOB_ID, JOB_UID, job_environment
 from sf_quantum.qpu.leasing.held_leases import (
-    AcquireOptions,
     LeaseProblem,
-    QpuLoss,
-    QpuWatch,
 )
 from sf_quantum.qpu.sdks import stock_clients
 from sf_quantum.qpu.sfq.service_qpu import SfqQpu
 
 # how a job starts whose clients of SDKs find the QPU by their own variables
 FORWARDED = ("sfq", "lease", "--held", "--clients", "--")
-# Pause between two requests for the ETA of a QPU job.
-ETA_SECONDS = 2.0
 
 # Connectors by deployment name, which is unique in a driver process: it is one run.
 _deployed: WeakValueDictionary[str, QuantumConnector] = WeakValueDictionary()
@@ -62,23 +50,6 @@ _deployed: WeakValueDictionary[str, QuantumConnector] = WeakValueDictionary()
 def variable(deployment: str) -> str:
     """Derive the QPU's name from its deployment's; shell variables start with it."""
     return re.sub(r"\W|^(?=\d)", "_", deployment, flags=re.ASCII)
-
-
-@dataclass(eq=False)
-class _LeasedJob:
-    """A job that has a lease, after a wait, and why it has to leave the QPU, if so.
-
-    :param location: the inner location
-    :param file: path there of the job's environment file
-    """
-
-    name: str
-    location: ExecutionLocation
-    file: str
-    pool: LeasePool
-    lease: JobLease
-    waited_seconds: float
-    loss: QpuLoss | None = None
 
 
 class QuantumConnector(LocationWrapper, ABC):
@@ -109,8 +80,7 @@ class QuantumConnector(LocationWrapper, ABC):
         self.qpu = variable(deployment_name)
         # set by deploy(); done when leases can be acquired
         self._access: asyncio.Future[LeasePool] | None = None
-        self._leased: set[_LeasedJob] = set()
-        self._giving_back = asyncio.Lock()
+        self._jobs = LeasedJobs(self.qpu, connector, self._resize)
         _deployed[deployment_name] = self
 
     @classmethod
@@ -149,6 +119,9 @@ class QuantumConnector(LocationWrapper, ABC):
         size: JobSize | None = None,
     ) -> QpuStatus: ...
 
+    def _resize(self, vqpus: int) -> None:
+        self._slots = max(1, vqpus)
+
     def _job_client(self, pool: LeasePool) -> Qpu:
         """The client of the QPU for a job on the location."""
         return pool.qpu
@@ -185,7 +158,10 @@ class QuantumConnector(LocationWrapper, ABC):
         if invocation.job_name is None:
             return await super().invoke(invocation)
         job_hints = hints.of(invocation.job_name)
-        job = await self._lease(invocation, invocation.job_name, job_hints)
+        pool = await self._started(invocation.job_name)
+        job = await self._jobs.lease(
+            pool, invocation, job_hints, self.lease_wait_seconds
+        )
         watching: list[asyncio.Task[None]] = []
         file = shlex.quote(job.file)
         program = [*(FORWARDED if self._clients else ()), *invocation.command]
@@ -198,23 +174,23 @@ class QuantumConnector(LocationWrapper, ABC):
                     super().invoke(replace(invocation, command=command))
                 )
                 watching = [
-                    asyncio.create_task(self._watch(job, job_hints, running)),
-                    asyncio.create_task(_report_eta(job)),
+                    asyncio.create_task(self._jobs.watch(job, job_hints, running)),
+                    asyncio.create_task(report_eta(job)),
                 ]
                 result = await running
         except asyncio.CancelledError:
-            if not _is_hopeless(job, job_hints):
+            if not is_hopeless(job, job_hints):
                 raise
         finally:
             for task in watching:
                 task.cancel()
-            undeployed = job not in self._leased
+            undeployed = job not in self._jobs
             succeeded = result is not None and result[1] == 0
-            used = await self._settle(job, keep=succeeded)
+            used = await self._jobs.settle(job, keep=succeeded)
         if undeployed:  # undeploying cancelled the job's QPU jobs
             raise asyncio.CancelledError
         if job.loss is not None and (not succeeded or used is None):
-            kind = LeaseRefused if _is_hopeless(job, job_hints) else LeaseFailure
+            kind = LeaseRefused if is_hopeless(job, job_hints) else LeaseFailure
             if job.loss.problem is LeaseProblem.QUEUE_WAIT:
                 hints.wait_out(job.name)
             raise kind(f"Job {job.name} lost its lease of QPU {self.qpu}: {job.loss}")
@@ -229,114 +205,24 @@ class QuantumConnector(LocationWrapper, ABC):
         return result
 
     async def undeploy(self, external: bool) -> None:
-        await self._give_back()
+        await self._jobs.give_back()
 
-    async def _give_back(self) -> None:
-        """Give every lease back, at the end of the run or of the deployment.
-
-        The two come at the same time; the later call waits for the earlier one.
-        """
-        async with self._giving_back, AsyncExitStack() as stack:
-            # each one, whatever happens to the others
-            for job in list(self._leased):
-                stack.push_async_callback(self._settle, job, keep=False)
-
-    async def _lease(
-        self, invocation: Invocation, name: str, job_hints: JobHints
-    ) -> _LeasedJob:
-        if self._access is None:
-            raise WorkflowExecutionException(f"QPU {self.qpu} is not deployed.")
-        # cancelling one job must not stop the service that the others use
-        pool = await self._started(name, self._access)
-        try:
-            lease = await self._acquire(pool, name, job_hints)
-        except LeaseFailure as error:
-            # the cause of one that leaves a QPU that is offline is none
-            note_if_late(name, error.__cause__)
-            raise
-        job = _LeasedJob(
-            name,
-            get_inner_location(invocation.location),
-            # visible in `ps` and in logs, so the name has no part of the token
-            posixpath.join(invocation.workdir or "/tmp", f".sfq-{uuid.uuid4().hex}"),
-            pool,
-            lease,
-            lease.waited_seconds,
-        )
-        self._leased.add(job)
-        record = journal.current()
-        if record is not None and self._give_back not in record.before_end:
-            record.before_end.append(self._give_back)
-        return job
-
-    async def _started(self, job: str, access: asyncio.Future[LeasePool]) -> LeasePool:
+    async def _started(self, job: str) -> LeasePool:
         """Wait until the QPU can be used, which is not a wait for a lease."""
+        if (access := self._access) is None:
+            raise WorkflowExecutionException(f"QPU {self.qpu} is not deployed.")
         began = time.monotonic()
         if access.done():
             return access.result()
         qpu_jobs.record_start(job, self.qpu, "waiting", 0.0)
         try:
+            # Cancelling one job must not stop the service that the others use.
             return await asyncio.shield(access)
         finally:
             seconds = time.monotonic() - began
             qpu_jobs.record_start(job, self.qpu, "started", seconds)
 
-    async def _acquire(
-        self, pool: LeasePool, job: str, job_hints: JobHints
-    ) -> JobLease:
-        wait_seconds = self.lease_wait_seconds
-        if (left := job_hints.seconds_left) is not None:
-            wait_seconds = min(left, wait_seconds or left)
-        request = AcquireOptions(
-            job,
-            wait_seconds,
-            hints=job_hints.lease_hints,
-            purpose=qpu_jobs.purpose(job),
-        )
-        if not job_hints.has_alternative:
-            return await pool.acquire(request)
-        acquiring = asyncio.create_task(pool.acquire(request))
-        watching = asyncio.create_task(pool.lost(QpuWatch(pool.qpu).look))
-        try:
-            await asyncio.wait(
-                (acquiring, watching), return_when=asyncio.FIRST_COMPLETED
-            )
-            if acquiring.done():
-                return acquiring.result()
-            raise failure(job, self.qpu, watching.result())
-        except LeaseRefused as error:  # another target may take the job
-            raise LeaseFailure(str(error)) from error
-        except asyncio.CancelledError:
-            if not acquiring.cancel():  # it has just been granted or refused
-                with suppress(LeaseFailure, LeaseRefused):
-                    await pool.release_or_expire(acquiring.result())
-            raise
-        finally:
-            acquiring.cancel()
-            watching.cancel()
-
-    async def _watch(
-        self, job: _LeasedJob, job_hints: JobHints, running: asyncio.Future[Result]
-    ) -> None:
-        """Once a job has to leave, give its lease back, which cancels its QPU jobs."""
-        # the waits for the lease and in the job queue share one limit
-        watch = QpuWatch(
-            job.pool.qpu,
-            lambda: job.lease.jobs_of(job.name) or (),
-            job_hints.seconds_left,
-        )
-        elsewhere = job_hints.has_alternative
-
-        def look() -> QpuLoss | None:
-            return job.lease.refusal or (watch.look() if elsewhere else None)
-
-        job.loss = await job.pool.lost(look)
-        if job.loss.problem is not LeaseProblem.REFUSED:
-            await job.pool.release_or_expire(job.lease)
-        elif not elsewhere:  # else it ends at its next request, as after other losses
-            running.cancel()
-
-    async def _write_environment(self, job: _LeasedJob) -> None:
+    async def _write_environment(self, job: LeasedJob) -> None:
         """Write the variables of the job's QPU into a file that only its user can read.
 
         They go through a pipe, so they are on no command line and in no log.
@@ -362,61 +248,6 @@ class QuantumConnector(LocationWrapper, ABC):
         async with writer as stream:
             await stream.write("\n".join([*lines, ""]).encode())
 
-    async def _settle(self, job: _LeasedJob, *, keep: bool) -> bool | None:
-        """End a job's use of its lease, once, and record its QPU jobs.
-
-        :returns: whether there were any; ``None`` if that is unknown
-        """
-        if job not in self._leased:
-            return None
-        self._leased.remove(job)
-        try:
-            # if the location is gone, the job's error is still reported, and the lease
-            # still given back
-            with suppress(Exception):
-                await self.connector.run(
-                    job.location, ["rm", "-f", shlex.quote(job.file)]
-                )
-        except BaseException:
-            await self._close(job, keep=False)
-            raise
-        return await self._close(job, keep=keep)
-
-    async def _close(self, job: _LeasedJob, *, keep: bool) -> bool | None:
-        recorded = set(job.lease.owners)  # includes this job's earlier attempts
-        try:
-            jobs = await job.pool.settle(job.lease, job.name, keep=keep)
-        except QpuUnavailable as error:
-            if isinstance(error.__cause__, AuthenticationError):
-                job.loss = QpuLoss(LeaseProblem.REFUSED, self.qpu, str(error))
-            elif logger.isEnabledFor(logging.WARNING):
-                logger.warning(
-                    f"The lease of job {job.name} was not given back: {error}"
-                )
-            return None
-        # this kind of QPU may not report them
-        reported = [LeaseJob()] if jobs is None else jobs
-        await self._record(job, [one for one in reported if one.id not in recorded])
-        return bool(reported)
-
-    async def _record(self, job: _LeasedJob, jobs: list[LeaseJob]) -> None:
-        if journal.current() is None or not jobs:
-            return
-        try:
-            status = await job.pool.status()
-            self._slots = max(1, status.vqpus)
-        except QpuUnavailable:
-            status = None
-        for one in jobs:
-            qpu_jobs.record(
-                job.name,
-                self.qpu,
-                one,
-                technology=status.technology if status else None,
-                calibration=status.calibration if status else None,
-                lease_seconds=job.waited_seconds,
-            )
-
 
 def _checks(client: SfqQpu) -> Iterator[str]:
     """Lines of a shell that refuse to wait for the lease that the job itself holds."""
@@ -425,29 +256,3 @@ def _checks(client: SfqQpu) -> Iterator[str]:
     for key in stock_clients.ADDRESSES:
         why = shlex.quote(stock_clients.unleased(key, client.name, remedy))
         yield f'case "${{{key}-}}/" in {url}/*) echo {why} >&2; exit 2;; esac'
-
-
-async def _report_eta(job: _LeasedJob) -> None:
-    """Report when the QPU begins the first of a job's QPU jobs, as its ETA changes.
-
-    Afterwards as well, since the QPU job may be pre-empted.
-    """
-    while quantum_steps.listeners:
-        with suppress(QpuUnavailable):
-            jobs = await job.pool.jobs_of(job.lease, job.name)
-            if jobs and (seconds := _begins(jobs[0])) is not None:
-                quantum_steps.begins(job.name, seconds)
-        await asyncio.sleep(ETA_SECONDS)
-
-
-def _begins(qpu_job: LeaseJob) -> float | None:
-    """Seconds until a QPU job begins; None if its QPU does not tell."""
-    if qpu_job.state == "Queued":
-        return qpu_job.eta_seconds
-    return None if qpu_job.started is None else qpu_job.started - time.time()
-
-
-def _is_hopeless(job: _LeasedJob, job_hints: JobHints) -> bool:
-    """Whether the QPU refuses the job's user, and no other target can run it."""
-    refused = job.loss is not None and job.loss.problem is LeaseProblem.REFUSED
-    return refused and not job_hints.has_alternative

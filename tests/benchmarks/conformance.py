@@ -43,7 +43,7 @@ import yaml
 from streamflow.cwl import runner
 from streamflow.log_handler import logger
 
-from sf_quantum.connectors.quantum import QuantumConnector, _LeasedJob
+from sf_quantum.connectors.leased_jobs import LeasedJob, LeasedJobs
 from sf_quantum.files import JSON
 from tests import lab
 from tests.support.lab_conf import Options
@@ -137,13 +137,13 @@ def _run(tests: Mapping[str, Test], name: str) -> set[str]:
 
 
 def _unused_qpus() -> AbstractContextManager[object]:
-    settle = QuantumConnector._settle
+    settle = LeasedJobs.settle
 
-    async def settled(self: QuantumConnector, job: _LeasedJob, *, keep: bool) -> bool:
+    async def settled(self: LeasedJobs, job: LeasedJob, *, keep: bool) -> bool:
         await settle(self, job, keep=keep)
         return True
 
-    return patch.object(QuantumConnector, "_settle", settled)
+    return patch.object(LeasedJobs, "settle", settled)
 
 
 def _passes(test: Test, name: str) -> bool:

@@ -272,7 +272,7 @@ class Listener:
 async def test_the_eta_of_a_qpu_job_is_followed_while_it_changes(
     step: Step, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sf_quantum.connectors.quantum.ETA_SECONDS", 0.001)
+    monkeypatch.setattr("sf_quantum.connectors.leased_jobs.ETA_SECONDS", 0.001)
     listener = Listener()
     monkeypatch.setattr(quantum_steps, "listeners", [listener])
     go = step.folder / "go"

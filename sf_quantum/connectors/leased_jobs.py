@@ -1,0 +1,263 @@
+"""The jobs of a deployment that hold leases: granted, watched, given back, recorded."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import posixpath
+import shlex
+import time
+import uuid
+from collections.abc import Callable
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass
+
+from streamflow.core.deployment import Connector, ExecutionLocation
+from streamflow.deployment.wrapper import get_inner_location
+from streamflow.log_handler import logger
+
+from sf_quantum import journal
+from sf_quantum.connectors import qpu_jobs
+from sf_quantum.connectors.hints import JobHints
+from sf_quantum.connectors.leases import (
+    JobLease,
+    LeaseFailure,
+    LeasePool,
+    LeaseRefused,
+    QpuUnavailable,
+    failure,
+    note_if_late,
+)
+from sf_quantum.connectors.steps import quantum_steps
+from sf_quantum.connectors.wrapper import Invocation, Result
+from sf_quantum.protocol.tasks import LeaseJob
+from sf_quantum.qpu import AuthenticationError
+from sf_quantum.qpu.leasing.held_leases import (
+    AcquireOptions,
+    LeaseProblem,
+    QpuLoss,
+    QpuWatch,
+)
+
+# Pause between two requests for the ETA of a QPU job.
+ETA_SECONDS = 2.0
+
+
+@dataclass(eq=False)
+class LeasedJob:
+    """A job that has a lease, after a wait, and why it has to leave the QPU, if so.
+
+    :param location: the inner location
+    :param file: path there of the job's environment file
+    """
+
+    name: str
+    location: ExecutionLocation
+    file: str
+    pool: LeasePool
+    lease: JobLease
+    waited_seconds: float
+    loss: QpuLoss | None = None
+
+
+class LeasedJobs:
+    """The jobs that hold leases of one QPU.
+
+    :param qpu: its name
+    :param connector: connector of the inner locations
+    :param resize: called with the number of vQPUs, whenever the QPU reports it
+    """
+
+    def __init__(
+        self, qpu: str, connector: Connector, resize: Callable[[int], None]
+    ) -> None:
+        self._qpu = qpu
+        self._connector = connector
+        self._resize = resize
+        self._held: set[LeasedJob] = set()
+        self._giving_back = asyncio.Lock()
+
+    async def lease(
+        self,
+        pool: LeasePool,
+        invocation: Invocation,
+        job_hints: JobHints,
+        wait_seconds: float | None,
+    ) -> LeasedJob:
+        """Acquire a lease for the job of an invocation.
+
+        :param wait_seconds: the longest wait; ``None`` for as long as it takes
+        """
+        name = str(invocation.job_name)
+        try:
+            lease = await self._acquire(pool, name, job_hints, wait_seconds)
+        except LeaseFailure as error:
+            # The cause of one that leaves a QPU that is offline is none.
+            note_if_late(name, error.__cause__)
+            raise
+        job = LeasedJob(
+            name,
+            get_inner_location(invocation.location),
+            # visible in `ps` and in logs, so the name has no part of the token
+            posixpath.join(invocation.workdir or "/tmp", f".sfq-{uuid.uuid4().hex}"),
+            pool,
+            lease,
+            lease.waited_seconds,
+        )
+        self._held.add(job)
+        record = journal.current()
+        if record is not None and self.give_back not in record.before_end:
+            record.before_end.append(self.give_back)
+        return job
+
+    def __contains__(self, job: LeasedJob) -> bool:
+        return job in self._held
+
+    async def _acquire(
+        self,
+        pool: LeasePool,
+        job: str,
+        job_hints: JobHints,
+        wait_seconds: float | None,
+    ) -> JobLease:
+        if (left := job_hints.seconds_left) is not None:
+            wait_seconds = min(left, wait_seconds or left)
+        request = AcquireOptions(
+            job,
+            wait_seconds,
+            hints=job_hints.lease_hints,
+            purpose=qpu_jobs.purpose(job),
+        )
+        if not job_hints.has_alternative:
+            return await pool.acquire(request)
+        acquiring = asyncio.create_task(pool.acquire(request))
+        watching = asyncio.create_task(pool.lost(QpuWatch(pool.qpu).look))
+        try:
+            await asyncio.wait(
+                (acquiring, watching), return_when=asyncio.FIRST_COMPLETED
+            )
+            if acquiring.done():
+                return acquiring.result()
+            raise failure(job, self._qpu, watching.result())
+        except LeaseRefused as error:  # another target may take the job
+            raise LeaseFailure(str(error)) from error
+        except asyncio.CancelledError:
+            if not acquiring.cancel():  # it has just been granted or refused
+                with suppress(LeaseFailure, LeaseRefused):
+                    await pool.release_or_expire(acquiring.result())
+            raise
+        finally:
+            acquiring.cancel()
+            watching.cancel()
+
+    async def watch(
+        self, job: LeasedJob, job_hints: JobHints, running: asyncio.Future[Result]
+    ) -> None:
+        """Once a job has to leave, give its lease back, which cancels its QPU jobs."""
+        # the waits for the lease and in the job queue share one limit
+        watch = QpuWatch(
+            job.pool.qpu,
+            lambda: job.lease.jobs_of(job.name) or (),
+            job_hints.seconds_left,
+        )
+        elsewhere = job_hints.has_alternative
+
+        def look() -> QpuLoss | None:
+            return job.lease.refusal or (watch.look() if elsewhere else None)
+
+        job.loss = await job.pool.lost(look)
+        if job.loss.problem is not LeaseProblem.REFUSED:
+            await job.pool.release_or_expire(job.lease)
+        elif not elsewhere:  # else it ends at its next request, as after other losses
+            running.cancel()
+
+    async def give_back(self) -> None:
+        """Give every lease back, at the end of the run or of the deployment.
+
+        The two come at the same time; the later call waits for the earlier one.
+        """
+        async with self._giving_back, AsyncExitStack() as stack:
+            # each one, whatever happens to the others
+            for job in list(self._held):
+                stack.push_async_callback(self.settle, job, keep=False)
+
+    async def settle(self, job: LeasedJob, *, keep: bool) -> bool | None:
+        """End a job's use of its lease, once, and record its QPU jobs.
+
+        :returns: whether there were any; ``None`` if that is unknown
+        """
+        if job not in self._held:
+            return None
+        self._held.remove(job)
+        try:
+            # if the location is gone, the job's error is still reported, and the lease
+            # still given back
+            with suppress(Exception):
+                await self._connector.run(
+                    job.location, ["rm", "-f", shlex.quote(job.file)]
+                )
+        except BaseException:
+            await self._close(job, keep=False)
+            raise
+        return await self._close(job, keep=keep)
+
+    async def _close(self, job: LeasedJob, *, keep: bool) -> bool | None:
+        recorded = set(job.lease.owners)  # includes this job's earlier attempts
+        try:
+            jobs = await job.pool.settle(job.lease, job.name, keep=keep)
+        except QpuUnavailable as error:
+            if isinstance(error.__cause__, AuthenticationError):
+                job.loss = QpuLoss(LeaseProblem.REFUSED, self._qpu, str(error))
+            elif logger.isEnabledFor(logging.WARNING):
+                logger.warning(
+                    f"The lease of job {job.name} was not given back: {error}"
+                )
+            return None
+        # this kind of QPU may not report them
+        reported = [LeaseJob()] if jobs is None else jobs
+        await self._record(job, [one for one in reported if one.id not in recorded])
+        return bool(reported)
+
+    async def _record(self, job: LeasedJob, jobs: list[LeaseJob]) -> None:
+        if journal.current() is None or not jobs:
+            return
+        try:
+            status = await job.pool.status()
+            self._resize(status.vqpus)
+        except QpuUnavailable:
+            status = None
+        for one in jobs:
+            qpu_jobs.record(
+                job.name,
+                self._qpu,
+                one,
+                technology=status.technology if status else None,
+                calibration=status.calibration if status else None,
+                lease_seconds=job.waited_seconds,
+            )
+
+
+async def report_eta(job: LeasedJob) -> None:
+    """Report when the QPU begins the first of a job's QPU jobs, as its ETA changes.
+
+    Afterwards as well, since the QPU job may be pre-empted.
+    """
+    while quantum_steps.listeners:
+        with suppress(QpuUnavailable):
+            jobs = await job.pool.jobs_of(job.lease, job.name)
+            if jobs and (seconds := _begins(jobs[0])) is not None:
+                quantum_steps.begins(job.name, seconds)
+        await asyncio.sleep(ETA_SECONDS)
+
+
+def _begins(qpu_job: LeaseJob) -> float | None:
+    """Seconds until a QPU job begins; None if its QPU does not tell."""
+    if qpu_job.state == "Queued":
+        return qpu_job.eta_seconds
+    return None if qpu_job.started is None else qpu_job.started - time.time()
+
+
+def is_hopeless(job: LeasedJob, job_hints: JobHints) -> bool:
+    """Whether the QPU refuses the job's user, and no other target can run it."""
+    refused = job.loss is not None and job.loss.problem is LeaseProblem.REFUSED
+    return refused and not job_hints.has_alternative
