@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import os
+import pwd
+from pathlib import Path
 from typing import cast
 
 from sf_quantum.cli.arguments import add_points, number, picture
@@ -32,6 +35,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Draw the picture."""
+    _share_font_list()
     # Matplotlib takes half a second to import, too long for --help and sfq check
     from sf_quantum.clustering.picture import draw
 
@@ -41,3 +45,16 @@ def run(args: argparse.Namespace) -> int:
     with replacing(args.output) as file:
         figure.savefig(cast(str, file), format=args.output.suffix[1:], dpi=110)
     return 0
+
+
+def _share_font_list() -> None:
+    """Let Matplotlib read the user's own list of fonts, if there is one.
+
+    HOME of a CWL job is the job's folder, where it would search the machine for fonts again.
+    """
+    try:
+        cache = Path(pwd.getpwuid(os.getuid()).pw_dir) / ".cache"
+    except KeyError:  # a container may have no such user
+        return
+    if os.access(cache / "matplotlib", os.W_OK):
+        os.environ.setdefault("XDG_CACHE_HOME", str(cache))
