@@ -7,7 +7,7 @@ import logging
 import math
 import os
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -20,7 +20,7 @@ from sf_quantum.errors import InputError, QpuError, QuantumError
 from sf_quantum.files import cannot_write
 from sf_quantum.malleability import give_back, malleable
 from sf_quantum.protocol.leases import CLASSES
-from sf_quantum.protocol.tasks import LeaseJob
+from sf_quantum.protocol.tasks import LeaseJob, LeaseLost
 from sf_quantum.qpu import AuthenticationError, NoLease, Qpu, opening
 from sf_quantum.qpu.environment import (
     RESOURCES,
@@ -219,12 +219,28 @@ def _check_held(args: argparse.Namespace) -> None:
 def _run_held(args: argparse.Namespace, command: Command) -> Usage:
     """Run the command under the leases of the environment."""
     names = account.named(selection(args).names, os.environ)
-    leases = account.leases_of(names, os.environ) if args.elsewhere else []
-    looks = [QpuWatch(qpu_, partial(_jobs, qpu_, token)).look for qpu_, token in leases]
+    leases = account.leases_of(names, os.environ)
+    _check_not_ended(leases)
+    watched = leases if args.elsewhere else []
+    looks = [
+        QpuWatch(qpu_, partial(_jobs, qpu_, token)).look for qpu_, token in watched
+    ]
     with watching(looks, command.leave), _clients(args, os.environ) as variables:
         command.run({**os.environ, **variables})
         command.ascribe_failure(looks)
     return lambda: account.usage(account.leases_of(names, os.environ), names)
+
+
+def _check_not_ended(leases: Iterable[tuple[Qpu, str]]) -> None:
+    """Refuse to start a command whose lease has ended, before its first QPU job does."""
+    for client, token in leases:
+        try:
+            client.renew(token)
+        except LeaseLost:
+            raise
+        except QpuError:
+            # The clients of the command wait for a QPU that does not answer.
+            continue
 
 
 def _jobs(client: Qpu, token: str) -> Collection[LeaseJob]:

@@ -584,6 +584,23 @@ def test_leases_that_the_batch_system_took_are_left_too(
     assert _held(service) == ["test"]
 
 
+def test_held_does_not_start_a_command_whose_lease_has_ended(
+    service: RunningService,
+) -> None:
+    told = _taken(service)
+    service.ask("DELETE", f"/v1/leases/{told['qpu_QRMI_JOB_ACQUISITION_TOKEN']}")
+    code, out, err = _run("--held", *_shell("echo ran"), **told)
+    assert (code, out) == (75, "")
+    assert err.endswith("the lease has ended: released\n")
+
+
+def test_held_starts_a_command_whose_qpu_does_not_answer() -> None:
+    with running_service(EmulatedDevice(time_scale=0)) as service:
+        told = _taken(service)
+        service.ask("DELETE", f"/v1/leases/{told['qpu_QRMI_JOB_ACQUISITION_TOKEN']}")
+    assert _run("--held", *_shell("echo ran"), **told) == (0, "ran\n", "")
+
+
 def test_a_command_that_fails_without_its_qpu_runs_elsewhere(
     service: RunningService,
 ) -> None:
