@@ -23,6 +23,7 @@ import psutil
 
 from sf_quantum.connectors.guardian import processes
 from tests.support import lab_site
+from tests.support.suspending import suspended
 
 SYSTEM_PATH = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin"
 _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
@@ -197,16 +198,14 @@ def kill_steps(log: Path) -> None:
     """
     steps = [p for p in processes() if _is_step(p, log)]
     # a step that sees its processes end would still tell the controller of it
-    for step in steps:
-        with suppress(psutil.NoSuchProcess):
-            step.suspend()
-    family = list(steps)
-    for step in steps:
-        with suppress(psutil.NoSuchProcess):
-            family += step.children(recursive=True)
-    for process in family:
-        with suppress(psutil.NoSuchProcess):
-            process.kill()
+    with suspended(*steps):
+        family = list(steps)
+        for step in steps:
+            with suppress(psutil.NoSuchProcess):
+                family += step.children(recursive=True)
+        for process in family:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
 
 
 def _is_step(process: psutil.Process, log: Path) -> bool:

@@ -13,6 +13,7 @@ from sf_quantum.files import JSON
 from sf_quantum.net.transport import Client
 from tests.support.service import example_bqm
 from tests.support.service_process import QpuService
+from tests.support.suspending import suspended
 from tests.support.waiting import SECONDS, until
 
 pytestmark = pytest.mark.process
@@ -73,11 +74,10 @@ def test_others_are_answered_while_a_large_job_comes(service: QpuService) -> Non
             lambda: next((c for c in service.children() if c.pid not in before), None),
             "a process that reads the large job",
         )
-        reader.suspend()
-        service.ask("GET", "/v1/health")
-        service.ask("GET", f"/v1/leases/{lease}")
-        assert not submitting.done()
-        reader.resume()
+        with suspended(reader):
+            service.ask("GET", "/v1/health")
+            service.ask("GET", f"/v1/leases/{lease}")
+            assert not submitting.done()
         assert submitting.result().status == 201
     service.release(lease)
     service.release(busy)

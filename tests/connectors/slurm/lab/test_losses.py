@@ -24,6 +24,7 @@ from tests.support.forking import Command
 from tests.support.lab_conf import Options
 from tests.support.slurm_jobs import StandIns, cluster
 from tests.support.slurm_site import NODE, QPU, site
+from tests.support.suspending import suspended
 from tests.support.waiting import SECONDS, until_async
 
 if TYPE_CHECKING:
@@ -223,15 +224,8 @@ async def test_an_allocation_ends_itself_without_its_driver(
         )
         await until_async(lambda: list(tmp_path.rglob("up")), "the job")
         # nobody gives a sign of life, as if the login node were gone
-        stopped = _shells() - others
-        for shell in stopped:
-            shell.suspend()
-        try:
+        with suspended(*(_shells() - others)):
             await held.counts(0)
-        finally:
-            for shell in stopped:
-                with suppress(psutil.NoSuchProcess):
-                    shell.resume()
         # and what ran on it has not ended well
         assert "CANCELLED (its allocation ended by itself)" in await failing
 

@@ -20,6 +20,7 @@ from tests.support.lab_conf import FIRST
 from tests.support.plugin_site import USER, Site, asking, leases
 from tests.support.projects import Project
 from tests.support.service import example_bqm
+from tests.support.suspending import suspended
 from tests.support.waiting import SECONDS, until
 
 pytestmark = pytest.mark.process
@@ -411,16 +412,18 @@ def test_a_job_runs_whose_buffer_the_controller_forgot(site: Site) -> None:
         job = site.submit("halved", "echo ran")
         site.until(job, "BurstBufferState=staging-in")
         scripts = site.script_daemon()
-        scripts.suspend()
-        site.lab.output("scancel", str(job))
-        site.lab.output("scontrol", "requeue", str(job))
-        ending = time.time()
-        site.until(job, "JobState=PENDING [^$]*BurstBufferState=teardown")
-        site.lab.wait_for(
-            lambda: (saved / "job_state").stat().st_mtime > ending + 1, "saved", SECONDS
-        )
-        site.lab.kill_controller()
-        scripts.kill()
+        with suspended(scripts):
+            site.lab.output("scancel", str(job))
+            site.lab.output("scontrol", "requeue", str(job))
+            ending = time.time()
+            site.until(job, "JobState=PENDING [^$]*BurstBufferState=teardown")
+            site.lab.wait_for(
+                lambda: (saved / "job_state").stat().st_mtime > ending + 1,
+                "saved",
+                SECONDS,
+            )
+            site.lab.kill_controller()
+            scripts.kill()
         for file in saved.glob("burst_buffer*"):
             file.unlink()
         site.lab.start_controller()
