@@ -17,7 +17,6 @@ from pathlib import Path
 
 from streamflow.core.deployment import Connector, ExecutionLocation
 from streamflow.core.exception import (
-    WorkflowDefinitionException,
     WorkflowException,
     WorkflowExecutionException,
 )
@@ -27,7 +26,7 @@ from streamflow.deployment.wrapper import get_inner_location
 
 from sf_quantum import journal
 from sf_quantum.connectors import guardian, hints
-from sf_quantum.connectors.slurm import partition, refusals, scripts
+from sf_quantum.connectors.slurm import definitions, partition, refusals, scripts
 from sf_quantum.connectors.slurm.allocation.elastic import Elastic
 from sf_quantum.connectors.slurm.allocation.elastic_rules import ElasticSettings
 from sf_quantum.connectors.slurm.allocation.per_step import run_alone
@@ -42,7 +41,6 @@ from sf_quantum.connectors.slurm.quantum import ServiceQpus
 from sf_quantum.connectors.slurm.queue import SlurmQueue
 from sf_quantum.connectors.slurm.refusals import SlurmRefusal
 from sf_quantum.connectors.slurm.services import (
-    SEVERAL_CLUSTERS,
     AllocationSettings,
     PerStepSettings,
     ReservedSettings,
@@ -55,13 +53,10 @@ from sf_quantum.connectors.slurm.transport.controller import Commands
 from sf_quantum.connectors.slurm.transport.login import LoginNode
 from sf_quantum.connectors.slurm.transport.rest import Rest
 from sf_quantum.connectors.slurm.transport.slurmrestd import (
-    RestError,
     Settings,
-    Slurmrestd,
 )
 from sf_quantum.connectors.steps import quantum_steps
 from sf_quantum.connectors.wrapper import Invocation, InvokedConnector
-from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
 from sf_quantum.slurm.partitions import DESCRIPTIONS_COMMAND, Partition, described
 
@@ -130,28 +125,15 @@ class SlurmConnector(InvokedConnector, Stock):
             named where they cannot be
         """
         self._qpus.check()
-        if self._rest is not None:
-            await self._check_rest(self._rest)
-        all_settings = [self._settings, *(s.settings for s in self._services.values())]
-        reserved = [one for one in all_settings if isinstance(one, ReservedSettings)]
-        for name in (name for one in reserved for name in one.services):
-            if name not in self._services:
-                raise WorkflowDefinitionException(
-                    f"Deployment {self.deployment_name}: `reserve` names service {name}, "
-                    "which does not exist; its services: "
-                    f"{', '.join(self._services) or 'none'}."
-                )
-        for one in reserved:
-            if len({self._services[name].clusters for name in one.services}) > 1:
-                raise WorkflowDefinitionException(
-                    f"Deployment {self.deployment_name}: {'; '.join(SEVERAL_CLUSTERS)}."
-                )
-        for name in self._services:
-            if scripts.has_option(self._template(name), "-M", "--clusters"):
-                raise WorkflowDefinitionException(
-                    f"Deployment {self.deployment_name}: the job template of service {name} "
-                    "names clusters; name them by the service's key `clusters`."
-                )
+        check = partial(
+            definitions.check,
+            f"Deployment {self.deployment_name}",
+            self._services,
+            [self._settings, *(one.settings for one in self._services.values())],
+            self._template,
+        )
+        # The program that prints a token for slurmrestd may take long.
+        await asyncio.to_thread(check, self._rest)
         guardian.current()
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, _interrupt)
 
@@ -338,29 +320,6 @@ class SlurmConnector(InvokedConnector, Stock):
                 orphan_seconds,
             )
         return self._queues[folder]
-
-    async def _check_rest(self, settings: Settings) -> None:
-        where = f"Deployment {self.deployment_name}"
-        for name, service in self._services.items():
-            for key, what, right in rest.unsupported(service.options):
-                raise WorkflowDefinitionException(
-                    f"{where}, service {name}, {key}: {what}; {right}"
-                )
-        held = [self._settings, *(s.settings for s in self._services.values())]
-        if any(isinstance(one, ReservedSettings | ElasticSettings) for one in held):
-            text = "; ".join(rest.ALLOCATION)
-            raise WorkflowDefinitionException(f"{where}, allocation: {text}")
-        for name in self._services:
-            script = self.template_map.get_command(command="", template=name)
-            if scripts.directives(script):
-                text = "; ".join(rest.DIRECTIVES)
-                raise WorkflowDefinitionException(f"{where}, service {name}: {text}")
-        try:
-            await asyncio.to_thread(Slurmrestd(settings).token.get)
-        except (InputError, RestError) as error:
-            raise WorkflowDefinitionException(
-                f"{where}, slurmrestd: {error}"
-            ) from error
 
     @property
     def _folder(self) -> Path:

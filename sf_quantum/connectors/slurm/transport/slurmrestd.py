@@ -22,6 +22,7 @@ from sf_quantum.connectors.slurm.transport.rest_job import RestJob
 from sf_quantum.errors import InputError, QuantumError
 from sf_quantum.files import JSON, listing, mapping, parse_json
 from sf_quantum.net.transport import KeptClient, Unreachable, Unsendable
+from sf_quantum.protocol.values import read
 from sf_quantum.slurm.partitions import NodeKind, Partition
 
 # Versions of the API, the preferred one first. Slurm 24.11 and later has it, 23.11 and
@@ -95,8 +96,7 @@ class Token:
         with self._lock:
             if self._value == value:
                 self._value = ""
-        expires = _number(claims(value).get("exp"))
-        if expires and expires <= time.time():
+        if 0 < Claims.of(value).exp <= time.time():
             return f"the token of {self.source} has expired"
         return ""
 
@@ -136,23 +136,28 @@ class Token:
         return RestError(text, temporary=True)
 
 
-def claims(token: str) -> dict[str, JSON]:
-    """The claims of a JSON Web Token (RFC 7519), not verified; none of another token."""
-    with suppress(ValueError, IndexError):
-        body = token.split(".")[1]
-        return mapping(parse_json(base64.urlsafe_b64decode(f"{body}===")))
-    return {}
+@dataclass(frozen=True)
+class Claims:
+    """The claims of a JSON Web Token (RFC 7519, and Slurm's ``sun``: its user)."""
+
+    sun: str
+    exp: float
+    iat: float
+
+    @classmethod
+    def of(cls, token: str) -> Claims:
+        """Read the claims, which are not verified; another kind of token has none."""
+        content: dict[str, JSON] = {}
+        with suppress(ValueError, IndexError):
+            body = token.split(".")[1]
+            content = mapping(parse_json(base64.urlsafe_b64decode(f"{body}===")))
+        return read(cls, content)
 
 
 def _is_old(token: str) -> bool:
-    token_claims = claims(token)
-    expires, issued = _number(token_claims.get("exp")), _number(token_claims.get("iat"))
-    margin = min(RENEW_SECONDS, (expires - issued) / 4)
-    return expires > 0 and time.time() >= expires - margin
-
-
-def _number(value: JSON) -> float:
-    return float(value) if isinstance(value, int | float) else 0.0
+    claims = Claims.of(token)
+    margin = min(RENEW_SECONDS, (claims.exp - claims.iat) / 4)
+    return claims.exp > 0 and time.time() >= claims.exp - margin
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -231,8 +236,10 @@ class Slurmrestd:
 
     def has_jobs(self) -> bool:
         """Whether the user of the token has jobs that have not ended."""
-        user = self._user or str(claims(self.token.get()).get("sun"))
-        return any(one.user == user and not one.row.over for one in self.jobs())
+        user = self._user or Claims.of(self.token.get()).sun
+        return bool(user) and any(
+            one.user == user and not one.row.over for one in self.jobs()
+        )
 
     def partitions(self) -> dict[str, Partition]:
         """The partitions by name, with numbers of nodes alone."""
@@ -309,7 +316,7 @@ class Slurmrestd:
         headers = {
             "Content-Type": "application/json",
             "X-SLURM-USER-TOKEN": token,
-            "X-SLURM-USER-NAME": self._user or str(claims(token).get("sun", "")),
+            "X-SLURM-USER-NAME": self._user or Claims.of(token).sun,
         }
         body = None if content is None else json.dumps(content).encode()
         try:

@@ -1,0 +1,87 @@
+"""What a deployment cannot have, refused before its first job."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+
+from streamflow.core.exception import WorkflowDefinitionException
+
+from sf_quantum.connectors.slurm import scripts
+from sf_quantum.connectors.slurm.allocation.elastic_rules import ElasticSettings
+from sf_quantum.connectors.slurm.services import (
+    SEVERAL_CLUSTERS,
+    AllocationSettings,
+    ReservedSettings,
+    SlurmService,
+)
+from sf_quantum.connectors.slurm.transport import rest
+from sf_quantum.connectors.slurm.transport.slurmrestd import (
+    RestError,
+    Settings,
+    Slurmrestd,
+)
+from sf_quantum.errors import InputError
+
+
+def check(
+    where: str,
+    services: Mapping[str, SlurmService],
+    strategies: Collection[AllocationSettings | None],
+    template: Callable[[str], str],
+    slurmrestd: Settings | None,
+) -> None:
+    """Check a deployment; blocks while a token for ``slurmrestd`` is made.
+
+    :param where: the deployment, in messages
+    :param strategies: its own strategy, and those of its services
+    :param template: returns the job script of a service, without a command
+    :raises WorkflowDefinitionException: if a reserved service is not defined, or a key does
+        not work over slurmrestd, or there is no token for it, or clusters are named where
+        they cannot be
+    """
+    if slurmrestd is not None:
+        _check_rest(where, services, strategies, template, slurmrestd)
+    for one in strategies:
+        if not isinstance(one, ReservedSettings):
+            continue
+        for name in one.services:
+            if name not in services:
+                raise WorkflowDefinitionException(
+                    f"{where}: `reserve` names service {name}, which does not exist; its "
+                    f"services: {', '.join(services) or 'none'}."
+                )
+        if len({services[name].clusters for name in one.services}) > 1:
+            raise WorkflowDefinitionException(
+                f"{where}: {'; '.join(SEVERAL_CLUSTERS)}."
+            )
+    for name in services:
+        if scripts.has_option(template(name), "-M", "--clusters"):
+            raise WorkflowDefinitionException(
+                f"{where}: the job template of service {name} names clusters; name them "
+                "by the service's key `clusters`."
+            )
+
+
+def _check_rest(
+    where: str,
+    services: Mapping[str, SlurmService],
+    strategies: Collection[AllocationSettings | None],
+    template: Callable[[str], str],
+    settings: Settings,
+) -> None:
+    for name, service in services.items():
+        for key, what, right in rest.unsupported(service.options):
+            raise WorkflowDefinitionException(
+                f"{where}, service {name}, {key}: {what}; {right}"
+            )
+    if any(isinstance(one, ReservedSettings | ElasticSettings) for one in strategies):
+        text = "; ".join(rest.ALLOCATION)
+        raise WorkflowDefinitionException(f"{where}, allocation: {text}")
+    for name in services:
+        if scripts.directives(template(name)):
+            text = "; ".join(rest.DIRECTIVES)
+            raise WorkflowDefinitionException(f"{where}, service {name}: {text}")
+    try:
+        Slurmrestd(settings).token.get()
+    except (InputError, RestError) as error:
+        raise WorkflowDefinitionException(f"{where}, slurmrestd: {error}") from error
