@@ -10,7 +10,8 @@ import pytest
 from sf_quantum.connectors.slurm.allocation.elastic import Elastic
 from sf_quantum.connectors.slurm.allocation.elastic_rules import ElasticSettings
 from sf_quantum.connectors.slurm.allocation.limits import ShortLimit
-from sf_quantum.connectors.slurm.allocation.step_job import SlurmAllocation, StepJob
+from sf_quantum.connectors.slurm.allocation.slurm_allocation import SlurmAllocation
+from sf_quantum.connectors.slurm.allocation.step_job import StepJob
 from sf_quantum.connectors.slurm.queue import SlurmQueue
 from sf_quantum.connectors.slurm.services import SlurmService
 from sf_quantum.connectors.slurm.transport.answers import JobOutcome

@@ -10,11 +10,8 @@ import pytest
 
 from sf_quantum.connectors.slurm.allocation.nodes_wait import NodesWait
 from sf_quantum.connectors.slurm.allocation.reserved import Components
-from sf_quantum.connectors.slurm.allocation.step_job import (
-    AllocationGone,
-    SlurmAllocation,
-    StepJob,
-)
+from sf_quantum.connectors.slurm.allocation.slurm_allocation import SlurmAllocation
+from sf_quantum.connectors.slurm.allocation.step_job import AllocationGone, StepJob
 from sf_quantum.connectors.slurm.services import SlurmService
 from sf_quantum.connectors.slurm.transport.answers import JobOutcome
 from sf_quantum.journal import Journal

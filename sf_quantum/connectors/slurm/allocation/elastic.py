@@ -29,11 +29,8 @@ from sf_quantum.connectors.slurm.allocation.elastic_rules import (
 from sf_quantum.connectors.slurm.allocation.forecast import JobForecast
 from sf_quantum.connectors.slurm.allocation.limits import START_SECONDS, JobLength
 from sf_quantum.connectors.slurm.allocation.nodes_wait import NodesWait
-from sf_quantum.connectors.slurm.allocation.step_job import (
-    AllocationGone,
-    SlurmAllocation,
-    StepJob,
-)
+from sf_quantum.connectors.slurm.allocation.slurm_allocation import SlurmAllocation
+from sf_quantum.connectors.slurm.allocation.step_job import AllocationGone, StepJob
 from sf_quantum.connectors.slurm.queue import SlurmQueue
 from sf_quantum.connectors.slurm.services import SlurmService
 from sf_quantum.connectors.slurm.transport.answers import JobOutcome

@@ -16,11 +16,8 @@ from streamflow.log_handler import logger
 from sf_quantum.connectors import hints
 from sf_quantum.connectors.slurm.allocation.nodes_wait import NodesWait
 from sf_quantum.connectors.slurm.allocation.per_step import run_alone
-from sf_quantum.connectors.slurm.allocation.step_job import (
-    AllocationGone,
-    SlurmAllocation,
-    StepJob,
-)
+from sf_quantum.connectors.slurm.allocation.slurm_allocation import SlurmAllocation
+from sf_quantum.connectors.slurm.allocation.step_job import AllocationGone, StepJob
 from sf_quantum.connectors.slurm.queue import SlurmQueue
 from sf_quantum.connectors.slurm.refusals import SlurmRefusal
 from sf_quantum.connectors.slurm.services import ReservedSettings, SlurmService

@@ -417,7 +417,7 @@ async def test_slurm_is_told_when_the_last_job_of_an_allocation_ends(
     lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "sf_quantum.connectors.slurm.allocation.step_job.BEGIN_SECONDS", 0.1
+        "sf_quantum.connectors.slurm.allocation.slurm_allocation.BEGIN_SECONDS", 0.1
     )
     settings = elastic(ahead=True, idle=60)
     async with site(lab, tmp_path, settings, pollingInterval=0.2) as held:

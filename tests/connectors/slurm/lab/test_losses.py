@@ -34,7 +34,7 @@ pytestmark = pytest.mark.process
 
 Until = Callable[[Callable[[], object], str], None]
 JOB = "echo $SLURM_JOB_ID"
-MARK_SECONDS = "sf_quantum.connectors.slurm.allocation.step_job.MARK_SECONDS"
+MARK_SECONDS = "sf_quantum.connectors.slurm.allocation.step.MARK_SECONDS"
 ELASTIC: JSON = {"strategy": "elastic", "idle": 60}
 RESERVED: dict[str, JSON] = {"strategy": "reserved", "reserve": ["node", "qpu"]}
 

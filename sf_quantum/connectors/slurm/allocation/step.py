@@ -1,0 +1,156 @@
+"""A step of an allocation: started with ``srun``, followed by its mark, cancelled."""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+import uuid
+from collections.abc import Callable
+
+from streamflow.core.exception import WorkflowExecutionException
+
+from sf_quantum.connectors.slurm import scripts
+from sf_quantum.connectors.slurm.allocation.step_job import AllocationGone, StepJob
+from sf_quantum.connectors.slurm.job import BatchJob
+from sf_quantum.connectors.slurm.queue import SlurmQueue
+from sf_quantum.connectors.slurm.scripts import JobMark
+from sf_quantum.connectors.slurm.transport import answers
+from sf_quantum.slurm import ids
+
+RETRY_SECONDS = 1.0
+# how long after the end of its allocation the mark of a step may appear
+MARK_SECONDS = 5.0
+# how long to look for a step to cancel: its srun may not have started it yet
+CANCEL_SECONDS = 10
+
+
+class Step:
+    """One attempt to run a job in an allocation.
+
+    :param leader: batch job of the allocation
+    :param own: its component that runs the step, or the leader itself
+    :param is_over: tells whether the allocation can run no more jobs
+    :param latest: latest start of the job, epoch seconds, if the allocation's time limit
+        is lower than its service's
+    """
+
+    def __init__(
+        self,
+        queue: SlurmQueue,
+        leader: BatchJob,
+        own: BatchJob,
+        job: StepJob,
+        is_over: Callable[[], bool],
+        latest: float | None,
+    ) -> None:
+        self.key = uuid.uuid4().hex
+        self._queue = queue
+        self._login = queue.login
+        self._leader = leader
+        self._own = own
+        self._job = job
+        self._is_over = is_over
+        self._latest = latest
+
+    def path(self, kind: str) -> str:
+        """Return the path of one of its files in the spool."""
+        return scripts.path(self._login.spool, self.key, kind)
+
+    async def run(self) -> JobMark:
+        """Start a step, and wait for its mark, or for the end of the allocation."""
+        ended = asyncio.ensure_future(self._queue.step_mark(self.key))
+        try:
+            await self._start()
+            await asyncio.wait(
+                (ended, self._leader.ended, self._own.ended),
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+            await asyncio.wait([ended], timeout=MARK_SECONDS)
+            left = None if ended.done() else await self._left_mark()
+            # the mark may have arrived meanwhile
+            return await ended if left is None or ended.done() else left
+        finally:
+            ended.cancel()
+
+    async def _left_mark(self) -> JobMark:
+        """The mark of a step whose ``srun`` has ended, too; a substitute if there is none."""
+        # `began` is removed only when there is a mark
+        command = f"""\
+f={shlex.quote(self.path(""))} began=0
+[ ! -e "$f"tried ] || began=$(cat "$f"began 2>/dev/null || date +%s.%N)
+cat "$f"mark 2>/dev/null || echo "{self.key} {self._own.slurm_job} 1 ${{began:-0}} - 0\""""
+        while True:
+            text, _ = await self._login.ask(command)
+            if marks := scripts.marks(text):
+                return marks[0]
+            await asyncio.sleep(RETRY_SECONDS)
+
+    async def _start(self) -> None:
+        command = self._srun()
+        while not self._is_over():
+            text, code = await self._login.ask(command)
+            if code == 0:
+                return
+            if code != scripts.UNKNOWN:  # else the connection is lost
+                raise WorkflowExecutionException(
+                    f"Job {self._job.name} cannot be started: {text}"
+                )
+            await asyncio.sleep(RETRY_SECONDS)
+        # the step may have begun even if the answer was lost
+        if not (self._leader.ended.done() or self._own.ended.done()):
+            raise AllocationGone
+
+    def _srun(self) -> str:
+        output = self._job.stdout or self.path("out")
+        errors = shlex.quote(self._job.stderr) if self._job.stderr else "&1"
+        body = scripts.step(
+            self._login.spool,
+            self.key,
+            self._job.body,
+            streams=f"<{shlex.quote(self._job.stdin or '/dev/null')} "
+            f">{shlex.quote(output)} 2>{errors}",
+            holder=self._leader.key,
+            group=self._own.group,
+            seconds=self._job.seconds,
+            latest=self._latest,
+        )
+        options = {
+            "clusters": ids.cluster(self._leader.slurm_job) or None,
+            "jobid": ids.number(self._leader.slurm_job),
+            "het-group": self._own.group,
+            "job-name": self.key,
+            "chdir": self._job.workdir or None,
+            "time": self._job.time_limit,
+            "nodes": 1,
+            "ntasks": 1,
+            # Steps are not bound to CPUs, like the commands of a batch script.
+            "cpu-bind": "none",
+            "input": "none",
+        }
+        words = [
+            f"--{name}={shlex.quote(str(value))}"
+            for name, value in options.items()
+            if value is not None
+        ]
+        return scripts.srun(
+            self._login.spool,
+            self.key,
+            slurm_job=self._own.slurm_job,
+            options=" ".join([*words, "--overlap"]),
+            body=body,
+        )
+
+    async def cancel(self) -> None:
+        """Cancel a step, even if Slurm does not know it yet."""
+        at = answers.at(ids.cluster(self._own.slurm_job))
+        number = ids.number(self._own.slurm_job)
+        # A step ends immediately if its script is missing; it has ended when `began` is
+        # removed.
+        await self._login.ask(f"""\
+f={shlex.quote(self.path(""))} n=0
+: >"$f"tried || exit
+while rm -f "$f"step; [ -e "$f"began ] && [ $n -lt {CANCEL_SECONDS * 5} ]; do
+  plain squeue{at} --steps --noheader --jobs={number} --format='%i %j' |
+    sed -n 's/ {self.key}$//p' | plain xargs -r scancel{at}
+  n=$((n + 1)); sleep 0.2
+done""")
