@@ -135,14 +135,11 @@ class TestDWave(DeviceContract):
     def cache(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("DWAVE_CACHE_HOME", str(tmp_path / "cache"))
 
-    def annealer(
-        self, folder: Path, time_scale: str, poll_seconds: float
-    ) -> Iterator[Callable[[], Device]]:
-        vendor = QpuService(folder, "--qubits", "100", "--time-scale", time_scale)
-        token_file = vendor.with_tokens("ada")
-        vendor.start()
-        yield lambda: self.device_of(vendor.url, token_file, poll_seconds)
-        vendor.kill()
+    @pytest.fixture
+    def token(self, tmp_path: Path) -> str:
+        file = tmp_path / "token"
+        file.write_text("any")
+        return str(file)
 
     def device_of(self, url: str, token_file: str, poll_seconds: float) -> Device:
         config: JSON = {"url": f"{url}/sapi/v2", "tokenFile": token_file}
@@ -151,25 +148,30 @@ class TestDWave(DeviceContract):
         )
 
     @pytest.fixture
-    def make_lying(self, tmp_path: Path) -> Iterator[Callable[[Lie], Device | None]]:
-        token = tmp_path / "token"
-        token.write_text("any")
+    def make_lying(self, token: str) -> Iterator[Callable[[Lie], Device | None]]:
         device = EmulatedDevice(qubits=40, time_scale=0)
         with (
             running_service(device, tcp=True) as vendor,
             Liars(lying.sapi, vendor.url) as liars,
         ):
             yield lambda lie: _at(
-                liars.url(lie), lambda url: self.device_of(url, str(token), 0.1)
+                liars.url(lie), lambda url: self.device_of(url, token, 0.1)
             )
 
     @pytest.fixture
-    def make(self, tmp_path: Path) -> Iterator[Callable[[], Device]]:
-        yield from self.annealer(tmp_path / "v", "0", 0.1)
+    def make(self, token: str) -> Iterator[Callable[[], Device]]:
+        device = EmulatedDevice(qubits=100, time_scale=0)
+        with running_service(device, tcp=True) as vendor:
+            yield lambda: self.device_of(vendor.url, token, 0.1)
 
     @pytest.fixture
-    def make_lasting(self, tmp_path: Path) -> Iterator[Callable[[], Device]]:
-        yield from self.annealer(tmp_path / "w", "1e6", 1.0)
+    def make_lasting(
+        self, tmp_path: Path, token: str
+    ) -> Iterator[Callable[[], Device]]:
+        vendor = QpuService(tmp_path / "w", *"--qubits 100 --time-scale 1e6".split())
+        vendor.start()
+        yield lambda: self.device_of(vendor.url, token, 1.0)
+        vendor.kill()
 
 
 @pytest.mark.skipif(IqmServer.problem() is not None, reason=str(IqmServer.problem()))
