@@ -7,7 +7,7 @@ from functools import partial
 from typing import get_args
 
 from sf_quantum.errors import QpuError
-from sf_quantum.files import JSON
+from sf_quantum.files import JSON, MAX_NUMBER
 from sf_quantum.protocol.descriptions import Description, Timing, Topology
 from sf_quantum.protocol.tasks import Kind
 from sf_quantum.protocol.values import count, read
@@ -135,6 +135,8 @@ def _whole(value: JSON) -> int:
 
 def _pair(coupler: JSON) -> tuple[int, int]:
     match coupler:
-        case [one, other]:
-            return _whole(one), _whole(other)
+        # An annealer has tens of thousands: a call for each qubit would take most of the time.
+        case [one, other] if type(one) is type(other) is int:
+            if 0 <= one <= MAX_NUMBER and 0 <= other <= MAX_NUMBER:
+                return one, other
     raise ValueError("a coupler is not a pair of qubits")

@@ -799,7 +799,16 @@ def test_what_the_service_says_of_an_annealer(kind: str) -> None:
         *([], {}, {"kind": "square", "shape": 2}, {"shape": [2], "couplers": {}}),
         *(
             {"kind": "square", "shape": [2], "couplers": [coupler]}
-            for coupler in ([1], [1, -1], [1, "2"], [1, 2, 3], 1)
+            for coupler in (
+                [1],
+                [1, -1],
+                [1, "2"],
+                [1, 2.0],
+                [1, True],
+                [1, 10**13],
+                [1, 2, 3],
+                1,
+            )
         ),
     ],
 )

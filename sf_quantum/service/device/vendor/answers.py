@@ -299,7 +299,7 @@ def _check_topology(graph: Topology) -> None:
     before = (-1, -1)
     for pair in graph.couplers:
         one, other = pair
-        if not (_size(one) is not None and _size(other) is not None):
+        if not (type(one) is type(other) is int and one >= 0 and other >= 0):
             raise QpuError("the QPU's graph has a coupler that is not of two qubits")
         if not (before < pair and one < other < labels):
             detail = f"({one}, {other}) of {labels} qubits, after {before}"

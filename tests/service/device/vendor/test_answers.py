@@ -567,6 +567,8 @@ ANNEALER = Description("annealer", 4, ("problem",), topology=GRAPH, specs="{}")
             {"topology": replace(GRAPH, couplers=((0, cast("int", math.nan)),))},
             "not of two qubits",
         ),
+        ({"topology": replace(GRAPH, couplers=((False, True),))}, "not of two qubits"),
+        ({"topology": replace(GRAPH, couplers=((-1, 2),))}, "not of two qubits"),
         ({"specs": "<<<"}, "not JSON"),
         ({"specs": "[]"}, "not a JSON object"),
         ({"specs": "[" * 10**6}, "not JSON"),
