@@ -180,9 +180,10 @@ class Words:
         return change
 
     def _one_id(self, method: str, path: str, told: JSON) -> JSON:
-        if not self.ids(method, path, told):
+        one = mapping(next(iter(listing(told)), None))
+        # A busy vendor may refuse a submission, and its reason has no id.
+        if not self.ids(method, path, told) or self.id_key not in one:
             return told
-        one = mapping(listing(told)[0])
         if not self.first:
             self.first.append(one[self.id_key])
         one = {**one, self.id_key: self.first[0]}
