@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import math
-import re
 import time
 from collections import defaultdict
 from collections.abc import Coroutine, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 
-from streamflow.core.exception import WorkflowExecutionException
 from streamflow.core.utils import get_job_step_name
 from streamflow.log_handler import logger
 
@@ -27,15 +24,15 @@ from sf_quantum.connectors.slurm.allocation.elastic_rules import (
     ElasticSettings,
 )
 from sf_quantum.connectors.slurm.allocation.forecast import JobForecast
-from sf_quantum.connectors.slurm.allocation.limits import START_SECONDS, JobLength
+from sf_quantum.connectors.slurm.allocation.limits import JobLength
 from sf_quantum.connectors.slurm.allocation.nodes_wait import NodesWait
+from sf_quantum.connectors.slurm.allocation.requests import Requests
 from sf_quantum.connectors.slurm.allocation.slurm_allocation import SlurmAllocation
 from sf_quantum.connectors.slurm.allocation.step_job import AllocationGone, StepJob
 from sf_quantum.connectors.slurm.queue import SlurmQueue
 from sf_quantum.connectors.slurm.services import SlurmService
 from sf_quantum.connectors.slurm.transport.answers import JobOutcome
 from sf_quantum.connectors.steps import quantum_steps
-from sf_quantum.files import JSON
 from sf_quantum.slurm import ids
 
 
@@ -76,17 +73,15 @@ class Elastic:
         self._queue = queue
         self._service = service
         self._settings = settings
-        self._directives = directives
         self._pool: ElasticPool[SlurmAllocation] = ElasticPool(settings)
         self._forecast = self._pool.forecast
         # the allocations that jobs wait for
         self._wanted: dict[asyncio.Future[SlurmAllocation], _Waiting] = {}
         # the duration of the longest job of each step, 0 if unknown
         self._longest_seconds: defaultdict[str, float] = defaultdict(float)
-        # the longest time limit of all jobs, infinite if one has none
-        self._longest_limit = 0.0
-        # requests that no smaller one follows, until they are granted
-        self._pending: set[SlurmAllocation] = set()
+        self._requested = Requests(
+            queue, service, settings, directives, self._pool, self._balance
+        )
         # Requests by the Slurm job that they depend on, None for no dependency.
         self._requests: dict[str | None, list[asyncio.Task[None]]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -110,7 +105,8 @@ class Elastic:
         self._pool.job_arrived(arrived)
         elsewhere = hints.of(job.name).has_alternative
         limit = math.inf if job.seconds is None else job.seconds
-        self._longest_limit = max(self._longest_limit, limit)
+        requests = self._requested
+        requests.longest_limit = max(requests.longest_limit, limit)
         try:
             while True:
                 length = JobLength(job.seconds, self._longest_seconds[step])
@@ -122,7 +118,7 @@ class Elastic:
                     quantum_steps.begins(job.name, 0.0)
                 ending = None
                 last = not self._wanted and self._pool.is_last(step)
-                if job.seconds is not None and last and self._may_shorten:
+                if job.seconds is not None and last and self._requested.may_shorten:
                     # no task that `close` waits for, since Slurm may not answer
                     ending = asyncio.create_task(allocation.end_with(job.seconds))
                 try:
@@ -261,19 +257,15 @@ class Elastic:
 
     def _send_elsewhere(self) -> None:
         """Fail the waiting jobs that can run elsewhere, if Slurm never grants a request."""
-        refused = next((one for one in self._pending if one.refusal.done()), None)
+        refused = next(
+            (one for one in self._requested.pending if one.refusal.done()), None
+        )
         if refused is None:
             return
         for wanted, waiting in list(self._wanted.items()):
             if waiting.has_alternative:
                 del self._wanted[wanted]
                 wanted.set_exception(refused.never_granted())
-
-    @property
-    def _may_shorten(self) -> bool:
-        """Whether time limits may be lower than those that the user wrote."""
-        time_min = self._service.options.get("timeMin")
-        return bool(self._settings.ahead) and not self._settings.keep and not time_min
 
     def _set_timer(self, now: float) -> None:
         """Schedule the next balance at the next idle or forecast time."""
@@ -292,7 +284,7 @@ class Elastic:
         requests: list[SlurmAllocation] = []
         granted = None
         try:
-            granted = await self._granted(requests, dependency)
+            granted = await self._requested.granted(requests, dependency)
         except Exception as error:  # noqa: BLE001 - the waiting job fails with it
             self._refused(error, dependency)
         finally:
@@ -300,7 +292,7 @@ class Elastic:
             for tasks in self._requests.values():
                 if task in tasks:
                     tasks.remove(task)
-            self._pending.difference_update(requests)
+            self._requested.pending.difference_update(requests)
             for request in requests:
                 if request is not granted:
                     await request.give_back()
@@ -313,79 +305,6 @@ class Elastic:
                 self._forecast.passed(dependency)
             self._pool.add(granted, time.monotonic())
             self._make_free(granted)
-
-    async def _granted(
-        self, requests: list[SlurmAllocation], dependency: str | None
-    ) -> SlurmAllocation:
-        """Wait for nodes; after ``patience`` seconds, accept fewer.
-
-        :param requests: receives every allocation that is requested
-        """
-        nodes = self._service.options.get("nodes")
-        requests.append(await self._request(_most(nodes), dependency))
-        if nodes == _most(nodes):
-            return await requests[0].granted()
-        patient = True
-        while patient:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(self._settings.patience):
-                    return await requests[0].granted()
-            patient = dependency in self._forecast.dependent()
-
-        # updating the job would keep its place in the queue, but Slurm then grants the minimum
-        async def fewer() -> SlurmAllocation:
-            requests.append(await self._request(nodes))
-            return await requests[-1].granted()
-
-        waiting = [asyncio.create_task(one) for one in (requests[0].granted(), fewer())]
-        try:
-            for finished in asyncio.as_completed(waiting):
-                try:
-                    return await finished
-                except WorkflowExecutionException as error:
-                    refusal = error
-            raise refusal
-        finally:
-            for task in waiting:
-                task.cancel()
-
-    async def _request(
-        self, nodes: JSON, dependency: str | None = None
-    ) -> SlurmAllocation:
-        service, deployment = self._service, self._queue.deployment
-        instead: dict[str, JSON] = {"nodes": nodes}
-        least_minutes = self._least_minutes(dependency)
-        if least_minutes is not None:
-            instead["timeMin"] = least_minutes
-        if dependency is not None:
-            dependencies = service.options.get("dependency")
-            instead["dependency"] = (
-                f"afterany:{dependency}{f',{dependencies}' if dependencies else ''}"
-            )
-        name = f"an allocation of {service.name or deployment}"
-        (allocation,) = await SlurmAllocation.request(
-            self._queue, "elastic", name, [service], self._directives, **instead
-        )
-        if least_minutes is not None:
-            allocation.limit.least_seconds = 60.0 * least_minutes
-        if nodes == service.options.get("nodes"):
-            self._pending.add(allocation)
-            allocation.refusal.add_done_callback(lambda _: self._balance())
-        return allocation
-
-    def _least_minutes(self, dependency: str | None) -> int | None:
-        """The time limit with which an allocation can be used as the latest ones were.
-
-        :returns: None if only that of the service is known to suffice
-        """
-        full = self._service.seconds
-        longest = self._pool.longest_held()
-        if full is None or not self._may_shorten or longest is None:
-            return None
-        held = 0.0 if dependency else self._forecast.held_seconds(time.monotonic())
-        used = max(self._longest_limit, longest)
-        least = held + used + 2 * START_SECONDS
-        return math.ceil(least / 60) if least <= full - 60 else None
 
     def _refused(self, error: Exception, dependency: str | None) -> None:
         """Fail a waiting job that no other request can serve, or log the error."""
@@ -403,9 +322,3 @@ class Elastic:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
-
-
-def _most(nodes: JSON) -> JSON:
-    """The maximum of a range of nodes."""
-    match = re.search(r"-(\d+[km]?)$", str(nodes))
-    return match[1] if match else nodes

@@ -1,0 +1,135 @@
+"""Requests for the allocations of ``elastic``: how many nodes, for how long, after what."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import re
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from streamflow.core.exception import WorkflowExecutionException
+
+from sf_quantum.connectors.slurm.allocation.elastic_rules import (
+    ElasticPool,
+    ElasticSettings,
+)
+from sf_quantum.connectors.slurm.allocation.limits import START_SECONDS
+from sf_quantum.connectors.slurm.allocation.slurm_allocation import SlurmAllocation
+from sf_quantum.connectors.slurm.queue import SlurmQueue
+from sf_quantum.connectors.slurm.services import SlurmService
+from sf_quantum.files import JSON
+
+
+class Requests:
+    """Requests allocations of one service.
+
+    :param directives: the ``#SBATCH`` lines of the service's job script
+    :param refused: called when Slurm says of a request that it never grants it
+    """
+
+    def __init__(
+        self,
+        queue: SlurmQueue,
+        service: SlurmService,
+        settings: ElasticSettings,
+        directives: Sequence[str],
+        pool: ElasticPool[SlurmAllocation],
+        refused: Callable[[], None],
+    ) -> None:
+        self._queue = queue
+        self._service = service
+        self._settings = settings
+        self._directives = directives
+        self._pool = pool
+        self._refused = refused
+        #: requests that no smaller one follows, until they are granted
+        self.pending: set[SlurmAllocation] = set()
+        #: longest time limit of all jobs, infinite if one has none
+        self.longest_limit = 0.0
+
+    @property
+    def may_shorten(self) -> bool:
+        """Whether time limits may be lower than those that the user wrote."""
+        time_min = self._service.options.get("timeMin")
+        return bool(self._settings.ahead) and not self._settings.keep and not time_min
+
+    async def granted(
+        self, requests: list[SlurmAllocation], dependency: str | None
+    ) -> SlurmAllocation:
+        """Wait for nodes; after ``patience`` seconds, accept fewer.
+
+        :param requests: receives every allocation that is requested
+        """
+        nodes = self._service.options.get("nodes")
+        requests.append(await self._request(_most(nodes), dependency))
+        if nodes == _most(nodes):
+            return await requests[0].granted()
+        patient = True
+        while patient:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._settings.patience):
+                    return await requests[0].granted()
+            patient = dependency in self._pool.forecast.dependent()
+
+        # updating the job would keep its place in the queue, but Slurm then grants the minimum
+        async def fewer() -> SlurmAllocation:
+            requests.append(await self._request(nodes))
+            return await requests[-1].granted()
+
+        waiting = [asyncio.create_task(one) for one in (requests[0].granted(), fewer())]
+        try:
+            for finished in asyncio.as_completed(waiting):
+                try:
+                    return await finished
+                except WorkflowExecutionException as error:
+                    refusal = error
+            raise refusal
+        finally:
+            for task in waiting:
+                task.cancel()
+
+    async def _request(
+        self, nodes: JSON, dependency: str | None = None
+    ) -> SlurmAllocation:
+        service, deployment = self._service, self._queue.deployment
+        instead: dict[str, JSON] = {"nodes": nodes}
+        least_minutes = self._least_minutes(dependency)
+        if least_minutes is not None:
+            instead["timeMin"] = least_minutes
+        if dependency is not None:
+            dependencies = service.options.get("dependency")
+            instead["dependency"] = (
+                f"afterany:{dependency}{f',{dependencies}' if dependencies else ''}"
+            )
+        name = f"an allocation of {service.name or deployment}"
+        (allocation,) = await SlurmAllocation.request(
+            self._queue, "elastic", name, [service], self._directives, **instead
+        )
+        if least_minutes is not None:
+            allocation.limit.least_seconds = 60.0 * least_minutes
+        if nodes == service.options.get("nodes"):
+            self.pending.add(allocation)
+            allocation.refusal.add_done_callback(lambda _: self._refused())
+        return allocation
+
+    def _least_minutes(self, dependency: str | None) -> int | None:
+        """The time limit with which an allocation can be used as the latest ones were.
+
+        :returns: None if only that of the service is known to suffice
+        """
+        full = self._service.seconds
+        longest = self._pool.longest_held()
+        if full is None or not self.may_shorten or longest is None:
+            return None
+        held = 0.0 if dependency else self._pool.forecast.held_seconds(time.monotonic())
+        used = max(self.longest_limit, longest)
+        least = held + used + 2 * START_SECONDS
+        return math.ceil(least / 60) if least <= full - 60 else None
+
+
+def _most(nodes: JSON) -> JSON:
+    """The maximum of a range of nodes."""
+    match = re.search(r"-(\d+[km]?)$", str(nodes))
+    return match[1] if match else nodes
