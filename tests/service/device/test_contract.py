@@ -26,7 +26,7 @@ from tests.support import pasqal_device_contract as pasqal
 from tests.support.lying import Liars
 from tests.support.service import UntilInterrupted, running_service
 from tests.support.service_process import QpuService
-from tests.support.vendor import VendorProcess
+from tests.support.vendor import Control, Vendor, VendorProcess
 
 pytestmark = pytest.mark.process
 
@@ -228,32 +228,34 @@ class TestAcme(DeviceContract):
     @pytest.fixture
     def vendor(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> Iterator[VendorProcess]:
-        with VendorProcess(tmp_path / "vendor") as vendor:
+    ) -> Iterator[Vendor]:
+        with Vendor(tmp_path / "vendor") as vendor:
             monkeypatch.syspath_prepend(vendor.site())
             yield vendor
 
     @pytest.fixture
-    def make(self, vendor: VendorProcess) -> Callable[[], Device]:
+    def make(self, vendor: Vendor) -> Callable[[], Device]:
         vendor.set(shots=500)
         return self.device_of(vendor, 0.1)
 
     @pytest.fixture
-    def make_lasting(self, vendor: VendorProcess) -> Callable[[], Device]:
-        vendor.set(setup=1e12)
-        return self.device_of(vendor, 1.0)
+    def make_lasting(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> Iterator[Callable[[], Device]]:
+        with VendorProcess(tmp_path / "lasting") as vendor:
+            monkeypatch.syspath_prepend(vendor.site())
+            vendor.set(setup=1e12)
+            yield self.device_of(vendor, 1.0)
 
     @pytest.fixture
-    def make_lying(
-        self, vendor: VendorProcess
-    ) -> Iterator[Callable[[Lie], Device | None]]:
+    def make_lying(self, vendor: Vendor) -> Iterator[Callable[[Lie], Device | None]]:
         with Liars(lying.acme, vendor.url) as liars:
             yield lambda lie: _at(
                 liars.url(lie), lambda url: self.device_of(vendor, 0.1, url)()
             )
 
     def device_of(
-        self, vendor: VendorProcess, poll_seconds: float, url: str = ""
+        self, vendor: Control, poll_seconds: float, url: str = ""
     ) -> Callable[[], Device]:
         keys: dict[str, JSON] = {
             "qpu": "acme",
