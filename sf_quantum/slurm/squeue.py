@@ -8,6 +8,7 @@ ignores ``--jobs`` and ``--states``, and it is much larger (docs/reference/figur
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -30,6 +31,11 @@ _CLUSTER_LINE = "CLUSTER: "
 SITE_FORMAT = (
     "JobID:.12|,JobArrayID:.80|,State:.20|,Reason:.60|,UserID:.12|,PriorityLong:.24|,"
     "BurstBufferState:.24|,BatchFlag:.4|,Requeue:.4|,BurstBuffer:.200"
+)
+#: the value of ``--Format`` for :func:`gated_jobs`
+GATE_FORMAT = ",".join(
+    f"{name}:|"
+    for name in "ArrayJobID State Reason EligibleTime Dependency UserName Comment".split()
 )
 #: the value of ``--format`` for :func:`job_details`; an array has a line for each task
 DETAILS_FORMAT = "%A|%i|%F|%K|%u|%U|%P|%a|%q|%Q"
@@ -211,6 +217,51 @@ def site_jobs(text: str) -> dict[int, QueuedJob]:
             (flags[1] == "1") if flags[0] == "1" else None,
             pool[1] if pool else "",
         )
+    return jobs
+
+
+@dataclass(frozen=True)
+class GatedJob:
+    """A job, or all tasks of an array, that may wait for a lease.
+
+    :param state: ``PENDING`` if no task has nodes
+    :param eligible: earliest start, in local time, as squeue prints it
+    """
+
+    id: int
+    state: str
+    reason: str
+    eligible: str
+    dependency: str
+    user: str
+    comment: str
+
+    @property
+    def held(self) -> bool:
+        """Whether a user holds it, and not an administrator."""
+        return (self.state, self.reason) == ("PENDING", "JobHeldUser")
+
+    @property
+    def may_start(self) -> bool:
+        """Whether it waits for neither another job nor its time."""
+        now = time.strftime("%Y-%m-%dT%H:%M:%S")
+        is_due = not self.eligible[:1].isdecimal() or self.eligible <= now
+        return is_due and self.dependency in ("", "(null)")
+
+
+def gated_jobs(text: str) -> dict[int, GatedJob]:
+    """Read the output of ``squeue`` with :data:`GATE_FORMAT`, by id."""
+    jobs: dict[int, GatedJob] = {}
+    for line in text.split("\n"):
+        columns = [column.strip() for column in line.split("|", 6)]
+        if len(columns) < 7 or not columns[0].isdecimal():
+            continue
+        id_, state, reason, eligible, dependency, user, comment = columns
+        fields = state, reason, eligible, dependency, user, comment.removesuffix("|")
+        job = GatedJob(int(id_), *fields)
+        # of an array, a task that has nodes
+        if job.id not in jobs or jobs[job.id].state == "PENDING":
+            jobs[job.id] = job
     return jobs
 
 

@@ -31,6 +31,7 @@ from sf_quantum.qpu.environment import (
 )
 from sf_quantum.qpu.leasing import account
 from sf_quantum.qpu.leasing.account import CommandRun, LeaseUsage
+from sf_quantum.qpu.leasing.burst.request import held_environment
 from sf_quantum.qpu.leasing.held_leases import (
     LeaseSet,
     QpuWatch,
@@ -100,7 +101,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--held",
         action="store_true",
         help="acquire no leases: CMD uses the leases in its environment, which the "
-        "batch system acquires and releases",
+        "batch system acquires and releases; if it has none, and a QPU is selected, the "
+        "lease that sfq slurm gate holds for its Slurm job",
     )
     add(
         "--clients",
@@ -208,7 +210,7 @@ def _shrunk(args: argparse.Namespace, command: Command) -> Iterator[None]:
 
 def _check_held(args: argparse.Namespace) -> None:
     for option in (
-        "url qrmi_config token_file munge class_ project wait expected_seconds pattern "
+        "class_ project wait expected_seconds pattern "
         "max_qpu_seconds max_shots max_qubits purpose"
     ).split():
         if getattr(args, option) is not None:
@@ -218,17 +220,26 @@ def _check_held(args: argparse.Namespace) -> None:
 
 def _run_held(args: argparse.Namespace, command: Command) -> Usage:
     """Run the command under the leases of the environment."""
-    names = account.named(selection(args).names, os.environ)
-    leases = account.leases_of(names, os.environ)
+    environment = _held_environment(args)
+    names = account.named(selection(args).names, environment)
+    leases = account.leases_of(names, environment)
     _check_not_ended(leases)
     watched = leases if args.elsewhere else []
     looks = [
         QpuWatch(qpu_, partial(_jobs, qpu_, token)).look for qpu_, token in watched
     ]
-    with watching(looks, command.leave), _clients(args, os.environ) as variables:
-        command.run({**os.environ, **variables})
+    with watching(looks, command.leave), _clients(args, environment) as variables:
+        command.run({**environment, **variables})
         command.ascribe_failure(looks)
-    return lambda: account.usage(account.leases_of(names, os.environ), names)
+    return lambda: account.usage(account.leases_of(names, environment), names)
+
+
+def _held_environment(args: argparse.Namespace) -> dict[str, str]:
+    """Return the environment, with the lease of its Slurm job if it has no other."""
+    environment = dict(os.environ)
+    if listed(environment, RESOURCES) is None and (args.url or args.qrmi_config):
+        environment |= held_environment(selection(args).qpus({}), environment)
+    return environment
 
 
 def _check_not_ended(leases: Iterable[tuple[Qpu, str]]) -> None:

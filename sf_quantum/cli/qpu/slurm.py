@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -15,15 +16,21 @@ from sf_quantum.cli.arguments import checked, seconds, sentence
 from sf_quantum.cli.qpu import service
 from sf_quantum.cli.qpu.lease import add_bounds
 from sf_quantum.errors import InputError, QpuError, QuantumError
-from sf_quantum.files import parse_json
+from sf_quantum.files import JSON, parse_json
 from sf_quantum.qpu import Qpu
 from sf_quantum.qpu.environment import job_environment, job_ids
 from sf_quantum.qpu.leasing.burst import controller, places, watch
 from sf_quantum.qpu.leasing.burst.accounting import account
 from sf_quantum.qpu.leasing.burst.classes import ClassRule
 from sf_quantum.qpu.leasing.burst.folder import Folder
-from sf_quantum.qpu.leasing.burst.request import lease_request, slurm_identity
+from sf_quantum.qpu.leasing.burst.gate import Gate
+from sf_quantum.qpu.leasing.burst.request import (
+    held_environment,
+    lease_request,
+    slurm_identity,
+)
 from sf_quantum.qpu.leasing.burst.waiting import Asking, wait_for_tasks
+from sf_quantum.qpu.leasing.held_leases import AcquireOptions
 from sf_quantum.qpu.opening import bounds
 from sf_quantum.qpu.sfq.service_qpu import SfqQpu
 
@@ -31,7 +38,8 @@ from sf_quantum.qpu.sfq.service_qpu import SfqQpu
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add a subcommand for each action."""
     parser.epilog = (
-        "For burst_buffer.lua on the host of slurmctld. The QPU service has to know "
+        "For burst_buffer.lua on the host of slurmctld, or without it on a host with Slurm's "
+        "commands (gate) and on the nodes (environment). The QPU service has to know "
         "SlurmUser as root or as an admin, since the leases are those of the jobs' users."
     )
     actions = parser.add_subparsers(dest="act", required=True, metavar="ACT")
@@ -45,15 +53,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="a hint: seconds on the QPU that the job will use, without waits",
     )
     add_bounds(acquiring)
-    acquiring.add_argument(
-        "--class-of",
-        type=checked(ClassRule.parse, "such as qos:urgent=production"),
-        action="append",
-        default=[],
-        metavar="RULE",
-        help="the class of the lease: qos:NAME=CLASS, partition:NAME=CLASS, or "
-        "priority:N=CLASS from the priority N on; the first rule that fits the job counts",
-    )
+    _add_classes(acquiring)
     _add_can_start(acquiring)
     acquiring.add_argument(
         "--again",
@@ -71,7 +71,38 @@ def configure(parser: argparse.ArgumentParser) -> None:
         job=False,
     )
     _add_can_start(watching)
-    watching.add_argument(
+    _add_places(watching)
+    gating = _add(
+        actions,
+        "gate",
+        "release held jobs once they have a lease, where Slurm has no burst buffers",
+        _gate,
+        job=False,
+    )
+    _add_places(gating)
+    _add_classes(gating)
+    help_ = "print a job's variables for a TaskProlog, with the lease of the gate"
+    environment = actions.add_parser(
+        "environment", help=help_, description=sentence(help_)
+    )
+    service.add_selection(environment)
+    environment.set_defaults(action=_environment, parser=environment)
+
+
+def _add_classes(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--class-of",
+        type=checked(ClassRule.parse, "such as qos:urgent=production"),
+        action="append",
+        default=[],
+        metavar="RULE",
+        help="the class of the lease: qos:NAME=CLASS, partition:NAME=CLASS, or "
+        "priority:N=CLASS from the priority N on; the first rule that fits the job counts",
+    )
+
+
+def _add_places(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
         "--hold-seconds",
         type=seconds,
         default=30.0,
@@ -79,7 +110,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="after which the lease of a job without nodes goes to the next one "
         "(default %(default)g)",
     )
-    watching.add_argument(
+    parser.add_argument(
         "--asking",
         type=checked(places.Places.parse, "such as qpu=8:4"),
         action="append",
@@ -122,7 +153,8 @@ def _add(
         required=True,
         type=Path,
         metavar="DIR",
-        help="the folder of the environments of jobs that have leases",
+        help="the folder of the environments of jobs that have leases; the gate only "
+        "locks it",
     )
     added.set_defaults(action=action, parser=added)
     return added
@@ -132,9 +164,7 @@ def _acquire(args: argparse.Namespace) -> None:
     details = controller.details(args.job)
     cluster = controller.cluster()
     job = slurm_identity(args.job, cluster, details)
-    # what the clients of all kinds tell the QPU's service
-    os.environ |= job
-    client, folder = _client(args, user=details.user), Folder(args.state)
+    client, folder = _job_client(args, job, details.user), Folder(args.state)
     folder.make()
     # An earlier controller may have left a process that requests the job's lease.
     folder.end_asking(args.job)
@@ -157,6 +187,13 @@ def _acquire(args: argparse.Namespace) -> None:
     # The job's environment does not have the credentials of the site.
     (sfq_qpu,) = replace(service.selection(args), settings=None).qpus({})
     asking.end({**job_environment([(sfq_qpu, token)]), **job_ids("", job)})
+
+
+def _job_client(args: argparse.Namespace, job: Mapping[str, str], user: str) -> Qpu:
+    """Make the client that acquires a job's lease."""
+    # what the clients of all kinds tell the QPU's service
+    os.environ |= job
+    return _client(args, user=user)
 
 
 def _confirm(args: argparse.Namespace) -> None:
@@ -199,6 +236,51 @@ def _watch(args: argparse.Namespace) -> None:
             release=lambda job, qpu_name: _release_words(args, job, qpu_name),
         )
     )
+
+
+def make_gate(args: argparse.Namespace) -> Gate:
+    """Make the gate that the options describe."""
+    qpus = service.selection(args).qpus({})
+    sfq_qpus = [qpu for qpu in qpus if isinstance(qpu, SfqQpu)]
+    if others := [qpu.name for qpu in qpus if qpu not in sfq_qpus]:
+        raise InputError(f"QPU {others[0]!r} is not behind an sfq serve")
+    if any(rule.what == "priority" for rule in args.class_of):
+        raise InputError("--class-of priority: the priority of held jobs is 0")
+    asking = {one.qpu: one for one in args.asking}
+    cluster = controller.cluster()
+
+    def make_request(
+        job: int, qpu: str, hints: Mapping[str, JSON]
+    ) -> tuple[Qpu, AcquireOptions]:
+        details = controller.details(job)
+        named = argparse.Namespace(**{**vars(args), "qpu": [qpu]})
+        identity = slurm_identity(job, cluster, details)
+        request = lease_request(job, cluster, details, hints, args.class_of)
+        return _job_client(named, identity, details.user), request
+
+    return Gate(
+        sfq_qpus,
+        [asking.get(qpu.name, places.Places(qpu.name, 8, 4)) for qpu in qpus],
+        make_request,
+        cluster,
+        hold_seconds=args.hold_seconds,
+    )
+
+
+def _gate(args: argparse.Namespace) -> None:
+    logging.basicConfig(format="sfq slurm gate: %(message)s", level=logging.INFO)
+    gate, folder = make_gate(args), Folder(args.state)
+    folder.make()
+    with watch.alone(folder) as is_alone:
+        if not is_alone:
+            raise InputError(f"--state {args.state}: another process uses it")
+        gate.run()
+
+
+def _environment(args: argparse.Namespace) -> None:
+    qpus = service.selection(args).qpus({})
+    for key, value in held_environment(qpus, os.environ).items():
+        print(f"export {key}={value}")
 
 
 def _release_words(args: argparse.Namespace, job: int, qpu_name: str) -> list[str]:

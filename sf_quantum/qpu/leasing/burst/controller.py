@@ -9,7 +9,7 @@ from contextlib import suppress
 from sf_quantum.errors import QpuError
 from sf_quantum.slurm import burst, config, squeue
 from sf_quantum.slurm.burst import Buffer
-from sf_quantum.slurm.squeue import JobDetails, QueuedJob
+from sf_quantum.slurm.squeue import GatedJob, JobDetails, QueuedJob
 
 # Longest wait for a command of Slurm.
 SLURM_SECONDS = 60.0
@@ -24,6 +24,25 @@ _NOT_NEXT = ("Dependency", "BeginTime")
 def queue() -> dict[int, QueuedJob]:
     """List the jobs that wait or run."""
     return squeue.site_jobs(slurm("squeue", "-a", "-h", "-O", squeue.SITE_FORMAT))
+
+
+def gated_jobs() -> dict[int, GatedJob]:
+    """List the jobs that wait or run, each array once."""
+    return squeue.gated_jobs(slurm("squeue", "-a", "-h", "-O", squeue.GATE_FORMAT))
+
+
+def hold(name: str, action: str = "hold") -> None:
+    """Hold a job that waits.
+
+    :param action: that of ``scontrol``; who is held by ``uhold`` may release the job
+    :raises QpuError: if it has started, or ended
+    """
+    slurm("scontrol", action, name)
+    # Slurm 22.05 also holds jobs that run; what waits now starts no more.
+    states = slurm("squeue", "-h", "-j", name, "-o", "%T").split()
+    if {*states} != {"PENDING"}:
+        slurm("scontrol", "release", name)
+        raise QpuError(f"job {name} has started")
 
 
 def buffers() -> tuple[list[Buffer], dict[str, int]]:

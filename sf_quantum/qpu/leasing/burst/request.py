@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
-from sf_quantum.files import JSON
-from sf_quantum.qpu.environment import JOB_ID, JOB_UID
+from sf_quantum.errors import InputError
+from sf_quantum.files import JSON, listing, mapping, parse_json
+from sf_quantum.qpu import Qpu
+from sf_quantum.qpu.environment import JOB_ID, JOB_UID, job_environment, job_ids
 from sf_quantum.qpu.leasing.burst.classes import ClassRule, class_of
 from sf_quantum.qpu.leasing.held_leases import AcquireOptions
+from sf_quantum.qpu.sfq.service_qpu import SfqQpu
 from sf_quantum.slurm.squeue import JobDetails
 
 
@@ -25,6 +29,67 @@ def slurm_identity(job: int, cluster: str, details: JobDetails) -> dict[str, str
         "SLURM_JOB_PARTITION": details.partitions,
         "SLURM_JOB_ACCOUNT": details.account,
     }
+
+
+def lease_key(job: int, cluster: str) -> str:
+    """Make the key by which a repeated request for a job gets the same lease.
+
+    Other clusters have jobs with the same id, and a federation's each have a sibling of it.
+    """
+    return f"slurm-{cluster}-{job}"
+
+
+class JobLease(NamedTuple):
+    """A lease that a Slurm job holds through ``sfq slurm``."""
+
+    job: int
+    user: str
+    token: str
+
+
+def job_leases(client: SfqQpu, cluster: str) -> list[JobLease]:
+    """List the leases of a cluster's jobs.
+
+    :param client: sees the leases of its user, or all of them if that is an admin; users
+        may have acquired leases in the name of other users' jobs
+    """
+    answer = client.service.send("GET", "/v1/leases", retry=True)
+    leases = []
+    for lease in map(mapping, listing(parse_json(answer.body))):
+        job = str(lease.get("slurm_job_id"))
+        # a job's own `sfq lease` has another key
+        if job.isdecimal() and lease.get("key") == lease_key(int(job), cluster):
+            leases.append(JobLease(int(job), str(lease["user"]), str(lease["id"])))
+    return leases
+
+
+def held_environment(
+    clients: Iterable[Qpu], variables: Mapping[str, str]
+) -> dict[str, str]:
+    """Find the leases that ``sfq slurm gate`` holds for this Slurm job.
+
+    :param variables: the job's environment; the tasks of an array share a lease
+    :returns: the variables of the job's QPUs
+    :raises InputError: if there is no lease
+    """
+    job = variables.get("SLURM_ARRAY_JOB_ID") or variables.get("SLURM_JOB_ID", "")
+    if not job.isdecimal():
+        raise InputError("SLURM_JOB_ID is not set: leases are looked up in a Slurm job")
+    cluster = variables.get("SLURM_CLUSTER_NAME", "")
+    user = variables.get("SLURM_JOB_USER")
+    held: list[tuple[Qpu, str]] = []
+    for client in clients:
+        if isinstance(client, SfqQpu):
+            held += [
+                (client, lease.token)
+                for lease in job_leases(client, cluster)
+                if (lease.job, lease.user) == (int(job), user or lease.user)
+            ][:1]
+    if not held:
+        raise InputError(
+            f"Slurm job {job} has no lease: was it released before its lease was granted?"
+        )
+    return {**job_environment(held), **job_ids("", variables)}
 
 
 def lease_request(
@@ -46,7 +111,6 @@ def lease_request(
         # however long the QPU is away, the job waits and holds nothing
         trouble_seconds=math.inf,
         hints={**hints, **({} if class_ is None else {"class": class_})},
-        # the same lease again if Slurm has lost the first answer; other clusters have jobs
-        # with the same id, and a federation's each have a sibling of it
-        key=f"slurm-{cluster}-{job}",
+        # the same lease again if Slurm has lost the first answer
+        key=lease_key(job, cluster),
     )

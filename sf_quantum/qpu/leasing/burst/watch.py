@@ -36,6 +36,7 @@ from sf_quantum.qpu.leasing.burst.controller import (
     buffers,
     cannot_start,
     comment,
+    hold,
     queue,
     slurm,
 )
@@ -67,8 +68,8 @@ def run(watch: Watch) -> None:
         logger.addHandler(logging.handlers.SysLogHandler("/dev/log"))
     folder = watch.folder
     folder.make()
-    with _alone(folder) as alone:
-        if not alone:
+    with alone(folder) as is_alone:
+        if not is_alone:
             return
         while folder.path.is_dir():
             watch.look_safely()
@@ -81,7 +82,7 @@ def run(watch: Watch) -> None:
 
 
 @contextmanager
-def _alone(folder: Folder) -> Iterator[bool]:
+def alone(folder: Folder) -> Iterator[bool]:
     with (folder.path / "watch").open("a+") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -213,8 +214,7 @@ class Watch:
             return
         losses = 1 + (0 if held is None else held.losses)
         text = f"{entry.qpu}: its lease had no nodes ({job.reason}), it asks again"
-        # Slurm may have started it just now
-        slurm("scontrol", "hold", job.name)
+        hold(job.name)
         self.folder.hold(job.id, Held(Why.NODES, losses, text))
         comment(job.name, text)
         logger.info("job %d: %s", job.id, text)

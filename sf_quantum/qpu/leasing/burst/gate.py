@@ -1,0 +1,283 @@
+"""Releases held jobs of a site's Slurm once they have a lease, for ``sfq slurm gate``.
+
+::
+
+    held, with qpu=NAME in its comment        asks for a lease
+    held, has a lease                         released
+    released, has no nodes in time            held, its lease goes to the next job
+    ended or cancelled                        its lease is given back
+
+It keeps nothing on disk: the service of each QPU lists the leases, Slurm lists the jobs. It may
+be killed at any time. Only jobs that a user holds ask; those that an administrator holds wait
+until they are released.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TypeAlias
+
+from sf_quantum.errors import InputError, QpuError, QuantumError
+from sf_quantum.files import JSON
+from sf_quantum.qpu import Qpu
+from sf_quantum.qpu.leasing import held_leases
+from sf_quantum.qpu.leasing.burst import controller
+from sf_quantum.qpu.leasing.burst.places import Places
+from sf_quantum.qpu.leasing.burst.request import job_leases
+from sf_quantum.qpu.leasing.held_leases import AcquireOptions, WaitCancelled
+from sf_quantum.qpu.sfq.service_qpu import SfqQpu
+from sf_quantum.slurm.squeue import GatedJob
+from sf_quantum.text import unknown
+from sf_quantum.threads import in_thread
+
+LOOK_SECONDS = 2.0
+# A job is gone if so many consecutive lists of Slurm lack it.
+GONE_LOOKS = 2
+# Longest wait for the service before the next job asks, which would be ahead otherwise.
+ANSWER_SECONDS = 5.0
+# Pause before a refused request is repeated.
+REFUSED_SECONDS = 60.0
+_WORD = re.compile(r"(?:^|[\s,])qpu(?:-(\w*))?=([^\s,]*)")
+_WHOLE = re.compile(r"[1-9]\d{0,8}")
+_SECONDS = re.compile(r"(?=.*[1-9])\d{1,9}(\.\d{1,9})?")
+_BOUNDS = {
+    "seconds": ("maxQpuSeconds", _SECONDS, "a number of seconds above 0"),
+    "shots": ("maxShots", _WHOLE, "a whole number of at least 1"),
+    "qubits": ("maxQubits", _WHOLE, "a whole number of at least 1"),
+}
+logger = logging.getLogger("sfq-slurm-gate")
+#: makes the request of a job for a lease of a QPU, and the client that sends it
+MakeRequest: TypeAlias = Callable[
+    [int, str, Mapping[str, JSON]], tuple[Qpu, AcquireOptions]
+]
+
+
+def parse_comment(text: str) -> tuple[str, dict[str, JSON]]:
+    """Read the QPU and the bounds of a job, such as ``qpu=fresnel qpu-shots=100``.
+
+    :raises InputError: if a word is malformed
+    """
+    words = dict(_WORD.findall(text))
+    qpu = words.pop("", "")
+    hints: dict[str, JSON] = {}
+    for word, value in words.items():
+        if word not in _BOUNDS:
+            raise InputError(unknown("bound of the comment", word, [*_BOUNDS]))
+        key, pattern, expected = _BOUNDS[word]
+        if not pattern.fullmatch(value):
+            raise InputError(f"qpu-{word}: expected {expected}, not {value!r}")
+        hints[key] = float(value) if pattern is _SECONDS else int(value)
+    if "maxQpuSeconds" in hints:
+        hints["expectedSeconds"] = hints["maxQpuSeconds"]
+    return qpu, hints
+
+
+@dataclass
+class _Request:
+    """A request that waits for a lease."""
+
+    client: Qpu
+    options: AcquireOptions
+    stop: threading.Event = field(default_factory=threading.Event)
+    answered: threading.Event = field(default_factory=threading.Event)
+    reason: str = ""
+
+    def start(self) -> Future[str]:
+        """Start the wait; the request has its position in the queue on return."""
+        future = in_thread(
+            lambda: held_leases.acquire(
+                self.client, self.options, self.stop, self._waits
+            )
+        )
+        future.add_done_callback(lambda _: self.answered.set())
+        self.answered.wait(ANSWER_SECONDS)
+        return future
+
+    def _waits(self, error: QpuError, _: float) -> None:
+        self.reason = str(error)
+        self.answered.set()
+
+
+class Gate:
+    """One process on a host with Slurm's commands.
+
+    :param qpus: clients of an admin
+    :param places: the number of jobs that request a QPU or have its lease
+    :param hold_seconds: the lease of a job without nodes is given back after this long
+    """
+
+    def __init__(
+        self,
+        qpus: Sequence[SfqQpu],
+        places: Sequence[Places],
+        make_request: MakeRequest,
+        cluster: str,
+        *,
+        hold_seconds: float,
+    ) -> None:
+        self._qpus = {qpu.name: qpu for qpu in qpus}
+        self._places = places
+        self._make_request = make_request
+        self._hold_seconds = hold_seconds
+        self._cluster = cluster
+        self._requests: dict[int, tuple[_Request, Future[str]]] = {}
+        # when a refused job may ask again, and when a job was first seen to have a lease
+        # and no nodes
+        self._refused: dict[int, float] = {}
+        self._waits: dict[int, float] = {}
+        self._missing = Counter[int]()
+        self._comments: dict[int, str] = {}
+
+    def run(self) -> None:
+        """Look whenever a lease is granted, and every few seconds."""
+        while True:
+            try:
+                self.look()
+            except QuantumError as error:  # the controller or a service is away
+                logger.warning("%s", error)
+            began = time.monotonic()
+            futures = [future for _, future in self._requests.values()]
+            if not wait(futures, LOOK_SECONDS, FIRST_COMPLETED).done:
+                time.sleep(max(0.0, began + LOOK_SECONDS - time.monotonic()))
+
+    def look(self) -> None:
+        """Compare the leases with Slurm's queue, and act on what differs.
+
+        :raises QpuError: if Slurm or a service does not answer
+        """
+        self._reap()
+        # The job of each lease was in the queue before the lease.
+        listed = {
+            name: job_leases(qpu, self._cluster) for name, qpu in self._qpus.items()
+        }
+        jobs = controller.gated_jobs()
+        leases = {
+            name: {
+                lease.job: lease.token
+                for lease in found
+                if lease.job not in jobs or lease.user == jobs[lease.job].user
+            }
+            for name, found in listed.items()
+        }
+        holders = {job for held in leases.values() for job in held}
+        missing = holders - jobs.keys()
+        self._missing = Counter({job: self._missing[job] + 1 for job in missing})
+        self._waits = {job: at for job, at in self._waits.items() if job in holders}
+        for qpu, held in leases.items():
+            for job, token in held.items():
+                check = partial(self._check, job, jobs, self._qpus[qpu], token)
+                self._try(job, check)
+        for id_, (request, _) in self._requests.items():
+            if id_ not in jobs or not jobs[id_].held or not jobs[id_].may_start:
+                request.stop.set()
+            elif request.reason:
+                self._comment(id_, request.reason)
+        for places in self._places:
+            self._ask(places, jobs, {*leases[places.qpu]})
+
+    def _reap(self) -> None:
+        """Forget requests that have ended; the service lists the leases granted."""
+        for job, (_, future) in [*self._requests.items()]:
+            if not future.done():
+                continue
+            del self._requests[job]
+            error = future.exception()
+            if isinstance(error, QuantumError) and not isinstance(error, WaitCancelled):
+                self._refuse(job, error)
+
+    def _check(
+        self, id_: int, jobs: Mapping[int, GatedJob], qpu: SfqQpu, token: str
+    ) -> None:
+        """Do with a job that has a lease what its state requires."""
+        job = jobs.get(id_)
+        if job is None:
+            if self._missing[id_] >= GONE_LOOKS:
+                qpu.release(token)
+                logger.info("job %d is gone: its lease is released", id_)
+        elif job.held:
+            controller.slurm("scontrol", "release", str(id_))
+            self._comment(id_, "")
+            logger.info("job %d: released with its lease", id_)
+        elif job.state != "PENDING":
+            self._waits.pop(id_, None)
+        elif self._is_due(id_):
+            # An administrator's hold would be theirs to release.
+            controller.hold(str(id_), "uhold")
+            qpu.give_way(token)
+            text = f"{qpu.name}: its lease had no nodes ({job.reason}), it asks again"
+            self._comment(id_, text)
+            logger.info("job %d: %s", id_, text)
+
+    def _is_due(self, job: int) -> bool:
+        """Return whether a job has been without nodes for too long."""
+        since = self._waits.setdefault(job, time.monotonic())
+        if time.monotonic() - since < self._hold_seconds:
+            return False
+        del self._waits[job]
+        return True
+
+    def _ask(
+        self, places: Places, jobs: Mapping[int, GatedJob], holders: set[int]
+    ) -> None:
+        """Let held jobs ask in the order of their submission, while there are places."""
+        users, waiting = Counter[str](), list[int]()
+        wishes = {id_: self._wish(job) for id_, job in sorted(jobs.items())}
+        for id_, (qpu, _) in wishes.items():
+            if id_ in holders or (id_ in self._requests and qpu == places.qpu):
+                users[jobs[id_].user] += 1
+            elif qpu == places.qpu and self._may_ask(jobs[id_]):
+                waiting.append(id_)
+        # Places that nobody else wants are not bound by a user's share.
+        for share in (places.share, places.count):
+            for id_ in [*waiting]:
+                user = jobs[id_].user
+                if users.total() < places.count and users[user] < share:
+                    waiting.remove(id_)
+                    users[user] += 1
+                    self._try(id_, partial(self._request, id_, *wishes[id_]))
+
+    def _may_ask(self, job: GatedJob) -> bool:
+        refused = self._refused.get(job.id, 0.0) > time.monotonic()
+        return job.held and job.may_start and not refused
+
+    def _wish(self, job: GatedJob) -> tuple[str, dict[str, JSON]]:
+        """Return the QPU that a job asks for; none if the comment names none or is wrong."""
+        try:
+            qpu, hints = parse_comment(job.comment)
+            if qpu and qpu not in self._qpus:
+                raise InputError(unknown("QPU", qpu, [*self._qpus]))
+        except InputError as error:
+            self._comment(job.id, str(error))
+            return "", {}
+        return qpu, hints
+
+    def _request(self, job: int, qpu: str, hints: Mapping[str, JSON]) -> None:
+        request = _Request(*self._make_request(job, qpu, hints))
+        self._requests[job] = request, request.start()
+
+    def _refuse(self, job: int, error: QuantumError) -> None:
+        self._refused[job] = time.monotonic() + REFUSED_SECONDS
+        self._comment(job, str(error))
+        logger.warning("job %d: %s", job, error)
+
+    def _try(self, job: int, act: Callable[[], None]) -> None:
+        """Act for one job; what fails is tried again in the next look."""
+        try:
+            act()
+        except InputError as error:
+            self._refuse(job, error)
+        except QuantumError as error:
+            logger.warning("job %d: %s", job, error)
+
+    def _comment(self, job: int, text: str) -> None:
+        if self._comments.get(job, "") != text:
+            self._comments[job] = text
+            controller.comment(str(job), text)

@@ -1,0 +1,321 @@
+"""``sfq slurm gate``: held jobs are released with their leases, whatever happens meanwhile."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import shutil
+import subprocess
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from sf_quantum.cli.qpu import slurm
+from sf_quantum.errors import QpuError
+from sf_quantum.files import JSON
+from sf_quantum.qpu.leasing.burst import controller
+from sf_quantum.qpu.leasing.burst.gate import Gate
+from sf_quantum.service.domain.jobs import Identity, Lease
+from sf_quantum.service.http.auth import FixedIdentity
+from tests.conftest import StartLab
+from tests.lab import Lab
+from tests.support.folders import ROOT
+from tests.support.lab_conf import Options
+from tests.support.service import RunningService, running_service
+from tests.support.service_process import SFQ
+from tests.support.waiting import SECONDS
+
+pytestmark = pytest.mark.process
+
+SLURM = FixedIdentity(Identity("slurm", admin=True))
+FILES = ROOT / "deployments" / "slurm"
+ENDED = ("COMPLETED", "FAILED", "CANCELLED")
+KILLS = 20
+LONGEST_LIFE_SECONDS = 3.0
+
+
+class Site:
+    """A lab with the site's files, and the QPU that ``qrmi_config.json`` names."""
+
+    def __init__(self, lab: Lab, folder: Path) -> None:
+        self.lab = lab
+        self.folder = folder
+        self.config = folder / "qrmi_config.json"
+
+    @contextmanager
+    def serving(self, vqpus: int = 1) -> Iterator[RunningService]:
+        with running_service(authenticate=SLURM, vqpus=vqpus) as service:
+            environment = {"SFQ_URL": service.url}
+            qpu = {"name": "qpu", "type": "sfq", "environment": environment}
+            self.config.write_text(json.dumps({"resources": [qpu]}))
+            yield service
+
+    def words(self, *options: str) -> list[str]:
+        selected = ["--qrmi-config", str(self.config), "--qpu", "qpu"]
+        return ["gate", "--state", str(self.folder / "state"), *selected, *options]
+
+    def gate(self, *options: str) -> Gate:
+        """Make a gate in this process, whose looks the test calls."""
+        parser = argparse.ArgumentParser()
+        slurm.configure(parser)
+        return slurm.make_gate(parser.parse_args(self.words(*options)))
+
+    def submit(self, script: str, *options: str) -> int:
+        output = f"--output={self.folder}/%A.out"
+        words = ("--partition=quantum", "--comment=qpu=qpu", output, *options)
+        return self.lab.submit(*words, "--wrap", script)
+
+    def output(self, job: int) -> str:
+        self.lab.wait_for(lambda: self.lab.state(job) in ENDED, f"{job} ends", SECONDS)
+        return (self.folder / f"{job}.out").read_text()
+
+    def reason(self, job: int) -> str:
+        return self.lab.output("squeue", "-h", "-j", str(job), "-o", "%r")
+
+    def held_lease(self) -> str:
+        """The command that runs another under the lease of the gate."""
+        return f"{SFQ[0]} lease --held --qrmi-config {self.config} --qpu qpu --"
+
+
+@pytest.fixture(scope="module")
+def site(
+    start_lab: StartLab, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Site]:
+    folder = tmp_path_factory.mktemp("gate")
+    prolog = folder / "task_prolog.sh"
+    text = (FILES / prolog.name).read_text().replace("/opt/sfq/bin/sfq", SFQ[0])
+    prolog.write_text(text.replace("/etc/slurm", str(folder)))
+    prolog.chmod(0o755)
+    options = Options(nodes=1, qnodes=1, cpus=16, extra=(f"TaskProlog={prolog}",))
+    with start_lab(options) as lab:
+        shutil.copy(FILES / "job_submit_gate.lua", lab.folder / "job_submit.lua")
+        with lab.conf.open("a") as conf:
+            conf.write("JobSubmitPlugins=lua\n")
+        lab.output("scontrol", "reconfigure")
+        yield Site(lab, folder)
+
+
+@pytest.fixture(autouse=True)
+def _environment(site: Site, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Run Slurm's commands on the lab, and leave no job and no variable of a job."""
+    for name, value in {**os.environ, **site.lab.environment}.items():
+        monkeypatch.setenv(name, value)
+    variables = dict(os.environ)
+    yield
+    for name in os.environ.keys() - variables.keys():
+        del os.environ[name]
+    site.lab.run("scancel", "--partition=quantum")
+
+
+def leases(service: RunningService) -> list[Lease]:
+    return sorted(service.queue.store.leases(None), key=lambda lease: lease.opened)
+
+
+def look_until_held(site: Site, gate: Gate, service: RunningService) -> None:
+    """Look until a lease is granted, of which the gate has not taken notice."""
+    gate.look()
+    site.lab.wait_for(lambda: len(leases(service)) == 1, "a lease", SECONDS)
+
+
+def test_jobs_run_in_turn_each_with_its_lease(site: Site) -> None:
+    with site.serving() as service, running_gate(site):
+        jobs = [site.submit("env", "--hold") for _ in range(3)]
+        for job in jobs:
+            output = site.output(job)
+            lease = next(one for one in leases(service) if one.slurm_job_id == str(job))
+            # by the TaskProlog
+            assert f"qpu_QRMI_JOB_ACQUISITION_TOKEN={lease.id}" in output.splitlines()
+        assert [one.slurm_job_id for one in leases(service)] == [*map(str, jobs)]
+        site.lab.wait_for(lambda: not service.queue.leases.held, "no lease", SECONDS)
+
+
+def test_job_submit_holds_jobs_whose_comment_names_a_qpu(site: Site) -> None:
+    job, other = site.submit("true"), site.submit("true", "--comment=no-qpu=1")
+    assert site.reason(job) == "JobHeldUser"
+    site.output(other)
+    site.lab.output("scancel", str(job))
+
+
+def test_bounds_in_the_comment_are_those_of_the_lease(site: Site) -> None:
+    with site.serving() as service:
+        gate, words = site.gate(), "qpu=qpu qpu-seconds=1.5 qpu-shots=7"
+        job = site.submit("true", f"--comment={words}")
+        look_until_held(site, gate, service)
+        (lease,) = leases(service)
+        assert (lease.max_qpu_seconds, lease.max_shots) == (1.5, 7)
+        gate.look()
+        site.output(job)
+
+
+@pytest.mark.parametrize(
+    ("comment", "expected"),
+    [
+        ("qpu=other", "unknown QPU 'other' (known: qpu)"),
+        (
+            "qpu=qpu qpu-shots=many",
+            "qpu-shots: expected a whole number of at least 1, not 'many'",
+        ),
+    ],
+)
+def test_a_wrong_comment_is_reported_in_the_queue(
+    site: Site, comment: str, expected: str
+) -> None:
+    with site.serving() as service:
+        job = site.submit("true", f"--comment={comment}")
+        site.gate().look()
+        shown = site.lab.output("scontrol", "show", "job", str(job))
+        site.lab.output("scancel", str(job))
+        assert f"AdminComment={expected}" in shown
+        assert not leases(service)
+
+
+def test_what_others_hold_or_cannot_start_asks_for_nothing(site: Site) -> None:
+    with site.serving() as service:
+        jobs = [site.submit("true", "--begin=now+1hour"), site.submit("true")]
+        jobs.append(site.submit("true", f"--dependency=afterok:{jobs[0]}"))
+        site.lab.output("scontrol", "hold", str(jobs[1]))
+        gate = site.gate()
+        gate.look()
+        assert not gate._requests
+        assert not leases(service)
+        site.lab.output("scancel", *map(str, jobs))
+
+
+def test_a_job_that_is_cancelled_when_granted_loses_its_lease(site: Site) -> None:
+    with site.serving() as service:
+        gate, job = site.gate(), site.submit("true")
+        look_until_held(site, gate, service)
+        site.lab.output("scancel", str(job))
+        gate.look()
+        gate.look()
+        assert [lease.reason for lease in leases(service)] == ["released"]
+        assert site.lab.state(job) == "CANCELLED"
+
+
+def test_a_job_that_is_released_too_early_has_no_lease(site: Site) -> None:
+    with site.serving() as service:
+        service.acquire()
+        gate = site.gate()
+        job = site.submit(f"{site.held_lease()} echo ran")
+        gate.look()
+        site.lab.output("scontrol", "release", str(job))
+        *_, line = site.output(job).splitlines()
+        assert line == (
+            f"sfq lease: Slurm job {job} has no lease: was it released before its lease "
+            "was granted?"
+        )
+        gate.look()
+        site.lab.wait_for(lambda: not service.queue.leases.waiting, "no wait", SECONDS)
+        assert len(leases(service)) == 1
+
+
+def test_the_lease_of_another_user_releases_no_job(site: Site) -> None:
+    with site.serving(vqpus=2) as service:
+        gate, job = site.gate(), site.submit("true")
+        body: dict[str, JSON] = {"key": f"slurm-lab-{job}", "slurm_job_id": str(job)}
+        service.ask(
+            "POST", "/v1/leases", {**body, "slurm_cluster": "lab", "user": "eve"}
+        )
+        gate.look()
+        assert site.reason(job) == "JobHeldUser"
+        site.lab.wait_for(lambda: len(leases(service)) == 2, "its lease", SECONDS)
+        gate.look()
+        site.output(job)
+
+
+def test_a_job_without_nodes_is_held_again_for_the_next(site: Site) -> None:
+    with site.serving() as service:
+        gate = site.gate("--hold-seconds", "0")
+        first = site.submit("true", "--exclude=q1")  # the partition's only node
+        look_until_held(site, gate, service)
+        second = site.submit("true")
+        gate.look()
+        site.lab.wait_for(lambda: service.queue.leases.waiting == 1, "both", SECONDS)
+        gate.look()
+        assert site.reason(first) == "JobHeldUser"
+        site.lab.output("scancel", str(first))
+        with running_gate(site):
+            site.output(second)
+        holders = [lease.slurm_job_id for lease in leases(service)]
+        assert holders == [str(first), str(second)]
+
+
+def test_a_job_that_runs_is_not_held(site: Site) -> None:
+    job = site.lab.submit("--output=/dev/null", "--wrap", "sleep 60")
+    site.lab.wait_for(lambda: site.lab.state(job) == "RUNNING", "it runs", SECONDS)
+    for action in ("hold", "uhold"):
+        with pytest.raises(QpuError, match="has started"):
+            controller.hold(str(job), action)
+    shown = site.lab.output("scontrol", "show", "job", str(job))
+    site.lab.output("scancel", str(job))
+    assert "Priority=0" not in shown
+
+
+def test_the_tasks_of_an_array_share_a_lease(site: Site) -> None:
+    with site.serving() as service, running_gate(site):
+        script = f"{site.held_lease()} sh -c 'env | grep TOKEN >>{site.folder}/tokens'"
+        site.submit(script, "--array=1-3")
+        tokens = site.folder / "tokens"
+        site.lab.wait_for(
+            lambda: tokens.exists() and len(tokens.read_text().split()) == 3,
+            "three tasks",
+            SECONDS,
+        )
+        (lease,) = leases(service)
+        assert {*tokens.read_text().split()} == {
+            f"qpu_QRMI_JOB_ACQUISITION_TOKEN={lease.id}"
+        }
+        site.lab.wait_for(lambda: not service.queue.leases.held, "its end", SECONDS)
+
+
+def test_while_the_service_is_away_jobs_stay_held(site: Site) -> None:
+    with site.serving() as service:
+        gate, job = site.gate(), site.submit("true")
+        look_until_held(site, gate, service)
+    with pytest.raises(QpuError):
+        gate.look()
+    assert site.reason(job) == "JobHeldUser"
+    # the service that is back has forgotten the lease
+    with site.serving() as service, running_gate(site):
+        site.output(job)
+        assert len(leases(service)) == 1
+
+
+def test_killed_at_any_moment_it_loses_no_job_and_no_lease(site: Site) -> None:
+    moments = random.Random(1)
+    with site.serving() as service:
+        jobs = [site.submit("sleep 1") for _ in range(6)]
+        for _ in range(KILLS):
+            with (
+                running_gate(site) as process,
+                pytest.raises(subprocess.TimeoutExpired),
+            ):
+                process.wait(moments.uniform(0.2, LONGEST_LIFE_SECONDS))
+        with running_gate(site):
+            for job in jobs:
+                site.output(job)
+                assert site.lab.state(job) == "COMPLETED"
+            site.lab.wait_for(
+                lambda: not service.queue.leases.held, "no lease", SECONDS
+            )
+        granted = Counter(lease.slurm_job_id for lease in leases(service))
+        assert granted == Counter(map(str, jobs))
+    # Slurm's own record: none was started twice
+    record = [done.id for done in site.lab.jobcomp() if done.id in jobs]
+    assert sorted(record) == jobs
+
+
+@contextmanager
+def running_gate(site: Site) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a gate as a process, which is killed at the end of the block."""
+    process = subprocess.Popen([*SFQ, "slurm", *site.words()])
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
