@@ -169,7 +169,9 @@ class Supervisor:
             case "munged":
                 return munged_command(self._run, self._run / "key")
             case "slurmctld":
-                return ["slurmctld", "-D"]
+                # Slurm 26.05 writes the usage of its associations every five minutes, and
+                # does not start again without it if it was killed before.
+                return ["slurmctld", "-D", *(["-i"] if version() >= (26, 5) else [])]
             case node:
                 return ["slurmd", "-D", "-N", node]
 

@@ -148,7 +148,8 @@ if [ ! -e "$d/$k.up" ]; then
   for n in $(echo "${{QRMI_JOB_QPU_RESOURCES-$SLURM_JOB_QPU_RESOURCES}}" | tr , ' '); do
     q="$q|$n"_
   done
-  (umask 077; export -p | grep -E "^export (SLURM_|QRMI_$q)" >"$d/$k.env") || exit 74
+  (unset SLURM_STEP_ID SLURM_STEPID; umask 077
+    export -p | grep -E "^export (SLURM_|QRMI_$q)" >"$d/$k.env") || exit 74
   began=$(date +%s.%N)
   mark up - && : >"$d/$k.up" || exit 74
 fi
@@ -164,7 +165,7 @@ _AS_BATCH = """\
   for v in $(env | sed -n 's/^\\(S\\(RUN\\|LURM\\)_[A-Z0-9_]*\\)=.*/\\1/p'); do
     case ${v#SLURM_} in
       STEP*|NTASKS|NPROCS|TASKS*|SRUN*|LAUNCH*|DISTRIBUTION|UMASK|CPU_BIND*|MEM_BIND*|\
-JOB_CPUS_PER_NODE_PACK*) unset "$v"
+JOB_CPUS_PER_NODE_PACK*|JOB_GROUP) unset "$v"
     esac
   done
   job=$(plain scontrol show job "$SLURM_JOB_ID")

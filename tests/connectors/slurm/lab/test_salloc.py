@@ -22,11 +22,11 @@ pytestmark = pytest.mark.process
 SERVICE: dict[str, JSON] = {"partition": "compute", "mem": 1536, "exclusive": True}
 SERVICES: dict[str, JSON] = {"node": SERVICE}
 KEPT: dict[str, JSON] = {"strategy": "elastic", "idle": 60}
-# which has Slurm's word for none
-NOT_SET = {"SLURM_NODE_ALIASES"}
+# The first has Slurm's word for none; only sbatch of Slurm 26.05 sets the others.
+NOT_SET = {"SLURM_NODE_ALIASES", "SLURM_JOB_EXCLUSIVE", "SLURM_JOB_OVERSUBSCRIBE"}
 # which differ between two jobs
 OWN = {"SLURM_JOB_ID", "SLURM_JOBID", "SLURM_TASK_PID", "SLURM_JOB_NODELIST"}
-OWN |= {"SLURM_NODELIST", "SLURM_TOPOLOGY_ADDR"}
+OWN |= {"SLURM_NODELIST", "SLURM_TOPOLOGY_ADDR", "SLURM_JOB_SLUID"}
 OWN |= {"SLURM_JOB_START_TIME", "SLURM_JOB_END_TIME"}
 
 
