@@ -25,9 +25,10 @@ from sf_quantum.net.transport import KeptClient, Unreachable, Unsendable
 from sf_quantum.protocol.values import read
 from sf_quantum.slurm.partitions import NodeKind, Partition
 
-# Versions of the API, the preferred one first. Slurm 24.11 and later has it, 23.11 and
-# 24.05 the second, and 22.05 and 23.02 the last; earlier versions lack keys of jobs.
-VERSIONS = ("v0.0.42", "v0.0.40", rest_job.FIRST_VERSION)
+# Versions of the API, the preferred one first. Slurm 26.05 has it, releases since 24.11
+# the second, 23.11 and 24.05 the third, and 22.05 and 23.02 the last; earlier versions
+# lack keys of jobs. Each release of Slurm drops the oldest version that it has.
+VERSIONS = ("v0.0.45", "v0.0.42", "v0.0.40", rest_job.FIRST_VERSION)
 REQUEST_SECONDS = 20.0
 # Time limit of the command that prints a token.
 COMMAND_SECONDS = 30.0

@@ -529,7 +529,7 @@ def test_slurmrestd_answers_those_who_have_a_token(site: Site) -> None:
     token = site.lab.output("scontrol", "token").partition("=")[2]
     url = f"unix:{site.lab.folder}/run/rest"
     headers = {"X-SLURM-USER-NAME": getpass.getuser(), "X-SLURM-USER-TOKEN": token}
-    version = VERSIONS[0] if lab_supervisor.version() >= (24, 11) else VERSIONS[-1]
+    version = "v0.0.42" if lab_supervisor.version() >= (24, 11) else VERSIONS[-1]
     jobs = f"/slurm/{version}/jobs"
     until(lambda: Client(url, headers).request("GET", jobs).status == 200, jobs)
     wrong = {**headers, "X-SLURM-USER-TOKEN": "none"}
