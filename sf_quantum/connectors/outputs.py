@@ -4,7 +4,8 @@ StreamFlow 0.2.0rc3 passes on each output as soon as it is collected. If another
 the same attempt is missing or wrong, the job is retried, and the steps that follow mix the
 outputs of both attempts. It also takes a value for a list of one, a list of one for a value,
 what a command prints for an output without a binding, and what is not a list for an empty
-scatter. :func:`install` replaces the methods that do so.
+scatter. If a job of a scatter could not be scheduled, it gathers the outputs of the others as if
+they were all. :func:`install` replaces the methods that do so.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from streamflow.core.workflow import Command, CommandOutput, Job, Status, Token
 from streamflow.cwl import processor as cwl
 from streamflow.cwl.step import CWLEmptyScatterConditionalStep, CWLExecuteStep
 from streamflow.cwl.utils import infer_type_from_token
-from streamflow.workflow.step import ExecuteStep
+from streamflow.workflow.step import ExecuteStep, GatherStep
 from streamflow.workflow.token import ListToken
-from streamflow.workflow.utils import get_job_token
+from streamflow.workflow.utils import check_termination, get_job_token
 
 _Values = cwl.CWLCommandOutputProcessor
 _Records = cwl.CWLObjectCommandOutputProcessor
@@ -89,6 +90,26 @@ async def _eval(
     return all(token.value for token in inputs.values())
 
 
+async def _gather(self: GatherStep, key: str) -> None:
+    """Gather the outputs of a scatter; if one is missing after a failure, fail as well.
+
+    Without a failure, this is the workflow of a retry, which takes only some of them.
+    """
+    # The step replaces the size in its own table when it gathers whatever there is.
+    sizes = {
+        token.tag: token.value
+        for token in self.get_size_port().token_list
+        if not check_termination(token)
+    }
+    found = len(self.token_map[key])
+    statuses = {step.status for step in self.workflow.steps.values()}
+    if sizes.get(key, found) != found and Status.FAILED in statuses:
+        await self.terminate(Status.FAILED)
+    else:
+        await _gather_all(self, key)
+
+
+_gather_all = GatherStep._gather
 _value = _Values.process
 _from_files = _Values._process_command_output
 _from_json = _Values._process_command_output_json
@@ -209,6 +230,7 @@ def _shown(value: object) -> str:
 REPLACEMENTS: tuple[tuple[type, Any], ...] = (
     (ExecuteStep, _execute_command),
     (CWLEmptyScatterConditionalStep, _eval),
+    (GatherStep, _gather),
     (_Values, process),
     (_Values, _process_command_output),
     (_Values, _process_command_output_json),

@@ -26,7 +26,7 @@ from streamflow.cwl.processor import CWLCommandOutput, CWLOutputJSONCommandOutpu
 from streamflow.cwl.step import CWLEmptyScatterConditionalStep, CWLExecuteStep
 from streamflow.cwl.translator import _create_command_output_processor
 from streamflow.cwl.workflow import CWLWorkflow
-from streamflow.workflow.step import ExecuteStep
+from streamflow.workflow.step import ExecuteStep, GatherStep
 from streamflow.workflow.token import ListToken
 from streamflow.workflow.utils import get_token_value
 
@@ -102,6 +102,7 @@ def _collect(file: Path, output: CWLCommandOutput, **inputs: Token) -> JSON:
         (ExecuteStep, "_retrieve_output", 1778483435),
         (CWLExecuteStep, "_retrieve_output", 550247056),
         (CWLEmptyScatterConditionalStep, "_eval", 2194198313),
+        (GatherStep, "run", 3566170385),
     ],
 )
 def test_what_is_rewritten_has_not_changed(
@@ -233,6 +234,52 @@ def test_a_scatter_over_no_list_fails_the_run(
     del project.extra["failureManager"]
     assert project.run() == bool(reason), project.log[-2000:]
     assert reason in project.log
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("impossible", range(3))
+def test_a_scatter_with_a_job_that_no_host_can_run_is_not_gathered(
+    project: Project, impossible: int
+) -> None:
+    ran = project.folder / "ran"
+    part: JSON = {
+        "class": "CommandLineTool",
+        "baseCommand": ["echo", "x"],
+        "requirements": [
+            {"class": "InlineJavascriptRequirement"},
+            {"class": "ResourceRequirement", "coresMin": "$(inputs.cores)"},
+        ],
+        "stdout": "out",
+        "inputs": {"cores": "int"},
+        "outputs": {"out": "stdout"},
+    }
+    whole: JSON = {
+        "class": "CommandLineTool",
+        "baseCommand": ["touch", str(ran)],
+        "inputs": {"parts": "File[]"},
+        "outputs": {},
+    }
+    cores: list[JSON] = [10**6 if n == impossible else 1 for n in range(3)]
+    project.document = {
+        "inputs": {"cores": {"type": "int[]", "default": cores}},
+        "steps": {
+            "part": {
+                "run": part,
+                "scatter": "cores",
+                "in": {"cores": "cores"},
+                "out": ["out"],
+            },
+            "whole": {"run": whole, "in": {"parts": "part/out"}, "out": []},
+        },
+        "outputs": {"parts": {"type": "File[]", "outputSource": "part/out"}},
+    }
+    project.deployment("host", "local")
+    bind(project, {})
+    del project.extra["failureManager"]
+    assert project.run() != 0
+    assert "the job requires 1,000,000 cores" in project.log
+    assert not ran.exists()
+    assert not [*project.folder.glob("out*")]
 
 
 def test_null_of_a_record_without_required_fields_is_taken(tmp_path: Path) -> None:
