@@ -190,8 +190,8 @@ class LeasedJobs:
             return None
         self._held.remove(job)
         try:
-            # if the location is gone, the job's error is still reported, and the lease
-            # still given back
+            # The job's error is reported, and the lease given back, even if the location
+            # is gone.
             with suppress(Exception):
                 await self._connector.run(
                     job.location, ["rm", "-f", shlex.quote(job.file)]

@@ -95,15 +95,18 @@ async def _gather(self: GatherStep, key: str) -> None:
 
     Without a failure, this is the workflow of a retry, which takes only some of them.
     """
-    # The step replaces the size in its own table when it gathers whatever there is.
-    sizes = {
-        token.tag: token.value
-        for token in self.get_size_port().token_list
-        if not check_termination(token)
-    }
-    found = len(self.token_map[key])
-    statuses = {step.status for step in self.workflow.steps.values()}
-    if sizes.get(key, found) != found and Status.FAILED in statuses:
+    # The step replaces the size in its own table when it gathers whatever there is; that in
+    # the port stays, near the end of a list that has all iterations of a loop.
+    tokens = reversed(self.get_size_port().token_list)
+    sizes = (
+        token.value
+        for token in tokens
+        if token.tag == key and not check_termination(token)
+    )
+    gathered = len(self.token_map[key])
+    if next(sizes, gathered) != gathered and any(
+        step.status is Status.FAILED for step in self.workflow.steps.values()
+    ):
         await self.terminate(Status.FAILED)
     else:
         await _gather_all(self, key)

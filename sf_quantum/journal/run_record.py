@@ -112,14 +112,14 @@ class RunRecord:
         outcome = await self._outcome()
         if outcome == Status.FAILED:
             self._fail_jobs_of_steps()
-        # where something else has failed, the other jobs are cancelled
+        # If something else has failed, StreamFlow cancels the other jobs.
         reported = outcome == Status.FAILED and (
             self.failures or traceback_filter().step_errors
         )
         if outcome != Status.CANCELLED and not reported and self._fail_dropped_jobs():
             outcome = Status.FAILED
         for name, status in list(self._statuses.items()):
-            # on Ctrl-C, StreamFlow cancels its jobs only later
+            # StreamFlow cancels its jobs only some time after Ctrl-C.
             if outcome != Status.COMPLETED and status not in ENDED:
                 self.write(name, Status.CANCELLED)
         # the last event, whatever happens to those before it

@@ -259,7 +259,7 @@ def gated_jobs(text: str) -> dict[int, GatedJob]:
         id_, state, reason, eligible, dependency, user, comment = columns
         fields = state, reason, eligible, dependency, user, comment.removesuffix("|")
         job = GatedJob(int(id_), *fields)
-        # of an array, a task that has nodes
+        # The task of an array that has nodes stands for all of them.
         if job.id not in jobs or jobs[job.id].state == "PENDING":
             jobs[job.id] = job
     return jobs

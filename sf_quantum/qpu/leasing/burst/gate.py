@@ -129,8 +129,8 @@ class Gate:
         self._hold_seconds = hold_seconds
         self._cluster = cluster
         self._requests: dict[int, tuple[_Request, Future[str]]] = {}
-        # when a refused job may ask again, and when a job was first seen to have a lease
-        # and no nodes
+        # The first has when a refused job may ask again, the second when a job was first
+        # seen to have a lease and no nodes.
         self._refused: dict[int, float] = {}
         self._waits: dict[int, float] = {}
         self._missing = Counter[int]()

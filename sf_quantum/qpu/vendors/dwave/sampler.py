@@ -93,7 +93,7 @@ class DWaveEmbedded(Sampler):
         try:
             problem = client.wait(client.submit(embedded, given, self._lease))
         except BaseException:
-            # without a label, the user's other problems would be cancelled too
+            # Without a label, this would also cancel the user's other problems.
             if self._lease:
                 with suppress(QpuError, InputError):
                     client.cancel_labelled(self._lease)
