@@ -158,7 +158,7 @@ def without_siblings(
     """What counts of the lines or records of a job, each with the id of its task.
 
     Each cluster of a federation has one, of which all are revoked but that of the cluster
-    that runs the job.
+    that runs the job. A job that was cancelled on its first cluster may still run on another.
 
     :returns: None if that one is missing
     """
@@ -167,7 +167,7 @@ def without_siblings(
         tasks.setdefault(task, []).append(one)
     counting = []
     for siblings in tasks.values():
-        rank = {REVOKED: 2, "PENDING": 1}
+        rank = {"PENDING": 1, **dict.fromkeys(ENDED, 2), REVOKED: 3}
         first = min(siblings, key=lambda one: rank.get(state(one), 0))
         if state(first) == REVOKED:
             return None

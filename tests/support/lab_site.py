@@ -127,6 +127,8 @@ def lines(run: Path, port: int) -> list[str]:
         "AccountingStorageTRES=gres/qpu",
         "PriorityType=priority/multifactor",
         "PriorityWeightFairshare=10000",
+        # The shortest: Slurm accounts for the use of a job no earlier.
+        "PriorityCalcPeriod=1",
         "AccountingStorageEnforce=associations,limits,qos",
         "AuthAltTypes=auth/jwt",
         f"AuthAltParameters=jwt_key={run}/key",

@@ -156,8 +156,11 @@ class SlurmQueue:
         """Cancel a job whose submission was given up."""
         with suppress(SubmissionFailed):
             await submission
+        swept = 0
         for pause in backoff.CLUSTER.pauses():
-            if await self.controller.sweep(key) or self._closed:
+            swept += await self.controller.sweep(key)
+            # Another cluster of a federation may have started the job during the first.
+            if swept > 1 or self._closed:
                 break
             await asyncio.sleep(pause)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +18,7 @@ from sf_quantum.connectors.slurm.job import BatchJob, NodeUsage
 from sf_quantum.connectors.slurm.sbatch_options import words
 from sf_quantum.connectors.slurm.scripts import JobMark
 from sf_quantum.connectors.slurm.services import SlurmService
+from sf_quantum.connectors.slurm.transport import login
 from sf_quantum.connectors.slurm.transport.controller import (
     Commands,
     Submission,
@@ -31,6 +33,7 @@ FED = str((1 << 26) + 5)
 REVOKED = f"{FED}|{FED}|REVOKED|None|N/A|N/A|1|||0|sfq:run:key|"
 RUNNING = f"{FED}|{FED}|RUNNING|None|100|N/A|1|d1|0|0|sfq:run:key|"
 PENDING = f"{FED}|{FED}|PENDING|Priority|N/A|N/A|1|||0|sfq:run:key|"
+CANCELLED = f"{FED}|{FED}|CANCELLED|None|N/A|100|1|||0|sfq:run:key|"
 
 
 class Host(LoginNode):
@@ -110,6 +113,10 @@ def test_a_cluster_missing_from_the_output_has_not_answered() -> None:
         ([PENDING, PENDING], ["PENDING"]),
         # it has begun between the two answers
         ([PENDING, RUNNING], ["RUNNING"]),
+        # cancelled where it was submitted just when the other started it
+        ([CANCELLED, RUNNING], ["RUNNING"]),
+        ([CANCELLED, PENDING], ["PENDING"]),
+        ([REVOKED, CANCELLED], ["CANCELLED"]),
         # the cluster that runs it is away
         ([REVOKED], None),
         ([], []),
@@ -147,6 +154,27 @@ async def test_each_cluster_is_asked_of_its_own_jobs(host: Host) -> None:
     assert any("squeue -M a,b --states=all" in one for one in asked)
 
 
+@pytest.mark.parametrize(
+    ("where", "expected"),
+    [
+        ("", [f"7 {FED} {FED}+1", f"-M b {FED}"]),
+        (" -M a,b", [f"-M a,b 7 {FED} {FED}+1"]),
+    ],
+)
+def test_what_another_cluster_has_started_is_cancelled_there(
+    tmp_path: Path, where: str, expected: list[str]
+) -> None:
+    cancelled = tmp_path / "cancelled"
+    answers = {"scancel": f'echo "$@" >>{cancelled}', "squeue": f"echo 'b|{FED}|'"}
+    for name, script in answers.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / name).chmod(0o755)
+    script = f"{scripts.PLAIN}\n{login.CANCEL}\ncancel '{where}' 7 {FED} {FED}+1"
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    subprocess.run(["sh", "-c", script], env={"PATH": path}, check=True)
+    assert cancelled.read_text().splitlines() == expected
+
+
 async def test_one_job_alone_is_no_error_where_it_is_unknown(host: Host) -> None:
     commands, _ = await submitted(host, "7;b", "b")
     host.told = {"squeue -M": ("CLUSTER: b\n", 0)}
@@ -174,13 +202,14 @@ async def test_commands_about_a_job_go_to_its_cluster(host: Host) -> None:
     assert await commands.files(job, "StdOut") == "/out"
     host.ran.clear()
     await commands.cancel("7;b", "7+1;b", "8")
-    assert sorted(command.split("scancel")[1] for command in host.ran) == [
-        " -M b 7 7+1",
-        " 8",
+    assert sorted(command.split("\n")[-1] for command in host.ran) == [
+        "cancel ' -M b' 7 7+1",
+        "cancel '' 8",
     ]
     host.ran.clear()
     assert await commands.sweep()
-    assert [("-M b" in one, "--sibling" in one) for one in host.ran] == [
+    asked = [command.removeprefix(login.CANCEL) for command in host.ran]
+    assert [("-M b" in one, "--sibling" in one) for one in asked] == [
         (False, True),
         (True, False),
     ]

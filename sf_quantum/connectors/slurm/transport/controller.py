@@ -226,8 +226,8 @@ class Commands:
                 await asyncio.gather(
                     *(
                         self._login.ask(
-                            f"plain timeout {answers.PATIENCE_SECONDS} "
-                            f"scancel{answers.at(cluster)} {' '.join(of_cluster)}"
+                            f"{login.CANCEL}\n"
+                            f"cancel '{answers.at(cluster)}' {' '.join(of_cluster)}"
                         )
                         for cluster, of_cluster in numbers.items()
                     )
@@ -240,10 +240,11 @@ class Commands:
                 results = await asyncio.gather(
                     *(
                         self._login.ask(
+                            f"{login.CANCEL}\n"
                             f"jobs=$(plain squeue{answers.at(cluster) or ' --sibling'} "
                             f'--noheader --user="$(id -un)" --format="%F %T %k") && '
-                            f"echo \"$jobs\" | sed -n '{pattern}' | sort -u | "
-                            f"plain xargs -r scancel{answers.at(cluster)}"
+                            f"jobs=$(echo \"$jobs\" | sed -n '{pattern}' | sort -u) && "
+                            f"{{ [ -z \"$jobs\" ] || cancel '{answers.at(cluster)}' $jobs; }}"
                         )
                         for cluster in ("", *self._named)
                     )

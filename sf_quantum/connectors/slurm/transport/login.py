@@ -29,6 +29,7 @@ from sf_quantum.connectors import guardian
 from sf_quantum.connectors.slurm import scripts
 from sf_quantum.connectors.slurm.scripts import JobMark
 from sf_quantum.connectors.slurm.transport import answers
+from sf_quantum.slurm import ids
 
 P = ParamSpec("P")
 
@@ -68,6 +69,25 @@ _ARGUMENT_BYTES = 100_000
 #: It prints the id if the job is of the driver's run, or of one of its jobs. A revoked
 #: job runs on another cluster.
 OWN = r"/ REVOKED /d; s/^\([0-9]*\) [A-Z_]* sfq:{run}:{key}[^ ]*\( .*\)*$/\1/p"
+#: A shell function that cancels jobs; its first argument is the option for their clusters.
+#: A cluster of a federation may start a job just when that of its submission cancels it. Under
+#: Slurm 22.05 it then runs on, and only a request to the cluster that runs it ends it.
+CANCEL = f"""\
+cancel() {{
+  where=$1; shift
+  plain timeout {answers.PATIENCE_SECONDS} scancel $where "$@"; code=$?
+  federated=
+  for job; do
+    [ "${{job%%[+_]*}}" -le {ids.MAX_NUMBER} ] || federated=$federated,$job
+  done
+  [ -n "$where" ] || [ -z "$federated" ] ||
+    plain timeout {answers.PATIENCE_SECONDS} squeue --sibling --noheader --states=R,CF,S \\
+      --jobs="${{federated#,}}" --Format='Cluster:|,JobID:|' |
+    while IFS='|' read -r there job _; do
+      plain timeout {answers.PATIENCE_SECONDS} scancel -M "$there" "$job"
+    done
+  return $code
+}}"""
 # A job that was being submitted appears late in the queue, so the queue must be empty several
 # times in a row.
 _CANCEL = """\
@@ -78,7 +98,7 @@ _CANCEL = """\
     for at in --sibling $(sort -u "$d/clusters" 2>/dev/null); do
       if ids=$(plain squeue $at --noheader --user="$(id -un)" --format='%F %T %k'); then
         ids=$(echo "$ids" | sed -n '{own}' | sort -u)
-        [ -z "$ids" ] || {{ quiet=0; plain scancel ${{at#--sibling}} $ids; }}
+        [ -z "$ids" ] || {{ quiet=0; cancel "${{at#--sibling}}" $ids; }}
       else
         quiet=0
       fi
@@ -88,6 +108,7 @@ _CANCEL = """\
 # A shell with a successor leaves the cleaning up to it.
 _SETUP = """\
 {plain}
+{cancelling}
 trap '' HUP INT TERM PIPE
 d={spool} me={me} grace={grace}
 mkdir -p "$d" && chmod 700 "$d" && rm -f "$d/gone" && echo $me >"$d/owner" || exit
@@ -369,6 +390,7 @@ class LoginNode:
             shell = await self._connector.get_shell(words, self._location)
             setup = _SETUP.format(
                 plain=scripts.PLAIN,
+                cancelling=CANCEL,
                 cancel=self._cancel,
                 spool=shlex.quote(self.spool),
                 me=me,

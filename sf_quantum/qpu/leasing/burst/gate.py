@@ -203,6 +203,9 @@ class Gate:
                 qpu.release(token)
                 logger.info("job %d is gone: its lease is released", id_)
         elif job.held:
+            # A lease whose beginning is not on disk yet may end with the gate that requested
+            # it; this fails for one.
+            qpu.renew(token)
             controller.slurm("scontrol", "release", str(id_))
             self._comment(id_, "")
             logger.info("job %d: released with its lease", id_)

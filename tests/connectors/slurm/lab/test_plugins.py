@@ -6,6 +6,8 @@ import getpass
 import re
 import sys
 import time
+from collections.abc import Iterator
+from pathlib import Path
 
 import psutil
 import pytest
@@ -17,13 +19,20 @@ from sf_quantum.planning.traces import sacct
 from tests.support import lab_site, lab_supervisor
 from tests.support.lab_cluster import LabError
 from tests.support.lab_conf import FIRST
-from tests.support.plugin_site import USER, Site, asking, leases
+from tests.support.plugin_site import USER, Site, asking, leases, plugin_site
 from tests.support.projects import Project
 from tests.support.service import example_bqm
 from tests.support.suspending import suspended
 from tests.support.waiting import SECONDS, until
 
 pytestmark = pytest.mark.process
+
+
+@pytest.fixture
+def own_site(site: Site, tmp_path: Path) -> Iterator[Site]:
+    """A site whose controller may be killed; one that tests share would lose their jobs."""
+    with plugin_site(tmp_path) as made:
+        yield made
 
 
 def test_a_job_waits_for_its_lease_and_has_it_with_its_nodes(site: Site) -> None:
@@ -404,8 +413,9 @@ def test_what_is_killed_is_swept(site: Site) -> None:
         assert [one.slurm_job_id for one in leases(service)] == [None, str(job)]
 
 
-def test_a_job_runs_whose_buffer_the_controller_forgot(site: Site) -> None:
+def test_a_job_runs_whose_buffer_the_controller_forgot(own_site: Site) -> None:
     """Jobs and burst buffers are saved apart, and a kill may come between the two."""
+    site = own_site
     saved = site.lab.folder / "state"
     with site.serving("halved") as service:
         service.ask("POST", "/v1/device/close", {})
