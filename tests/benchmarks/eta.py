@@ -64,6 +64,7 @@ from sf_quantum.service.domain.jobs import (
 from sf_quantum.service.domain.settings import ServiceSettings
 from sf_quantum.service.queue.job_queue import JobQueue
 from sf_quantum.service.scheduling.policies import names
+from sf_quantum.service.store.progress import Progress
 from sf_quantum.service.store.store import Store
 from tests.benchmarks import eta_oracle, eta_tenants
 from tests.support.service import example_bqm
@@ -103,15 +104,15 @@ class PlannedJob(NamedTuple):
     pause_seconds: float
 
 
-class Watched(Store):
+class Watched(Progress):
     """Records the first start of each job."""
 
-    def __init__(self, path: Path) -> None:
-        super().__init__(path)
+    def __init__(self, store: Store) -> None:
+        super().__init__(store, store.clock)
         self.started: dict[int, float] = {}
 
     def start(self, number: int, seconds_ago: float = 0.0) -> Future[Job]:
-        """See :meth:`Store.start`."""
+        """See :meth:`.Progress.start`."""
         self.started.setdefault(number, time.monotonic())
         return super().start(number, seconds_ago)
 
@@ -157,9 +158,9 @@ def draw(
 class Session:
     """Jobs submitted to a service, and its forecasts for them."""
 
-    def __init__(self, queue: JobQueue, store: Watched) -> None:
+    def __init__(self, queue: JobQueue, progress: Watched) -> None:
         self._queue = queue
-        self._started = store.started
+        self._started = progress.started
         self.made: list[Answer] = []
         self.again: list[Answer] = []
 
@@ -226,11 +227,12 @@ async def measure(
     """
     each = mean(seconds_of(jobs, scale))
     with tempfile.TemporaryDirectory(prefix="sfq-eta-") as folder:
-        store = Watched(Path(folder) / "service.sqlite")
+        store = Store(Path(folder) / "service.sqlite")
+        store.progress = progress = Watched(store)
         device = EmulatedDevice(technology=TECHNOLOGY, time_scale=scale, seed=1)
         queue = JobQueue(store, device, ServiceSettings(vqpus=10))
         queue.start()
-        session = Session(queue, store)
+        session = Session(queue, progress)
         asking = asyncio.create_task(session.keep_asking(ASKED_AGAIN_JOBS * each))
         at_once = not any(job.pause_seconds for job in jobs)
         await session.submit(jobs[:LESSONS])

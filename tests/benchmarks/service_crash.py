@@ -245,13 +245,13 @@ def _check_runs(jobs: Mapping[int, Mapping[str, JSON]], runs: Counter[int]) -> N
 def _check_file(service: Front, jobs: Mapping[int, Mapping[str, JSON]]) -> None:
     """Check the file: each job exists once, and each result is there."""
     store = Store(service.state / "service.sqlite")
-    kept = store.jobs(limit=10_000_000)
+    kept = store.jobs.latest(limit=10_000_000)
     keys = Counter(job.key for job in kept)
     assert set(keys.values()) <= {1}, "a key has two jobs"
     missing = {f"key-{number}" for number in jobs} - set(keys)
     assert not missing, f"jobs are lost: {missing}"
     for job in kept:
-        result = store.result(job.number)
+        result = store.jobs.result(job.number)
         assert (job.state == "Completed") == (result is not None), f"result of {job}"
         if result is not None and service.device.runs is None:
             info = json.loads(result)["info"]
@@ -278,9 +278,9 @@ def fill(state: Path, jobs: int) -> None:
         for name in CLASSES
     ]
     for lease in leases:
-        store.add_lease(lease).result()
+        store.leases.add(lease).result()
     done = [
-        store.add_job(
+        store.jobs.add(
             leases[number % 3],
             Submission("problem", example_bqm(), {"num_reads": 5}, str(number)),
             0.02,

@@ -194,13 +194,13 @@ def check(
     over = {id_: state for load in loads for id_, state in load.over.items()}
     store = Store(service.state / "service.sqlite")
     try:
-        jobs = store.jobs(limit=10_000_000)
+        jobs = store.jobs.latest(limit=10_000_000)
         assert {job.id: job.key for job in jobs} == keys, "jobs are lost, or unknown"
         unknown = by_job.keys() - keys.keys()
         assert not unknown, f"the vendor ran jobs that are unknown: {unknown}"
         for job in jobs:
             assert job.state == over[job.id], f"{job} was {over[job.id]}"
-            _check_job(job, store.result(job.number), by_job[job.id])
+            _check_job(job, store.jobs.result(job.number), by_job[job.id])
     finally:
         store.close()
     states = Counter[str](job.state for job in jobs)

@@ -119,7 +119,7 @@ def test_jobs_are_counted_by_class_and_end() -> None:
             if name == "sfq_qpu_seconds_total"
         )
         assert used == pytest.approx(
-            sum(j.qpu_seconds for j in service.queue.store.jobs())
+            sum(j.qpu_seconds for j in service.queue.store.jobs.latest())
         )
 
 

@@ -70,7 +70,7 @@ def test_a_job_ended_with_its_session_runs_in_another(
         (held,) = json.loads(vendor.request("GET", "/v1/leases").body)
         vendor.request("DELETE", f"/v1/leases/{held['id']}")
         service.until(lease, "Completed")
-        (job,) = service.queue.store.jobs()
+        (job,) = service.queue.store.jobs.latest()
     device.close()
     during = "interrupted during attempt 1"
     note = f"{during}: the vendor cancelled it, perhaps with its lease"

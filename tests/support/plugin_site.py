@@ -194,7 +194,9 @@ def asking(qpu: str) -> list[str]:
 
 def leases(service: RunningService) -> list[Lease]:
     """All leases, the oldest first."""
-    return sorted(service.queue.store.leases(None), key=lambda lease: lease.opened)
+    return sorted(
+        service.queue.store.leases.latest(None), key=lambda lease: lease.opened
+    )
 
 
 @contextmanager

@@ -105,7 +105,7 @@ class RunningService:
         """
 
         def job() -> str | None:
-            jobs = self.queue.store.jobs(lease=lease)[number:]
+            jobs = self.queue.store.jobs.latest(lease=lease)[number:]
             return jobs[0].id if jobs and jobs[0].state == state else None
 
         return until(job, f"job {number} is {state}")

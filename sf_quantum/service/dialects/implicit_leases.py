@@ -66,7 +66,9 @@ class ImplicitLeases:
         """Follow the leases that an earlier service left open."""
         for lease in self._queue.leases.on_disk:
             if lease.key == self._key:
-                self._keep(lease.id, self._queue.store.jobs(lease=lease.id, live=True))
+                self._keep(
+                    lease.id, self._queue.store.jobs.latest(lease=lease.id, live=True)
+                )
 
     def stop(self) -> None:
         """Stop following leases; they stay held, on disk."""

@@ -283,7 +283,7 @@ class Activity:
     async def _read(self) -> _Snapshot:
         queue, steady = self._queue, self._queue.store.clock()
         numbers, farther = self._pending_numbers()
-        jobs = await asyncio.to_thread(queue.store.jobs_by_number, numbers)
+        jobs = await asyncio.to_thread(queue.store.jobs.by_number, numbers)
         forecasts = await queue.forecasts.of_all(jobs)
         minutes = await asyncio.to_thread(self._history.minutes, steady)
         calibration = await asyncio.to_thread(_calibration, queue)
@@ -334,7 +334,7 @@ class Activity:
         forecast_of = {job.number: (job, f) for job, f in listed if f}
         pending = [forecast_of[number] for number in left if number in forecast_of]
         numbers = [job.number for job, _ in (*running, *pending)]
-        labels = await asyncio.to_thread(queue.store.labels, numbers)
+        labels = await asyncio.to_thread(queue.store.jobs.labels, numbers)
         return _Snapshot(now, counts, running, pending, farther, labels)
 
     def _pending_numbers(self) -> tuple[list[int], dict[str, list[int]]]:
@@ -363,7 +363,7 @@ class Activity:
 
         def make() -> bytes:
             numbers = [job.number for job in (*far_jobs, *ended)]
-            labels = {**snapshot.labels, **self._queue.store.labels(numbers)}
+            labels = {**snapshot.labels, **self._queue.store.jobs.labels(numbers)}
             rows = _Rows(who, snapshot.now, labels, self._numbered)
             farther = [
                 (job, f)
@@ -394,7 +394,7 @@ class Activity:
         """Read the user's jobs far back in the queue, and the latest that are over."""
         store, user = self._queue.store, None if who.admin else who.user
         numbers = [] if user is None else snapshot.farther.get(user, [])
-        return store.jobs_by_number(numbers), store.last_ended(ENDED, user)
+        return store.jobs.by_number(numbers), store.jobs.last_ended(ENDED, user)
 
     def _visible(self, who: Identity | None) -> list[Lease]:
         held = self._queue.leases.held

@@ -26,7 +26,7 @@ from typing import Literal, TypeAlias, cast
 from sf_quantum.files import JSON
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.store import audit
-from sf_quantum.service.store.operation import Operation
+from sf_quantum.service.store.operation import Operation, last_status
 from sf_quantum.service.store.store import Store
 
 Status: TypeAlias = Literal["open", "draining", "closed"]
@@ -71,7 +71,7 @@ class Availability:
         #: why the device itself takes no work, in its vendor's words; empty if it does
         self.device_reason = ""
         self._store = store
-        status, message = store.availability() or ("open", "")
+        status, message = last_status(store) or ("open", "")
         self._status = cast("Status", status)
         self._message = message
         self._user = _last_user(store)

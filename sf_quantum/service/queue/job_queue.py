@@ -34,6 +34,7 @@ from sf_quantum.service.queue.observations import DeviceState
 from sf_quantum.service.queue.reading import JobReader
 from sf_quantum.service.queue.upkeep.endless_tasks import EndlessTasks
 from sf_quantum.service.store import audit, operation
+from sf_quantum.service.store.recovery import recover
 from sf_quantum.service.store.store import Store
 from sf_quantum.service.store.usage import recent_use
 
@@ -93,7 +94,7 @@ class JobQueue:
         device.keep_in(self.store.path.parent)
         # the graph of an emulated annealer is made now, and not during a request
         logger.debug("device %s: %s", device.name, device.description.technology)
-        recovering = self.store.recover(deaths, device.identity, device.recovery)
+        recovering = recover(self.store, deaths, device.identity, device.recovery)
         for job in recovering.result():
             log_recovered(job)
         operation.record(self.store, self.availability.operation, starts=True).result()
@@ -118,7 +119,7 @@ class JobQueue:
     def running(self) -> Job | None:
         """The job that the device runs, or runs next."""
         on_device = self.jobs.on_device
-        return self.store.job(on_device[0].number) if on_device else None
+        return self.store.jobs.get(on_device[0].number) if on_device else None
 
     @property
     def failure(self) -> str | None:
@@ -172,7 +173,7 @@ class JobQueue:
         """
         waiting = submission.implicit_lease
         lease = self.leases.active(who, lease_id, waiting=waiting)
-        stored = self.store.job_by_key(lease.user, submission)
+        stored = self.store.jobs.with_key(lease.user, submission)
         if stored is not None and stored.lease == lease.id:
             return stored, False
         cost = Cost(0.0)
@@ -205,7 +206,7 @@ class JobQueue:
         :raises Refused: 503 while the QPU takes no job
         """
         self._check_open()
-        await asyncio.wrap_future(self.store.add_lease(lease))
+        await asyncio.wrap_future(self.store.leases.add(lease))
         cost = self.device.cost(submission.parameters)
         job, _ = await self.control.submit(lease, submission, cost)
         return job

@@ -18,7 +18,8 @@ from sf_quantum.service.queue.jobs.job_table import JobTable
 from sf_quantum.service.queue.jobs.part_results import finished
 from sf_quantum.service.queue.leases.live_leases import Leases
 from sf_quantum.service.queue.long_work import LongWork
-from sf_quantum.service.store.store import NO_JOB, Store
+from sf_quantum.service.store.rows import NO_JOB
+from sf_quantum.service.store.store import Store
 from sf_quantum.threads import in_thread
 
 T = TypeVar("T")
@@ -45,7 +46,7 @@ class JobReader:
 
     def find(self, who: Identity, job_id: str | int) -> Job:
         """Find a job by id or number; refuse with 404 if it is unknown or another user's."""
-        job = self._store.job(job_id)
+        job = self._store.jobs.get(job_id)
         if job is None or not (who.admin or who.user == job.user):
             raise Refused(404, NO_JOB)
         return job
@@ -69,7 +70,7 @@ class JobReader:
         limit: int = 1000,
     ) -> list[Job]:
         """List the latest jobs of the caller, or of all users for an admin; oldest first."""
-        return self._store.jobs(
+        return self._store.jobs.latest(
             lease=lease,
             user=None if who.admin else who.user,
             key=key,
@@ -123,7 +124,7 @@ class JobReader:
     async def result(self, who: Identity, job_id: str | int) -> StoredResult:
         """Find a job's result; refuse with 409 if the job has none."""
         job = self.use(who, job_id)
-        size = await asyncio.to_thread(self._store.result_bytes, job.number)
+        size = await asyncio.to_thread(self._store.jobs.result_bytes, job.number)
         if size is None:
             why = f": {job.note}" if job.note else ""
             raise Refused(409, f"the job is {job.state} and has no result{why}")
@@ -186,4 +187,4 @@ class StoredResult:
 
     def part(self, first: int, most: int) -> bytes:
         """Read some bytes from ``first`` on; nothing if it has been deleted; blocks."""
-        return self.store.result_part(self.number, first, most)
+        return self.store.jobs.result_part(self.number, first, most)

@@ -1,6 +1,7 @@
 """The service's state on disk: one SQLite file, its schema, and what is read from it.
 
-``store`` has the queue's reads and writes, ``schema`` the tables, ``usage`` and
+``store`` has the file, ``leases``, ``jobs``, ``progress`` and ``slices`` the queue's reads and
+writes, ``recovery`` what follows a crash, ``schema`` the tables, ``usage`` and
 ``utilisation`` what was used, ``retention`` forgets, ``backup`` copies, ``audit`` records who
 did what.
 

@@ -51,3 +51,9 @@ def periods(store: Store, since: float, now: float) -> Iterator[Period]:
         ended = now if number == len(rows) else min(seen, now)
         if ended > since:
             yield Period(cast("Operation", status), began, ended)
+
+
+def last_status(store: Store) -> tuple[str, str] | None:
+    """Read the QPU's status and its message; ``None`` in a new file."""
+    rows = store.read("SELECT status, message FROM availability")
+    return (rows[0][0], rows[0][1]) if rows else None

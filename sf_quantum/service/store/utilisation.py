@@ -7,7 +7,8 @@ from collections.abc import Collection
 from typing import NamedTuple
 
 from sf_quantum.service.store.operation import Operation, periods
-from sf_quantum.service.store.store import LIVE, Store
+from sf_quantum.service.store.rows import LIVE
+from sf_quantum.service.store.store import Store
 
 MINUTES = 60
 # after this time a job's end is certainly on disk

@@ -112,17 +112,17 @@ def many(service: RunningService, tokens: Path) -> list[str]:
     """The ids of nine jobs, of which the fourth and the last are over."""
     lease, first = submit(service, tokens, "ann")
     store, ids = service.queue.store, [first]
-    held = store.lease(lease)
+    held = store.leases.get(lease)
     assert held is not None
     for number in range(8):
         # these are on disk only, and never run
         submission = Submission("problem", {}, {}, str(number))
-        job, _ = store.add_job(held, submission, 1.0).result()
+        job, _ = store.jobs.add(held, submission, 1.0).result()
         ids.append(job.id)
     for job_id in (ids[3], ids[8]):
-        over = store.job(job_id)
+        over = store.jobs.get(job_id)
         assert over is not None
-        store.cancel_waiting(over.number, "over").result()
+        store.progress.cancel_waiting(over.number, "over").result()
     return ids
 
 

@@ -89,7 +89,7 @@ def test_what_is_written_is_what_the_service_has(
     assert usage("operator", "--trace", str(path)) == f"{path}: 4 jobs\n"
     trace = qpu.read(path)
     assert (trace.technology, trace.anonymised) == ("neutral-atom", False)
-    stored = service.queue.store.jobs()
+    stored = service.queue.store.jobs.latest()
     assert [job.job for job in trace.jobs] == [job.id for job in stored]
     for told, one in zip(trace.jobs, stored, strict=True):
         assert (told.user, told.lease, told.state) == (one.user, one.lease, "Completed")
@@ -118,7 +118,7 @@ def test_an_anonymised_trace_is_planned_with(
     path = tokens / "qpu.csv"
     usage("operator", "--trace", str(path), "--anonymise")
     text = path.read_text()
-    stored = service.queue.store.jobs()
+    stored = service.queue.store.jobs.latest()
     ids = {job.id for job in stored} | {job.lease for job in stored}
     for secret in {"physics", "secret", "ann", "bob"} | ids:
         assert secret not in text

@@ -153,7 +153,7 @@ def test_on_the_qpu_of_the_environment_the_samples_are_the_same(
     assert there.info["reads"] == 20
     # a sampler asked for by name runs here, QPU or not
     assert solve("--sampler", "neal", "--reads", "20") == (0, "")
-    assert len(service.queue.store.jobs(lease=lease)) == 1
+    assert len(service.queue.store.jobs.latest(lease=lease)) == 1
 
 
 def test_circuits_of_qaoa_run_on_a_qpu_that_takes_circuits(
@@ -169,7 +169,7 @@ def test_circuits_of_qaoa_run_on_a_qpu_that_takes_circuits(
         lease = service.acquire()
         _environment(monkeypatch, service.url, lease)
         assert solve(*quick, "--reads", "30", "--set", "mitigation=readout") == (0, "")
-        (job,) = service.queue.store.jobs(lease=lease)
+        (job,) = service.queue.store.jobs.latest(lease=lease)
         assert (job.kind, job.parameters["num_reads"]) == ("circuit", 30)
         samples = _samples(problem)
         assert samples.record.num_occurrences.sum() == 30
@@ -185,7 +185,7 @@ def test_circuits_of_qaoa_run_on_a_qpu_that_takes_circuits(
         code, line = solve("--set", "mitigation=readout")
         assert code == 2
         assert "mitigation: not a parameter of QpuSampler" in line
-        assert len(service.queue.store.jobs(lease=lease)) == 1
+        assert len(service.queue.store.jobs.latest(lease=lease)) == 1
 
 
 def test_circuits_of_qaoa_are_emulated_where_the_qpu_takes_none(
@@ -205,7 +205,7 @@ def test_circuits_of_qaoa_are_emulated_where_the_qpu_takes_none(
     code, line = solve(*quick, "--set", "mitigation=readout")
     assert code == 2
     assert "mitigation readout: passes are for a QPU's circuits, and aer is no" in line
-    assert not service.queue.store.jobs(lease=lease)
+    assert not service.queue.store.jobs.latest(lease=lease)
 
 
 def test_half_an_environment_is_not_a_classical_run(
@@ -319,7 +319,7 @@ def test_parts_are_one_job_and_a_second_try_finds_it(
     for _ in range(2):
         # without a seed the QPU draws it, and the job is the same again
         assert solve("--reads", "50") == (0, "")
-        (job,) = service.queue.store.jobs(lease=lease)
+        (job,) = service.queue.store.jobs.latest(lease=lease)
     info = _samples(problem).info
     assert (info["job"], info["presolve"]["parts"]) == (job.id, [4, 4, 4])
     assert info["timing"]["qpu_seconds"] > 0
@@ -334,7 +334,7 @@ def test_parts_that_the_qpu_takes_apart_only_are_a_job_each(
         lease = service.acquire()
         _environment(monkeypatch, service.url, lease)
         assert solve("--reads", "50") == (0, "")
-        jobs = [job.id for job in service.queue.store.jobs(lease=lease)]
+        jobs = [job.id for job in service.queue.store.jobs.latest(lease=lease)]
     info = _samples(problem).info
     assert [part["job"] for part in info["parts"]] == jobs
     assert info["presolve"]["asked"] == len(jobs) == 2
@@ -494,7 +494,7 @@ def test_who_waits_is_told_once_for_how_long(
             output = str(problem.parent / "samples.json")
             files = ["--problem", str(problem), "--output", output]
             assert main(["solve", *files, *options]) == 0
-            jobs = len(service.queue.store.jobs())
+            jobs = len(service.queue.store.jobs.latest())
         assert jobs > 1 if gates else jobs == 1
         (line,) = capsys.readouterr().err.splitlines()
         assert line.startswith("sfq solve: ")

@@ -523,7 +523,7 @@ def test_hints_reach_the_service(service: RunningService, tmp_path: Path) -> Non
         JobHints(hints, wait_seconds=10),
     )
     assert _run(use, tmp_path, a_SFQ_URL=service.url) == (0, "")
-    (lease,) = service.queue.store.leases()
+    (lease,) = service.queue.store.leases.latest()
     assert (lease.expected_seconds, lease.pattern) == (5, "qc-heavy")
 
 

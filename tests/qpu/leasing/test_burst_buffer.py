@@ -201,7 +201,7 @@ def test_accounts_for_the_jobs_of_a_lease(
     service.ask("POST", "/v1/jobs", job, lease=lease.id)
     service.until(lease.id, "Completed")
     assert sfq("release") == 0
-    (done,) = service.queue.store.jobs(lease=lease.id)
+    (done,) = service.queue.store.jobs.latest(lease=lease.id)
     modify, _, comment = (tmp_path / "account").read_text().partition("admincomment=")
     assert modify == "--immediate modify job where jobid=7 set "
     figures = dict(word.split("=") for word in comment.split())

@@ -537,7 +537,9 @@ def test_a_command_is_taken_from_a_qpu_that_closes_under_it(tmp_path: Path) -> N
         # one that can run nowhere else waits for its QPU
         patient = _start("--url", slow.url, "--", *_solve(tmp_path))
         until(
-            lambda: [job for job in slow.queue.store.jobs() if job.state == "Running"],
+            lambda: [
+                job for job in slow.queue.store.jobs.latest() if job.state == "Running"
+            ],
             "its job on the QPU",
         )
         _close(slow)

@@ -61,7 +61,7 @@ def test_energies(
     with running_service(device) as service:
         words = [sys.executable, str(EXAMPLE / f"{program}.py")]
         assert main(["lease", "--url", service.url, "--clients", "--", *words]) == 0
-        job, *_ = service.queue.store.jobs()
+        job, *_ = service.queue.store.jobs.latest()
         assert job.final
     told = re.fullmatch(r"energy (\S+), exact (\S+)\n", capfd.readouterr().out)
     assert told is not None
@@ -101,6 +101,6 @@ def test_pulser_by_stock_qrmi(alone: list[str], tmp_path: Path) -> None:
             check=True,
         )
         assert ran.stdout == "11\n"
-        (job,) = service.queue.store.jobs()
+        (job,) = service.queue.store.jobs.latest()
         (held,) = json.loads(service.ask("GET", "/v1/leases?closed=true").body)
         assert job.lease == held["id"]

@@ -34,9 +34,9 @@ def test_a_node_runs_on_the_qpu() -> None:
         both, one = pennylane.set_shots(node, 500)()
         assert both == 1.0
         assert abs(one) < 0.3
-        assert [job.parameters["num_reads"] for job in service.queue.store.jobs()] == [
-            500
-        ]
+        assert [
+            job.parameters["num_reads"] for job in service.queue.store.jobs.latest()
+        ] == [500]
 
 
 @pytest.mark.skipif(INSTALLED, reason="the package pennylane-qiskit is installed")

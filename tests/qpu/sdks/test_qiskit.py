@@ -76,7 +76,7 @@ def test_seeds_make_runs_of_qaoa_reproducible(
     )
     assert one == same
     assert one.info["angles"] == same.info["angles"] != other.info["angles"]
-    jobs = service.queue.store.jobs(lease=lease)
+    jobs = service.queue.store.jobs.latest(lease=lease)
     seeds = [job.parameters["seed"] for job in jobs]
     assert len(jobs) == 15
     assert seeds[:5] == seeds[5:10]
@@ -140,7 +140,7 @@ def test_the_primitives_of_qiskit_run_on_it(backend: QpuBackend) -> None:
 def test_many_circuits_are_one_job(
     service: RunningService, backend: QpuBackend
 ) -> None:
-    before = len(service.queue.store.jobs())
+    before = len(service.queue.store.jobs.latest())
     circuits = []
     for number in range(4):
         circuit = QuantumCircuit(2)
@@ -154,7 +154,7 @@ def test_many_circuits_are_one_job(
     given.clear()  # the job has its own list
     result = job.result(SECONDS)
     assert result.get_counts() == [{f"{number:02b}": 5} for number in range(4)]
-    assert len(service.queue.store.jobs()) == before + 1
+    assert len(service.queue.store.jobs.latest()) == before + 1
 
 
 def turned(angle: float, other: float = 0.0) -> QuantumCircuit:
@@ -174,7 +174,7 @@ def test_circuits_that_differ_in_angles_are_sent_as_one(
     result = backend.run(circuits, shots=5).result(SECONDS)
     assert result.get_counts() == [{"00": 5}, {"11": 5}, {"00": 5}]
     sent = json.loads(
-        service.queue.store.payload(service.queue.store.jobs()[-1].number)
+        service.queue.store.jobs.payload(service.queue.store.jobs.latest()[-1].number)
     )
     # equal angles are one parameter, and those that stay the same are none
     assert [one.keys() for one in sent["values"]] == [{"angle0", "angle1"}] * 3

@@ -275,7 +275,7 @@ def test_stock_ocean_finds_the_qpu_of_its_step(
     words = [sys.executable, str(program)]
     assert main(["lease", "--url", service.url, "--clients", "--", *words]) == 0
     assert capfd.readouterr().out == "-1.0\n"
-    (job,) = service.queue.store.jobs()
+    (job,) = service.queue.store.jobs.latest()
     (lease,) = json.loads(service.ask("GET", "/v1/leases?closed=true").body)
     assert (job.lease, lease["job"]) == (lease["id"], Path(sys.executable).name)
 
@@ -295,7 +295,7 @@ def test_stock_qrmi_finds_the_circuits_qpu_of_its_step(
         assert main(["lease", "--url", service.url, "--clients", "--", *words]) == 0
         # as QRMI writes the name of a quantum computer
         assert capfd.readouterr().out == "a:star {'10': 3}\n"
-        (job,) = service.queue.store.jobs()
+        (job,) = service.queue.store.jobs.latest()
         (lease,) = json.loads(service.ask("GET", "/v1/leases?closed=true").body)
         assert job.lease == lease["id"]
 

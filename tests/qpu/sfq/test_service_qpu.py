@@ -115,7 +115,7 @@ def test_labels_that_json_changes_cost_no_qpu_job(
     for sample in (sampler.sample, lambda one: sampler.sample_multiple([one])):
         with pytest.raises(InputError, match="cannot be written in JSON"):
             sample(model)
-    assert service.queue.store.jobs(lease=lease) == []
+    assert service.queue.store.jobs.latest(lease=lease) == []
 
 
 @pytest.mark.parametrize("label", [1, 1.0, "1", True, 1.5, "\n", (1, "a"), 2**53 + 1])
@@ -133,9 +133,9 @@ def test_the_second_try_finds_the_job_of_the_first(
     lease = service.acquire()
     first, again = (_job_side(service, lease).solve(bqm, PARAMETERS) for _ in range(2))
     assert first == again
-    assert len(service.queue.store.jobs(lease=lease)) == 1
+    assert len(service.queue.store.jobs.latest(lease=lease)) == 1
     _job_side(service, lease).solve(bqm, {**PARAMETERS, "seed": 2})
-    assert len(service.queue.store.jobs(lease=lease)) == 2
+    assert len(service.queue.store.jobs.latest(lease=lease)) == 2
 
 
 def test_without_a_seed_each_solution_has_samples_of_its_own(
@@ -151,7 +151,7 @@ def test_without_a_seed_each_solution_has_samples_of_its_own(
     again = _job_side(service, lease)
     for info in infos:
         assert again.solve(bqm, asked)["info"] == {**info, "found": True}
-    assert len(service.queue.store.jobs(lease=lease)) == 3
+    assert len(service.queue.store.jobs.latest(lease=lease)) == 3
 
 
 def _again(service: RunningService, lease: str) -> SfqQpu:
@@ -212,7 +212,7 @@ def test_run_again_after_its_job_was_cancelled_it_makes_another(
         alive = threading.Thread(target=_solve, args=(_again(service, second), bqm))
         alive.start()
         service.until(second, "Running", 1)
-        assert [job.state for job in service.queue.store.jobs(lease=second)] == [
+        assert [job.state for job in service.queue.store.jobs.latest(lease=second)] == [
             "Cancelled",
             "Running",
         ]
@@ -276,7 +276,7 @@ def test_hints_of_one_lease_go_before_those_of_all(service: RunningService) -> N
     hints: dict[str, JSON] = {"expectedSeconds": 0.5}
     for request in (AcquireOptions(hints=hints), AcquireOptions()):
         token = acquire(driver, request)
-        lease = service.queue.store.lease(token)
+        lease = service.queue.store.leases.get(token)
         assert lease is not None
         expected = 0.5 if request.hints else 5.0
         assert (lease.expected_seconds, lease.pattern) == (expected, "balanced")
@@ -480,7 +480,7 @@ def test_a_failed_job_is_tried_anew(bqm: dict[str, JSON]) -> None:
         for jobs in (1, 2, 3):
             with pytest.raises(QpuError, match="the job failed: the QPU is offl"):
                 _job_side(service, lease).solve(bqm, PARAMETERS)
-            assert len(service.queue.store.jobs(lease=lease)) == jobs
+            assert len(service.queue.store.jobs.latest(lease=lease)) == jobs
 
 
 def test_refusals_keep_the_words_of_the_service(
@@ -518,7 +518,7 @@ def test_interrupted_it_cancels_its_job(
         with pytest.raises(interruption):
             job_side.solve(bqm, PARAMETERS)
         service.until(lease, "Cancelled")
-        assert len(service.queue.store.jobs(lease=lease)) == 1
+        assert len(service.queue.store.jobs.latest(lease=lease)) == 1
 
 
 def test_cancelled_by_the_operator(bqm: dict[str, JSON]) -> None:
@@ -1087,7 +1087,7 @@ def test_an_interrupted_run_cancels_its_job(monkeypatch: pytest.MonkeyPatch) -> 
         monkeypatch.setattr(ServiceJobs, "follow", interrupt)
         with pytest.raises(KeyboardInterrupt):
             qpu.run_job(_small(1))
-        until(lambda: service.queue.store.jobs()[0].state == "Cancelled")
+        until(lambda: service.queue.store.jobs.latest()[0].state == "Cancelled")
 
 
 @pytest.mark.parametrize("wait", ["61", "-1", "nan", "soon"])
@@ -1100,7 +1100,7 @@ def test_how_long_a_submission_may_wait_is_checked(
         client = SfqQpu("q", service.url, lease=lease).service
         with pytest.raises(InputError, match="wait"):
             client.send("POST", f"/v1/jobs?wait={wait}", body.encode())
-    assert not service.queue.store.jobs()
+    assert not service.queue.store.jobs.latest()
 
 
 def test_a_large_submission_is_answered_at_once_and_whole(

@@ -157,9 +157,11 @@ def test_a_problem_over_qubits_is_submitted_as_it_is(annealer: RunningService) -
     samples = samples_of(outcome.result.whole)
     assert samples.first.sample == {one: -1, other: -1}
     assert samples.first.energy == 5.5
-    (job,) = annealer.queue.store.jobs()
+    (job,) = annealer.queue.store.jobs.latest()
     # what the service got is the very same problem
-    assert json.loads(annealer.queue.store.payload(job.number))["num_variables"] == 2
+    assert (
+        json.loads(annealer.queue.store.jobs.payload(job.number))["num_variables"] == 2
+    )
 
 
 @pytest.mark.process
@@ -193,8 +195,10 @@ def test_a_problem_is_found_by_its_tag_among_many(
     qpu = client(annealer)
     ids = [qpu.submit(task(example_bqm(), tag, seed=1)) for tag in "abc"]
     store = annealer.queue.store
-    jobs = store.jobs
-    monkeypatch.setattr(store, "jobs", lambda **given: jobs(**{**given, "limit": 1}))
+    jobs = store.jobs.latest
+    monkeypatch.setattr(
+        store.jobs, "latest", lambda **given: jobs(**{**given, "limit": 1})
+    )
     assert qpu.find("a") == ids[0]
 
 
@@ -240,7 +244,7 @@ def test_equal_interactions_have_the_same_embedding(
 def test_sweeps_are_annealing_time(annealer: RunningService) -> None:
     qpu = client(annealer)
     completed(qpu, task(example_bqm(), seed=1, num_sweeps=3 * SWEEPS))
-    (job,) = annealer.queue.store.jobs()
+    (job,) = annealer.queue.store.jobs.latest()
     assert job.parameters["num_sweeps"] == 3 * SWEEPS
     with pytest.raises(InputError, match="annealing_time"):
         qpu.submit(task(example_bqm(), num_sweeps=1_000_000))

@@ -135,8 +135,8 @@ def test_a_register_has_the_qubits_out_of_service_too(tmp_path: Path) -> None:
             lease = front.acquire()
             body: dict[str, JSON] = {"circuit": text, "idempotency_key": "a"}
             front.ask("POST", "/v1/jobs", body, lease=lease)
-            until(lambda: front.queue.store.jobs()[0].final, "the job is over")
-            (job,) = front.queue.store.jobs()
+            until(lambda: front.queue.store.jobs.latest()[0].final, "the job is over")
+            (job,) = front.queue.store.jobs.latest()
             assert (job.state, job.note) == ("Completed", None)
             body |= {"circuit": text.replace("5", "6"), "idempotency_key": "b"}
             refused = front.ask("POST", "/v1/jobs", body, lease=lease).json()
@@ -213,8 +213,8 @@ def test_the_unsendable_is_refused_by_submission_and_twin(
         twin.check("circuit", batch, {"num_reads": 7})
         body = {"circuit": batch, "idempotency_key": "b"}
         assert front.ask("POST", "/v1/jobs", body, lease=lease).status == 201
-        until(lambda: front.queue.store.jobs()[0].final, "the job is over")
-        (job,) = front.queue.store.jobs()
+        until(lambda: front.queue.store.jobs.latest()[0].final, "the job is over")
+        (job,) = front.queue.store.jobs.latest()
         assert (job.state, job.note) == ("Completed", None)
     device.close()
 

@@ -86,7 +86,7 @@ def test_a_circuit_of_many_minutes_says_so(
     assert record.levelno == logging.WARNING
     assert "(circuit) starts in about " in record.getMessage()
     assert "is expected to run for" in record.getMessage()
-    for each in service.queue.store.jobs(lease=lease):
+    for each in service.queue.store.jobs.latest(lease=lease):
         service.ask("DELETE", f"/v1/jobs/{each.id}")
 
 
@@ -120,7 +120,7 @@ def test_a_job_of_seconds_says_so_while_it_waits(
             "a line about the job",
         )
         # it is told while the job waits, and once
-        (job,) = service.queue.store.jobs(lease=lease)[1:]
+        (job,) = service.queue.store.jobs.latest(lease=lease)[1:]
         assert job.state == "Queued"
         assert not waiting.done()
         for each in (job.id, ahead):

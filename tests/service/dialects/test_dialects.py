@@ -88,7 +88,7 @@ def test_a_sites_dialect_is_spoken(installed: None) -> None:
         task: dict[str, JSON] = {"bqm": example_bqm(), "comment": "x" * SMALL_BYTES}
         answer = service.ask("POST", "/acme/tasks", task, lease=service.acquire())
         assert answer.status == 202
-        (job,) = service.queue.store.jobs()
+        (job,) = service.queue.store.jobs.latest()
         assert (job.id, job.dialect) == (answer.json()["task"], "acme")
 
 

@@ -289,13 +289,13 @@ async def test_what_the_death_of_the_service_meant_for_jobs(
 ) -> None:
     store = Store(tmp_path / "service.sqlite")
     lease = Lease("l" * 32, "ann", "test")
-    store.add_lease(lease).result()
+    store.leases.add(lease).result()
     died, waiting, unwanted = (
-        store.add_job(lease, Submission("problem", {}, {}, key), 1e6).result()[0]
+        store.jobs.add(lease, Submission("problem", {}, {}, key), 1e6).result()[0]
         for key in "abc"
     )
-    store.start(died.number).result()
-    store.note_cancellation(unwanted.number, "cancelled").result()
+    store.progress.start(died.number).result()
+    store.progress.note_cancellation(unwanted.number, "cancelled").result()
     store.close()
     async with running_queue(tmp_path, EmulatedDevice(technology="neutral-atom")):
         told = {line["job"]: line for line in lines(caplog, "job ")}

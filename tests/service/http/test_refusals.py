@@ -184,4 +184,4 @@ def test_a_key_that_stands_twice_is_refused(
             answer = service.ask("POST", path, text.encode(), headers=headers)
             assert answer.status in (400, 422), answer.body[:300]
             assert b"stands twice" in answer.body or b"deep" in answer.body
-        assert not service.queue.store.jobs()
+        assert not service.queue.store.jobs.latest()

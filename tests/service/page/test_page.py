@@ -26,6 +26,7 @@ from sf_quantum.service.store.operation import (
     periods,
     record,
 )
+from sf_quantum.service.store.recovery import recover
 from sf_quantum.service.store.store import Store
 from sf_quantum.service.store.usage import Filter, Page, usage_report
 from sf_quantum.service.store.utilisation import MINUTES, Minute, UtilisationHistory
@@ -523,12 +524,12 @@ def test_minutes_are_busy_for_as_long_as_jobs_ran(tmp_path: Path) -> None:
     busy = UtilisationHistory(store, lost)
     # id, user, class, six of no account, when it was opened, and no end
     first = Lease("l", "ada", "test", None, None, None, None, None, None, 0.0, None)
-    store.add_lease(first).result()
+    store.leases.add(first).result()
 
     def ran(begin: float, end: float | None) -> None:
         key, seconds = f"{begin}", (end or begin) - begin
         asked = Submission("problem", {}, {"num_reads": 1}, key)
-        job, _ = store.add_job(first, asked, 1.0).result()
+        job, _ = store.jobs.add(first, asked, 1.0).result()
         state = "Running" if end is None else "Completed"
         query = (
             "UPDATE jobs SET state = ?, started_steady = ?, ended_steady = ?, seconds = ? "
@@ -568,13 +569,13 @@ def test_a_service_that_was_down_was_not_busy(tmp_path: Path, attempts: int) -> 
     closed = Lease(
         *("l", "ada", "test", None, None, None, None, None, None, now, None, now)
     )
-    store.add_lease(closed).result()
+    store.leases.add(closed).result()
     asked = Submission("problem", {}, {"num_reads": 1}, "k")
-    job, _ = store.add_job(closed, asked, 1.0).result()
+    job, _ = store.jobs.add(closed, asked, 1.0).result()
     for _ in range(1, attempts):
-        store.start(job.number).result()
-        store.put_back(job.number, "pre-empted", (6.0, 6.0)).result()
-    store.start(job.number).result()
+        store.progress.start(job.number).result()
+        store.progress.put_back(job.number, "pre-empted", (6.0, 6.0)).result()
+    store.progress.start(job.number).result()
 
     def earlier(db: sqlite3.Connection) -> None:
         db.execute(
@@ -583,7 +584,7 @@ def test_a_service_that_was_down_was_not_busy(tmp_path: Path, attempts: int) -> 
         )
 
     store.change(earlier).result()
-    store.recover(3).result()
+    recover(store, 3).result()
     minutes = UtilisationHistory(store).minutes(now)
     assert sum(minute.busy for minute in minutes) == 0
     # it waited until it ran, and not until the next service came

@@ -66,16 +66,16 @@ def clocks(monkeypatch: pytest.MonkeyPatch) -> Clocks:
 
 def _queued(store: Store, key: str = "k") -> Job:
     lease = Lease(f"lease of {key}", "ann", "test")
-    store.add_lease(lease).result()
+    store.leases.add(lease).result()
     asked = Submission("problem", {}, {"num_reads": 1}, key)
-    return store.add_job(lease, asked, 1.0).result()[0]
+    return store.jobs.add(lease, asked, 1.0).result()[0]
 
 
 def _run(store: Store, job: Job, clocks: Clocks, seconds: float) -> None:
-    store.start(job.number).result()
+    store.progress.start(job.number).result()
     clocks.pass_(seconds)
     used = (seconds, seconds)
-    store.finish(job.number, "Completed", note=None, used=used).result()
+    store.progress.finish(job.number, "Completed", note=None, used=used).result()
 
 
 @pytest.mark.parametrize("step", [-HOUR, HOUR, -0.5])
@@ -92,9 +92,9 @@ def test_waits_and_leases_last_as_long_as_they_do(
         clocks.pass_(5.0)
         store = Store(tmp_path / "s")
     waited = 25.0 if restarted else 20.0
-    store.cancel_waiting(cancelled.number, "cancelled").result()
+    store.progress.cancel_waiting(cancelled.number, "cancelled").result()
     _run(store, job, clocks, 30.0)
-    ended = store.job(job.number)
+    ended = store.jobs.get(job.number)
     assert ended is not None
     assert ended.queued_seconds == pytest.approx(waited)
     # the times of day are those of the system
@@ -103,7 +103,7 @@ def test_waits_and_leases_last_as_long_as_they_do(
         assert row["wait"] == pytest.approx(waited)
     total = usage.usage_report(store, "user", Filter("ended"), Page(9, 0)).total
     assert total.longest_wait_seconds == pytest.approx(waited)
-    store.close_lease(job.lease, "released", "").result()
+    store.leases.close(job.lease, "released", "").result()
     (session,) = usage.leases(store, Filter("closed"), Page(9, 0))[1]
     assert session["total_duration"] == pytest.approx(waited + 30.0)
     (user,) = usage.users(store, Filter("closed"), Page(9, 0))[1]
@@ -120,15 +120,17 @@ def test_utilisation_is_of_the_hour_that_passed(
     _run(store, _queued(store, "before"), clocks, 300.0)
     clocks.wall += step
     running = _queued(store, "stepped")
-    store.start(running.number).result()
+    store.progress.start(running.number).result()
     clocks.pass_(60.0)
     clocks.wall += step
     clocks.pass_(60.0)
-    store.finish(running.number, "Completed", note=None, used=(1, 120)).result()
+    store.progress.finish(
+        running.number, "Completed", note=None, used=(1, 120)
+    ).result()
     _run(store, _queued(store, "after"), clocks, 180.0)
     minutes = history.minutes(store.clock())
     assert sum(minute.busy for minute in minutes) == pytest.approx(600.0)
-    (last,) = store.last_ended(1, None)
+    (last,) = store.jobs.last_ended(1, None)
     assert last.key == "after"
     store.close()
 
@@ -288,7 +290,7 @@ def test_after_a_boot_the_clock_is_the_systems(
     store = Store(tmp_path / "s")
     assert store.clock() == clocks.wall
     _run(store, job, clocks, 1.0)
-    ended = store.job(job.number)
+    ended = store.jobs.get(job.number)
     assert ended is not None
     # unknown, but never less than nothing
     assert ended.queued_seconds == 0.0

@@ -120,7 +120,7 @@ async def test_a_list_of_wardens_jobs_has_results_up_to_a_limit(
     ) as queue:
         for job in await filled(queue, 3):
             result = "x" * 10
-            queue.store.finish(
+            queue.store.progress.finish(
                 job.number, "Completed", note=None, used=(0, 0), result=result
             ).result()
         answer = await warden.jobs(queue, ADMIN)

@@ -603,7 +603,7 @@ async def test_jobs_that_ended_are_forgotten_after_a_while(
         job = await over(queue, await submit(queue, await lease(queue), "a"))
     settings = ServiceSettings(retention_seconds=1e-6)
     async with running(tmp_path, device, settings) as queue:
-        await until(lambda: queue.store.job(job.id) is None)
+        await until(lambda: queue.store.jobs.get(job.id) is None)
 
 
 def test_what_is_ahead_of_a_job_among_ten_thousand() -> None:
@@ -704,7 +704,7 @@ async def test_a_moved_jobs_use_is_expected_of_its_new_lease(
 async def test_a_job_in_the_line_that_is_over_is_not_started(
     queue: JobQueue, gate: Gate, waiting: Job
 ) -> None:
-    queue.store.cancel_waiting(waiting.number, "behind its back").result()
+    queue.store.progress.cancel_waiting(waiting.number, "behind its back").result()
     await _never_ran(queue, gate, waiting)
 
 
@@ -763,7 +763,7 @@ async def test_a_cancel_that_cannot_be_written_keeps_the_job_queued(
     queue: JobQueue, gate: Gate, waiting: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(queue.store, "cancel_waiting", lambda *_: locked())
+        patch.setattr(queue.store.progress, "cancel_waiting", lambda *_: locked())
         with pytest.raises(sqlite3.OperationalError):
             await queue.cancel(ANN, waiting.id)
     assert queue.forecasts.of(waiting) is not None
@@ -776,9 +776,10 @@ async def test_a_write_that_fails_for_a_moment_is_tried_again(
     queue: JobQueue, gate: Gate, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     gate.all = True
-    write, fails = getattr(queue.store, name), [locked(), locked()]
+    write, fails = getattr(queue.store.progress, name), [locked(), locked()]
     monkeypatch.setattr(
-        *(queue.store, name), lambda *a, **k: fails.pop() if fails else write(*a, **k)
+        *(queue.store.progress, name),
+        lambda *a, **k: fails.pop() if fails else write(*a, **k),
     )
     job = await submit(queue, await lease(queue), "job")
     assert (await over(queue, job)).state == "Completed"
@@ -806,7 +807,7 @@ async def test_a_cancellation_during_a_submission_is_final(
 ) -> None:
     store, added = queue.store, Future[tuple[Job, bool]]()
     on_disk = list[tuple[Job, bool]]()
-    add_job, cancel_waiting = store.add_job, store.cancel_waiting
+    add_job, cancel_waiting = store.jobs.add, store.progress.cancel_waiting
 
     def add(
         lease: Lease,
@@ -828,8 +829,8 @@ async def test_a_cancellation_during_a_submission_is_final(
             added.set_result(on_disk[0])
         return cancelled
 
-    monkeypatch.setattr(store, "add_job", add)
-    monkeypatch.setattr(store, "cancel_waiting", cancel)
+    monkeypatch.setattr(store.jobs, "add", add)
+    monkeypatch.setattr(store.progress, "cancel_waiting", cancel)
     submitting = asyncio.create_task(submit(queue, before.lease, "job"))
     await until(lambda: bool(on_disk))
     job = on_disk[0][0]
@@ -846,7 +847,7 @@ async def test_cancelled_twice_while_its_new_lease_ends(
     store, second = queue.store, await lease(queue)
     added, closed = Future[tuple[Job, bool]](), Future[Lease]()
     on_disk, writes = list[tuple[Job, bool]](), list[Future[Job]]()
-    add_job, close_lease = store.add_job, store.close_lease
+    add_job, close_lease = store.jobs.add, store.leases.close
 
     def add(
         lease: Lease,
@@ -866,9 +867,9 @@ async def test_cancelled_twice_while_its_new_lease_ends(
         return writes[-1]
 
     with monkeypatch.context() as patch:
-        patch.setattr(store, "add_job", add)
-        patch.setattr(store, "cancel_waiting", cancel)
-        patch.setattr(store, "close_lease", lambda *_: closed)
+        patch.setattr(store.jobs, "add", add)
+        patch.setattr(store.progress, "cancel_waiting", cancel)
+        patch.setattr(store.leases, "close", lambda *_: closed)
         moving = asyncio.create_task(submit(queue, second, "job"))
         await until(lambda: bool(on_disk))
         releasing = asyncio.create_task(queue.leases.release(ANN, second))
@@ -892,7 +893,7 @@ async def test_cancelled_twice_while_the_service_stops(
 ) -> None:
     write = Future[Job]()
     with monkeypatch.context() as patch:
-        patch.setattr(queue.store, "cancel_waiting", lambda *_: write)
+        patch.setattr(queue.store.progress, "cancel_waiting", lambda *_: write)
         first = asyncio.create_task(queue.cancel(ANN, waiting.id))
         await until(lambda: queue.forecasts.of(waiting) is None)
     queue.request_stop()
@@ -912,7 +913,9 @@ async def test_cancelled_twice_while_the_service_stops(
     second = asyncio.create_task(queue.cancel(ANN, waiting.id))
     for _ in range(5):
         await asyncio.sleep(0)
-    done = queue.store.cancel_waiting(waiting.number, CANCELLED.note()).result()
+    done = queue.store.progress.cancel_waiting(
+        waiting.number, CANCELLED.note()
+    ).result()
     write.set_result(done)
     assert (await first).state == (await second).state == "Cancelled"
 
@@ -927,7 +930,7 @@ async def test_a_quality_job_whose_cancellation_fails_stays_pending(
     asked = Submission("problem", problem("quality"), {"num_reads": 1}, "quality")
     job = await queue.submit_service_job(closed, asked)
     with monkeypatch.context() as patch:
-        patch.setattr(queue.store, "cancel_waiting", lambda *_: locked())
+        patch.setattr(queue.store.progress, "cancel_waiting", lambda *_: locked())
         with pytest.raises(sqlite3.OperationalError):
             await queue.cancel(ADMIN, job.id)
     assert queue.forecasts.of(job) is not None
@@ -940,7 +943,7 @@ async def test_a_wait_for_a_job_that_is_being_written_lets_others_run(
 ) -> None:
     held = await lease(queue)
     asked = Submission("problem", problem("job"), {}, "job")
-    adding = queue.store.add_job(queue.leases.find(ANN, held), asked, 1.0)
+    adding = queue.store.jobs.add(queue.leases.find(ANN, held), asked, 1.0)
     job, _ = adding.result()
     ran = asyncio.Event()
     asyncio.get_running_loop().call_soon(ran.set)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Coroutine, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import is_dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal, TypeVar, get_args
 
@@ -32,7 +33,6 @@ from sf_quantum.service.device.protocol import Device
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import (
     Identity,
-    Job,
     JobClass,
     Kind,
     Lease,
@@ -85,6 +85,8 @@ ANN = Identity("ann", admin=False)
 ADMIN = Identity("operator", admin=True, root=True)
 CLASSES: tuple[JobClass, ...] = ("production", "test", "development")
 VQPUS = 2
+# writes that may be made to fail
+WRITES = ("add", "grant", "close", "cancel_waiting")
 STATEFUL = settings(
     max_examples=12,
     stateful_step_count=20,
@@ -140,42 +142,20 @@ class FailingStore(Store):
     def __init__(self, path: Path) -> None:
         super().__init__(path)
         self.failures: Counter[str] = Counter()
+        for part in (self.leases, self.progress):
+            for name in {*WRITES} & {*dir(part)}:
+                write = partial(self._fails, name, getattr(part, name))
+                setattr(part, name, write)
 
-    def _fails(self, name: str, write: Callable[[], Future[T]]) -> Future[T]:
+    def _fails(
+        self, name: str, write: Callable[..., Future[T]], *values: object
+    ) -> Future[T]:
         if not self.failures[name]:
-            return write()
+            return write(*values)
         self.failures[name] -= 1
         failed: Future[T] = Future()
         failed.set_exception(sqlite3.OperationalError("database is locked"))
         return failed
-
-    def cancel_waiting(self, number: int, note: str) -> Future[Job]:
-        return self._fails(
-            "cancel_waiting",
-            lambda: super(FailingStore, self).cancel_waiting(number, note),
-        )
-
-    def add_lease(self, lease: Lease) -> Future[None]:
-        return self._fails(
-            "add_lease", lambda: super(FailingStore, self).add_lease(lease)
-        )
-
-    def grant_lease(self, lease: Lease) -> Future[None]:
-        return self._fails(
-            "grant_lease", lambda: super(FailingStore, self).grant_lease(lease)
-        )
-
-    def close_lease(
-        self,
-        lease_id: str,
-        reason: str,
-        note: str,
-        also: Callable[[sqlite3.Connection], None] | None = None,
-    ) -> Future[Lease]:
-        return self._fails(
-            "close_lease",
-            lambda: super(FailingStore, self).close_lease(lease_id, reason, note, also),
-        )
 
 
 class Machine(RuleBasedStateMachine):
@@ -404,7 +384,7 @@ class Jobs(Machine):
     @invariant()
     def no_job_is_lost_or_in_two_places(self) -> None:
         queue = self.queue
-        disk = {job.number: job for job in self.store.live()}
+        disk = {job.number: job for job in self.store.jobs.live()}
         live = {one.number: one for one in queue.jobs}
         pending = {entry.number for entry in queue.jobs.pending}
         running = first_of(queue.jobs.on_device)
@@ -420,7 +400,7 @@ class Jobs(Machine):
 
     def they_end_once(self) -> None:
         for number in self.acknowledged:
-            job = self.store.job(number)
+            job = self.store.jobs.get(number)
             assert job is not None
             if job.final:
                 ending = job.state, job.attempt
@@ -435,7 +415,7 @@ class Jobs(Machine):
         attempts = self.attempts + self.script.attempts
         assert len(attempts) == len(set(attempts))
         for number, attempt in attempts:
-            job = self.store.job(number)
+            job = self.store.jobs.get(number)
             assert job is not None
             assert job.attempt >= attempt
             assert job.attempt == 1 or job.note
@@ -454,7 +434,7 @@ class Jobs(Machine):
 
     @invariant()
     def jobs_are_counted_and_under_leases_that_are_held(self) -> None:
-        queue, disk = self.queue, self.store.live()
+        queue, disk = self.queue, self.store.jobs.live()
         counts = Counter((job.user, job.job_class) for job in disk)
         assert queue.jobs.counts._jobs == counts
         sizes = Counter[str]()
@@ -466,14 +446,14 @@ class Jobs(Machine):
             live.number: live.entry.lease for live in queue.jobs
         }
         assert {job.lease for job in disk} <= on_disk
-        assert {lease.id for lease in self.store.held()} == on_disk
+        assert {lease.id for lease in self.store.leases.held()} == on_disk
         assert len(queue.leases.held) <= VQPUS
 
     @invariant()
     def the_estimator_counts_each_submission_once(self) -> None:
         assert max(self.counted.values(), default=1) == 1
         assert self.counted.keys() <= self.acknowledged | {
-            job.number for job in self.store.jobs()
+            job.number for job in self.store.jobs.latest()
         }
 
 
@@ -569,7 +549,7 @@ class KeptJobs(Jobs):
 
     def _as_told(self, live: LiveJob) -> bool:
         """Whether a job is in the same state here and at the vendor."""
-        job = self.store.job(live.number)
+        job = self.store.jobs.get(live.number)
         assert job is not None
         if job.device_job is None:
             return False
@@ -614,7 +594,7 @@ class KeptJobs(Jobs):
 
     @invariant()
     def no_job_is_lost_or_in_two_places(self) -> None:
-        disk = {job.number: job for job in self.store.live()}
+        disk = {job.number: job for job in self.store.jobs.live()}
         jobs = self.queue.jobs
         pending = {entry.number for entry in jobs.pending}
         on_device = {live.number for live in jobs.on_device}
@@ -631,7 +611,7 @@ class KeptJobs(Jobs):
         vendor = [*self.vendor.jobs.values()]
         assert max(Counter(job.tag for job in vendor).values(), default=1) == 1
         left = {job.id for job in vendor if job.state in ("Queued", "Running")}
-        disk = {job.device_job for job in self.store.live() if job.device_job}
+        disk = {job.device_job for job in self.store.jobs.live() if job.device_job}
         assert left == disk
 
     @invariant()
@@ -642,7 +622,7 @@ class KeptJobs(Jobs):
             if job.billed or job.state == "Running"
         )
         for number, times in ran.items():
-            job = self.store.job(number)
+            job = self.store.jobs.get(number)
             assert job is not None
             assert job.attempt >= times
             assert times == 1 or job.note
@@ -735,7 +715,7 @@ class Leases(Machine):
         return len(requests) > len(requests.leases)
 
     @rule(
-        name=st.sampled_from(["add_lease", "grant_lease", "close_lease"]),
+        name=st.sampled_from(["add", "grant", "close"]),
         times=st.integers(1, 3),
     )
     def fail(self, name: str, times: int) -> None:
@@ -771,7 +751,7 @@ class Leases(Machine):
         with suppress(Refused, sqlite3.Error):
             request = LeaseRequest(job_class=job_class, key=key)
             lease = await self.queue.leases.request(ANN, request)
-            assert self.store.lease(lease.id)
+            assert self.store.leases.get(lease.id)
 
     async def _end(self, lease: Lease, cause: LeaseEndCause) -> None:
         await self.queue.leases.end(lease.id, LeaseEnd(cause))
@@ -785,7 +765,7 @@ class Leases(Machine):
         held = {lease.id for lease in leases.held}
         assert len(held) <= self.most
         self.most = max(self.vqpus, len(held))
-        on_disk = {lease.id for lease in self.store.held()}
+        on_disk = {lease.id for lease in self.store.leases.held()}
         assert on_disk == {lease.id for lease in leases.on_disk}
         assert on_disk - held == {*leases.waiting_on_disk}
         if leases.waiting and self.queue.availability.works:

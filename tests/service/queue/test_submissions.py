@@ -225,7 +225,7 @@ async def test_what_cannot_be_written_down(
         failed.set_exception(sqlite3.OperationalError("database or disk is full"))
         return failed
 
-    monkeypatch.setattr(service.store, "add_job", full)
+    monkeypatch.setattr(service.store.jobs, "add", full)
     assert (await service.submit(body()))[0] == 503
     assert service.queue.length == 0
 

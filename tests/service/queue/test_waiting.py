@@ -104,7 +104,7 @@ async def test_jobs_wait_with_their_lease_and_run_when_it_is_granted(
     assert (lease.held, lease.waiting) == (False, True)
     # to the user's next request too, but to nobody who needs a lease that is held
     assert await request(queue) == lease
-    assert queue.store.lease(lease.id) == lease
+    assert queue.store.leases.get(lease.id) == lease
     assert (queue.leases.waiting, ids(queue)) == (1, [first.id])
     jobs = [await submit(queue, lease, f"{number}") for number in range(120)]
     assert {job.state for job in jobs} == {"Queued"}
@@ -121,7 +121,7 @@ async def test_jobs_wait_with_their_lease_and_run_when_it_is_granted(
     granted = queue.leases.find(ANN, lease.id)
     assert (granted.held, granted.waiting) == (True, False)
     assert granted.opened >= lease.opened
-    assert queue.store.lease(lease.id) == granted
+    assert queue.store.leases.get(lease.id) == granted
     assert ids(queue) == [lease.id]
     assert not any(True for _ in queue.forecasts.waiting())
 
@@ -198,7 +198,7 @@ async def test_a_waiting_job_can_be_cancelled(
     failed: Future[Job] = Future()
     failed.set_exception(sqlite3.OperationalError("disk I/O error"))
     with monkeypatch.context() as patch:
-        patch.setattr(queue.store, "cancel_waiting", lambda *_: failed)
+        patch.setattr(queue.store.progress, "cancel_waiting", lambda *_: failed)
         with pytest.raises(sqlite3.OperationalError):
             await queue.cancel(ANN, one.id)
     assert queue.find(ANN, one.id).state == "Queued"
@@ -308,7 +308,7 @@ def failing_grants(
         return failed
 
     with monkeypatch.context() as patch:
-        patch.setattr(queue.store, "grant_lease", fail)
+        patch.setattr(queue.store.leases, "grant", fail)
         yield failures
 
 
@@ -336,19 +336,19 @@ async def test_a_lease_that_cannot_be_put_on_disk_does_not_wait(
 ) -> None:
     first = await acquire(queue)
     written: Future[None] = Future()
-    add: Callable[[Lease], Future[None]] = queue.store.add_lease
+    add: Callable[[Lease], Future[None]] = queue.store.leases.add
     asked = list[Lease]()
 
     def slow(lease: Lease) -> Future[None]:
         asked.append(lease)
         return written
 
-    monkeypatch.setattr(queue.store, "add_lease", slow)
+    monkeypatch.setattr(queue.store.leases, "add", slow)
     waiting = asyncio.create_task(request(queue))
     await until(lambda: bool(asked))
     same = asyncio.create_task(request(queue))
     await queue.leases.release(BOB, first.id)
-    monkeypatch.setattr(queue.store, "add_lease", add)
+    monkeypatch.setattr(queue.store.leases, "add", add)
     if ends:
         written.set_exception(sqlite3.OperationalError("disk I/O error"))
         with pytest.raises(sqlite3.OperationalError):
@@ -408,7 +408,7 @@ async def test_the_estimator_counts_a_waiting_submission_once(
     failed: Future[Job] = Future()
     failed.set_exception(sqlite3.OperationalError("disk I/O error"))
     with monkeypatch.context() as patch:  # it is withdrawn, and waits again
-        patch.setattr(queue.store, "cancel_waiting", lambda *_: failed)
+        patch.setattr(queue.store.progress, "cancel_waiting", lambda *_: failed)
         with pytest.raises(sqlite3.OperationalError):
             await queue.cancel(ANN, job.id)
     assert counted == []
@@ -468,7 +468,7 @@ async def test_acquire_waits_for_the_grant_with_its_key(
             return
     granted = await same
     assert (granted.id, granted.held) == (lease.id, True)
-    assert queue.store.lease(lease.id) == granted
+    assert queue.store.leases.get(lease.id) == granted
 
 
 async def test_a_job_that_runs_under_a_waiting_lease_is_recovered(
@@ -519,7 +519,7 @@ async def test_a_cancelled_job_does_not_run_again_on_a_closed_qpu(
         queue.request_stop()
         await queue.finished()
         # the service dies before the vendor is asked
-        queue.store.note_cancellation(job.number, "cancelled").result()
+        queue.store.progress.note_cancellation(job.number, "cancelled").result()
         await queue.availability.set_status("closed")
     async with running_queue(tmp_path, VendorDevice(vendor)) as queue:
         assert queue.availability.status == "closed"

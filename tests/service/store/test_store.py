@@ -23,6 +23,8 @@ from sf_quantum.service.domain.jobs import Job, Lease, Submission
 from sf_quantum.service.queue.availability import Availability
 from sf_quantum.service.store import audit, given_up
 from sf_quantum.service.store.database import Database
+from sf_quantum.service.store.operation import last_status
+from sf_quantum.service.store.recovery import recover
 from sf_quantum.service.store.retention import BATCH, delete, purge, trim
 from sf_quantum.service.store.schema import SCHEMA, VERSION
 from sf_quantum.service.store.store import Store
@@ -45,7 +47,7 @@ def _lease(
         expires=None,
         max_qpu_seconds=bound,
     )
-    store.add_lease(lease).result()
+    store.leases.add(lease).result()
     return lease
 
 
@@ -54,32 +56,32 @@ def _ask(key: str, shots: int = 1) -> Submission:
 
 
 def _add(store: Store, lease: Lease, key: str) -> Job:
-    return store.add_job(lease, _ask(key), 1.5).result()[0]
+    return store.jobs.add(lease, _ask(key), 1.5).result()[0]
 
 
 def test_leases_are_held_until_closed(store: Store) -> None:
     first, second = _lease(store, "1"), _lease(store, "2", "bob")
-    assert store.held() == [first, second]
-    assert store.lease("1") == first
-    closed = store.close_lease("1", "why", "note").result()
+    assert store.leases.held() == [first, second]
+    assert store.leases.get("1") == first
+    closed = store.leases.close("1", "why", "note").result()
     assert (closed.held, closed.reason) == (False, "why")
-    assert store.close_lease("1", "again", "note").result() == closed
-    assert store.held() == [second]
-    assert store.leases() == [second, closed]
-    assert store.leases("ann") == [closed]
-    assert store.lease("unknown") is None
+    assert store.leases.close("1", "again", "note").result() == closed
+    assert store.leases.held() == [second]
+    assert store.leases.latest() == [second, closed]
+    assert store.leases.latest("ann") == [closed]
+    assert store.leases.get("unknown") is None
 
 
 def test_closing_a_lease_cancels_what_waits_in_the_same_stroke(store: Store) -> None:
     lease, other = _lease(store, "1"), _lease(store, "2")
     running, waiting = _add(store, lease, "a"), _add(store, lease, "b")
     kept = _add(store, other, "c")
-    store.start(running.number).result()
-    store.close_lease("1", "released", "its lease was released").result()
-    jobs = {job.key: job for job in store.jobs()}
+    store.progress.start(running.number).result()
+    store.leases.close("1", "released", "its lease was released").result()
+    jobs = {job.key: job for job in store.jobs.latest()}
     assert [jobs[key].state for key in "abc"] == ["Running", "Cancelled", "Queued"]
     assert jobs["b"].note == "its lease was released"
-    assert [job.number for job in store.live()] == [running.number, kept.number]
+    assert [job.number for job in store.jobs.live()] == [running.number, kept.number]
     assert waiting.ended is None
 
 
@@ -88,14 +90,14 @@ def test_a_key_is_refused_for_a_job_of_other_repeatability(
     store: Store, first: bool | None
 ) -> None:
     lease, asked = _lease(store), _ask("a")
-    job, _ = store.add_job(
+    job, _ = store.jobs.add(
         lease, dataclasses.replace(asked, repeatable=first), 1.0
     ).result()
-    store.finish(job.number, "Failed", note="lost", used=(0.0, 0.0)).result()
+    store.progress.finish(job.number, "Failed", note="lost", used=(0.0, 0.0)).result()
     assert job.repeatable is bool(first)
     # who does not say is content with the job as it is
     for same in (None, bool(first)):
-        again = store.add_job(
+        again = store.jobs.add(
             lease, dataclasses.replace(asked, repeatable=same), 1.0
         ).result()
         assert (again[0].number, again[1]) == (job.number, False)
@@ -103,8 +105,8 @@ def test_a_key_is_refused_for_a_job_of_other_repeatability(
     kind = "repeatable" if first else "not repeatable"
     words = f"belongs to a job that is {kind}: submit this one under another key"
     for call in (
-        lambda: store.add_job(lease, other, 1.0).result(),
-        lambda: store.job_by_key("ann", other),
+        lambda: store.jobs.add(lease, other, 1.0).result(),
+        lambda: store.jobs.with_key("ann", other),
     ):
         with pytest.raises(Refused, match=words) as refused:
             call()
@@ -113,27 +115,27 @@ def test_a_key_is_refused_for_a_job_of_other_repeatability(
 
 def test_a_key_is_one_job_of_a_user(store: Store) -> None:
     lease, other = _lease(store, "1"), _lease(store, "2", "bob")
-    job, new = store.add_job(lease, _ask("a"), 1.0).result()
-    again, new_again = store.add_job(lease, _ask("a"), 1.0).result()
+    job, new = store.jobs.add(lease, _ask("a"), 1.0).result()
+    again, new_again = store.jobs.add(lease, _ask("a"), 1.0).result()
     assert (new, new_again) == (True, False)
-    assert job == again == store.job_by_key("ann", _ask("a"))
-    assert store.job_by_key("bob", _ask("a")) is None
-    assert store.add_job(other, _ask("a"), 1.0).result()[1] is True
+    assert job == again == store.jobs.with_key("ann", _ask("a"))
+    assert store.jobs.with_key("bob", _ask("a")) is None
+    assert store.jobs.add(other, _ask("a"), 1.0).result()[1] is True
     with pytest.raises(Refused) as refused:
-        store.add_job(lease, _ask("a", shots=2), 1.0).result()
+        store.jobs.add(lease, _ask("a", shots=2), 1.0).result()
     assert (refused.value.status, refused.value.field) == (409, "idempotency_key")
     with pytest.raises(Refused):
-        store.job_by_key("ann", _ask("a", shots=2))
+        store.jobs.with_key("ann", _ask("a", shots=2))
 
 
 def test_a_job_moves_to_the_lease_that_asks_for_it(store: Store) -> None:
     first, second = _lease(store, "1"), _lease(store, "2")
     job = _add(store, first, "a")
-    moved, new = store.add_job(second, _ask("a"), 1.0).result()
+    moved, new = store.jobs.add(second, _ask("a"), 1.0).result()
     assert (moved.id, moved.lease, new) == (job.id, "2", False)
-    store.close_lease("1", "released", "note").result()
-    assert store.job(job.id) == moved
-    assert (store.jobs(lease="1"), store.jobs(lease="2")) == ([], [moved])
+    store.leases.close("1", "released", "note").result()
+    assert store.jobs.get(job.id) == moved
+    assert (store.jobs.latest(lease="1"), store.jobs.latest(lease="2")) == ([], [moved])
 
 
 @contextmanager
@@ -149,29 +151,31 @@ def test_a_key_used_before_fails_no_other_submission(store: Store) -> None:
     lease = _lease(store)
     old = _add(store, lease, "old")
     with in_one_commit(store):
-        first = store.add_job(lease, _ask("a"), 1.0)
-        again = store.add_job(lease, _ask("old"), 1.0)
-        wrong = store.add_job(lease, _ask("old", shots=2), 1.0)
-        last = store.add_job(lease, _ask("b"), 1.0)
-        twice = store.add_job(lease, _ask("b"), 1.0)
+        first = store.jobs.add(lease, _ask("a"), 1.0)
+        again = store.jobs.add(lease, _ask("old"), 1.0)
+        wrong = store.jobs.add(lease, _ask("old", shots=2), 1.0)
+        last = store.jobs.add(lease, _ask("b"), 1.0)
+        twice = store.jobs.add(lease, _ask("b"), 1.0)
     assert again.result(SECONDS) == (old, False)
     with pytest.raises(Refused, match="another content"):
         wrong.result(SECONDS)
     assert [first.result(SECONDS)[1], last.result(SECONDS)[1]] == [True, True]
     assert twice.result(SECONDS) == (last.result()[0], False)
-    assert [job.key for job in store.live()] == ["old", "a", "b"]
+    assert [job.key for job in store.jobs.live()] == ["old", "a", "b"]
 
 
 def test_changes_of_one_commit_keep_their_order(store: Store) -> None:
     lease = _lease(store)
     with in_one_commit(store):
-        before = [store.add_job(lease, _ask(key), 1.0) for key in "ab"]
-        closing = store.close_lease(lease.id, "released", "cancelled")
-        after = store.add_job(lease, _ask("c"), 1.0)
+        before = [store.jobs.add(lease, _ask(key), 1.0) for key in "ab"]
+        closing = store.leases.close(lease.id, "released", "cancelled")
+        after = store.jobs.add(lease, _ask("c"), 1.0)
     assert not closing.result(SECONDS).held
-    cancelled = [store.job(future.result(SECONDS)[0].number) for future in before]
+    cancelled = [store.jobs.get(future.result(SECONDS)[0].number) for future in before]
     assert [job and job.state for job in cancelled] == ["Cancelled", "Cancelled"]
-    assert [job.number for job in store.live()] == [after.result(SECONDS)[0].number]
+    assert [job.number for job in store.jobs.live()] == [
+        after.result(SECONDS)[0].number
+    ]
 
 
 @pytest.mark.parametrize("ends", ["put back", "finished"])
@@ -180,41 +184,43 @@ def test_what_has_ended_on_disk_neither_runs_nor_ends_again(
 ) -> None:
     lease = _lease(store)
     job = _add(store, lease, "a")
-    store.close_lease(lease.id, "released", "cancelled: its lease").result()
-    before = store.job(job.number)
+    store.leases.close(lease.id, "released", "cancelled: its lease").result()
+    before = store.jobs.get(job.number)
     assert before is not None
     assert (before.state, before.note) == ("Cancelled", "cancelled: its lease")
     if ends == "put back":
-        after = store.put_back(job.number, "pre-empted", (1.0, 1.0))
+        after = store.progress.put_back(job.number, "pre-empted", (1.0, 1.0))
     else:
         used = (1.0, 1.0)
-        after = store.finish(
+        after = store.progress.finish(
             job.number, "Completed", note="it ended", used=used, result="{}"
         )
     assert after.result() == before
-    assert store.result(job.number) is None
-    assert not store.live()
+    assert store.jobs.result(job.number) is None
+    assert not store.jobs.live()
 
 
 def test_from_waiting_to_over(store: Store) -> None:
     lease = _lease(store)
     job = _add(store, lease, "a")
     assert (job.state, job.attempt, job.model_seconds) == ("Queued", 1, 1.5)
-    assert json.loads(store.payload(job.number)) == {"key": "a"}
-    running = store.start(job.number).result()
+    assert json.loads(store.jobs.payload(job.number)) == {"key": "a"}
+    running = store.progress.start(job.number).result()
     assert running.started is not None
-    again = store.put_back(job.number, "pre-empted", (1.0, 0.5)).result()
+    again = store.progress.put_back(job.number, "pre-empted", (1.0, 0.5)).result()
     assert (again.state, again.attempt, again.started) == ("Queued", 2, None)
-    store.start(job.number).result()
+    store.progress.start(job.number).result()
     used = (2.0, 1.0)
-    done = store.finish(job.number, "Completed", note=None, used=used, result="{}")
+    done = store.progress.finish(
+        job.number, "Completed", note=None, used=used, result="{}"
+    )
     assert done.result().final
     assert (done.result().qpu_seconds, done.result().seconds) == (2.0, 1.0)
     assert (done.result().lost_qpu_seconds, done.result().lost_seconds) == (1.0, 0.5)
     assert done.result().note == "pre-empted"
-    assert store.result(job.number) == "{}"
-    assert store.job(job.number) == done.result()
-    assert store.live() == []
+    assert store.jobs.result(job.number) == "{}"
+    assert store.jobs.get(job.number) == done.result()
+    assert store.jobs.live() == []
 
 
 def test_a_lease_that_waits_has_no_end(store: Store) -> None:
@@ -223,28 +229,29 @@ def test_a_lease_that_waits_has_no_end(store: Store) -> None:
         return [row[0] for row in store.read(query)]
 
     lease = Lease("l", "ann", "test", waiting=True)
-    store.add_lease(lease).result()
+    store.leases.add(lease).result()
     assert told() == [None]
     purge(store, store.clock() + 1).result()
-    assert store.held() == [lease]
-    store.grant_lease(dataclasses.replace(lease, waiting=False)).result()
+    assert store.leases.held() == [lease]
+    store.leases.grant(dataclasses.replace(lease, waiting=False)).result()
     assert told() == [None]
     purge(store, store.clock() + 1).result()
-    assert [one.held for one in store.held()] == [True]
-    store.close_lease(lease.id, "released", "cancelled").result()
+    assert [one.held for one in store.leases.held()] == [True]
+    store.leases.close(lease.id, "released", "cancelled").result()
     (seconds,) = told()
     assert isinstance(seconds, float)
     assert seconds >= 0
     purge(store, store.clock() + 1).result()
-    assert store.leases() == []
+    assert store.leases.latest() == []
 
 
 def test_only_waiting_jobs_are_cancelled_here(store: Store) -> None:
     lease = _lease(store)
     running, waiting = _add(store, lease, "a"), _add(store, lease, "b")
-    store.start(running.number).result()
+    store.progress.start(running.number).result()
     left, cancelled = (
-        store.cancel_waiting(job.number, "why").result() for job in (running, waiting)
+        store.progress.cancel_waiting(job.number, "why").result()
+        for job in (running, waiting)
     )
     assert left.state == "Running"
     assert (cancelled.state, cancelled.note) == ("Cancelled", "why")
@@ -255,20 +262,20 @@ def test_interrupted_jobs_wait_again_at_their_place(path: Path, store: Store) ->
     jobs = [_add(store, lease, key) for key in "abc"]
     orphan = _add(store, gone, "d")
     for job in (jobs[0], orphan):
-        store.start(job.number).result()
-    store.close_lease("gone", "its time is over", "cancelled: too late").result()
+        store.progress.start(job.number).result()
+    store.leases.close("gone", "its time is over", "cancelled: too late").result()
     # not closed: as after SIGKILL, all that was written is in the file and its log
     restarted = Store(path)
-    settled = restarted.recover(3).result()
+    settled = recover(restarted, 3).result()
     assert [job.id for job in settled] == [jobs[0].id, orphan.id]
-    live = restarted.live()
+    live = restarted.jobs.live()
     assert [job.id for job in live] == [job.id for job in jobs]
     assert (live[0].attempt, live[0].started) == (2, None)
     assert live[0].note == "interrupted: the service died during attempt 1"
-    ended = restarted.job(orphan.id)
+    ended = restarted.jobs.get(orphan.id)
     assert ended is not None
     assert (ended.state, ended.note) == ("Cancelled", "cancelled: too late")
-    assert restarted.held() == [lease]
+    assert restarted.leases.held() == [lease]
     restarted.close()
 
 
@@ -278,48 +285,47 @@ def test_a_job_fails_if_the_service_dies_with_it_repeatedly(
     lease = _lease(store)
     job, other = _add(store, lease, "a"), _add(store, lease, "b")
     for deaths in range(3):
-        assert (found := store.job(job.number))
+        assert (found := store.jobs.get(job.number))
         assert (found.state, found.attempt) == ("Queued", 1 + deaths)
-        store.start(job.number).result()
-        store.recover(3).result()
-    assert (found := store.job(job.number))
+        store.progress.start(job.number).result()
+        recover(store, 3).result()
+    assert (found := store.jobs.get(job.number))
     assert found.state == "Failed"
     assert found.note == "the service died 3 times during the job"
-    assert [left.id for left in store.live()] == [other.id]
+    assert [left.id for left in store.jobs.live()] == [other.id]
 
 
 def test_a_cancellation_that_was_begun_is_completed(store: Store) -> None:
     job, other = (_add(store, _lease(store, key), key) for key in "ab")
     for each in (job, other):
-        store.start(each.number).result()
-    store.note_cancellation(job.number, "cancelled").result()
-    store.recover(3).result()
-    assert (found := store.job(job.number))
+        store.progress.start(each.number).result()
+    store.progress.note_cancellation(job.number, "cancelled").result()
+    recover(store, 3).result()
+    assert (found := store.jobs.get(job.number))
     assert (found.state, found.note) == ("Cancelled", "cancelled")
-    assert [left.id for left in store.live()] == [other.id]
+    assert [left.id for left in store.jobs.live()] == [other.id]
 
 
-def test_old_jobs_are_forgotten_with_their_leases(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_old_jobs_are_forgotten_with_their_leases(store: Store) -> None:
     lease, other = _lease(store, "1"), _lease(store, "2")
     old, young = _add(store, lease, "a"), _add(store, other, "b")
     for job in (old, young):
-        store.start(job.number).result()
+        store.progress.start(job.number).result()
     used = (0.0, 0.0)
-    store.finish(old.number, "Completed", note=None, used=used, result="1").result()
-    store.close_lease("1", "released", "note").result()
-    between = store.clock() + 1.0
-    monkeypatch.setattr(store, "clock", lambda: between + 1.0)
-    store.finish(young.number, "Failed", note=None, used=used).result()
-    store.close_lease("2", "released", "note").result()
+    store.progress.finish(
+        old.number, "Completed", note=None, used=used, result="1"
+    ).result()
+    store.leases.close("1", "released", "note").result()
+    between = store.clock()
+    store.progress.finish(young.number, "Failed", note=None, used=used).result()
+    store.leases.close("2", "released", "note").result()
     assert purge(store, between).result() == 1 < BATCH
-    assert [job.key for job in store.jobs()] == ["b"]
-    assert store.result(old.number) is None
-    assert [lease.id for lease in store.leases()] == ["2"]
+    assert [job.key for job in store.jobs.latest()] == ["b"]
+    assert store.jobs.result(old.number) is None
+    assert [lease.id for lease in store.leases.latest()] == ["2"]
     # the key is free again
     third = _lease(store, "3")
-    assert store.add_job(third, _ask("a"), 1.0).result()[1] is True
+    assert store.jobs.add(third, _ask("a"), 1.0).result()[1] is True
 
 
 def _kept(store: Store) -> dict[str, int]:
@@ -337,29 +343,29 @@ def test_the_oldest_jobs_go_if_too_much_of_a_user_is_kept(store: Store) -> None:
     lease, other = _lease(store, "1"), _lease(store, "2", "bob")
     jobs = [_add(store, lease, key) for key in "abcd"] + [_add(store, other, "a")]
     for job in jobs[1:]:
-        store.start(job.number).result()
-        store.finish(
+        store.progress.start(job.number).result()
+        store.progress.finish(
             job.number, "Completed", note=None, used=(1.0, 1.0), result="r" * 2**20
         ).result()
-    store.cancel_waiting(jobs[0].number, "cancelled").result()
+    store.progress.cancel_waiting(jobs[0].number, "cancelled").result()
     assert {user: size >> 20 for user, size in _kept(store).items()} == {
         "ann": 3,
         "bob": 1,
     }
     assert trim(store, 1.5).result() == 2
     assert trim(store, 1.5).result() == 0
-    left = [(job.user, job.key) for job in store.jobs()]
+    left = [(job.user, job.key) for job in store.jobs.latest()]
     assert left == [("ann", "a"), ("ann", "d"), ("bob", "a")]
     assert {user: size >> 20 for user, size in _kept(store).items()} == {
         "ann": 1,
         "bob": 1,
     }
     # the key is free again
-    assert store.add_job(lease, _ask("b"), 1.0).result()[1] is True
+    assert store.jobs.add(lease, _ask("b"), 1.0).result()[1] is True
     assert trim(store, 1e-6).result() == 2
     assert trim(store, 1e-6).result() == 1
     assert _kept(store) == {}
-    assert [job.key for job in store.live()] == ["b"]
+    assert [job.key for job in store.jobs.live()] == ["b"]
 
 
 def _added_up(db: sqlite3.Connection, lease: str) -> tuple[float, float]:
@@ -383,13 +389,15 @@ def test_a_bounded_leases_seconds_follow_its_jobs(path: Path, store: Store) -> N
 
     done, moved, cancelled = (_add(store, leases[0], key) for key in "abc")
     assert taken() == [(0, 4.5), (0, 0)]
-    store.start(done.number).result()
-    store.finish(done.number, "Completed", note=None, used=(0.25, 1.0)).result()
+    store.progress.start(done.number).result()
+    store.progress.finish(
+        done.number, "Completed", note=None, used=(0.25, 1.0)
+    ).result()
     _add(store, leases[1], "b")
     assert taken() == [(0.25, 1.5), (0, 1.5)]
-    store.cancel_waiting(cancelled.number, "").result()
-    store.start(moved.number).result()
-    store.finish(moved.number, "Failed", note=None, used=(0.5, 1.0)).result()
+    store.progress.cancel_waiting(cancelled.number, "").result()
+    store.progress.start(moved.number).result()
+    store.progress.finish(moved.number, "Failed", note=None, used=(0.5, 1.0)).result()
     # what is over stays charged
     _add(store, leases[1], "a")
     assert taken() == [(0.25, 0), (0.5, 0)]
@@ -403,23 +411,19 @@ def test_lists_are_of_a_lease_a_user_or_all(store: Store) -> None:
     for key in "abc":
         _add(store, lease, key)
     _add(store, other, "d")
-    assert [job.key for job in store.jobs(limit=2)] == ["c", "d"]
-    assert [job.key for job in store.jobs(user="ann")] == ["a", "b", "c"]
-    assert store.jobs(lease="1", user="bob") == []
+    assert [job.key for job in store.jobs.latest(limit=2)] == ["c", "d"]
+    assert [job.key for job in store.jobs.latest(user="ann")] == ["a", "b", "c"]
+    assert store.jobs.latest(lease="1", user="bob") == []
 
 
-def test_what_ended_last_comes_first(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_ended_last_comes_first(store: Store) -> None:
     lease, other = _lease(store), _lease(store, "2", "bob")
     first, *others = [_add(store, lease, key) for key in "abcd"]
     strange = _add(store, other, "e")
-    now = store.clock()
-    for number, job in enumerate((*others, strange, first)):
-        monkeypatch.setattr(store, "clock", lambda at=now + number: at)
-        store.cancel_waiting(job.number, "").result()
-    assert [job.key for job in store.last_ended(2, "ann")] == ["a", "d"]
-    assert [job.key for job in store.last_ended(3, None)] == ["a", "e", "d"]
+    for job in (*others, strange, first):
+        store.progress.cancel_waiting(job.number, "").result()
+    assert [job.key for job in store.jobs.last_ended(2, "ann")] == ["a", "d"]
+    assert [job.key for job in store.jobs.last_ended(3, None)] == ["a", "e", "d"]
 
 
 def test_what_was_used_is_summed_up_by_the_time(store: Store) -> None:
@@ -428,9 +432,9 @@ def test_what_was_used_is_summed_up_by_the_time(store: Store) -> None:
 
     def ended(lease: Lease, key: str, ago: float, seconds: float) -> None:
         job = _add(store, lease, key)
-        store.start(job.number).result()
+        store.progress.start(job.number).result()
         used = (seconds, seconds)
-        store.finish(job.number, "Completed", note=None, used=used).result()
+        store.progress.finish(job.number, "Completed", note=None, used=used).result()
         query = "UPDATE jobs SET ended_steady = ? WHERE number = ?"
         store.change(lambda db: db.execute(query, (now - ago, job.number))).result()
 
@@ -441,9 +445,9 @@ def test_what_was_used_is_summed_up_by_the_time(store: Store) -> None:
     ended(ann, "old", 11 * day, 1.0)
     ended(bob, "bob", 3 * day, 1.0)
     again = _add(store, bob, "again")
-    store.start(again.number).result()
-    store.put_back(again.number, "pre-empted", (7.0, 7.0)).result()
-    store.cancel_waiting(again.number, "cancelled").result()
+    store.progress.start(again.number).result()
+    store.progress.put_back(again.number, "pre-empted", (7.0, 7.0)).result()
+    store.progress.cancel_waiting(again.number, "cancelled").result()
     used = recent_use(store, now - 10 * day)
     # an hour's end may go through those that were used together
     assert len(used) <= 5
@@ -459,11 +463,11 @@ def test_what_was_used_is_summed_up_by_the_time(store: Store) -> None:
 
 
 async def test_the_door_is_remembered(path: Path, store: Store) -> None:
-    assert store.availability() is None
+    assert last_status(store) is None
     await Availability(store).set_status("closed", "until noon")
     await Availability(store).set_status("closed", "until one")
     again = Store(path)
-    assert again.availability() == ("closed", "until one")
+    assert last_status(again) == ("closed", "until one")
     again.close()
 
 
@@ -510,15 +514,15 @@ def test_the_order_of_columns_does_not_matter(
     store = Store(path)
     lease = _lease(store)
     job = _add(store, lease, "a")
-    store.start(job.number).result()
-    store.finish(
+    store.progress.start(job.number).result()
+    store.progress.finish(
         job.number, "Completed", note=None, used=(2.0, 3.0), result="{}"
     ).result()
     given_up.record(store, job, _given_up(job)).result()
     assert [one.outcome for one in audit.entries(store, 9)] == ["lost"]
     assert given_up.entries(store, "device") == [_given_up(job)]
     before = _usage(store)
-    store.close_lease(lease.id, "released", "").result()
+    store.leases.close(lease.id, "released", "").result()
     assert purge(store, store.clock() + 1).result() == 1
     assert _usage(store) == before
     store.close()
@@ -628,7 +632,7 @@ def test_a_long_report_keeps_nobody_waiting(store: Store) -> None:
     with ThreadPoolExecutor(1) as threads:
         report = threads.submit(store.report, "SELECT linger()")
         assert begun.wait(SECONDS)
-        assert store.job("none") is None
+        assert store.jobs.get("none") is None
         assert not report.done()
         end.set()
         assert report.result()[0][0] == 1
@@ -643,35 +647,35 @@ def test_the_same_content_has_the_same_digest() -> None:
 
 def test_only_what_waits_starts(store: Store) -> None:
     job = _add(store, _lease(store), "a")
-    cancelled = store.cancel_waiting(job.number, "cancelled").result()
-    assert store.start(job.number).result() == cancelled
-    assert store.job(job.number) == cancelled
+    cancelled = store.progress.cancel_waiting(job.number, "cancelled").result()
+    assert store.progress.start(job.number).result() == cancelled
+    assert store.jobs.get(job.number) == cancelled
 
 
 def test_changes_of_a_deleted_job_are_refused(store: Store) -> None:
     """Every change that reads its job back may find that another request deleted it."""
     lease = _lease(store)
-    job, _ = store.add_job(lease, _ask("a"), 1.0).result()
-    store.finish(job.number, "Completed", note=None, used=(1.0, 1.0)).result()
+    job, _ = store.jobs.add(lease, _ask("a"), 1.0).result()
+    store.progress.finish(job.number, "Completed", note=None, used=(1.0, 1.0)).result()
     delete(store, job.number).result()
     number = job.number
     changes: list[Callable[[], Future[Job]]] = [
-        lambda: store.send(number, "device"),
-        lambda: store.not_sent(number),
-        lambda: store.submitted(number, "id"),
-        lambda: store.slice_begins(number, 1),
-        lambda: store.start(number),
-        lambda: store.note_cancellation(number, "note"),
-        lambda: store.note_interruption(number, 1, "note"),
-        lambda: store.cancel_waiting(number, "note"),
-        lambda: store.put_back(number, "note", (1.0, 1.0)),
-        lambda: store.finish(number, "Failed", note="note", used=(1.0, 1.0)),
+        lambda: store.progress.send(number, "device"),
+        lambda: store.progress.not_sent(number),
+        lambda: store.progress.submitted(number, "id"),
+        lambda: store.progress.slice_begins(number, 1),
+        lambda: store.progress.start(number),
+        lambda: store.progress.note_cancellation(number, "note"),
+        lambda: store.progress.note_interruption(number, 1, "note"),
+        lambda: store.progress.cancel_waiting(number, "note"),
+        lambda: store.progress.put_back(number, "note", (1.0, 1.0)),
+        lambda: store.progress.finish(number, "Failed", note="note", used=(1.0, 1.0)),
     ]
     for change in changes:
         with pytest.raises(Refused, match="no such job"):
             change().result()
     with pytest.raises(Refused, match="no such job"):
-        store.payload(number)
-    assert store.result(number) is None
+        store.jobs.payload(number)
+    assert store.jobs.result(number) is None
     with pytest.raises(Refused, match="just deleted: submit it again"):
-        store.add_job(lease, _ask("a"), 0.0, is_stored=True).result()
+        store.jobs.add(lease, _ask("a"), 0.0, is_stored=True).result()

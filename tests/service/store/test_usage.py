@@ -44,7 +44,7 @@ def _lease(
         slurm_cluster=slurm and "hpc",
         slurm_account=slurm and "physics",
     )
-    store.add_lease(lease).result()
+    store.leases.add(lease).result()
     return lease
 
 
@@ -57,15 +57,15 @@ def _used(
     cost: float | None = None,
 ) -> Job:
     """A job that had so many seconds in each of its attempts."""
-    number = store.jobs()[-1].number + 1 if store.jobs() else 1
+    number = store.jobs.latest()[-1].number + 1 if store.jobs.latest() else 1
     asked = Submission("problem", {}, {"num_reads": 1}, f"{number}", purpose=purpose)
-    job = store.add_job(lease, asked, 1.0).result()[0]
+    job = store.jobs.add(lease, asked, 1.0).result()[0]
     for used in seconds[:-1]:
-        store.start(job.number).result()
-        store.put_back(job.number, "pre-empted", (used, used / 2)).result()
-    store.start(job.number).result()
+        store.progress.start(job.number).result()
+        store.progress.put_back(job.number, "pre-empted", (used, used / 2)).result()
+    store.progress.start(job.number).result()
     last = (seconds[-1], seconds[-1] / 2)
-    ended = store.finish(job.number, state, note=None, used=last, cost=cost)
+    ended = store.progress.finish(job.number, state, note=None, used=last, cost=cost)
     return ended.result()
 
 
@@ -80,13 +80,13 @@ def test_all_jobs_that_are_over_count_with_their_last_attempt(store: Store) -> N
     _used(store, ann, 1.0, 2.0, 4.0)
     _used(store, ann, 8.0, state="Cancelled")
     _used(store, bob, 16.0, state="Failed")
-    waits = store.add_job(ann, Submission("problem", {}, {}, "w"), 1.0).result()[0]
+    waits = store.jobs.add(ann, Submission("problem", {}, {}, "w"), 1.0).result()[0]
     assert _rows(store, "user") == [("bob", 1, 16.0), ("ann", 2, 12.0)]
     report = usage.usage_report(store, "user", ALL, PAGE)
     states = [(r.completed, r.failed, r.cancelled) for r in report.rows]
     assert states == [(0, 1, 0), (1, 0, 1)]
     assert (report.total.qpu_seconds, report.total.seconds) == (28.0, 14.0)
-    ended = store.cancel_waiting(waits.number, "cancelled").result()
+    ended = store.progress.cancel_waiting(waits.number, "cancelled").result()
     assert ended.ended is not None
     longest = usage.usage_report(store, "user", ALL, PAGE).total.longest_wait_seconds
     # by a steady clock
@@ -114,12 +114,12 @@ def test_lost_attempts_are_in_columns_of_their_own(store: Store) -> None:
 def test_the_use_of_a_job_that_is_over_stays_where_it_is(store: Store) -> None:
     first = _lease(store, "1", "ann", project="qc", slurm="7", job="j")
     job = _used(store, first, 4.0)
-    store.close_lease("1", "released", "").result()
+    store.leases.close("1", "released", "").result()
     before = {by: _rows(store, by) for by in KEYS}
     for id_ in ("2", "3"):
         later = _lease(store, id_, "ann", project="climate", slurm="8", job="k")
         asked = Submission("problem", {}, {"num_reads": 1}, job.key)
-        moved, new = store.add_job(later, asked, 1.0).result()
+        moved, new = store.jobs.add(later, asked, 1.0).result()
         assert (moved.lease, new) == (id_, False)
         assert {by: _rows(store, by) for by in KEYS} == before
     store.change(
@@ -132,7 +132,7 @@ def test_the_use_of_a_job_that_is_over_stays_where_it_is(store: Store) -> None:
     assert {by: _rows(store, by) for by in KEYS} == before
     purge(store, store.clock() + 1).result()
     assert {by: _rows(store, by) for by in KEYS} == before
-    assert store.leases() == []
+    assert store.leases.latest() == []
 
 
 def test_a_moved_job_is_charged_to_its_new_lease(
@@ -141,9 +141,9 @@ def test_a_moved_job_is_charged_to_its_new_lease(
     asked = Submission("problem", {}, {"num_reads": 1}, "k")
     for project in ("qc", "climate"):
         lease = _lease(store, project, "ann", project=project)
-        job, _ = store.add_job(lease, asked, 1.0).result()
-    store.start(job.number).result()
-    store.finish(job.number, "Completed", note=None, used=(4.0, 2.0)).result()
+        job, _ = store.jobs.add(lease, asked, 1.0).result()
+    store.progress.start(job.number).result()
+    store.progress.finish(job.number, "Completed", note=None, used=(4.0, 2.0)).result()
     assert _rows(store, "project") == [("climate", 1, 4.0)]
 
 
@@ -195,10 +195,10 @@ def test_what_the_store_forgets_is_accounted_by_the_hour(store: Store) -> None:
     lease = _lease(store, "1", "ann", job="j")
     jobs = [_used(store, lease, 1.0, 2.0), _used(store, lease, 4.0, state="Failed")]
     before = {by: _rows(store, by) for by in KEYS}
-    store.close_lease("1", "released", "").result()
+    store.leases.close("1", "released", "").result()
     assert purge(store, store.clock() + 1).result() == 2
-    assert store.jobs() == []
-    assert store.lease("1") is None
+    assert store.jobs.latest() == []
+    assert store.leases.get("1") is None
     assert {by: _rows(store, by) for by in KEYS} == before
     ended = jobs[0].ended or 0.0
     hour = HOUR * (ended // HOUR)

@@ -125,11 +125,11 @@ class Jobs:
         return f"[{', '.join(parts)}]"
 
     def _texts(self, job: Job) -> list[str]:
-        content = json.loads(self._queue.store.payload(job.number))
+        content = json.loads(self._queue.store.jobs.payload(job.number))
         return [content] if isinstance(content, str) else content
 
     def _counters(self, job: Job) -> list[dict[str, int]]:
-        result = self._queue.store.result(job.number)
+        result = self._queue.store.jobs.result(job.number)
         if result is None:
             why = f": {job.note}" if job.note else ""
             detail = f"the job is {STATUSES[job.state]} and has no result{why}"

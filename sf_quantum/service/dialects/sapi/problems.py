@@ -155,7 +155,7 @@ class Problems:
         completed = job.state == "Completed"
         if not completed:
             return status
-        if (result := self._queue.store.result(job.number)) is None:
+        if (result := self._queue.store.jobs.result(job.number)) is None:
             raise Refused(404, NO_PROBLEM)  # it has been deleted meanwhile
         device, options = self._queue.device, _options(job)
         graph = refusals.graph(device)
@@ -199,7 +199,7 @@ class Problems:
         return messages
 
     def _content(self, number: int) -> dict[str, JSON]:
-        content = json.loads(self._queue.store.payload(number))
+        content = json.loads(self._queue.store.jobs.payload(number))
         return content if isinstance(content, dict) else {}
 
 

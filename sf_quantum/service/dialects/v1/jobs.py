@@ -36,7 +36,7 @@ from sf_quantum.service.domain.jobs import (
 from sf_quantum.service.http.answers import PartsResponse
 from sf_quantum.service.queue.forecasts import Listed
 from sf_quantum.service.queue.job_queue import JobQueue
-from sf_quantum.service.store.store import NO_JOB
+from sf_quantum.service.store.rows import NO_JOB
 
 # Longest result that is sent together with its job.
 INLINE_CHARACTERS = 65_536

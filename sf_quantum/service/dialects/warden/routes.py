@@ -325,7 +325,7 @@ async def _left_behind(queue: JobQueue, request: LeaseRequest) -> Lease | None:
         same = lease.user, lease.slurm_job_id
         if same != (request.user, request.slurm_job_id) or lease.key or lease.job:
             continue
-        find = partial(queue.store.jobs, lease=lease.id, live=True, limit=1)
+        find = partial(queue.store.jobs.latest, lease=lease.id, live=True, limit=1)
         if not await asyncio.to_thread(find) and lease in queue.leases.held:
             queue.leases.touch(lease.id)
             return lease
@@ -365,7 +365,7 @@ async def jobs(queue: Queue, who: Who) -> Response:
     def listed() -> bytes:
         shown, left = deque[WardenJob](), RESULT_BYTES
         for job in reversed(queue.reader.latest(who)):
-            result = queue.store.result(job.number) if left > 0 else None
+            result = queue.store.jobs.result(job.number) if left > 0 else None
             left -= len(result or "")
             shown.appendleft(_job(job, result if left >= 0 else None))
         return _JOBS.dump_json([*shown])
@@ -381,7 +381,9 @@ async def job(number: JobNumber, queue: Queue, who: Who) -> Response:
     queue_job = queue.find(who, number)
 
     def shown() -> str:
-        return _job(queue_job, queue.store.result(queue_job.number)).model_dump_json()
+        return _job(
+            queue_job, queue.store.jobs.result(queue_job.number)
+        ).model_dump_json()
 
     content = await queue.reader.show(who, queue_job, shown)
     return Response(content, media_type="application/json")

@@ -34,7 +34,8 @@ from sf_quantum.service.queue.jobs.device_job import (
 )
 from sf_quantum.service.queue.jobs.giving_up import GivenUp
 from sf_quantum.service.queue.jobs.slices import Batch, Slices
-from sf_quantum.service.store.store import Slice, Store
+from sf_quantum.service.store.slices import Slice
+from sf_quantum.service.store.store import Store
 from sf_quantum.threads import in_thread
 
 logger = logging.getLogger(__name__)
@@ -191,7 +192,7 @@ class Attempt:
         job = self._job
         if self._payload is not None:
             return
-        self._payload = self._store.payload(job.number)
+        self._payload = self._store.jobs.payload(job.number)
         if (batch := Batch.of(job.kind, self._payload)) is None:
             if job.kind == "circuit" and self._slices.compute_long:
                 with suppress(FieldError):
@@ -199,7 +200,7 @@ class Attempt:
                     size = self._device.check(job.kind, content, job.parameters)
                     self._slices.have_size(size)
             return
-        slices = self._store.slices(job.number) if job.slices else []
+        slices = self._store.slices.of(job.number) if job.slices else []
         done = [count(one.info.get(batch.what)) for one in slices]
         self._slices.are_of(batch, sum(one or 0 for one in done))
 
@@ -242,7 +243,7 @@ class Attempt:
             parameters = {**parameters, **slices.parameters}
             payload = slices.payload(payload)
             if not (first and job.slice_shots is not None):
-                written(lambda: self._store.slice_begins(job.number, shots))
+                written(lambda: self._store.progress.slice_begins(job.number, shots))
         task = Task(tag, job.kind, payload, parameters, job.number, job.attempt, part)
         job_id = job.device_job if first else None
         unsure = self._unsure and first
@@ -311,7 +312,7 @@ class Attempt:
     def _keep(self, outcome: Outcome, shots: int) -> None:
         """Write a slice that is over to disk; another follows."""
         kept = self._kept(outcome, shots, self._device.price)
-        written(lambda: self._store.slice_ended(self._job.number, kept))
+        written(lambda: self._store.slices.end(self._job.number, kept))
         self._add(outcome)
 
     def _add(self, outcome: Outcome) -> None:
@@ -325,7 +326,7 @@ class Attempt:
         """Merge the slices."""
         if not self._slices.number:
             return last
-        slices = [*self._store.slices(self._job.number), self._kept(last, shots)]
+        slices = [*self._store.slices.of(self._job.number), self._kept(last, shots)]
         try:
             by_circuit = self._slices.batch is not None
             text = merged([one.text for one in slices], by_circuit=by_circuit)

@@ -6,7 +6,7 @@ All of it blocks. What is known of the job when the service dies depends on wher
     submitted          on disk: the job's id on the device as well
     over               on disk: how the job ended; then the device may forget it
 
-The next service goes on from there (:meth:`~sf_quantum.service.store.store.Store.recover`).
+The next service goes on from there (:func:`~sf_quantum.service.store.recovery.recover`).
 """
 
 from __future__ import annotations
@@ -246,12 +246,12 @@ class DeviceJob:
         if self._device.recovery is Recovery.AGAIN:
             return True
         number, identity = self._job.number, self._device.identity
-        return not written(lambda: self._store.send(number, identity)).final
+        return not written(lambda: self._store.progress.send(number, identity)).final
 
     def _not_sent(self, unsure: bool) -> None:
         """Note that the device has no such job."""
         if self._device.recovery is not Recovery.AGAIN and not unsure:
-            written(lambda: self._store.not_sent(self._job.number))
+            written(lambda: self._store.progress.not_sent(self._job.number))
 
     def _arrived(self) -> str | None:
         """Look for the job of a submission without an answer while it may arrive."""
@@ -281,7 +281,7 @@ class DeviceJob:
         if self._device.recovery is Recovery.AGAIN:
             return job_id
         # The vendor's id is on disk before anything else is done with the job.
-        written(lambda: self._store.submitted(self._job.number, job_id))
+        written(lambda: self._store.progress.submitted(self._job.number, job_id))
         return job_id
 
     # the job on the device
@@ -431,7 +431,9 @@ class DeviceJob:
             return
         try:
             written(
-                lambda: self._store.note_interruption(job.number, job.attempt, note)
+                lambda: self._store.progress.note_interruption(
+                    job.number, job.attempt, note
+                )
             )
         except sqlite3.OperationalError as error:
             # only a crash in the next moments would make it matter

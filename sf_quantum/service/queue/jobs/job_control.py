@@ -53,13 +53,13 @@ class JobControl:
         The write is queued before the first ``await``, so that the end of the lease is
         written after it.
 
-        :param is_stored: see :meth:`.Store.add_job`
+        :param is_stored: see :meth:`.StoredJobs.add`
         :returns: the job, and whether it is new; an unfinished job with the same key is
             moved to this lease
         """
         seconds = cost.qpu_seconds, cost.compute_seconds
         adding = asyncio.wrap_future(
-            self._store.add_job(lease, submission, *seconds, is_stored=is_stored)
+            self._store.jobs.add(lease, submission, *seconds, is_stored=is_stored)
         )
         self._adding[lease.id] = adding
         checked_for = fitting(self.table.device.description)
@@ -91,7 +91,7 @@ class JobControl:
             for task in cancelling:
                 await asyncio.shield(task)
             await self.settled(job.number)
-            job = self._store.job(job.number) or job
+            job = self._store.jobs.get(job.number) or job
         return job, new
 
     async def added(self, lease_id: str) -> None:
@@ -125,13 +125,17 @@ class JobControl:
         while True:
             live = self.table.get(number)
             if live is None:
-                await asyncio.wrap_future(self._store.cancel_waiting(number, note))
+                await asyncio.wrap_future(
+                    self._store.progress.cancel_waiting(number, note)
+                )
                 if self.table.get(number) is None:
                     return
                 # its submission has been noticed only now
             elif isinstance(live.state, OnDevice):
                 # The disk comes first: the service may die before the device has stopped it.
-                await asyncio.wrap_future(self._store.note_cancellation(number, note))
+                await asyncio.wrap_future(
+                    self._store.progress.note_cancellation(number, note)
+                )
                 if isinstance(live.state, OnDevice):
                     live.interrupt(interruption)
                     await live.until(Done, worker.INTERRUPT_SECONDS)
@@ -146,7 +150,9 @@ class JobControl:
         table, note = self.table, interruption.note()
         table.withdrawn(live, interruption)
         try:
-            await asyncio.wrap_future(self._store.cancel_waiting(live.number, note))
+            await asyncio.wrap_future(
+                self._store.progress.cancel_waiting(live.number, note)
+            )
         except sqlite3.Error:
             # the end of its lease cancels it on disk; the lease of a quality job takes no
             # vQPU, and is not among these
@@ -160,7 +166,7 @@ class JobControl:
 
     def _move_to_lease(self, number: int) -> list[asyncio.Task[None]]:
         """Move a job to its lease on disk; return what cancels it if that has ended."""
-        job, live = self._store.job(number), self.table.get(number)
+        job, live = self._store.jobs.get(number), self.table.get(number)
         ended = Interruption(Cause.CANCELLATION, lease_end=RELEASED)
         if job is None or job.final:
             if live is not None and isinstance(live.state, Queued):

@@ -68,8 +68,8 @@ class JobRun:
         if self._device.recovery is Recovery.AGAIN:
             # The attempt is on disk before the device has the job, so that none goes
             # unrecorded.
-            job = await _written(lambda: self._store.start(number))
-        elif (stored := self._store.job(number)) is None:
+            job = await _written(lambda: self._store.progress.start(number))
+        elif (stored := self._store.jobs.get(number)) is None:
             raise RuntimeError(f"job {number} is not on disk")
         else:
             job = stored
@@ -130,7 +130,9 @@ class JobRun:
 
     async def _write_running(self, seconds_ago: float) -> None:
         number = self._live.number
-        self._runs(await _written(lambda: self._store.start(number, seconds_ago)))
+        self._runs(
+            await _written(lambda: self._store.progress.start(number, seconds_ago))
+        )
 
     def _runs(self, job: Job) -> None:
         """The job is on disk as ``Running``."""
@@ -143,7 +145,7 @@ class JobRun:
         ended = attempt.run()
         if ended.outcome.result is None:
             return ended, None
-        started = self._store.job(job.number) or job
+        started = self._store.jobs.get(job.number) or job
         return ended, _with_timing(started, ended, ended.outcome.result).whole
 
     def _unless_lost(self, ended: Ended) -> Ended:
@@ -176,7 +178,7 @@ class JobRun:
             if interruption.cancels:  # while its return to the queue was written
                 note = interruption.note()
                 settled = await _written(
-                    lambda: self._store.cancel_waiting(number, note)
+                    lambda: self._store.progress.cancel_waiting(number, note)
                 )
             else:
                 now = self._store.clock()
@@ -196,10 +198,10 @@ class JobRun:
             note = job.cancelling or interruption.note(job.attempt)
             if not interruption.cancels:
                 note = _noted(job.interrupting or note, ended) or note
-                return self._store.put_back(job.number, note, ended.last)
+                return self._store.progress.put_back(job.number, note, ended.last)
             state = "Cancelled"
         price = self._device.price
-        return self._store.finish(
+        return self._store.progress.finish(
             job.number,
             state,
             note=_noted(note, ended, job.note),

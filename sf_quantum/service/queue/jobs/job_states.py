@@ -28,7 +28,7 @@ immediately unless its lease waits for a vQPU. Jobs of the former service that m
 the device are ``Taken`` at once. :data:`TRANSITIONS` is the whole table.
 
 Jobs that a service leaves on its device when it is killed continue there, run again, or
-have failed: see :meth:`~sf_quantum.service.store.store.Store.recover`.
+have failed: see :func:`~sf_quantum.service.store.recovery.recover`.
 """
 
 from __future__ import annotations

@@ -36,11 +36,11 @@ def finished(store: Store, number: int, first: int, most: int) -> list[str]:
 
 def _all(store: Store, number: int, first: int) -> Iterator[str]:
     """Yield the result of each; nothing for slices before the first."""
-    if (whole := store.result(number)) is not None:
+    if (whole := store.jobs.result(number)) is not None:
         yield from _read(whole)
         return
     passed = 0
-    for part, info in enumerate(store.slice_infos(number)):
+    for part, info in enumerate(store.slices.infos(number)):
         # A slice without these numbers has part of the shots of every item, so none is
         # finished.
         several = info.get("circuits", info.get("problems"))
@@ -49,7 +49,7 @@ def _all(store: Store, number: int, first: int) -> Iterator[str]:
         passed += several
         if passed <= first:
             yield from [""] * several
-        elif (text := store.slice_text(number, part)) is not None:
+        elif (text := store.slices.text(number, part)) is not None:
             yield from _read(text)
         else:  # it has been merged meanwhile
             return

@@ -61,7 +61,7 @@ class Worker:
 
     def start(self) -> None:
         """Resume the unfinished jobs of the former service."""
-        for job in self.table.store.live():
+        for job in self.table.store.jobs.live():
             if job.device is None:
                 self.table.added(job)
             else:

@@ -176,7 +176,7 @@ class Leases:
     def find(self, who: Identity, lease_id: str) -> Lease:
         """Find a lease, held or not; refuse with 404 if it is unknown or another user's."""
         live = self._live(lease_id)
-        lease = self._store.lease(lease_id) if live is None else live.lease
+        lease = self._store.leases.get(lease_id) if live is None else live.lease
         if lease is None or not visible(who, lease):
             raise Refused(404, "no such lease")
         return lease
@@ -184,7 +184,7 @@ class Leases:
     def list(self, who: Identity, *, held_only: bool = True) -> list[Lease]:
         if held_only:
             return [lease for lease in self.held if visible(who, lease)]
-        return self._store.leases(None if who.admin else who.user)
+        return self._store.leases.latest(None if who.admin else who.user)
 
     def renew(self, who: Identity, lease_id: str) -> Lease:
         """Mark a lease as used; its expiry does not change."""

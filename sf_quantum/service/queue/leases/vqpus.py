@@ -76,8 +76,8 @@ class VQpus:
 
     def start(self) -> None:
         """Resume the leases of the previous service, held and waiting."""
-        ages = self._store.lease_ages()
-        for lease in self._store.held():
+        ages = self._store.leases.ages()
+        for lease in self._store.leases.held():
             if lease.waiting:
                 live = LiveLease(lease, Waiting())
                 self.requests.of_lease(live)
@@ -142,7 +142,7 @@ class VQpus:
         """End a lease, unless it is ending; ``record`` is part of the same transaction."""
         live = self.table.get(lease_id)
         if live is None:  # its end was recorded before
-            closed = self._store.close_lease(lease_id, end.reason, end.note)
+            closed = self._store.leases.close(lease_id, end.reason, end.note)
             return await asyncio.wrap_future(closed)
         await self.settled(live)
         if isinstance(live.state, Waiting | Held):
@@ -228,7 +228,7 @@ class VQpus:
 
     async def _register(self, live: LiveLease) -> None:
         try:
-            await asyncio.wrap_future(self._store.add_lease(live.lease))
+            await asyncio.wrap_future(self._store.leases.add(live.lease))
         except sqlite3.Error as error:
             self.table.remove(live)
             live.move(live.expect(Registering).failed(error))
@@ -239,7 +239,7 @@ class VQpus:
 
     async def _write_new(self, live: LiveLease) -> None:
         try:
-            await asyncio.wrap_future(self._store.add_lease(live.lease))
+            await asyncio.wrap_future(self._store.leases.add(live.lease))
         except sqlite3.Error as error:
             self._vacate(live.lease)
             self.table.remove(live)
@@ -251,7 +251,7 @@ class VQpus:
 
     async def _write_grant(self, live: LiveLease) -> None:
         try:
-            await self._repeated(lambda: self._store.grant_lease(live.lease))
+            await self._repeated(lambda: self._store.leases.grant(live.lease))
         except sqlite3.Error:  # the service stops
             live.wake()
             return
@@ -294,7 +294,7 @@ class VQpus:
         lease, state = live.lease, live.expect(Ending)
         end, hold = state.end, state.hold
         closed = await self._repeated(
-            lambda: self._store.close_lease(lease.id, end.reason, end.note, record)
+            lambda: self._store.leases.close(lease.id, end.reason, end.note, record)
         )
         live.move(state.written())
         held_seconds = 0.0 if hold is None else time.monotonic() - hold.since

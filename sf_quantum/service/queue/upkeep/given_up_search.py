@@ -82,10 +82,10 @@ class Search:
     def _of(
         self, device: Device, job_id: str, entry: Entry
     ) -> tuple[str, float | None] | None:
-        job = self._store.job(entry.job)
+        job = self._store.jobs.get(entry.job)
         if job is None:
             return "it is deleted here", None
-        payload = self._store.payload(entry.job) or json.dumps(None)
+        payload = self._store.jobs.payload(entry.job) or json.dumps(None)
         task = Task(entry.tag, job.kind, payload, job.parameters, entry.job)
         state = device.poll(job_id, task).state
         if state not in OVER:

@@ -177,7 +177,7 @@ class QualityJobs:
     async def _record(self, job: Job, optimum: float) -> None:
         if self._describe_device() != self._device:
             return  # it may have run with either settings
-        text = self._queue.store.result(job.number)
+        text = self._queue.store.jobs.result(job.number)
         if text is None:  # it has been deleted meanwhile
             return
         sample_set = json.loads(text)

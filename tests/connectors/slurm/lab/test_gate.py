@@ -114,7 +114,9 @@ def _environment(site: Site, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def leases(service: RunningService) -> list[Lease]:
-    return sorted(service.queue.store.leases(None), key=lambda lease: lease.opened)
+    return sorted(
+        service.queue.store.leases.latest(None), key=lambda lease: lease.opened
+    )
 
 
 def look_until_held(site: Site, gate: Gate, service: RunningService) -> None:

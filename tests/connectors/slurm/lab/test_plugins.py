@@ -207,7 +207,7 @@ def test_a_service_of_streamflow_names_its_qpu(site: Site) -> None:
         site.as_user("env", f"TMPDIR={folder}", *run)
         (lease,) = leases(service)
         assert lease.user == USER
-        (job,) = service.queue.store.jobs(lease=lease.id)
+        (job,) = service.queue.store.jobs.latest(lease=lease.id)
         assert job.state == "Completed"
 
 

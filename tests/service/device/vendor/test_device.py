@@ -1483,7 +1483,7 @@ def test_a_service_drives_another_service() -> None:
             assert front.description.technology == "annealer"
         front.close()
         assert leases(vendor) == 0
-        (behind,) = vendor.queue.store.jobs()
+        (behind,) = vendor.queue.store.jobs.latest()
         assert told["qpu_seconds"] == behind.qpu_seconds
         assert front.recovery is Recovery.BY_TAG
 
@@ -1500,12 +1500,12 @@ def test_a_job_ended_with_its_lease_runs_under_another() -> None:
             body: dict[str, JSON] = {"problem": example_bqm(), "idempotency_key": "a"}
             service.ask("POST", "/v1/jobs", body, lease=lease)
             service.until(lease, "Running")
-            (held,) = vendor.queue.store.held()
+            (held,) = vendor.queue.store.leases.held()
             vendor.ask("DELETE", f"/v1/leases/{held.id}")
             job = service.until(lease, "Completed")
             told = service.ask("GET", f"/v1/jobs/{job}").json()
         front.close()
-        jobs = vendor.queue.store.jobs()
+        jobs = vendor.queue.store.jobs.latest()
         assert [one.state for one in jobs] == ["Cancelled", "Completed"]
         assert told["attempt"] == 2
         assert told["note"] == (

@@ -68,7 +68,7 @@ def sampled(solver: StructuredSolver, **parameters: JSON) -> SampleSet:
 
 def received(service: RunningService) -> dict[str, JSON]:
     """The parameters of the latest problem, as a service tells them."""
-    job = service.queue.store.jobs()[-1]
+    job = service.queue.store.jobs.latest()[-1]
     told = service.ask("GET", f"/sapi/v2/problems/{job.id}/info").json()
     return mapping(told["params"])
 
@@ -152,11 +152,15 @@ def test_parameters_the_solver_lacks_are_refused_unqueued(
     given: dict[str, JSON],
     words: str,
 ) -> None:
-    before = len(service.queue.store.jobs()), len(vendor.queue.store.jobs())
+    before = len(service.queue.store.jobs.latest()), len(
+        vendor.queue.store.jobs.latest()
+    )
     solver.parameters.update(dict.fromkeys(given))  # the client does not check them
     with pytest.raises(cloud.exceptions.SolverFailureError, match=words):
         solver.sample_ising({min(solver.nodes): 1.0}, {}, **given).result()
-    after = len(service.queue.store.jobs()), len(vendor.queue.store.jobs())
+    after = len(service.queue.store.jobs.latest()), len(
+        vendor.queue.store.jobs.latest()
+    )
     assert after == before
 
 

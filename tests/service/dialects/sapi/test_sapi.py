@@ -102,7 +102,7 @@ def test_a_problem_names_the_graph_that_it_was_submitted_for(
     assert service.ask("GET", path).json()["solver"] == before
     assert before == {"name": "emulator", "version": {"graph_id": GRAPH.id}}
     # a problem of the first release has none
-    (job,) = (one for one in service.queue.store.jobs() if one.id == id_)
+    (job,) = (one for one in service.queue.store.jobs.latest() if one.id == id_)
     earlier = {**(job.metadata or {})}
     del earlier["graph_id"]
     told = Problems(service.queue).status(replace(job, metadata=earlier))["solver"]
@@ -349,7 +349,7 @@ def test_a_cancellation_that_came_too_late(
     assert json.loads(several.body)[0]["error_code"] == 409
     # it ends between the look at it and its cancellation
     queue = service.queue
-    job = queue.store.job(str(submitted["id"]))
+    job = queue.store.jobs.get(str(submitted["id"]))
     assert job is not None
     runs = replace(job, state="Running")
     with monkeypatch.context() as patch:
@@ -428,7 +428,7 @@ def test_whose_problems_may_run_twice_is_configured(repeatable: bool) -> None:
     ) as service:
         answer = service.ask("POST", f"{routes.PREFIX}/problems/", problem())
         assert answer.status == 200
-        (job,) = service.queue.store.jobs()
+        (job,) = service.queue.store.jobs.latest()
         assert job.repeatable is repeatable
 
 

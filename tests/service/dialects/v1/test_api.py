@@ -520,7 +520,7 @@ def test_a_queue_that_breaks_says_so(
         raise sqlite3.DatabaseError("database disk image is malformed")
 
     lease = service.acquire()
-    monkeypatch.setattr(service.queue.store, "start", broken)
+    monkeypatch.setattr(service.queue.store.progress, "start", broken)
     service.ask("POST", "/v1/jobs", job("a"), lease=lease)
     until(lambda: service.queue.broken, "the queue did not break")
     health = service.ask("GET", "/v1/health")

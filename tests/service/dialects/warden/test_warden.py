@@ -345,7 +345,7 @@ def test_whose_jobs_may_run_twice_is_configured(start: Start) -> None:
     warden = start(repeatable_users=[ADA])
     for user in (ADA, BOB):
         warden.submit(warden.session(user), user=user)
-    jobs = warden.service.queue.store.jobs()
+    jobs = warden.service.queue.store.jobs.latest()
     assert [(job.user, job.repeatable) for job in jobs] == [(ADA, True), (BOB, False)]
 
 
@@ -587,7 +587,7 @@ def test_accounting_by_session(used: Warden) -> None:
 def test_accounting_by_job(used: Warden) -> None:
     jobs = acct(used, "/acct/jobs")
     assert [job["status"] for job in jobs] == ["DONE", "CANCELED", "DONE"]
-    made, *_ = used.service.queue.store.jobs()
+    made, *_ = used.service.queue.store.jobs.latest()
     assert (jobs[0]["shots"], jobs[0]["execution_time"]) == (5, round(made.seconds))
     assert jobs[0]["qpu_seconds"] == 125.0
     assert (jobs[0]["lost_attempts"], jobs[0]["lost_qpu_seconds"]) == (0, 0.0)

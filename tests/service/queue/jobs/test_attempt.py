@@ -111,7 +111,7 @@ async def test_a_job_runs_at_the_vendor_and_is_billed_there(
         done = await over(queue, job)
         assert (done.state, done.qpu_seconds, done.device) == ("Completed", 2.5, None)
         assert done.calibration == {"id": "c1", "values": {}}
-        told = json.loads(queue.store.result(job.number) or "")
+        told = json.loads(queue.store.jobs.result(job.number) or "")
         assert told["info"]["by"] == "v1"
         assert told["info"]["timing"]["qpu_seconds"] == 2.5
 
@@ -235,7 +235,7 @@ async def test_a_submission_that_arrives_late_is_not_repeated(
     async with service(tmp_path, Looking(vendor)) as queue:
         job = await submit(queue, "a")
         await until_async(looked.is_set)
-        payload = queue.store.payload(job.number)
+        payload = queue.store.jobs.payload(job.number)
         vendor.submit(Task(f"sfq-{job.id}-1", "problem", payload, {}))
         await until_async(lambda: queue.find(ANN, job.id).device_job == "v1")
         vendor.end("v1")
@@ -807,7 +807,7 @@ async def ran(
         await until_async(lambda number=number: f"v{number}" in vendor.jobs)  # type: ignore[misc]
         vendor.end(f"v{number}")
     assert (await over(queue, job)).state == "Completed"
-    told: dict[str, JSON] = json.loads(queue.store.result(job.number) or "")
+    told: dict[str, JSON] = json.loads(queue.store.jobs.result(job.number) or "")
     return told
 
 
@@ -930,7 +930,7 @@ async def test_a_slice_that_is_cancelled_is_charged_with_those_before(
         await queue.cancel(ANN, job.id)
         done = queue.find(ANN, job.id)
         assert (done.state, done.qpu_seconds) == ("Cancelled", 2.5)
-        assert queue.store.slices(job.number) == []
+        assert queue.store.slices.of(job.number) == []
 
 
 @pytest.mark.parametrize("how", ["cancel", "release", "crash"])
@@ -951,7 +951,7 @@ async def test_slices_of_a_cancelled_waiting_job_cost_their_time(
         elif how == "release":
             await queue.leases.release(ANN, job.lease)
         else:
-            queue.store.note_cancellation(job.number, "cancelled").result()
+            queue.store.progress.note_cancellation(job.number, "cancelled").result()
         done = queue.find(ANN, job.id)
     if how == "crash":
         async with service(tmp_path / "kept", device) as queue:
@@ -1047,7 +1047,7 @@ async def test_merged_samples_are_distributed_as_those_of_one_slice(
             job = (await queue.submit(ANN, lease.id, asked))[0]
             done = await over(queue, job)
             assert done.state == "Completed"
-            text = queue.store.result(job.number) or ""
+            text = queue.store.jobs.result(job.number) or ""
         samples: SampleSet = SampleSet.from_serializable(json.loads(text))  # type: ignore[no-untyped-call]
         counts.append(_counted(samples))
         slices = samples.info.get("slices", [])
@@ -1124,7 +1124,7 @@ async def test_what_is_no_json_in_a_devices_info_is_null(
     async with service(tmp_path, Odd(vendor)) as queue:
         job = await submit(queue, "a", shots=shots)
         await ran(queue, vendor, job, 1 if shots == 5 else 3)
-        text = queue.store.result(job.number) or ""
+        text = queue.store.jobs.result(job.number) or ""
         done = queue.find(ANN, job.id)
     info = json.loads(text, parse_constant=refuse)["info"]
     assert (info["nan"], info["in"]) == (None, [None, {"a": None}])
@@ -1345,7 +1345,7 @@ async def test_a_batch_is_interrupted_between_its_circuits(
         assert await streamed(queue, batch, 5, SECONDS) == ("Completed", [])
         monkeypatch.setattr(reading, "RESULT_CHARACTERS", 15)
         assert (await streamed(queue, batch, 1))[1] == ["c1", "c2"]
-        told = json.loads(queue.store.result(batch.number) or "")
+        told = json.loads(queue.store.jobs.result(batch.number) or "")
     assert sent() == [["c0", "c1"], ["urgent"], ["c2", "c3"], ["c4"]]
     assert all(job.task.shots == 80 for job in vendor.jobs.values())
     assert told["counters"] == [{f"c{n}": 80} for n in range(5)]
@@ -1452,7 +1452,7 @@ async def test_a_list_of_bqms_is_interrupted_between_them(
         assert done.state == "Completed", done.note
         assert done.qpu_seconds == 0.25 * (len(expected) - 1)
         assert await _finished(queue, several, 3) == ["d", "e"]
-        told = json.loads(queue.store.result(several.number) or "")
+        told = json.loads(queue.store.jobs.result(several.number) or "")
     assert _names(vendor) == expected
     assert [one["of"] for one in told["sample_sets"]] == [*"abcde"]
     if not lists:  # each with what the vendor tells of it

@@ -163,7 +163,7 @@ async def test_many_at_once_get_no_more_than_there_are(queue: JobQueue) -> None:
         *(acquire(queue) for _ in range(20)), return_exceptions=True
     )
     assert len([one for one in outcomes if isinstance(one, Lease)]) == 3
-    assert len(queue.store.held()) == 3
+    assert len(queue.store.leases.held()) == 3
 
 
 async def test_those_who_wait_are_served_by_class_then_by_coming(
@@ -309,7 +309,7 @@ async def test_submitting_and_releasing_at_once_leaves_nothing_behind(
     states = {queue.find(ANN, job.id).state for job in jobs}
     assert states <= {"Cancelled"}
     assert queue.length == 0
-    assert queue.store.live() == []
+    assert queue.store.jobs.live() == []
 
 
 async def test_an_idle_lease_ends(tmp_path: Path) -> None:
@@ -698,9 +698,9 @@ async def test_an_end_that_cannot_be_written_is_tried_again(
         jobs = [await submit(queue, lease, key) for key in "ab"]
         failed: Future[Lease] = Future()
         failed.set_exception(sqlite3.OperationalError("database is locked"))
-        close, fails = queue.store.close_lease, [failed, failed]
+        close, fails = queue.store.leases.close, [failed, failed]
         monkeypatch.setattr(
-            *(queue.store, "close_lease"),
+            *(queue.store.leases, "close"),
             lambda *asked: fails.pop() if fails else close(*asked),
         )
         pass_time(queue, lease)
@@ -724,7 +724,7 @@ async def test_a_release_is_answered_while_the_disk_fails(
     failed: Future[Lease] = Future()
     failed.set_exception(sqlite3.OperationalError("disk I/O error"))
     with monkeypatch.context() as patch:
-        patch.setattr(queue.store, "close_lease", lambda *_: failed)
+        patch.setattr(queue.store.leases, "close", lambda *_: failed)
         with pytest.raises(Refused) as refused:
             await queue.leases.release(ANN, lease.id)
         assert (refused.value.status, refused.value.field) == (503, None)
@@ -741,7 +741,7 @@ async def test_the_same_lease_is_told_when_it_is_on_disk(queue: JobQueue) -> Non
     await asyncio.sleep(0)  # it is granted, and on its way to the disk
     assert queue.leases.held
     same = await acquire(queue, key="a")
-    assert queue.store.lease(same.id) == same
+    assert queue.store.leases.get(same.id) == same
     assert await first == same
 
 
@@ -750,7 +750,7 @@ async def test_a_lease_that_cannot_be_written_is_nobodys(
 ) -> None:
     written: Future[None] = Future()
     with monkeypatch.context() as patch:
-        patch.setattr(queue.store, "add_lease", lambda _: written)
+        patch.setattr(queue.store.leases, "add", lambda _: written)
         first = asyncio.create_task(acquire(queue, key="a"))
         await until(lambda: bool(queue.leases.held))
         second = asyncio.create_task(acquire(queue, key="a"))
@@ -760,7 +760,7 @@ async def test_a_lease_that_cannot_be_written_is_nobodys(
     with pytest.raises(sqlite3.OperationalError):
         await first
     lease = await second
-    assert queue.store.held() == [lease]
+    assert queue.store.leases.held() == [lease]
 
 
 async def test_a_request_cancelled_as_it_is_granted_holds_nothing(
@@ -794,15 +794,15 @@ async def test_a_lease_of_two_requests_outlives_the_client_of_one(
 async def test_a_grant_is_answered_while_the_service_stops(
     queue: JobQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    add_lease, written = queue.store.add_lease, Future[None]()
-    monkeypatch.setattr(queue.store, "add_lease", lambda _: written)
+    add_lease, written = queue.store.leases.add, Future[None]()
+    monkeypatch.setattr(queue.store.leases, "add", lambda _: written)
     granted = asyncio.create_task(acquire(queue))
     await until(lambda: bool(queue.leases.held))
     queue.vqpus.stop()
     written.set_result(add_lease(queue.leases.held[0]).result())
     async with asyncio.timeout(SECONDS):
         lease = await granted
-    assert queue.store.held() == [lease]
+    assert queue.store.leases.held() == [lease]
     with pytest.raises(Refused) as refused:
         await acquire(queue, 5)
     assert refused.value.status == 503

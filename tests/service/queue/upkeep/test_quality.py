@@ -117,7 +117,7 @@ def test_its_lease_is_reported_and_forgotten() -> None:
         assert [row["total_duration"] for row in sessions["data"]] == [0]
         store = service.queue.store
         assert purge(store, store.clock() + SECONDS).result() == 1
-        assert store.leases() == []
+        assert store.leases.latest() == []
 
 
 def test_users_cannot_ask_for_its_class() -> None:
@@ -155,7 +155,11 @@ def test_it_goes_after_production_and_before_the_others() -> None:
             return lease, str(job["id"])
 
         def of(name: str) -> list[Job]:
-            return [job for job in service.queue.store.jobs() if job.job_class == name]
+            return [
+                job
+                for job in service.queue.store.jobs.latest()
+                if job.job_class == name
+            ]
 
         ended(service, 1)
         # it runs while the next quality job becomes due
@@ -166,8 +170,8 @@ def test_it_goes_after_production_and_before_the_others() -> None:
         (due,) = until(lambda: [job for job in of("quality") if not job.started], "one")
         service.ask("DELETE", f"/v1/jobs/{running}")
         service.until(test, "Completed")
-        (last,) = service.queue.store.jobs(lease=production)
-        (first,) = service.queue.store.jobs(lease=test)
+        (last,) = service.queue.store.jobs.latest(lease=production)
+        (first,) = service.queue.store.jobs.latest(lease=test)
         (waited,) = (job for job in of("quality") if job.id == due.id)
     assert started(last) < started(waited) < started(first)
 

@@ -225,10 +225,10 @@ def backend_error(service: RunningService, lease: str, **job: object) -> str:
     sequence.add(Pulse.ConstantPulse(duration, 6.0, 0.0, 0.0), "g")
     backend = SfqQpu("q", service.url, lease=lease).pulser_backend(sequence)
     good = JobParams(runs=np.int64(5), variables={"duration": np.int64(100)})  # type: ignore[typeddict-item]
-    before = len(service.queue.store.jobs(lease=lease))
+    before = len(service.queue.store.jobs.latest(lease=lease))
     with pytest.raises((InputError, RuntimeError)) as caught:
         backend.run([good, {**good, **job}])  # type: ignore[typeddict-item]
-    assert len(service.queue.store.jobs(lease=lease)) == before
+    assert len(service.queue.store.jobs.latest(lease=lease)) == before
     (result,) = backend.run([good], wait=True).results
     assert sum(result.final_bitstrings.values()) == 5
     return str(caught.value)

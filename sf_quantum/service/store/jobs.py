@@ -1,0 +1,214 @@
+"""Jobs on disk, as they are submitted and listed."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import sqlite3
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import cast
+
+from sf_quantum.service.domain.errors import Refused
+from sf_quantum.service.domain.jobs import Job, Lease, Submission
+from sf_quantum.service.store.database import Database
+from sf_quantum.service.store.rows import (
+    LIVE,
+    NO_JOB,
+    SELECT_JOB,
+    insert,
+    job_of,
+    select_job,
+)
+
+# An implicit lease, whose key is the name of its dialect, has the same purpose for all users.
+_LABELS = (
+    "SELECT jobs.number, coalesce(json_extract(jobs.metadata, '$.label'), jobs.purpose, "
+    "CASE WHEN leases.key IS NOT jobs.dialect THEN leases.job END) "
+    "FROM jobs JOIN leases ON leases.id = jobs.lease "
+    "WHERE jobs.number IN (SELECT value FROM json_each(?))"
+)
+# Columns by which requests with the same key may differ.
+_ASKED = "digest, repeatable"
+
+
+class StoredJobs:
+    """The jobs of a service, with their payloads and results.
+
+    :param clock: the store's
+    """
+
+    def __init__(self, db: Database, clock: Callable[[], float]) -> None:
+        self._db = db
+        self._clock = clock
+
+    def add(
+        self,
+        lease: Lease,
+        job: Submission,
+        model_seconds: float,
+        compute_seconds: float = 0.0,
+        *,
+        is_stored: bool = False,
+    ) -> Future[tuple[Job, bool]]:
+        """Add a job, unless its user has used the key before.
+
+        An existing job moves to the lease of this submission, so that it does not end
+        with the lease it was first submitted under; what a job that is over has used
+        stays charged to the lease that it ended under.
+
+        :param model_seconds: modelled QPU time
+        :param compute_seconds: estimated CPU time
+        :param is_stored: whether the job existed just now, and so was not checked again
+        :returns: the job, and whether it is new
+        :raises Refused: 409 if the key belongs to a job that differs, 503 if a job that
+            was known has been deleted meanwhile
+        """
+        row = {
+            "id": secrets.token_hex(16),
+            "user": lease.user,
+            "lease": lease.id,
+            "job_class": lease.job_class,
+            "kind": job.kind,
+            "key": job.key,
+            "parameters": job.parameters_text,
+            "digest": job.digest,
+            "purpose": job.purpose,
+            "dialect": job.dialect,
+            "metadata": None if job.metadata is None else json.dumps(job.metadata),
+            "model_seconds": model_seconds,
+            "compute_seconds": compute_seconds,
+            "repeatable": bool(job.repeatable),
+            "bytes": len(job.payload),
+            "submitted": time.time(),
+            "submitted_steady": self._clock(),
+        }
+        payload = job.payload
+
+        def change(db: sqlite3.Connection) -> tuple[Job, bool]:
+            same = "WHERE user = ? AND key = ?"
+            user_and_key = (lease.user, job.key)
+            rows = db.execute(f"SELECT {_ASKED} FROM jobs {same}", user_and_key)
+            if (existing := rows.fetchone()) is None:
+                if is_stored:
+                    detail = "the job with this key was just deleted: submit it again"
+                    raise Refused(503, detail, headers={"Retry-After": "1"})
+                number = insert(db, "jobs", row)
+                insert(db, "contents", {"number": number, "payload": payload})
+                return select_job(db, "WHERE number = ?", number), True
+            _check_same(job, *existing)
+            db.execute(
+                "UPDATE jobs SET lease = ?, charged_lease = CASE WHEN ended IS NOT NULL "
+                f"THEN coalesce(charged_lease, lease) END {same}",
+                (lease.id, *user_and_key),
+            )
+            return select_job(db, same, *user_and_key), False
+
+        return self._db.change(change)
+
+    def with_key(self, user: str, job: Submission) -> Job | None:
+        """Find the job that was submitted with the same key before.
+
+        :raises Refused: 409 if the key belongs to a job that differs
+        """
+        query = f"SELECT number, {_ASKED} FROM jobs WHERE user = ? AND key = ?"
+        for number, digest, repeatable in self._db.read(query, user, job.key):
+            _check_same(job, digest, repeatable)
+            return self.get(number)
+        return None
+
+    def get(self, job_id: str | int) -> Job | None:
+        """Find a job by its id or its number."""
+        name = "number" if isinstance(job_id, int) else "id"
+        return next(iter(self._select(f"WHERE {name} = ?", job_id)), None)
+
+    def latest(
+        self,
+        *,
+        lease: str | None = None,
+        user: str | None = None,
+        key: str | None = None,
+        label: str | None = None,
+        dialect: str | None = None,
+        before: int | None = None,
+        live: bool = False,
+        limit: int = 1000,
+    ) -> list[Job]:
+        """List the latest jobs of a lease, of a user or of all users, oldest first.
+
+        :param label: label of SAPI's problems
+        :param before: only jobs with lower numbers
+        :param live: only jobs that are not over
+        """
+        # + keeps SQLite from searching all jobs of a user for few that are live
+        by_user = "+user = ?" if live else "user = ?"
+        terms = {"lease = ?": lease, by_user: user, "number < ?": before}
+        terms |= {"dialect = ?": dialect, "key = ?": key}
+        terms["json_extract(metadata, '$.label') = ?"] = label
+        given = {term: value for term, value in terms.items() if value is not None}
+        where = " AND ".join([LIVE] * live + [*given]) or "1"
+        query = f"{SELECT_JOB} WHERE {where} ORDER BY number DESC LIMIT ?"
+        return [*map(job_of, self._db.read_large(query, *given.values(), limit))][::-1]
+
+    def by_number(self, numbers: Sequence[int]) -> list[Job]:
+        """Find jobs by their numbers, in any order."""
+        marks = ", ".join("?" * len(numbers))
+        return self._select(f"WHERE number IN ({marks})", *numbers)
+
+    def labels(self, numbers: Sequence[int]) -> dict[int, str]:
+        """Find what users call their jobs; some have no label."""
+        rows = self._db.read(_LABELS, json.dumps(numbers))
+        return {number: label for number, label in rows if label}
+
+    def live(self) -> list[Job]:
+        """List the jobs that are queued or running, in the order of submission."""
+        return self._select(f"WHERE {LIVE} ORDER BY number")
+
+    def last_ended(self, limit: int, user: str | None) -> list[Job]:
+        """List the latest jobs of a user or of all users that are over, newest first."""
+        latest = "ended_steady IS NOT NULL ORDER BY ended_steady DESC LIMIT ?"
+        if user is None:
+            return self._select(f"WHERE {latest}", limit)
+        return self._select(f"WHERE user = ? AND {latest}", user, limit)
+
+    def payload(self, number: int) -> str:
+        """Read a job's payload, JSON text.
+
+        :raises Refused: 404 if the job has been deleted
+        """
+        rows = self._db.read_large(
+            "SELECT payload FROM contents WHERE number = ?", number
+        )
+        if not rows:
+            raise Refused(404, NO_JOB)
+        return str(rows[0][0])
+
+    def result(self, number: int) -> str | None:
+        """Read a job's result, JSON text; ``None`` if it has none."""
+        rows = self._db.read_large(
+            "SELECT result FROM contents WHERE number = ?", number
+        )
+        return cast("str | None", rows[0][0]) if rows else None
+
+    def result_bytes(self, number: int) -> int | None:
+        """Return the size of a job's result; ``None`` if it has none."""
+        return self._db.size("contents", "result", number)
+
+    def result_part(self, number: int, first: int, most: int) -> bytes:
+        """Read a part of a job's result; nothing if it has been deleted."""
+        return self._db.part("contents", "result", number, first, most)
+
+    def _select(self, where: str, *values: str | int) -> list[Job]:
+        return [job_of(row) for row in self._db.read(SELECT_JOB + where, *values)]
+
+
+def _check_same(job: Submission, digest: str, repeatable: int) -> None:
+    detail = None
+    if digest != job.digest:
+        detail = "belongs to a job with another content or other parameters"
+    elif job.repeatable not in (None, bool(repeatable)):
+        kind = "repeatable" if repeatable else "not repeatable"
+        detail = f"belongs to a job that is {kind}: submit this one under another key"
+    if detail is not None:
+        raise Refused(409, detail, "idempotency_key")

@@ -1,0 +1,134 @@
+"""What a device does with jobs, on disk before it counts."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+
+from sf_quantum.files import JSON
+from sf_quantum.service.domain.jobs import Job, State
+from sf_quantum.service.store.database import Database
+from sf_quantum.service.store.rows import AGAIN, CANCELLED, LIVE, QUEUED, select_job
+
+
+class Progress:
+    """The changes of jobs from their queue to their end.
+
+    :param clock: the store's
+    """
+
+    def __init__(self, db: Database, clock: Callable[[], float]) -> None:
+        self._db = db
+        self._clock = clock
+
+    def send(self, number: int, device: str) -> Future[Job]:
+        """Note that a device may have a job from now on, unless the job is over.
+
+        :param device: its identity
+        """
+        return self._update(
+            number, "device = ?", device, where=f"{LIVE} AND device IS NULL"
+        )
+
+    def not_sent(self, number: int) -> Future[Job]:
+        """Note that the device has no such job after all."""
+        return self._update(number, "device = NULL", where="device_job IS NULL")
+
+    def submitted(self, number: int, device_job: str) -> Future[Job]:
+        """Note the id of a job on its device."""
+        return self._update(number, "device_job = ?", device_job)
+
+    def slice_begins(self, number: int, shots: int) -> Future[Job]:
+        """Note the shots of a slice before it is submitted."""
+        return self._update(number, "slice_shots = ?", shots)
+
+    def start(self, number: int, seconds_ago: float = 0.0) -> Future[Job]:
+        """Mark a job as running if it is queued, here or on its device."""
+        return self._update(
+            number,
+            "state = 'Running', started = ?, started_steady = ?",
+            *(time.time() - seconds_ago, self._clock() - seconds_ago),
+            where="state = 'Queued'",
+        )
+
+    def note_cancellation(self, number: int, note: str) -> Future[Job]:
+        """Note that a job is being cancelled; :meth:`recover` completes it."""
+        return self._update(number, "cancelling = ?", note, where=LIVE)
+
+    def note_interruption(self, number: int, attempt: int, note: str) -> Future[Job]:
+        """Note that an attempt is being cancelled on its device, and is to be repeated."""
+        where = f"{LIVE} AND attempt = {attempt:d}"
+        return self._update(number, "interrupting = ?", note, where=where)
+
+    def cancel_waiting(self, number: int, note: str) -> Future[Job]:
+        """Cancel a job if it is queued."""
+        times = time.time(), self._clock()
+        return self._update(number, CANCELLED, *times, note, where=QUEUED)
+
+    def finish(
+        self,
+        number: int,
+        state: State,
+        *,
+        note: str | None,
+        used: tuple[float, float],
+        cost: float | None = None,
+        result: str | None = None,
+        calibration: JSON = None,
+    ) -> Future[Job]:
+        """Store how a job ended, unless its end is on disk already.
+
+        :param used: seconds on the device, billed or modelled and actual, without those of
+            interrupted attempts
+        :param cost: cost of the last slice, if the device has a price; the cost of the
+            slices before is on disk
+        :param result: JSON text, for a job that completed
+        :param calibration: the calibration that the job ran under, if it ran
+        """
+        query = (
+            "UPDATE jobs SET state = ?, ended = ?, ended_steady = ?, "
+            "note = coalesce(?, note), calibration = ?, qpu_seconds = ?, seconds = ?, "
+            "cost = coalesce(cost + ?, ?, cost), bytes = bytes + ?, device = NULL "
+            f"WHERE number = ? AND {LIVE}"
+        )
+        calibration_text = None if calibration is None else json.dumps(calibration)
+
+        def change(db: sqlite3.Connection) -> Job:
+            ended = time.time(), self._clock()
+            size = len(result or "")
+            values = (state, *ended, note, calibration_text, *used, cost, cost)
+            changed = db.execute(query, (*values, size, number)).rowcount
+            if changed and result is not None:
+                set_result = "UPDATE contents SET result = ? WHERE number = ?"
+                db.execute(set_result, (result, number))
+            return select_job(db, "WHERE number = ?", number)
+
+        return self._db.change(change)
+
+    def put_back(
+        self, number: int, note: str, used: tuple[float, float]
+    ) -> Future[Job]:
+        """Queue a job again, unless it has ended: the attempt is lost, and not charged.
+
+        :param used: see :meth:`finish`
+        """
+        columns = (
+            f"{AGAIN}, lost_qpu_seconds = lost_qpu_seconds + ?, "
+            "lost_seconds = lost_seconds + ?"
+        )
+        # the end of a lease, to which it was moved, may have cancelled it meanwhile
+        return self._update(number, columns, note, *used, where=LIVE)
+
+    def _update(
+        self, number: int, columns: str, *values: str | float, where: str = "1"
+    ) -> Future[Job]:
+        query = f"UPDATE jobs SET {columns} WHERE number = ? AND {where}"
+
+        def change(db: sqlite3.Connection) -> Job:
+            db.execute(query, (*values, number))
+            return select_job(db, "WHERE number = ?", number)
+
+        return self._db.change(change)

@@ -1,0 +1,84 @@
+"""What becomes of the jobs that the end of the former service interrupted."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from concurrent.futures import Future
+
+from sf_quantum.service.domain.jobs import Job, Recovery
+from sf_quantum.service.domain.reasons import (
+    NOT_FOUND_AGAIN,
+    RELEASED,
+    Cause,
+    Interruption,
+)
+from sf_quantum.service.store.rows import AGAIN, LIVE, select_job
+from sf_quantum.service.store.store import Store
+
+
+def recover(
+    store: Store,
+    deaths: int,
+    device: str = "",
+    recovery: Recovery = Recovery.AGAIN,
+) -> Future[list[Job]]:
+    """Settle the jobs that the end of the former service interrupted.
+
+    Jobs that the device still has stay as they are. Of the others, those of closed
+    leases and those that were being cancelled are cancelled; jobs that may have run
+    on a device and must not run twice have failed, as have those during which the
+    service died the given number of times; others are queued again.
+
+    :param device: identity of the present device
+    :returns: the jobs that were settled
+    """
+    on_device = {
+        Recovery.BY_TAG: "coalesce(device = :device, 0)",
+        Recovery.BY_ID: "coalesce(device = :device AND device_job IS NOT NULL, 0)",
+    }.get(recovery, "0")
+    closed = "lease IN (SELECT id FROM leases WHERE closed IS NOT NULL)"
+    interrupted = f"{LIVE} AND NOT {on_device} AND "
+    ended = "ended = :ended, ended_steady = :steady"
+    unsettled = (
+        f"(state = 'Running' OR device IS NOT NULL OR cancelling IS NOT NULL "
+        f"OR {closed})"
+    )
+
+    def change(db: sqlite3.Connection) -> list[Job]:
+        given = {
+            "device": device,
+            "ended": time.time(),
+            "steady": store.clock(),
+            "released": RELEASED.note,
+            "lost": f"interrupted: the service ended; {NOT_FOUND_AGAIN}",
+            "deaths": deaths,
+        }
+        query = f"SELECT number FROM jobs WHERE {interrupted} {unsettled}"
+        numbers = [number for (number,) in db.execute(query, given)]
+        cancel = f"UPDATE jobs SET state = 'Cancelled', device = NULL, {ended}, "
+        fail = f"UPDATE jobs SET state = 'Failed', device = NULL, {ended}, "
+        running = f"{interrupted} state = 'Running'"
+        for statement in (
+            f"{cancel} note = cancelling "
+            f"WHERE {interrupted} cancelling IS NOT NULL",
+            f"{cancel} note = :released WHERE {interrupted} {closed}",
+            f"{fail} note = :lost "
+            f"WHERE {interrupted} device IS NOT NULL AND NOT repeatable",
+            f"UPDATE jobs SET deaths = deaths + 1 WHERE {running}",
+            f"{fail} note = 'the service died ' || deaths || ' times during the job' "
+            f"WHERE {running} AND deaths >= :deaths",
+        ):
+            db.execute(statement, given)
+        query = (
+            f"SELECT number, attempt FROM jobs WHERE {interrupted} "
+            "(state = 'Running' OR device IS NOT NULL)"
+        )
+        for number, attempt in db.execute(query, given).fetchall():
+            db.execute(
+                f"UPDATE jobs SET {AGAIN} WHERE number = ?",
+                (Interruption(Cause.RESTART).note(attempt), number),
+            )
+        return [select_job(db, "WHERE number = ?", number) for number in numbers]
+
+    return store.change(change)
