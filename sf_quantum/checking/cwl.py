@@ -26,6 +26,8 @@ KIND = "CWL file"
 CLASSES = ("Workflow", "CommandLineTool", "ExpressionTool", "Operation")
 # included from other files, which are not read
 FETCHED = ("$import", "$include", "$mixin")
+# the scatter method that gives each job one item of each list
+DOTPRODUCT = "dotproduct"
 # requirements on which what is right elsewhere depends
 FEATURES = tuple(
     f"{name}Requirement"
@@ -102,6 +104,11 @@ class Position:
         return entries
 
     @property
+    def scattered(self) -> list[str]:
+        """The inputs of a step that are scattered."""
+        return [local_name(str(name)) for name in listing(self.body.get("scatter"))]
+
+    @property
     def features(self) -> frozenset[str]:
         """The classes of its requirements and hints, and of those of what runs it."""
         return self.inherited | {_meant(entry) for entry in self.requirements}
@@ -140,6 +147,7 @@ class Process:
     :param computed: the inputs of steps that an expression computes
     :param links: the inputs of steps, by port, in their files
     :param guarded: steps that may be skipped or repeated, and their scattered inputs
+    :param dotproducts: steps with several scattered inputs, one job for an item of each
     :param commands: the command line tools, by the paths of the steps that run them
     :param read: the processes, one for each place and the requirements that it inherits
     :param runs: the process that a step runs, by the step's place
@@ -159,6 +167,7 @@ class Process:
     computed: set[str] = field(default_factory=set)
     links: dict[str, tuple[Document, KeyPath]] = field(default_factory=dict)
     guarded: set[str] = field(default_factory=set)
+    dotproducts: list[Position] = field(default_factory=list)
     tools: list[Tool] = field(default_factory=list)
     commands: dict[str, Position] = field(default_factory=dict)
     problems: list[FileProblem] = field(default_factory=list)
@@ -239,8 +248,10 @@ class Process:
         self.steps.add(step.path)
         self._ports(step, "in", "out")
         above = step.path.rpartition("/")[0]
-        scattered = map(str, listing(step.body.get("scatter")))
-        self.guarded |= {f"{step.path}/{local_name(name)}" for name in scattered}
+        scattered = step.scattered
+        self.guarded |= {f"{step.path}/{name}" for name in scattered}
+        if len(scattered) > 1 and step.body.get("scatterMethod") == DOTPRODUCT:
+            self.dotproducts.append(step)
         if "when" in step.body or any(e.name == "Loop" for e in step.requirements):
             self.guarded.add(step.path)
         for entry in step.entries("in"):

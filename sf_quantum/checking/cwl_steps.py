@@ -11,7 +11,7 @@ from functools import cached_property
 from cwl_utils.errors import SubstitutionError
 
 from sf_quantum.checking import types
-from sf_quantum.checking.cwl import Entry, Position, Process
+from sf_quantum.checking.cwl import DOTPRODUCT, Entry, Position, Process
 from sf_quantum.checking.document import FileProblem, suggestion
 from sf_quantum.checking.expressions import JAVASCRIPT, Scope, expressions
 from sf_quantum.checking.javascript import Scripts
@@ -22,7 +22,7 @@ SCATTER = "ScatterFeatureRequirement"
 LIST = types.array((types.Type(types.ANY),))
 VALUE_FROM = "StepInputExpressionRequirement"
 MULTIPLE = "MultipleInputFeatureRequirement"
-METHODS = ("dotproduct", "nested_crossproduct", "flat_crossproduct")
+METHODS = (DOTPRODUCT, "nested_crossproduct", "flat_crossproduct")
 # what ends up in an input for several sources
 MERGE_NESTED, MERGE_FLATTENED = "merge_nested", "merge_flattened"
 # sections of a workflow with expressions that may use its inputs
@@ -140,8 +140,7 @@ class _Step:
 
     @property
     def scatter(self) -> list[str]:
-        names = listing(self.position.body.get("scatter"))
-        return [str(name).split("#")[-1].rpartition("/")[2] for name in names]
+        return self.position.scattered
 
     def result(self, name: str) -> Types:
         """The type of an output, after scatter, condition and loop."""
@@ -292,9 +291,20 @@ class _Workflow:
         return self.steps[step].result(out) if step in self.steps else ()
 
     def _link(
-        self, value: JSON, body: JSON, sink: Types, where: KeyPath
+        self,
+        value: JSON,
+        body: JSON,
+        sink: Types,
+        where: KeyPath,
+        *,
+        step: _Step | None = None,
+        name: str = "",
     ) -> Iterator[FileProblem]:
-        """Check that the type of each source fits."""
+        """Check that the type of each source fits.
+
+        :param step: step that the link is for; None for an output of the workflow
+        :param name: input of the step
+        """
         sources = [text for text in listing(value) if isinstance(text, str)]
         merge = mapping(body).get("linkMerge")
         if len(sources) > 1:
@@ -318,11 +328,12 @@ class _Workflow:
                 if len(sources) > 1:
                     what = f"{what}, linked by {pick or merge}"
                 right = f"{types.shown(sink)} is expected"
+                right += _scatter_remedy(step, name, forms, sink)
                 if (what, right) not in self.mistyped:
                     yield self.document.problem(where, what, right)
-                if (name := self._reference(text)) in self.inputs:
+                if (origin := self._reference(text)) in self.inputs:
                     # its own type may be what is wrong, for all steps and its value
-                    self.faulty.add((self.document.name, self.inputs[name].where))
+                    self.faulty.add((self.document.name, self.inputs[origin].where))
                     self.mistyped.add((what, right))
 
     def _given(self, step: _Step) -> Iterator[FileProblem]:
@@ -349,14 +360,14 @@ class _Workflow:
         target = step.inputs.get(name)
         if target is None or mapping(body).get("valueFrom") is not None:
             if name in step.scatter:  # expressions get the items
-                yield from self._link(source, body, LIST, below)
+                yield from self._link(source, body, LIST, below, step=step, name=name)
             return
         sink = types.read(types.declared(target.body))
         if source is not None:
             if "default" in mapping(target.body) or "default" in mapping(body):
                 sink = (*sink, types.Type(types.NULL))
             wanted = types.array(sink) if name in step.scatter else sink
-            yield from self._link(source, body, wanted, below)
+            yield from self._link(source, body, wanted, below, step=step, name=name)
             yield from self._ignored_pick(source, body, wanted, where)
             yield from self._maybe_null(step, entry, wanted)
             if step.run:
@@ -590,6 +601,20 @@ class _Workflow:
         sink = types.read(body.get("type"))
         if not problems:
             yield from self._link(body["outputSource"], body, sink, where)
+
+
+def _scatter_remedy(
+    step: _Step | None, name: str, forms: list[Types], sink: Types
+) -> str:
+    """Say how ``scatter`` has to change if that makes a source fit; otherwise nothing."""
+    if step is None:
+        return ""
+    if name not in step.scatter:
+        forms, change = [types.items(form) for form in forms], f"add {name} to"
+    else:
+        sink, change = types.items(sink), f"take {name} out of"
+    fits = any(types.fits(form, sink) for form in forms)
+    return f": {change} the scatter of step {step.name}" if fits else ""
 
 
 def _source(entry: Entry) -> JSON:

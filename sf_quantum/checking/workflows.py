@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import cached_property, partial
 from os.path import normpath
 from pathlib import Path, PurePosixPath
@@ -90,6 +91,7 @@ class Workflow:
         yield from self._settings(settings)
         yield from self._defaults()
         yield from self._empty(given)
+        yield from self._lengths(given)
         yield from self._tools()
         yield from self._sfq()
 
@@ -411,6 +413,29 @@ class Workflow:
                 right = f"add {source} to the file of inputs, or a default"
                 where = (*entry.where, "outputSource")
                 yield root.document.problem(where, what, right)
+
+    def _lengths(self, settings: Document | None) -> Iterator[FileProblem]:
+        """Find scattered lists of unequal length, as far as they are known before a run."""
+        process, content = self.process, settings.content if settings else {}
+        for step in process.dotproducts:
+            lengths = {}
+            for name in step.scattered:
+                port = f"{step.path}/{name}"
+                if not self._is_certain(step.path, process.chain(port)[1:]):
+                    continue
+                with suppress(LookupError):
+                    if isinstance(value := process.given(port, content), list):
+                        lengths[name] = len(value)
+            if len({*lengths.values()}) > 1:
+                shown = ", ".join(f"{name} {size}" for name, size in lengths.items())
+                what = f"the lists of step {step.path} differ in length: {shown}"
+                right = "make them equally long, or use another scatterMethod"
+                yield step.document.problem((*step.where, "scatter"), what, right)
+
+    def _is_certain(self, step: str, ports: list[str]) -> bool:
+        """Whether a step runs, and gets what the ports have, not an item of it."""
+        above = {str(folder) for folder in PurePosixPath(step).parents}
+        return not (above | {*ports}) & self.process.guarded
 
     def _is_filled(self, port: str) -> bool:
         """Whether a port may have a value, or need none, though its source has none."""

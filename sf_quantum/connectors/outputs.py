@@ -4,8 +4,9 @@ StreamFlow 0.2.0rc3 passes on each output as soon as it is collected. If another
 the same attempt is missing or wrong, the job is retried, and the steps that follow mix the
 outputs of both attempts. It also takes a value for a list of one, a list of one for a value,
 what a command prints for an output without a binding, and what is not a list for an empty
-scatter. If a job of a scatter could not be scheduled, it gathers the outputs of the others as if
-they were all. :func:`install` replaces the methods that do so.
+scatter. If the lists of a scatter differ in length, it runs the first jobs before it fails, or none
+if a list is empty, and then does not fail. If a job of a scatter could not be scheduled, it gathers
+the outputs of the others as if they were all. :func:`install` replaces the methods that do so.
 """
 
 from __future__ import annotations
@@ -80,14 +81,22 @@ async def _eval(
 ) -> bool:
     """Return whether a scatter has jobs.
 
-    :raises WorkflowExecutionException: if an input is not a list
+    :raises WorkflowExecutionException: if an input is not a list, or if the lists differ in
+        length where each job gets one item of each
     """
+    lengths = {}
     for name, token in inputs.items():
         if not isinstance(token, ListToken):
             raise WorkflowExecutionException(
                 f"input {name} is scattered and must be a list, got {_shown(token.value)}"
             )
-    return all(token.value for token in inputs.values())
+        lengths[name] = len(token.value)
+    if self.scatter_method == "dotproduct" and len({*lengths.values()}) > 1:
+        shown = ", ".join(f"{name} {size}" for name, size in lengths.items())
+        raise WorkflowExecutionException(
+            f"its lists differ in length: {shown}; make them equally long"
+        )
+    return all(lengths.values())
 
 
 async def _gather(self: GatherStep, key: str) -> None:

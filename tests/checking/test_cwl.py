@@ -146,7 +146,7 @@ WIRING = {
 
 TYPES = {
     "file for a number": ("in: {points: points, count: limit}", "in: {points: points, count: points}", "23: steps.first.in.count: points is File; int is expected"),
-    "array for its item": ("rows: first/table", "rows: many/table", "55: steps.nested.in.rows: many/table is (File?)[]; File is expected"),
+    "array for its item": ("rows: first/table", "rows: many/table", "55: steps.nested.in.rows: many/table is (File?)[]; File is expected: add rows to the scatter of step nested"),
     "item to be scattered": ("name: names", "name: limit", "42: steps.many.in.name: limit is int; (string?)[] is expected"),
     "output": ("best: {type: File,", "best: {type: int,", "18: outputs.best.outputSource: loop/table is File; int is expected"),
     "output of a scatter": ('all: {type: "File[]",', "all: {type: File,", "19: outputs.all.outputSource: many/table is (File?)[]; File is expected"),
@@ -251,7 +251,8 @@ def test_only_a_list_is_scattered_over(type_: str, source: str) -> None:
     )
     edited("main.cwl", "ready: {default: true}", source)
     (problem,) = (one for one in found() if "extra is" in one)
-    assert problem.endswith(f"extra is {type_}; Any[] is expected")
+    right = "Any[] is expected: take ready out of the scatter of step many"
+    assert problem.endswith(f"extra is {type_}; {right}")
 
 
 def test_a_missing_scatter_is_said_once_for_the_steps_behind() -> None:
@@ -264,7 +265,8 @@ def test_a_missing_scatter_is_said_once_for_the_steps_behind() -> None:
         "best: {type: 'File[]', outputSource: first/table}",
     )
     assert found() == [
-        "main.cwl:24: steps.first.in.count: lengths is int[]; int is expected"
+        "main.cwl:24: steps.first.in.count: lengths is int[]; int is expected: "
+        "add count to the scatter of step first"
     ]
 
 

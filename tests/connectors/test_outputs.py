@@ -7,6 +7,7 @@ import asyncio
 import inspect
 import json
 import zlib
+from contextlib import nullcontext
 from copy import deepcopy
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,7 +19,7 @@ from cwltool.builder import INPUT_OBJ_VOCAB
 from cwltool.factory import Factory
 from schema_salad.exceptions import ValidationException
 from schema_salad.validate import validate_ex
-from streamflow.core.exception import ProcessorTypeError
+from streamflow.core.exception import ProcessorTypeError, WorkflowExecutionException
 from streamflow.core.processor import PopCommandOutputProcessor
 from streamflow.core.utils import make_future
 from streamflow.core.workflow import Job, Status, Token
@@ -234,6 +235,34 @@ def test_a_scatter_over_no_list_fails_the_run(
     del project.extra["failureManager"]
     assert project.run() == bool(reason), project.log[-2000:]
     assert reason in project.log
+
+
+@pytest.mark.parametrize(
+    ("method", "sizes", "reason"),
+    [
+        ("dotproduct", (3, 2), "its lists differ in length: a 3, b 2;"),
+        ("dotproduct", (3, 0), "its lists differ in length: a 3, b 0;"),
+        ("dotproduct", (2, 2), ""),
+        ("flat_crossproduct", (3, 2), ""),
+        ("nested_crossproduct", (3, 2), ""),
+    ],
+)
+def test_lists_of_unequal_length_fail_before_any_job(
+    method: str, sizes: tuple[int, int], reason: str
+) -> None:
+    step = CWLEmptyScatterConditionalStep(
+        "/s-empty-scatter-condition", cast(CWLWorkflow, SimpleNamespace()), method
+    )
+    inputs: dict[str, Token] = {
+        name: ListToken([Token(0)] * size)
+        for name, size in zip("ab", sizes, strict=True)
+    }
+    with (
+        pytest.raises(WorkflowExecutionException, match=reason)
+        if reason
+        else nullcontext()
+    ):
+        assert asyncio.run(step._eval(inputs))
 
 
 @pytest.mark.process
