@@ -18,7 +18,6 @@ from sf_quantum.connectors.slurm.job import BatchJob, NodeUsage
 from sf_quantum.connectors.slurm.sbatch_options import words
 from sf_quantum.connectors.slurm.scripts import JobMark
 from sf_quantum.connectors.slurm.services import SlurmService
-from sf_quantum.connectors.slurm.transport import login
 from sf_quantum.connectors.slurm.transport.controller import (
     Commands,
     Submission,
@@ -161,17 +160,20 @@ async def test_each_cluster_is_asked_of_its_own_jobs(host: Host) -> None:
         (" -M a,b", [f"-M a,b 7 {FED} {FED}+1"]),
     ],
 )
-def test_what_another_cluster_has_started_is_cancelled_there(
-    tmp_path: Path, where: str, expected: list[str]
+async def test_what_another_cluster_has_started_is_cancelled_there(
+    tmp_path: Path,
+    host: Host,
+    monkeypatch: pytest.MonkeyPatch,
+    where: str,
+    expected: list[str],
 ) -> None:
     cancelled = tmp_path / "cancelled"
     answers = {"scancel": f'echo "$@" >>{cancelled}', "squeue": f"echo 'b|{FED}|'"}
     for name, script in answers.items():
         (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
         (tmp_path / name).chmod(0o755)
-    script = f"{scripts.PLAIN}\n{login.CANCEL}\ncancel '{where}' 7 {FED} {FED}+1"
-    path = f"{tmp_path}:{os.environ['PATH']}"
-    subprocess.run(["sh", "-c", script], env={"PATH": path}, check=True)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    await LoginNode.run(host, f"cancel '{where}' 7 {FED} {FED}+1")
     assert cancelled.read_text().splitlines() == expected
 
 
@@ -202,14 +204,10 @@ async def test_commands_about_a_job_go_to_its_cluster(host: Host) -> None:
     assert await commands.files(job, "StdOut") == "/out"
     host.ran.clear()
     await commands.cancel("7;b", "7+1;b", "8")
-    assert sorted(command.split("\n")[-1] for command in host.ran) == [
-        "cancel ' -M b' 7 7+1",
-        "cancel '' 8",
-    ]
+    assert sorted(host.ran) == ["cancel ' -M b' 7 7+1", "cancel '' 8"]
     host.ran.clear()
     assert await commands.sweep()
-    asked = [command.removeprefix(login.CANCEL) for command in host.ran]
-    assert [("-M b" in one, "--sibling" in one) for one in asked] == [
+    assert [("-M b" in one, "--sibling" in one) for one in host.ran] == [
         (False, True),
         (True, False),
     ]

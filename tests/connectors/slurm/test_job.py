@@ -203,7 +203,7 @@ class Slurm(LoginNode):
         await asyncio.sleep(0.01)
         if "sbatch" in command:
             return self._submit(command)
-        if "xargs -r scancel" in command:
+        if command.startswith("jobs="):
             return self._sweep(command)
         if "connection" in self.broken:
             raise LOST
@@ -211,7 +211,7 @@ class Slurm(LoginNode):
             return self._ask(command)
         if "sacct" in command:
             return "sacct: not found", 127
-        if "scancel" in command:
+        if command.startswith("cancel "):
             for one in self.records:
                 if one.known and re.search(rf"\b{one.slurm_job}\b", command):
                     self.kill(one)

@@ -226,7 +226,6 @@ class Commands:
                 await asyncio.gather(
                     *(
                         self._login.ask(
-                            f"{login.CANCEL}\n"
                             f"cancel '{answers.at(cluster)}' {' '.join(of_cluster)}"
                         )
                         for cluster, of_cluster in numbers.items()
@@ -240,7 +239,6 @@ class Commands:
                 results = await asyncio.gather(
                     *(
                         self._login.ask(
-                            f"{login.CANCEL}\n"
                             f"jobs=$(plain squeue{answers.at(cluster) or ' --sibling'} "
                             f'--noheader --user="$(id -un)" --format="%F %T %k") && '
                             f"jobs=$(echo \"$jobs\" | sed -n '{pattern}' | sort -u) && "

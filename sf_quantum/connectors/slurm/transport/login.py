@@ -51,28 +51,10 @@ CLOSE_SECONDS = 5
 REMOVALS = 600
 # StreamFlow kills a local shell after five seconds
 END_SECONDS = 8
-# The first line ends what banners and profiles of the login node print. If the last one is
-# missing, the connection was lost. The exit code does not show that: sbatch has the same one
-# for a wrong option as ssh has for a broken connection.
-_ANSWER = re.compile(
-    r".*?^sfq begins\n(.*)^sfq ended with (\d+)(?:\n.*)?", re.DOTALL | re.MULTILINE
-)
-_BEGIN = f"""\
-exec 2>&1
-printf '\\nsfq begins\\n'
-trap 'printf "\\nsfq ended with %d\\n" $?' EXIT
-{scripts.PLAIN}"""
-# Linux limits each argument of a program to 128 KiB (MAX_ARG_STRLEN, execve(2))
-_ARGUMENT_BYTES = 100_000
-
-#: A sed script that reads lines of the queue with the id, state and comment of a job.
-#: It prints the id if the job is of the driver's run, or of one of its jobs. A revoked
-#: job runs on another cluster.
-OWN = r"/ REVOKED /d; s/^\([0-9]*\) [A-Z_]* sfq:{run}:{key}[^ ]*\( .*\)*$/\1/p"
-#: A shell function that cancels jobs; its first argument is the option for their clusters.
-#: A cluster of a federation may start a job just when that of its submission cancels it. Under
-#: Slurm 22.05 it then runs on, and only a request to the cluster that runs it ends it.
-CANCEL = f"""\
+# A shell function that cancels jobs; its first argument is the option for their clusters.
+# A cluster of a federation may start a job just when that of its submission cancels it. Under
+# Slurm 22.05 it then runs on, and only a request to the cluster that runs it ends it.
+_CANCEL_JOBS = f"""\
 cancel() {{
   where=$1; shift
   plain timeout {answers.PATIENCE_SECONDS} scancel $where "$@"; code=$?
@@ -88,6 +70,25 @@ cancel() {{
     done
   return $code
 }}"""
+# The first line ends what banners and profiles of the login node print. If the last one is
+# missing, the connection was lost. The exit code does not show that: sbatch has the same one
+# for a wrong option as ssh has for a broken connection.
+_ANSWER = re.compile(
+    r".*?^sfq begins\n(.*)^sfq ended with (\d+)(?:\n.*)?", re.DOTALL | re.MULTILINE
+)
+_BEGIN = f"""\
+exec 2>&1
+printf '\\nsfq begins\\n'
+trap 'printf "\\nsfq ended with %d\\n" $?' EXIT
+{scripts.PLAIN}
+{_CANCEL_JOBS}"""
+# Linux limits each argument of a program to 128 KiB (MAX_ARG_STRLEN, execve(2))
+_ARGUMENT_BYTES = 100_000
+
+#: A sed script that reads lines of the queue with the id, state and comment of a job.
+#: It prints the id if the job is of the driver's run, or of one of its jobs. A revoked
+#: job runs on another cluster.
+OWN = r"/ REVOKED /d; s/^\([0-9]*\) [A-Z_]* sfq:{run}:{key}[^ ]*\( .*\)*$/\1/p"
 # A job that was being submitted appears late in the queue, so the queue must be empty several
 # times in a row.
 _CANCEL = """\
@@ -390,7 +391,7 @@ class LoginNode:
             shell = await self._connector.get_shell(words, self._location)
             setup = _SETUP.format(
                 plain=scripts.PLAIN,
-                cancelling=CANCEL,
+                cancelling=_CANCEL_JOBS,
                 cancel=self._cancel,
                 spool=shlex.quote(self.spool),
                 me=me,
