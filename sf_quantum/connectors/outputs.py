@@ -12,7 +12,8 @@ the outputs of the others as if they were all. :func:`install` replaces the meth
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Iterable, Mapping, MutableMapping
+from pathlib import Path
 from typing import Any, cast
 
 from streamflow.core.deployment import Connector
@@ -23,9 +24,13 @@ from streamflow.core.workflow import Command, CommandOutput, Job, Status, Token
 from streamflow.cwl import processor as cwl
 from streamflow.cwl.step import CWLEmptyScatterConditionalStep, CWLExecuteStep
 from streamflow.cwl.utils import infer_type_from_token
+from streamflow.cwl.workflow import CWLOutputPathContextManager, CWLWorkflow
+from streamflow.log_handler import logger
 from streamflow.workflow.step import ExecuteStep, GatherStep
 from streamflow.workflow.token import ListToken
 from streamflow.workflow.utils import check_termination, get_job_token
+
+from sf_quantum.journal import WRITING
 
 _Values = cwl.CWLCommandOutputProcessor
 _Records = cwl.CWLObjectCommandOutputProcessor
@@ -35,6 +40,45 @@ def install() -> None:
     """Replace the methods of StreamFlow in this process."""
     for owner, method in REPLACEMENTS:
         setattr(owner, method.__name__, method)
+
+
+def protect(folder: Path, earlier: Iterable[Path]) -> None:
+    """Let a run write over outputs of earlier runs, but not over what else is in its folder.
+
+    StreamFlow 0.2.0rc3 names a second output of one name differently, but not one whose name is
+    taken in the folder.
+
+    :param folder: absolute path of the folder of the workflow's outputs
+    :param earlier: absolute paths of files and folders that earlier runs have written there
+    """
+    own, choose = {*earlier}, CWLWorkflow.get_output_path
+
+    def claim(text: str) -> None:
+        path = Path(text).resolve()
+        if path == folder:
+            return
+        if path.exists() and own.isdisjoint((path, *path.parents)):
+            raise WorkflowExecutionException(
+                f"{path} is there already, and no run with a log in {folder} has written "
+                "it: move it, or name another --outdir; with --resume, no job runs again"
+            )
+        own.add(path)
+        logger.info(f"{WRITING} {path}")
+
+    async def get_output_path(
+        self: CWLWorkflow, unique: bool, *args: Any, **options: Any
+    ) -> CWLOutputPathContextManager:
+        context = await choose(self, unique, *args, **options)
+        if unique:
+            try:
+                claim(str(context.path))
+            except WorkflowExecutionException:
+                if context.event is not None:
+                    context.event.set()  # another output may wait for it
+                raise
+        return context
+
+    CWLWorkflow.get_output_path = get_output_path  # type: ignore[method-assign]
 
 
 @recoverable  # type: ignore[untyped-decorator]

@@ -42,6 +42,8 @@ POLL_SECONDS = 0.1
 RESUME = "SFQ_RESUME"
 #: the variable by which `sfq run` gives the driver its process id
 COMMAND = "SFQ_RUN_PID"
+#: how StreamFlow's log has an output of the workflow, before it is written
+WRITING = "WRITING output"
 #: suffixes of the steps that StreamFlow adds; few of these get a final status
 HOUSEKEEPING = ("-injector", "-collector")
 

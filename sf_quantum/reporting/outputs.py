@@ -9,10 +9,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from sf_quantum.files import JSON, mapping, parse_json
+from sf_quantum.journal import WRITING
 from sf_quantum.text import shortened
 
 # Items of a list that are shown, and characters of a value.
 SHOWN, CHARACTERS = 3, 100
+_WRITTEN = re.compile(rf"^\d[^\n]*? INFO +{WRITING} (.*)$", re.MULTILINE)
 # The only JSON object that is printed in lines of its own.
 _OBJECT = re.compile(r"^\{(?:\}|\n.*?^\})$", re.DOTALL | re.MULTILINE)
 
@@ -35,8 +37,7 @@ def left_over(log: Path) -> str:
     :returns: one line; empty if there are none
     """
     latest, folder = {*_paths(read(log))}, log.parent.resolve()
-    logs = sorted(log.parent.glob(f"{log.name}.*"))
-    earlier = dict.fromkeys(path for one in logs for path in _paths(read(one)))
+    earlier = dict.fromkeys(p for one in _earlier(log) for p in _paths(read(one)))
     left: list[JSON] = [
         {"path": str(path)}
         for path in earlier
@@ -46,6 +47,23 @@ def left_over(log: Path) -> str:
         f"remark: {log.parent} has outputs of earlier runs that this run did not write"
     )
     return f"{what}: {_shown(left)}" if left else ""
+
+
+def written_earlier(log: Path) -> set[Path]:
+    """Find what the runs before the latest one have written, also if they have failed.
+
+    :param log: StreamFlow's log of the latest run, next to those before it
+    """
+    paths: set[Path] = set()
+    for one in _earlier(log):
+        text = one.read_text(encoding="utf-8", errors="replace")
+        paths.update(Path(path).resolve() for path in _WRITTEN.findall(text))
+        paths.update(_paths(read(one)))
+    return paths
+
+
+def _earlier(log: Path) -> list[Path]:
+    return sorted(log.parent.glob(f"{log.name}.*"))
 
 
 def _paths(value: JSON) -> Iterator[Path]:

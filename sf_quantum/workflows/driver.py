@@ -20,6 +20,8 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import NoReturn
 
+from sf_quantum.reporting.outputs import written_earlier
+
 #: how long a thread that StreamFlow has left may keep its process from ending
 END_SECONDS = 10.0
 _PR_SET_PDEATHSIG = 1  # prctl(2)
@@ -75,9 +77,17 @@ def main() -> int:
     with open(order["log"], "wb") as log:
         os.dup2(log.fileno(), sys.stdout.fileno())
         os.dup2(log.fileno(), sys.stderr.fileno())
+    _protect(Path(order["log"]))
     os.environ.update(order["environment"])
     sys.argv = ["streamflow", *order["arguments"]]
     return int(command.load()())
+
+
+def _protect(log: Path) -> None:
+    """Let the run write over nothing in the folder of its log that no run has written."""
+    from sf_quantum.connectors.outputs import protect
+
+    protect(log.parent.resolve(), written_earlier(log))
 
 
 def end(status: int) -> NoReturn:

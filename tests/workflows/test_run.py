@@ -92,6 +92,35 @@ def test_a_rerun_names_the_outputs_that_it_did_not_write(project: Project) -> No
     assert (project.folder / "out" / "out").exists()
 
 
+def test_a_file_that_no_run_has_written_is_not_overwritten(project: Project) -> None:
+    mine = project.folder / "out" / "out"
+    mine.parent.mkdir()
+    mine.write_text("mine")
+    project.deployment("host", "local")
+    project.step("one", "echo > out", "host")
+    for is_mine in (True, False):
+        with start(project) as running:
+            text, _ = running.communicate(timeout=SECONDS)
+        refusal = f"the workflow's output one: {mine} is there already, and no run "
+        assert (running.returncode, refusal in text) == (is_mine, is_mine), text
+        assert not is_mine or mine.read_text() == "mine"
+        mine.unlink()
+
+
+def test_what_a_failed_run_has_written_is_overwritten(project: Project) -> None:
+    out = project.folder / "out" / "out"
+    project.deployment("host", "local")
+    project.step("one", "echo > out", "host")
+    project.step("two", f"until test -e {out}; do sleep 0.1; done; exit 3", "host")
+    for _ in range(2):
+        with start(project) as running:
+            text, _ = running.communicate(timeout=SECONDS)
+        assert running.returncode == 1
+        assert "is there already" not in text
+    log = out.with_name("streamflow.log").read_text()
+    assert f"WRITING output {out}\n" in log
+
+
 def test_a_run_that_fails_says_why(project: Project) -> None:
     project.deployment("host", "local")
     project.step("bad", "echo wrong >&2; exit 3", "host")
