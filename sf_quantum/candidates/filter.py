@@ -372,7 +372,8 @@ class CandidateFilter(BindingFilter):
         if attempt.rules.mixed == "warn" and kinds[decision.quantum] > 0:
             self._warn(
                 f"Filter {self.name}: jobs of step {attempt.step} run on QPUs and on "
-                "classical targets; mixed: refuse forbids it, mixed: allow keeps quiet"
+                "classical targets; mixed: refuse forbids it, mixed: allow keeps quiet",
+                is_reported=True,
             )
 
     def _send(self, attempt: Attempt, decision: Decision, since: float) -> None:
@@ -417,7 +418,7 @@ class CandidateFilter(BindingFilter):
                 exceeded[step if scope == "step" else None, unit] = used, limit
         for (of, unit), (used, limit) in exceeded.items():
             overrun = events.Overrun(step=of, unit=unit, used=used, limit=limit)
-            self._warn(f"Filter {self.name}: {overrun}")
+            self._warn(f"Filter {self.name}: {overrun}", is_reported=True)
             if record is not None:
                 record.write(overrun)
 
@@ -464,10 +465,17 @@ class CandidateFilter(BindingFilter):
                 text = f"QPU {name} {describe(reply)}; it is considered offline"
                 logger.warning(text)
 
-    def _warn(self, message: str) -> None:
-        if message not in self._warned and logger.isEnabledFor(logging.WARNING):
-            self._warned.add(message)
-            logger.warning(message)
+    def _warn(self, message: str, *, is_reported: bool = False) -> None:
+        """Warn once, in the log and in the journal.
+
+        :param is_reported: whether the journal has it in another event
+        """
+        if message in self._warned:
+            return
+        self._warned.add(message)
+        logger.warning(message)
+        if not is_reported:
+            journal.warn(message)
 
 
 def _folder() -> Path:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
 import threading
 import time
@@ -15,6 +14,7 @@ from typing import TypeVar, TypeVarTuple
 from streamflow.core.exception import WorkflowExecutionException
 from streamflow.log_handler import logger
 
+from sf_quantum import journal
 from sf_quantum.connectors import guardian, hints, qpu_jobs
 from sf_quantum.connectors.tracebacks import OneLineException, traceback_filter
 from sf_quantum.errors import InputError, QpuError, QuantumError
@@ -189,6 +189,7 @@ class LeasePool:
             lease = await asyncio.wrap_future(future)
             granted = True
             lease.waited_seconds = wait.seconds
+            self._warn_of_shortfall(lease)
         except asyncio.CancelledError:
             stop.set()
             # it may just have been granted
@@ -279,12 +280,15 @@ class LeasePool:
             # The guardian learns of the lease in this thread, before the driver can be
             # stopped.
             guardian.current().hold(self.qpu.type, self.qpu.name, self._guarded, token)
-        shortfall = self.qpu.shortfall(token)
+        return JobLease(self.qpu, token)
+
+    def _warn_of_shortfall(self, lease: JobLease) -> None:
+        shortfall = self.qpu.shortfall(lease.token)
         if shortfall is not None and shortfall not in self._warned:
             self._warned.add(shortfall)
-            if logger.isEnabledFor(logging.WARNING):
-                logger.warning(f"Leases of QPU {self.qpu.name} have {shortfall}")
-        return JobLease(self.qpu, token)
+            text = f"Leases of QPU {self.qpu.name} have {shortfall}"
+            logger.warning(text)
+            journal.warn(text)
 
     def _release_unwanted(self, future: Future[JobLease]) -> None:
         with suppress(QuantumError, CancelledError):

@@ -29,7 +29,15 @@ from typing import BinaryIO
 
 from sf_quantum.errors import InputError, QuantumError
 from sf_quantum.files import cannot_read, cannot_write
-from sf_quantum.journal.events import DamagedError, End, Event, Job, Run, parse
+from sf_quantum.journal.events import (
+    DamagedError,
+    End,
+    Event,
+    Job,
+    Run,
+    Warning,
+    parse,
+)
 
 #: the scheduler that writes journals, and how a StreamFlow file asks for it
 SCHEDULER = "sfq.journal"
@@ -182,6 +190,12 @@ _runs: list[Journal] = []
 def current() -> Journal | None:
     """The journal of the run that this process drives, if it has one."""
     return _runs[-1] if _runs else None
+
+
+def warn(text: str) -> None:
+    """Write a warning that concerns the results or the cost of the run, if it has a journal."""
+    if (journal := current()) is not None:
+        journal.write(Warning(text=text))
 
 
 def read(path: str | Path) -> list[Event]:

@@ -185,6 +185,14 @@ class Overrun(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Warning(Event):
+    text: Text
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True, kw_only=True)
 class Qpu(Event):
     job: Text
     qpu: Text

@@ -244,6 +244,7 @@ class _OwnNodes:
 
 
 _Wait: TypeAlias = events.Lease | events.Start | events.Nodes | events.Allocation
+_Warned: TypeAlias = events.Overrun | events.Warning
 _OfJob: TypeAlias = (
     _Wait | events.Qpu | events.Slurm | events.Failure | events.Reuse | events.Decision
 )
@@ -376,25 +377,25 @@ def table(
     rows: list[JobAttempt],
     status: str = "",
     reason: str = "",
-    exceeded: Iterable[events.Overrun] = (),
+    warned: Iterable[_Warned] = (),
 ) -> str:
     """Return a table of a run's attempts, and how the run has ended.
 
     :param status: status of the run; empty to leave its end out
     :param reason: why the run failed, if no job is the cause
-    :param exceeded: the budgets that the run has exceeded
+    :param warned: what the run warns of
     """
     text = align(cells(rows), right=NUMBERS)
     why = [*failures(rows), *filter(None, [escaped(reason)])]
     if status == "failed" and not why:
         why = [NO_REASON]
-    last = [*candidates(rows), *overruns(exceeded), conclusion(status, rows)]
+    last = [*candidates(rows), *warnings(warned), conclusion(status, rows)]
     return "\n".join([*text, "", *why, *last])
 
 
-def overruns(exceeded: Iterable[events.Overrun]) -> list[str]:
-    """One line for each budget that a run has exceeded; several filters may share one."""
-    return [*dict.fromkeys(f"warning: {overrun}" for overrun in exceeded)]
+def warnings(warned: Iterable[_Warned]) -> list[str]:
+    """One line for each warning, and each budget that a run has exceeded, without repeats."""
+    return [*dict.fromkeys(escaped(f"warning: {event}") for event in warned)]
 
 
 def conclusion(status: str, rows: list[JobAttempt]) -> str:
@@ -533,13 +534,14 @@ def progress(run: Iterable[Event]) -> Iterator[str]:
     """
     attempts = _AttemptLog()
     reused: list[JobAttempt] = []
-    exceeded: list[events.Overrun] = []
+    warned: set[str] = set()
     # StreamFlow may tell the end of an attempt several times
     reported: set[tuple[str, int, str]] = set()
     for event in run:
         row = attempts.add(event)
-        if isinstance(event, events.Overrun):
-            exceeded.append(event)
+        if isinstance(event, _Warned) and str(event) not in warned:
+            warned.add(str(event))
+            yield from warnings([event])
         if row is not None and isinstance(event, events.Job):
             change = (row.job, row.attempt, row.status)
             if change in reported:
@@ -559,7 +561,6 @@ def progress(run: Iterable[Event]) -> Iterator[str]:
                 yield from text.splitlines()
             yield from reason(event, attempts.all).splitlines()
             yield from candidates(attempts.all)
-            yield from overruns(exceeded)
             yield conclusion(event.status, attempts.all)
             return
     yield from _reused(reused)

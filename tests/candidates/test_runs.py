@@ -259,6 +259,20 @@ def test_a_run_says_that_its_budget_is_exceeded(project: Project, serve: Serve) 
     assert f"Filter candidate: {said}" in project.log
 
 
+def test_a_run_says_that_a_cost_is_not_limited(project: Project, serve: Serve) -> None:
+    _rest(project, serve(*FAST))
+    candidate(project, rounds=2, budget={"cost": 0.001})
+    assert project.run() == 0
+    assert where(project) == ["qpu", "qpu"]
+    said = (
+        "the cost of a QPU second of qpu is unknown, so budget.cost does not limit it"
+    )
+    assert (
+        str(Run(project.folder).report()).count(f"\nwarning: Filter candidate: {said}")
+        == 1
+    )
+
+
 def test_bad_input_is_not_tried_again(project: Project) -> None:
     project.deployment("qpu", "sfq.emulator", wraps="host")
     candidate(project, rounds=1)

@@ -61,6 +61,7 @@ def a_run(file: Path) -> list[Event]:
         {"event": "allocation", **held, "status": "released", "at": 9.0},
         {"event": "result", "job": "/s/0.1"},
         {"event": "job", **again, **place, "status": "completed", "locations": ["c1"]},
+        {"event": "warning", "text": "no price"},
         {"event": "overrun", "step": None, "used": 2.0, "limit": 1.0},
         {"event": "end", "status": "completed"},
     ]

@@ -343,6 +343,18 @@ def test_the_last_lines_name_each_exceeded_budget_once(tmp_path: Path) -> None:
     assert told.to_json()["overruns"] == [*of_run, of_step]
 
 
+def test_warnings_are_in_progress_report_and_json(tmp_path: Path) -> None:
+    text = "budget.cost does not limit qpu"
+    warning: Event = {"event": "warning", "time": 9.4, "text": text}
+    first, *others = a_run()
+    events = [first, warning, *others]
+    line = f"warning: {text}"
+    assert [*progress(events)].index(line) == 0
+    shown = Run(write(tmp_path / "run.jsonl", events)).report()
+    assert line in str(shown).splitlines()
+    assert shown.to_json()["warnings"] == [text]
+
+
 @pytest.mark.parametrize(
     ("troubles", "targets", "warns"),
     [

@@ -23,7 +23,7 @@ from streamflow.core.exception import (
 )
 from streamflow.log_handler import logger
 
-from sf_quantum import backoff
+from sf_quantum import backoff, journal
 from sf_quantum.connectors import hints, qpu_jobs
 from sf_quantum.connectors.hints import JobHints
 from sf_quantum.connectors.leases import (
@@ -439,6 +439,7 @@ class ServiceQpus:
         if text not in self._warned:
             self._warned.add(text)
             logger.warning(text)
+            journal.warn(text)
 
 
 def _read_states(text: str) -> list[_QpuState] | None:
