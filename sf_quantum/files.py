@@ -69,6 +69,18 @@ def _temporary(path: Path) -> Iterator[tuple[IO[bytes], str]]:
         raise cannot_write(path, error) from error
 
 
+def exists(path: Path) -> bool:
+    """Whether there is a file or a folder; ``Path.exists`` of Python 3.14 hides why it fails.
+
+    :raises OSError: if that cannot be known, or the name is too long
+    """
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
+
+
 def check_writable(path: str | Path) -> None:
     """Check that a file can be written, before anything expensive is computed.
 

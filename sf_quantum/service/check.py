@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from sf_quantum.errors import InputError, QuantumError
-from sf_quantum.files import JSON, KeyPath
+from sf_quantum.files import JSON, KeyPath, exists
 from sf_quantum.service.config import (
     Configuration,
     Finding,
@@ -110,7 +110,7 @@ def _state(config: Configuration) -> Iterator[Finding]:
     if path is None:
         return
     try:
-        folder = path if path.exists() else path.absolute().parent
+        folder = path if exists(path) else path.absolute().parent
     except OSError as error:  # a folder above it is another user's
         yield ("state",), str(path), f"cannot be read: {(error.strerror or '').lower()}"
         return

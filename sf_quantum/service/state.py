@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from sf_quantum.errors import InputError
+from sf_quantum.files import exists
 from sf_quantum.service.store.store import Store
 
 DATABASE = "service.sqlite"
@@ -36,7 +37,7 @@ def store_in(path: Path | None, ephemeral: bool) -> Iterator[Store]:
         path = Path(tempfile.mkdtemp(prefix="sfq-"))
         ephemeral = True
     try:
-        if not path.exists():
+        if not exists(path):
             path.mkdir(mode=0o700)
             made = True
         check_state(path)
@@ -77,7 +78,7 @@ def check_state(path: Path, *, owner: int | None = None) -> None:
     database, lock = path / DATABASE, path / _LOCK
     wal = database.with_name(f"{DATABASE}-wal")
     for file in (path, database, lock, wal):
-        if not file.exists():
+        if not exists(file):
             continue
         status = file.stat()
         if status.st_uid != owner:
@@ -88,11 +89,11 @@ def check_state(path: Path, *, owner: int | None = None) -> None:
     if _size(database) > 0:
         return
     # a first start that failed leaves an empty database and an empty lock
-    if _size(wal) > 0 or _size(lock) > 0 or (lock.exists() and not database.exists()):
-        lost = "is empty" if database.exists() else "is missing"
+    if _size(wal) > 0 or _size(lock) > 0 or (exists(lock) and not exists(database)):
+        lost = "is empty" if exists(database) else "is missing"
         remedy = f"restore it, or remove {lock} and {wal} to start without jobs"
         raise InputError(f"{database}: {lost}, but there was one: {remedy}")
 
 
 def _size(path: Path) -> int:
-    return path.stat().st_size if path.exists() else 0
+    return path.stat().st_size if exists(path) else 0

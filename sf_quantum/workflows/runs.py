@@ -15,6 +15,7 @@ from typing import TypeAlias
 
 from sf_quantum import journal
 from sf_quantum.errors import InputError, QuantumError
+from sf_quantum.files import exists
 from sf_quantum.journal.events import End
 from sf_quantum.reporting import outputs, report
 from sf_quantum.reporting.runs import Report, Run
@@ -152,7 +153,7 @@ def refuse_unwritable(outdir: Path) -> None:
     """
     places = (outdir, *outdir.absolute().parents)
     try:
-        there = next(path for path in places if path.exists())
+        there = next(path for path in places if exists(path))
     except OSError as error:
         raise _unwritable(outdir, error.strerror) from error
     if not there.is_dir():

@@ -128,9 +128,11 @@ class JobControl:
                 await asyncio.wrap_future(
                     self._store.progress.cancel_waiting(number, note)
                 )
+                # Its submission may be on disk, and not noticed yet.
+                if self._adding:
+                    await asyncio.wait([*self._adding.values()])
                 if self.table.get(number) is None:
                     return
-                # its submission has been noticed only now
             elif isinstance(live.state, OnDevice):
                 # The disk comes first: the service may die before the device has stopped it.
                 await asyncio.wrap_future(

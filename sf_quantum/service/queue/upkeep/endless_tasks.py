@@ -79,9 +79,10 @@ class EndlessTasks:
     async def _follow_device(self) -> None:
         while (seconds := self._jobs.device.refresh_seconds) is not None:
             refreshing = asyncio.wrap_future(in_thread(self._jobs.device.refresh))
-            while not refreshing.done():  # the last report grows old meanwhile
-                await asyncio.wait([refreshing], timeout=seconds)
-                if refreshing.done() or self._reported.is_set():
+            done = set[asyncio.Future[None]]()
+            while not done:  # the last report grows old meanwhile
+                done, _ = await asyncio.wait([refreshing], timeout=seconds)
+                if done or self._reported.is_set():
                     self._note_report()
             refreshing.result()
             await asyncio.sleep(seconds)
