@@ -24,6 +24,8 @@ _REMEDIES = {
         r"No suitable token processors in ([\w.-]+):": "the command ended, but did not leave "
         "its output {0} as its CWL file declares it: see its `type` and `glob`, or its key in "
         "cwl.output.json",
+        r"database is locked": "wait until the other run with this database has ended, or "
+        "give each StreamFlow file a `database` of its own",
         r"No space left on device": "free space on the disk of {where}",
         r"[Pp]ermission denied": "check who may read, write or execute it on {where}",
     }.items()

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from sf_quantum.reporting.outputs import written_earlier
+from sf_quantum.workflows.locks import share
 
 #: how long a thread that StreamFlow has left may keep its process from ending
 END_SECONDS = 10.0
@@ -46,16 +47,19 @@ def begin(
     arguments: Sequence[str],
     environment: Mapping[str, str],
     log: Path,
+    locks: Sequence[Path] = (),
 ) -> None:
     """Let StreamFlow run with arguments, as its command would.
 
     :param environment: variables beside those of this process
     :param log: what it prints goes to this file
+    :param locks: what it locks until it ends
     """
     order = {
         "arguments": [*arguments],
         "environment": {**environment},
         "log": str(log),
+        "locks": [*map(str, locks)],
     }
     if driver.stdin is None:
         raise ValueError("the driver has no pipe")
@@ -74,6 +78,7 @@ def main() -> int:
     if not line:
         return 0
     order = json.loads(line)
+    share(order["locks"])
     with open(order["log"], "wb") as log:
         os.dup2(log.fileno(), sys.stdout.fileno())
         os.dup2(log.fileno(), sys.stderr.fileno())

@@ -8,7 +8,7 @@ import re
 import signal
 import subprocess
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import TypeAlias
@@ -17,11 +17,13 @@ from sf_quantum import journal
 from sf_quantum.errors import InputError, QuantumError
 from sf_quantum.files import exists
 from sf_quantum.journal.events import End
+from sf_quantum.journal.failures import remedy
 from sf_quantum.reporting import outputs, report
 from sf_quantum.reporting.runs import Report, Run
 from sf_quantum.text import escaped
 from sf_quantum.workflows.checks import refuse_problems
 from sf_quantum.workflows.driver import begin, imported
+from sf_quantum.workflows.locks import refuse_sharing
 
 LOG = "streamflow.log"
 KEPT_LOGS = 9
@@ -78,56 +80,65 @@ def run(
     :param progress: called with a line when the check begins, and whenever a job waits,
         starts or ends, such as ``print``
     :param debug: StreamFlow logs what it does in detail
-    :raises InputError: if the file has a problem, or its runs no journal, or if the run to
-        resume goes on; nothing has run then
+    :raises InputError: if the file has a problem, or its runs no journal, if the run to
+        resume goes on, or if another one uses the folder or the database; nothing has run
+        then
     :raises RunFailed: if the run does not complete
     """
     file, outdir = Path(file), Path(outdir)
     log, environment = outdir / LOG, {}
-    driver = imported()
-    try:
-        progress(escaped(f"checking  {file}"))
-        for line in refuse_problems(file).warnings():
-            progress(escaped(line))
-        journals = report.journals_of(file)
-        if resume:
-            progress(escaped(_resumed(file, journals)))
-            environment[journal.RESUME] = "1"
-        environment[journal.COMMAND] = str(os.getpid())
-        _make_log(outdir)
-    except BaseException:
-        driver.kill()
-        driver.communicate()
-        raise
-    existing = set(journals.glob("*.jsonl"))
-    options = ["--debug"] if debug else []
-    arguments = ["run", str(file), "--outdir", str(outdir), *options]
-    try:
-        begin(driver, arguments, environment, log)
-        path = journal.await_new(
-            journals, driver.pid, existing, lambda: driver.poll() is None
-        )
-        if path is not None:
-            for line in report.progress(journal.follow(path)):
+    with ExitStack() as stack:
+        driver = imported()
+        try:
+            progress(escaped(f"checking  {file}"))
+            for line in refuse_problems(file).warnings():
                 progress(escaped(line))
-        driver.wait()
-    except BaseException:
-        driver.send_signal(signal.SIGINT)
-        with suppress(Exception):  # it may be the reason
-            progress("interrupted: the steps and their QPU jobs are cancelled")
-        _await_end(driver)
-        raise
+            journals = report.journals_of(file)
+            if resume:
+                progress(escaped(_resumed(file, journals)))
+                environment[journal.RESUME] = "1"
+            environment[journal.COMMAND] = str(os.getpid())
+            locks = stack.enter_context(refuse_sharing(file, outdir))
+            _make_log(outdir)
+        except BaseException:
+            driver.kill()
+            driver.communicate()
+            raise
+        existing = set(journals.glob("*.jsonl"))
+        options = ["--debug"] if debug else []
+        arguments = ["run", str(file), "--outdir", str(outdir), *options]
+        try:
+            begin(driver, arguments, environment, log, locks)
+            path = journal.await_new(
+                journals, driver.pid, existing, lambda: driver.poll() is None
+            )
+            if path is not None:
+                for line in report.progress(journal.follow(path)):
+                    progress(escaped(line))
+            driver.wait()
+        except BaseException:
+            driver.send_signal(signal.SIGINT)
+            with suppress(Exception):  # it may be the reason
+                progress("interrupted: the steps and their QPU jobs are cancelled")
+            _await_end(driver)
+            raise
     if path is None:
         if resume:  # another one may have begun since
             journal.refuse_ongoing(journals, file.resolve())
-        lines = [_last_error(driver.returncode, log)]
-        lines.append(f"the run has not begun; log: {log}")
-        raise RunFailed([*map(escaped, lines)])
+        raise _not_begun(driver.returncode, log)
     _name_left_over(log, progress)
     done = Run(path)
     if lines := _reasons(driver.returncode, done.report(), log, progress):
         raise RunFailed(lines, done)
     return done
+
+
+def _not_begun(exit_code: int, log: Path) -> RunFailed:
+    lines = [_last_error(exit_code, log)]
+    if hint := remedy(None, lines[0], "this machine"):
+        lines.append(f"remedy: {hint}")
+    lines.append(f"the run has not begun; log: {log}")
+    return RunFailed([*map(escaped, lines)])
 
 
 def _name_left_over(log: Path, progress: Progress) -> None:

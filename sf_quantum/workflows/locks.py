@@ -1,0 +1,89 @@
+"""Locks on what two runs at once may not share: the folder of outputs and the database.
+
+StreamFlow 0.2.0rc3 writes its database in one transaction, so another run with the same one
+fails after 20 s. A lock is a file that ``sfq run`` and its driver lock; it is free once both
+have ended, however they end.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from importlib.metadata import version
+from pathlib import Path
+
+from sf_quantum import yaml
+from sf_quantum.errors import InputError
+from sf_quantum.files import mapping
+
+_OUTDIR_RIGHT = "another --outdir"
+_DATABASE_RIGHT = (
+    "a database of its own in a StreamFlow file of its own "
+    "(database: {type: sqlite, config: {connection: .streamflow/OTHER.db}})"
+)
+
+
+@contextmanager
+def refuse_sharing(file: Path, outdir: Path) -> Iterator[list[Path]]:
+    """Hold the locks of a run of a StreamFlow file, whose driver holds them with :func:`share`.
+
+    :returns: the locks
+    :raises InputError: if another run holds one of them
+    """
+    shared, rights, locks = [], [], []
+    with ExitStack() as stack:
+        for path, lock, right in _resources(file, outdir):
+            try:
+                stack.callback(os.close, _lock(lock))
+                locks.append(lock)
+            except BlockingIOError:
+                shared.append(str(path))
+                rights.append(right)
+            except OSError:  # StreamFlow says what is wrong, or there are no file locks
+                continue
+        if shared:
+            raise InputError(
+                f"{file}: another run uses {' and '.join(shared)}; wait until it has "
+                f"ended, or give this one {' and '.join(rights)}"
+            )
+        yield locks
+
+
+def share(locks: Sequence[str]) -> None:
+    """Hold the locks of a run until this process, its driver, ends."""
+    for lock in locks:
+        fcntl.flock(_open(Path(lock)), fcntl.LOCK_SH)
+
+
+def _lock(path: Path) -> int:
+    """Lock a file that nobody has locked, so that only the driver can also lock it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = _open(path)
+    try:
+        # The second replaces the first, though another run may come between them.
+        for mode in (fcntl.LOCK_EX, fcntl.LOCK_SH):
+            fcntl.flock(descriptor, mode | fcntl.LOCK_NB)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _open(path: Path) -> int:
+    # NFS locks only what is open for writing
+    return os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+
+
+def _resources(file: Path, outdir: Path) -> Iterator[tuple[Path, Path, str]]:
+    """The folder and the database of a run, each with its lock, and what would be right."""
+    yield outdir, outdir / ".streamflow.lock", _OUTDIR_RIGHT
+    section = mapping(mapping(yaml.read(file, "a StreamFlow file")).get("database"))
+    default = Path.home() / ".streamflow" / version("streamflow") / "sqlite.db"
+    connection = str(mapping(section.get("config")).get("connection", default))
+    if section.get("type", "default") in ("default", "sqlite") and (
+        connection != ":memory:"
+    ):
+        database = file.resolve().parent / connection
+        yield database, database.with_name(f"{database.name}.lock"), _DATABASE_RIGHT
