@@ -58,6 +58,17 @@ class JobSize:
     reads: int = DEFAULT_READS
 
 
+def under_name(qpu: str, info: Mapping[str, JSON]) -> dict[str, JSON]:
+    """Give the QPU in a result's ``info`` the name that its user knows.
+
+    :param qpu: name of the deployment, or of the resource
+    :returns: ``info``; if it named the QPU differently, as a service or a vendor does, that name
+        is in ``device``
+    """
+    device = info.get("qpu", qpu)
+    return {**info} if device == qpu else {"device": device, **info, "qpu": qpu}
+
+
 class NoLease(QpuError):
     """No lease is free now: all are held, or the QPU is closed."""
 

@@ -66,7 +66,7 @@ def test_each_bqm_has_its_samples(
         assert {*samples.variables} == {*bqm.variables}
         assert samples.record.num_occurrences.sum() == 40
         assert samples.record.energy == pytest.approx(bqm.energies(samples))
-        assert samples.info["qpu"] == "emulator"
+        assert samples.info["device"] == "emulator"
     seeds = [samples.info["seed"] for samples in found]
     assert seeds[0] == 7
     assert len({*seeds}) == 4

@@ -18,7 +18,7 @@ from sf_quantum.protocol.tasks import (
     Progress,
     Task,
 )
-from sf_quantum.qpu import JobSize, Qpu, QpuStatus
+from sf_quantum.qpu import JobSize, Qpu, QpuStatus, under_name
 from sf_quantum.qpu.configuration import check_keys, check_name, config_text
 from sf_quantum.qpu.environment import TOKEN, required
 from sf_quantum.qpu.sfq import service_device
@@ -210,7 +210,7 @@ class SfqQpu(Qpu):
         samples = self._problems.solve(dict(bqm), parameters)
         if samples.get("type") != "SampleSet":
             raise QpuError(f"{self.service.name}: its answer is not a sample set")
-        return samples
+        return self._under_name(samples, {})
 
     def solve_multiple(
         self,
@@ -222,12 +222,10 @@ class SfqQpu(Qpu):
             return []
         answer = self._problems.solve([{**bqm} for bqm in bqms], parameters)
         sets, common = listing(answer.get("sample_sets")), mapping(answer.get("info"))
-        samples = [{**mapping(one)} for one in sets]
+        samples = [self._under_name(mapping(one), common) for one in sets]
         if len(samples) != len(bqms):
             detail = f"{len(samples)} sample sets for {len(bqms)} BQMs"
             raise QpuError(f"{self.service.name}: its answer has {detail}")
-        for one in samples:
-            one["info"] = {**common, **mapping(one.get("info"))}
         return samples
 
     def describe(self) -> Description:
@@ -244,13 +242,27 @@ class SfqQpu(Qpu):
         return Progress(job.state, job.position, job.eta_seconds)
 
     def result(self, job_id: str, task: Task) -> Outcome:
-        return self._jobs.outcome(self._jobs.get(job_id, task.tag), task.result_bytes)
+        job = self._jobs.get(job_id, task.tag)
+        return self._outcome(self._jobs.outcome(job, task.result_bytes))
 
     def run_job(self, task: Task) -> Outcome:
-        return self._jobs.run(task)
+        return self._outcome(self._jobs.run(task))
 
     def cancel(self, job_id: str) -> None:
         self._jobs.cancel(job_id)
+
+    def _under_name(
+        self, samples: Mapping[str, JSON], common: Mapping[str, JSON]
+    ) -> dict[str, JSON]:
+        info = {**common, **mapping(samples.get("info"))}
+        return {**samples, "info": under_name(self.name, info)}
+
+    def _outcome(self, outcome: Outcome) -> Outcome:
+        if (result := outcome.result) is None:
+            return outcome
+        return replace(
+            outcome, result=replace(result, info=under_name(self.name, result.info))
+        )
 
 
 def _renamed(values: Mapping[str, JSON], names: Mapping[str, str]) -> dict[str, JSON]:

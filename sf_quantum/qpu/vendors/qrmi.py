@@ -40,7 +40,14 @@ from sf_quantum.protocol.tasks import (
     WrongAnswer,
 )
 from sf_quantum.protocol.values import count, counter, number
-from sf_quantum.qpu import AuthenticationError, NoLease, Qpu, QpuStatus, qrmi_config
+from sf_quantum.qpu import (
+    AuthenticationError,
+    NoLease,
+    Qpu,
+    QpuStatus,
+    qrmi_config,
+    under_name,
+)
 from sf_quantum.qpu.configuration import check_keys, config_text
 from sf_quantum.qpu.environment import TOKEN, job_ids, required
 from sf_quantum.qpu.passes import Passes
@@ -392,12 +399,8 @@ class _Pasqal(QrmiQpu):
         counts, details = self._read(text)
         timing, calibration = details.get("timing"), details.get("calibration")
         seconds = timing.get("qpu_seconds") if isinstance(timing, dict) else None
-        info = {
-            "qpu": self.name,
-            "technology": self.technology,
-            "job": job_id,
-            **details,
-        }
+        own = {"qpu": self.name, "technology": self.technology, "job": job_id}
+        info = under_name(self.name, {**own, **details})
         return Outcome(
             Result(json.dumps({"counter": counts}), info),
             qpu_seconds=number(seconds),

@@ -144,12 +144,14 @@ def test_on_the_qpu_of_the_environment_the_samples_are_the_same(
     there = _samples(problem)
     assert (here.record == there.record).all()
     assert here.variables == there.variables
-    assert there.info.keys() - here.info.keys() == {"job", "attempt", "num_sweeps"}
+    assert there.info.keys() - here.info.keys() == {
+        *("job", "attempt", "num_sweeps", "device")
+    }
     assert there.info["timing"].keys() == TIMING
     assert there.info["timing"]["qpu_seconds"] > 0
     # decided before any QPU, but this one was leased, and is asked
     assert there.info["presolve"]["parts"] == [3]
-    assert (there.info["qpu"], there.info["technology"]) == ("emulator", "annealer")
+    assert (there.info["qpu"], there.info["technology"]) == ("q", "annealer")
     assert there.info["reads"] == 20
     # a sampler asked for by name runs here, QPU or not
     assert solve("--sampler", "neal", "--reads", "20") == (0, "")

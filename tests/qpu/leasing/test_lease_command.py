@@ -104,7 +104,7 @@ def test_solve_runs_under_it(service: RunningService, tmp_path: Path) -> None:
     solve = [*SFQ, "solve", "--problem", str(problem), "--output", str(output)]
     code, _, err = _run("--url", service.url, "--", *solve)
     assert (code, err) == (0, "")
-    assert json.loads(output.read_text())["info"]["qpu"] == "emulator"
+    assert json.loads(output.read_text())["info"]["qpu"] == "qpu"
     assert _held(service) == []
 
 

@@ -103,7 +103,7 @@ def test_sampler_gives_what_the_local_one_gives(
     local = NealSampler().sample(model, num_reads=20, seed=3)
     assert (remote.record == local.record).all()
     assert remote.variables == local.variables
-    assert remote.info["qpu"] == "emulator"
+    assert (remote.info["qpu"], remote.info["device"]) == ("q", "emulator")
 
 
 @pytest.mark.parametrize("label", [frozenset({1}), b"x", ("a", frozenset({1}))])
@@ -585,7 +585,7 @@ def scripted() -> Iterator[Serve]:
         yield lambda replies: stack.enter_context(scripted_server(replies))
 
 
-SAMPLES: dict[str, JSON] = {"type": "SampleSet"}
+SAMPLES: dict[str, JSON] = {"type": "SampleSet", "info": {}}
 
 
 def test_lost_connections_are_tried_again_with_the_same_key(
@@ -672,6 +672,8 @@ def test_a_tagged_job_ends_as_its_service_says(
     job = service.ask("GET", f"/v1/jobs/{job_id}").json()
     whole = service.ask("GET", f"/v1/jobs/{job_id}/result").json()
     assert outcome.result is not None
+    info = {**mapping(whole["info"]), "qpu": "q", "device": "emulator"}
+    whole |= {"info": info}
     assert json.loads(outcome.result.whole) == whole
     assert outcome.result.info == whole["info"]
     assert '"info": {' not in outcome.result.text

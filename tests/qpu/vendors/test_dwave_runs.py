@@ -94,7 +94,8 @@ def test_a_problem_is_embedded_and_all_is_told(driver: DWaveQpu) -> None:
         assert found.vartype is bqm.vartype
         assert found.record.energy == pytest.approx(bqm.energies(found))
         info = found.info
-        assert (info["reads"], info["seed"], info["qpu"]) == (200, 1, "emulator")
+        assert (info["reads"], info["seed"], info["qpu"]) == (200, 1, "advantage")
+        assert info["device"] == "emulator"
         assert info["chain_strength"] > 1
         assert 0 <= info["chain_break_fraction"] < 1
         assert info["longest_chain"] > 1
@@ -266,7 +267,7 @@ def test_sfq_lease_and_solve_from_a_sites_file(ocean: Ocean, tmp_path: Path) -> 
     )
     assert done.returncode == 0, done.stderr
     info = json.loads((tmp_path / "samples.json").read_text())["info"]
-    assert (info["sampler"], info["qpu"], info["reads"]) == ("dwave", "emulator", 50)
+    assert (info["sampler"], info["qpu"], info["reads"]) == ("dwave", "adv", 50)
     told = subprocess.run(
         [*SFQ, "qpus", "--qrmi-config", str(site)], capture_output=True, text=True
     )

@@ -29,7 +29,14 @@ from sf_quantum.protocol.tasks import (
     UnknownJob,
 )
 from sf_quantum.protocol.values import check_about
-from sf_quantum.qpu import AuthenticationError, NoLease, Qpu, QpuStatus, qrmi_config
+from sf_quantum.qpu import (
+    AuthenticationError,
+    NoLease,
+    Qpu,
+    QpuStatus,
+    qrmi_config,
+    under_name,
+)
 from sf_quantum.qpu.configuration import check_keys, config_text, read_token
 from sf_quantum.qpu.environment import TOKEN, required
 from sf_quantum.qpu.vendors.dwave import solver as solvers
@@ -258,8 +265,8 @@ class DWaveQpu(Qpu):
                 failure = "its embedding is lost, and another one is found now"
                 return Outcome(failure=failure, qpu_seconds=seconds)
             content = serialized(samples)
-            info = content.pop("info")
-        result = Result(json.dumps(content), mapping(info))
+            info = under_name(self.name, mapping(content.pop("info")))
+        result = Result(json.dumps(content), info)
         calibration: dict[str, JSON] = {"id": embedded.solver.graph_id}
         return Outcome(result, qpu_seconds=seconds, calibration=calibration)
 
