@@ -227,8 +227,8 @@ class Page:
             got = self.shell(command)
             checker = doctest.OutputChecker()
             assert checker.check_output(
-                _plain(wanted),
-                _plain(got),
+                _by_job(_plain(wanted)),
+                _by_job(_plain(got)),
                 doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE,
             ), f"{block.where}: {command} prints\n{got}\nand not\n{wanted}"
 
@@ -301,6 +301,20 @@ def commands(text: str) -> Iterator[tuple[str, str]]:
             shown += line
     if command:
         yield command, shown
+
+
+def _by_job(text: str) -> str:
+    """Sort the lines that `sfq run` prints by their jobs, which run at the same time."""
+    of_jobs = re.compile(
+        r"(?:^(?:running|completed|waiting|decided) +/.*\n)+", re.MULTILINE
+    )
+
+    def sort(lines: re.Match[str]) -> str:
+        return "".join(
+            sorted(lines[0].splitlines(True), key=lambda line: line.split()[1])
+        )
+
+    return of_jobs.sub(sort, text)
 
 
 def _plain(text: str) -> str:
