@@ -17,11 +17,17 @@ _FORMULAS = ("=", "+", "-", "@", "\t", "\r")
 
 
 def escaped(text: str) -> str:
-    """Escape what a terminal would act on, and what would begin a new line."""
-    return "".join(
-        char if char.isprintable() else char.encode("unicode_escape").decode()
-        for char in text
-    )
+    """Escape what a terminal would act on, and what would begin a new line.
+
+    A byte of a file name that is not UTF-8 is shown as that byte: ``\\xe4``.
+    """
+    return "".join(char if char.isprintable() else _escape(char) for char in text)
+
+
+def _escape(char: str) -> str:
+    if "\udc80" <= char <= "\udcff":  # how Python reads a byte that is not UTF-8
+        return f"\\x{ord(char) - 0xDC00:02x}"
+    return char.encode("unicode_escape").decode()
 
 
 def one_line(text: str) -> str:

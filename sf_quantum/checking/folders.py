@@ -14,6 +14,7 @@ from pathlib import Path
 from sf_quantum.checking.deployments import Binding, Deployments
 from sf_quantum.checking.document import Document, FileProblem
 from sf_quantum.files import JSON, KeyPath
+from sf_quantum.text import escaped
 
 # Characters that a shell does not take as they are; in a path from "/", it takes others.
 SPECIAL = re.compile(r"[\s\"$&'();<>\\`|]")
@@ -39,9 +40,14 @@ def check_files(
             continue
         path = str((document.folder / name).absolute())
         if match := NOT_OF_URL.search(path):
-            what = f"{path!a} cannot be read, since CWL's parser misreads {match[0]!a}"
+            what = (
+                f"'{escaped(path)}' cannot be read, since CWL's parser misreads "
+                f"'{escaped(match[0])}'"
+            )
             right = "use a path in UTF-8 without ?, #, +, tabs and line breaks"
             yield document.problem((*workflow, "config", key), what, right)
+            if NOT_OF_URL.search(str(document.folder.absolute())):
+                return  # the other file is in this folder, too
 
 
 def check(

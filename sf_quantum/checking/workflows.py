@@ -74,9 +74,11 @@ class Workflow:
         for binding in self.bindings:
             yield from self._references(binding)
         yield from self._duplicates()
-        yield from folders.check_files(self.document, self.config, self.where)
+        misread = [*folders.check_files(self.document, self.config, self.where)]
+        yield from misread
         yield from folders.check(self.deployments, self.bindings, self.where)
-        yield from self._contents()
+        if not misread:  # else the parser would find fault with what is right
+            yield from self._contents()
         yield from resources.check(self.deployments, self.process, self.bound)
         for binding in self.bindings:
             where = (*binding.where, binding.kind)

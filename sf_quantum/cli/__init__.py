@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import io
 import os
 import signal
 import sys
@@ -94,6 +95,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     parser = parser_for(arguments)
     args, unknown = parser.parse_known_args(arguments)
+    if isinstance(sys.stdout, io.TextIOWrapper):  # as Python does for errors
+        sys.stdout.reconfigure(errors="backslashreplace")
     if unknown:
         _refuse(args.parser, unknown)
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import string
 from pathlib import Path
 
@@ -76,6 +77,34 @@ def is_right(
         works = Path(str(mapping(output)["path"])).read_text() == expected
     assert works is not bool(problems), (value, workdir, [*map(str, problems)])
     return works
+
+
+@pytest.mark.parametrize(
+    ("name", "shown", "character"),
+    [("Läufe#1", "Läufe#1", "#"), (os.fsdecode(b"L\xe4ufe"), r"L\xe4ufe", r"\xe4")],
+)
+def test_a_misread_path_is_one_line_as_written(
+    name: str, shown: str, character: str
+) -> None:
+    Path(name).mkdir()
+    Path(name, "tool.cwl").write_text(
+        "{cwlVersion: v1.2, class: CommandLineTool, baseCommand: echo, inputs: {}, outputs: {}}"
+    )
+    Path(name, "main.cwl").write_text(
+        "{cwlVersion: v1.2, class: Workflow, inputs: {}, outputs: {},"
+        " steps: {s: {run: tool.cwl, in: {}, out: []}}}"
+    )
+    Path(name, "job.yml").write_text("{}")
+    Path(name, "sf.yml").write_text(
+        "{version: v1.0, workflows: {w: {type: cwl, config: {file: main.cwl, settings: job.yml},"
+        " bindings: [{step: /s, target: {deployment: h}}]}},"
+        " deployments: {h: {type: local, workdir: /work, config: {}}}}"
+    )
+    problems = check_file(f"{name}/sf.yml").problems
+    assert [one.what for one in problems] == [
+        f"'{Path.cwd()}/{shown}/main.cwl' cannot be read, since CWL's parser misreads "
+        f"'{character}'"
+    ]
 
 
 @pytest.mark.process
