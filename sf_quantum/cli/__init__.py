@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import io
 import os
 import signal
 import sys
@@ -95,8 +94,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     parser = parser_for(arguments)
     args, unknown = parser.parse_known_args(arguments)
-    if isinstance(sys.stdout, io.TextIOWrapper):  # as Python does for errors
-        sys.stdout.reconfigure(errors="backslashreplace")
     if unknown:
         _refuse(args.parser, unknown)
     try:
