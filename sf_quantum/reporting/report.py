@@ -25,7 +25,8 @@ from sf_quantum.journal.failures import described, remedy, why
 from sf_quantum.reporting.columns import align
 from sf_quantum.text import escaped, plural, rounded
 
-HEADER = "job location waited ran attempt status score why".split()
+WHY = "why"
+HEADER = [*"job location waited ran attempt status score".split(), WHY]
 NUMBERS = ("waited", "ran", "attempt", "score")
 # the status of a job that was waiting or running when its driver was killed
 LOST = "lost"
@@ -385,7 +386,12 @@ def table(
     :param reason: why the run failed, if no job is the cause
     :param warned: what the run warns of
     """
-    text = align(cells(rows), right=NUMBERS)
+    lines = cells(rows)
+    if lines[0][-1] == WHY:
+        lines = [line[:-1] for line in lines]
+    text = align(lines, right=NUMBERS)
+    if notes := _notes(rows):
+        text += ["", *notes]
     why = [*failures(rows), *filter(None, [escaped(reason)])]
     if status == "failed" and not why:
         why = [NO_REASON]
@@ -410,18 +416,12 @@ def _ended(status: str) -> str:
 def cells(rows: list[JobAttempt]) -> list[tuple[str, ...]]:
     """The cells of the table, its header first, without columns that are empty."""
     short = _short_names({row.location for row in rows})
-    # the failures of these are below the table
-    last = {(row.job, row.attempt) for row in _failed(rows)}
     texts = (
-        _cells(
-            row,
-            short.get(row.location, ""),
-            "" if (row.job, row.attempt) in last else row.failure,
-        )
-        for row in rows
+        _cells(row, short.get(row.location, ""), text)
+        for row, text in zip(rows, _whys(rows), strict=True)
     )
     columns = zip(HEADER, *texts, strict=True)
-    shown = [c for c in columns if c[0] not in ("score", "why") or any(c[1:])]
+    shown = [c for c in columns if c[0] not in ("score", WHY) or any(c[1:])]
     return list(zip(*shown, strict=True))
 
 
@@ -704,7 +704,32 @@ def _short_names(locations: Collection[str]) -> dict[str, str]:
     )
 
 
-def _cells(row: JobAttempt, location: str, failure: str) -> tuple[str, ...]:
+def _whys(rows: list[JobAttempt]) -> list[str]:
+    """What there is to know about each attempt, except the failures that end a job."""
+    last = {(row.job, row.attempt) for row in _failed(rows)}
+    failures = ("" if (row.job, row.attempt) in last else row.failure for row in rows)
+    return [
+        "; ".join(filter(None, (row.remarks, failure)))
+        for row, failure in zip(rows, failures, strict=True)
+    ]
+
+
+def _notes(rows: list[JobAttempt]) -> list[str]:
+    """One line for each text of the column ``why``, which is too long for a terminal."""
+    jobs: dict[str, list[str]] = {}
+    for row, text in zip(rows, _whys(rows), strict=True):
+        attempt = f" (attempt {row.attempt})" if row.attempt > 1 else ""
+        jobs.setdefault(text, []).append(f"{row.job}{attempt}")
+    jobs.pop("", None)
+    return [escaped(f"{_first(names)}: {text}") for text, names in jobs.items()]
+
+
+def _first(names: list[str]) -> str:
+    first, *others = names
+    return f"{first} and {plural(len(others), 'other')}" if others else first
+
+
+def _cells(row: JobAttempt, location: str, text: str) -> tuple[str, ...]:
     return (
         row.job,
         location or "-",
@@ -713,7 +738,7 @@ def _cells(row: JobAttempt, location: str, failure: str) -> tuple[str, ...]:
         str(row.attempt),
         row.state,
         "" if row.score is None else f"{row.score:.4f}",
-        "; ".join(filter(None, (row.remarks, failure))),
+        text,
     )
 
 

@@ -269,19 +269,32 @@ def a_candidates_run() -> list[Event]:
     return sorted(events, key=lambda event: float(str(event["time"])))
 
 
-def test_why_a_candidate_went_there_stands_beside_it() -> None:
+def test_why_a_candidate_went_there_is_below_the_table() -> None:
     rows = collect(a_candidates_run())
     assert [row.why for row in rows] == [
         "",
         "cpu or gpu: q is free",
         "cpu or gpu: q broke",
     ]
-    header, first, *_, second, _, _, _ = report.table(rows).splitlines()
-    assert header.endswith("status     why")
-    assert first.endswith("completed")
-    assert second.endswith("completed  cpu or gpu: q broke")
-    assert "why" not in report.table(collect(a_run()))
+    header, *lines = report.table(rows).splitlines()
+    assert header.endswith("status")
+    assert all(len(line) <= len(header) + 3 for line in lines[: len(rows)])
+    assert lines[len(rows) : len(rows) + 4] == [
+        "",
+        "/loop/b/0.1: cpu or gpu: q is free",
+        "/loop/b/0.1 (attempt 2): cpu or gpu: q broke",
+        "",
+    ]
+    assert report.cells(rows)[0][-1] == "why"
     assert rows[1].to_json()["why"] == "cpu or gpu: q is free"
+
+
+def test_one_reason_of_many_jobs_is_one_line() -> None:
+    rows = a_scatter(*[CLOSED] * 3)
+    for row in rows:
+        row.why = "host: the QPU is closed"
+    lines = report.table(rows).splitlines()
+    assert lines.count("/solve/0.0 and 2 others: host: the QPU is closed") == 1
 
 
 def a_scatter(*jobs: tuple[str, str, str], mixed: str = "warn") -> list[JobAttempt]:
@@ -568,13 +581,13 @@ def test_a_reason_is_told_once(
     assert len(json.loads(capsys.readouterr().out)["failures"]) == 1
 
 
-def test_the_failure_of_an_attempt_before_the_last_is_in_its_row() -> None:
+def test_the_failure_of_an_attempt_before_the_last_has_its_line() -> None:
     events = a_run()
     failure: Event = {"time": 6, "event": "failure", "job": "/loop/b/0.1", "attempt": 1}
     events.insert(9, {**failure, "exit_code": 3, "error": "the cause"})
     table = report.table(collect(events), "completed")
     (line,) = [line for line in table.splitlines() if "the cause" in line]
-    assert line.endswith("failed     exit code 3: the cause")
+    assert line == "/loop/b/0.1: exit code 3: the cause"
 
 
 def test_a_failed_run_without_a_reason_names_the_log() -> None:
