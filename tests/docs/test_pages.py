@@ -78,6 +78,25 @@ def test_every_block_names_a_language() -> None:
     ]
 
 
+# How `sfq run` shows a job of a QPU.
+COMPLETED = re.compile(
+    r"completed +/\S+ on \S*qpu\S* (\(attempt \d+\) )?in [\d.]+ s \(waited [\d.]+ s\) "
+    r"with \d+ QPU jobs?( \(.*s on the QPU\))?( score [\d.]+)?"
+)
+
+
+def test_samples_of_a_run_have_what_is_shown_of_a_qpu() -> None:
+    samples = [
+        line
+        for page in PAGES
+        for block in blocks(page)
+        for line in block.text.splitlines()
+        if re.match(r"completed +/\S+ on \S*qpu", line) and not line.endswith("...")
+    ]
+    assert samples
+    assert [line for line in samples if not COMPLETED.fullmatch(line)] == []
+
+
 def test_the_example_of_a_device_is_short() -> None:
     (module,) = [
         block.text
