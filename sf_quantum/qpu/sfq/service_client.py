@@ -21,6 +21,8 @@ from sf_quantum.text import shortened
 
 # a service that is being restarted is back in less
 RETRY_SECONDS = 15.0
+# The service's tokens file is replaced in less; if it stays unreadable, people must act.
+TOKENS_SECONDS = 2.0
 REQUEST_SECONDS = 10.0
 # Time limit for a job or a result of tens of megabytes, which the service needs time to
 # read.
@@ -139,6 +141,8 @@ class ServiceClient:
                 failure = error
             # The time limit starts at the first failure, since a request may
             # legitimately take long.
+            if failure is None and response.json().get("field") == "Authorization":
+                retry_seconds = min(retry_seconds, TOKENS_SECONDS)
             deadline = deadline or Deadline(retry_seconds)
             if deadline.left <= 0:
                 break

@@ -74,8 +74,8 @@ class Tokens:
             raise Unauthorized(detail, "Authorization", BEARER_CHALLENGE)
         if await self.problem():
             # not 401, which clients take as final: the token may be good
-            detail = "the tokens cannot be read; ask an admin"
-            raise AuthError(503, detail, "Authorization")
+            what = "tokens file is empty" if self._is_empty else "tokens cannot be read"
+            raise AuthError(503, f"the {what}; ask an admin", "Authorization")
         entry = self._entries.get(digest(token.strip()))
         if entry is None:
             challenge = f'{BEARER_CHALLENGE}, error="invalid_token"'
@@ -92,6 +92,10 @@ class Tokens:
         """Return the users who have a token, by the file as it could last be read."""
         await self.problem()
         return frozenset(entry.user for entry in self._entries.values())
+
+    @property
+    def _is_empty(self) -> bool:
+        return bool(self._version) and self._version[_SIZE] == 0
 
     def _read_again(self) -> None:
         self._version = _version(self._path)
@@ -185,3 +189,6 @@ def _version(path: Path) -> tuple[int, ...]:
     except OSError:
         return ()
     return status.st_ino, status.st_mtime_ns, status.st_size, status.st_mode
+
+
+_SIZE = 2  # the place of the size in a version

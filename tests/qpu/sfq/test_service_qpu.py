@@ -657,6 +657,17 @@ def test_a_service_in_trouble(
         SfqQpu("q", server.url, lease="t").solve(bqm, PARAMETERS)
 
 
+def test_unreadable_tokens_are_reported_soon(
+    scripted: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service_client, "RETRY_SECONDS", SECONDS)
+    monkeypatch.setattr(service_client, "TOKENS_SECONDS", 0.0)
+    refusal = {"detail": "the tokens file is empty", "field": "Authorization"}
+    server = scripted([(503, refusal), (200, {})])
+    with pytest.raises(QpuError, match="Authorization: the tokens file is empty"):
+        SfqQpu("q", server.url).release("token")
+
+
 def _task(bqm: dict[str, JSON], tag: str = "t") -> Task:
     return Task(tag, "problem", json.dumps(bqm), {"num_reads": 10, "seed": 1})
 

@@ -325,6 +325,13 @@ def test_a_daemon_that_is_gone(munge_socket: Path) -> None:
     assert "/nowhere/s" not in caught.value.detail
 
 
+def test_an_empty_tokens_file_is_named_to_its_users(tokens: Path) -> None:
+    known = Tokens(tokens)
+    tokens.write_text("")
+    with pytest.raises(AuthError, match="the tokens file is empty; ask an admin"):
+        sender(known, bearer("a"))
+
+
 def test_a_library_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(_: str) -> None:
         raise OSError("cannot open shared object file")
