@@ -27,12 +27,9 @@ from sf_quantum.errors import InputError
 from sf_quantum.files import JSON, KeyPath
 from sf_quantum.net.transport import is_loopback
 from sf_quantum.service import device as devices
-from sf_quantum.service.device.emulator.device import (
-    PHOTONIC,
-    DeviceSettings,
-    EmulatedDevice,
-)
+from sf_quantum.service.device.emulator.device import EmulatedDevice
 from sf_quantum.service.device.emulator.photons import photonic
+from sf_quantum.service.device.emulator.settings import PHOTONIC, DeviceSettings
 from sf_quantum.service.device.protocol import Device
 from sf_quantum.service.device.vendor.device import QpuDevice
 from sf_quantum.service.device.vendor.settings import QpuSettings

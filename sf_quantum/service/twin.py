@@ -25,7 +25,8 @@ from sf_quantum.protocol.tasks import JobParameters, Kind, Outcome, Task
 from sf_quantum.qpu import Qpu
 from sf_quantum.qpu.sfq.service_qpu import SfqQpu
 from sf_quantum.service.config import ORIGINALS, File, OwnDevice, load, make_device
-from sf_quantum.service.device.emulator.device import DeviceSettings, EmulatedDevice
+from sf_quantum.service.device.emulator.device import EmulatedDevice
+from sf_quantum.service.device.emulator.settings import DeviceSettings
 from sf_quantum.service.device.emulator.technologies import TECHNOLOGIES, Technology
 from sf_quantum.service.device.limits import ComputeLimits
 from sf_quantum.service.device.vendor import answers

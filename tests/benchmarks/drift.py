@@ -18,7 +18,8 @@ from collections.abc import Iterator
 from statistics import fmean, median, stdev
 
 from sf_quantum.service.device.drift import Cusum, DriftWatch
-from sf_quantum.service.device.emulator.device import EmulatedDevice, Faults
+from sf_quantum.service.device.emulator.device import EmulatedDevice
+from sf_quantum.service.device.emulator.settings import Faults
 from sf_quantum.service.device.emulator.technologies import TECHNOLOGIES
 from sf_quantum.service.device.readings import READINGS, Reading
 from sf_quantum.service.domain.settings import DriftSettings

@@ -16,7 +16,8 @@ from prometheus_client.parser import text_string_to_metric_families as families
 from sf_quantum.files import JSON
 from sf_quantum.service import metrics
 from sf_quantum.service.config import Configuration
-from sf_quantum.service.device.emulator.device import EmulatedDevice, Faults
+from sf_quantum.service.device.emulator.device import EmulatedDevice
+from sf_quantum.service.device.emulator.settings import Faults
 from sf_quantum.service.domain.settings import (
     QualitySettings,
     ServiceSettings,

@@ -18,8 +18,9 @@ from sf_quantum.files import JSON
 from sf_quantum.protocol.descriptions import Description, Timing, Topology
 from sf_quantum.protocol.tasks import JobParameters, Kind
 from sf_quantum.samplers.problem import FieldError, document
-from sf_quantum.service.device.emulator.device import DeviceSettings, EmulatedDevice
+from sf_quantum.service.device.emulator.device import EmulatedDevice
 from sf_quantum.service.device.emulator.photons.photonic import lack
+from sf_quantum.service.device.emulator.settings import DeviceSettings
 from sf_quantum.service.device.emulator.technologies import TECHNOLOGIES, Errors
 from sf_quantum.service.device.limits import ComputeLimits
 from sf_quantum.service.device.protocol import Device

@@ -17,7 +17,8 @@ from sf_quantum.errors import InputError
 from sf_quantum.protocol.descriptions import Description
 from sf_quantum.qpu.sdks.pulser import Pulses
 from sf_quantum.qpu.sfq.service_qpu import SfqQpu
-from sf_quantum.service.device.emulator.device import EmulatedDevice, Faults
+from sf_quantum.service.device.emulator.device import EmulatedDevice
+from sf_quantum.service.device.emulator.settings import Faults
 from tests.support.service import RunningService, running_service
 
 

@@ -23,7 +23,8 @@ from sf_quantum.qpu.circuit_runner import JobRunner
 from sf_quantum.qpu.sdks.qiskit import QpuBackend, program, target
 from sf_quantum.qpu.sfq.service_qpu import SfqQpu
 from sf_quantum.samplers.qaoa import QaoaSampler
-from sf_quantum.service.device.emulator.device import EmulatedDevice, Faults
+from sf_quantum.service.device.emulator.device import EmulatedDevice
+from sf_quantum.service.device.emulator.settings import Faults
 from tests.support.service import RunningService, running_service
 from tests.support.waiting import SECONDS
 

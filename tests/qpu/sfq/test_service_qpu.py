@@ -39,7 +39,8 @@ from sf_quantum.qpu.sfq.service_client import Credentials
 from sf_quantum.qpu.sfq.service_jobs import ServiceJobs
 from sf_quantum.qpu.sfq.service_qpu import SfqQpu
 from sf_quantum.samplers.neal import NealSampler
-from sf_quantum.service.device.emulator.device import EmulatedDevice, Faults
+from sf_quantum.service.device.emulator.device import EmulatedDevice
+from sf_quantum.service.device.emulator.settings import Faults
 from sf_quantum.service.dialects.v1.jobs import INLINE_CHARACTERS
 from sf_quantum.service.domain.settings import (
     ClassSettings,

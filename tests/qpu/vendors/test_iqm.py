@@ -22,7 +22,8 @@ from sf_quantum.qpu.vendors.iqm import IqmServer
 from sf_quantum.samplers.presolve import LeasedPresolve
 from sf_quantum.samplers.problem import FieldError
 from sf_quantum.samplers.qaoa import QaoaSampler
-from sf_quantum.service.device.emulator.device import DeviceSettings, EmulatedDevice
+from sf_quantum.service.device.emulator.device import EmulatedDevice
+from sf_quantum.service.device.emulator.settings import DeviceSettings
 from sf_quantum.service.device.vendor.device import QpuDevice
 from sf_quantum.service.twin import TwinDevice, original
 from tests.support.service import RunningService, running_service

@@ -14,7 +14,8 @@ import pytest
 from sf_quantum.files import JSON
 from sf_quantum.qpu.vendors.dwave import DWaveQpu
 from sf_quantum.qpu.vendors.iqm import IqmServer
-from sf_quantum.service.device.emulator.device import DeviceSettings, EmulatedDevice
+from sf_quantum.service.device.emulator.device import EmulatedDevice
+from sf_quantum.service.device.emulator.settings import DeviceSettings
 from sf_quantum.service.device.emulator.technologies import TECHNOLOGIES
 from sf_quantum.service.device.protocol import Device
 from sf_quantum.service.device.vendor.device import QpuDevice

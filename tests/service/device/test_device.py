@@ -11,7 +11,8 @@ from sf_quantum.files import JSON
 from sf_quantum.protocol.tasks import Task
 from sf_quantum.samplers.neal import NealSampler
 from sf_quantum.samplers.problem import sample
-from sf_quantum.service.device.emulator.device import EmulatedDevice, Faults
+from sf_quantum.service.device.emulator.device import EmulatedDevice
+from sf_quantum.service.device.emulator.settings import Faults
 from sf_quantum.service.device.emulator.technologies import TECHNOLOGIES
 from tests.support.service import example_bqm
 

@@ -10,7 +10,8 @@ import pytest
 
 from sf_quantum.files import JSON
 from sf_quantum.service.device.drift import Cusum, DriftWatch
-from sf_quantum.service.device.emulator.device import EmulatedDevice, Faults
+from sf_quantum.service.device.emulator.device import EmulatedDevice
+from sf_quantum.service.device.emulator.settings import Faults
 from sf_quantum.service.device.readings import READINGS, Reading
 from sf_quantum.service.domain.settings import DriftSettings
 from tests.benchmarks.drift import run_length

@@ -13,7 +13,8 @@ import pytest
 from starlette.requests import Request
 
 from sf_quantum.files import JSON
-from sf_quantum.service.device.emulator.device import EmulatedDevice, Faults
+from sf_quantum.service.device.emulator.device import EmulatedDevice
+from sf_quantum.service.device.emulator.settings import Faults
 from sf_quantum.service.domain.jobs import Identity, Lease, Submission
 from sf_quantum.service.domain.settings import LeaseSettings, ServiceSettings
 from sf_quantum.service.http import auth, traffic

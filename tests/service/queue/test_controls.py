@@ -26,12 +26,8 @@ from sf_quantum.candidates.decision import (
 from sf_quantum.files import JSON
 from sf_quantum.qpu.sfq.service_qpu import SfqQpu
 from sf_quantum.service.config import load
-from sf_quantum.service.device.emulator.device import (
-    OPERATIONS,
-    DeviceSettings,
-    EmulatedDevice,
-    Faults,
-)
+from sf_quantum.service.device.emulator.device import OPERATIONS, EmulatedDevice
+from sf_quantum.service.device.emulator.settings import DeviceSettings, Faults
 from sf_quantum.service.device.operations import Operation
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import Identity, Lease, LeaseRequest, Submission

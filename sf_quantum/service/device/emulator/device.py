@@ -1,10 +1,8 @@
-"""The emulated device: its results, time scale, calibrations, errors and faults."""
+"""The emulated device: its results, time scale, errors and faults."""
 
 from __future__ import annotations
 
-import hashlib
 import json
-import math
 import random
 import secrets
 import threading
@@ -12,16 +10,13 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from functools import cached_property
-from typing import Annotated, Literal, Self, TypeAlias
+from typing import Self
 
 from pydantic import (
-    AfterValidator,
     ConfigDict,
     Field,
     SkipValidation,
-    Strict,
     model_validator,
 )
 
@@ -41,6 +36,7 @@ from sf_quantum.samplers.parameters import SEEDS
 from sf_quantum.samplers.problem import FieldError
 from sf_quantum.service.device.circuits import texts
 from sf_quantum.service.device.emulator.atoms import sequence
+from sf_quantum.service.device.emulator.calibrations import Calibrations
 from sf_quantum.service.device.emulator.circuits.circuit import (
     Architecture,
     CircuitSimulator,
@@ -50,6 +46,14 @@ from sf_quantum.service.device.emulator.device_errors import Noise
 from sf_quantum.service.device.emulator.photons import photonic
 from sf_quantum.service.device.emulator.photons.photonic import PhotonicSimulator
 from sf_quantum.service.device.emulator.runners import Runner, installed
+from sf_quantum.service.device.emulator.settings import (
+    GATES,
+    GRAPHS,
+    PARAMETERS,
+    PHOTONIC,
+    DeviceSettings,
+    Faults,
+)
 from sf_quantum.service.device.emulator.technologies import (
     TECHNOLOGIES,
     Errors,
@@ -65,7 +69,7 @@ from sf_quantum.service.device.emulator.topology import (
     working,
 )
 from sf_quantum.service.device.limits import ComputeLimits
-from sf_quantum.service.device.operations import Operation, Parameter, Values
+from sf_quantum.service.device.operations import Operation, Values
 from sf_quantum.service.device.protocol import (
     CalibrationHistory,
     Cost,
@@ -73,126 +77,21 @@ from sf_quantum.service.device.protocol import (
     Recovery,
 )
 from sf_quantum.service.device.readings import (
-    READING_ERROR,
-    READINGS,
     Calibration,
     Reading,
 )
 from sf_quantum.service.domain.jobs import Kind, Size
 from sf_quantum.service.domain.reasons import QPU_OFFLINE
-from sf_quantum.service.domain.settings import Count, NotNegative, Positive
-from sf_quantum.text import unknown
+from sf_quantum.service.domain.settings import NotNegative
 from sf_quantum.threads import in_thread
-from sf_quantum.validation import Section, dotted, validated
+from sf_quantum.validation import dotted, validated
 
-Probability: TypeAlias = Annotated[float, Field(ge=0, le=1)]
-# the technology whose devices run circuits
-GATES = "superconducting"
-# The technology whose devices run only experiments with photons; their "qubits" are
-# modes.
-PHOTONIC = "photonic"
 # Longest shot of an experiment with photons.
 MOST_SHOT_SECONDS = 3600
-# Names of topologies by technology.
-GRAPHS: Mapping[str, Collection[str]] = {
-    "annealer": [*TOPOLOGIES],
-    GATES: [SQUARE, COMPLETE],
-}
 # Native gates of a lattice, by their names in Qiskit; IQM's name for the first is prx.
 NATIVE_GATES = ("r", "cz")
-Qubit: TypeAlias = Annotated[int, Field(ge=0)]
 # the longest wait for a change of a job's state
 POLL_SECONDS = 1.0
-# The history covers this many calibrations, with one of so many readings of each.
-PERIODS, EVERY = 3, 4
-
-
-class Faults(Section):
-    """Injected faults, drawn per attempt and per calibration from the device's seed.
-
-    :param fail: probability that a job fails at the end of its run time
-    :param slow: factor on run times, 1 or more
-    :param offline: probability that a job fails at once because the QPU is offline
-    :param calibration: probability that a calibration is faulty: its errors are 20 times
-        as large
-    :param drift: probability that a calibration gradually becomes faulty
-    """
-
-    fail: Probability = 0.0
-    slow: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 1.0
-    offline: Probability = 0.0
-    calibration: Probability = 0.0
-    drift: Probability = 0.0
-
-
-def _known_name(kind: str, names: Collection[str]) -> AfterValidator:
-    def check(name: str) -> str:
-        if name not in names:
-            raise ValueError(unknown(kind, name, [*names]))
-        return name
-
-    return AfterValidator(check)
-
-
-def _bounds(bounds: dict[str, list[float]]) -> dict[str, list[float]]:
-    parameters = {
-        one.name: one for operation in OPERATIONS for one in operation.parameters
-    }
-    for name, values in bounds.items():
-        if name not in parameters:
-            raise ValueError(unknown("parameter", name, [*parameters]))
-        least, most = parameters[name].least, parameters[name].most
-        if len(values) != 2 or not least <= values[0] <= values[1] <= most:
-            allowed = f"[{least:g}, {most:g}]"
-            raise ValueError(f"{name}: expected [least, most] within {allowed}")
-    return bounds
-
-
-class DeviceSettings(Section):
-    """The configuration of an emulated device.
-
-    :param type: ``emulated``
-    :param name: name of the QPU
-    :param technology: kind of QPU: ``annealer``, ``superconducting``, ``neutral-atom`` or
-        ``photonic``
-    :param qubits: number of qubits, including those out of service; of modes of a photonic
-        QPU, which has up to 24
-    :param shots: maximum shots per job; ``None`` sets no limit
-    :param out_of_service: numbers of the qubits out of service; for an annealer, numbers
-        in its graph
-    :param topology: graph of an annealer: the smallest that is large enough, cut to
-        ``qubits`` qubits; of a superconducting QPU: ``square``, a lattice with native
-        gates, or ``complete``, any gate on any qubits
-    :param time_scale: seconds to wait per modelled second; 0 does not wait
-    :param noise: factor on the technology's errors; 0 is an ideal device
-    :param calibration_seconds: modelled lifetime of a calibration; by default that of
-        the technology
-    :param seed: seed of faults, errors and jobs without a seed; random by default
-    :param compute: limits of the computation of a job
-    :param cost_per_second: price of modelled QPU time, in the site's own unit
-    :param bounds: bounds of the parameters that admins may set at run time, as [least,
-        most] by name
-    """
-
-    type: Literal["emulated"] = "emulated"
-    name: Annotated[str, Field(min_length=1)] = "emulator"
-    technology: Annotated[str, _known_name("technology", TECHNOLOGIES)] = "annealer"
-    qubits: Count = 5000
-    shots: Count | None = None
-    out_of_service: Annotated[frozenset[Qubit], Strict(False)] = frozenset()
-    topology: (
-        Annotated[str, _known_name("topology", [*TOPOLOGIES, SQUARE, COMPLETE])] | None
-    ) = None
-    time_scale: NotNegative = 1.0
-    noise: NotNegative = 1.0
-    calibration_seconds: Positive | None = None
-    seed: int | None = None
-    faults: Faults = Faults()
-    compute: ComputeLimits = ComputeLimits()
-    cost_per_second: NotNegative | None = None
-    bounds: Annotated[dict[str, list[float]], AfterValidator(_bounds)] = Field(
-        default_factory=dict
-    )
 
 
 @dataclass(frozen=True)
@@ -327,27 +226,6 @@ class EmulatedDevice(DeviceSettings, Device):
             return photonic.specs(self.name, self.size)
         return sequence.specs(self.name, self.size)
 
-    def history(self) -> CalibrationHistory:
-        """See :meth:`Device.history`; since an admin's last change."""
-        slot = self.calibration_period / READINGS
-        last = max(0, int((self.clock() - self.started) / slot))
-        changed_slot = math.ceil(((self.changed or self.started) - self.started) / slot)
-        # always the same readings, so that points do not move from answer to answer
-        first = -(-max(0, last - PERIODS * READINGS, changed_slot) // EVERY) * EVERY
-        numbers = [*range(first, last, EVERY), last]
-        # The middle of a slot is read, as rounding at its border could yield a
-        # neighbour.
-        readings = [self._read(*self._slot_of((n + 0.5) * slot)) for n in numbers]
-        renewed = range(-(-first // READINGS) * READINGS, last + 1, READINGS)
-        latest = readings[-1]
-        return CalibrationHistory(
-            latest.calibration.id,
-            latest.calibration.made.timestamp(),
-            [self.started + number * slot for number in numbers],
-            [self.started + number * slot for number in renewed],
-            {name: [one.values[name] for one in readings] for name in latest.values},
-        )
-
     @property
     def price(self) -> float | None:
         """See :attr:`Device.price`."""
@@ -406,9 +284,22 @@ class EmulatedDevice(DeviceSettings, Device):
         return period * (self.time_scale or 1.0)
 
     @property
+    def calibrations(self) -> Calibrations:
+        """The calibrations that the seed draws, as they are set now."""
+        return Calibrations(
+            f"{self.name}/{self.technology}/{self.qubits}",
+            self._root,
+            self.errors,
+            self.faults,
+            period=self.calibration_period,
+            started=self.started,
+            first=self.first_calibration,
+        )
+
+    @property
     def calibration(self) -> Calibration:
         """The present calibration."""
-        return self._calibration(*self._calibration_and_age())
+        return self.calibrations.at(self.clock())
 
     @property
     def calibrated(self) -> float | None:
@@ -418,64 +309,25 @@ class EmulatedDevice(DeviceSettings, Device):
     @property
     def calibration_age(self) -> float:
         """Age of the present calibration in seconds, by the clock."""
-        return (self.clock() - self.started) % self.calibration_period
+        return self.calibrations.age_seconds(self.clock())
 
     @property
     def reading(self) -> Reading:
         """The latest reading."""
-        number, age = self._calibration_and_age()
-        return self._read(number, _slot(age))
+        return self.calibrations.reading(self.clock())
 
     @property
     def until_next_reading(self) -> float:
         """Seconds until the next reading, by the clock."""
-        interval = self.calibration_period / READINGS
-        return interval - self.calibration_age % interval
+        return self.calibrations.until_next_reading(self.clock())
 
     def readings(self, after: Reading | None) -> list[Reading]:
-        """List the readings of the present calibration after a given one, oldest first."""
-        number, age = self._calibration_and_age()
-        first = 0
-        if after and after.calibration.id == self._calibration(number, 0.0).id:
-            first = after.number + 1
-        return [self._read(number, slot) for slot in range(first, _slot(age) + 1)]
+        """See :meth:`Device.readings`."""
+        return self.calibrations.readings(self.clock(), after)
 
-    def _calibration_and_age(self) -> tuple[int, float]:
-        """Return the number and the relative age of the present calibration."""
-        number, rest = divmod(self.clock() - self.started, self.calibration_period)
-        return int(number), rest / self.calibration_period
-
-    def _slot_of(self, seconds: float) -> tuple[int, int]:
-        """Return the calibration and the reading of a time after the first calibration."""
-        number, rest = divmod(seconds, self.calibration_period)
-        return int(number), _slot(rest / self.calibration_period)
-
-    def _read(self, number: int, slot: int) -> Reading:
-        calibration = self._calibration(number, slot / READINGS)
-        expected = self.errors.aged(calibration.age)
-        actual = self.errors.aged(calibration.age, calibration.excess)
-        draws = random.Random(f"{calibration.seed}/reading/{slot}")
-        values = {
-            name: value * math.exp(draws.gauss(0.0, READING_ERROR))
-            for name, value in actual.items()
-        }
-        return Reading(calibration, slot, values, expected)
-
-    def _calibration(self, number: int, age: float) -> Calibration:
-        serial = self.first_calibration + number
-        name = f"{self.name}/{self.technology}/{self.qubits}/{self._root}/{serial}"
-        draws = random.Random(f"{self._root}/calibration/{serial}")
-        made = self.started + number * self.calibration_period
-        faulty, seed = draws.random() < self.faults.calibration, draws.getrandbits(64)
-        return Calibration(
-            id=f"emulated-{hashlib.sha256(name.encode()).hexdigest()[:12]}",
-            made=datetime.fromtimestamp(made, UTC),
-            age=age,
-            faulty=faulty,
-            seed=seed,
-            # drawn last, so that the other draws do not depend on it
-            drifts=draws.random() < self.faults.drift,
-        )
+    def history(self) -> CalibrationHistory:
+        """See :meth:`Device.history`; since an admin's last change."""
+        return self.calibrations.history(self.clock(), self.changed or self.started)
 
     @property
     def controls(self) -> Sequence[Operation[EmulatedDevice]]:
@@ -653,10 +505,6 @@ def _key(path: KeyPath, _: JSON) -> str:
     return dotted(path)
 
 
-def _slot(age: float) -> int:
-    return min(int(age * READINGS), READINGS - 1)
-
-
 def _changed(
     device: EmulatedDevice, update: Mapping[str, float | Faults]
 ) -> EmulatedDevice:
@@ -666,7 +514,7 @@ def _changed(
 
 def _recalibrate(device: EmulatedDevice, _: Values) -> EmulatedDevice:
     now = device.clock()
-    number = int((now - device.started) // device.calibration_period)
+    number = device.calibrations.number_and_age(now)[0]
     first = device.first_calibration + number + 1
     return _changed(device, {"started": now, "first_calibration": first})
 
@@ -685,10 +533,6 @@ def _set_faults(device: EmulatedDevice, values: Values) -> EmulatedDevice:
     return _changed(device, {"faults": faults})
 
 
-def _probability(name: str, event: str) -> Parameter:
-    return Parameter(name, f"Probability that {event}.", "", 0.0, 1.0)
-
-
 OPERATIONS: Sequence[Operation[EmulatedDevice]] = (
     Operation(
         "recalibrate",
@@ -701,27 +545,21 @@ OPERATIONS: Sequence[Operation[EmulatedDevice]] = (
         "Set the factor on the technology's errors.",
         lambda device, values: _changed(device, values),
         lambda device: {"noise": device.noise},
-        [Parameter("noise", "0 is an ideal device, 1 a real one.", "", 0.0, 100.0)],
+        PARAMETERS["set-noise"],
     ),
     Operation(
         "set-faults",
         "Inject faults.",
         _set_faults,
         lambda device: device.faults.model_dump(),
-        [
-            _probability("fail", "a job fails at the end of its run time"),
-            Parameter("slow", "Factor on run times.", "", 1.0, 1000.0),
-            _probability("offline", "a job fails because the QPU is offline"),
-            _probability("calibration", "a calibration is faulty"),
-            _probability("drift", "a calibration gradually becomes faulty"),
-        ],
+        PARAMETERS["set-faults"],
     ),
     Operation(
         "set-time-scale",
         "Set the seconds to wait per modelled second.",
         _set_time_scale,
         lambda device: {"time_scale": device.time_scale},
-        [Parameter("time_scale", "0 does not wait.", "s/s", 0.0, 1000.0)],
+        PARAMETERS["set-time-scale"],
         drained=True,
     ),
 )

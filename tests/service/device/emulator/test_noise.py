@@ -14,8 +14,9 @@ from sf_quantum.files import JSON
 from sf_quantum.protocol.tasks import Result, Task
 from sf_quantum.samplers.problem import FieldError
 from sf_quantum.service.device.emulator.computation import Computation
-from sf_quantum.service.device.emulator.device import EmulatedDevice, Faults
+from sf_quantum.service.device.emulator.device import EmulatedDevice
 from sf_quantum.service.device.emulator.device_errors import Noise
+from sf_quantum.service.device.emulator.settings import Faults
 from sf_quantum.service.device.emulator.technologies import HOUR, TECHNOLOGIES
 from sf_quantum.service.domain.jobs import Size
 

@@ -25,7 +25,8 @@ from sf_quantum.files import JSON, mapping
 from sf_quantum.protocol.descriptions import Description, Topology
 from sf_quantum.qpu.vendors import iqm
 from sf_quantum.service.device.emulator.circuits.templates import template_of
-from sf_quantum.service.device.emulator.device import EmulatedDevice, Faults
+from sf_quantum.service.device.emulator.device import EmulatedDevice
+from sf_quantum.service.device.emulator.settings import Faults
 from sf_quantum.service.device.protocol import Device
 from sf_quantum.service.dialects import large_bodies
 from sf_quantum.service.dialects.iqm import architecture, circuits, measurements

@@ -21,7 +21,8 @@ from sf_quantum.files import JSON
 from sf_quantum.net.transport import Client, Response
 from sf_quantum.qpu.sfq.service_qpu import SfqQpu
 from sf_quantum.samplers.neal import NealSampler
-from sf_quantum.service.device.emulator.device import EmulatedDevice, Faults
+from sf_quantum.service.device.emulator.device import EmulatedDevice
+from sf_quantum.service.device.emulator.settings import Faults
 from sf_quantum.service.dialects import large_bodies
 from sf_quantum.service.dialects.v1.models import CircuitProgram
 from tests.support.service import RunningService, example_bqm, running_service

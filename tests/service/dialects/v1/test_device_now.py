@@ -10,7 +10,8 @@ from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
 from sf_quantum.qpu import JobSize
 from sf_quantum.qpu.sfq.service_qpu import SfqQpu
-from sf_quantum.service.device.emulator.device import EmulatedDevice, Faults
+from sf_quantum.service.device.emulator.device import EmulatedDevice
+from sf_quantum.service.device.emulator.settings import Faults
 from sf_quantum.service.dialects.large_bodies import LARGE_BYTES
 from tests.support.service import RunningService, emulated, example_bqm, running_service
 

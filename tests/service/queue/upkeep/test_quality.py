@@ -17,8 +17,9 @@ from sf_quantum.files import JSON
 from sf_quantum.protocol.tasks import Result, Task
 from sf_quantum.service.device import quality_problem
 from sf_quantum.service.device.emulator.computation import Computation
-from sf_quantum.service.device.emulator.device import EmulatedDevice, Faults
+from sf_quantum.service.device.emulator.device import EmulatedDevice
 from sf_quantum.service.device.emulator.runners import ProblemRunner, Runner
+from sf_quantum.service.device.emulator.settings import Faults
 from sf_quantum.service.domain.jobs import Job, Kind
 from sf_quantum.service.domain.settings import QualitySettings, ServiceSettings
 from sf_quantum.service.queue.job_queue import JobQueue

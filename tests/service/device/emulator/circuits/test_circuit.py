@@ -30,8 +30,9 @@ from sf_quantum.service.device.emulator.circuits.circuit import (
     CircuitSimulator,
 )
 from sf_quantum.service.device.emulator.circuits.templates import template_of
-from sf_quantum.service.device.emulator.device import EmulatedDevice, Faults
+from sf_quantum.service.device.emulator.device import EmulatedDevice
 from sf_quantum.service.device.emulator.device_errors import Noise
+from sf_quantum.service.device.emulator.settings import Faults
 from sf_quantum.service.device.emulator.technologies import TECHNOLOGIES, Errors
 from sf_quantum.service.device.limits import ComputeLimits
 from sf_quantum.service.device.merging import merge

@@ -23,8 +23,9 @@ from sf_quantum.protocol.tasks import Outcome, Task
 from sf_quantum.qpu.sfq.service_qpu import SfqQpu
 from sf_quantum.samplers.problem import FieldError
 from sf_quantum.service.config import make_device
-from sf_quantum.service.device.emulator.device import DeviceSettings, EmulatedDevice
+from sf_quantum.service.device.emulator.device import EmulatedDevice
 from sf_quantum.service.device.emulator.photons import photonic
+from sf_quantum.service.device.emulator.settings import DeviceSettings
 from sf_quantum.service.device.emulator.technologies import TECHNOLOGIES, Errors
 from sf_quantum.service.device.limits import ComputeLimits
 from sf_quantum.testing.qpus import PHOTONIC

@@ -1,0 +1,129 @@
+"""The calibrations of an emulated device, drawn from its seed, and its readings of them."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import random
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from sf_quantum.service.device.emulator.settings import Faults
+from sf_quantum.service.device.emulator.technologies import Errors
+from sf_quantum.service.device.protocol import CalibrationHistory
+from sf_quantum.service.device.readings import (
+    READING_ERROR,
+    READINGS,
+    Calibration,
+    Reading,
+)
+
+# The history covers this many calibrations, with one of so many readings of each.
+PERIODS, EVERY = 3, 4
+
+
+@dataclass(frozen=True)
+class Calibrations:
+    """Calibrations, one after the other; times are seconds since the epoch.
+
+    :param device: text that tells the device from others, for the ids
+    :param errors: those of a good, new calibration
+    :param faults: probabilities of faulty calibrations
+    :param period: lifetime of a calibration in seconds
+    :param started: time of the first calibration
+    :param first: number of calibrations before that
+    """
+
+    device: str
+    seed: int
+    errors: Errors
+    faults: Faults
+    period: float = field(kw_only=True)
+    started: float = field(kw_only=True)
+    first: int = field(kw_only=True)
+
+    def at(self, now: float) -> Calibration:
+        """Return the calibration of a time."""
+        return self._calibration(*self.number_and_age(now))
+
+    def age_seconds(self, now: float) -> float:
+        """Return the age of the calibration of a time."""
+        return (now - self.started) % self.period
+
+    def reading(self, now: float) -> Reading:
+        """Return the latest reading before a time."""
+        number, age = self.number_and_age(now)
+        return self._read(number, _slot(age))
+
+    def until_next_reading(self, now: float) -> float:
+        """Return the seconds until the next reading."""
+        interval = self.period / READINGS
+        return interval - self.age_seconds(now) % interval
+
+    def readings(self, now: float, after: Reading | None) -> list[Reading]:
+        """List the readings of the calibration of a time after a given one, oldest first."""
+        number, age = self.number_and_age(now)
+        first = 0
+        if after and after.calibration.id == self._calibration(number, 0.0).id:
+            first = after.number + 1
+        return [self._read(number, slot) for slot in range(first, _slot(age) + 1)]
+
+    def history(self, now: float, changed: float) -> CalibrationHistory:
+        """Return some readings of the last calibrations.
+
+        :param changed: time since which the settings are what they are
+        """
+        slot = self.period / READINGS
+        last = max(0, int((now - self.started) / slot))
+        changed_slot = math.ceil((changed - self.started) / slot)
+        # always the same readings, so that points do not move from answer to answer
+        first = -(-max(0, last - PERIODS * READINGS, changed_slot) // EVERY) * EVERY
+        numbers = [*range(first, last, EVERY), last]
+        # The middle of a slot is read, as rounding at its border could yield a
+        # neighbour.
+        readings = [self.reading(self.started + (n + 0.5) * slot) for n in numbers]
+        renewed = range(-(-first // READINGS) * READINGS, last + 1, READINGS)
+        latest = readings[-1]
+        return CalibrationHistory(
+            latest.calibration.id,
+            latest.calibration.made.timestamp(),
+            [self.started + number * slot for number in numbers],
+            [self.started + number * slot for number in renewed],
+            {name: [one.values[name] for one in readings] for name in latest.values},
+        )
+
+    def number_and_age(self, now: float) -> tuple[int, float]:
+        """Return the number and the relative age of the calibration of a time."""
+        number, rest = divmod(now - self.started, self.period)
+        return int(number), rest / self.period
+
+    def _read(self, number: int, slot: int) -> Reading:
+        calibration = self._calibration(number, slot / READINGS)
+        expected = self.errors.aged(calibration.age)
+        actual = self.errors.aged(calibration.age, calibration.excess)
+        draws = random.Random(f"{calibration.seed}/reading/{slot}")
+        values = {
+            name: value * math.exp(draws.gauss(0.0, READING_ERROR))
+            for name, value in actual.items()
+        }
+        return Reading(calibration, slot, values, expected)
+
+    def _calibration(self, number: int, age: float) -> Calibration:
+        serial = self.first + number
+        name = f"{self.device}/{self.seed}/{serial}"
+        draws = random.Random(f"{self.seed}/calibration/{serial}")
+        made = self.started + number * self.period
+        faulty, seed = draws.random() < self.faults.calibration, draws.getrandbits(64)
+        return Calibration(
+            id=f"emulated-{hashlib.sha256(name.encode()).hexdigest()[:12]}",
+            made=datetime.fromtimestamp(made, UTC),
+            age=age,
+            faulty=faulty,
+            seed=seed,
+            # drawn last, so that the other draws do not depend on it
+            drifts=draws.random() < self.faults.drift,
+        )
+
+
+def _slot(age: float) -> int:
+    return min(int(age * READINGS), READINGS - 1)
