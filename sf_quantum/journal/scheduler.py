@@ -197,7 +197,15 @@ class JournalScheduler(DefaultScheduler):
             await super()._free_resources(connector, job_allocation)
 
     async def notify_status(self, job_name: str, status: Status) -> None:
+        """Record the status of a job, and free its resources if it has ended.
+
+        :raises asyncio.CancelledError: if the job begins when its deployment has ended
+            with the run
+        """
         record = self._record
+        is_lost = self._closing and self._has_lost_its_deployment(job_name)
+        if is_lost and status == Status.RUNNING:
+            raise asyncio.CancelledError
         if status == Status.COMPLETED and record is not None:
             record.completed.add(job_name)
             recording = asyncio.create_task(
@@ -212,7 +220,8 @@ class JournalScheduler(DefaultScheduler):
             # a job that follows has its outputs already, and may end the run
             await asyncio.shield(recording)
         try:
-            await super().notify_status(job_name, status)
+            if not is_lost:
+                await super().notify_status(job_name, status)
         finally:  # this call itself is often cancelled with its job
             if record is not None:
                 record.write(job_name, status)
@@ -221,6 +230,15 @@ class JournalScheduler(DefaultScheduler):
             completed(job_name)
         if status == Status.FAILED and record is not None:
             record.standstill.watch()
+
+    def _has_lost_its_deployment(self, job: str) -> bool:
+        allocation = self.job_allocations.get(job)
+        return allocation is None or (
+            self.context.deployment_manager.get_connector(
+                allocation.target.deployment.name
+            )
+            is None
+        )
 
     def _ended(self, job: str, exit_code: int | None, output: str) -> None:
         """Keep why a command has failed, until its job has; tell its observer."""

@@ -10,12 +10,14 @@ import pytest
 from streamflow.core.config import BindingConfig
 from streamflow.core.context import StreamFlowContext
 from streamflow.core.deployment import LocalTarget
+from streamflow.core.exception import WorkflowExecutionException
 from streamflow.core.workflow import Job, Status, Workflow
 from streamflow.ext.utils import load_extensions
+from streamflow.log_handler import logger
 from streamflow.main import build_context
 from streamflow.scheduling.scheduler import DefaultScheduler
 
-from sf_quantum.journal import newest, read
+from sf_quantum.journal import current, newest, read
 from sf_quantum.journal.events import End
 from sf_quantum.reporting.runs import Report, Run
 
@@ -109,6 +111,40 @@ async def test_a_run_without_a_dropped_job_has_completed(tmp_path: Path) -> None
     )
     assert report.status == "completed"
     assert not report.failures
+
+
+async def test_a_job_that_begins_when_the_run_ends_is_cancelled(tmp_path: Path) -> None:
+    """The engine takes away its deployment, which is not why the run has failed."""
+    context = _context(tmp_path)
+    id_ = await context.database.add_workflow(
+        "main", {}, Status.RUNNING.value, Workflow
+    )
+    target = LocalTarget(str(tmp_path))
+    await context.deployment_manager.deploy(target.deployment)
+    for name in ("/solve/0.0", "/solve/0.1"):
+        job = Job(name, id_, {}, None, None, None)
+        await context.scheduler.schedule(job, BindingConfig([target]), None)
+    journal = current()
+    assert journal is not None
+
+    async def begin() -> None:
+        """Do as StreamFlow's steps do with a job, while the run's leases end."""
+        status = Status.FAILED
+        try:
+            await context.scheduler.notify_status("/solve/0.1", Status.RUNNING)
+        except asyncio.CancelledError:
+            status = Status.CANCELLED
+        except WorkflowExecutionException as error:
+            logger.error(error)
+        await context.scheduler.notify_status("/solve/0.1", status)
+
+    journal.before_end.append(begin)
+    await context.scheduler.notify_status("/solve/0.0", Status.FAILED)
+    await context.database.update_workflow(id_, {"status": Status.FAILED.value})
+    await context.close()
+    report = Run(journal.path).report()
+    assert [one["status"] for one in report] == ["failed", "cancelled"]
+    assert len(report.failures) == 1
 
 
 async def test_a_job_that_waits_when_the_run_ends_is_cancelled(
