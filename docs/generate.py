@@ -50,6 +50,12 @@ Schema: TypeAlias = dict[str, JSON]
 DOCS = Path(__file__).parent
 BEGIN = "<!-- generated from the code by `python -m docs.generate` -->"
 END = "<!-- end of the generated part -->"
+# a block that has the text of a file, of an object in it, or from one text to another
+COPY = re.compile(
+    r'(<!-- same as (?P<file>[^\s,]+)(?:, (?P<name>[\w.]+)|, from "(?P<from>.+?)" to "(?P<to>.+?)")?'
+    r" -->\n```\w+\n).*?(```\n)",
+    re.DOTALL,
+)
 METHODS = ("get", "post", "put", "patch", "delete")
 # the dialects of the OpenAPI document, by how their paths start; the last has the others
 DIALECTS = {
@@ -77,7 +83,33 @@ def write_pages() -> None:
 
 
 def pages() -> Iterator[tuple[Path, str]]:
-    """Each page with generated parts, and the text that it is to have."""
+    """Each page with generated parts or copies, and the text that it is to have."""
+    texts = {path: path.read_text("utf-8") for path in sorted(DOCS.glob("*/*.md"))}
+    for path, text in {**texts, **dict(_generated())}.items():
+        if (copied := COPY.sub(_copied, text)) != texts[path] or COPY.search(text):
+            yield path, copied
+
+
+def _copied(block: re.Match[str]) -> str:
+    """Fill a block with the text of its file, which is readable without Sphinx."""
+    text = (DOCS.parent / block["file"]).read_text("utf-8")
+    if block["name"]:
+        node: ast.AST = ast.parse(text)
+        for name in block["name"].split("."):
+            (node,) = (
+                one
+                for one in ast.iter_child_nodes(node)
+                if isinstance(one, ast.ClassDef | ast.FunctionDef) and one.name == name
+            )
+        text = ast.get_source_segment(text, node, padded=True) or ""
+    elif block["from"]:
+        text = text[text.index(block["from"]) :]
+        text = text[: text.index(block["to"])]
+    return f"{block[1]}{textwrap.dedent(text).strip(chr(10))}\n{block[6]}"
+
+
+def _generated() -> Iterator[tuple[Path, str]]:
+    """Each page with generated parts, and its text with these."""
     parts: Mapping[str, Sequence[Iterator[str]]] = {
         "reference/commands.md": [commands()],
         "reference/streamflow.md": [streamflow_keys()],

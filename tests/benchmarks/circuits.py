@@ -73,7 +73,8 @@ def main() -> None:
     print(text)
     if given.page:
         table = re.compile(
-            rf"(?<=% table of {name}\n\n).*?(?=\n\n% end of the table)", re.DOTALL
+            rf"(?<=<!-- table of {name} -->\n\n).*?(?=\n\n<!-- end of the table -->)",
+            re.DOTALL,
         )
         PAGE.write_text(table.sub(lambda _: text, PAGE.read_text()))
 

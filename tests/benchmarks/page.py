@@ -17,14 +17,14 @@ def wrapped(text: str) -> list[str]:
 
 
 class Block:
-    """What is between the comments ``% begin NAME`` and ``% end NAME`` of a page.
+    """What is between the comments ``begin NAME`` and ``end NAME`` of a page.
 
     :raises SystemExit: if the page has no such block
     """
 
     def __init__(self, page: Path, name: str) -> None:
         self._page = page
-        self._begin, self._end = f"% begin {name}\n", f"\n% end {name}\n"
+        self._begin, self._end = f"<!-- begin {name} -->\n", f"\n<!-- end {name} -->\n"
         self._around()
 
     def write(self, lines: Sequence[str]) -> None:

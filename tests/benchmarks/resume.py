@@ -48,7 +48,9 @@ SECONDS = 600
 TIME_SCALE = "10"
 # ends the lease of a driver that was killed before it knew of it
 IDLE_SECONDS = 10.0
-_FIGURES = re.compile(r"(?<=% figures\n\n).*?(?=\n\n% end of the figures)", re.DOTALL)
+_FIGURES = re.compile(
+    r"(?<=<!-- figures -->\n\n).*?(?=\n\n<!-- end of the figures -->)", re.DOTALL
+)
 
 
 @dataclass(frozen=True)

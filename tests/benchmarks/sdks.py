@@ -37,7 +37,9 @@ LOCATIONS = ("emulator", "rest", "slurm")
 SECONDS = 600
 _ENERGY = re.compile(r"^energy (-?\d+\.\d+), exact (-?\d+\.\d+)$", re.MULTILINE)
 # of the table in the page
-_TABLE = re.compile(r"(?<=% table\n\n).*?(?=\n\n% end of the table)", re.DOTALL)
+_TABLE = re.compile(
+    r"(?<=<!-- table -->\n\n).*?(?=\n\n<!-- end of the table -->)", re.DOTALL
+)
 
 
 @dataclass(frozen=True)

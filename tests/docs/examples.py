@@ -11,9 +11,11 @@ others       with a caption or the comment ``file: NAME``, the block is that fil
              without a name is a part of a StreamFlow file, of the service's configuration
              or of a binding, and is checked as such
 
-A comment before a block (``% ...`` or ``<!-- ... -->``) says what is special:
+A comment before a block (``<!-- ... -->``) says what is special:
 
 ``not run: REASON``    not run; the reason is counted by a test
+``same as FILE``       has the text of that file, or of a part of it, as ``python -m
+                       docs.generate`` writes it; not run
 ``background: TEXT``   goes on in the background once it has printed the text
 ``with lab``           needs Slurm
 ``needs: NAMES``       is left out where one of these programs or Python packages is
@@ -64,7 +66,7 @@ SHOWN = ("lua", "text")
 FILES = ("cwl", "yaml", "json", "toml", "csv", "ini", "python")
 PORT = "8642"
 SECONDS = 120
-_COMMENT = re.compile(r"(?:^|\n)(?:%|<!--)\s*(\S[^\n]*?)\s*(?:-->)?\s*\n+$")
+_COMMENT = re.compile(r"(?:^|\n)<!--\s*(\S[^\n]*?)\s*-->\s*\n+$")
 _FIGURE = re.compile(r"\d+(\.\d+)?(e-?\d+)?")
 
 

@@ -21,7 +21,11 @@ DEVICE_LINES = 120
 
 def running(page: Path) -> list[Block]:
     """The blocks of a page that are examples."""
-    return [block for block in blocks(page) if block.language not in SHOWN]
+    return [
+        block
+        for block in blocks(page)
+        if block.language not in SHOWN and not block.note.startswith("same as ")
+    ]
 
 
 def name(page: Path) -> str:
@@ -95,6 +99,16 @@ def test_samples_of_a_run_have_what_is_shown_of_a_qpu() -> None:
     ]
     assert samples
     assert [line for line in samples if not COMPLETED.fullmatch(line)] == []
+
+
+def test_pages_are_readable_without_sphinx() -> None:
+    """A repository's own view shows MyST's comments, and no file that is included."""
+    marks = re.compile(r"^(%.*|.*\{literalinclude\}.*)$", re.MULTILINE)
+    assert not [
+        (name(page), found)
+        for page in PAGES
+        for found in marks.findall(page.read_text(encoding="utf-8"))
+    ]
 
 
 def test_the_example_of_a_device_is_short() -> None:
