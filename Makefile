@@ -5,16 +5,21 @@ BIN := $(VENV)/bin
 # a module is compiled when it is first imported, and then no more
 unexport PYTHONDONTWRITEBYTECODE
 
+# What runs here holds a lock, for which an installation waits. It ends with the last process that has the
+# descriptor: another process between make and a run would not wait for the end of a run after Ctrl-C.
+LOCKED := exec 9>>$(VENV)/lock && flock
+RUNNING := $(LOCKED) --shared 9 &&
+
 .PHONY: run test test-release coverage check docs release benchmark lab lab-stop tables clean
 
 run: $(VENV)/installed-run
-	@$(BIN)/python examples/clustering-aggregation/run.py
+	@$(RUNNING) $(BIN)/python examples/clustering-aggregation/run.py
 
 # ROOM=service/queue runs the tests of one room, TESTS='-m "not process"' those without processes.
 TESTS := $(addprefix tests/,$(ROOM))
 # What tests write is kept only if one fails.
 test: $(VENV)/installed
-	@folder=$$(mktemp -d) && \
+	@$(RUNNING) folder=$$(mktemp -d) && \
 	if PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pytest -n auto --dist worksteal --basetemp "$$folder/t" $(TESTS); \
 	then rm -rf "$$folder"; \
 	else status=$$?; echo "what the tests wrote is in $$folder"; exit $$status; fi
@@ -28,16 +33,16 @@ test-release:
 
 # before Python 3.12, a process that is measured costs twice as much
 coverage: $(VENV)/installed
-	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pytest -n auto --dist worksteal --cov
+	@$(RUNNING) PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pytest -n auto --dist worksteal --cov
 
 check: $(VENV)/installed
-	@$(BIN)/black --check --quiet . || { $(BIN)/black --diff --quiet .; exit 1; }
-	@$(BIN)/ruff check --quiet .
-	@$(BIN)/mypy
-	@$(BIN)/pytest -q tests/project/test_architecture.py
+	@$(RUNNING) $(BIN)/black --check --quiet . || { $(BIN)/black --diff --quiet .; exit 1; }
+	@$(RUNNING) $(BIN)/ruff check --quiet .
+	@$(RUNNING) $(BIN)/mypy
+	@$(RUNNING) $(BIN)/pytest -q tests/project/test_architecture.py
 
 docs: $(VENV)/installed-docs
-	@$(BIN)/sphinx-build -W --keep-going --quiet --jobs auto docs docs/_build
+	@$(RUNNING) $(BIN)/sphinx-build -W --keep-going --quiet --jobs auto docs docs/_build
 	@echo "docs/_build/index.html"
 
 # wheel and sdist in dist, tested in empty environments
@@ -45,14 +50,14 @@ release: $(VENV)/installed
 	@.ci/package
 
 benchmark: $(VENV)/installed
-	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python tests/benchmarks/tools.py
+	@$(RUNNING) PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python tests/benchmarks/tools.py
 
 # LAB='--nodes 6 --qpus 10' has more of both, and --help says what else there is
 lab: $(VENV)/installed-run
-	@$(BIN)/python -m tests.lab start $(LAB)
+	@$(RUNNING) $(BIN)/python -m tests.lab start $(LAB)
 
 lab-stop: $(VENV)/installed-run
-	@$(BIN)/python -m tests.lab stop $(LAB)
+	@$(RUNNING) $(BIN)/python -m tests.lab stop $(LAB)
 
 clean:
 	rm -rf $(VENV) results dist docs/_build .streamflow deployments/.streamflow examples/*/.streamflow examples/*/points.csv
@@ -64,7 +69,8 @@ OFFLINE := no package index answers, or it lacks a package; 'Install it' in READ
 # $(1): what to install
 define install
 @rm -f $@
-@{ $(BIN)/python -m pip install --disable-pip-version-check --progress-bar off \
+@$(LOCKED) --nonblock 9 || { echo "waiting for what runs in $(VENV), such as make run"; flock 9; }; \
+  { $(BIN)/python -m pip install --disable-pip-version-check --progress-bar off \
      $(1) 2>$(VENV)/pip.log && touch $@; } | \
   while read -r word rest; do case $$word in Collecting|Installing) printf .;; esac; done
 @echo

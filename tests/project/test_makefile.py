@@ -1,7 +1,8 @@
-"""What ``make`` says where it cannot install."""
+"""How ``make`` installs, what it says where it cannot, and for what it waits."""
 
 from __future__ import annotations
 
+import fcntl
 import subprocess
 from pathlib import Path
 
@@ -60,3 +61,37 @@ def test_a_virtual_environment_that_is_there_keeps_its_python(tmp_path: Path) ->
     assert done.returncode == 0
     assert present.read_text() == "#!/bin/sh\n"
     assert target.exists()
+
+
+def _present(folder: Path, python: str) -> list[str]:
+    """Make an environment whose Python is a script, and make's variables for it."""
+    present = folder / "venv/bin/python"
+    present.parent.mkdir(parents=True)
+    present.write_text(f"#!/bin/sh\n{python}\n")
+    present.chmod(0o755)
+    return ["make", "-C", str(ROOT), f"VENV={folder}/venv"]
+
+
+def test_an_installation_waits_for_what_runs(tmp_path: Path) -> None:
+    make, target = _present(tmp_path, "exit 0"), tmp_path / "venv/installed-run"
+    with (tmp_path / "venv/lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_SH)
+        with subprocess.Popen(
+            [*make, str(target)], stdout=subprocess.PIPE, text=True
+        ) as running:
+            assert running.stdout is not None
+            assert any(line.startswith("waiting for") for line in running.stdout)
+            assert not target.exists()
+            fcntl.flock(lock, fcntl.LOCK_UN)
+            running.communicate()
+    assert running.returncode == 0
+    assert target.exists()
+
+
+@pytest.mark.parametrize("target", ["run", "benchmark", "lab", "lab-stop"])
+def test_what_runs_holds_the_lock(tmp_path: Path, target: str) -> None:
+    make = _present(tmp_path, f"! flock --nonblock {tmp_path}/venv/lock true")
+    for mark in ("installed-run", "installed"):
+        (tmp_path / "venv" / mark).touch()
+    done = subprocess.run([*make, f"KERNELS={ROOT}/Makefile", target])
+    assert done.returncode == 0
