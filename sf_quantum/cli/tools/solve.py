@@ -40,8 +40,13 @@ LOGGER = "sf_quantum.qpu.sfq.service_job"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = (
+        'A problem of your own is JSON: {"bqm": B}, with B as to_serializable() of a dimod '
+        "BinaryQuadraticModel returns it. docs/reference/files.md has an example."
+    )
     add = parser.add_argument
-    add("--problem", type=Path, required=True, metavar="FILE", help="from sfq qubo")
+    help_ = "the problem: from sfq qubo, or one of your own, see below"
+    add("--problem", type=Path, required=True, metavar="FILE", help=help_)
     add(
         "--sampler",
         type=_known,
