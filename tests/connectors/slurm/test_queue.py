@@ -336,7 +336,7 @@ async def test_what_nobody_waits_for_is_cancelled_until_it_is_over(
         "7|7|CANCELLED|None|100|101|1|c1",
     ]
     await _until(lambda: len(slurm.squeues) == 1)
-    assert slurm.count("scancel 7") == 4
+    assert slurm.count("cancel '' 7") == 4
 
 
 async def test_an_answer_that_comes_late_revives_no_abandoned_job(
@@ -362,7 +362,7 @@ async def test_an_answer_that_comes_late_revives_no_abandoned_job(
     submitted.abandoned()
     answered.set()
     # it still runs, so it is cancelled again
-    await _until(lambda: slurm.count("scancel 7") == 2)
+    await _until(lambda: slurm.count("cancel '' 7") == 2)
     assert submitted.state is BatchJobState.ABANDONED
 
 
