@@ -67,15 +67,15 @@ class Sites:
             for cluster in self.deployments.clusters()
             if cluster.name in used and self.deployments.kind(cluster.name)
         }
-        asked: dict[str, Future[dict[str, Partition]]] = {}
+        listings: dict[str, Future[dict[str, Partition]]] = {}
         silent: dict[str, SilentSlurm] = {}
         for name, cluster in clusters.items():
             try:
-                asked[name] = in_thread(self._source(cluster))
+                listings[name] = in_thread(self._source(cluster))
             except SilentSlurm as error:
                 silent[name] = error
-        wait(asked.values(), SECONDS)
-        for name, future in asked.items():
+        wait(listings.values(), SECONDS)
+        for name, future in listings.items():
             try:
                 partitions = future.result(timeout=0)
             except TimeoutError:

@@ -16,7 +16,7 @@ from sf_quantum.cli.arguments import checked, seconds, sentence
 from sf_quantum.cli.qpu import service
 from sf_quantum.cli.qpu.lease import add_bounds
 from sf_quantum.errors import InputError, QpuError, QuantumError
-from sf_quantum.files import JSON, parse_json
+from sf_quantum.files import JSON
 from sf_quantum.qpu import Qpu
 from sf_quantum.qpu.environment import job_environment, job_ids
 from sf_quantum.qpu.leasing.burst import controller, places, watch
@@ -26,6 +26,7 @@ from sf_quantum.qpu.leasing.burst.folder import Folder
 from sf_quantum.qpu.leasing.burst.gate import Gate
 from sf_quantum.qpu.leasing.burst.request import (
     held_environment,
+    job_leases,
     lease_request,
     slurm_identity,
 )
@@ -217,11 +218,10 @@ def _release(args: argparse.Namespace) -> None:
             account(args.job, client, entry.token, f"{entry.waited:.3f}")
     elif isinstance(client, SfqQpu):
         # Slurm has ended its request, which may have been granted meanwhile
-        answer = client.service.send("GET", "/v1/leases", retry=True)
-        holder = str(args.job), controller.cluster()
-        for lease in service.objects(parse_json(answer.body)):
-            if (lease.get("slurm_job_id"), lease.get("slurm_cluster")) == holder:
-                client.release(str(lease["id"]))
+        holder = args.job, controller.cluster()
+        for lease in job_leases(client):
+            if (lease.job, lease.cluster) == holder:
+                client.release(lease.token)
     folder.remove(args.job)
 
 

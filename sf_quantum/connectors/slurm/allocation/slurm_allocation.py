@@ -42,8 +42,10 @@ BEGIN_SECONDS = 2.0
 
 
 class SlurmAllocation:
-    """A batch job that only holds its nodes, or (``own``) one component of such a job.
+    """A batch job that only holds its nodes, or one component of such a job.
 
+    :ivar leader: batch job of the allocation
+    :ivar own: its component that runs the steps, or the leader itself
     :ivar limit: its time limit, if that is shorter than its service's
     """
 
@@ -57,10 +59,10 @@ class SlurmAllocation:
         self.limit = ShortLimit()
         # The latest step.
         self._step: Step | None = None
-        self._queue = queue
+        self.queue = queue
         self._login = queue.login
-        self._leader = leader
-        self._own = component
+        self.leader = leader
+        self.own = component
         self._service = service
         self._given_back = False
         self._useless = False
@@ -109,13 +111,13 @@ class SlurmAllocation:
     @property
     def refusal(self) -> asyncio.Future[str]:
         """Done once Slurm gives a reason for which it never grants the nodes."""
-        return self._own.refusal
+        return self.own.refusal
 
     def never_granted(self) -> SlurmRefusal:
         """The error of a job that leaves nodes which Slurm never grants."""
         reason = self.refusal.result()
         return SlurmRefusal(
-            f"Slurm never starts {self._own.name}: {reason}", [self._service]
+            f"Slurm never starts {self.own.name}: {reason}", [self._service]
         )
 
     @property
@@ -125,7 +127,7 @@ class SlurmAllocation:
 
     @property
     def _has_ended(self) -> bool:
-        return self._leader.ended.done() or self._own.ended.done()
+        return self.leader.ended.done() or self.own.ended.done()
 
     def lasts(self, length: JobLength) -> bool:
         """Whether its time limit, as far as known, suffices for a job.
@@ -140,12 +142,12 @@ class SlurmAllocation:
 
     @property
     def _row(self) -> QueueRow | None:
-        row = self._own.row
+        row = self.own.row
         return row if row is not None and row.state == "RUNNING" else None
 
     @property
     def _short_end(self) -> float | None:
-        granted = self._leader.granted
+        granted = self.leader.granted
         if not granted.done() or granted.cancelled():
             return None
         return self.limit.end(self._row, granted.result().started)
@@ -158,16 +160,16 @@ class SlurmAllocation:
             the queue does not submit again
         """
         try:
-            await asyncio.shield(self._leader.granted)
+            await asyncio.shield(self.leader.granted)
         except asyncio.CancelledError:
-            if not self._leader.ended.done():
+            if not self.leader.ended.done():
                 raise
-            lost = self._leader.ended.result().reason == EndReason.UNRECORDED
-            if lost and not self._leader.leaves_lock:
+            lost = self.leader.ended.result().reason == EndReason.UNRECORDED
+            if lost and not self.leader.leaves_lock:
                 raise AllocationGone from None
             raise WorkflowExecutionException(
-                f"{capitalized(self._leader.name)} was not granted: "
-                f"{self._leader.ended.result().sentence()}."
+                f"{capitalized(self.leader.name)} was not granted: "
+                f"{self.leader.ended.result().sentence()}."
             ) from None
         return self
 
@@ -194,7 +196,7 @@ class SlurmAllocation:
             outcome = await self._outcome(step, job, mark)
             if outcome is not None:
                 outcome = with_limit(job, outcome)
-                self._own.usage.record(job.name, requested, outcome)
+                self.own.usage.record(job.name, requested, outcome)
                 output = step.path("out")
                 return await read_result(self._login, job, outcome, output, mark)
             await asyncio.sleep(RETRY_SECONDS)
@@ -203,9 +205,7 @@ class SlurmAllocation:
     def _new_step(self, job: StepJob) -> Step:
         end = self._short_end
         latest = None if end is None else self.limit.latest_start(job.seconds, end)
-        return Step(
-            self._queue, self._leader, self._own, job, lambda: self.over, latest
-        )
+        return Step(self, job, latest)
 
     async def end_with(self, seconds: int) -> None:
         """Tell Slurm when the allocation ends, once its last job has begun.
@@ -224,8 +224,8 @@ class SlurmAllocation:
                 break
         job_end = float(now[1]) + seconds
         if minutes := self.limit.lower(row.started, row.ended, job_end):
-            at = answers.at(ids.cluster(self._own.slurm_job))
-            number, patience = ids.number(self._own.slurm_job), answers.PATIENCE_SECONDS
+            at = answers.at(ids.cluster(self.own.slurm_job))
+            number, patience = ids.number(self.own.slurm_job), answers.PATIENCE_SECONDS
             await self._login.ask(
                 f"plain timeout {patience} scontrol{at} update JobId={number} "
                 f"TimeLimit={minutes}"
@@ -234,12 +234,12 @@ class SlurmAllocation:
     async def give_back(self) -> None:
         """End the allocation, or only this component of a heterogeneous one."""
         if not self._given_back and not self._has_ended:
-            self._own.usage.given_back(time.time())
+            self.own.usage.given_back(time.time())
             self._given_back = True
-            await self._queue.scancel(
-                ids.component(self._leader.slurm_job, self._own.group)
+            await self.queue.scancel(
+                ids.component(self.leader.slurm_job, self.own.group)
             )
-        self._own.abandoned()
+        self.own.abandoned()
 
     async def _outcome(
         self, step: Step, job: StepJob, mark: JobMark
@@ -257,7 +257,7 @@ class SlurmAllocation:
         if mark.ended is not None and (
             end is None or (end.ended is not None and mark.ended < end.ended)
         ):
-            return JobOutcome.of_mark(self._own.slurm_job, mark)
+            return JobOutcome.of_mark(self.own.slurm_job, mark)
         # srun prints this line for every step on a cluster without CPU binding
         common = "lacks support for cpu binding"
         errors = shlex.quote(step.path("srun"))
@@ -276,7 +276,7 @@ class SlurmAllocation:
         began, limit = mark.started, job.seconds
         late = began and limit is not None and now - began >= limit
         return JobOutcome(
-            self._own.slurm_job,
+            self.own.slurm_job,
             "TIMEOUT" if late else "FAILED",
             error or EndReason.NO_EXIT_CODE,
             exit_code=code or 1,
@@ -287,11 +287,11 @@ class SlurmAllocation:
     async def _allocation_end(self, mark: JobMark) -> JobOutcome | None:
         """How the allocation ended; None if it runs, or only the mark is available."""
         while True:
-            for batch_job in (self._own, self._leader):
+            for batch_job in (self.own, self.leader):
                 if batch_job.ended.done():
                     return batch_job.ended.result()
-            answer = await self._queue.controller.records(self._own.slurm_job)
-            records = self._own.own(answer or [])
+            answer = await self.queue.controller.records(self.own.slurm_job)
+            records = self.own.own(answer or [])
             if states.unknown(one.state for one in records):
                 records = []
             if records and records[0].state == "RUNNING":

@@ -5,17 +5,18 @@ from __future__ import annotations
 import asyncio
 import shlex
 import uuid
-from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from streamflow.core.exception import WorkflowExecutionException
 
 from sf_quantum.connectors.slurm import scripts
 from sf_quantum.connectors.slurm.allocation.step_job import AllocationGone, StepJob
-from sf_quantum.connectors.slurm.job import BatchJob
-from sf_quantum.connectors.slurm.queue import SlurmQueue
 from sf_quantum.connectors.slurm.scripts import JobMark
 from sf_quantum.connectors.slurm.transport import answers
 from sf_quantum.slurm import ids
+
+if TYPE_CHECKING:
+    from sf_quantum.connectors.slurm.allocation.slurm_allocation import SlurmAllocation
 
 RETRY_SECONDS = 1.0
 # how long after the end of its allocation the mark of a step may appear
@@ -27,29 +28,19 @@ CANCEL_SECONDS = 10
 class Step:
     """One attempt to run a job in an allocation.
 
-    :param leader: batch job of the allocation
-    :param own: its component that runs the step, or the leader itself
-    :param is_over: tells whether the allocation can run no more jobs
     :param latest: latest start of the job, epoch seconds, if the allocation's time limit
         is lower than its service's
     """
 
     def __init__(
-        self,
-        queue: SlurmQueue,
-        leader: BatchJob,
-        own: BatchJob,
-        job: StepJob,
-        is_over: Callable[[], bool],
-        latest: float | None,
+        self, allocation: SlurmAllocation, job: StepJob, latest: float | None
     ) -> None:
         self.key = uuid.uuid4().hex
-        self._queue = queue
-        self._login = queue.login
-        self._leader = leader
-        self._own = own
+        self._allocation = allocation
+        self._login = allocation.queue.login
+        self._leader = allocation.leader
+        self._own = allocation.own
         self._job = job
-        self._is_over = is_over
         self._latest = latest
 
     def path(self, kind: str) -> str:
@@ -58,7 +49,7 @@ class Step:
 
     async def run(self) -> JobMark:
         """Start a step, and wait for its mark, or for the end of the allocation."""
-        ended = asyncio.ensure_future(self._queue.step_mark(self.key))
+        ended = asyncio.ensure_future(self._allocation.queue.step_mark(self.key))
         try:
             await self._start()
             await asyncio.wait(
@@ -87,7 +78,7 @@ cat "$f"mark 2>/dev/null || echo "{self.key} {self._own.slurm_job} 1 ${{began:-0
 
     async def _start(self) -> None:
         command = self._srun()
-        while not self._is_over():
+        while not self._allocation.over:
             text, code = await self._login.ask(command)
             if code == 0:
                 return

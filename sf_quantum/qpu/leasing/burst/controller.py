@@ -74,6 +74,14 @@ def comment(job: str, text: str) -> None:
         slurm("scontrol", "update", f"JobId={job}", f"AdminComment={text}")
 
 
+def without_nodes(qpu: str, reason: str) -> str:
+    """Return the comment of a job whose lease goes to the next one.
+
+    :param reason: Slurm's, for which the job has no nodes
+    """
+    return f"{qpu}: its lease had no nodes ({reason}), it asks again"
+
+
 def slurm(*command: str) -> str:
     """Run a command of Slurm.
 

@@ -156,7 +156,12 @@ class Gate:
         self._reap()
         # The job of each lease was in the queue before the lease.
         listed = {
-            name: job_leases(qpu, self._cluster) for name, qpu in self._qpus.items()
+            name: [
+                lease
+                for lease in job_leases(qpu)
+                if lease.is_through_sfq_slurm(self._cluster)
+            ]
+            for name, qpu in self._qpus.items()
         }
         jobs = controller.gated_jobs()
         leases = {
@@ -215,7 +220,7 @@ class Gate:
             # An administrator's hold would be theirs to release.
             controller.hold(str(id_), "uhold")
             qpu.give_way(token)
-            text = f"{qpu.name}: its lease had no nodes ({job.reason}), it asks again"
+            text = controller.without_nodes(qpu.name, job.reason)
             self._comment(id_, text)
             logger.info("job %d: %s", id_, text)
 

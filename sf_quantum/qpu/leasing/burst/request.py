@@ -40,15 +40,21 @@ def lease_key(job: int, cluster: str) -> str:
 
 
 class JobLease(NamedTuple):
-    """A lease that a Slurm job holds through ``sfq slurm``."""
+    """A lease in the name of a Slurm job."""
 
     job: int
+    cluster: str
     user: str
     token: str
+    key: str
+
+    def is_through_sfq_slurm(self, cluster: str) -> bool:
+        """Return whether ``sfq slurm`` requested it; a job's own ``sfq lease`` has another key."""
+        return self.key == lease_key(self.job, cluster)
 
 
-def job_leases(client: SfqQpu, cluster: str) -> list[JobLease]:
-    """List the leases of a cluster's jobs.
+def job_leases(client: SfqQpu) -> list[JobLease]:
+    """List the leases of Slurm jobs.
 
     :param client: sees the leases of its user, or all of them if that is an admin; users
         may have acquired leases in the name of other users' jobs
@@ -56,10 +62,12 @@ def job_leases(client: SfqQpu, cluster: str) -> list[JobLease]:
     answer = client.service.send("GET", "/v1/leases", retry=True)
     leases = []
     for lease in map(mapping, listing(parse_json(answer.body))):
-        job = str(lease.get("slurm_job_id"))
-        # a job's own `sfq lease` has another key
-        if job.isdecimal() and lease.get("key") == lease_key(int(job), cluster):
-            leases.append(JobLease(int(job), str(lease["user"]), str(lease["id"])))
+        job, *texts = (
+            str(lease.get(key) or "")
+            for key in ("slurm_job_id", "slurm_cluster", "user", "id", "key")
+        )
+        if job.isdecimal():
+            leases.append(JobLease(int(job), *texts))
     return leases
 
 
@@ -82,8 +90,9 @@ def held_environment(
         if isinstance(client, SfqQpu):
             held += [
                 (client, lease.token)
-                for lease in job_leases(client, cluster)
-                if (lease.job, lease.user) == (int(job), user or lease.user)
+                for lease in job_leases(client)
+                if lease.is_through_sfq_slurm(cluster)
+                and (lease.job, lease.user) == (int(job), user or lease.user)
             ][:1]
     if not held:
         raise InputError(

@@ -39,6 +39,7 @@ from sf_quantum.qpu.leasing.burst.controller import (
     hold,
     queue,
     slurm,
+    without_nodes,
 )
 from sf_quantum.qpu.leasing.burst.folder import Entry, Folder, Held, Why, is_asking
 from sf_quantum.qpu.leasing.burst.forgotten import GONE_SECONDS, Forgotten
@@ -213,7 +214,7 @@ class Watch:
             self._children.start(job.id, self._release(job.id, entry.qpu))
             return
         losses = 1 + (0 if held is None else held.losses)
-        text = f"{entry.qpu}: its lease had no nodes ({job.reason}), it asks again"
+        text = without_nodes(entry.qpu, job.reason)
         hold(job.name)
         self.folder.hold(job.id, Held(Why.NODES, losses, text))
         comment(job.name, text)
