@@ -44,8 +44,8 @@ BEGIN_SECONDS = 2.0
 class SlurmAllocation:
     """A batch job that only holds its nodes, or one component of such a job.
 
-    :ivar leader: batch job of the allocation
-    :ivar own: its component that runs the steps, or the leader itself
+    See :class:`~sf_quantum.connectors.slurm.allocation.step.Allocation`.
+
     :ivar limit: its time limit, if that is shorter than its service's
     """
 

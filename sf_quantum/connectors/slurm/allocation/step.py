@@ -5,24 +5,38 @@ from __future__ import annotations
 import asyncio
 import shlex
 import uuid
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from streamflow.core.exception import WorkflowExecutionException
 
 from sf_quantum.connectors.slurm import scripts
 from sf_quantum.connectors.slurm.allocation.step_job import AllocationGone, StepJob
+from sf_quantum.connectors.slurm.job import BatchJob
+from sf_quantum.connectors.slurm.queue import SlurmQueue
 from sf_quantum.connectors.slurm.scripts import JobMark
 from sf_quantum.connectors.slurm.transport import answers
 from sf_quantum.slurm import ids
-
-if TYPE_CHECKING:
-    from sf_quantum.connectors.slurm.allocation.slurm_allocation import SlurmAllocation
 
 RETRY_SECONDS = 1.0
 # how long after the end of its allocation the mark of a step may appear
 MARK_SECONDS = 5.0
 # how long to look for a step to cancel: its srun may not have started it yet
 CANCEL_SECONDS = 10
+
+
+class Allocation(Protocol):
+    """A batch job that only holds nodes.
+
+    :ivar leader: the job
+    :ivar own: its component that runs the steps, or the leader itself
+    """
+
+    queue: SlurmQueue
+    leader: BatchJob
+    own: BatchJob
+
+    @property
+    def over(self) -> bool: ...
 
 
 class Step:
@@ -33,7 +47,7 @@ class Step:
     """
 
     def __init__(
-        self, allocation: SlurmAllocation, job: StepJob, latest: float | None
+        self, allocation: Allocation, job: StepJob, latest: float | None
     ) -> None:
         self.key = uuid.uuid4().hex
         self._allocation = allocation
