@@ -228,15 +228,21 @@ class _OwnNodes:
     """The nodes that are an attempt's own.
 
     :param taken: seconds for which it had nodes that a requeue took away
+    :param waited_before: seconds of waiting for QPUs before it was submitted
     """
 
     granted: float | None = None
     released: float | None = None
     taken: float = 0.0
+    waited_before: float = 0.0
 
-    def update(self, event: events.Allocation) -> None:
-        """Apply an event of its allocation; one that is granted again was requeued."""
-        if event.status == "released":
+    def update(self, event: _Wait) -> None:
+        """Apply the event of a wait; an allocation that is granted again was requeued."""
+        if isinstance(event, events.Lease | events.Start):
+            self.waited_before += event.seconds if event.status != "waiting" else 0.0
+        elif not isinstance(event, events.Allocation):
+            return
+        elif event.status == "released":
             self.released = event.at
         elif event.status == "granted":
             if self.granted is not None and self.released is not None:
@@ -280,7 +286,7 @@ class _AttemptLog:
                 _wait(latest, f"a lease of {event.qpu}", event.lease_seconds)
             case events.Slurm():
                 latest.requeues = event.restarts
-                _waited_for_nodes(latest, event, self._nodes[latest.job].taken)
+                _waited_for_nodes(latest, event, self._nodes[latest.job])
             case events.Failure():
                 latest.exit_code, latest.error = event.exit_code, event.error
             case events.Reuse():
@@ -290,8 +296,7 @@ class _AttemptLog:
                 _decided(latest, event)
                 return latest
             case _:
-                if isinstance(event, events.Allocation):
-                    self._nodes[latest.job].update(event)
+                self._nodes[latest.job].update(event)
                 return _waited(latest, event)
         return None
 
@@ -747,18 +752,18 @@ def _wait(row: JobAttempt, what: str, seconds: float) -> None:
         row.waits[what] = max(row.waits.get(what, 0.0), seconds)
 
 
-def _waited_for_nodes(row: JobAttempt, event: events.Slurm, taken: float) -> None:
-    """Apply the wait between the times that Slurm has of a job, which has ended.
-
-    :param taken: seconds in between for which it had nodes
-    """
+def _waited_for_nodes(row: JobAttempt, event: events.Slurm, nodes: _OwnNodes) -> None:
+    """Apply the waits before the start that Slurm has of a job, which has ended."""
+    if row.started is not None:
+        submission = event.submitted - row.started - nodes.waited_before
+        _wait(row, "its submission", submission)
     if event.started is None:
         row.got("nodes", event.time)
         return
     # not since when they were requested: a poll may see the grant after the job's end
     row.pending.pop("nodes", None)
     row.waits.pop("nodes", None)
-    _wait(row, "nodes", event.started - event.submitted - taken)
+    _wait(row, "nodes", event.started - event.submitted - nodes.taken)
 
 
 def _take_over(row: JobAttempt, event: events.Reuse) -> None:

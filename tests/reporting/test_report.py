@@ -501,9 +501,14 @@ def test_waits_for_leases_and_nodes_are_no_running_time() -> None:
         {**of_job, "event": "qpu", "qpu_job": "1", "found": True},
     ]
     row = collect(events)[1]
-    assert row.waits == {"a lease of acme": 0.4, "nodes": pytest.approx(0.1)}
-    assert row.waited == pytest.approx(0.6)
-    assert row.ran == pytest.approx(0.4)
+    tenth = pytest.approx(0.1)
+    assert row.waits == {
+        "a lease of acme": 0.4,
+        "its submission": tenth,
+        "nodes": tenth,
+    }
+    assert row.waited == pytest.approx(0.7)
+    assert row.ran == pytest.approx(0.3)
     assert "1 QPU job found again, not paid twice" in row.remarks
     assert "waiting   /loop/b/0.1 for acme: new laser" in progress(events)
 
@@ -661,8 +666,9 @@ def test_a_wait_for_nodes_is_slurms_whenever_it_is_seen(grant: float | None) -> 
     granted = {"time": grant, **REQUEST, "status": "granted", "at": 5.0}
     others = [request, *([granted] if grant else []), SLURM]
     (row,) = collect(_in_order(waits(*others)))
-    assert (row.waits, row.state) == ({"nodes": 4.5}, "completed")
-    assert (row.waited, row.ran) == (1.0 + 4.5, 3.5)
+    waited = {"its submission": 0.5, "nodes": 4.5}
+    assert (row.waits, row.state) == (waited, "completed")
+    assert (row.waited, row.ran) == (1.0 + 0.5 + 4.5, 3.0)
 
 
 def test_a_job_that_slurm_ran_anew_says_so() -> None:
@@ -672,7 +678,7 @@ def test_a_job_that_slurm_ran_anew_says_so() -> None:
     assert row.remarks == "waited 4.5 s for nodes; requeued by Slurm, run 3"
     *_, end, _ = progress(run)
     assert (
-        end == "completed /a/0 on q in 3.5 s (waited 5.5 s) (requeued by Slurm, run 3)"
+        end == "completed /a/0 on q in 3.0 s (waited 6.0 s) (requeued by Slurm, run 3)"
     )
 
 
@@ -680,14 +686,21 @@ def test_nodes_that_were_there_at_once_are_no_wait() -> None:
     # the request is seen a moment before
     request = {"time": 1.5, **REQUEST, "status": "requested", "at": 1.5}
     (row,) = collect(waits(request, {**SLURM, "started": 1.5}))
-    assert (row.waited, row.ran) == (1.0, 8.0)
+    assert (row.waited, row.ran) == (1.5, 7.5)
+
+
+def test_the_time_before_a_submission_is_a_wait() -> None:
+    (row,) = collect(waits({**SLURM, "submitted": 4.0}))
+    assert row.waits == {"its submission": 3.0, "nodes": 2.0}
+    assert row.remarks.startswith("waited 3.0 s for its submission; waited 2.0 s for")
+    assert (row.waited, row.ran) == (1.0 + 3.0 + 2.0, 3.0)
 
 
 def test_a_job_without_nodes_has_not_run() -> None:
     request = {"time": 1.5, **REQUEST, "status": "requested", "at": 1.5}
     lost = {**SLURM, "time": 9.0, "started": None}
     (row,) = collect(waits(request, lost, end="failed"))
-    assert row.waits == {"nodes": 7.5}
+    assert row.waits == {"its submission": 0.5, "nodes": 7.5}
 
 
 def test_a_job_whose_nodes_are_taken_waits_again() -> None:
