@@ -111,14 +111,15 @@ def test_what_a_failed_run_has_written_is_overwritten(project: Project) -> None:
     out = project.folder / "out" / "out"
     project.deployment("host", "local")
     project.step("one", "echo > out", "host")
-    project.step("two", f"until test -e {out}; do sleep 0.1; done; exit 3", "host")
+    line, log = f"WRITING output {out}", out.with_name("streamflow.log")
+    wait = f"until grep -q '{line}' {log}; do sleep 0.1; done"
+    project.step("two", f"{wait}; exit 3", "host")
     for _ in range(2):
         with start(project) as running:
             text, _ = running.communicate(timeout=SECONDS)
         assert running.returncode == 1
         assert "is there already" not in text
-    log = out.with_name("streamflow.log").read_text()
-    assert f"WRITING output {out}\n" in log
+        assert f"{line}\n" in log.read_text()
 
 
 def test_a_run_that_fails_says_why(project: Project) -> None:
