@@ -347,9 +347,17 @@ def conflicts_of(config: Configuration) -> Iterator[Finding]:
                 yield ("listen", name), getattr(listen, name), message
         if tls:
             yield ("listen", "certificate"), None, "a Unix socket does not use TLS"
+    yield from _conflicts_of_modes(auth)
+
+
+def _conflicts_of_modes(auth: Auth) -> Iterator[Finding]:
     if auth.mode == "token" and auth.tokens is None:
         message = "needs auth.tokens, the tokens file (sfq token makes one)"
         yield ("auth", "mode"), "token", message
+    for name, modes in (("tokens", ("token", "munge")), ("munge", ("munge",))):
+        if getattr(auth, name) is not None and auth.mode not in modes:
+            message = f"mode {auth.mode} does not use it: set auth.mode to {modes[0]}"
+            yield ("auth", name), None, message
 
 
 def policy_conflicts(config: Configuration) -> Iterator[Finding]:

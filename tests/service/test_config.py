@@ -349,6 +349,11 @@ PUBLIC = "other machines reach this address"
         (f"listen: {{socket: s, {TLS}}}", "a Unix socket does not use TLS"),
         ("listen: {socket: s, names: [a]}", "listen.names: checked only without"),
         ("auth: {mode: token}", "auth.mode token: needs auth.tokens"),
+        (
+            "auth: {tokens: t}",
+            "auth.tokens: mode none does not use it: set auth.mode to token",
+        ),
+        ("auth: {mode: token, tokens: t, munge: m}", "auth.munge: mode token does not"),
         ("listen: {socket: s, port: 0}", "listen.port 0: conflicts with"),
         ("listen: {socket: s, host: '::1'}", "listen.host ::1: conflicts with"),
     ],
