@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import io
 import os
 import signal
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple, NoReturn
 
 from sf_quantum.cli.arguments import sentence
@@ -91,6 +93,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     :param argv: the arguments, ``sys.argv[1:]`` by default
     :returns: 0; 2 for bad input; 75 for QPU trouble worth retrying; else 1
     """
+    _escape_output()
     arguments = list(sys.argv[1:] if argv is None else argv)
     parser = parser_for(arguments)
     args, unknown = parser.parse_known_args(arguments)
@@ -114,6 +117,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     for line in lines:
         print(f"sfq {args.command}: {escaped(line)}", file=sys.stderr)
     return code
+
+
+def _escape_output() -> None:
+    """Escape what the encoding of standard output lacks, as Python does on standard error."""
+    output = sys.stdout
+    if isinstance(output, io.TextIOWrapper) and output.encoding.lower() != "utf-8":
+        # Python fails for some pipes, whose output stays as it is.
+        with suppress(OSError):
+            output.reconfigure(errors="backslashreplace")
 
 
 def discard_output() -> None:
