@@ -12,7 +12,9 @@ the outputs of the others as if they were all. :func:`install` replaces the meth
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Iterable, Mapping, MutableMapping
+from itertools import count
 from pathlib import Path
 from typing import Any, cast
 
@@ -30,7 +32,7 @@ from streamflow.workflow.step import ExecuteStep, GatherStep
 from streamflow.workflow.token import ListToken
 from streamflow.workflow.utils import check_termination, get_job_token
 
-from sf_quantum.journal import WRITING
+from sf_quantum import journal
 
 _Values = cwl.CWLCommandOutputProcessor
 _Records = cwl.CWLObjectCommandOutputProcessor
@@ -43,10 +45,10 @@ def install() -> None:
 
 
 def protect(folder: Path, earlier: Iterable[Path]) -> None:
-    """Let a run write over outputs of earlier runs, but not over what else is in its folder.
+    """Let a run write over outputs of earlier runs, and keep what else is in its folder.
 
-    StreamFlow 0.2.0rc3 names a second output of one name differently, but not one whose name is
-    taken in the folder.
+    StreamFlow 0.2.0rc3 names a second output of one name differently, but writes over a file whose
+    name is taken in the folder.
 
     :param folder: absolute path of the folder of the workflow's outputs
     :param earlier: absolute paths of files and folders that earlier runs have written there
@@ -54,16 +56,20 @@ def protect(folder: Path, earlier: Iterable[Path]) -> None:
     own, choose = {*earlier}, CWLWorkflow.get_output_path
 
     def claim(text: str) -> None:
-        path = Path(text).resolve()
+        # A link is renamed, and not written through.
+        path = Path(text).parent.resolve() / Path(text).name
         if path == folder:
             return
-        if path.exists() and own.isdisjoint((path, *path.parents)):
-            raise WorkflowExecutionException(
-                f"{path} is there already, and no run with a log in {folder} has written "
-                "it: move it, or name another --outdir; with --resume, no job runs again"
+        if os.path.lexists(path) and own.isdisjoint((path, *path.parents)):
+            kept = _set_aside(path)
+            warning = (
+                f"{path} was there before this run, and no run with a log in {folder} has "
+                f"written it: it is kept as {kept.name}"
             )
+            logger.warning(warning)
+            journal.warn(warning)
         own.add(path)
-        logger.info(f"{WRITING} {path}")
+        logger.info(f"{journal.WRITING} {path}")
 
     async def get_output_path(
         self: CWLWorkflow, unique: bool, *args: Any, **options: Any
@@ -72,13 +78,23 @@ def protect(folder: Path, earlier: Iterable[Path]) -> None:
         if unique:
             try:
                 claim(str(context.path))
-            except WorkflowExecutionException:
+            except OSError as error:
                 if context.event is not None:
                     context.event.set()  # another output may wait for it
-                raise
+                raise WorkflowExecutionException(
+                    f"{context.path} is there, and cannot be renamed: {error.strerror}"
+                ) from error
         return context
 
     CWLWorkflow.get_output_path = get_output_path  # type: ignore[method-assign]
+
+
+def _set_aside(path: Path) -> Path:
+    """Rename a file or folder as numbered backups of GNU's ``cp --backup`` are named."""
+    names = (path.with_name(f"{path.name}.~{number}~") for number in count(1))
+    kept = next(name for name in names if not os.path.lexists(name))
+    path.rename(kept)
+    return kept
 
 
 @recoverable  # type: ignore[untyped-decorator]

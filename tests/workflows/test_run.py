@@ -92,19 +92,29 @@ def test_a_rerun_names_the_outputs_that_it_did_not_write(project: Project) -> No
     assert (project.folder / "out" / "out").exists()
 
 
-def test_a_file_that_no_run_has_written_is_not_overwritten(project: Project) -> None:
-    mine = project.folder / "out" / "out"
-    mine.parent.mkdir()
+@pytest.mark.parametrize("kind", ["file", "link", "folder"])
+def test_what_no_run_has_written_is_kept(project: Project, kind: str) -> None:
+    out, mine = project.folder / "out" / "out", project.folder / "mine"
+    out.parent.mkdir()
     mine.write_text("mine")
+    if kind == "link":
+        out.symlink_to(mine)
+    elif kind == "folder":
+        out.mkdir()
+        mine.rename(out / "mine")
+    else:
+        mine.rename(out)
     project.deployment("host", "local")
-    project.step("one", "echo > out", "host")
+    project.step("one", "echo ours > out", "host")
+    kept = out.with_name("out.~1~")
     for is_mine in (True, False):
         with start(project) as running:
             text, _ = running.communicate(timeout=SECONDS)
-        refusal = f"the workflow's output one: {mine} is there already, and no run "
-        assert (running.returncode, refusal in text) == (is_mine, is_mine), text
-        assert not is_mine or mine.read_text() == "mine"
-        mine.unlink()
+        assert running.returncode == 0, text
+        assert (f"{out} was there before this run" in text) == is_mine
+        assert out.read_text() == "ours\n"
+        assert (kept / "mine" if kind == "folder" else kept).read_text() == "mine"
+        assert not out.with_name("out.~2~").exists()
 
 
 def test_what_a_failed_run_has_written_is_overwritten(project: Project) -> None:
@@ -118,7 +128,7 @@ def test_what_a_failed_run_has_written_is_overwritten(project: Project) -> None:
         with start(project) as running:
             text, _ = running.communicate(timeout=SECONDS)
         assert running.returncode == 1
-        assert "is there already" not in text
+        assert "was there before" not in text
         assert f"{line}\n" in log.read_text()
 
 
