@@ -19,7 +19,7 @@ from sf_quantum.qpu.sfq.service_qpu import SfqQpu
 from sf_quantum.service.device.emulator.device import EmulatedDevice
 from tests.support.service import RunningService, example_bqm, running_service
 from tests.support.shaky_qpu import ShakyQpu
-from tests.support.waiting import SECONDS, until
+from tests.support.waiting import SECONDS
 
 
 @pytest.fixture(autouse=True)
@@ -141,8 +141,10 @@ def test_the_end_of_the_interpreter_ends_the_lease(service: RunningService) -> N
 
 @pytest.mark.process
 def test_ctrl_c_ends_the_lease(service: RunningService) -> None:
-    with program(service, "with opened: time.sleep(1000)") as running:
-        until(lambda: purposes(service), "the lease")
+    held = "with opened: print('held', flush=True); time.sleep(1000)"
+    with program(service, held) as running:
+        assert running.stdout is not None
+        assert running.stdout.readline() == "held\n"
         running.send_signal(signal.SIGINT)
         _, errors = running.communicate(timeout=SECONDS)
     assert "KeyboardInterrupt" in errors

@@ -282,8 +282,6 @@ def test_the_examples_maximum_cut(
     for command in (["sfq", "check"], ["streamflow", "run", "--outdir", "out"]):
         forking.run([*command, file.name], folder, environment)
     cut = json.loads((folder / "out" / "cut.json").read_text())
-    # the QPU service calls itself "emulator", that of sfq.emulator is called as the deployment
-    device = "qpu" if closed else "emulator"
-    assert (cut["cut"], cut["edges"], cut["qpu"]) == (17, 20, device)
+    assert (cut["cut"], cut["edges"], cut["qpu"]) == (17, 20, "qpu")
     (row,) = collect(read(report.locate(file)))
     assert row.location.startswith("qpu" if closed else "cluster/quantum")

@@ -44,7 +44,7 @@ def check(run: Run, lab: Lab, qpu: QpuService, emulated: Run, iterations: int) -
     labels = Path("out") / "labels.csv"
     assert (run.folder / labels).read_text() == (emulated.folder / labels).read_text()
     summary = json.loads((run.folder / "out" / "summary.json").read_text())
-    assert [i["qpu"] for i in summary["per_iteration"]] == ["emulator"] * iterations
+    assert [i["qpu"] for i in summary["per_iteration"]] == ["qpu"] * iterations
     assert qpu.jobs() == ["Completed"] * QUANTUM_JOBS * iterations
     assert qpu.held() == []
     assert len(run.events("qpu")) == QUANTUM_JOBS * iterations
