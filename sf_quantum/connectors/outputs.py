@@ -12,6 +12,7 @@ the outputs of the others as if they were all. :func:`install` replaces the meth
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 from collections.abc import Iterable, Mapping, MutableMapping
 from itertools import count
@@ -34,6 +35,8 @@ from streamflow.workflow.utils import check_termination, get_job_token
 
 from sf_quantum import journal
 
+#: how names in the folder of the outputs begin that a run uses itself
+RESERVED = ("streamflow.log", ".streamflow.lock")
 _Values = cwl.CWLCommandOutputProcessor
 _Records = cwl.CWLObjectCommandOutputProcessor
 
@@ -53,37 +56,47 @@ def protect(folder: Path, earlier: Iterable[Path]) -> None:
     :param folder: absolute path of the folder of the workflow's outputs
     :param earlier: absolute paths of files and folders that earlier runs have written there
     """
-    own, choose = {*earlier}, CWLWorkflow.get_output_path
+    own, choose = {*earlier} - {folder, *folder.parents}, CWLWorkflow.get_output_path
+    claimed = set[Path]()
 
-    def claim(text: str) -> None:
-        # A link is renamed, and not written through.
-        path = Path(text).parent.resolve() / Path(text).name
+    def claim(workflow: CWLWorkflow, path: Path) -> None:
         if path == folder:
             return
+        if path.name.startswith(RESERVED):
+            raise WorkflowExecutionException(
+                f"{path} is a file of the run itself: name the output differently"
+            )
+        locations = workflow.context.data_manager.get_data_locations(str(path))
+        if path not in claimed and any(one.location.local for one in locations):
+            raise WorkflowExecutionException(
+                f"{path} is an input of this run, and one of its outputs has that name: "
+                "name another --outdir"
+            )
         if os.path.lexists(path) and own.isdisjoint((path, *path.parents)):
             kept = _set_aside(path)
             warning = (
-                f"{path} was there before this run, and no run with a log in {folder} has "
-                f"written it: it is kept as {kept.name}"
+                f"{path} is not an output of this run or of those whose logs are in {folder}, "
+                f"and is kept as {kept.name}"
             )
             logger.warning(warning)
             journal.warn(warning)
+        claimed.add(path)
         own.add(path)
-        logger.info(f"{journal.WRITING} {path}")
+        logger.info(f"{journal.WRITING} {json.dumps(str(path))}")
 
     async def get_output_path(
         self: CWLWorkflow, unique: bool, *args: Any, **options: Any
     ) -> CWLOutputPathContextManager:
         context = await choose(self, unique, *args, **options)
         if unique:
+            chosen = Path(str(context.path))
             try:
-                claim(str(context.path))
-            except OSError as error:
+                # A link is renamed, and not written through.
+                claim(self, chosen.parent.resolve() / chosen.name)
+            except (OSError, WorkflowExecutionException) as error:
                 if context.event is not None:
                     context.event.set()  # another output may wait for it
-                raise WorkflowExecutionException(
-                    f"{context.path} is there, and cannot be renamed: {error.strerror}"
-                ) from error
+                raise WorkflowExecutionException(str(error)) from error
         return context
 
     CWLWorkflow.get_output_path = get_output_path  # type: ignore[method-assign]

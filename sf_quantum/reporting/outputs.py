@@ -6,6 +6,7 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from sf_quantum.files import JSON, mapping, parse_json
@@ -14,7 +15,7 @@ from sf_quantum.text import shortened
 
 # Items of a list that are shown, and characters of a value.
 SHOWN, CHARACTERS = 3, 100
-_WRITTEN = re.compile(rf"^\d[^\n]*? INFO +{WRITING} (.*)$", re.MULTILINE)
+_WRITTEN = re.compile(rf'\d.*? INFO +{WRITING} (".*")$')
 # The only JSON object that is printed in lines of its own.
 _OBJECT = re.compile(r"^\{(?:\}|\n.*?^\})$", re.DOTALL | re.MULTILINE)
 
@@ -56,14 +57,16 @@ def written_earlier(log: Path) -> set[Path]:
     """
     paths: set[Path] = set()
     for one in _earlier(log):
-        text = one.read_text(encoding="utf-8", errors="replace")
-        paths.update(Path(path).resolve() for path in _WRITTEN.findall(text))
         paths.update(_paths(read(one)))
+        # line by line, since a log may be large
+        with suppress(OSError), one.open(encoding="utf-8", errors="replace") as lines:
+            found = filter(None, map(_WRITTEN.match, lines))
+            paths.update(Path(json.loads(line[1])) for line in found)
     return paths
 
 
 def _earlier(log: Path) -> list[Path]:
-    return sorted(log.parent.glob(f"{log.name}.*"))
+    return sorted(log.parent.glob(f"{log.name}.[1-9]"))
 
 
 def _paths(value: JSON) -> Iterator[Path]:

@@ -356,7 +356,7 @@ def _conflicts_of_modes(auth: Auth) -> Iterator[Finding]:
         yield ("auth", "mode"), "token", message
     for name, modes in (("tokens", ("token", "munge")), ("munge", ("munge",))):
         if getattr(auth, name) is not None and auth.mode not in modes:
-            message = f"mode {auth.mode} does not use it: set auth.mode to {modes[0]}"
+            message = f"mode {auth.mode} does not use it: remove it, or set auth.mode to {modes[0]}"
             yield ("auth", name), None, message
 
 

@@ -18,8 +18,8 @@ from sf_quantum import yaml
 from sf_quantum.errors import InputError
 from sf_quantum.files import mapping
 
-_OUTDIR_RIGHT = "another --outdir"
-_DATABASE_RIGHT = (
+_OUTDIR_REMEDY = "another --outdir"
+_DATABASE_REMEDY = (
     "a database of its own in a StreamFlow file of its own "
     "(database: {type: sqlite, config: {connection: .streamflow/OTHER.db}})"
 )
@@ -32,21 +32,21 @@ def refuse_sharing(file: Path, outdir: Path) -> Iterator[list[Path]]:
     :returns: the locks
     :raises InputError: if another run holds one of them
     """
-    shared, rights, locks = [], [], []
+    shared, remedies, locks = [], [], []
     with ExitStack() as stack:
-        for path, lock, right in _resources(file, outdir):
+        for path, lock, remedy in _resources(file, outdir):
             try:
                 stack.callback(os.close, _lock(lock))
                 locks.append(lock)
             except BlockingIOError:
                 shared.append(str(path))
-                rights.append(right)
+                remedies.append(remedy)
             except OSError:  # StreamFlow says what is wrong, or there are no file locks
                 continue
         if shared:
             raise InputError(
                 f"{file}: another run uses {' and '.join(shared)}; wait until it has "
-                f"ended, or give this one {' and '.join(rights)}"
+                f"ended, or give this one {' and '.join(remedies)}"
             )
         yield locks
 
@@ -73,12 +73,14 @@ def _lock(path: Path) -> int:
 
 def _open(path: Path) -> int:
     # NFS locks only what is open for writing
-    return os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        return os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    except PermissionError:  # that of another user
+        return os.open(path, os.O_RDONLY)
 
 
 def _resources(file: Path, outdir: Path) -> Iterator[tuple[Path, Path, str]]:
     """The folder and the database of a run, each with its lock, and what would be right."""
-    yield outdir, outdir / ".streamflow.lock", _OUTDIR_RIGHT
     section = mapping(mapping(yaml.read(file, "a StreamFlow file")).get("database"))
     default = Path.home() / ".streamflow" / version("streamflow") / "sqlite.db"
     connection = str(mapping(section.get("config")).get("connection", default))
@@ -86,4 +88,5 @@ def _resources(file: Path, outdir: Path) -> Iterator[tuple[Path, Path, str]]:
         connection != ":memory:"
     ):
         database = file.resolve().parent / connection
-        yield database, database.with_name(f"{database.name}.lock"), _DATABASE_RIGHT
+        yield database, database.with_name(f"{database.name}.lock"), _DATABASE_REMEDY
+    yield outdir, outdir / ".streamflow.lock", _OUTDIR_REMEDY

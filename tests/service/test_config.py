@@ -351,7 +351,7 @@ PUBLIC = "other machines reach this address"
         ("auth: {mode: token}", "auth.mode token: needs auth.tokens"),
         (
             "auth: {tokens: t}",
-            "auth.tokens: mode none does not use it: set auth.mode to token",
+            "auth.tokens: mode none does not use it: remove it, or set auth.mode to token",
         ),
         ("auth: {mode: token, tokens: t, munge: m}", "auth.munge: mode token does not"),
         ("listen: {socket: s, port: 0}", "listen.port 0: conflicts with"),

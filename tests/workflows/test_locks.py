@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sf_quantum.errors import InputError
-from sf_quantum.workflows.locks import refuse_sharing, share
+from sf_quantum.workflows.locks import refuse_sharing
 
 # what a driver does with its locks, until its standard input ends
 DRIVER = """
@@ -34,7 +34,7 @@ def test_what_two_runs_share_is_refused_in_one_line(tmp_path: Path) -> None:
     out, free = tmp_path / "out", tmp_path / "free"
     with refuse_sharing(one, out):
         for file, outdir, shared in (
-            (one, out, f"another run uses {out} and {tmp_path}/one.db; wait"),
+            (one, out, f"another run uses {tmp_path}/one.db and {out}; wait"),
             (copy, free, f"another run uses {tmp_path}/one.db; wait"),
             (other, out, f"another run uses {out}; wait until it has ended, or give"),
         ):
@@ -96,4 +96,3 @@ def test_a_folder_that_cannot_be_written_is_not_shared(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with refuse_sharing(file, tmp_path / "file" / "out") as locks:
         assert locks == []
-    share([])

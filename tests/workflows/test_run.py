@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,6 +15,7 @@ import sf_quantum
 from sf_quantum.files import JSON
 from tests.support import forking
 from tests.support.forking import BIN
+from tests.support.service_process import SFQ
 from tests.support.waiting import SECONDS
 
 if TYPE_CHECKING:
@@ -111,24 +113,81 @@ def test_what_no_run_has_written_is_kept(project: Project, kind: str) -> None:
         with start(project) as running:
             text, _ = running.communicate(timeout=SECONDS)
         assert running.returncode == 0, text
-        assert (f"{out} was there before this run" in text) == is_mine
+        assert (f"{out} is not an output of this run" in text) == is_mine
         assert out.read_text() == "ours\n"
         assert (kept / "mine" if kind == "folder" else kept).read_text() == "mine"
         assert not out.with_name("out.~2~").exists()
+
+
+WITH_INPUT = """\
+cwlVersion: v1.2
+class: Workflow
+inputs: {{points: File}}
+outputs:
+  result: {{type: File, outputSource: {source}}}
+steps:
+  change:
+    in: {{points: points}}
+    out: [out]
+    run:
+      class: CommandLineTool
+      baseCommand: [sed, s/mine/ours/]
+      inputs: {{points: {{type: File, inputBinding: {{}}}}}}
+      outputs: {{out: {{type: stdout}}}}
+      stdout: {stdout}
+"""
+WITH_INPUT_FILE = """\
+version: v1.0
+workflows: {w: {type: cwl, config: {file: main.cwl, settings: job.yml}}}
+database: {type: sqlite, config: {connection: one.db}}
+scheduling: {scheduler: {type: sfq.journal, config: {}}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("source", "stdout", "expected"),
+    [
+        ("change/out", "points.csv", "points.csv is an input of this run"),
+        ("change/out", "streamflow.log", "streamflow.log is a file of the run itself"),
+        ("change/out", "out", None),
+        ("points", "out", "points.csv is an input of this run"),
+    ],
+)
+def test_inputs_in_the_folder_of_the_outputs_are_kept(
+    tmp_path: Path, source: str, stdout: str, expected: str | None
+) -> None:
+    (tmp_path / "points.csv").write_text("mine\n")
+    (tmp_path / "job.yml").write_text("points: {class: File, path: points.csv}\n")
+    text = WITH_INPUT.format(source=source, stdout=stdout)
+    (tmp_path / "main.cwl").write_text(text)
+    (tmp_path / "f.yml").write_text(WITH_INPUT_FILE)
+    for _ in range(2):
+        done = subprocess.run(
+            [*SFQ, "run", "f.yml", "--outdir", "."],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert (done.returncode == 0) == (expected is None), done
+        assert expected is None or expected in done.stdout + done.stderr
+        assert (tmp_path / "points.csv").read_text() == "mine\n"
+        assert not [*tmp_path.glob("*~")]
 
 
 def test_what_a_failed_run_has_written_is_overwritten(project: Project) -> None:
     out = project.folder / "out" / "out"
     project.deployment("host", "local")
     project.step("one", "echo > out", "host")
-    line, log = f"WRITING output {out}", out.with_name("streamflow.log")
-    wait = f"until grep -q '{line}' {log}; do sleep 0.1; done"
+    line, log = f'WRITING output "{out}"', out.with_name("streamflow.log")
+    wait = f"until grep -q '{line}' {log} && [ -s {out} ]; do sleep 0.1; done"
     project.step("two", f"{wait}; exit 3", "host")
     for _ in range(2):
         with start(project) as running:
             text, _ = running.communicate(timeout=SECONDS)
         assert running.returncode == 1
-        assert "was there before" not in text
+        assert out.exists()
+        assert "is not an output" not in text
         assert f"{line}\n" in log.read_text()
 
 

@@ -143,6 +143,8 @@ class ServiceClient:
             # legitimately take long.
             if failure is None and response.json().get("field") == "Authorization":
                 retry_seconds = min(retry_seconds, TOKENS_SECONDS)
+                if deadline is not None and deadline.left > retry_seconds:
+                    deadline = None
             deadline = deadline or Deadline(retry_seconds)
             if deadline.left <= 0:
                 break
