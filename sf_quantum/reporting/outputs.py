@@ -60,8 +60,8 @@ def written_earlier(log: Path) -> set[Path]:
         paths.update(_paths(read(one)))
         # line by line, since a log may be large
         with suppress(OSError), one.open(encoding="utf-8", errors="replace") as lines:
-            found = filter(None, map(_WRITTEN.match, lines))
-            paths.update(Path(json.loads(line[1])) for line in found)
+            matches = filter(None, map(_WRITTEN.match, lines))
+            paths.update(Path(json.loads(match[1])) for match in matches)
     return paths
 
 

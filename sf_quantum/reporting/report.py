@@ -391,10 +391,7 @@ def table(
     :param reason: why the run failed, if no job is the cause
     :param warned: what the run warns of
     """
-    lines = cells(rows)
-    if lines[0][-1] == WHY:
-        lines = [line[:-1] for line in lines]
-    text = align(lines, right=NUMBERS)
+    text = align(_without_empty(rows, [""] * len(rows)), right=NUMBERS)
     if notes := _notes(rows):
         text += ["", *notes]
     why = [*failures(rows), *filter(None, [escaped(reason)])]
@@ -420,10 +417,14 @@ def _ended(status: str) -> str:
 
 def cells(rows: list[JobAttempt]) -> list[tuple[str, ...]]:
     """The cells of the table, its header first, without columns that are empty."""
+    return _without_empty(rows, _whys(rows))
+
+
+def _without_empty(rows: list[JobAttempt], whys: list[str]) -> list[tuple[str, ...]]:
     short = _short_names({row.location for row in rows})
     texts = (
         _cells(row, short.get(row.location, ""), text)
-        for row, text in zip(rows, _whys(rows), strict=True)
+        for row, text in zip(rows, whys, strict=True)
     )
     columns = zip(HEADER, *texts, strict=True)
     shown = [c for c in columns if c[0] not in ("score", WHY) or any(c[1:])]

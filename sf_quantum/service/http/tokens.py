@@ -9,7 +9,7 @@ import os
 import secrets
 from collections.abc import Collection
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 from pydantic import Field, StringConstraints
 from starlette.requests import HTTPConnection
@@ -95,7 +95,7 @@ class Tokens:
 
     @property
     def _is_empty(self) -> bool:
-        return bool(self._version) and self._version[_SIZE] == 0
+        return self._version is not None and self._version.size == 0
 
     def _read_again(self) -> None:
         self._version = _version(self._path)
@@ -183,12 +183,18 @@ def read_tokens(path: Path) -> dict[str, TokenEntry]:
     return {entry.sha256: entry for entry in file.tokens}
 
 
-def _version(path: Path) -> tuple[int, ...]:
+class _Version(NamedTuple):
+    """What differs once a file has been replaced or written."""
+
+    inode: int
+    modified_ns: int
+    size: int
+    mode: int
+
+
+def _version(path: Path) -> _Version | None:
     try:
         status = os.stat(path)
     except OSError:
-        return ()
-    return status.st_ino, status.st_mtime_ns, status.st_size, status.st_mode
-
-
-_SIZE = 2  # the place of the size in a version
+        return None
+    return _Version(status.st_ino, status.st_mtime_ns, status.st_size, status.st_mode)

@@ -6,17 +6,17 @@ import json
 import secrets
 import sqlite3
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import cast
 
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import Job, Lease, Submission
-from sf_quantum.service.store.database import Database
 from sf_quantum.service.store.rows import (
     LIVE,
     NO_JOB,
     SELECT_JOB,
+    Records,
     insert,
     job_of,
     select_job,
@@ -33,15 +33,8 @@ _LABELS = (
 _ASKED = "digest, repeatable"
 
 
-class StoredJobs:
-    """The jobs of a service, with their payloads and results.
-
-    :param clock: the store's
-    """
-
-    def __init__(self, db: Database, clock: Callable[[], float]) -> None:
-        self._db = db
-        self._clock = clock
+class StoredJobs(Records):
+    """The jobs of a service, with their payloads and results."""
 
     def add(
         self,

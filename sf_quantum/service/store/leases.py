@@ -10,11 +10,11 @@ from dataclasses import asdict
 
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import Lease
-from sf_quantum.service.store.database import Database
 from sf_quantum.service.store.rows import (
     CANCELLED,
     QUEUED,
     SELECT_LEASE,
+    Records,
     insert,
     lease_of,
 )
@@ -22,15 +22,8 @@ from sf_quantum.service.store.rows import (
 _ON_DEVICE = "(state = 'Running' OR state = 'Queued' AND device IS NOT NULL)"
 
 
-class StoredLeases:
-    """The leases of a service; those that have ended are kept.
-
-    :param clock: the store's
-    """
-
-    def __init__(self, db: Database, clock: Callable[[], float]) -> None:
-        self._db = db
-        self._clock = clock
+class StoredLeases(Records):
+    """The leases of a service; those that have ended are kept."""
 
     def add(self, lease: Lease) -> Future[None]:
         """Store a new lease; that of a quality job is closed."""

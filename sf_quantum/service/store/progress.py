@@ -5,24 +5,22 @@ from __future__ import annotations
 import json
 import sqlite3
 import time
-from collections.abc import Callable
 from concurrent.futures import Future
 
 from sf_quantum.files import JSON
 from sf_quantum.service.domain.jobs import Job, State
-from sf_quantum.service.store.database import Database
-from sf_quantum.service.store.rows import AGAIN, CANCELLED, LIVE, QUEUED, select_job
+from sf_quantum.service.store.rows import (
+    AGAIN,
+    CANCELLED,
+    LIVE,
+    QUEUED,
+    Records,
+    select_job,
+)
 
 
-class Progress:
-    """The changes of jobs from their queue to their end.
-
-    :param clock: the store's
-    """
-
-    def __init__(self, db: Database, clock: Callable[[], float]) -> None:
-        self._db = db
-        self._clock = clock
+class Progress(Records):
+    """The changes of jobs from their queue to their end."""
 
     def send(self, number: int, device: str) -> Future[Job]:
         """Note that a device may have a job from now on, unless the job is over.

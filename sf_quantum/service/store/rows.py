@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import Job, Lease
+from sf_quantum.service.store.database import Database
 
 SELECT_LEASE = f"SELECT {', '.join(field.name for field in fields(Lease))} FROM leases "
 SELECT_JOB = f"SELECT {', '.join(field.name for field in fields(Job))} FROM jobs "
@@ -22,6 +23,17 @@ AGAIN = (
     "state = 'Queued', started = NULL, started_steady = NULL, attempt = attempt + 1, "
     "device = NULL, device_job = NULL, slice_shots = NULL, interrupting = NULL, note = ?"
 )
+
+
+class Records:
+    """A part of the store.
+
+    :param clock: the store's
+    """
+
+    def __init__(self, db: Database, clock: Callable[[], float]) -> None:
+        self._db = db
+        self._clock = clock
 
 
 def lease_of(row: sqlite3.Row) -> Lease:
