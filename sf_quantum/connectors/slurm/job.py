@@ -61,6 +61,9 @@ from sf_quantum.slurm.squeue import QueueRow
 DENIALS = 3
 # pending seconds after which the reason is logged
 LONG_SECONDS = 10.0
+# Seconds in which Slurm may notice the end of a script that has left its mark: a slurmd sends
+# it again every MessageTimeout (slurm.conf(5): 10 s) while the controller is away.
+UNNOTICED_SECONDS = 60.0
 
 Found = TypeVar("Found", JobOutcome, QueueRow)
 
@@ -137,6 +140,8 @@ class BatchJob:
         # submissions that have ended well
         self._well: set[str] = set()
         self._queued_at = 0.0
+        # when squeue first listed the job as running after its end, on the event loop's clock
+        self._unnoticed_since: float | None = None
 
     @property
     def active(self) -> bool:
@@ -348,6 +353,31 @@ class BatchJob:
         if all(row.over or (row.freed and self.usage.nodes) for row in rows):
             self.usage.settle(rows[0] if rows else None)
             self.state = BatchJobState.SETTLED
+
+    def outlives_its_end(self, rows: Sequence[QueueRow], now: float) -> bool:
+        """Whether ``squeue`` shows that the job, which has ended, is to be cancelled (again).
+
+        A cancelled job may be requeued, and its node may fail after its mark. But a run that has
+        left its mark may only not have been noticed yet, and to cancel it would falsify
+        Slurm's record of its end.
+
+        :param now: on the event loop's clock
+        """
+        lasting = [row for row in rows if row.lasts]
+        if not lasting or not all(map(self._has_left_mark, lasting)):
+            return bool(lasting)
+        if self._unnoticed_since is None:
+            self._unnoticed_since = now
+        return now - self._unnoticed_since >= UNNOTICED_SECONDS
+
+    def _has_left_mark(self, row: QueueRow) -> bool:
+        """Whether ``squeue`` lists the run that has left the mark, and no later one."""
+        if self.mark is None or row.state not in states.RUNNING:
+            return False
+        ended, started = self.mark.ended, row.started
+        return not row.restarts or (
+            ended is not None and started is not None and started < ended
+        )
 
     def _be(self, state: BatchJobState) -> None:
         """Set the state, or the state to return to if a query is in progress."""

@@ -328,8 +328,7 @@ class SlurmQueue:
                 _log_pending(job, job_rows)
             elif job.unsettled:
                 job.settled(job_rows)
-                # a cancelled job may be requeued, or its node may fail after its mark
-                if any(row.lasts for row in job_rows):
+                if job.outlives_its_end(job_rows, _now()):
                     lasting.append(slurm_job)
             if job.state is BatchJobState.SETTLED:
                 self._remove(job)

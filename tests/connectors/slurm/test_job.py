@@ -34,7 +34,12 @@ from streamflow.deployment.connector.local import LocalConnector
 from streamflow.log_handler import logger
 
 from sf_quantum import journal
-from sf_quantum.connectors.slurm.job import BatchJob, BatchJobState, NodeUsage
+from sf_quantum.connectors.slurm.job import (
+    UNNOTICED_SECONDS,
+    BatchJob,
+    BatchJobState,
+    NodeUsage,
+)
 from sf_quantum.connectors.slurm.queue import SlurmQueue
 from sf_quantum.connectors.slurm.scripts import JobMark
 from sf_quantum.connectors.slurm.services import SlurmService
@@ -67,6 +72,8 @@ EVENTS = (
     "is unrecorded",
     "is abandoned",
 )
+# a job that ends well while Slurm cannot be asked about it
+UNASKED = ("starts", "no controller", "succeeds", *[""] * 6)
 SECONDS = st.sampled_from([0.05, 2.0, 20.0])
 LOST = WorkflowExecutionException("the connection was lost")
 ZERO = 1000.0
@@ -117,9 +124,10 @@ class Followed(BatchJob):
 
 @dataclass
 class Run:
-    """A run of a script that ended by itself, and until when that may count."""
+    """A run of a script that ended by itself at ``ended``, and until when that may count."""
 
     exit_code: int
+    ended: float
     until: float = math.inf
 
 
@@ -195,6 +203,8 @@ class Slurm(LoginNode):
         self.denials = 0
         self.submissions: list[str] = []
         self.following = 7
+        #: those that were cancelled though their script had just ended by itself
+        self.cut_short: set[str] = set()
 
     def mine(self, key: str) -> list[Record]:
         return [one for one in self.records if one.key == key]
@@ -212,10 +222,7 @@ class Slurm(LoginNode):
         if "sacct" in command:
             return "sacct: not found", 127
         if command.startswith("cancel "):
-            for one in self.records:
-                if one.known and re.search(rf"\b{one.slurm_job}\b", command):
-                    self.kill(one)
-            return "", 0
+            return self._scancel(command)
         if command.startswith("rm "):
             return "", 0
         assert command.startswith("cat "), command
@@ -247,6 +254,15 @@ class Slurm(LoginNode):
         if fate == "taken":
             return number, 0
         raise LOST
+
+    def _scancel(self, command: str) -> tuple[str, int]:
+        for one in self.records:
+            if one.known and re.search(rf"\b{one.slurm_job}\b", command):
+                unnoticed = not one.over and one.has_left_mark
+                if unnoticed and self.age(one) < UNNOTICED_SECONDS:
+                    self.cut_short.add(one.key)
+                self.kill(one)
+        return "", 0
 
     def _show(self, slurm_job: str) -> tuple[str, int]:
         if "scontrol" in self.broken:
@@ -292,10 +308,14 @@ class Slurm(LoginNode):
 
     def leave_mark(self, one: Record, code: int) -> None:
         """Its script ends, which Slurm has not noticed yet."""
-        one.runs.append(Run(code))
+        one.runs.append(Run(code, self._loop.time()))
         assert one.started is not None
         mark = JobMark(one.key, one.slurm_job, code, one.started, self._loop.time(), 0)
         self.marks.append(mark)
+
+    def age(self, one: Record) -> float:
+        """The seconds since its script left its latest mark."""
+        return self._loop.time() - one.runs[-1].ended
 
     def end(self, one: Record) -> None:
         """Slurm notices the end of its script."""
@@ -411,13 +431,22 @@ class Life(RuleBasedStateMachine):
 
     @rule(
         what=st.sampled_from(
-            ["squeue", "scontrol", "status", "connection", "none", "denials"]
+            [
+                "squeue",
+                "scontrol",
+                "controller",
+                "status",
+                "connection",
+                "trouble",
+                "denials",
+            ]
         )
     )
     def trouble(self, what: str) -> None:
-        """Some command fails from now on, or no longer; squeue may deny what it knows."""
+        """This fails from now on, or no longer; squeue may deny what it knows."""
         self.slurm.denials = 2 * (what == "denials")
-        self.slurm.broken = {what} - {"none", "denials"}
+        broken = {"squeue", "scontrol"} if what == "controller" else {what}
+        self.slurm.broken = broken - {"trouble", "denials"}
         for job in self.tasks:
             job.troubled = job.troubled or bool(self.slurm.broken)
 
@@ -446,6 +475,10 @@ class Life(RuleBasedStateMachine):
         if any(one.forgotten or (one.unrecorded and one.started) for one in own):
             said.add((answers.LOST, "0:0"))
         assert got in said
+
+    @invariant()
+    def slurm_is_left_to_notice_the_end_of_a_script(self) -> None:
+        assert self.slurm.cut_short <= {job.key for job in self.abandoned}
 
     @invariant()
     def every_move_is_drawn(self) -> None:
@@ -530,8 +563,12 @@ TestLife.settings = settings(
         # what ended well may still be cancelled, so Slurm has to agree
         (["starts", "succeeds", "", "", "", "", "", "", ""], S.RUNNING),
         (["starts", "succeeds", "is killed", "", ""], S.SETTLED),
-        # a failure is believed, and what is left of it is cancelled
-        (["starts", "fails", "", "", "", "", "", ""], S.SETTLED),
+        # a failure is believed, and what is left of it is cancelled in the end
+        (["starts", "fails", "", "", "", "", "", ""], S.ENDED),
+        (["starts", "fails", *[""] * 6, "a minute", "", ""], S.SETTLED),
+        # a success is believed where Slurm cannot be asked
+        ([*UNASKED, "no trouble", "", ""], S.ENDED),
+        ([*UNASKED, "no trouble", "", "a minute", "", ""], S.SETTLED),
         (["starts", "fails", "is noticed", "", ""], S.SETTLED),
         # either tells how it ended
         (["starts", "no scontrol", "is killed", "", "", "", ""], S.SETTLED),
@@ -553,6 +590,8 @@ def test_a_life(steps: list[str], state: BatchJobState) -> None:
         for step in steps:
             if step.startswith("no "):
                 life.trouble(step.removeprefix("no "))
+            elif step == "a minute":
+                life.wait(asyncio.sleep(60))
             else:
                 life.happen(job, step, 1.2)
             life.no_outcome_is_made_up()
