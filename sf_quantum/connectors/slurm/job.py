@@ -355,16 +355,17 @@ class BatchJob:
             self.state = BatchJobState.SETTLED
 
     def outlives_its_end(self, rows: Sequence[QueueRow], now: float) -> bool:
-        """Whether ``squeue`` shows that the job, which has ended, is to be cancelled (again).
+        """Whether the job, which has ended or was given up, is to be cancelled (again).
 
-        A cancelled job may be requeued, and its node may fail after its mark. But a run that has
-        left its mark may only not have been noticed yet, and to cancel it would falsify
-        Slurm's record of its end.
+        A cancelled job may be requeued, and its node may fail after its mark. But Slurm may also
+        not have noticed yet the end of the run that left the mark; a cancellation
+        would falsify its record of it.
 
         :param now: on the event loop's clock
         """
         lasting = [row for row in rows if row.lasts]
-        if not lasting or not all(map(self._has_left_mark, lasting)):
+        wanted = self.state is BatchJobState.ENDED
+        if not (lasting and wanted and all(map(self._has_left_mark, lasting))):
             return bool(lasting)
         if self._unnoticed_since is None:
             self._unnoticed_since = now
