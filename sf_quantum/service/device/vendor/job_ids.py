@@ -78,7 +78,7 @@ class VendorJobIds:
         self._forget()
 
     def _lines(self) -> list[str]:
-        sent = [f"sent {tag} {one.epoch:.3f} .\n" for tag, one in self._begun.items()]
+        sent = [f"sent {tag} {one.epoch} .\n" for tag, one in self._begun.items()]
         return [*sent, *(f"id {key} {tag} .\n" for key, tag in self._tags.items())]
 
     def _forget(self) -> None:
@@ -105,7 +105,7 @@ class VendorJobIds:
             if tag not in self._begun:
                 begun = _Begun(time.time(), time.monotonic())
                 self._begun[tag] = begun
-                self._append(f"sent {tag} {begun.epoch:.3f} .\n")
+                self._append(f"sent {tag} {begun.epoch} .\n")
 
     def seconds_since(self, tag: str) -> float | None:
         """Return the seconds since a submission was first sent; ``None`` if unknown."""

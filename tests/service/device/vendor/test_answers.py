@@ -469,12 +469,14 @@ def test_a_file_of_submissions_that_is_none_is_no_obstacle(tmp_path: Path) -> No
 def test_the_time_since_a_submission_of_a_former_service(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock = [1000.0]
+    clock = [1000 + 1 / 1024]  # rounded to milliseconds, it would lie in the future
     monkeypatch.setattr(time, "time", lambda: clock[0])
     before, after = VendorJobIds(), VendorJobIds()
     before.keep_in(tmp_path / "jobs")
     before.begin("x")
-    clock[0] = 1500.0
+    after.keep_in(tmp_path / "jobs")
+    assert after.seconds_since("x") == 0
+    clock[0] += 500
     before.begin("x")
     after.keep_in(tmp_path / "jobs")
     assert after.seconds_since("x") == 500
