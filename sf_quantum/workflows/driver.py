@@ -1,7 +1,7 @@
 """StreamFlow in a process of its own, which imports it while the file is checked.
 
 The imports of StreamFlow take longer than those checks. The process begins a run only when
-it is told which; its standard input then ends without a line if there is none.
+it is told which; its standard input ends without a line if there is none.
 """
 
 from __future__ import annotations
@@ -10,62 +10,88 @@ import ctypes
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import NoReturn
 
 from sf_quantum.reporting.outputs import written_earlier
-from sf_quantum.workflows.locks import share
 
 #: how long a thread that StreamFlow has left may keep its process from ending
 END_SECONDS = 10.0
+# of an order, whose descriptors come with its first byte
+_FIRST_BYTES, _MOST_LOCKS = 4096, 8
 _PR_SET_PDEATHSIG = 1  # prctl(2)
 
 
-def imported() -> subprocess.Popen[bytes]:
-    """Start a process that waits for :func:`begin`; it ends with this one."""
-    return subprocess.Popen(
-        # -P: no module of the user's folder stands for one of Python's
-        [sys.executable, "-P", "-m", __name__],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        # Ctrl-C reaches this process alone, which passes it on once
-        process_group=0,
-        preexec_fn=_ends_with_parent(),
-    )
+@dataclass(frozen=True)
+class Driver:
+    """The process.
 
-
-def begin(
-    driver: subprocess.Popen[bytes],
-    arguments: Sequence[str],
-    environment: Mapping[str, str],
-    log: Path,
-    locks: Sequence[Path] = (),
-) -> None:
-    """Let StreamFlow run with arguments, as its command would.
-
-    :param environment: variables beside those of this process
-    :param log: what it prints goes to this file
-    :param locks: what it locks until it ends
+    :param orders: a socket whose other end is the standard input of the process
     """
-    order = {
-        "arguments": [*arguments],
-        "environment": {**environment},
-        "log": str(log),
-        "locks": [*map(str, locks)],
-    }
-    if driver.stdin is None:
-        raise ValueError("the driver has no pipe")
-    # if it has ended, its exit code tells
-    with suppress(BrokenPipeError), driver.stdin as pipe:
-        pipe.write(json.dumps(order).encode() + b"\n")
+
+    process: subprocess.Popen[bytes]
+    orders: socket.socket
+
+    def begin(
+        self,
+        arguments: Sequence[str],
+        environment: Mapping[str, str],
+        log: Path,
+        locks: Sequence[int] = (),
+    ) -> None:
+        """Let StreamFlow run with arguments, as its command would.
+
+        :param environment: variables beside those of this process
+        :param log: what it prints goes to this file
+        :param locks: descriptors that it keeps open until it ends
+        """
+        order = {
+            "arguments": [*arguments],
+            "environment": {**environment},
+            "log": str(log),
+        }
+        line = json.dumps(order).encode() + b"\n"
+        # if it has ended, its exit code tells
+        with self.orders, suppress(ConnectionError):
+            sent = socket.send_fds(self.orders, [line], locks)
+            self.orders.sendall(line[sent:])
+
+    def dismiss(self) -> None:
+        """End the process, which has not begun a run."""
+        self.orders.close()
+        self.process.kill()
+        self.process.wait()
+
+
+def imported() -> Driver:
+    """Start the process, which ends with this one."""
+    # -P: no module of the user's folder stands for one of Python's
+    return started([sys.executable, "-P", "-m", __name__])
+
+
+def started(command: Sequence[str]) -> Driver:
+    """Start a command as the process, which ends with this one."""
+    ours, theirs = socket.socketpair()
+    with theirs:
+        process = subprocess.Popen(
+            command,
+            stdin=theirs.fileno(),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            # Ctrl-C reaches this process alone, which passes it on once
+            process_group=0,
+            preexec_fn=_ends_with_parent(),
+        )
+    return Driver(process, ours)
 
 
 def main() -> int:
@@ -74,11 +100,10 @@ def main() -> int:
     with suppress(Exception):  # it fails again below, where the log has it
         command.load()
         import_module("sf_quantum.plugin")
-    line = sys.stdin.buffer.readline()
+    line = _received()
     if not line:
         return 0
     order = json.loads(line)
-    share(order["locks"])
     with open(order["log"], "wb") as log:
         os.dup2(log.fileno(), sys.stdout.fileno())
         os.dup2(log.fileno(), sys.stderr.fileno())
@@ -86,6 +111,20 @@ def main() -> int:
     os.environ.update(order["environment"])
     sys.argv = ["streamflow", *order["arguments"]]
     return int(command.load()())
+
+
+def _received() -> bytes:
+    """The order, whose locks stay open in this process, and in none that it starts."""
+    with socket.socket(fileno=os.dup(sys.stdin.fileno())) as orders:
+        line, *_ = socket.recv_fds(
+            orders, _FIRST_BYTES, _MOST_LOCKS, socket.MSG_CMSG_CLOEXEC
+        )
+        with orders.makefile("rb") as rest:
+            line += rest.read()
+    # a program can open /dev/stdin again, unless it is a socket
+    with open(os.devnull, "rb") as nothing:
+        os.dup2(nothing.fileno(), sys.stdin.fileno())
+    return line
 
 
 def _protect(log: Path) -> None:

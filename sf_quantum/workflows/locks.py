@@ -1,15 +1,15 @@
 """Locks on what two runs at once may not share: the folder of outputs and the database.
 
 StreamFlow 0.2.0rc3 writes its database in one transaction, so another run with the same one
-fails after 20 s. A lock is a file that ``sfq run`` and its driver lock; it is free once both
-have ended, however they end.
+fails after 20 s. A lock is that of a file which ``sfq run`` and its driver both have open, so
+it is free once both have ended, however they end.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from importlib.metadata import version
 from pathlib import Path
@@ -26,18 +26,18 @@ _DATABASE_REMEDY = (
 
 
 @contextmanager
-def refuse_sharing(file: Path, outdir: Path) -> Iterator[list[Path]]:
-    """Hold the locks of a run of a StreamFlow file, whose driver holds them with :func:`share`.
+def refuse_sharing(file: Path, outdir: Path) -> Iterator[list[int]]:
+    """Hold the locks of a run of a StreamFlow file.
 
-    :returns: the locks
+    :returns: their descriptors; a lock is held until all processes that have it close it
     :raises InputError: if another run holds one of them
     """
     shared, remedies, locks = [], [], []
     with ExitStack() as stack:
         for path, lock, remedy in _resources(file, outdir):
             try:
-                stack.callback(os.close, _lock(lock))
-                locks.append(lock)
+                locks.append(_lock(lock))
+                stack.callback(os.close, locks[-1])
             except BlockingIOError:
                 shared.append(str(path))
                 remedies.append(remedy)
@@ -51,20 +51,12 @@ def refuse_sharing(file: Path, outdir: Path) -> Iterator[list[Path]]:
         yield locks
 
 
-def share(locks: Sequence[str]) -> None:
-    """Hold the locks of a run until this process, its driver, ends."""
-    for lock in locks:
-        fcntl.flock(_open(Path(lock)), fcntl.LOCK_SH)
-
-
 def _lock(path: Path) -> int:
-    """Lock a file that nobody has locked, so that only the driver can also lock it."""
+    """Lock a file that nobody has locked."""
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = _open(path)
     try:
-        # The second replaces the first, though another run may come between them.
-        for mode in (fcntl.LOCK_EX, fcntl.LOCK_SH):
-            fcntl.flock(descriptor, mode | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BaseException:
         os.close(descriptor)
         raise

@@ -22,7 +22,7 @@ from sf_quantum.reporting import outputs, report
 from sf_quantum.reporting.runs import Report, Run
 from sf_quantum.text import escaped
 from sf_quantum.workflows.checks import refuse_problems
-from sf_quantum.workflows.driver import begin, imported
+from sf_quantum.workflows.driver import imported
 from sf_quantum.workflows.locks import refuse_sharing
 
 LOG = "streamflow.log"
@@ -101,34 +101,34 @@ def run(
             locks = stack.enter_context(refuse_sharing(file, outdir))
             _make_log(outdir)
         except BaseException:
-            driver.kill()
-            driver.communicate()
+            driver.dismiss()
             raise
         existing = set(journals.glob("*.jsonl"))
+        process = driver.process
         options = ["--debug"] if debug else []
         arguments = ["run", str(file), "--outdir", str(outdir), *options]
         try:
-            begin(driver, arguments, environment, log, locks)
+            driver.begin(arguments, environment, log, locks)
             path = journal.await_new(
-                journals, driver.pid, existing, lambda: driver.poll() is None
+                journals, process.pid, existing, lambda: process.poll() is None
             )
             if path is not None:
                 for line in report.progress(journal.follow(path)):
                     progress(escaped(line))
-            driver.wait()
+            process.wait()
         except BaseException:
-            driver.send_signal(signal.SIGINT)
+            process.send_signal(signal.SIGINT)
             with suppress(Exception):  # it may be the reason
                 progress("interrupted: the steps and their QPU jobs are cancelled")
-            _await_end(driver)
+            _await_end(process)
             raise
     if path is None:
         if resume:  # another one may have begun since
             journal.refuse_ongoing(journals, file.resolve())
-        raise _not_begun(driver.returncode, log)
+        raise _not_begun(process.returncode, log)
     _name_left_over(log, progress)
     done = Run(path)
-    if lines := _reasons(driver.returncode, done.report(), log, progress):
+    if lines := _reasons(process.returncode, done.report(), log, progress):
         raise RunFailed(lines, done)
     return done
 
@@ -237,8 +237,8 @@ def _resumed(file: Path, journals: Path) -> str:
     return f"resuming run {path.stem}, which {words}{f': {why}' if why else ''}"
 
 
-def _await_end(driver: subprocess.Popen[bytes]) -> None:
+def _await_end(process: subprocess.Popen[bytes]) -> None:
     """Wait for a driver that was stopped, also if the user is impatient."""
-    while driver.returncode is None:
+    while process.returncode is None:
         with suppress(KeyboardInterrupt):
-            driver.wait()
+            process.wait()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,14 +11,8 @@ import pytest
 from sf_quantum.errors import InputError
 from sf_quantum.workflows.locks import refuse_sharing
 
-# what a driver does with its locks, until its standard input ends
-DRIVER = """
-import sys
-from sf_quantum.workflows.locks import share
-share(sys.argv[1:])
-print("locked", flush=True)
-sys.stdin.read()
-"""
+# as a driver that a run keeps waiting, with its descriptors
+DRIVER = "import sys; sys.stdin.read()"
 
 
 def write(folder: Path, name: str, connection: str) -> Path:
@@ -73,12 +66,9 @@ def test_runs_without_a_database_share_streamflows(
 def test_a_driver_holds_the_locks_until_it_is_killed(tmp_path: Path) -> None:
     file, out = write(tmp_path, "one.yml", "one.db"), tmp_path / "out"
     with refuse_sharing(file, out) as locks:
-        command = [sys.executable, "-c", DRIVER, *map(str, locks)]
         driver = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ}
+            [sys.executable, "-c", DRIVER], stdin=subprocess.PIPE, pass_fds=locks
         )
-        assert driver.stdout is not None
-        assert driver.stdout.readline() == b"locked\n"
     with driver:
         with (
             pytest.raises(InputError, match="another run uses"),

@@ -16,6 +16,7 @@ import pytest
 import sf_quantum
 from sf_quantum.cli import main
 from sf_quantum.workflows import runs
+from sf_quantum.workflows.driver import started
 from tests.support.journals import Event, a_run, event, line, write
 
 HEAVY = {"dimod", "matplotlib", "numpy", "pandas", "pydantic", "streamflow", "yaml"}
@@ -198,8 +199,7 @@ def test_a_run_failed_by_its_journal_without_its_driver(
     }
     begin = "".join(f"{name} = {value!r}\n" for name, value in given.items())
     driver = [sys.executable, "-c", begin + DRIVER]
-    started = partial(subprocess.Popen, driver, stdin=subprocess.PIPE)
-    monkeypatch.setattr(runs, "imported", started)
+    monkeypatch.setattr(runs, "imported", partial(started, driver))
     lines: list[str] = []
     with pytest.raises(sf_quantum.RunFailed, match=r"/loop/a/0.0.1 .* failed: dropped"):
         sf_quantum.run(file, progress=lines.append)

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -17,6 +18,7 @@ from sf_quantum.cli import main
 from sf_quantum.files import JSON, mapping
 from sf_quantum.journal.events import End
 from sf_quantum.workflows import runs
+from sf_quantum.workflows.driver import started
 from tests.support import forking
 from tests.support.forking import BIN
 from tests.support.waiting import SECONDS
@@ -259,12 +261,6 @@ def lines(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
     streamflow = f"{forking.stand_ins()}/streamflow run sf.yml --outdir results"
     script = f"read -r order && exec {streamflow} >results/streamflow.log 2>&1"
 
-    def imported() -> subprocess.Popen[bytes]:
-        # a fork has imported it before
-        return subprocess.Popen(
-            ["sh", "-c", script], stdin=subprocess.PIPE, process_group=0
-        )
-
     wait = journal.await_new
 
     def await_any(
@@ -273,7 +269,8 @@ def lines(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
         # The forked driver has another process id than its stand-in, so any is right.
         return wait(folder, cast(int, "*"), known, alive)
 
-    monkeypatch.setattr(runs, "imported", imported)
+    # a fork has imported it before
+    monkeypatch.setattr(runs, "imported", partial(started, ["sh", "-c", script]))
     monkeypatch.setattr(journal, "await_new", await_any)
     monkeypatch.setenv("PATH", f"{forking.stand_ins()}:{BIN}:{os.environ['PATH']}")
     monkeypatch.chdir(tmp_path)
