@@ -473,8 +473,9 @@ class CandidateFilter(BindingFilter):
         if message in self._warned:
             return
         self._warned.add(message)
-        logger.warning(message)
-        if not is_reported:
+        if is_reported:
+            logger.warning(message)
+        else:
             journal.warn(message)
 
 

@@ -286,9 +286,7 @@ class LeasePool:
         shortfall = self.qpu.shortfall(lease.token)
         if shortfall is not None and shortfall not in self._warned:
             self._warned.add(shortfall)
-            text = f"Leases of QPU {self.qpu.name} have {shortfall}"
-            logger.warning(text)
-            journal.warn(text)
+            journal.warn(f"Leases of QPU {self.qpu.name} have {shortfall}")
 
     def _release_unwanted(self, future: Future[JobLease]) -> None:
         with suppress(QuantumError, CancelledError):

@@ -74,12 +74,10 @@ def protect(folder: Path, earlier: Iterable[Path]) -> None:
             )
         if os.path.lexists(path) and own.isdisjoint((path, *path.parents)):
             kept = _set_aside(path)
-            warning = (
+            journal.warn(
                 f"{path} is not an output of this run or of those whose logs are in {folder}, "
                 f"and is kept as {kept.name}"
             )
-            logger.warning(warning)
-            journal.warn(warning)
         claimed.add(path)
         own.add(path)
         logger.info(f"{journal.WRITING} {json.dumps(str(path))}")

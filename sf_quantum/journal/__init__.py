@@ -56,6 +56,8 @@ WRITING = "WRITING output"
 HOUSEKEEPING = ("-injector", "-collector")
 
 logger = logging.getLogger(__name__)
+# what StreamFlow logs to
+_streamflow = logging.getLogger("streamflow")
 
 
 class Journal:
@@ -193,7 +195,8 @@ def current() -> Journal | None:
 
 
 def warn(text: str) -> None:
-    """Write a warning that concerns the results or the cost of the run, if it has a journal."""
+    """Warn of what concerns the results, cost or end of the run, in its log and its journal."""
+    _streamflow.warning(text)
     if (journal := current()) is not None:
         journal.write(Warning(text=text))
 

@@ -21,7 +21,6 @@ from streamflow.core.exception import (
     WorkflowDefinitionException,
     WorkflowExecutionException,
 )
-from streamflow.log_handler import logger
 
 from sf_quantum import backoff, journal
 from sf_quantum.connectors import hints, qpu_jobs
@@ -438,7 +437,6 @@ class ServiceQpus:
     def _warn(self, text: str) -> None:
         if text not in self._warned:
             self._warned.add(text)
-            logger.warning(text)
             journal.warn(text)
 
 

@@ -17,7 +17,7 @@ from contextlib import suppress
 from streamflow.core.exception import WorkflowExecutionException
 from streamflow.log_handler import logger
 
-from sf_quantum import backoff
+from sf_quantum import backoff, journal
 from sf_quantum.connectors.slurm.job import BatchJob, BatchJobState, NodeUsage
 from sf_quantum.connectors.slurm.outcomes import Outcomes, is_unknown
 from sf_quantum.connectors.slurm.refusals import SlurmRefusal
@@ -358,7 +358,7 @@ def _log_pending(job: BatchJob, rows: Sequence[QueueRow]) -> None:
     for pending in job.pending_reasons(rows, _now()):
         state = f"Slurm job {ids.words(job.slurm_job)} is pending ({pending.reason})"
         if pending.hopeless:
-            logger.warning(f"{name} may never start: {state}")
+            journal.warn(f"{name} may never start: {state}")
         else:
             logger.info(f"{name} waits for nodes: {state}")
 

@@ -161,7 +161,11 @@ async def test_what_a_job_waits_for_is_said_once(
     slurm: Slurm,
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
+    """The warning is also in the journal, which a run shows."""
+    record = journal.Journal(tmp_path)
+    record.start("site.yml", ["site"], {})
     monkeypatch.setattr(job, "LONG_SECONDS", 0.0)
     reasons = ("None", "Resources", "PartitionDown", "Priority")
     slurm.squeues[:] = [f"7|7|PENDING|{one}|N/A|N/A|1|" for one in reasons]
@@ -172,7 +176,11 @@ async def test_what_a_job_waits_for_is_said_once(
     pending = "Slurm job 7 is pending"
     assert [record.getMessage() for record in caplog.records] == [
         f"Job /job/0 waits for nodes: {pending} (None)",
-        f"Job /job/0 may never start: {pending} (PartitionDown)",
+        (warning := f"Job /job/0 may never start: {pending} (PartitionDown)"),
+    ]
+    record.close()
+    assert [e["text"] for e in read(record.path) if e["event"] == "warning"] == [
+        warning
     ]
 
 
