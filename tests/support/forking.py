@@ -44,7 +44,7 @@ COMMANDS = {
 # of ``sfq``, those that take long to import
 FORKED = (
     *("cluster", "qubo", "solve", "score", "plot"),
-    *("serve", "check", "samplers"),
+    *("serve", "check", "run", "samplers"),
 )
 # what they import while they run
 PRELOADED = (

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import sqlite3
+import subprocess
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator
@@ -152,6 +153,28 @@ class Project:
             },
         )
 
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables of its drivers."""
+        return {
+            **os.environ,
+            "PATH": ":".join(self.path),
+            "TMPDIR": str(self.temporary),
+            "SFQ_TEST": self.mark,
+        }
+
+    def start_checked(self, *options: str) -> subprocess.Popen[str]:
+        """Write the files and start ``sfq run``, whose outputs go to the folder ``out``."""
+        self.write()
+        return subprocess.Popen(
+            ["sfq", "run", "streamflow.yml", "--outdir", "out", *options],
+            cwd=self.folder,
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
     def start(self) -> Command:
         """Write the files and start a driver."""
         self.write()
@@ -160,12 +183,7 @@ class Project:
             driver = forking.start(
                 ["streamflow", "run", "streamflow.yml", *debug],
                 self.folder,
-                {
-                    **os.environ,
-                    "PATH": ":".join(self.path),
-                    "TMPDIR": str(self.temporary),
-                    "SFQ_TEST": self.mark,
-                },
+                self.environment,
                 log.fileno(),
                 log.fileno(),
             )

@@ -5,15 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import subprocess
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import pytest
 
 from sf_quantum.files import JSON, mapping
-from tests.support import forking
-from tests.support.forking import BIN
 from tests.support.journals import collect
 from tests.support.slurm_jobs import over_ssh
 from tests.support.slurm_site import NODE
@@ -28,23 +25,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.process
 
 Until = Callable[[Callable[[], object], str], None]
-
-
-def start(project: Project, *options: str) -> subprocess.Popen[str]:
-    project.write()
-    return subprocess.Popen(
-        [BIN / "sfq", "run", "streamflow.yml", "--outdir", "out", *options],
-        cwd=project.folder,
-        env={
-            **os.environ,
-            "PATH": f"{forking.stand_ins()}:{BIN}:{os.environ['PATH']}",
-            "TMPDIR": str(project.temporary),
-            "SFQ_TEST": project.mark,
-        },
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
 
 
 def require(project: Project, step: str, **requirements: JSON) -> None:
@@ -64,7 +44,7 @@ def follow(step: JSON) -> dict[str, JSON]:
 
 
 def resume(project: Project) -> str:
-    with start(project, "--resume") as running:
+    with project.start_checked("--resume") as running:
         text, _ = running.communicate(timeout=SECONDS)
     assert running.returncode == 0, text
     return text
@@ -95,7 +75,7 @@ def test_a_failed_run_goes_on_with_outputs_on_another_host(
     failing(project, go)
     # in this order
     project.steps["last"] = follow(project.steps["last"])
-    with start(project) as running:
+    with project.start_checked() as running:
         running.communicate(timeout=SECONDS)
     assert running.returncode == 1
     failed = str(project.events()[0]["run"])
@@ -123,7 +103,7 @@ def test_a_reused_job_is_no_job_of_slurm(
     project.step("first", "echo > out", "slurm/node")
     failing(project, go)
     project.steps["last"] = follow(project.steps["last"])
-    with start(project) as running:
+    with project.start_checked() as running:
         running.communicate(timeout=SECONDS)
     assert running.returncode == 1
     assert [one for one in project.events() if one["event"] == "slurm"]
@@ -146,7 +126,7 @@ def test_a_killed_run_goes_on(project: Project, until: Until) -> None:
     staged: JSON = {"entryname": "staged", "entry": "text"}
     require(project, "sweep", InitialWorkDirRequirement={"listing": [staged]})
     require(project, "clock", WorkReuse={"enableReuse": False})
-    with start(project) as running:
+    with project.start_checked() as running:
 
         def ready() -> bool:
             done = [*project.jobs("solve", "completed")]

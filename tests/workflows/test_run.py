@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 from collections.abc import Callable
@@ -14,8 +13,6 @@ import pytest
 import sf_quantum
 from sf_quantum.files import JSON
 from tests.support import forking
-from tests.support.forking import BIN
-from tests.support.service_process import SFQ
 from tests.support.waiting import SECONDS
 
 if TYPE_CHECKING:
@@ -26,30 +23,10 @@ pytestmark = pytest.mark.process
 Until = Callable[[Callable[[], object], str], None]
 
 
-def environment(project: Project) -> dict[str, str]:
-    return {
-        "PATH": f"{forking.stand_ins()}:{BIN}:{os.environ['PATH']}",
-        "TMPDIR": str(project.temporary),
-        "SFQ_TEST": project.mark,
-    }
-
-
-def start(project: Project) -> subprocess.Popen[str]:
-    project.write()
-    return subprocess.Popen(
-        [BIN / "sfq", "run", "streamflow.yml", "--outdir", "out"],
-        cwd=project.folder,
-        env={**os.environ, **environment(project)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-
-
 def test_a_run_shows_its_progress_and_its_report(project: Project) -> None:
     project.deployment("qpu", "sfq.emulator", timeScale=0)
     project.solve("solve", "qpu")
-    with start(project) as running:
+    with project.start_checked() as running:
         text, _ = running.communicate(timeout=SECONDS)
     assert running.returncode == 0, text
     lines = text.splitlines()
@@ -72,7 +49,7 @@ def test_a_run_shows_the_remarks_of_its_check(project: Project) -> None:
     project.step("good", "true", "host")
     unused: JSON = {"type": "sfq.candidate", "config": {"onFailure": "fail"}}
     project.extra["bindingFilters"] = {"unused": unused}
-    with start(project) as running:
+    with project.start_checked() as running:
         text, _ = running.communicate(timeout=SECONDS)
     assert running.returncode == 0, text
     first, second, *_ = text.splitlines()
@@ -87,7 +64,7 @@ def test_a_rerun_names_the_outputs_that_it_did_not_write(project: Project) -> No
     for step in ("one", "two"):
         if step == "two":
             project.step("two", "exit 3", "host")
-        with start(project) as running:
+        with project.start_checked() as running:
             text, _ = running.communicate(timeout=SECONDS)
         remark = "remark: out has outputs of earlier runs that this run did not write: out/out"
         assert (running.returncode, remark in text) == (step == "two", step == "two")
@@ -110,7 +87,7 @@ def test_what_no_run_has_written_is_kept(project: Project, kind: str) -> None:
     project.step("one", "echo ours > out", "host")
     kept = out.with_name("out.~1~")
     for is_mine in (True, False):
-        with start(project) as running:
+        with project.start_checked() as running:
             text, _ = running.communicate(timeout=SECONDS)
         assert running.returncode == 0, text
         assert (f"{out} is not an output of this run" in text) == is_mine
@@ -163,7 +140,7 @@ def test_inputs_in_the_folder_of_the_outputs_are_kept(
     (tmp_path / "f.yml").write_text(WITH_INPUT_FILE)
     for _ in range(2):
         done = subprocess.run(
-            [*SFQ, "run", "f.yml", "--outdir", "."],
+            [f"{forking.stand_ins()}/sfq", "run", "f.yml", "--outdir", "."],
             cwd=tmp_path,
             capture_output=True,
             text=True,
@@ -183,7 +160,7 @@ def test_what_a_failed_run_has_written_is_overwritten(project: Project) -> None:
     wait = f"until grep -q '{line}' {log} && [ -s {out} ]; do sleep 0.1; done"
     project.step("two", f"{wait}; exit 3", "host")
     for _ in range(2):
-        with start(project) as running:
+        with project.start_checked() as running:
             text, _ = running.communicate(timeout=SECONDS)
         assert running.returncode == 1
         assert out.exists()
@@ -194,7 +171,7 @@ def test_what_a_failed_run_has_written_is_overwritten(project: Project) -> None:
 def test_a_run_that_fails_says_why(project: Project) -> None:
     project.deployment("host", "local")
     project.step("bad", "echo wrong >&2; exit 3", "host")
-    with start(project) as running:
+    with project.start_checked() as running:
         text, _ = running.communicate(timeout=SECONDS)
     assert running.returncode == 1
     assert "/bad/0 on host failed with exit code 3:\n  wrong\n" in text
@@ -207,7 +184,7 @@ def test_files_of_the_folder_stand_for_no_module(project: Project) -> None:
         (project.folder / f"{name}.py").write_text("raise SystemExit('not this one')")
     project.deployment("host", "local")
     project.step("good", "true", "host")
-    with start(project) as running:
+    with project.start_checked() as running:
         text, _ = running.communicate(timeout=SECONDS)
     assert running.returncode == 0, text
 
@@ -217,7 +194,7 @@ def test_a_run_goes_on_without_a_reader(project: Project) -> None:
     go = project.folder / "go"
     project.deployment("host", "local")
     project.step("bad", f"until test -e {go}; do sleep 0.1; done; exit 3", "host")
-    with start(project) as running:
+    with project.start_checked() as running:
         assert running.stdout is not None
         assert running.stdout.readline().startswith("checking")
         assert running.stdout.readline().startswith("running   /bad/0 ")
@@ -234,7 +211,7 @@ def test_the_run_ends_with_the_command(
 ) -> None:
     project.deployment("host", "local")
     project.step("long", "touch begun; sleep 1000", "host")
-    with start(project) as running:
+    with project.start_checked() as running:
         until(lambda: list(project.folder.rglob("begun")), "the step")
         running.send_signal(number)
         running.wait(timeout=SECONDS)
@@ -251,13 +228,13 @@ def test_what_is_wrong_is_found_before_anything_runs(project: Project) -> None:
     project.deployment("host", "local")
     project.step("good", "touch begun", "host")
     project.bindings["other"] = "host"
-    with start(project) as running:
+    with project.start_checked() as running:
         text, _ = running.communicate(timeout=SECONDS)
     assert running.returncode == 2
     assert "other" in text
     del project.bindings["other"]
     project.extra["scheduling"] = {"scheduler": {"type": "default", "config": {}}}
-    with start(project) as running:
+    with project.start_checked() as running:
         text, _ = running.communicate(timeout=SECONDS)
     assert running.returncode == 2
     assert "its runs have no journal; add scheduling: " in text
@@ -268,7 +245,7 @@ async def test_a_program_gets_the_run_or_the_reason(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In a coroutine, since a notebook has an event loop."""
-    for name, value in environment(project).items():
+    for name, value in project.environment.items():
         monkeypatch.setenv(name, value)
     project.deployment("host", "local")
     project.step("good", "touch begun", "host")
