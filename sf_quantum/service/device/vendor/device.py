@@ -11,8 +11,8 @@ import hashlib
 import json
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Self, TypeVar
@@ -23,7 +23,6 @@ from sf_quantum.protocol.descriptions import Description
 from sf_quantum.protocol.tasks import (
     JobParameters,
     Kind,
-    LeaseLost,
     NotAccepted,
     Outcome,
     Progress,
@@ -31,11 +30,9 @@ from sf_quantum.protocol.tasks import (
     UnknownJob,
     WrongAnswer,
 )
-from sf_quantum.qpu import AuthenticationError, NoLease, Qpu
+from sf_quantum.qpu import NoLease, Qpu
 from sf_quantum.samplers.problem import FieldError
 from sf_quantum.service.device import problems, processes
-from sf_quantum.service.device.circuits import texts as circuit_texts
-from sf_quantum.service.device.emulator.photons import photonic
 from sf_quantum.service.device.protocol import Cost, Device, DeviceStatus, Recovery
 from sf_quantum.service.device.vendor import answers, sizes
 from sf_quantum.service.device.vendor.answers import (
@@ -46,6 +43,7 @@ from sf_quantum.service.device.vendor.answers import (
 from sf_quantum.service.device.vendor.costs import Costs
 from sf_quantum.service.device.vendor.job_table import JobTable, VendorJob
 from sf_quantum.service.device.vendor.lease import Held, VendorLease
+from sf_quantum.service.device.vendor.requests import LeasedRequests
 from sf_quantum.service.device.vendor.sampling import Samplings
 from sf_quantum.service.device.vendor.settings import QpuSettings
 from sf_quantum.service.device.vendor.state import VendorState
@@ -82,6 +80,7 @@ class QpuDevice(Device):
         kinds: tuple[Kind, ...] = self._kind.kinds or ("problem",)
         self._state = VendorState(settings, Description("unknown", 0, kinds))
         self._costs = Costs(settings.expected_seconds)
+        self._requests = LeasedRequests(self._lease, self._state)
 
     @classmethod
     def from_config(cls, config: Mapping[str, JSON]) -> Self:
@@ -165,35 +164,9 @@ class QpuDevice(Device):
             solver = problems.solver(self.description)
             problems.check_solver_parameters(content, solver)
             return size
-        if kind == "photonic":
-            return self._check_photons(content)
-        texts, what, circuits, native = [content], "atoms", 1, False
-        description = self.description
-        most, qubits = description.qubits, 0
-        if kind == "circuit":
-            listed, circuits = circuit_texts(content)
-            texts, what = [*listed], "qubits"
-            native = bool(description.native_gates)
-            if native and description.topology is not None:
-                # a register is of all qubits, those out of service too
-                most = description.topology.labels
-        for text in texts:
-            if not isinstance(text, str):
-                raise FieldError(kind, "expected text")
-            count = sizes.qubits(text) if kind == "circuit" else sizes.atoms(text)
-            if 0 < most < count:
-                raise FieldError(kind, f"{count} {what} do not fit on {most} qubits")
-            qubits = max(qubits, min(count, sizes.operands(text)) if native else count)
+        size = sizes.checked(kind, content, self.description)
         self._kind.check(kind, content)
-        return replace(size, circuits=circuits, qubits=qubits)
-
-    def _check_photons(self, content: JSON) -> Size:
-        experiment, most = photonic.experiment(content), self.description.qubits
-        if 0 < most < experiment.modes:
-            detail = f"{experiment.modes} modes; the device has {most}"
-            raise FieldError("photonic.input_state", detail)
-        self._kind.check("photonic", content)
-        return photonic.size(experiment)
+        return size
 
     def check_size(self, size: Size, parameters: JobParameters) -> None:
         most = self.description.qubits
@@ -262,7 +235,7 @@ class QpuDevice(Device):
                 return samplings.submit(task, held.variables)
             return held.jobs.submit(task)
 
-        job_id = self._answers.job_id(self._ask(submitted), task.tag)
+        job_id = self._answers.job_id(self._requests.ask(submitted), task.tag)
         self._jobs.add(job_id, job)
         processes.start()  # the result is checked in one of them
         return job_id
@@ -282,7 +255,7 @@ class QpuDevice(Device):
 
     def _look_up(self, call: Callable[[Qpu], T]) -> T:
         try:
-            return self._ask(lambda held: call(held.jobs))
+            return self._requests.ask(lambda held: call(held.jobs))
         except InputError as error:
             raise QpuError(str(error)) from error
 
@@ -403,7 +376,7 @@ class QpuDevice(Device):
         try:
             if self._samplings is not None:
                 return call(self._samplings)
-            return self._ask(lambda held: call(held.jobs))
+            return self._requests.ask(lambda held: call(held.jobs))
         except UnknownJob as error:
             lost = self._lease_lost(self._job(job_id))
             self._jobs.forget(job_id)
@@ -419,56 +392,3 @@ class QpuDevice(Device):
         if self._state.status is None and self._settings.cost_per_second is None:
             self._state.read_status(self._lease.driver)
         return jobs
-
-    def _ask(self, call: Callable[[Held], T]) -> T:
-        """Make a request under the lease, or under another one if it has been lost."""
-        with self._leased() as held, suppress(LeaseLost):
-            return self._answer(call, held)
-        with self._leased() as held:
-            return self._answer(call, held)
-
-    @contextmanager
-    def _leased(self) -> Iterator[Held]:
-        """Use the lease. If there is none, a request was not made."""
-        try:
-            with bounded_errors():
-                held = self._lease.take()
-        except NoLease as error:
-            raise NotAccepted(str(error)) from error
-        except InputError as error:
-            self._state.refused(error)
-            raise NotAccepted(str(error)) from error
-        except QpuError as error:
-            self._state.vendor.noted(error)
-            raise NotAccepted(str(error)) from error
-        try:
-            yield held
-        finally:
-            self._lease.done()
-
-    def _answer(self, call: Callable[[Held], T], held: Held) -> T:
-        try:
-            with bounded_errors():
-                answer = call(held)
-        except AuthenticationError as error:
-            self._state.refused(error)
-            raise NotAccepted(str(error)) from error
-        except InputError as error:
-            # The error may concern the request, or a lease that has ended.
-            if self._lease.has_ended(held):
-                raise LeaseLost(str(error)) from error
-            raise
-        except LeaseLost as error:
-            self._lease.lost(held, error)
-            raise
-        except (NotAccepted, UnknownJob) as error:
-            if isinstance(error, NotAccepted) and error.retry_seconds is not None:
-                self._state.vendor.noted(error)
-            raise
-        except QpuError as error:
-            self._lease.doubt()
-            self._state.vendor.noted(error)
-            raise
-        self._state.access.over()
-        self._state.answered()
-        return answer

@@ -1,11 +1,16 @@
-"""The size of a circuit or a sequence, as far as a look at its text tells."""
+"""The size of a circuit, a sequence or a photonic experiment, as far as a look at it tells."""
 
 from __future__ import annotations
 
 import re
 
-from sf_quantum.files import mapping, parse_json
+from sf_quantum.files import JSON, mapping, parse_json
+from sf_quantum.protocol.descriptions import Description
+from sf_quantum.protocol.tasks import Kind
 from sf_quantum.samplers.problem import FieldError
+from sf_quantum.service.device.circuits import texts as circuit_texts
+from sf_quantum.service.device.emulator.photons import photonic
+from sf_quantum.service.domain.jobs import Size
 
 # A declaration of qubits, in OpenQASM 3 or in OpenQASM 2.
 _REGISTER = re.compile(
@@ -17,6 +22,37 @@ _NAMES = re.compile(
     r"^[ \t]*(?:qubit[ \t]*\[[ \t]*\d+[ \t]*\][ \t]*(\w+)|qreg[ \t]+(\w+))",
     re.MULTILINE,
 )
+
+
+def checked(kind: Kind, content: JSON, description: Description) -> Size:
+    """Return the size of a payload, other than a problem, that fits on a device.
+
+    :raises FieldError: if it does not; the error names its kind
+    """
+    most = description.qubits
+    if kind == "photonic":
+        experiment = photonic.experiment(content)
+        if 0 < most < experiment.modes:
+            detail = f"{experiment.modes} modes; the device has {most}"
+            raise FieldError("photonic.input_state", detail)
+        return photonic.size(experiment)
+    texts, what, circuits, native = [content], "atoms", 1, False
+    if kind == "circuit":
+        listed, circuits = circuit_texts(content)
+        texts, what = [*listed], "qubits"
+        native = bool(description.native_gates)
+        if native and description.topology is not None:
+            # a register is of all qubits, those out of service too
+            most = description.topology.labels
+    largest = 0
+    for text in texts:
+        if not isinstance(text, str):
+            raise FieldError(kind, "expected text")
+        count = qubits(text) if kind == "circuit" else atoms(text)
+        if 0 < most < count:
+            raise FieldError(kind, f"{count} {what} do not fit on {most} qubits")
+        largest = max(largest, min(count, operands(text)) if native else count)
+    return Size(circuits=circuits, qubits=largest)
 
 
 def qubits(text: str) -> int:
