@@ -35,7 +35,7 @@ from sf_quantum.qpu.environment import required
 from sf_quantum.qpu.sampler import JobSampler
 from sf_quantum.qpu.vendors.ising import ising, samples
 from sf_quantum.qpu.vendors.rest import RestApi
-from sf_quantum.samplers.neal import SWEEPS
+from sf_quantum.samplers.defaults import SWEEPS
 
 Calibration: TypeAlias = dict[str, JsonValue]
 # Acme's durations are microseconds

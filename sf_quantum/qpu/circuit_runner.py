@@ -18,7 +18,7 @@ from sf_quantum.protocol.values import counters
 from sf_quantum.qpu.passes import Counts, Passes, whole
 from sf_quantum.qpu.running import JobSide
 from sf_quantum.qpu.sdks.qiskit import QpuBackend
-from sf_quantum.samplers.parameters import SEEDS
+from sf_quantum.samplers.defaults import SEEDS
 
 if TYPE_CHECKING:
     from qiskit import QuantumCircuit

@@ -10,18 +10,14 @@ from dimod import BinaryQuadraticModel, SampleSet
 from dwave.samplers.sa.sampler import SimulatedAnnealingSampler, default_beta_range
 
 from sf_quantum.files import JSON
+from sf_quantum.samplers.defaults import READS, SEEDS, SWEEPS
 from sf_quantum.samplers.energies import recompute
-from sf_quantum.samplers.parameters import SEEDS, CheckedSampler, check, seeded
+from sf_quantum.samplers.parameters import CheckedSampler, check, seeded
 
 if TYPE_CHECKING:
     from numpy import float64, int8
     from numpy.typing import NDArray
 
-READS = 1000
-# A tenth of neal's own default: on clustering-like QUBOs of 20, 40 and 60 variables 34,
-# 50 and 40 % of the reads are optimal (39, 71 and 89 % at 1000 sweeps), and 1000 reads
-# take 0.03 to 0.1 s instead of 0.3 to 0.9 s.
-SWEEPS = 100
 # Range of the inverse temperature if all biases are zero: neal derives the range from
 # the biases and would warn. Any range will do, since all states have the same energy.
 FLAT = (0.1, 1.0)

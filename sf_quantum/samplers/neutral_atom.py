@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
+from sf_quantum.samplers.defaults import ATOMS
 from sf_quantum.samplers.parameters import CheckedSampler, check, seeded
 from sf_quantum.samplers.reduction import exclusions
 from sf_quantum.samplers.states import Bits, quadratic, sample_set
@@ -35,9 +36,6 @@ Pairs: TypeAlias = list[tuple[int, int]]
 
 READS = 1000
 DURATION = 4000
-#: maximum atoms of the emulators: 14 take 15 s in QuTiP, a chain of 16 a minute in
-#: emu-mps
-ATOMS = {"qutip": 14, "emu-mps": 30}
 MISSING = "the package pulser is not installed (pip install 'sf-quantum[pulser]')"
 # Rabi frequency in rad/us, as strong as devices allow. The blockade radius shrinks as
 # it grows, and must stay at least _ROOM times the minimum distance of atoms.

@@ -13,8 +13,7 @@ from dimod.core.sampler import Sampler
 
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
-
-SEEDS = 2**31
+from sf_quantum.samplers.defaults import SEEDS
 
 
 def check(name: str, value: JSON, least: int, most: int | None = None) -> None:

@@ -324,3 +324,13 @@ def test_help_imports_nothing_heavy() -> None:
     )
     heavy = {"numpy", "dimod", "streamflow", "matplotlib", "fastapi", "simpy"}
     assert not heavy & set(done.stderr.split())
+
+
+@pytest.mark.process
+def test_service_starts_without_dimod_and_numpy() -> None:
+    """They take 0.3 s and 37 MB; only the process that computes the jobs needs them."""
+    code = "import sys; import sf_quantum.service.run; print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert not {"dimod", "networkx", "numpy"} & set(done.stdout.split())

@@ -11,6 +11,7 @@ from dimod import BinaryQuadraticModel
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
 from sf_quantum.samplers import neutral_atom
+from sf_quantum.samplers.defaults import ATOMS
 from sf_quantum.samplers.neutral_atom import (
     Embedding,
     NeutralAtomSampler,
@@ -156,7 +157,7 @@ def test_larger_registers_go_to_tensor_networks_where_these_are(
 ) -> None:
     known = object() if installed else None
     monkeypatch.setattr("importlib.util.find_spec", lambda name: known)
-    if expected in neutral_atom.ATOMS:
+    if expected in ATOMS:
         assert neutral_atom._emulator(atoms) == expected
     else:
         with pytest.raises(InputError, match=expected):

@@ -13,7 +13,8 @@ from sf_quantum import samplers
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
 from sf_quantum.samplers import problem
-from sf_quantum.samplers.neal import READS, NealSampler
+from sf_quantum.samplers.defaults import READS
+from sf_quantum.samplers.neal import NealSampler
 from sf_quantum.samplers.presolve import Presolve
 from tests.support.service import example_bqm
 

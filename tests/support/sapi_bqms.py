@@ -12,7 +12,8 @@ import numpy
 from dimod import BinaryQuadraticModel, Vartype
 
 from sf_quantum.files import JSON
-from sf_quantum.samplers.neal import SWEEPS, beta_range
+from sf_quantum.samplers.defaults import SWEEPS
+from sf_quantum.samplers.neal import beta_range
 from sf_quantum.service.device.emulator.device import EmulatedDevice
 from tests.support.distributions import p_value
 from tests.support.random_bqms import PENALTIES, annealed, random_bqm, wrong_energies

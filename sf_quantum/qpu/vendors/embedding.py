@@ -21,8 +21,8 @@ from dimod import SPIN, BinaryQuadraticModel, SampleSet
 
 from sf_quantum.errors import InputError
 from sf_quantum.protocol.values import number
+from sf_quantum.samplers.defaults import SEEDS
 from sf_quantum.samplers.energies import difference, exact_energies, recompute
-from sf_quantum.samplers.parameters import SEEDS
 from sf_quantum.text import one_line
 
 if TYPE_CHECKING:

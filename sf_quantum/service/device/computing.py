@@ -32,10 +32,10 @@ from sf_quantum.files import JSON, listing, mapping
 from sf_quantum.protocol.tasks import JobParameters
 from sf_quantum.qpu.environment import from_environment
 from sf_quantum.samplers import problem
-from sf_quantum.samplers.neal import SWEEPS, NealSampler
-from sf_quantum.samplers.parameters import SEEDS
+from sf_quantum.samplers.defaults import SEEDS, SWEEPS
+from sf_quantum.samplers.neal import NealSampler
 from sf_quantum.service.device import merging, messages, verification
-from sf_quantum.service.device.emulator import annealing
+from sf_quantum.service.device.emulator import annealing, annealing_sampler
 from sf_quantum.service.device.emulator.atoms import pulses
 from sf_quantum.service.device.emulator.circuits import aer
 from sf_quantum.service.device.emulator.computation import NOISE
@@ -153,7 +153,7 @@ def _sampled(bqm: Answer, parameters: JobParameters, errors: Noise | None) -> An
             labels = listing(bqm["variable_labels"])
             most = max(label for label in labels if isinstance(label, int))
             how = how.drifted(errors.drift(1 + most))
-        sampler, scaled = annealing.AnnealingSampler(how), how.auto_scale
+        sampler, scaled = annealing_sampler.AnnealingSampler(how), how.auto_scale
 
     def sample(programmed: JSON) -> Answer:
         return problem.sample(sampler, cast("Answer", programmed), options)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sf_quantum.protocol.tasks import JobParameters
-from sf_quantum.samplers.neal import SWEEPS
+from sf_quantum.samplers.defaults import SWEEPS
 from sf_quantum.samplers.problem import FieldError
 from sf_quantum.service.domain.jobs import Size
 from sf_quantum.service.domain.settings import Count, Positive

@@ -27,7 +27,7 @@ from sf_quantum.qpu.vendors.dwave.client import DWaveClient
 from sf_quantum.qpu.vendors.dwave.connection import Connection
 from sf_quantum.qpu.vendors.dwave.solver import timing
 from sf_quantum.qpu.vendors.embedding import Embedded
-from sf_quantum.samplers.neal import SWEEPS
+from sf_quantum.samplers.defaults import SWEEPS
 from sf_quantum.service.device.emulator.device import EmulatedDevice
 from tests.support.scripted import Reply, Serve, scripted_server
 from tests.support.service import RunningService, example_bqm, running_service

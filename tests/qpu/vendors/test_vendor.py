@@ -30,7 +30,7 @@ from sf_quantum.protocol.tasks import (
 )
 from sf_quantum.qpu import AuthenticationError, NoLease, Qpu, running
 from sf_quantum.qpu.environment import from_environment, job_environment
-from sf_quantum.samplers.neal import SWEEPS
+from sf_quantum.samplers.defaults import SWEEPS
 from sf_quantum.samplers.problem import document
 from sf_quantum.testing.qpus import JobContract, QpuContract, problem
 from tests.support.vendor import Vendor, VendorProcess

@@ -48,7 +48,7 @@ from sf_quantum.qpu.vendors.embedding import (
     WrongEmbedding,
     access_seconds,
 )
-from sf_quantum.samplers.neal import SWEEPS
+from sf_quantum.samplers.defaults import SWEEPS
 from sf_quantum.samplers.problem import check as check_problem
 from sf_quantum.samplers.problem import serialized
 

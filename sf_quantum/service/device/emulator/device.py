@@ -32,7 +32,7 @@ from sf_quantum.protocol.tasks import (
     Task,
     UnknownJob,
 )
-from sf_quantum.samplers.parameters import SEEDS
+from sf_quantum.samplers.defaults import SEEDS
 from sf_quantum.samplers.problem import FieldError
 from sf_quantum.service.device.circuits import texts
 from sf_quantum.service.device.emulator.atoms import sequence

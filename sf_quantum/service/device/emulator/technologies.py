@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from sf_quantum.protocol.descriptions import Timing
 from sf_quantum.protocol.emulated import TIMINGS
 from sf_quantum.protocol.tasks import JobParameters
-from sf_quantum.samplers.neal import SWEEPS
+from sf_quantum.samplers.defaults import SWEEPS
 
 HOUR = 3600.0
 

@@ -18,7 +18,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from sf_quantum.files import JSON
 from sf_quantum.protocol import solver_parameters
 from sf_quantum.protocol.descriptions import Topology
-from sf_quantum.samplers.neal import SWEEPS
+from sf_quantum.samplers.defaults import SWEEPS
 from sf_quantum.samplers.problem import NOT_A_DOUBLE, FieldError
 from sf_quantum.service.device.emulator.annealing import Annealing, strength
 from sf_quantum.service.device.emulator.device_errors import FIELD_RANGE

@@ -17,8 +17,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from sf_quantum.samplers.neal import READS, SWEEPS
-from sf_quantum.samplers.parameters import SEEDS
+from sf_quantum.samplers.defaults import READS, SEEDS, SWEEPS
 from sf_quantum.samplers.problem import FieldError
 from sf_quantum.service.device.circuits import texts
 from sf_quantum.service.domain.errors import Refused

@@ -15,7 +15,7 @@ from typing import Self
 
 from sf_quantum.files import JSON
 from sf_quantum.protocol.tasks import JobParameters
-from sf_quantum.samplers.parameters import SEEDS
+from sf_quantum.samplers.defaults import SEEDS
 from sf_quantum.service.device.protocol import Cost, Device
 from sf_quantum.service.domain.jobs import Job, Kind, Size
 

@@ -13,7 +13,7 @@ import numpy
 import pytest
 
 from sf_quantum.files import JSON
-from sf_quantum.service.device.emulator.annealing import FLUX
+from sf_quantum.service.device.emulator.annealing_sampler import FLUX
 from sf_quantum.service.device.emulator.device import EmulatedDevice
 from tests.support import sapi_bqms
 from tests.support.distributions import LEAST

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, cast
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON, check_nesting, unique
 from sf_quantum.protocol.tasks import JobParameters
-from sf_quantum.samplers.neutral_atom import ATOMS, contract, tensor_networks
+from sf_quantum.samplers.defaults import ATOMS
+from sf_quantum.samplers.neutral_atom import contract, tensor_networks
 from sf_quantum.text import described, shortened
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import ClassVar
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
 from sf_quantum.protocol.tasks import Result
-from sf_quantum.samplers.neutral_atom import ATOMS
+from sf_quantum.samplers.defaults import ATOMS
 from sf_quantum.samplers.problem import FieldError
 from sf_quantum.service.device import processes
 from sf_quantum.service.device.emulator.computation import (

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
 from sf_quantum.protocol.tasks import JobParameters
-from sf_quantum.samplers.parameters import SEEDS
+from sf_quantum.samplers.defaults import SEEDS
 from sf_quantum.service.device.emulator.circuits.batches import Group, batch
 from sf_quantum.service.device.emulator.circuits.circuit import ARCHITECTURE
 from sf_quantum.service.device.emulator.circuits.noise import NOISY, noise_model

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
 from sf_quantum.protocol.tasks import JobParameters
-from sf_quantum.samplers.parameters import SEEDS
+from sf_quantum.samplers.defaults import SEEDS
 from sf_quantum.service.device.emulator.device_errors import Noise
 from sf_quantum.service.domain.photonic import PhotonicExperiment
 from sf_quantum.text import described
