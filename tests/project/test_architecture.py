@@ -328,7 +328,7 @@ def test_help_imports_nothing_heavy() -> None:
 
 @pytest.mark.process
 def test_service_starts_without_dimod_and_numpy() -> None:
-    """They take 0.3 s and 37 MB; only the process that computes the jobs needs them."""
+    """They take 0.3 s and 37 MB, and the first job that needs them imports them."""
     code = "import sys; import sf_quantum.service.run; print(*sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
