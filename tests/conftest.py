@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import secrets
 import shutil
@@ -10,7 +11,7 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
-from itertools import chain, groupby
+from itertools import chain, cycle, groupby
 from pathlib import Path
 
 import hypothesis
@@ -201,6 +202,20 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("_device", ["emulated", *always], indirect=True)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Search nothing of what is imported for garbage, neither now nor in the tests.
+
+    Each worker imports all tests and their packages, half of which time went into that.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
 def pytest_collection_modifyitems(
     config: pytest.Config, items: list[pytest.Item]
 ) -> None:
@@ -226,19 +241,26 @@ def pytest_collection_modifyitems(
         if not {"slurm", "start_munged"}.isdisjoint(fixtures):
             item.add_marker("process")
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    items[:] = chain.from_iterable(_parts(items, workers))
+
+
+def _parts(items: list[pytest.Item], workers: int) -> list[list[pytest.Item]]:
+    """Give half of the workers the tests that wait for Slurm, and the others both cores."""
     parts: list[list[pytest.Item]] = [[] for _ in range(workers)]
-    modules = [[*tests] for _, tests in groupby(items, key=lambda item: item.path)]
-    modules.sort(key=lambda tests: not _waits(tests[0]))
-    long = sum(_waits(tests[0]) for tests in modules)
-    for number, tests in enumerate(modules):
-        # as many long modules each, then as many tests
-        part = parts[number % workers] if number < long else min(parts, key=len)
-        part += tests
-    items[:] = chain.from_iterable(parts)
-
-
-def _waits(item: pytest.Item) -> bool:
-    return item.get_closest_marker("process") is not None
+    half = (workers + 1) // 2
+    for_slurm, for_others = cycle(parts[:half]), cycle(parts[half:] or parts)
+    short: list[list[pytest.Item]] = []
+    for _, group in groupby(items, key=lambda item: item.path):
+        tests = [*group]
+        if tests[0].get_closest_marker("slurm"):
+            next(for_slurm).extend(tests)
+        elif tests[0].get_closest_marker("process"):
+            next(for_others).extend(tests)
+        else:
+            short.append(tests)
+    for tests in short:
+        min(parts, key=len).extend(tests)
+    return parts
 
 
 @pytest.hookimpl(wrapper=True)
