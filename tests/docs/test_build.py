@@ -7,12 +7,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.docs.examples import PAGES
 from tests.support.folders import ROOT
 
 LINK = re.compile(r"\]\((?!https?:|#|mailto:)([^)#\s]+)")
 
 
+@pytest.mark.process
 def test_it_builds_without_warnings(tmp_path: Path) -> None:
     done = subprocess.run(
         [

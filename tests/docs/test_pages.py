@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from pathlib import Path
 
 import pytest
 from streamflow.ext.utils import load_extensions
 
 from tests.docs.examples import FILES, PAGES, SHOWN, Block, Page, blocks
+from tests.support import forking
 from tests.support.folders import ROOT
 
 # what cannot run in a test, or would run everything else; each says why on its page
@@ -38,6 +38,7 @@ def extensions() -> None:
     load_extensions()
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("path", [p for p in PAGES if running(p)], ids=name)
 def test_examples_do_what_is_shown(
     path: Path,
@@ -46,7 +47,8 @@ def test_examples_do_what_is_shown(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    commands = f"{forking.stand_ins()}:{forking.BIN}"
+    monkeypatch.setenv("PATH", f"{commands}:{os.environ['PATH']}")
     # of StreamFlow, where a page's Python runs a workflow
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     found = running(path)
