@@ -14,10 +14,11 @@ from sf_quantum import cli
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-# The program of a process that imports Matplotlib while the file is checked. It draws the
+# The program of a process that imports Matplotlib while steps leave a core free. It draws the
 # timeline of the file that it reads, or nothing.
 DRAW = """\
-import sys
+import os, sys
+os.nice(10)
 from pathlib import Path
 from sf_quantum import journal
 from sf_quantum.reporting import pictures, report

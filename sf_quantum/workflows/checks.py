@@ -91,14 +91,13 @@ def check(file: str | Path) -> CheckResult:
     return in_thread(partial(_check, str(file))).result()
 
 
-def refuse_problems(file: str | Path) -> CheckResult:
-    """Check a file that is to be run.
+def refuse_problems(result: CheckResult) -> CheckResult:
+    """Return what was found in a file that is to be run.
 
     :raises ValidationErrors: if the file has problems; it lists them all
     """
     from sf_quantum.validation import ValidationErrors
 
-    result = check(file)
     if not result.ok:
         raise ValidationErrors([str(problem["text"]) for problem in result.problems])
     return result

@@ -1,7 +1,8 @@
-"""StreamFlow in a process of its own, which imports it while the file is checked.
+"""The driver of a run: a process of its own that checks the file, and then runs StreamFlow.
 
-The imports of StreamFlow take longer than those checks. The process begins a run only when
-it is told which; its standard input ends without a line if there is none.
+Both import StreamFlow, which takes longer than the check: it is imported once. The driver
+gets one order after the other from its standard input, a socket, and begins a run only if
+it is told to.
 """
 
 from __future__ import annotations
@@ -14,15 +15,17 @@ import socket
 import subprocess
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from importlib import import_module
+from dataclasses import asdict, dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
+from sf_quantum.files import JSON
 from sf_quantum.reporting.outputs import written_earlier
+from sf_quantum.workflows.checks import CheckResult, check, refuse_problems
 
 #: how long a thread that StreamFlow has left may keep its process from ending
 END_SECONDS = 10.0
@@ -41,6 +44,22 @@ class Driver:
     process: subprocess.Popen[bytes]
     orders: socket.socket
 
+    def check(self, file: Path) -> CheckResult:
+        """Check a file that is to be run, in the process.
+
+        :raises ValidationErrors: if the file has problems; it lists them all
+        """
+        answer = b""
+        with suppress(ConnectionError), self.orders.makefile("rb") as answers:
+            self.orders.sendall(_line({"check": str(file)}))
+            answer = answers.readline()
+        if not answer:
+            raise RuntimeError(f"{file}: the process that checks it has ended")
+        result = json.loads(answer)
+        if isinstance(result, str):
+            raise RuntimeError(result)
+        return refuse_problems(CheckResult(**result))
+
     def begin(
         self,
         arguments: Sequence[str],
@@ -54,12 +73,12 @@ class Driver:
         :param log: what it prints goes to this file
         :param locks: descriptors that it keeps open until it ends
         """
-        order = {
+        order: JSON = {
             "arguments": [*arguments],
             "environment": {**environment},
             "log": str(log),
         }
-        line = json.dumps(order).encode() + b"\n"
+        line = _line(order)
         # if it has ended, its exit code tells
         with self.orders, suppress(ConnectionError):
             sent = socket.send_fds(self.orders, [line], locks)
@@ -72,7 +91,7 @@ class Driver:
         self.process.wait()
 
 
-def imported() -> Driver:
+def begun() -> Driver:
     """Start the process, which ends with this one."""
     # -P: no module of the user's folder stands for one of Python's
     return started([sys.executable, "-P", "-m", __name__])
@@ -95,15 +114,20 @@ def started(command: Sequence[str]) -> Driver:
 
 
 def main() -> int:
-    """Import StreamFlow, and run what the standard input says, if anything."""
+    """Import StreamFlow, check a file, and run what the standard input says, if anything."""
     (command,) = entry_points(group="console_scripts", name="streamflow")
-    with suppress(Exception):  # it fails again below, where the log has it
-        command.load()
-        import_module("sf_quantum.plugin")
-    line = _received()
-    if not line:
+    with socket.socket(fileno=os.dup(sys.stdin.fileno())) as orders:
+        # a program can open /dev/stdin again, unless it is a socket
+        with open(os.devnull, "rb") as nothing:
+            os.dup2(nothing.fileno(), sys.stdin.fileno())
+        order = _received(orders)
+        if "check" in order:
+            orders.sendall(_line(_checked(order["check"])))
+            with suppress(Exception):  # it fails again below, where the log has it
+                command.load()
+            order = _received(orders)
+    if not order:
         return 0
-    order = json.loads(line)
     with open(order["log"], "wb") as log:
         os.dup2(log.fileno(), sys.stdout.fileno())
         os.dup2(log.fileno(), sys.stderr.fileno())
@@ -113,18 +137,31 @@ def main() -> int:
     return int(command.load()())
 
 
-def _received() -> bytes:
-    """The order, whose locks stay open in this process, and in none that it starts."""
-    with socket.socket(fileno=os.dup(sys.stdin.fileno())) as orders:
-        line, *_ = socket.recv_fds(
-            orders, _FIRST_BYTES, _MOST_LOCKS, socket.MSG_CMSG_CLOEXEC
-        )
-        with orders.makefile("rb") as rest:
-            line += rest.read()
-    # a program can open /dev/stdin again, unless it is a socket
-    with open(os.devnull, "rb") as nothing:
-        os.dup2(nothing.fileno(), sys.stdin.fileno())
-    return line
+def _checked(file: str) -> JSON:
+    """What is found in a file, or, as text, why it cannot be checked."""
+    try:
+        return asdict(check(file))
+    except Exception:  # noqa: BLE001 - raised where it was asked for
+        return traceback.format_exc()
+
+
+def _received(orders: socket.socket) -> Any:
+    """The next order; empty if there is none.
+
+    Its locks stay open in this process, and in none that it starts.
+    """
+    line, *_ = socket.recv_fds(
+        orders, _FIRST_BYTES, _MOST_LOCKS, socket.MSG_CMSG_CLOEXEC
+    )
+    while line and not line.endswith(b"\n"):
+        if not (more := orders.recv(_FIRST_BYTES)):
+            return {}
+        line += more
+    return json.loads(line) if line else {}
+
+
+def _line(content: JSON) -> bytes:
+    return json.dumps(content).encode() + b"\n"
 
 
 def _protect(log: Path) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from sf_quantum.reporting import report
 from sf_quantum.threads import in_thread
-from sf_quantum.workflows.checks import refuse_problems
+from sf_quantum.workflows.checks import check, refuse_problems
 
 if TYPE_CHECKING:
     from sf_quantum.checking.preview import Preview
@@ -21,7 +21,7 @@ def preview(file: str | Path) -> Preview:
 
     :raises InputError: if the file has a problem, or its runs no journal
     """
-    refuse_problems(file)
+    refuse_problems(check(file))
     journals = report.journals_of(Path(file))
     from sf_quantum.checking import preview as previews
 

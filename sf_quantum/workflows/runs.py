@@ -21,8 +21,7 @@ from sf_quantum.journal.failures import remedy
 from sf_quantum.reporting import outputs, report
 from sf_quantum.reporting.runs import Report, Run
 from sf_quantum.text import escaped
-from sf_quantum.workflows.checks import refuse_problems
-from sf_quantum.workflows.driver import imported
+from sf_quantum.workflows.driver import begun
 from sf_quantum.workflows.locks import refuse_sharing
 
 LOG = "streamflow.log"
@@ -88,10 +87,10 @@ def run(
     file, outdir = Path(file), Path(outdir)
     log, environment = outdir / LOG, {}
     with ExitStack() as stack:
-        driver = imported()
+        driver = begun()
         try:
             progress(escaped(f"checking  {file}"))
-            for line in refuse_problems(file).warnings():
+            for line in driver.check(file).warnings():
                 progress(escaped(line))
             journals = report.journals_of(file)
             if resume:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from sf_quantum.workflows.driver import imported
+from sf_quantum.workflows.driver import begun, started
 from tests.support.waiting import SECONDS
 
 pytestmark = pytest.mark.process
@@ -25,6 +25,8 @@ threading.Thread(target=threading.Event().wait).start()
 driver.end(3)
 """
 
+CHECK = "from sf_quantum.workflows import driver; driver.main()"
+
 
 def test_a_driver_ends_although_a_thread_waits() -> None:
     done = subprocess.run([sys.executable, "-c", LEFT], timeout=SECONDS, check=False)
@@ -36,7 +38,7 @@ def test_a_driver_gets_a_long_order_and_holds_its_locks_until_it_ends(
 ) -> None:
     lock, log = tmp_path / "lock", tmp_path / "log"
     lock.touch()
-    driver = imported()
+    driver = begun()
     with lock.open("w") as ours, lock.open("w") as others:
         fcntl.flock(ours, fcntl.LOCK_EX)
         driver.process.send_signal(signal.SIGSTOP)
@@ -51,6 +53,27 @@ def test_a_driver_gets_a_long_order_and_holds_its_locks_until_it_ends(
 
 
 def test_a_driver_that_is_dismissed_ends() -> None:
-    driver = imported()
+    driver = begun()
     driver.dismiss()
     assert driver.process.returncode is not None
+
+
+def test_a_driver_that_has_ended_is_no_check(tmp_path: Path) -> None:
+    driver = begun()
+    driver.process.kill()
+    with pytest.raises(RuntimeError, match=r"sf\.yml: the process that checks it has"):
+        driver.check(tmp_path / "sf.yml")
+    driver.dismiss()
+
+
+def test_an_error_of_the_check_itself_is_shown(tmp_path: Path) -> None:
+    broken = (
+        "import sys, types; sys.modules['sf_quantum.checking'] = types.ModuleType('x')"
+    )
+    driver = started([sys.executable, "-c", f"{broken}; {CHECK}"])
+    (file := tmp_path / "sf.yml").write_text("version: v1.0\nworkflows: {}\n")
+    with pytest.raises(
+        RuntimeError, match="ImportError: cannot import name 'check_file'"
+    ):
+        driver.check(file)
+    driver.dismiss()

@@ -16,7 +16,8 @@ import pytest
 import sf_quantum
 from sf_quantum.cli import main
 from sf_quantum.workflows import runs
-from sf_quantum.workflows.driver import started
+from sf_quantum.workflows.checks import check, refuse_problems
+from sf_quantum.workflows.driver import Driver, started
 from tests.support.journals import Event, a_run, event, line, write
 
 HEAVY = {"dimod", "matplotlib", "numpy", "pandas", "pydantic", "streamflow", "yaml"}
@@ -199,7 +200,8 @@ def test_a_run_failed_by_its_journal_without_its_driver(
     }
     begin = "".join(f"{name} = {value!r}\n" for name, value in given.items())
     driver = [sys.executable, "-c", begin + DRIVER]
-    monkeypatch.setattr(runs, "imported", partial(started, driver))
+    monkeypatch.setattr(runs, "begun", partial(started, driver))
+    monkeypatch.setattr(Driver, "check", lambda _, file: refuse_problems(check(file)))
     lines: list[str] = []
     with pytest.raises(sf_quantum.RunFailed, match=r"/loop/a/0.0.1 .* failed: dropped"):
         sf_quantum.run(file, progress=lines.append)

@@ -18,7 +18,8 @@ from sf_quantum.cli import main
 from sf_quantum.files import JSON, mapping
 from sf_quantum.journal.events import End
 from sf_quantum.workflows import runs
-from sf_quantum.workflows.driver import started
+from sf_quantum.workflows.checks import check, refuse_problems
+from sf_quantum.workflows.driver import Driver, started
 from tests.support import forking
 from tests.support.forking import BIN
 from tests.support.waiting import SECONDS
@@ -269,8 +270,9 @@ def lines(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
         # The forked driver has another process id than its stand-in, so any is right.
         return wait(folder, cast(int, "*"), known, alive)
 
-    # a fork has imported it before
-    monkeypatch.setattr(runs, "imported", partial(started, ["sh", "-c", script]))
+    # a fork has imported it before, and this process checks
+    monkeypatch.setattr(runs, "begun", partial(started, ["sh", "-c", script]))
+    monkeypatch.setattr(Driver, "check", lambda _, file: refuse_problems(check(file)))
     monkeypatch.setattr(journal, "await_new", await_any)
     monkeypatch.setenv("PATH", f"{forking.stand_ins()}:{BIN}:{os.environ['PATH']}")
     monkeypatch.chdir(tmp_path)
