@@ -3,6 +3,9 @@
 P. J. Rousseeuw, Silhouettes, J. Comput. Appl. Math. 20, 1987. The only point of a
 cluster has s = 0, as in the paper and in scikit-learn. Distances are Euclidean: the sums of
 ``_kernels.c`` are, and the bounds by which clusters are left out hold for no other.
+
+The noise of a clustering is left out here; ``consensus`` assigns each point that no selected
+cluster has before it is scored.
 """
 
 from __future__ import annotations

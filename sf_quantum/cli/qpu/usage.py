@@ -1,4 +1,4 @@
-"""``sfq usage``: reports of QPU usage and waiting times, and traces of jobs."""
+"""``sfq usage``: the table of QPU usage, with the columns of the protocol, and traces of jobs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from urllib.parse import urlencode
 from sf_quantum.cli.qpu import service
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON, check_writable, mapping, number
-from sf_quantum.protocol.usage import KEYS, SUMS, By
+from sf_quantum.protocol.usage_columns import KEYS, SUMS, By
 from sf_quantum.qpu.sfq.service_client import ServiceClient
 from sf_quantum.reporting.columns import align
 from sf_quantum.text import PERIOD, csv_row, plural

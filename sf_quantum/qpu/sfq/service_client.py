@@ -126,7 +126,7 @@ class ServiceClient:
         retry_seconds = self._retry_seconds if retry else 0.0
         deadline = None
         for pause in backoff.REQUEST.pauses():
-            failure = None
+            failure, asked_seconds = None, 0.0
             try:
                 response = self._client.request(
                     method,
@@ -137,6 +137,7 @@ class ServiceClient:
                 )
                 if response.status not in BUSY:
                     break
+                asked_seconds = response.retry_seconds or 0.0
             except Unreachable as error:
                 failure = error
             # The time limit starts at the first failure, since a request may
@@ -148,7 +149,7 @@ class ServiceClient:
             deadline = deadline or Deadline(retry_seconds)
             if deadline.left <= 0:
                 break
-            time.sleep(min(pause, deadline.left))
+            time.sleep(min(max(pause, asked_seconds), deadline.left))
         if failure is not None:
             message = f"{self.name} does not answer: {failure}"
             if retry_seconds:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from sf_quantum.protocol.usage import KEYS, By, UsageRow, UsageSums
+from sf_quantum.protocol.usage_columns import KEYS, By, UsageRow, UsageSums
 from sf_quantum.service.domain.jobs import Used
 from sf_quantum.service.store.store import Store
 

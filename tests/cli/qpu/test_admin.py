@@ -16,7 +16,7 @@ from sf_quantum.cli import main
 from sf_quantum.cli.qpu import usage
 from sf_quantum.cli.qpu.service import format_time
 from sf_quantum.files import JSON
-from sf_quantum.protocol.usage import KEYS
+from sf_quantum.protocol.usage_columns import KEYS
 from sf_quantum.service.device.emulator.device import EmulatedDevice
 from sf_quantum.service.domain.jobs import Identity
 from sf_quantum.service.http.auth import FixedIdentity

@@ -658,6 +658,16 @@ def test_a_service_in_trouble(
         SfqQpu("q", server.url, lease="t").solve(bqm, PARAMETERS)
 
 
+def test_a_busy_service_is_asked_again_when_it_says(
+    scripted: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service_client, "RETRY_SECONDS", SECONDS)
+    server = scripted([(503, {}, {"Retry-After": "1"}), (200, {})])
+    began = time.monotonic()
+    SfqQpu("q", server.url).release("token")
+    assert time.monotonic() - began >= 1.0
+
+
 def test_unreadable_tokens_are_reported_soon(
     scripted: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:

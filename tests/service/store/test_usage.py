@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from sf_quantum.files import JSON
-from sf_quantum.protocol.usage import KEYS, By
+from sf_quantum.protocol.usage_columns import KEYS, By
 from sf_quantum.qpu.sfq.service_qpu import SfqQpu
 from sf_quantum.service.device.emulator.device import EmulatedDevice
 from sf_quantum.service.domain.jobs import Identity, Job, Lease, State, Submission

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Query, Response
 from pydantic import Field
 
-from sf_quantum.protocol.usage import KEYS, SUMS, By, UsageRow, UsageSums
+from sf_quantum.protocol.usage_columns import KEYS, SUMS, By, UsageRow, UsageSums
 from sf_quantum.service.dialects.common import EVERYWHERE, Queue, Who, since_epoch
 from sf_quantum.service.dialects.v1.models import Strict
 from sf_quantum.service.domain.errors import Refused
