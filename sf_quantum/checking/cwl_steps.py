@@ -361,6 +361,7 @@ class _Workflow:
         if target is None or mapping(body).get("valueFrom") is not None:
             if name in step.scatter:  # expressions get the items
                 yield from self._link(source, body, LIST, below, step=step, name=name)
+                yield from self._default(body, LIST, where)
             return
         sink = types.read(types.declared(target.body))
         if source is not None:
@@ -373,11 +374,18 @@ class _Workflow:
             if step.run:
                 for text in listing(source):
                     yield from self._format(str(text), target, step.run, below)
-        elif "default" in mapping(body) and name not in step.scatter:
-            default = mapping(body)["default"]
-            fault = types.fault(default, sink, (*where, "default"))
-            if fault and default is not None and not _has_file(default):
-                yield self.document.problem(fault.where, fault.what, fault.right)
+        else:
+            wanted = types.array(sink) if name in step.scatter else sink
+            yield from self._default(body, wanted, where)
+
+    def _default(
+        self, body: JSON, wanted: Types, where: KeyPath
+    ) -> Iterator[FileProblem]:
+        """Check the default of a step's input, unless it has files, which differ in form."""
+        default = mapping(body).get("default")
+        fault = types.fault(default, wanted, (*where, "default"))
+        if fault and default is not None and not _has_file(default):
+            yield self.document.problem(fault.where, fault.what, fault.right)
 
     def _ignored_pick(
         self, source: JSON, body: JSON, sink: Types, where: KeyPath

@@ -137,7 +137,7 @@ WIRING = {
     "condition that is text": ("when: $(inputs.ready)", "when: inputs.name", "43: steps.many.when: 'inputs.name' is no expression; write $(inputs.NAME), or JavaScript in $(...)"),
     "scattered input": ("scatter: name", "scatter: nam", "41: steps.many.scatter: step many has no input 'nam' in its in; did you mean name?"),
     "scatter without its requirement": ("  ScatterFeatureRequirement: {}\n", "", "40: steps.many.scatter: scatter needs a requirement; add ScatterFeatureRequirement: {} to the requirements"),
-    "scatter of two": ("scatter: name", "scatter: [name, count]", "41: steps.many.scatter: 2 inputs are scattered; add scatterMethod: dotproduct, nested_crossproduct or flat_crossproduct"),
+    "scatter of two": ("scatter: name\n    in: {points: points, count: {default: 2}", "scatter: [name, count]\n    in: {points: points, count: {default: [2]}", "41: steps.many.scatter: 2 inputs are scattered; add scatterMethod: dotproduct, nested_crossproduct or flat_crossproduct"),
     "two sources": ("rows: first/table", "rows: [first/table, loop/table]", "55: steps.nested.in.rows: there are several sources; add MultipleInputFeatureRequirement: {} to the requirements"),
     "valueFrom": ("count: {default: 2}", "count: {valueFrom: $(self)}", "42: steps.many.in.count: valueFrom needs a requirement; add StepInputExpressionRequirement: {} to the requirements"),
     "loop with a condition": ("  many:", "    when: $(inputs.go)\n  many:", "39: steps.loop.when: a step with a loop cannot have when; put it in a workflow inside"),

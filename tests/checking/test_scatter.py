@@ -110,3 +110,19 @@ def test_lists_are_not_compared_where_a_step_may_get_others(
     declared = "Any" if is_scattered else "int[]"
     problems = found(tmp_path, {"xs": xs, "ys": [1]}, step, declared=declared)
     assert any("differ in length: x 3, y 1" in one for one in problems) == is_found
+
+
+@pytest.mark.parametrize("default", [5, "a", [1, "a"], [], [1, 2]])
+@pytest.mark.parametrize("is_changed", [False, True])
+def test_a_default_that_is_scattered_is_a_list_of_the_declared_type(
+    tmp_path: Path, default: JSON, is_changed: bool
+) -> None:
+    """With valueFrom, the items may be of any type."""
+    link: dict[str, JSON] = {"default": default}
+    if is_changed:
+        link["valueFrom"] = "$(inputs.y)"
+    links: dict[str, JSON] = {"x": link, "y": {"default": 1}}
+    step: JSON = {"run": TOOL, "out": [], "scatter": "x", "in": links}
+    problems = found(tmp_path, {"xs": [], "ys": []}, step)
+    is_good = isinstance(default, list) and (is_changed or "a" not in default)
+    assert any("does not fit" in one for one in problems) != is_good, problems
