@@ -31,7 +31,7 @@ from sf_quantum.candidates.decision import (
 )
 from sf_quantum.errors import InputError
 from sf_quantum.journal import Journal
-from sf_quantum.journal.events import Event, Job, Qpu, Slurm
+from sf_quantum.journal.events import Event, Job, Qpu, Run, Slurm
 from sf_quantum.qpu import JobSize, QpuStatus
 
 #: the numbers of latest jobs of a step and of earlier runs that are considered
@@ -169,12 +169,22 @@ class History:
 
 
 def _earlier(record: Journal) -> Iterator[tuple[Event, bool]]:
-    """The events of earlier runs of the same StreamFlow file."""
-    for path in reversed(list(islice(record.earlier(), LATEST_RUNS))):
+    """The events of earlier runs of the same StreamFlow file.
+
+    A run that resumes others goes on with their budget, any other has one of its own.
+    """
+    runs: list[tuple[list[Event], bool]] = []
+    resumes = record.resumes
+    for path in islice(record.earlier(), LATEST_RUNS):
         with suppress(InputError):  # a corrupt journal
+            found, beside = journal.read(path), journal.is_open(path)
+            resumes = resumes and (beside or journal.status(found) != "completed")
             # a driver that runs at the same time has a budget of its own
-            budgeted = path >= record.first and not journal.is_open(path)
-            yield from ((event, budgeted) for event in journal.read(path))
+            runs.append((found, resumes and not beside))
+            if not beside:
+                resumes = resumes and isinstance(found[0], Run) and found[0].resumes
+    for found, budgeted in reversed(runs):
+        yield from ((event, budgeted) for event in found)
 
 
 def earlier_runs(directory: Path, file: Path) -> Iterator[tuple[Event, bool]]:

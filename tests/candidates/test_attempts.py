@@ -129,17 +129,36 @@ def test_what_was_spent_counts_once_whatever_came_of_it() -> None:
     assert learnt(paid, found(5.0, "8")).spent() == {"q": 8.0}
 
 
-@pytest.fixture
-def record(tmp_path: Path) -> Iterator[Journal]:
-    """The journal of a run that goes on."""
-    made = Journal(tmp_path)
+def _begun(folder: Path, *, resumes: bool = False) -> Iterator[Journal]:
+    made = Journal(folder, resumes=resumes)
     made.start("sf.yml", ["w"], {})
     yield made
     made.close()
 
 
-def _earlier(folder: Path, name: str, end: str | None, file: str = "sf.yml") -> None:
-    events: list[Event] = [{"time": 0, "event": "run", "file": file}]
+@pytest.fixture
+def record(tmp_path: Path) -> Iterator[Journal]:
+    """The journal of a run that goes on."""
+    yield from _begun(tmp_path)
+
+
+@pytest.fixture
+def resuming(tmp_path: Path) -> Iterator[Journal]:
+    """That of one that resumes earlier runs."""
+    yield from _begun(tmp_path, resumes=True)
+
+
+def _earlier(
+    folder: Path,
+    name: str,
+    end: str | None,
+    file: str = "sf.yml",
+    *,
+    resumes: bool = False,
+) -> None:
+    events: list[Event] = [
+        {"time": 0, "event": "run", "file": file, "resumes": resumes}
+    ]
     events += attempt(0, 4.0, "cpu") + attempt(4, 1.0, "q", qpu_seconds=7.0)
     events += [{"time": 9, "event": "end", "status": end}] if end else []
     write(folder / f"2020010{name}T000000Z-1.jsonl", events)
@@ -169,24 +188,41 @@ def test_a_qpu_that_does_not_tell_is_known() -> None:
     assert history.unmetered == {"a"}
 
 
-def test_a_resumed_run_spends_from_the_same_budget(
-    record: Journal,
+# how earlier runs ended, and whether each resumed the one before, the first first
+@pytest.mark.parametrize(
+    ("runs", "spent"),
+    [
+        ([(None, False)], 7.0),
+        ([("cancelled", False)], 7.0),
+        ([("failed", False)], 7.0),
+        ([("completed", False)], 0.0),
+        ([("completed", False), (None, False)], 7.0),
+        ([(None, False), (None, False)], 7.0),
+        ([(None, False), ("failed", True)], 14.0),
+        ([("failed", False), ("completed", True), (None, True)], 7.0),
+    ],
+)
+def test_only_a_run_that_resumes_others_goes_on_with_their_budget(
+    resuming: Journal, runs: list[tuple[str | None, bool]], spent: float
 ) -> None:
-    _earlier(record.path.parent, "1", "completed")
-    _earlier(record.path.parent, "2", None)
-    history = from_journals(record)
-    assert history.spent() == {"q": 7.0}
+    for number, (end, resumes) in enumerate(runs, 1):
+        _earlier(resuming.path.parent, f"{number}", end, resumes=resumes)
+    assert from_journals(resuming).spent().get("q", 0.0) == spent
+    anew = Journal(resuming.path.parent)
+    anew.start("sf.yml", ["w"], {})
+    try:
+        assert from_journals(anew).spent() == {}
+    finally:
+        anew.close()
 
 
-def test_a_concurrent_driver_spends_from_its_own_budget(
-    record: Journal,
-) -> None:
-    _earlier(record.path.parent, "1", None)
-    _earlier(record.path.parent, "2", None)
-    (beside,) = record.path.parent.glob("20200102*")
+def test_a_concurrent_driver_spends_from_its_own_budget(resuming: Journal) -> None:
+    _earlier(resuming.path.parent, "1", None)
+    _earlier(resuming.path.parent, "2", None)
+    (beside,) = resuming.path.parent.glob("20200102*")
     with beside.open() as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        history = from_journals(record)
+        history = from_journals(resuming)
     assert history.spent() == {"q": 7.0}
     # but it teaches how long a job takes
     assert history.times("/s", "q") is not None
@@ -202,9 +238,9 @@ def test_other_files_runs_do_not_take_the_place_of_this_ones(record: Journal) ->
 
 
 async def test_decisions_that_overlap_know_what_was_spent(
-    record: Journal, monkeypatch: pytest.MonkeyPatch
+    resuming: Journal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _earlier(record.path.parent, "1", None)
+    _earlier(resuming.path.parent, "1", None)
     attempts, read = Attempts({}, cooldown=0), History.read
     go, has_read = threading.Event(), threading.Event()
 
@@ -228,7 +264,7 @@ async def test_decisions_that_overlap_know_what_was_spent(
     # what is written while another's reading goes on is read after it
     assert await asyncio.to_thread(has_read.wait, 60)
     for event in attempt(9, 1.0, "q", qpu_seconds=2.0):
-        append(record, event)
+        append(resuming, event)
     asyncio.get_running_loop().call_later(0.05, go.set)
     await asyncio.gather(attempts.update(60), attempts.update(60))
     assert attempts.spending() == Spending(9.0)
