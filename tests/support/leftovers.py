@@ -67,25 +67,15 @@ class Leftovers:
 
     async def _end(self, started: list[Process]) -> None:
         # a process that has ended may have left others with its pipes
-        if any(process.returncode is None or _is_open(process) for process in started):
-            # one that is ended may have started another since the list was made
-            while self._kill_marked():
-                pass
-        for process in started:
-            await process.communicate()
+        reading = [asyncio.ensure_future(one.communicate()) for one in started]
+        while (await asyncio.wait(reading, timeout=0.02))[1]:
+            # Again, since one that is killed may have started another, and one that begins
+            # another program shows no mark for a moment.
+            self._kill_marked()
 
-    def _kill_marked(self) -> bool:
-        """Kill all processes with the mark that run, and say whether there were any."""
-        marked = []
+    def _kill_marked(self) -> None:
+        """Kill all processes that show the mark."""
         for one in processes():
             with suppress(psutil.Error, OSError):
                 if one.environ().get(MARKER) == self._mark:
                     one.kill()
-                    marked.append(one)
-        return bool(marked)
-
-
-def _is_open(process: Process) -> bool:
-    """Whether another process may have a pipe of this one."""
-    pipes = (process.stdout, process.stderr)
-    return any(pipe is not None and not pipe.at_eof() for pipe in pipes)
