@@ -348,15 +348,12 @@ class Attempts:
         )
         return kinds[True], kinds[False]
 
-    def wait_out(self, job: str, target: str, seconds: float) -> None:
-        """Record that a job was not started in the time that it waits; no cooldown begins.
-
-        :param seconds: the longest wait
-        """
+    def rule_out(self, job: str, target: str, why: Exclusion) -> None:
+        """Record that a target does not run this job; it may run others, so no cooldown begins."""
         if (attempt := self._jobs.get(job)) is not None:
             attempt.end()
             attempt.quantum = None
-            attempt.failures[target] = Exclusion(Obstacle.WAITED, limit=seconds)
+            attempt.failures[target] = why
         self._has_ended()
 
     def fail(

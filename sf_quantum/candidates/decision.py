@@ -168,6 +168,7 @@ class Obstacle(Enum):
         "might exceed the {scope}'s budget: the usage of a running job is not known yet"
     )
     FAILED = "failed an earlier attempt of this job ({detail})"
+    UNFIT = "cannot run this job ({detail})"
     SLURM_REFUSED = "does not take this job ({detail})"
     OUTPUTS_MISSING = (
         "failed an earlier attempt of this job (exit status 0, but outputs are missing)"
@@ -196,6 +197,7 @@ _BRIEF = {
     Obstacle.USAGE_UNREADABLE: "spending unknown",
     Obstacle.USAGE_UNMEASURED: "usage not measured yet",
     Obstacle.FAILED: "failed there",
+    Obstacle.UNFIT: "job refused there",
     Obstacle.SLURM_REFUSED: "refused by Slurm",
     Obstacle.OUTPUTS_MISSING: "outputs missing",
     Obstacle.NO_RESULT: "no result",
@@ -215,7 +217,7 @@ _BRIEF = {
 _TROUBLE = {
     *(Obstacle.FAILED, Obstacle.OUTPUTS_MISSING, Obstacle.NO_RESULT, Obstacle.COOLDOWN),
     *(Obstacle.NOT_QUERIED, Obstacle.NO_ANSWER, Obstacle.STILL_SILENT),
-    *(Obstacle.UNREACHABLE, Obstacle.REFUSED, Obstacle.SLURM_REFUSED),
+    *(Obstacle.UNREACHABLE, Obstacle.REFUSED, Obstacle.SLURM_REFUSED, Obstacle.UNFIT),
 }
 # how our services begin the reason why they are not online
 _STATE = re.compile(r"the QPU is (\w+)")

@@ -299,6 +299,11 @@ class CandidateFilter(BindingFilter):
                 f"Job {attempt.job} is not retried: {target} {describe(failure)}, and "
                 f"filter {self.name} says onFailure: fail"
             )
+        unfit = [one for one in failures.values() if one.cause is Obstacle.UNFIT]
+        if unfit and len(failures) > len(unfit):
+            raise UnrecoverableWorkflowException(
+                _not_retried(attempt.job, unfit[0].detail)
+            )
 
     def _warn_of_unknown_spending(
         self, rules: StepRules, replies: Mapping[str, StatusReply]
@@ -433,13 +438,17 @@ class CandidateFilter(BindingFilter):
             self._attempts.exit(job, target)
             return
         error = (why(status, output) or "no error message")[:LONGEST]
-        if status == InputError.exit_code:
-            summary = f"Job {job} is not retried, because its input is invalid: {error}"
+        given = hints.of(job)
+        if status == InputError.exit_code and not given.has_alternative:
+            summary = _not_retried(job, error)
             traceback_filter().expect(logging.ERROR, job, summary)
             raise UnrecoverableWorkflowException(summary)
-        given = hints.of(job)
-        if given.waited_out and status in (None, QpuError.exit_code):
-            self._attempts.wait_out(job, target, given.wait_seconds or 0.0)
+        if status == InputError.exit_code:  # perhaps only for this QPU
+            unfit = Exclusion(Obstacle.UNFIT, detail=error)
+            self._attempts.rule_out(job, target, unfit)
+        elif given.waited_out and status in (None, QpuError.exit_code):
+            waited = Exclusion(Obstacle.WAITED, limit=given.wait_seconds or 0.0)
+            self._attempts.rule_out(job, target, waited)
         elif status in (None, QpuError.exit_code):
             cause = Obstacle.SLURM_REFUSED if given.refused else Obstacle.FAILED
             self._attempts.fail(job, target, error, cause)
@@ -477,6 +486,10 @@ class CandidateFilter(BindingFilter):
             logger.warning(message)
         else:
             journal.warn(message)
+
+
+def _not_retried(job: str, error: str) -> str:
+    return f"Job {job} is not retried, because its input is invalid: {error}"
 
 
 def _folder() -> Path:

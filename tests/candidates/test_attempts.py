@@ -393,7 +393,7 @@ def test_reported_eta_is_a_known_bound_of_the_wait(
 def test_a_job_that_waited_in_vain_starts_no_cooldown() -> None:
     attempts = Attempts({}, cooldown=60)
     attempts.run(attempts.begin("/s/0", "/s", StepRules()), TO_QPU)
-    attempts.wait_out("/s/0", "q", 30.0)
+    attempts.rule_out("/s/0", "q", Exclusion(Obstacle.WAITED, limit=30.0))
     again = attempts.quantum_target(
         attempts.begin("/s/0", "/s", StepRules()), "q", ONLINE
     )

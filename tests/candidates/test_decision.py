@@ -143,6 +143,13 @@ CASES: list[tuple[QuantumTarget, StepRules, CandidateJob, Obstacle, str]] = [
         "q failed an earlier attempt of this job (x)",
     ),
     (
+        QuantumTarget("q", failed=Exclusion(Obstacle.UNFIT, detail="x")),
+        StepRules(),
+        ANY,
+        Obstacle.UNFIT,
+        "q cannot run this job (x)",
+    ),
+    (
         QuantumTarget("q", failed=Exclusion(Obstacle.SLURM_REFUSED, detail="x")),
         StepRules(),
         ANY,

@@ -279,10 +279,22 @@ def test_bad_input_is_not_tried_again(project: Project) -> None:
     (project.folder / "problem.json").write_text('{"no": "bqm"}')
     project.debug = False
     assert project.run() != 0
-    assert len(decisions(project)) == 1
+    assert len(decisions(project)) == 2  # only the QPU might have refused it
     assert "is not retried, because its input is invalid" in project.log
     assert "key 'bqm' is missing" in project.log
     assert "Traceback" not in project.log
+
+
+def test_a_job_that_its_qpu_refuses_runs_elsewhere(
+    project: Project, serve: Serve
+) -> None:
+    _rest(project, serve(*FAST, "--qubits", "1"))
+    candidate(project, rounds=2)
+    assert project.run() == 0
+    assert where(project) == ["cpu", "cpu"]
+    refused = [one for one in reasons(project) if "qpu cannot run this job" in one]
+    assert len(refused) == 2  # the QPU, which may run others, is not in cooldown
+    assert "do not fit on 1 qubits" in refused[0]
 
 
 def test_fail_does_not_try_again(project: Project, serve: Serve) -> None:
