@@ -256,7 +256,7 @@ class Deployments:
         if kind and not issubclass(kind, ConnectorWrapper):
             what = f"a deployment of type {deployment.get('type')} cannot wrap another"
             yield self.document.problem(where, what, "remove wraps")
-        elif kind and issubclass(kind, LocationWrapper) and inner != name:
+        elif kind and _needs_machine(kind) and inner != name:
             yield from self._machine(name, inner, where)
         elif inner != name and issubclass(
             self.kind(inner) or Connector, QuantumConnector
@@ -384,6 +384,11 @@ class Deployments:
             what = f"{file}: no such file"
             right = near_file(self.document.folder / file) or "name an existing file"
             yield self.document.problem(where, what, right)
+
+
+def _needs_machine(kind: type[Connector]) -> bool:
+    """Whether locations of a kind are on one machine; the client of a QPU runs anywhere."""
+    return issubclass(kind, LocationWrapper) and not issubclass(kind, RestConnector)
 
 
 def recovery(document: Document) -> Iterator[FileProblem]:

@@ -128,6 +128,18 @@ def test_one_line_for_one_mistake(old: str, new: str, line: str) -> None:
     assert found() == [f"sf.yml:{line}"]
 
 
+@pytest.mark.parametrize(
+    "inner", ["nodes", "far", "cluster", "{deployment: cluster, service: s}"]
+)
+def test_the_client_of_a_qpu_runs_on_any_deployment(inner: str) -> None:
+    edited(
+        "sf.yml",
+        "type: sfq.emulator, config: {qubits: 9}, wraps: host",
+        f"type: sfq.rest, config: {{url: 'https://a'}}, wraps: {inner}",
+    )
+    assert not [line for line in found() if "wrap" in line]
+
+
 @pytest.mark.parametrize(("name", "kind"), [("job.yml", "a file"), (".", "a folder")])
 def test_a_url_of_what_is_no_socket_is_named(name: str, kind: str) -> None:
     edited(

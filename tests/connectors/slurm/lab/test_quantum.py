@@ -204,6 +204,20 @@ def test_ten_jobs_share_one_qpu_in_turn(site: Site, service: QpuService) -> None
     assert service.url not in site.project.log
 
 
+def test_a_job_on_nodes_uses_the_lease_of_the_driver(
+    site: Site, service: QpuService
+) -> None:
+    """``sfq.rest`` over a service of the cluster: the lease is granted before Slurm is asked."""
+    site.deploy({"nodes": {"partition": "compute"}})
+    wraps: JSON = {"deployment": "cluster", "service": "nodes"}
+    site.project.deployment("qpu", "sfq.rest", wraps=wraps, url=service.url)
+    site.project.solve("solve", "qpu")
+    assert site.project.run() == 0, site.project.log[-3000:]
+    assert len(site.submissions()) == 1
+    assert service.jobs() == ["Completed"]
+    assert service.held() == []
+
+
 def test_a_job_that_never_used_its_lease_fails(site: Site, service: QpuService) -> None:
     site.deploy({"q": _quantum()})
     site.step("idle", "q", "echo fine >out")
