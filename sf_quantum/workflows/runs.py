@@ -102,7 +102,7 @@ def run(
         except BaseException:
             driver.dismiss()
             raise
-        existing = set(journals.glob("*.jsonl"))
+        path, existing = None, set(journals.glob("*.jsonl"))
         process = driver.process
         options = ["--debug"] if debug else []
         arguments = ["run", str(file), "--outdir", str(outdir), *options]
@@ -118,7 +118,7 @@ def run(
         except BaseException:
             process.send_signal(signal.SIGINT)
             with suppress(Exception):  # it may be the reason
-                progress("interrupted: the steps and their QPU jobs are cancelled")
+                _say_interrupted(path, progress)
             _await_end(process)
             raise
     if path is None:
@@ -234,6 +234,12 @@ def _resumed(file: Path, journals: Path) -> str:
     why = (isinstance(last, End) and last.reason) or ""
     words = report.WORDS.get(end or report.LOST, end)
     return f"resuming run {path.stem}, which {words}{f': {why}' if why else ''}"
+
+
+def _say_interrupted(path: Path | None, progress: Progress) -> None:
+    """Say what an interrupt does to a run that goes on, by its journal."""
+    if path is None or not journal.status(journal.read(path)):
+        progress("interrupted: the steps and their QPU jobs are cancelled")
 
 
 def _await_end(process: subprocess.Popen[bytes]) -> None:

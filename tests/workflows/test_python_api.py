@@ -182,6 +182,31 @@ run.close()
 
 
 @pytest.mark.process
+def test_an_interrupt_after_the_end_says_nothing_of_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "sf.yml"
+    file.write_text(FILE)
+    (tmp_path / "main.cwl").write_text(TOOL)
+    end: Event = {"event": "end", "status": "completed"}
+    begin = f"FILE = {str(file)!r}\nLINES = {[line(end).encode()]!r}\n"
+    driver = [sys.executable, "-c", begin + DRIVER]
+    monkeypatch.setattr(runs, "begun", partial(started, driver))
+    monkeypatch.setattr(Driver, "check", lambda _, file: refuse_problems(check(file)))
+    lines: list[str] = []
+
+    def progress(text: str) -> None:
+        lines.append(text)
+        if text.startswith("run completed"):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        sf_quantum.run(file, progress=progress)
+    assert lines[-1].startswith("run completed")
+
+
+@pytest.mark.process
 def test_a_run_failed_by_its_journal_without_its_driver(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
