@@ -30,6 +30,7 @@ from sf_quantum.connectors.rest import RestConnector
 from sf_quantum.connectors.wrapper import LocationWrapper
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON, KeyPath, listing, mapping, socket_in
+from sf_quantum.qpu.configuration import read_token
 
 # keys of StreamFlow's connectors and ours that name a file on the driver's host
 FILES = ("passwordFile", "sshKey", "sshKeyPassphraseFile", "tokenFile", "qrmiConfig")
@@ -376,14 +377,27 @@ class Deployments:
                 yield from self._file(item, below)
 
     def _file(self, file: JSON, where: KeyPath) -> Iterator[FileProblem]:
+        if not isinstance(file, str):
+            return
         # SSH keys are relative to the driver's folder, other files to the StreamFlow file
-        if isinstance(file, str) and not any(
-            (folder / Path(file).expanduser()).is_file()
-            for folder in (self.document.folder, Path())
+        folders = (self.document.folder, Path())
+        paths = [folder / Path(file).expanduser() for folder in folders]
+        if not any(path.is_file() for path in paths):
+            is_folder = any(path.is_dir() for path in paths)
+            what = f"{file}: {'a folder' if is_folder else 'no such file'}"
+            near = None if is_folder else near_file(self.document.folder / file)
+            yield self.document.problem(where, what, near or "name an existing file")
+        elif (
+            where[-1] == "tokenFile"
+            and "slurmrestd" not in where
+            and paths[0].is_file()
         ):
-            what = f"{file}: no such file"
-            right = near_file(self.document.folder / file) or "name an existing file"
-            yield self.document.problem(where, what, right)
+            try:
+                read_token(str(paths[0]))
+            except InputError as error:
+                what, _, right = str(error).partition("; ")
+                what = what.replace(str(paths[0]), file)
+                yield self.document.problem(where, what, right)
 
 
 def _needs_machine(kind: type[Connector]) -> bool:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON, cannot_read
+from sf_quantum.net.transport import Unsendable
 from sf_quantum.text import unknown
 
 
@@ -43,11 +44,21 @@ def config_required(name: str, config: Mapping[str, JSON], key: str) -> str:
 
 
 def read_token(path: str) -> str:
-    """Read a credential from a file, which must not be empty."""
+    """Read a credential from a file.
+
+    :raises InputError: if the file cannot be read, or is empty
+    :raises Unsendable: if its content is not one printable ASCII token
+    """
     try:
         token = Path(path).read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
         raise cannot_read(path, "token", error) from error
     if not token:
         raise InputError(f"{path}: empty; expected a token")
+    if len(token.split()) > 1 or not (token.isascii() and token.isprintable()):
+        # The content is not shown: it may be a credential.
+        raise Unsendable(
+            f"{path}: not one token of printable ASCII; "
+            "write the token alone in it, or name another file"
+        )
     return token
