@@ -2,7 +2,7 @@
 
 ``tasks`` has the kinds of payload, results and states of jobs, ``descriptions`` what a QPU
 says of itself, ``bounds`` and ``values`` what each field may be, ``leases`` the classes of
-leases, ``usage`` the columns of usage reports, ``solver_parameters`` those of annealers,
+leases, ``usage_columns`` the columns of usage reports, ``solver_parameters`` those of annealers,
 ``emulated`` the run times of emulated QPUs.
 
 Imports: samplers.
