@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -22,7 +23,8 @@ from sf_quantum.net.transport import Client
 from sf_quantum.qpu import qrmi_config
 from sf_quantum.slurm import ids, tres
 from sf_quantum.slurm.components import Component, nodes_needed
-from sf_quantum.slurm.partitions import Partition
+from sf_quantum.slurm.counts import limit_seconds
+from sf_quantum.slurm.partitions import NodeKind, Partition
 
 #: StreamFlow's default of maxConcurrentJobs
 ONE_JOB = 1
@@ -30,7 +32,7 @@ ONE_JOB = 1
 OPTIONS = {
     "time": (
         r"(\d+-)?\d+(:\d+){0,2}|(?i:infinite|unlimited)",
-        "write minutes, HH:MM:SS or DAYS-HH:MM:SS",
+        "write minutes, MM:SS, HH:MM:SS or DAYS-HH:MM:SS",
     ),
     "nodes": (
         r"\d+[kKmM]?([-,:]\d+[kKmM]?)*",
@@ -67,6 +69,10 @@ class Cluster:
             clusters = content.get("clusters")
             if isinstance(clusters, str) and not ids.are_clusters(clusters):
                 yield self.document.problem((*where, "clusters"), *NO_CLUSTERS)
+            if content.get("array"):
+                what = "Slurm runs each step once for each task, in the same folder"
+                right = "remove array, and let the workflow scatter the step"
+                yield self.document.remark((*where, "array"), what, right)
             for key, (pattern, right) in OPTIONS.items():
                 value = content.get(key)
                 if isinstance(value, str) and not re.fullmatch(pattern, value):
@@ -89,6 +95,7 @@ class Cluster:
                 below = (*where, "partition")
                 yield from self.document.unknown(below, name, partitions, what)
             yield from self._gres(content, where, partitions)
+            yield from self._limits(content, where, partitions)
         yield from self._oversized({k: one.nodes for k, one in partitions.items()})
 
     def _gres(
@@ -98,16 +105,13 @@ class Cluster:
         partitions: dict[str, Partition],
     ) -> Iterator[FileProblem]:
         """Find a service that requests more of a gres than any node of its partition has."""
-        default = ",".join(name for name, one in partitions.items() if one.is_default)
-        names = str(content.get("partition") or default)
-        chosen = [partitions.get(name) for name in names.split(",")]
-        kinds = [kind for one in chosen if one is not None for kind in one.kinds]
-        if content.get("clusters") or None in chosen or not all(k.gres for k in kinds):
-            return  # another Slurm has them, or what they have is unknown
+        names, kinds = _kinds(content, partitions)
+        if not all(kind.gres for kind in kinds):
+            return  # what they have is unknown
         per_node = {
             key: content[key] for key in ("gres", "gpusPerNode") if key in content
         }
-        for key, value in per_node.items():
+        for key, value in per_node.items() if kinds else ():
             text = f"gpu:{value}" if key == "gpusPerNode" else str(value)
             for wanted in tres.parse(text):
                 units = [tres.matching(wanted, one.gres) for one in kinds]
@@ -125,6 +129,32 @@ class Cluster:
                     what = f"no node of {partition} has gres {kind}"
                     right = "only a site's own plugin of Slurm could accept it"
                     yield self.document.remark(below, what, right)
+
+    def _limits(
+        self,
+        content: dict[str, JSON],
+        where: KeyPath,
+        partitions: dict[str, Partition],
+    ) -> Iterator[FileProblem]:
+        """Find a time limit and a number of CPUs for which Slurm probably starts no job."""
+        names, kinds = _kinds(content, partitions)
+        if not kinds:
+            return
+        partition = f"partition {names}"
+        time, limits = str(content.get("time") or ""), [k.time_limit for k in kinds]
+        seconds = [limit_seconds(one) or math.inf for one in limits]
+        longest, limit = max(zip(seconds, limits, strict=True))
+        if (limit_seconds(time) or 0.0) > longest and "qos" not in content:
+            what = f"{time} is above the time limit of {partition}: {limit}"
+            right = "jobs wait for ever, unless a QOS allows it"
+            yield self.document.remark((*where, "time"), what, right)
+        wanted, cpus = content.get("cpusPerTask"), [k.cpus for k in kinds]
+        if isinstance(wanted, int) and all(one.isdecimal() for one in cpus):
+            most = max(map(int, cpus))
+            if wanted > most:
+                what = f"{wanted} is more than a node of {partition} has: {most}"
+                right = f"write {most} or less"
+                yield self.document.remark((*where, "cpusPerTask"), what, right)
 
     def _oversized(self, partitions: dict[str, int]) -> Iterator[FileProblem]:
         """Find services and reservations with more nodes than their partition has.
@@ -278,3 +308,16 @@ def _reserved(allocation: dict[str, JSON]) -> list[str]:
     reserve = allocation.get("reserve")
     names = [*reserve] if isinstance(reserve, dict) else listing(reserve)
     return [name for name in names if isinstance(name, str)]
+
+
+def _kinds(
+    content: dict[str, JSON], partitions: dict[str, Partition]
+) -> tuple[str, list[NodeKind]]:
+    """The partitions of a service, and their kinds of nodes, none if one is not known."""
+    default = ",".join(name for name, one in partitions.items() if one.is_default)
+    names = str(content.get("partition") or default)
+    chosen = [partitions.get(name) for name in names.split(",")]
+    known = [one for one in chosen if one is not None]
+    if content.get("clusters") or len(known) < len(chosen):
+        return names, []  # another Slurm has them
+    return names, [kind for one in known for kind in one.kinds]

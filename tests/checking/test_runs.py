@@ -103,7 +103,7 @@ CASES = {
     "topology of another technology": ("{qubits: 9}", "{qubits: 9, topology: square}", "15: deployments.qpu.config.topology: a device of technology annealer has pegasus or zephyr, not square; write one that it has, or remove topology"),
     "folder with a space": ("workdir: work", "workdir: /my work", "10: workflows.main.bindings[1].target.workdir: steps cannot run in '/my work', which has a space; " + RIGHT),
     "folder of a deployment": ("{qubits: 9},", "{qubits: 9}, workdir: /my work,", "15: deployments.qpu.workdir: steps cannot run in '/my work', which has a space; " + RIGHT),
-    "Slurm's time": ('"10"', '"ten"', "16: deployments.cluster.config.services.s.time: 'ten' is not a value of Slurm's option time; write minutes, HH:MM:SS or DAYS-HH:MM:SS"),
+    "Slurm's time": ('"10"', '"ten"', "16: deployments.cluster.config.services.s.time: 'ten' is not a value of Slurm's option time; write minutes, MM:SS, HH:MM:SS or DAYS-HH:MM:SS"),
     "Slurm's nodes": ('time: "10"', 'nodes: "one"', "16: deployments.cluster.config.services.s.nodes: 'one' is not a value of Slurm's option nodes; write a number, or a range such as 1-3"),
     "section": ("deployments:", "deployment:", "11: deployment: unknown key; did you mean deployments?"),
     "version": ("v1.0", "1.0", "1: version: unknown version 1.0; write version: v1.0"),

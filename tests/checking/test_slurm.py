@@ -156,6 +156,36 @@ def test_a_gres_that_no_node_has_is_told(
     assert (said == OK) == (not line)
 
 
+@pytest.mark.parametrize(
+    ("request_", "line"),
+    [
+        ({"time": "90"}, "time: 90 is above the time limit of partition p: 1:00:00"),
+        ({"time": "1:00:01"}, "time: 1:00:01 is above the time limit of partition p"),
+        ({"time": "60"}, ""),
+        ({"time": "59:59"}, ""),
+        ({"time": "90", "qos": "long"}, ""),
+        ({"time": "90", "partition": "other"}, ""),
+        ({"time": "90", "partition": "p,other"}, ""),
+        ({"cpusPerTask": 9}, "cpusPerTask: 9 is more than a node of partition p has"),
+        ({"cpusPerTask": 8}, ""),
+        ({"array": "1-3"}, "array: Slurm runs each step once for each task"),
+    ],
+)
+def test_what_slurm_probably_never_starts_is_remarked_on(
+    request_: dict[str, JSON],
+    line: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    lines = f"{sinfo(('p*', 1), limit='1:00:00')}\n{sinfo(('other', 1))}"
+    slurm_lists(tmp_path / "bin", monkeypatch, lines)
+    written(None, service=request_)
+    code, said = checked(capsys)
+    assert code == 0
+    assert any(line in one for one in said) if line else said == [OK]
+
+
 @pytest.mark.parametrize("missing", ["configuration", "commands"])
 def test_a_run_that_cannot_submit_is_refused(
     missing: str,
