@@ -47,7 +47,7 @@ def read_token(path: str) -> str:
     """Read a credential from a file.
 
     :raises InputError: if the file cannot be read, or is empty
-    :raises Unsendable: if its content is not one printable ASCII token
+    :raises Unsendable: if its content is more than one line
     """
     try:
         token = Path(path).read_text(encoding="utf-8").strip()
@@ -55,10 +55,9 @@ def read_token(path: str) -> str:
         raise cannot_read(path, "token", error) from error
     if not token:
         raise InputError(f"{path}: empty; expected a token")
-    if len(token.split()) > 1 or not (token.isascii() and token.isprintable()):
+    if not token.isprintable():
         # The content is not shown: it may be a credential.
         raise Unsendable(
-            f"{path}: not one token of printable ASCII; "
-            "write the token alone in it, or name another file"
+            f"{path}: not one line of text; write the token alone in it, or name another file"
         )
     return token

@@ -249,7 +249,7 @@ def test_two_qpus_are_taken_in_one_order_and_both_given_back() -> None:
 
 def test_qpus_of_a_sites_file(service: RunningService, tmp_path: Path) -> None:
     token = tmp_path / "token"
-    token.write_text("not-asked-for\n")
+    token.write_text("not asked for\n")
     entries: JSON = [
         {
             "name": "own",

@@ -160,7 +160,7 @@ def test_strangers_requests_have_no_credential(
     service: RunningService, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     token = tmp_path / "token"
-    token.write_text("the-token-of-the-job\n")
+    token.write_text("a token of the job\n")
     token.chmod(0o600)
     sent: list[tuple[str, set[str]]] = []
     request = http.client.HTTPConnection.request

@@ -893,7 +893,7 @@ def test_a_token_that_cannot_be_sent_is_no_fault_of_a_job(
     known = Credentials(str(file))
     qpu = SfqQpu("q", service.url, credentials=known, lease=service.acquire())
     file.write_text("t\u00f6ken")
-    with pytest.raises(NotAccepted, match="token: not one token of printable ASCII"):
+    with pytest.raises(NotAccepted, match="Authorization: the value is not printable"):
         qpu.submit(_task(bqm))
 
 
