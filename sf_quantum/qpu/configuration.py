@@ -8,7 +8,6 @@ from pathlib import Path
 
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON, cannot_read
-from sf_quantum.net.transport import Unsendable
 from sf_quantum.text import unknown
 
 
@@ -44,20 +43,11 @@ def config_required(name: str, config: Mapping[str, JSON], key: str) -> str:
 
 
 def read_token(path: str) -> str:
-    """Read a credential from a file.
-
-    :raises InputError: if the file cannot be read, or is empty
-    :raises Unsendable: if its content is more than one line
-    """
+    """Read a credential from a file, which must not be empty."""
     try:
         token = Path(path).read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
         raise cannot_read(path, "token", error) from error
     if not token:
         raise InputError(f"{path}: empty; expected a token")
-    if not token.isprintable():
-        # The content is not shown: it may be a credential.
-        raise Unsendable(
-            f"{path}: not one line of text; write the token alone in it, or name another file"
-        )
     return token

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 from sf_quantum import backoff
 from sf_quantum.backoff import Deadline
 from sf_quantum.errors import InputError, QpuError, QuantumError
 from sf_quantum.files import JSON
-from sf_quantum.net.transport import (
-    Client,
-    KeptClient,
-    Response,
-    Unreachable,
-    Unsendable,
-)
+from sf_quantum.net.transport import Client, KeptClient, Response, Unreachable
 from sf_quantum.protocol.bounds import ANSWER_BYTES
 from sf_quantum.protocol.leases import LEASE_HEADER
 from sf_quantum.protocol.tasks import LeaseLost
@@ -102,12 +97,8 @@ class ServiceClient:
     def _credential(self) -> Mapping[str, str]:
         if (file := self._credentials.token_file) is not None:
             # it may have been replaced since; for a moment, it may not be there
-            try:
+            with suppress(InputError):
                 self._token = read_token(file)
-            except Unsendable:
-                raise
-            except InputError:
-                pass
         token = {"Authorization": f"Bearer {self._token}"} if self._token else {}
         return {**token, **self._credentials.munge_header()}
 
