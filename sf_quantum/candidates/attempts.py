@@ -177,14 +177,16 @@ def _earlier(record: Journal) -> Iterator[tuple[Event, bool]]:
     resumes = record.resumes
     for path in islice(record.earlier(), LATEST_RUNS):
         with suppress(InputError):  # a corrupt journal
-            found, beside = journal.read(path), journal.is_open(path)
-            resumes = resumes and (beside or journal.status(found) != "completed")
-            # a driver that runs at the same time has a budget of its own
-            runs.append((found, resumes and not beside))
-            if not beside:
-                resumes = resumes and isinstance(found[0], Run) and found[0].resumes
-    for found, budgeted in reversed(runs):
-        yield from ((event, budgeted) for event in found)
+            events = journal.read(path)
+            if journal.is_open(path):
+                # A driver that runs at the same time has a budget of its own.
+                runs.append((events, False))
+                continue
+            resumes = resumes and journal.status(events) != "completed"
+            runs.append((events, resumes))
+            resumes = resumes and isinstance(events[0], Run) and events[0].resumes
+    for events, budgeted in reversed(runs):
+        yield from ((event, budgeted) for event in events)
 
 
 def earlier_runs(directory: Path, file: Path) -> Iterator[tuple[Event, bool]]:

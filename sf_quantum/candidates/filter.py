@@ -439,11 +439,12 @@ class CandidateFilter(BindingFilter):
             return
         error = (why(status, output) or "no error message")[:LONGEST]
         given = hints.of(job)
-        if status == InputError.exit_code and not given.has_alternative:
-            summary = _not_retried(job, error)
-            traceback_filter().expect(logging.ERROR, job, summary)
-            raise UnrecoverableWorkflowException(summary)
-        if status == InputError.exit_code:  # perhaps only for this QPU
+        if status == InputError.exit_code:
+            if not given.has_alternative:
+                summary = _not_retried(job, error)
+                traceback_filter().expect(logging.ERROR, job, summary)
+                raise UnrecoverableWorkflowException(summary)
+            # The input may be invalid for this QPU alone.
             unfit = Exclusion(Obstacle.UNFIT, detail=error)
             self._attempts.rule_out(job, target, unfit)
         elif given.waited_out and status in (None, QpuError.exit_code):

@@ -94,30 +94,32 @@ class Cluster:
                 what = f"Slurm has no partition {name!r}"
                 below = (*where, "partition")
                 yield from self.document.unknown(below, name, partitions, what)
-            yield from self._gres(content, where, partitions)
-            yield from self._limits(content, where, partitions)
+            chosen, kinds = _kinds(content, partitions)
+            if kinds:
+                yield from self._gres(content, where, chosen, kinds)
+                yield from self._limits(content, where, chosen, kinds)
         yield from self._oversized({k: one.nodes for k, one in partitions.items()})
 
     def _gres(
         self,
         content: dict[str, JSON],
         where: KeyPath,
-        partitions: dict[str, Partition],
+        partition: str,
+        kinds: list[NodeKind],
     ) -> Iterator[FileProblem]:
         """Find a service that requests more of a gres than any node of its partition has."""
-        names, kinds = _kinds(content, partitions)
         if not all(kind.gres for kind in kinds):
             return  # what they have is unknown
         per_node = {
             key: content[key] for key in ("gres", "gpusPerNode") if key in content
         }
-        for key, value in per_node.items() if kinds else ():
+        for key, value in per_node.items():
             text = f"gpu:{value}" if key == "gpusPerNode" else str(value)
             for wanted in tres.parse(text):
                 units = [tres.matching(wanted, one.gres) for one in kinds]
                 if wanted.units <= max(units) or wanted.name == "none":
                     continue
-                below, partition = (*where, key), f"partition {names}"
+                below = (*where, key)
                 if max(units):
                     what = (
                         f"{wanted} is more than a node of {partition} has: {max(units)}"
@@ -134,13 +136,10 @@ class Cluster:
         self,
         content: dict[str, JSON],
         where: KeyPath,
-        partitions: dict[str, Partition],
+        partition: str,
+        kinds: list[NodeKind],
     ) -> Iterator[FileProblem]:
         """Find a time limit and a number of CPUs for which Slurm probably starts no job."""
-        names, kinds = _kinds(content, partitions)
-        if not kinds:
-            return
-        partition = f"partition {names}"
         time, limits = str(content.get("time") or ""), [k.time_limit for k in kinds]
         seconds = [limit_seconds(one) or math.inf for one in limits]
         longest, limit = max(zip(seconds, limits, strict=True))
@@ -313,11 +312,16 @@ def _reserved(allocation: dict[str, JSON]) -> list[str]:
 def _kinds(
     content: dict[str, JSON], partitions: dict[str, Partition]
 ) -> tuple[str, list[NodeKind]]:
-    """The partitions of a service, and their kinds of nodes, none if one is not known."""
+    """The partition of a service in words, and its kinds of nodes, none if they are not known.
+
+    A service may name several partitions.
+    """
     default = ",".join(name for name, one in partitions.items() if one.is_default)
     names = str(content.get("partition") or default)
-    chosen = [partitions.get(name) for name in names.split(",")]
-    known = [one for one in chosen if one is not None]
-    if content.get("clusters") or len(known) < len(chosen):
-        return names, []  # another Slurm has them
-    return names, [kind for one in known for kind in one.kinds]
+    here = not content.get("clusters") and {*names.split(",")} <= partitions.keys()
+    kinds = (
+        [kind for name in names.split(",") for kind in partitions[name].kinds]
+        if here
+        else []
+    )  # another Slurm has them
+    return f"partition {names}", kinds

@@ -252,9 +252,9 @@ def waiting(client: Qpu, reason: QpuError, left: float) -> str:
     """
     about = ""
     with suppress(QuantumError):
-        eta = client.status().eta_seconds
-        # jobs that do not wait say nothing of leases
-        about = f", whose jobs wait about {eta:.0f} s" if eta and eta >= 0.5 else ""
+        eta = client.status().eta_seconds or 0.0
+        # Jobs that do not wait say nothing of leases.
+        about = f", whose jobs wait about {eta:.0f} s" if eta >= 0.5 else ""
     end = "" if math.isinf(left) else f"; given up in {left:.0f} s"
     return f"waiting for a lease of QPU {client.name}{about} ({reason}){end}"
 

@@ -29,7 +29,7 @@ from sf_quantum.workflows.checks import CheckResult, check, refuse_problems
 
 #: how long a thread that StreamFlow has left may keep its process from ending
 END_SECONDS = 10.0
-# of an order, whose descriptors come with its first byte
+# The descriptors of an order come with its first byte.
 _FIRST_BYTES, _MOST_LOCKS = 4096, 8
 _PR_SET_PDEATHSIG = 1  # prctl(2)
 
@@ -79,7 +79,7 @@ class Driver:
             "log": str(log),
         }
         line = _line(order)
-        # if it has ended, its exit code tells
+        # The exit code tells of a process that has ended.
         with self.orders, suppress(ConnectionError):
             sent = socket.send_fds(self.orders, [line], locks)
             self.orders.sendall(line[sent:])

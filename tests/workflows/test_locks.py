@@ -11,7 +11,7 @@ import pytest
 from sf_quantum.errors import InputError
 from sf_quantum.workflows.locks import refuse_sharing
 
-# as a driver that a run keeps waiting, with its descriptors
+# The program waits, as a driver does, with the descriptors of its run.
 DRIVER = "import sys; sys.stdin.read()"
 
 

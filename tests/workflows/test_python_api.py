@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from base64 import b64decode
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from xml.etree import ElementTree
@@ -181,19 +182,35 @@ run.close()
 """
 
 
+@pytest.fixture
+def written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[list[Event]], Path]:
+    """Give a StreamFlow file whose driver only writes a journal with these events."""
+
+    def write(events: list[Event]) -> Path:
+        monkeypatch.chdir(tmp_path)
+        file = tmp_path / "sf.yml"
+        file.write_text(FILE)
+        (tmp_path / "main.cwl").write_text(TOOL)
+        lines = [line(one).encode() for one in events]
+        given = {"FILE": str(file), "LINES": lines}
+        begin = "".join(f"{name} = {value!r}\n" for name, value in given.items())
+        driver = [sys.executable, "-c", begin + DRIVER]
+        monkeypatch.setattr(runs, "begun", partial(started, driver))
+        monkeypatch.setattr(
+            Driver, "check", lambda _, file: refuse_problems(check(file))
+        )
+        return file
+
+    return write
+
+
 @pytest.mark.process
 def test_an_interrupt_after_the_end_says_nothing_of_steps(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    written: Callable[[list[Event]], Path],
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    file = tmp_path / "sf.yml"
-    file.write_text(FILE)
-    (tmp_path / "main.cwl").write_text(TOOL)
-    end: Event = {"event": "end", "status": "completed"}
-    begin = f"FILE = {str(file)!r}\nLINES = {[line(end).encode()]!r}\n"
-    driver = [sys.executable, "-c", begin + DRIVER]
-    monkeypatch.setattr(runs, "begun", partial(started, driver))
-    monkeypatch.setattr(Driver, "check", lambda _, file: refuse_problems(check(file)))
+    file = written([{"event": "end", "status": "completed"}])
     lines: list[str] = []
 
     def progress(text: str) -> None:
@@ -208,25 +225,13 @@ def test_an_interrupt_after_the_end_says_nothing_of_steps(
 
 @pytest.mark.process
 def test_a_run_failed_by_its_journal_without_its_driver(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    written: Callable[[list[Event]], Path],
 ) -> None:
     """As when StreamFlow drops a job, and ends with exit code 0."""
-    monkeypatch.chdir(tmp_path)
-    file = tmp_path / "sf.yml"
-    file.write_text(FILE)
-    (tmp_path / "main.cwl").write_text(TOOL)
     job = event(1.0, "/loop/a", "0.0.1", "failed")
     why: Event = {"event": "failure", "job": job["job"], "attempt": 1}
     failure: Event = {**why, "error": "dropped"}
-    end: Event = {"event": "end", "status": "failed"}
-    given = {
-        "FILE": str(file),
-        "LINES": [line(one).encode() for one in (job, failure, end)],
-    }
-    begin = "".join(f"{name} = {value!r}\n" for name, value in given.items())
-    driver = [sys.executable, "-c", begin + DRIVER]
-    monkeypatch.setattr(runs, "begun", partial(started, driver))
-    monkeypatch.setattr(Driver, "check", lambda _, file: refuse_problems(check(file)))
+    file = written([job, failure, {"event": "end", "status": "failed"}])
     lines: list[str] = []
     with pytest.raises(sf_quantum.RunFailed, match=r"/loop/a/0.0.1 .* failed: dropped"):
         sf_quantum.run(file, progress=lines.append)

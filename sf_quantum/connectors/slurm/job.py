@@ -61,8 +61,8 @@ from sf_quantum.slurm.squeue import QueueRow
 DENIALS = 3
 # pending seconds after which the reason is logged
 LONG_SECONDS = 10.0
-# Seconds in which Slurm may notice the end of a script that has left its mark: a slurmd sends
-# it again every MessageTimeout (slurm.conf(5): 10 s) while the controller is away.
+# Slurm has these seconds to notice the end of a script that has left its mark: several times its
+# MessageTimeout (slurm.conf(5): 10 s), for a controller or a node that is busy.
 UNNOTICED_SECONDS = 60.0
 
 Found = TypeVar("Found", JobOutcome, QueueRow)
@@ -140,7 +140,8 @@ class BatchJob:
         # submissions that have ended well
         self._well: set[str] = set()
         self._queued_at = 0.0
-        # when squeue first listed the job as running after its end, on the event loop's clock
+        # The moment at which squeue first listed the job as running after its end is on the
+        # event loop's clock.
         self._unnoticed_since: float | None = None
 
     @property
