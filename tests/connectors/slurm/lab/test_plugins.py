@@ -389,6 +389,8 @@ def test_one_user_leaves_places_to_others(site: Site) -> None:
         service.ask("POST", "/v1/device/open", {})
         for job in jobs:
             site.output(job)
+        # nothing orders its end before theirs
+        site.until(other, "JobState=COMPLETED")
         assert len(leases(service)) == 9
 
 
