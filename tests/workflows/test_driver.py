@@ -8,10 +8,14 @@ import subprocess
 import sys
 from importlib.metadata import version
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
+from cwl_utils import parser
+from cwl_utils.parser import utils
+from schema_salad.exceptions import ValidationException
 
-from sf_quantum.workflows.driver import begun, started
+from sf_quantum.workflows.driver import begun, load_tools_once, started
 from tests.support.waiting import SECONDS
 
 pytestmark = pytest.mark.process
@@ -77,3 +81,55 @@ def test_an_error_of_the_check_itself_is_shown(tmp_path: Path) -> None:
     ):
         driver.check(file)
     driver.dismiss()
+
+
+#: one tool in two steps, of which one is scattered; its link to the third is right or wrong
+LINKED = """
+cwlVersion: v1.2
+class: Workflow
+requirements: {{ScatterFeatureRequirement: {{}}}}
+inputs: {{words: 'string[]'}}
+steps:
+  many: {{run: tool.cwl, scatter: word, in: {{word: words}}, out: [said, count]}}
+  one: {{run: tool.cwl, in: {{word: {{default: x}}}}, out: [said, count]}}
+  last: {{run: tool.cwl, in: {{word: {{default: x}}, {link}}}, out: [said, count]}}
+outputs:
+  said: {{type: 'File[]', outputSource: many/said}}
+"""
+TOOL = """
+cwlVersion: v1.2
+class: CommandLineTool
+baseCommand: echo
+inputs: {word: string, file: File?, number: int?}
+outputs: {said: stdout, count: {type: int, outputBinding: {outputEval: $(1)}}}
+"""
+
+
+@pytest.mark.parametrize(
+    "link",
+    ["file: one/said", "number: one/count", "file: many/said", "number: one/said"],
+)
+def test_links_are_checked_alike_with_each_tool_read_once(
+    link: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "tool.cwl").write_text(TOOL)
+    path = tmp_path / "main.cwl"
+    path.write_text(LINKED.format(link=link))
+    workflow = parser.load_document_by_uri(path)
+    read = Mock(wraps=parser.load_document_by_uri)
+    monkeypatch.setattr(parser, "load_document_by_uri", read)
+    # set again, so that it is put back at the end
+    monkeypatch.setattr(utils, "load_step", utils.load_step)
+    before, often = _verdict(workflow), read.call_count
+    read.reset_mock()
+    load_tools_once()
+    assert _verdict(workflow) == before
+    assert read.call_count == 1 < often
+
+
+def _verdict(workflow: parser.Workflow) -> str:
+    try:
+        utils.static_checker(workflow)
+    except ValidationException as error:
+        return str(error)
+    return "valid"
