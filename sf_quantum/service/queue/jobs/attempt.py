@@ -24,16 +24,11 @@ from sf_quantum.service.device.merging import merged
 from sf_quantum.service.device.protocol import Device, calibrated_values
 from sf_quantum.service.domain.jobs import Job, Recovery
 from sf_quantum.service.domain.reasons import Cause, Interruption
-from sf_quantum.service.queue.jobs.device_job import (
-    Control,
-    Detached,
-    DeviceJob,
-    Interrupt,
-    runs_again,
-    written,
-)
+from sf_quantum.service.queue.jobs.attempt_control import Control, Detached, Interrupt
+from sf_quantum.service.queue.jobs.device_job import DeviceJob, runs_again
 from sf_quantum.service.queue.jobs.giving_up import GivenUp
 from sf_quantum.service.queue.jobs.slices import Batch, Slices
+from sf_quantum.service.queue.writing import written
 from sf_quantum.service.store.slices import Slice
 from sf_quantum.service.store.store import Store
 from sf_quantum.threads import in_thread

@@ -18,11 +18,8 @@ from sf_quantum.service.domain.jobs import State as StoredState
 from sf_quantum.service.domain.reasons import CANCELLED, Cause, Interruption
 from sf_quantum.service.queue.events import log_job
 from sf_quantum.service.queue.jobs.attempt import Attempt, Ended
-from sf_quantum.service.queue.jobs.device_job import (
-    Detached,
-    runs_again,
-    written,
-)
+from sf_quantum.service.queue.jobs.attempt_control import Detached
+from sf_quantum.service.queue.jobs.device_job import runs_again
 from sf_quantum.service.queue.jobs.giving_up import GivenUp
 from sf_quantum.service.queue.jobs.job_states import (
     LiveJob,
@@ -32,6 +29,7 @@ from sf_quantum.service.queue.jobs.job_states import (
     fitting,
 )
 from sf_quantum.service.queue.jobs.job_table import JobTable
+from sf_quantum.service.queue.writing import written
 from sf_quantum.service.store import given_up
 from sf_quantum.threads import in_thread
 

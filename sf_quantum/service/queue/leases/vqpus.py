@@ -12,12 +12,9 @@ import math
 import sqlite3
 import time
 from collections.abc import Callable, Coroutine, Sequence
-from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
-from typing import TypeVar
 
-from sf_quantum import backoff
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import JobClass, Lease, LeaseRequest
 from sf_quantum.service.domain.reasons import LeaseEnd, LeaseEndCause
@@ -42,12 +39,11 @@ from sf_quantum.service.queue.leases.lease_table import LeaseTable
 from sf_quantum.service.queue.leases.waiting_requests import (
     ClientRequest,
     StoredRequest,
-    WaitingRequest,
     WaitingRequests,
 )
+from sf_quantum.service.queue.writing import write_until
 
 STOPPING = "the service is being stopped"
-_T = TypeVar("_T")
 logger = logging.getLogger(__name__)
 
 
@@ -122,7 +118,9 @@ class VQpus:
     def register(self, waiting: ClientRequest) -> LiveLease:
         """Write a lease that waits for a vQPU, instead of its client."""
         self.requests.withdraw(waiting)
-        live = LiveLease(replace(self._new_lease(waiting), waiting=True), Registering())
+        live = LiveLease(
+            replace(waiting.new_lease(self.ends.settings), waiting=True), Registering()
+        )
         self.table.add(live)
         self.spawn(self._register(live))
         return live
@@ -188,13 +186,13 @@ class VQpus:
 
     def _grant(self, stored: StoredRequest) -> None:
         live = stored.live
-        live.lease = replace(self._new_lease(stored), id=live.lease.id)
+        live.lease = replace(stored.new_lease(self.ends.settings), id=live.lease.id)
         hold = self._occupy(live.lease, position=stored.position)
         live.move(live.expect(Waiting).granted(hold))
         self.spawn(self._write_grant(live))
 
     def _open(self, waiting: ClientRequest) -> None:
-        lease = self._new_lease(waiting)
+        lease = waiting.new_lease(self.ends.settings)
         hold = self._occupy(lease, position=waiting.position)
         live = LiveLease(lease, Opening(hold))
         self.table.add(live)
@@ -203,9 +201,6 @@ class VQpus:
             same.granted.set_result(live)
             live.clients += 1
         self.spawn(self._write_new(live))
-
-    def _new_lease(self, waiting: WaitingRequest) -> Lease:
-        return waiting.new_lease(self.ends.settings.leases.total_seconds)
 
     def _occupy(
         self, lease: Lease, age: float = 0.0, position: Position | None = None
@@ -251,7 +246,9 @@ class VQpus:
 
     async def _write_grant(self, live: LiveLease) -> None:
         try:
-            await self._repeated(lambda: self._store.leases.grant(live.lease))
+            await write_until(
+                lambda: self.stopped, lambda: self._store.leases.grant(live.lease)
+            )
         except sqlite3.Error:  # the service stops
             live.wake()
             return
@@ -293,8 +290,9 @@ class VQpus:
     ) -> Lease:
         lease, state = live.lease, live.expect(Ending)
         end, hold = state.end, state.hold
-        closed = await self._repeated(
-            lambda: self._store.leases.close(lease.id, end.reason, end.note, record)
+        closed = await write_until(
+            lambda: self.stopped,
+            lambda: self._store.leases.close(lease.id, end.reason, end.note, record),
         )
         live.move(state.written())
         held_seconds = 0.0 if hold is None else time.monotonic() - hold.since
@@ -305,18 +303,6 @@ class VQpus:
         await self._control.end_lease(lease.id, jobs)
         self.table.remove(live)
         return closed
-
-    async def _repeated(self, write: Callable[[], Future[_T]]) -> _T:
-        """Write to disk until it succeeds, or the service stops."""
-        pauses = backoff.DATABASE.pauses()
-        while True:
-            try:
-                return await asyncio.wrap_future(write())
-            except sqlite3.Error as error:
-                if self.stopped:  # the next service finds the lease unchanged
-                    raise
-                logger.error("a lease could not be written, trying again: %s", error)
-            await asyncio.sleep(next(pauses))
 
     def spawn(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import RANKS, JobClass, Lease, LeaseRequest
+from sf_quantum.service.domain.settings import ServiceSettings
 from sf_quantum.service.queue.leases.lease_states import LiveLease, Position
 from sf_quantum.service.scheduling.policies.base import Policy
 
@@ -41,9 +42,10 @@ class WaitingRequest:
     def order(self) -> tuple[int, int]:
         return RANKS[self.job_class], self.number
 
-    def new_lease(self, total_seconds: float | None) -> Lease:
-        """Make a lease, which ends after some seconds at the latest."""
+    def new_lease(self, settings: ServiceSettings) -> Lease:
+        """Make a lease, which expires as the settings say."""
         request, opened = self.request, time.time()
+        total_seconds = settings.leases.total_seconds
         return Lease(
             id=secrets.token_urlsafe(24),
             user=self.user,

@@ -51,7 +51,8 @@ from sf_quantum.service.domain.reasons import NOT_FOUND_AGAIN, VANISHED
 from sf_quantum.service.domain.settings import ServiceSettings
 from sf_quantum.service.queue import job_queue, reading
 from sf_quantum.service.queue.job_queue import JobQueue
-from sf_quantum.service.queue.jobs.device_job import RESULT_TRIES, SURPLUS_TRIES
+from sf_quantum.service.queue.jobs.device_job import RESULT_TRIES
+from sf_quantum.service.queue.jobs.device_submission import SURPLUS_TRIES
 from sf_quantum.service.queue.jobs.slices import MOST_SETUP, Batch, slice_parts
 from tests.support.service import example_bqm, problem, running_queue
 from tests.support.vendor_device import (

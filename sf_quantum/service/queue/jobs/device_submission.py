@@ -1,0 +1,167 @@
+"""The submission of a job to the device: once, as far as the device lets that be known."""
+
+from __future__ import annotations
+
+import logging
+from itertools import islice
+
+from sf_quantum import backoff
+from sf_quantum.errors import InputError, QpuError
+from sf_quantum.protocol.tasks import NotAccepted, Task
+from sf_quantum.qpu import AuthenticationError
+from sf_quantum.service.device.protocol import Device
+from sf_quantum.service.domain.jobs import Job, Recovery
+from sf_quantum.service.domain.reasons import NOT_FOUND_AGAIN
+from sf_quantum.service.queue.jobs.attempt_control import Control, Detached, Interrupt
+from sf_quantum.service.queue.jobs.giving_up import Hope
+from sf_quantum.service.queue.writing import written
+from sf_quantum.service.store.store import Store
+
+logger = logging.getLogger(__name__)
+# Tries to find and cancel duplicate submissions of a finished job.
+SURPLUS_TRIES = 4
+# Longest pause before a submission is tried again, even if the device asks for a longer
+# one.
+SUBMISSION_SECONDS = 60.0
+
+
+class DeviceSubmission:
+    """The submission of a job, or of a slice of one. It blocks.
+
+    :param job: job as it is on disk
+    :param unsure: whether a previous service may have submitted it
+    :param perhaps_twice: whether a previous service may have submitted it twice
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        device: Device,
+        job: Job,
+        task: Task,
+        control: Control,
+        hope: Hope,
+        *,
+        unsure: bool,
+        perhaps_twice: bool,
+    ) -> None:
+        self._store = store
+        self._device = device
+        self._job = job
+        self._task = task
+        self._control = control
+        self._hope = hope
+        self._unsure = unsure
+        self._perhaps_twice = perhaps_twice
+
+    def run(self) -> str | None:
+        """Submit the job, and return its id on the device.
+
+        :returns: ``None`` if it was interrupted before it was submitted
+        :raises InputError: if it is refused, or cannot be found again
+        :raises Hopeless: if it is given up
+        :raises Detached: if it was left to the next service
+        """
+        control, unsure = self._control, self._unsure
+        for pause in backoff.VENDOR.pauses():
+            try:
+                if unsure and (job_id := self._arrived()) is not None:
+                    return self._kept(job_id)
+                self._perhaps_twice = self._perhaps_twice or unsure
+                unsure = False
+                if control.interrupt is not None or not self._sent():
+                    return None
+                return self._kept(self._device.submit(self._task))
+            except NotAccepted as error:
+                trouble: QpuError | AuthenticationError = error
+                self._note(error)
+                self._not_sent(unsure)
+                pause = max(pause, min(error.retry_seconds or 0.0, SUBMISSION_SECONDS))
+            except AuthenticationError as error:
+                # the site's credentials, no mistake of the job
+                trouble = error
+                self._note(error)
+                self._not_sent(unsure)
+            except QpuError as error:
+                unsure = self._may_have_run(error)
+                text = "job %s: it is not known whether it was submitted: %s"
+                logger.warning(text, self._job.id, error)
+                trouble = error
+            if unsure:
+                is_to_end = control.interrupt is Interrupt.CANCEL
+                self._hope.check(trouble, "Queued", is_to_end=is_to_end)
+                pause = self._hope.pause(pause)
+            control.pause(pause)
+            if control.leaves and unsure:
+                raise Detached
+        return None
+
+    def cancel_surplus(self, job_id: str) -> str:
+        """Cancel jobs of submissions that arrived late, next to the job with this id.
+
+        :returns: what became of them, for users; empty if there are none
+        """
+        device, surplus = self._device, ""
+        if not self._perhaps_twice or device.recovery is not Recovery.BY_TAG:
+            return surplus
+        for pause in islice(backoff.VENDOR.pauses(), SURPLUS_TRIES):
+            try:
+                if not (others := device.others(self._task.tag, job_id)):
+                    return surplus
+                late = (
+                    f"a submission arrived late, as {', '.join(others)} on the device"
+                )
+                surplus = f"{late}, and could not be cancelled"
+                for other in others:
+                    device.cancel(other)
+                return f"{late}, and was cancelled: it may have been billed"
+            except (QpuError, AuthenticationError) as error:
+                self._note(error)
+            self._control.pause(pause)
+        return surplus
+
+    def _sent(self) -> bool:
+        """Note that the device may have the job from now on; not if it is over."""
+        if self._device.recovery is Recovery.AGAIN:
+            return True
+        number, identity = self._job.number, self._device.identity
+        return not written(lambda: self._store.progress.send(number, identity)).final
+
+    def _not_sent(self, unsure: bool) -> None:
+        """Note that the device has no such job."""
+        if self._device.recovery is not Recovery.AGAIN and not unsure:
+            written(lambda: self._store.progress.not_sent(self._job.number))
+
+    def _arrived(self) -> str | None:
+        """Look for the job of a submission without an answer while it may arrive."""
+        deadline = backoff.Deadline(self._device.late_seconds)
+        for pause in backoff.VENDOR.pauses():
+            job_id = self._device.find(self._task.tag)
+            if job_id is not None or not deadline.left:
+                return job_id
+            self._control.pause(min(pause, deadline.left))
+            if self._control.leaves:
+                raise Detached
+        return None
+
+    def _may_have_run(self, error: QpuError) -> bool:
+        """Whether the device is asked for the job, after a submission without an answer.
+
+        :raises InputError: if it cannot be, and the job must not run twice
+        """
+        recovery = self._device.recovery
+        if recovery is Recovery.BY_TAG:
+            return True
+        if recovery is Recovery.AGAIN or self._job.repeatable:
+            return False
+        raise InputError(f"{error}; {NOT_FOUND_AGAIN}")
+
+    def _kept(self, job_id: str) -> str:
+        if self._device.recovery is Recovery.AGAIN:
+            return job_id
+        # The vendor's id is on disk before anything else is done with the job.
+        written(lambda: self._store.progress.submitted(self._job.number, job_id))
+        return job_id
+
+    def _note(self, error: Exception) -> None:
+        logger.warning("job %s: %s", self._job.id, error)
