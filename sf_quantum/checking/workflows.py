@@ -5,24 +5,20 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import suppress
-from functools import cached_property, partial
+from functools import partial
 from os.path import normpath
 from pathlib import Path, PurePosixPath
 
-from sf_quantum import samplers
 from sf_quantum.candidates.decision import is_below
-from sf_quantum.checking import commands as command_lines
 from sf_quantum.checking import (
     cwl,
     cwl_steps,
     folders,
     inputs,
     resources,
-    tool_files,
     types,
 )
-from sf_quantum.checking.commands import Commands, Line
+from sf_quantum.checking.commands import Commands
 from sf_quantum.checking.deployments import Binding
 from sf_quantum.checking.document import (
     Document,
@@ -32,14 +28,15 @@ from sf_quantum.checking.document import (
     near_file,
     suggestion,
 )
+from sf_quantum.checking.sfq_tools import SfqTools
 from sf_quantum.checking.targets import (
     Qpus,
     check_bindings,
     named_size,
     problem_size,
-    quantum_targets,
 )
-from sf_quantum.files import JSON, KeyPath, listing, mapping
+from sf_quantum.checking.values import Values
+from sf_quantum.files import KeyPath, listing, mapping
 
 # commands that a shell has itself (POSIX.1-2024, Shell Command Language, 2.15; bash)
 BUILTINS = frozenset(
@@ -59,7 +56,6 @@ class Workflow:
     def __init__(self, name: str, qpus: Qpus, commands: Commands | None) -> None:
         deployments = qpus.deployments
         self.qpus = qpus
-        self.commands = commands
         self.deployments = deployments
         self.document = deployments.document
         self.where: KeyPath = ("workflows", name)
@@ -67,7 +63,10 @@ class Workflow:
         self.config = mapping(content.get("config"))
         where = (*self.where, "bindings")
         self.bindings = list(Binding.read(content.get("bindings"), where))
+        #: ports whose data is on a target
+        self.ports = {b.path for b in self.bindings if b.kind == "port"}
         self.process = self._read_process()
+        self._commands = commands
 
     def check(self) -> Iterator[FileProblem]:
         """Check the bindings, the CWL file, the settings and the tools."""
@@ -90,12 +89,14 @@ class Workflow:
         yield from check_bindings(self.deployments, self.bindings, self.process, size)
         sizes = partial(problem_size, self.deployments, self.process, given)
         yield from self.qpus.check(self.bindings, sizes)
-        yield from self._settings(settings)
+        tools = SfqTools(self.process, self._commands)
+        values = Values(self.process, given, self.ports)
+        yield from self._settings(settings, values, tools)
         yield from self._defaults()
-        yield from self._empty(given)
-        yield from self._lengths(given)
+        yield from values.missing()
+        yield from values.unequal()
         yield from self._tools()
-        yield from self._sfq()
+        yield from tools.check()
 
     def _contents(self) -> Iterator[FileProblem]:
         """Check the CWL files."""
@@ -200,21 +201,21 @@ class Workflow:
             return error.problem
 
     def _settings(
-        self, settings: Document | FileProblem | None
+        self, settings: Document | FileProblem | None, values: Values, tools: SfqTools
     ) -> Iterator[FileProblem]:
         if isinstance(settings, FileProblem):
             yield settings
         elif isinstance(settings, Document):
             wrong: set[str] = set()
+            ports = {path.lstrip("/") for path in self.ports}
             if "/" not in self.process.unseen and (root := self.process.root):
                 problems = [*inputs.check(settings, self.process, root)]
                 yield from problems
                 wrong = {str(problem.where[0]) for problem in problems if problem.where}
-                yield from self._tool_inputs(settings, wrong)
-                yield from self._unquoted(settings, wrong)
-                yield from self._tool_files(settings, wrong)
-                yield from self._samplers(settings)
-            ports = {b.path.lstrip("/") for b in self.bindings if b.kind == "port"}
+                yield from tools.check_options(values, wrong)
+                yield from values.unquoted(wrong)
+                yield from tools.check_files(values, wrong | ports)
+                yield from tools.check_samplers(values, self.deployments, self.bound)
             unused = cwl_steps.unused(self.process)
             for name in settings.content:
                 if name in unused - ports:
@@ -246,212 +247,11 @@ class Workflow:
                 right = "install it, or bind the step elsewhere"
                 yield tool.document.problem(tool.where, what, right)
 
-    @cached_property
-    def _lines(self) -> list[tuple[cwl.Tool, Line]]:
-        """The command lines of tools that call ``sfq``."""
-        lines = []
-        for tool in self.process.tools if self.commands else []:
-            position = self.process.commands[tool.step]
-            if self.commands and position.place not in self.process.faulty:
-                line = command_lines.read(position, self.commands)
-                lines += [(tool, line)] if line else []
-        return lines
-
-    def _sfq(self) -> Iterator[FileProblem]:
-        """Check the command lines of ``sfq`` tools."""
-        for tool, line in self._lines:
-            for fault in line.faults:
-                yield tool.document.problem(fault.where, fault.what, fault.right)
-
-    def _tool_inputs(
-        self, settings: Document, wrong: set[str]
-    ) -> Iterator[FileProblem]:
-        """Check inputs of ``sfq`` tools against the options to which they are passed.
-
-        :param wrong: the inputs whose values do not fit the workflow
-        """
-        for tool, line in self._lines:
-            for flag, port in self._options(tool):
-                setting, option = self._value(settings, port), line.options.get(flag)
-                if setting is None or option is None:
-                    continue
-                document, where, value = setting
-                if not isinstance(value, str | int | float) or where[0] in wrong:
-                    continue
-                if what := command_lines.rejection(option, str(value)):
-                    right = f"{tool.step} passes it to sfq {line.command} {flag}"
-                    yield document.problem(where, what, right)
-
-    def _unquoted(self, settings: Document, wrong: set[str]) -> Iterator[FileProblem]:
-        """Find items of lists that a shell would read, since StreamFlow does not quote them.
-
-        :param wrong: the inputs whose values do not fit the workflow
-        """
-        for step, position in self.process.commands.items():
-            for entry in position.entries("inputs"):
-                setting = self._value(settings, f"{step.rstrip('/')}/{entry.name}")
-                if setting is None or not types.is_passed_whole(entry.body):
-                    continue
-                document, where, value = setting
-                if where[0] not in wrong:
-                    use = (
-                        f"StreamFlow does not quote the items of {entry.name} of {step}"
-                    )
-                    yield from inputs.unquoted(document, value, where, use)
-
-    def _tool_files(self, settings: Document, wrong: set[str]) -> Iterator[FileProblem]:
-        """Check files that are passed to ``sfq`` tools, each once.
-
-        :param wrong: the inputs whose values do not fit the workflow
-        """
-        elsewhere = {b.path.lstrip("/") for b in self.bindings if b.kind == "port"}
-        seen: set[tuple[tool_files.Reader, KeyPath, str]] = set()
-        for tool, line in self._lines:
-            options = dict(self._options(tool))
-            label = self._label(settings, line, options)
-            for flag, port in options.items():
-                reader = tool_files.READERS.get((line.command, flag))
-                setting = self._value(settings, port)
-                if reader is None or setting is None or label is None:
-                    continue
-                document, where, value = setting
-                key = (reader, (document.name, *where), label)
-                if where[0] in wrong | elsewhere or key in seen:
-                    continue
-                seen.add(key)
-                use = f"{tool.step} passes it to sfq {line.command} {flag}"
-                file = tool_files.Use(document, where, use)
-                yield from tool_files.check(file, value, reader, label or None)
-
-    def _label(
-        self, settings: Document, line: Line, options: dict[str, str]
-    ) -> str | None:
-        """The column of ``--label``, empty without one; ``None`` if it is not known."""
-        if (word := line.values.get("--label")) is not None:
-            return word.literal
-        if "--label" not in options:
-            return ""
-        setting = self._value(settings, options["--label"])
-        return setting[2] if setting and isinstance(setting[2], str) else None
-
-    def _samplers(self, settings: Document) -> Iterator[FileProblem]:
-        """Find samplers that ignore the QPU of their location."""
-        for tool, line in self._lines:
-            binding = self.bound(tool.step)
-            if line.command != "solve" or binding is None:
-                continue
-            setting = self._value(
-                settings, dict(self._options(tool)).get("--sampler", "")
-            )
-            if word := line.values.get("--sampler"):
-                setting = tool.document, word.where, word.literal
-            if setting is None:
-                continue
-            document, where, name = setting
-            for target in quantum_targets(self.deployments, binding):
-                # the circuits of qaoa run on a QPU that takes some
-                if name in samplers.names() and name != "qaoa":
-                    what = f"{name} never uses the QPU {target}, where {tool.step} runs"
-                    right = "write auto, or bind the step to a classical location"
-                    yield document.problem(where, what, right)
-
-    def _options(self, tool: cwl.Tool) -> Iterator[tuple[str, str]]:
-        """The options of a tool that are inputs, each with the port of its value."""
-        position = self.process.commands[tool.step]
-        for entry in position.entries("inputs"):
-            binding = mapping(mapping(entry.body).get("inputBinding"))
-            flag = binding.get("prefix")
-            if isinstance(flag, str) and "valueFrom" not in binding:
-                yield flag.rstrip("="), f"{tool.step.rstrip('/')}/{entry.name}"
-
-    def _value(
-        self, settings: Document, port: str
-    ) -> tuple[Document, KeyPath, JSON] | None:
-        """The value of a port, if it is one of the settings or a default, and its place."""
-        defaults, chain = self.process.defaults, self.process.chain(port)
-        # what a step makes is not known, nor what an expression makes of a value
-        if chain[-1] not in self.process.taken - self.process.computed:
-            return None
-        name = chain[-1].removeprefix("/")
-        given = settings.content.get(name)
-        if given is not None and name in self.process.inputs:
-            return settings, (name,), given
-        matches = (defaults[one] for one in reversed(chain) if one in defaults)
-        return next(matches, None)
-
-    def _empty(self, settings: Document | None) -> Iterator[FileProblem]:
-        """Find optional inputs without a value that are linked to what needs one."""
-        process, given = self.process, settings.content if settings else {}
-        bound = {binding.path for binding in self.bindings if binding.kind == "port"}
-        empty = {
-            f"/{name}"
-            for name, entry in process.inputs.items()
-            if given.get(name) is None and f"/{name}" not in bound
-            # The file of inputs is told that it is missing where it is needed.
-            and types.is_optional(entry.body) and "default" not in mapping(entry.body)
-        }
-        needed = {
-            port
-            for port, body in process.declared.items()
-            if not types.is_optional(body)
-        } & process.links.keys()
-        for port in sorted(needed):
-            chain = process.chain(port)
-            if chain[-1] not in empty or needed & {*chain[1:]}:
-                continue
-            if any(self._is_filled(one) for one in chain):
-                continue
-            name, step = chain[-1].removeprefix("/"), port.rpartition("/")[0]
-            kind = types.shown(types.read(types.declared(process.declared[port])))
-            what = f"{name} has no value, and {step} needs one ({kind})"
-            right = f"add {name} to the file of inputs, or a default here"
-            document, where = process.links[port]
-            yield document.problem(where, what, right)
-        root = process.root
-        for entry in root.entries("outputs") if root else []:
-            source = mapping(entry.body).get("outputSource")
-            if root and f"/{source}" in empty and not types.is_optional(entry.body):
-                what = f"{source} has no value, and the output {entry.name} needs one"
-                right = f"add {source} to the file of inputs, or a default"
-                where = (*entry.where, "outputSource")
-                yield root.document.problem(where, what, right)
-
-    def _lengths(self, settings: Document | None) -> Iterator[FileProblem]:
-        """Find scattered lists of unequal length, as far as they are known before a run."""
-        process, content = self.process, settings.content if settings else {}
-        for step in process.dotproducts:
-            lengths = {}
-            for name in step.scattered:
-                port = f"{step.path}/{name}"
-                if not self._is_certain(step.path, process.chain(port)[1:]):
-                    continue
-                with suppress(LookupError):
-                    if isinstance(value := process.given(port, content), list):
-                        lengths[name] = len(value)
-            if len({*lengths.values()}) > 1:
-                shown = ", ".join(f"{name} {size}" for name, size in lengths.items())
-                what = f"the lists of step {step.path} differ in length: {shown}"
-                right = "make them equally long, or use another scatterMethod"
-                yield step.document.problem((*step.where, "scatter"), what, right)
-
-    def _is_certain(self, step: str, ports: list[str]) -> bool:
-        """Whether a step runs, and gets what the ports have, not an item of it."""
-        above = {str(folder) for folder in PurePosixPath(step).parents}
-        return not (above | {*ports}) & self.process.guarded
-
-    def _is_filled(self, port: str) -> bool:
-        """Whether a port may have a value, or need none, though its source has none."""
-        process = self.process
-        above = {str(folder) for folder in PurePosixPath(port).parents} | {port}
-        is_made = port in process.computed or port in process.defaults
-        return is_made or bool(above & process.guarded)
-
     def _defaults(self) -> Iterator[FileProblem]:
         """Find files that do not exist among the defaults.
 
         StreamFlow 0.2.0rc3 also fails on those that are not used.
         """
-        far = {binding.path for binding in self.bindings if binding.kind == "port"}
         for position in self.process.read.values():
             steps = [
                 position.inner(
@@ -464,7 +264,7 @@ class Workflow:
             for holder, entry in entries:
                 port = f"{holder.path.rstrip('/')}/{entry.name}"
                 default = mapping(entry.body).get("default")
-                if port not in far:
+                if port not in self.ports:
                     where = (*entry.where, "default")
                     yield from inputs.missing_files(position.document, default, where)
 

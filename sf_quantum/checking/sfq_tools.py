@@ -1,0 +1,126 @@
+"""The tools of a workflow that call ``sfq``: their command lines, and what these get."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+
+from sf_quantum import samplers
+from sf_quantum.checking import commands as command_lines
+from sf_quantum.checking import cwl, tool_files
+from sf_quantum.checking.commands import Commands, Line
+from sf_quantum.checking.deployments import Binding, Deployments
+from sf_quantum.checking.document import FileProblem
+from sf_quantum.checking.targets import quantum_targets
+from sf_quantum.checking.values import Values
+from sf_quantum.files import KeyPath, mapping
+
+
+class SfqTools:
+    """The tools of a workflow that call ``sfq``.
+
+    :param commands: see :func:`sf_quantum.checking.check_file`; without it, there are none
+    """
+
+    def __init__(self, process: cwl.Process, commands: Commands | None) -> None:
+        self._process = process
+        self._lines: list[tuple[cwl.Tool, Line]] = []
+        for tool in process.tools if commands else []:
+            position = process.commands[tool.step]
+            if commands and position.place not in process.faulty:
+                line = command_lines.read(position, commands)
+                self._lines += [(tool, line)] if line else []
+
+    def check(self) -> Iterator[FileProblem]:
+        """Check the command lines."""
+        for tool, line in self._lines:
+            for fault in line.faults:
+                yield tool.document.problem(fault.where, fault.what, fault.right)
+
+    def check_options(
+        self, values: Values, wrong: Collection[str]
+    ) -> Iterator[FileProblem]:
+        """Check inputs against the options to which they are passed.
+
+        :param wrong: the inputs whose values do not fit the workflow
+        """
+        for tool, line in self._lines:
+            for flag, port in self._options(tool):
+                setting, option = values.find(port), line.options.get(flag)
+                if setting is None or option is None:
+                    continue
+                document, where, value = setting
+                if not isinstance(value, str | int | float) or where[0] in wrong:
+                    continue
+                if what := command_lines.rejection(option, str(value)):
+                    right = f"{tool.step} passes it to sfq {line.command} {flag}"
+                    yield document.problem(where, what, right)
+
+    def check_files(
+        self, values: Values, unread: Collection[str]
+    ) -> Iterator[FileProblem]:
+        """Check files that are passed to the tools, each once.
+
+        :param unread: the inputs whose files are not read: on a target, or faulty
+        """
+        seen: set[tuple[tool_files.Reader, KeyPath, str]] = set()
+        for tool, line in self._lines:
+            options = dict(self._options(tool))
+            label = self._label(values, line, options)
+            for flag, port in options.items():
+                reader = tool_files.READERS.get((line.command, flag))
+                setting = values.find(port)
+                if reader is None or setting is None or label is None:
+                    continue
+                document, where, value = setting
+                key = (reader, (document.name, *where), label)
+                if where[0] in unread or key in seen:
+                    continue
+                seen.add(key)
+                use = f"{tool.step} passes it to sfq {line.command} {flag}"
+                file = tool_files.Use(document, where, use)
+                yield from tool_files.check(file, value, reader, label or None)
+
+    def _label(self, values: Values, line: Line, options: dict[str, str]) -> str | None:
+        """The column of ``--label``, empty without one; ``None`` if it is not known."""
+        if (word := line.values.get("--label")) is not None:
+            return word.literal
+        if "--label" not in options:
+            return ""
+        setting = values.find(options["--label"])
+        return setting[2] if setting and isinstance(setting[2], str) else None
+
+    def check_samplers(
+        self,
+        values: Values,
+        deployments: Deployments,
+        bound: Callable[[str], Binding | None],
+    ) -> Iterator[FileProblem]:
+        """Find samplers that ignore the QPU of their location.
+
+        :param bound: the binding that applies to a step
+        """
+        for tool, line in self._lines:
+            binding = bound(tool.step)
+            if line.command != "solve" or binding is None:
+                continue
+            setting = values.find(dict(self._options(tool)).get("--sampler", ""))
+            if word := line.values.get("--sampler"):
+                setting = tool.document, word.where, word.literal
+            if setting is None:
+                continue
+            document, where, name = setting
+            for target in quantum_targets(deployments, binding):
+                # the circuits of qaoa run on a QPU that takes some
+                if name in samplers.names() and name != "qaoa":
+                    what = f"{name} never uses the QPU {target}, where {tool.step} runs"
+                    right = "write auto, or bind the step to a classical location"
+                    yield document.problem(where, what, right)
+
+    def _options(self, tool: cwl.Tool) -> Iterator[tuple[str, str]]:
+        """The options of a tool that are inputs, each with the port of its value."""
+        position = self._process.commands[tool.step]
+        for entry in position.entries("inputs"):
+            binding = mapping(mapping(entry.body).get("inputBinding"))
+            flag = binding.get("prefix")
+            if isinstance(flag, str) and "valueFrom" not in binding:
+                yield flag.rstrip("="), f"{tool.step.rstrip('/')}/{entry.name}"
