@@ -1,8 +1,8 @@
 """Quantum candidates: steps that run on a quantum or on a classical target.
 
-StreamFlow calls ``filter``; ``attempts`` keeps run times, spending and failures;
-``targets`` queries the state of QPUs and classical targets; ``decision`` chooses a target
-from plain values.
+StreamFlow calls ``filter``; ``attempts`` keeps which jobs run where, and failures; ``history``
+reads run times and spending from journals; ``targets`` queries the state of QPUs and classical
+targets; ``decision`` chooses a target from plain values.
 
 Imports: connectors, journal, planning, qpu.
 """

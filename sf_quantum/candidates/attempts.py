@@ -1,24 +1,14 @@
-"""Run times, spending and failures of earlier attempts, by step and target.
-
-:class:`History` reads them from the journals of this run and of earlier ones;
-:class:`Attempts` adds the state of this process: which jobs run where, and which failed.
-"""
+"""The attempts of a filter's jobs: which run where, which failed, what they are expected to use."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
-from collections import Counter, defaultdict, deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import islice
-from pathlib import Path
-from statistics import median
-from typing import NamedTuple
 
-from sf_quantum import journal
 from sf_quantum.candidates.decision import (
     ClassicalTarget,
     Decision,
@@ -29,176 +19,11 @@ from sf_quantum.candidates.decision import (
     StepRules,
     rounded,
 )
-from sf_quantum.errors import InputError
-from sf_quantum.journal import Journal
-from sf_quantum.journal.events import Event, Job, Qpu, Run, Slurm
+from sf_quantum.candidates.history import History, JobTimes
 from sf_quantum.qpu import JobSize, QpuStatus
 
-#: the numbers of latest jobs of a step and of earlier runs that are considered
-LATEST_JOBS = 10
-LATEST_RUNS = 20
 #: a hint that differs by more from what the service says is remarked on
 HINT_FACTOR = 2.0
-
-logger = logging.getLogger(__name__)
-
-
-class JobTimes(NamedTuple):
-    """Seconds of a job: on the QPU, charged by it, and all others but the wait for it.
-
-    :param pending_seconds: the part of ``other_seconds`` in which its Slurm job was
-        pending
-    """
-
-    device_seconds: float
-    qpu_seconds: float
-    other_seconds: float
-    pending_seconds: float = 0.0
-
-    @property
-    def total_seconds(self) -> float:
-        """From the job's start to its end, without waiting."""
-        return self.device_seconds + self.other_seconds
-
-
-@dataclass
-class _RecordedAttempt:
-    """An attempt in the journal that has not ended."""
-
-    step: str
-    target: str = ""
-    started: float | None = None
-    lease_seconds: float = 0.0
-    queued_seconds: float = 0.0
-    device_seconds: float = 0.0
-    qpu_seconds: float = 0.0
-    pending_seconds: float = 0.0
-
-
-class History:
-    """The events of this run and of earlier runs of its StreamFlow file."""
-
-    def __init__(self) -> None:
-        #: targets whose QPU does not report what was spent on it
-        self.unmetered: set[str] = set()
-        #: whether the journals have been read
-        self.is_read = False
-        self._offset = 0
-        self._attempts: dict[str, _RecordedAttempt] = {}
-        self._times: defaultdict[tuple[str, str], deque[JobTimes]] = defaultdict(
-            lambda: deque(maxlen=LATEST_JOBS)
-        )
-        self._spent: defaultdict[tuple[str, str], float] = defaultdict(float)
-        # seconds charged for a QPU job, by its QPU and its id there
-        self._charged: dict[tuple[str, str | None], float] = {}
-
-    def read(self, record: Journal) -> list[tuple[Event, bool]]:
-        """Read the events since the last call, for :meth:`add`; blocks."""
-        events = [] if self.is_read else list(_earlier(record))
-        new, self._offset = journal.read_on(record.path, self._offset)
-        return [*events, *((event, True) for event in new)]
-
-    def add(self, events: Iterable[tuple[Event, bool]]) -> None:
-        """Learn from events, each with whether its usage counts against the budget."""
-        for event, budgeted in events:
-            match event:
-                case Qpu():
-                    self._add_qpu_job(event, budgeted)
-                case Slurm():
-                    self._add_slurm_job(event)
-                case Job():
-                    self._add_status(event)
-        self.is_read = True
-
-    def times(self, step: str, target: str) -> JobTimes | None:
-        """The median times of the latest jobs of a step completed on a target, if any."""
-        latest = self._times.get((step, target))
-        return JobTimes(*map(median, zip(*latest, strict=True))) if latest else None
-
-    def spent(self, step: str | None = None) -> dict[str, float]:
-        """QPU seconds spent by a step, or by all, by target."""
-        totals: defaultdict[str, float] = defaultdict(float)
-        for (spender, target), seconds in self._spent.items():
-            if step in (None, spender):
-                totals[target] += seconds
-        return dict(totals)
-
-    def _add_qpu_job(self, event: Qpu, budgeted: bool) -> None:
-        attempt = self._attempts.get(event.job)
-        if attempt is None:
-            return
-        if event.qpu_job is None:
-            self.unmetered.add(attempt.target)
-        # one wait, repeated with each of the QPU jobs under its lease
-        attempt.lease_seconds = event.lease_seconds
-        attempt.queued_seconds += event.queued_seconds or 0.0
-        attempt.device_seconds += event.ran_seconds or 0.0
-        seconds = event.qpu_seconds or 0.0
-        attempt.qpu_seconds += seconds
-        if budgeted:
-            # seconds that an earlier event has counted are not counted again
-            key = (event.qpu, event.qpu_job)
-            before = self._charged.get(key, 0.0) if event.found else 0.0
-            self._charged[key] = max(seconds, before)
-            self._spent[attempt.step, attempt.target] += max(0.0, seconds - before)
-
-    def _add_slurm_job(self, event: Slurm) -> None:
-        attempt = self._attempts.get(event.job)
-        if attempt is not None and event.started is not None:
-            attempt.pending_seconds = max(0.0, event.started - event.submitted)
-
-    def _add_status(self, event: Job) -> None:
-        if event.status == "waiting":
-            self._attempts[event.job] = _RecordedAttempt(event.step)
-            return
-        attempt = self._attempts.get(event.job)
-        if attempt is None:
-            return
-        attempt.target = event.target or attempt.target
-        if event.status == "running":
-            attempt.started = event.time
-        elif event.status == "completed" and attempt.started is not None:
-            ran = event.time - attempt.started
-            waited = attempt.lease_seconds + attempt.queued_seconds
-            other = max(0.0, ran - waited - attempt.device_seconds)
-            pending = min(attempt.pending_seconds, other)
-            times = JobTimes(
-                attempt.device_seconds, attempt.qpu_seconds, other, pending
-            )
-            self._times[attempt.step, attempt.target].append(times)
-
-
-def _earlier(record: Journal) -> Iterator[tuple[Event, bool]]:
-    """The events of earlier runs of the same StreamFlow file.
-
-    A run that resumes others goes on with their budget, any other has one of its own.
-    """
-    runs: list[tuple[list[Event], bool]] = []
-    resumes = record.resumes
-    for path in islice(record.earlier(), LATEST_RUNS):
-        with suppress(InputError):  # a corrupt journal
-            events = journal.read(path)
-            if journal.is_open(path):
-                # A driver that runs at the same time has a budget of its own.
-                runs.append((events, False))
-                continue
-            resumes = resumes and journal.status(events) != "completed"
-            runs.append((events, resumes))
-            resumes = resumes and isinstance(events[0], Run) and events[0].resumes
-    for events, budgeted in reversed(runs):
-        yield from ((event, budgeted) for event in events)
-
-
-def earlier_runs(directory: Path, file: Path) -> Iterator[tuple[Event, bool]]:
-    """Yield the events of a file's runs, none of which counts against a budget.
-
-    :param directory: folder of the journals
-    :param file: the StreamFlow file, resolved
-    """
-    runs = islice(journal.latest_first(directory, file), LATEST_RUNS)
-    for path in reversed([*runs]):
-        with suppress(InputError):  # a corrupt journal
-            yield from ((event, False) for event in journal.read(path))
 
 
 @dataclass(frozen=True)
@@ -222,7 +47,7 @@ class Attempt:
     :param failures: failures of all its attempts, by target
     :param quantum: the kind of its target; ``None`` before the decision, and after a failure
     :param size: size of its QPU job
-    :param estimates: QPU seconds and elapsed seconds of a job of this size, by target,
+    :param reported: QPU seconds and elapsed seconds of a job of this size, by target,
         as the QPU's service estimates them
     """
 
@@ -236,11 +61,87 @@ class Attempt:
     failures: dict[str, Exclusion] = field(default_factory=dict)
     quantum: bool | None = None
     size: JobSize = field(default_factory=JobSize)
-    estimates: dict[str, tuple[float, float]] = field(default_factory=dict)
+    reported: dict[str, tuple[float, float]] = field(default_factory=dict)
 
     def end(self, unconfirmed: tuple[str, Exclusion] | None = None) -> None:
         self.targets, self.reserved = (), Spending()
         self.unconfirmed = unconfirmed
+
+
+class Estimates:
+    """What jobs are expected to take and to cost on QPUs: the best that is known of it.
+
+    :param costs: cost of a second of QPU time, by target
+    """
+
+    def __init__(self, history: History, costs: Mapping[str, float]) -> None:
+        self._history = history
+        self._costs = dict(costs)
+        self._reported_costs: dict[str, float] = {}
+
+    def learn(self, attempt: Attempt, target: str, status: QpuStatus) -> None:
+        """Keep what the service of a QPU says of a job, and of its cost."""
+        if status.cost_per_second is not None:
+            self._reported_costs[target] = status.cost_per_second
+        if status.job_qpu_seconds is not None and status.job_run_seconds is not None:
+            jobs = attempt.rules.qpu_jobs
+            reported = (status.job_qpu_seconds * jobs, status.job_run_seconds * jobs)
+            attempt.reported[target] = reported
+
+    def times(self, attempt: Attempt, target: str) -> tuple[JobTimes | None, bool]:
+        """The expected times of an attempt on a quantum target, and if these are facts.
+
+        Those of earlier jobs are used; before the first, what the service says of a job of
+        this size; and if it does not tell, the hint, which is no fact.
+        """
+        measured = self._history.times(attempt.step, target)
+        if measured is not None and target not in self._history.unmetered:
+            return measured, True
+        other = measured.other_seconds if measured is not None else 0.0
+        if (estimate := attempt.reported.get(target)) is not None:
+            charged, elapsed = estimate
+            return JobTimes(elapsed, charged, other), True
+        if (hint := attempt.rules.expected_seconds) is not None:
+            return JobTimes(hint, hint, other), False
+        return measured, measured is not None
+
+    def total_seconds(
+        self, attempt: Attempt, target: str, times: JobTimes | None
+    ) -> float | None:
+        """The time of a job from its start to its end, if it is known.
+
+        What the service says is the time on the device alone, which tells nothing of the
+        rest; such a target is tried once, as any that was never measured.
+        """
+        measured = self._history.times(attempt.step, target) is not None
+        if times is None or (not measured and target in attempt.reported):
+            return None
+        return times.total_seconds
+
+    def spending(self, times: JobTimes | None, target: str) -> Spending:
+        """The part of a budget that a job with these times needs."""
+        if times is None:
+            return Spending(unmeasured=True)
+        cost = times.qpu_seconds * (self.cost(target) or 0.0)
+        return Spending(times.qpu_seconds, cost)
+
+    def cost(self, target: str) -> float | None:
+        """The cost of a QPU second on a target, if known."""
+        return self._costs.get(target, self._reported_costs.get(target))
+
+    def remark(self, attempt: Attempt, target: str) -> str:
+        """Say that a hint is not used since the service says something else, if so."""
+        hint, estimate = attempt.rules.expected_seconds, attempt.reported.get(target)
+        if hint is None or estimate is None:
+            return ""
+        least, most = sorted((hint, estimate[0]))
+        if most <= HINT_FACTOR * least:
+            return ""
+        return (
+            f"expectedSeconds: {hint:g} is not used, since {target} expects "
+            f"{rounded(estimate[0])} QPU seconds ({rounded(estimate[1])} s elapsed) for a "
+            f"job of {attempt.size.reads} reads"
+        )
 
 
 class Attempts:
@@ -248,36 +149,25 @@ class Attempts:
 
     :param costs: cost of a second of QPU time, by target
     :param cooldown: seconds for which a target is not used after a failure
+    :param history: earlier attempts; by default, those that the journals tell of later
     """
 
-    def __init__(self, costs: Mapping[str, float], cooldown: float) -> None:
-        self._costs = dict(costs)
-        self._reported_costs: dict[str, float] = {}
+    def __init__(
+        self,
+        costs: Mapping[str, float],
+        cooldown: float,
+        history: History | None = None,
+    ) -> None:
         self._cooldown = cooldown
         self._jobs: dict[str, Attempt] = {}
         # end on the monotonic clock, and the failure
         self._cooldowns: dict[str, tuple[float, Exclusion]] = {}
-        self._reading: asyncio.Task[None] | None = None
         # set, and replaced, when a job ends
         self._end = asyncio.Event()
         # completed jobs of this run by step, on QPUs and on classical targets
         self._completed: defaultdict[str, Counter[bool]] = defaultdict(Counter)
-        #: Earlier attempts, read from the journals.
-        self.history = History()
-
-    async def update(self, seconds: float) -> None:
-        """Read the journals, which continues in the background after a timeout."""
-        record = journal.current()
-        if record is None:
-            return
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                if self._reading is not None:
-                    # it may miss the latest events
-                    await asyncio.wait([self._reading])
-                if self._reading is None or self._reading.done():
-                    self._reading = asyncio.create_task(self._read(record))
-                await asyncio.wait([self._reading])
+        self.history = history or History()
+        self.estimates = Estimates(self.history, costs)
 
     def begin(self, job: str, step: str, rules: StepRules) -> Attempt:
         """Begin an attempt; if an earlier one has not completed, it has failed."""
@@ -300,8 +190,8 @@ class Attempts:
         attempt.quantum = decision.quantum
         attempt.unconfirmed = (target, Exclusion(Obstacle.NO_RESULT))
         if decision.quantum:
-            times, _ = self._times(attempt, target)
-            attempt.reserved = self._expected(times, target)
+            times, _ = self.estimates.times(attempt, target)
+            attempt.reserved = self.estimates.spending(times, target)
 
     def exit(self, job: str, target: str, error: str | None = None) -> None:
         """Record that a job's command has ended.
@@ -393,13 +283,8 @@ class Attempts:
             cooldown = cooldown or Exclusion(Obstacle.NOT_QUERIED)
         if not isinstance(status, QpuStatus):
             return QuantumTarget(name, status, cooldown, failed, wait=None)
-        if status.cost_per_second is not None:
-            self._reported_costs[name] = status.cost_per_second
-        if status.job_qpu_seconds is not None and status.job_run_seconds is not None:
-            jobs = attempt.rules.qpu_jobs
-            estimate = (status.job_qpu_seconds * jobs, status.job_run_seconds * jobs)
-            attempt.estimates[name] = estimate
-        times, measured = self._times(attempt, name)
+        self.estimates.learn(attempt, name, status)
+        times, measured = self.estimates.times(attempt, name)
         running = len(self.running_on(name))
         self._reserve(attempt.step, name, times)
         wait, wait_known = expected_wait(status, running, times, measured=measured)
@@ -411,9 +296,9 @@ class Attempts:
             failed=failed,
             qubits=status.qubits,
             wait=wait,
-            seconds=self._total_seconds(attempt, name, times),
+            seconds=self.estimates.total_seconds(attempt, name, times),
             qpu_seconds=times.qpu_seconds if times else None,
-            cost=self.cost(name) or 0.0,
+            cost=self.estimates.cost(name) or 0.0,
             maintenance=status.maintenance_seconds,
             load=(max(status.leases, running) + status.queue_length) / status.vqpus,
             wait_known=wait_known,
@@ -461,7 +346,8 @@ class Attempts:
         """The past spending of a step or of the run."""
         spent = self.history.spent(step)
         costs = [
-            seconds * (self.cost(target) or 0.0) for target, seconds in spent.items()
+            seconds * (self.estimates.cost(target) or 0.0)
+            for target, seconds in spent.items()
         ]
         return Spending(sum(spent.values()), sum(costs))
 
@@ -475,74 +361,12 @@ class Attempts:
             return failure if left > 0 else None
         return Exclusion(Obstacle.COOLDOWN, left, detail=failure.detail)
 
-    def cost(self, target: str) -> float | None:
-        """The cost of a QPU second on a target, if known."""
-        return self._costs.get(target, self._reported_costs.get(target))
-
-    async def _read(self, record: Journal) -> None:
-        history = self.history
-        try:
-            # added on the event loop, so that readers never see a part of the events
-            history.add(await asyncio.to_thread(history.read, record))
-        except (OSError, ValueError) as error:
-            logger.warning("the run's journal cannot be read: %s", error)
-
-    def remark(self, attempt: Attempt, target: str) -> str:
-        """Say that a hint is not used since the service says something else, if so."""
-        hint, estimate = attempt.rules.expected_seconds, attempt.estimates.get(target)
-        if hint is None or estimate is None:
-            return ""
-        least, most = sorted((hint, estimate[0]))
-        if most <= HINT_FACTOR * least:
-            return ""
-        return (
-            f"expectedSeconds: {hint:g} is not used, since {target} expects "
-            f"{rounded(estimate[0])} QPU seconds ({rounded(estimate[1])} s elapsed) for a "
-            f"job of {attempt.size.reads} reads"
-        )
-
-    def _total_seconds(
-        self, attempt: Attempt, target: str, times: JobTimes | None
-    ) -> float | None:
-        """The time of a job from its start to its end, if it is known.
-
-        What the service says is the time on the device alone, which tells nothing of the
-        rest; such a target is tried once, as any that was never measured.
-        """
-        measured = self.history.times(attempt.step, target) is not None
-        if times is None or (not measured and target in attempt.estimates):
-            return None
-        return times.total_seconds
-
     def _reserve(self, step: str, target: str, times: JobTimes | None) -> None:
         """Reserve what running jobs of a step use, once that is known."""
         for attempt in self._jobs.values() if times is not None else ():
             here = attempt.step == step and target in attempt.targets
             if here and attempt.reserved.unmeasured:
-                attempt.reserved = self._expected(times, target)
-
-    def _expected(self, times: JobTimes | None, target: str) -> Spending:
-        if times is None:
-            return Spending(unmeasured=True)
-        cost = times.qpu_seconds * (self.cost(target) or 0.0)
-        return Spending(times.qpu_seconds, cost)
-
-    def _times(self, attempt: Attempt, target: str) -> tuple[JobTimes | None, bool]:
-        """The expected times of an attempt on a quantum target, and if these are facts.
-
-        Those of earlier jobs are used; before the first, what the service says of a job of
-        this size; and if it does not tell, the hint, which is no fact.
-        """
-        measured = self.history.times(attempt.step, target)
-        if measured is not None and target not in self.history.unmetered:
-            return measured, True
-        other = measured.other_seconds if measured is not None else 0.0
-        if (estimate := attempt.estimates.get(target)) is not None:
-            charged, elapsed = estimate
-            return JobTimes(elapsed, charged, other), True
-        if (hint := attempt.rules.expected_seconds) is not None:
-            return JobTimes(hint, hint, other), False
-        return measured, measured is not None
+                attempt.reserved = self.estimates.spending(times, target)
 
 
 def expected_wait(

@@ -255,7 +255,7 @@ class CandidateFilter(BindingFilter):
             self._poller.poll(asked, self._timeout, attempt.size),
             capacities(classical, self._attempts.running_on, self._timeout),
             self._forecasts.predict(predicted, self._timeout),
-            self._attempts.update(self._timeout),
+            self._attempts.history.update(self._timeout),
         )
         for name, reply in replies.items():
             self._warn_of_silence(name, reply)
@@ -310,7 +310,7 @@ class CandidateFilter(BindingFilter):
     ) -> None:
         for name, reply in replies.items() if rules.limits_cost else ():
             reported = isinstance(reply, QpuStatus) and reply.cost_per_second is None
-            if reported and self._attempts.cost(name) is None:
+            if reported and self._attempts.estimates.cost(name) is None:
                 self._warn(
                     f"Filter {self.name}: the cost of a QPU second of {name} is unknown, "
                     f"so budget.cost does not limit it: add costs: {{{name}: ...}}"
@@ -356,7 +356,7 @@ class CandidateFilter(BindingFilter):
             name: remark
             for name in (qpu.name for qpu in qpus)
             if (attempt.step, name) not in self._remarked
-            and (remark := self._attempts.remark(attempt, name))
+            and (remark := self._attempts.estimates.remark(attempt, name))
         }
         self._remarked |= {(attempt.step, name) for name in new}
         return "; ".join(new.values())
@@ -415,7 +415,7 @@ class CandidateFilter(BindingFilter):
     async def _report_overruns(self) -> None:
         """Record the budgets that are exceeded, if a job used more than was expected."""
         record = journal.current()
-        await self._attempts.update(self._timeout)
+        await self._attempts.history.update(self._timeout)
         run, exceeded = self._attempts.spent(), {}
         for step, rules in self._budgeted.items():
             job = CandidateJob(run=run, step=self._attempts.spent(step))

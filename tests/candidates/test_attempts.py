@@ -12,11 +12,8 @@ from pathlib import Path
 import pytest
 
 from sf_quantum.candidates.attempts import (
-    LATEST_RUNS,
     Attempts,
     Capacity,
-    History,
-    JobTimes,
     expected_wait,
 )
 from sf_quantum.candidates.decision import (
@@ -32,6 +29,7 @@ from sf_quantum.candidates.decision import (
     decide,
     explain,
 )
+from sf_quantum.candidates.history import LATEST_RUNS, History, JobTimes
 from sf_quantum.files import JSON
 from sf_quantum.journal import Journal, events
 from sf_quantum.qpu import QpuStatus
@@ -251,22 +249,22 @@ async def test_decisions_that_overlap_know_what_was_spent(
         return recorded
 
     monkeypatch.setattr(History, "read", slow)
-    await attempts.update(0.01)
+    await attempts.history.update(0.01)
     assert not attempts.history.is_read
     go.set()
-    await attempts.update(60)
+    await attempts.history.update(60)
     assert attempts.history.is_read
     assert attempts.spending() == Spending(7.0)
     go.clear()
     has_read.clear()
-    await asyncio.gather(attempts.update(0.01), attempts.update(0.02))
+    await asyncio.gather(attempts.history.update(0.01), attempts.history.update(0.02))
     assert attempts.spending() == Spending(7.0)
     # what is written while another's reading goes on is read after it
     assert await asyncio.to_thread(has_read.wait, 60)
     for event in attempt(9, 1.0, "q", qpu_seconds=2.0):
         append(resuming, event)
     asyncio.get_running_loop().call_later(0.05, go.set)
-    await asyncio.gather(attempts.update(60), attempts.update(60))
+    await asyncio.gather(attempts.history.update(60), attempts.history.update(60))
     assert attempts.spending() == Spending(9.0)
 
 
@@ -423,10 +421,11 @@ def expected(
     status: QpuStatus, rules: StepRules, history: History | None = None
 ) -> tuple[QuantumTarget, str]:
     """What a job is expected to take on a QPU, and what is remarked on its hint."""
-    attempts = Attempts({}, cooldown=60)
-    attempts.history = history or History()
+    attempts = Attempts({}, cooldown=60, history=history)
     attempt = attempts.begin("/s/0", "/s", rules)
-    return attempts.quantum_target(attempt, "q", status), attempts.remark(attempt, "q")
+    return attempts.quantum_target(attempt, "q", status), attempts.estimates.remark(
+        attempt, "q"
+    )
 
 
 def test_first_estimates_are_the_services() -> None:

@@ -11,7 +11,7 @@ import pytest
 from streamflow.core.workflow import Status
 
 from sf_quantum import journal
-from sf_quantum.candidates.attempts import History, earlier_runs
+from sf_quantum.candidates.history import History, earlier_runs
 from sf_quantum.connectors.slurm.allocation import history
 from sf_quantum.connectors.slurm.allocation.forecast import JobForecast
 from sf_quantum.errors import InputError

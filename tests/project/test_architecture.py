@@ -53,7 +53,7 @@ SCHEDULER = {
 }
 # of these rooms, the modules that decide are free of the engine
 PURE = (
-    *("candidates.decision", "candidates.attempts"),
+    *("candidates.decision", "candidates.attempts", "candidates.history"),
     *(
         "connectors.slurm.allocation.forecast",
         "connectors.slurm.allocation.elastic_rules",
