@@ -6,7 +6,6 @@ import asyncio
 import logging
 import math
 import time
-from collections import defaultdict
 from collections.abc import Mapping, MutableMapping, MutableSequence, Sequence
 from contextlib import suppress
 from dataclasses import asdict
@@ -24,6 +23,7 @@ from streamflow.log_handler import logger
 
 from sf_quantum import journal
 from sf_quantum.candidates.attempts import Attempt, Attempts, Capacity
+from sf_quantum.candidates.budgets import BudgetWatch
 from sf_quantum.candidates.decision import (
     CandidateJob,
     Decision,
@@ -40,9 +40,9 @@ from sf_quantum.candidates.decision import (
     explain,
     is_trouble,
     needs_usage,
-    overruns,
 )
 from sf_quantum.candidates.forecast import Forecast, QueueForecasts
+from sf_quantum.candidates.remarks import Remarks
 from sf_quantum.candidates.targets import (
     StatusPoller,
     StatusReply,
@@ -122,13 +122,8 @@ class CandidateFilter(BindingFilter):
         self._poller = StatusPoller(cooldown)
         self._forecasts = QueueForecasts()
         self._attempts = Attempts(costs or {}, cooldown)
-        # rules with a budget, by the steps that had a job on a QPU
-        self._budgeted: dict[str, StepRules] = {}
-        self._warned: set[str] = set()
-        # why QPUs gave no status since they last gave one
-        self._silences: defaultdict[str, set[Obstacle]] = defaultdict(set)
-        # steps with the QPUs whose services contradict a hint
-        self._remarked: set[tuple[str, str]] = set()
+        self._remarks = Remarks(name, self._attempts)
+        self._budgets = BudgetWatch(name, self._attempts, self._remarks, timeout)
 
     async def get_targets(
         self, job: Job, targets: MutableSequence[Target]
@@ -148,7 +143,7 @@ class CandidateFilter(BindingFilter):
         attempt = self._attempts.begin(job.name, step, rules)
         self._refuse_retry(attempt)
         by_name = {target_name(target): target for target in targets}
-        attempt.size = self._size(job, rules)
+        attempt.size = _size(self.name, job, rules)
         while True:
             decision, qpus, replies, forecasts = await self._decide(attempt, by_name)
             if needs_usage(rules, decision):
@@ -163,12 +158,19 @@ class CandidateFilter(BindingFilter):
             await self._attempts.ended(USAGE_SECONDS)
         kinds = self._attempts.kinds(step)
         self._refuse_wait(attempt, decision)
-        self._warn_of_mixing(attempt, decision, kinds)
+        self._remarks.warn_of_mixing(attempt, decision, kinds)
         self._send(attempt, decision, waits_since)
         states = [_journal_entry(qpu, replies.get(qpu.name)) for qpu in qpus]
         waits = {name: one.to_json() for name, one in forecasts.items() if one.asked}
         seconds = time.monotonic() - began
-        _report(attempt, decision, seconds, states, waits, self._remark(attempt, qpus))
+        _report(
+            attempt,
+            decision,
+            seconds,
+            states,
+            waits,
+            self._remarks.on_hints(attempt, qpus),
+        )
         return [by_name[name] for name in decision.targets]
 
     async def why_not_reused(
@@ -187,7 +189,7 @@ class CandidateFilter(BindingFilter):
             kind = "classical targets" if quantum else "QPUs"
             return f"it ran on {name}, and others of its step on {kind} (mixed: refuse)"
         if not quantum and rules.prefer == "quantum" and not rules.reuses_classical:
-            attempt = Attempt(job.name, step, rules, size=self._size(job, rules))
+            attempt = Attempt(job.name, step, rules, size=_size(self.name, job, rules))
             by_name = {target_name(one): one for one in targets}
             decision: Decision | None = None
             with suppress(UnrecoverableWorkflowException):  # no target can run it
@@ -205,7 +207,7 @@ class CandidateFilter(BindingFilter):
         """Decide by the present state of the targets, and return that state too."""
         rules = attempt.rules
         replies, capacity, forecasts = await self._query(targets, attempt)
-        self._warn_of_unknown_spending(rules, replies)
+        self._remarks.warn_of_unknown_spending(rules, replies)
         qpus = [
             self._attempts.quantum_target(attempt, name, replies.get(name))
             for name in targets
@@ -258,13 +260,8 @@ class CandidateFilter(BindingFilter):
             self._attempts.history.update(self._timeout),
         )
         for name, reply in replies.items():
-            self._warn_of_silence(name, reply)
-        for name, forecast in forecasts.items():
-            if forecast.why:
-                self._warn(
-                    f"Filter {self.name}: the wait for nodes of {name} is taken from "
-                    f"earlier jobs, since it {forecast.why}"
-                )
+            self._remarks.warn_of_silence(name, reply)
+        self._remarks.warn_of_forecasts(forecasts)
         others = {name: Forecast() for name in capacity.keys() - forecasts.keys()}
         return replies, capacity, forecasts | others
 
@@ -281,12 +278,12 @@ class CandidateFilter(BindingFilter):
                     f"the run's journal: add {JOURNAL}"
                 )
             manager = f" and, if there is none, {MANAGER}" if rules.fallback else ""
-            self._warn(
+            self._remarks.warn(
                 f"Filter {self.name} cannot learn run times and failures without the "
                 f"run's journal: add {JOURNAL}{manager}"
             )
         elif rules.fallback and attempts_allowed() == 1:
-            self._warn(
+            self._remarks.warn(
                 f"Filter {self.name}: onFailure: fallback needs a failureManager; without "
                 f"one, a job that fails on a QPU fails the workflow: add {MANAGER}"
             )
@@ -305,62 +302,6 @@ class CandidateFilter(BindingFilter):
                 _not_retried(attempt.job, unfit[0].detail)
             )
 
-    def _warn_of_unknown_spending(
-        self, rules: StepRules, replies: Mapping[str, StatusReply]
-    ) -> None:
-        for name, reply in replies.items() if rules.limits_cost else ():
-            reported = isinstance(reply, QpuStatus) and reply.cost_per_second is None
-            if reported and self._attempts.estimates.cost(name) is None:
-                self._warn(
-                    f"Filter {self.name}: the cost of a QPU second of {name} is unknown, "
-                    f"so budget.cost does not limit it: add costs: {{{name}: ...}}"
-                )
-        if rules.has_budget:
-            for name in sorted(self._attempts.history.unmetered):
-                self._warn(
-                    f"Filter {self.name}: QPU {name} does not report the usage of jobs, "
-                    "so the budget does not include it"
-                )
-
-    def _size(self, job: Job, rules: StepRules) -> JobSize:
-        """The size of a job's problem, and its reads, as its inputs give them."""
-        variables = self._input(job, "variables", rules.variables)
-        reads = self._input(job, "reads", rules.reads)
-        if rules.reads is None and READS in job.inputs:
-            value = job.inputs[READS].value
-            reads = value if type(value) is int else None
-        return JobSize(variables, DEFAULT_READS if reads is None else max(1, reads))
-
-    def _input(self, job: Job, key: str, name: str | None) -> int | None:
-        """The value of an input that the filter's configuration names."""
-        if name is None:
-            return None
-        step = get_job_step_name(job.name)
-        if name not in job.inputs:
-            raise WorkflowDefinitionException(
-                f"Filter {self.name}: step {step} has no input {name}; {key} must "
-                f"name an int input, one of: {', '.join(sorted(job.inputs))}"
-            )
-        value = job.inputs[name].value
-        if value is not None and type(value) is not int:
-            raise WorkflowDefinitionException(
-                f"Filter {self.name}: input {name} of step {step} is not an int; "
-                f"{key} must name an int input"
-            )
-        return value
-
-    def _remark(self, attempt: Attempt, qpus: list[QuantumTarget]) -> str:
-        """What is said once of hints that the services contradict."""
-        # by name: what a service expects, and so the text, changes with each of its jobs
-        new = {
-            name: remark
-            for name in (qpu.name for qpu in qpus)
-            if (attempt.step, name) not in self._remarked
-            and (remark := self._attempts.estimates.remark(attempt, name))
-        }
-        self._remarked |= {(attempt.step, name) for name in new}
-        return "; ".join(new.values())
-
     def _refuse_wait(self, attempt: Attempt, decision: Decision) -> None:
         """Let no job wait again for a QPU that did not start it, if no other may run it."""
         qpu, on_qpus = decision.qpu, decision.job.others[0]
@@ -368,17 +309,6 @@ class CandidateFilter(BindingFilter):
         if on_qpus and failed is not None and failed.cause is Obstacle.WAITED:
             raise UnrecoverableWorkflowException(
                 f"No target is left for job {attempt.job}: {explain(decision)}"
-            )
-
-    def _warn_of_mixing(
-        self, attempt: Attempt, decision: Decision, kinds: tuple[int, int]
-    ) -> None:
-        """Warn once per step if its jobs run on targets of both kinds."""
-        if attempt.rules.mixed == "warn" and kinds[decision.quantum] > 0:
-            self._warn(
-                f"Filter {self.name}: jobs of step {attempt.step} run on QPUs and on "
-                "classical targets; mixed: refuse forbids it, mixed: allow keeps quiet",
-                is_reported=True,
             )
 
     def _send(self, attempt: Attempt, decision: Decision, since: float) -> None:
@@ -397,35 +327,9 @@ class CandidateFilter(BindingFilter):
             wait = attempt.rules.max_wait if limited else None
             given = JobHints(attempt.rules.hints, wait, elsewhere, since)
             hints.put(attempt.job, given)
-            self._watch_budget(attempt)
+            self._budgets.watch(attempt)
         if (run := scheduler.current()) is not None:
             run.observe(attempt.job, self._ended, self._attempts.complete)
-
-    def _watch_budget(self, attempt: Attempt) -> None:
-        """Let the end of the run report it if the budget of a step is exceeded."""
-        record = journal.current()
-        if record is None or not attempt.rules.has_budget:
-            return
-        self._budgeted[attempt.step] = attempt.rules
-        if self._report_overruns not in record.before_end:
-            # The first one is awaited last, when connectors have recorded what the last
-            # jobs have used.
-            record.before_end.insert(0, self._report_overruns)
-
-    async def _report_overruns(self) -> None:
-        """Record the budgets that are exceeded, if a job used more than was expected."""
-        record = journal.current()
-        await self._attempts.history.update(self._timeout)
-        run, exceeded = self._attempts.spent(), {}
-        for step, rules in self._budgeted.items():
-            job = CandidateJob(run=run, step=self._attempts.spent(step))
-            for (scope, unit), used, limit in overruns(rules, job):
-                exceeded[step if scope == "step" else None, unit] = used, limit
-        for (of, unit), (used, limit) in exceeded.items():
-            overrun = events.Overrun(step=of, unit=unit, used=used, limit=limit)
-            self._warn(f"Filter {self.name}: {overrun}", is_reported=True)
-            if record is not None:
-                record.write(overrun)
 
     def _ended(self, job: str, status: int | None, output: str) -> None:
         """Record the end of a job's command; called by its connector.
@@ -462,31 +366,34 @@ class CandidateFilter(BindingFilter):
             summary = f"{job} failed on {target} and is retried: {error}"
             traceback_filter().expect(logging.WARNING, job, summary)
 
-    def _warn_of_silence(self, name: str, reply: StatusReply) -> None:
-        """Warn once per cause if a QPU gives no status, until it gives one again.
 
-        A job that waits for the usage of others asks every second.
-        """
-        if not isinstance(reply, Exclusion):
-            self._silences.pop(name, None)
-        elif reply.cause not in self._silences[name]:
-            self._silences[name].add(reply.cause)
-            if logger.isEnabledFor(logging.WARNING):
-                text = f"QPU {name} {describe(reply)}; it is considered offline"
-                logger.warning(text)
+def _size(filter_name: str, job: Job, rules: StepRules) -> JobSize:
+    """The size of a job's problem, and its reads, as its inputs give them."""
+    variables = _input(filter_name, job, "variables", rules.variables)
+    reads = _input(filter_name, job, "reads", rules.reads)
+    if rules.reads is None and READS in job.inputs:
+        value = job.inputs[READS].value
+        reads = value if type(value) is int else None
+    return JobSize(variables, DEFAULT_READS if reads is None else max(1, reads))
 
-    def _warn(self, message: str, *, is_reported: bool = False) -> None:
-        """Warn once, in the log and in the journal.
 
-        :param is_reported: whether the journal has it in another event
-        """
-        if message in self._warned:
-            return
-        self._warned.add(message)
-        if is_reported:
-            logger.warning(message)
-        else:
-            journal.warn(message)
+def _input(filter_name: str, job: Job, key: str, name: str | None) -> int | None:
+    """The value of an input that the filter's configuration names."""
+    if name is None:
+        return None
+    step = get_job_step_name(job.name)
+    if name not in job.inputs:
+        raise WorkflowDefinitionException(
+            f"Filter {filter_name}: step {step} has no input {name}; {key} must "
+            f"name an int input, one of: {', '.join(sorted(job.inputs))}"
+        )
+    value = job.inputs[name].value
+    if value is not None and type(value) is not int:
+        raise WorkflowDefinitionException(
+            f"Filter {filter_name}: input {name} of step {step} is not an int; "
+            f"{key} must name an int input"
+        )
+    return value
 
 
 def _not_retried(job: str, error: str) -> str:

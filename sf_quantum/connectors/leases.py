@@ -161,7 +161,7 @@ class LeasePool:
         self._held: set[JobLease] = set()
         self._kept: dict[JobLease, asyncio.TimerHandle] = {}
         self._expiring: set[asyncio.Task[None]] = set()
-        self._warned: set[str] = set()
+        self._warnings = journal.Warnings()
 
     @property
     def kept(self) -> int:
@@ -284,9 +284,8 @@ class LeasePool:
 
     def _warn_of_shortfall(self, lease: JobLease) -> None:
         shortfall = self.qpu.shortfall(lease.token)
-        if shortfall is not None and shortfall not in self._warned:
-            self._warned.add(shortfall)
-            journal.warn(f"Leases of QPU {self.qpu.name} have {shortfall}")
+        if shortfall is not None:
+            self._warnings.warn(f"Leases of QPU {self.qpu.name} have {shortfall}")
 
     def _release_unwanted(self, future: Future[JobLease]) -> None:
         with suppress(QuantumError, CancelledError):

@@ -35,7 +35,7 @@ from sf_quantum.journal.events import (
     Event,
     Job,
     Run,
-    Warning,
+    RunWarning,
     parse,
 )
 
@@ -198,7 +198,27 @@ def warn(text: str) -> None:
     """Warn of what concerns the results, cost or end of the run, in its log and its journal."""
     _streamflow.warning(text)
     if (journal := current()) is not None:
-        journal.write(Warning(text=text))
+        journal.write(RunWarning(text=text))
+
+
+class Warnings:
+    """Warnings of one part of a run, such as a filter; each is given once."""
+
+    def __init__(self) -> None:
+        self._texts: set[str] = set()
+
+    def warn(self, text: str, *, is_recorded: bool = False) -> None:
+        """Warn like :func:`warn`, unless this has been done.
+
+        :param is_recorded: whether another event of the journal says it, so only the log does
+        """
+        if text in self._texts:
+            return
+        self._texts.add(text)
+        if is_recorded:
+            _streamflow.warning(text)
+        else:
+            warn(text)
 
 
 def read(path: str | Path) -> list[Event]:

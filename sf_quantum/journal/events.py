@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from time import time as now
-from typing import NamedTuple, TypeAlias
+from typing import ClassVar, NamedTuple, TypeAlias
 
 from sf_quantum.files import JSON, is_number, mapping, parse_json
 
@@ -40,11 +40,12 @@ Whole: TypeAlias = int
 class Event:
     """An event; those of this class itself are of kinds of a later version."""
 
+    #: name of the class in the journal
+    kind: ClassVar[str] = "event"
     time: Number = field(default_factory=now)
 
-    @property
-    def kind(self) -> str:
-        return type(self).__name__.lower()
+    def __init_subclass__(cls, *, kind: str = "") -> None:
+        cls.kind = kind or cls.__name__.lower()
 
     def to_json(self) -> dict[str, JSON]:
         """Return the content of the event's line."""
@@ -185,7 +186,7 @@ class Overrun(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Warning(Event):
+class RunWarning(Event, kind="warning"):
     text: Text
 
     def __str__(self) -> str:
@@ -255,7 +256,7 @@ _CLASSES: list[type[Event]] = [Event, *Event.__subclasses__()]
 _CLASSES += SlurmEvent.__subclasses__()
 #: the classes of events, by the names of their kinds
 KINDS: Mapping[str, type[Event]] = {
-    one.__name__.lower(): one for one in _CLASSES if one not in (Event, SlurmEvent)
+    one.kind: one for one in _CLASSES if one not in (Event, SlurmEvent)
 }
 
 

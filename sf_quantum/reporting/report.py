@@ -251,7 +251,7 @@ class _OwnNodes:
 
 
 _Wait: TypeAlias = events.Lease | events.Start | events.Nodes | events.Allocation
-_Warned: TypeAlias = events.Overrun | events.Warning
+_Warned: TypeAlias = events.Overrun | events.RunWarning
 _OfJob: TypeAlias = (
     _Wait | events.Qpu | events.Slurm | events.Failure | events.Reuse | events.Decision
 )

@@ -8,7 +8,7 @@ from typing import TypeAlias, overload
 
 from sf_quantum import journal
 from sf_quantum.files import JSON
-from sf_quantum.journal.events import Decision, End, Event, Overrun, Warning
+from sf_quantum.journal.events import Decision, End, Event, Overrun, RunWarning
 from sf_quantum.reporting import report, usage
 from sf_quantum.reporting.report import JobAttempt
 from sf_quantum.reporting.usage import RunUsage
@@ -87,7 +87,7 @@ class Report(Sequence[Row]):
         self._reason = report.reason(ends[-1] if ends else None, attempts)
         self._decisions = [event for event in events if isinstance(event, Decision)]
         self._overruns = [event for event in events if isinstance(event, Overrun)]
-        self._warnings = [event for event in events if isinstance(event, Warning)]
+        self._warnings = [event for event in events if isinstance(event, RunWarning)]
 
     @overload
     def __getitem__(self, index: int) -> Row: ...
@@ -122,7 +122,7 @@ class Report(Sequence[Row]):
         }
 
     def __str__(self) -> str:
-        warned: list[Overrun | Warning] = [*self._warnings, *self._overruns]
+        warned: list[Overrun | RunWarning] = [*self._warnings, *self._overruns]
         table = report.table(self.attempts, self.status, self._reason, warned)
         tables = (table, usage.table(self.usage))
         return "\n\n".join(filter(None, tables))

@@ -29,9 +29,16 @@ from streamflow.deployment.connector.local import LocalConnector
 from streamflow.log_handler import logger
 
 from sf_quantum import journal
-from sf_quantum.candidates.attempts import Attempt
-from sf_quantum.candidates.decision import Decision, Exclusion, Obstacle, StepRules
+from sf_quantum.candidates.attempts import Attempt, Attempts
+from sf_quantum.candidates.decision import (
+    Decision,
+    Exclusion,
+    FilterRules,
+    Obstacle,
+    StepRules,
+)
 from sf_quantum.candidates.filter import CandidateFilter
+from sf_quantum.candidates.remarks import Remarks
 from sf_quantum.candidates.targets import (
     FULL,
     MAX_REQUESTS,
@@ -217,8 +224,10 @@ def test_what_a_budget_does_not_know_of_is_said_once(
     times: tuple[int, int],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    made = CandidateFilter("f", budget=budget, costs=costs)
-    made._attempts.history.unmetered.add("acme")
+    attempts = Attempts(costs, cooldown=0)
+    attempts.history.unmetered.add("acme")
+    remarks = Remarks("f", attempts)
+    rules = FilterRules({"budget": {**budget} if budget else None}).of("/solve")
     status = QpuStatus("acme", "annealer", True, "", 0, 1, 0, 0)
     answers: dict[str, StatusReply] = {
         "acme": status,
@@ -227,7 +236,7 @@ def test_what_a_budget_does_not_know_of_is_said_once(
     logger.addHandler(caplog.handler)
     try:
         for _ in range(2):
-            made._warn_of_unknown_spending(made._rules.of("/solve"), answers)
+            remarks.warn_of_unknown_spending(rules, answers)
     finally:
         logger.removeHandler(caplog.handler)
     said = "QPU acme does not report the usage of jobs"
@@ -518,7 +527,7 @@ def test_only_a_failed_qpu_starts_a_cooldown(
 
 
 def test_silence_is_warned_of_once_per_cause(caplog: pytest.LogCaptureFixture) -> None:
-    made = CandidateFilter("f")
+    remarks = Remarks("f", Attempts({}, cooldown=0))
     silent = Exclusion(Obstacle.NO_ANSWER, limit=2)
     still = [Exclusion(Obstacle.STILL_SILENT, left) for left in (58, 57, 56)]
     status = QpuStatus("q", "annealer", True, "", 0, 1, 0, 0)
@@ -526,8 +535,8 @@ def test_silence_is_warned_of_once_per_cause(caplog: pytest.LogCaptureFixture) -
     logger.addHandler(caplog.handler)
     try:
         for reply in replies:
-            made._warn_of_silence("q", reply)
-        made._warn_of_silence("r", still[0])
+            remarks.warn_of_silence("q", reply)
+        remarks.warn_of_silence("r", still[0])
     finally:
         logger.removeHandler(caplog.handler)
     in_time = "did not answer in time and is queried again in 58 s"

@@ -168,7 +168,7 @@ class ServiceQpus:
         self._silent: dict[str, float] = {}
         # QPUs that have answered, so the login node reaches them.
         self._reached: set[str] = set()
-        self._warned: set[str] = set()
+        self._warnings = journal.Warnings()
         # the job that submitted each QPU job, since jobs may share the lease of an allocation
         self._owners: dict[str, str] = {}
 
@@ -288,7 +288,7 @@ class ServiceQpus:
             runs = [self._own(use, run) for run in account.loads(text)]
         except InputError as error:
             runs = []
-            self._warn(f"Job {use.job}: {error}")
+            self._warnings.warn(f"Job {use.job}: {error}")
         if not good and any(run.waited_out for run in runs):
             hints.wait_out(use.job)
         refusal = next(filter(None, (run.refusal for run in runs)), None)
@@ -344,7 +344,7 @@ class ServiceQpus:
             trouble = await self._hand_over(queue, file, self._config)
             text, code = await self._run(queue, job, command)
             if code == NO_FILE:
-                self._warn(
+                self._warnings.warn(
                     f"Job {job} waits: {self._config} cannot be copied to "
                     f"{queue.login.name}, where jobs read it: {trouble}"
                 )
@@ -362,7 +362,7 @@ class ServiceQpus:
             try:
                 return await queue.login.run(command)
             except WorkflowExecutionException as error:
-                self._warn(f"Job {job} waits: {error}")
+                self._warnings.warn(f"Job {job} waits: {error}")
                 await asyncio.sleep(next(pauses))
 
     async def _hand_over(self, queue: SlurmQueue, file: str, config: str) -> str:
@@ -393,7 +393,7 @@ class ServiceQpus:
             elif self._is_awaited(state.qpu, now):
                 return state
             else:
-                self._warn(
+                self._warnings.warn(
                     f"Deployment {self._deployment}: jobs are submitted although "
                     f"{state.note}: the nodes may be able to reach it"
                 )
@@ -429,15 +429,10 @@ class ServiceQpus:
             raise failure(job, state.qpu, error) from error
 
     def _warn_unasked(self, qpus: Collection[str], why: str) -> None:
-        self._warn(
+        self._warnings.warn(
             f"Deployment {self._deployment}: the login node cannot determine whether QPU "
             f"{', '.join(qpus)} is online, so jobs are submitted: {why}"
         )
-
-    def _warn(self, text: str) -> None:
-        if text not in self._warned:
-            self._warned.add(text)
-            journal.warn(text)
 
 
 def _read_states(text: str) -> list[_QpuState] | None:

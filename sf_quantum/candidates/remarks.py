@@ -1,0 +1,102 @@
+"""What a filter says of its targets and jobs, each once."""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+from streamflow.log_handler import logger
+
+from sf_quantum import journal
+from sf_quantum.candidates.attempts import Attempt, Attempts
+from sf_quantum.candidates.decision import (
+    Decision,
+    Exclusion,
+    Obstacle,
+    QuantumTarget,
+    StepRules,
+    describe,
+)
+from sf_quantum.candidates.forecast import Forecast
+from sf_quantum.candidates.targets import StatusReply
+from sf_quantum.qpu import QpuStatus
+
+
+class Remarks(journal.Warnings):
+    """The warnings of a filter, and its remarks on hints.
+
+    :param name: name of the filter
+    """
+
+    def __init__(self, name: str, attempts: Attempts) -> None:
+        super().__init__()
+        self._name = name
+        self._attempts = attempts
+        # why QPUs gave no status since they last gave one
+        self._silences: defaultdict[str, set[Obstacle]] = defaultdict(set)
+        # steps with the QPUs whose services contradict a hint
+        self._contradicted: set[tuple[str, str]] = set()
+
+    def warn_of_forecasts(self, forecasts: Mapping[str, Forecast]) -> None:
+        """Warn of targets whose wait for nodes could not be predicted."""
+        for name, forecast in forecasts.items():
+            if forecast.why:
+                self.warn(
+                    f"Filter {self._name}: the wait for nodes of {name} is taken from "
+                    f"earlier jobs, since it {forecast.why}"
+                )
+
+    def warn_of_unknown_spending(
+        self, rules: StepRules, replies: Mapping[str, StatusReply]
+    ) -> None:
+        """Warn of QPUs whose usage or cost the budget does not include."""
+        for name, reply in replies.items() if rules.limits_cost else ():
+            reported = isinstance(reply, QpuStatus) and reply.cost_per_second is None
+            if reported and self._attempts.estimates.cost(name) is None:
+                self.warn(
+                    f"Filter {self._name}: the cost of a QPU second of {name} is unknown, "
+                    f"so budget.cost does not limit it: add costs: {{{name}: ...}}"
+                )
+        if rules.has_budget:
+            for name in sorted(self._attempts.history.unmetered):
+                self.warn(
+                    f"Filter {self._name}: QPU {name} does not report the usage of jobs, "
+                    "so the budget does not include it"
+                )
+
+    def warn_of_mixing(
+        self, attempt: Attempt, decision: Decision, kinds: tuple[int, int]
+    ) -> None:
+        """Warn once per step if its jobs run on targets of both kinds."""
+        if attempt.rules.mixed == "warn" and kinds[decision.quantum] > 0:
+            self.warn(
+                f"Filter {self._name}: jobs of step {attempt.step} run on QPUs and on "
+                "classical targets; mixed: refuse forbids it, mixed: allow keeps quiet",
+                is_recorded=True,
+            )
+
+    def warn_of_silence(self, name: str, reply: StatusReply) -> None:
+        """Warn once per cause if a QPU gives no status, until it gives one again.
+
+        A job that waits for the usage of others asks every second.
+        """
+        if not isinstance(reply, Exclusion):
+            self._silences.pop(name, None)
+        elif reply.cause not in self._silences[name]:
+            self._silences[name].add(reply.cause)
+            if logger.isEnabledFor(logging.WARNING):
+                text = f"QPU {name} {describe(reply)}; it is considered offline"
+                logger.warning(text)
+
+    def on_hints(self, attempt: Attempt, qpus: Sequence[QuantumTarget]) -> str:
+        """What is said once of hints that the services contradict."""
+        # by name: what a service expects, and so the text, changes with each of its jobs
+        new = {
+            name: remark
+            for name in (qpu.name for qpu in qpus)
+            if (attempt.step, name) not in self._contradicted
+            and (remark := self._attempts.estimates.remark(attempt, name))
+        }
+        self._contradicted |= {(attempt.step, name) for name in new}
+        return "; ".join(new.values())
