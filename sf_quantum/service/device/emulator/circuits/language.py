@@ -7,9 +7,7 @@ converter would not understand is refused with its line, in the words of OpenQAS
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from sf_quantum.service.device.emulator.circuits.expressions import (
@@ -19,6 +17,13 @@ from sf_quantum.service.device.emulator.circuits.expressions import (
     integer,
     loop_values,
     value,
+)
+from sf_quantum.service.device.emulator.circuits.scopes import (
+    Operand,
+    Scopes,
+    Symbol,
+    line,
+    named,
 )
 from sf_quantum.service.device.emulator.circuits.syntax import refusal, statements
 
@@ -30,7 +35,6 @@ if TYPE_CHECKING:
         Expression,
         ForInLoop,
         Include,
-        IndexElement,
         IODeclaration,
         Program,
         QASMNode,
@@ -76,7 +80,6 @@ UNSUPPORTED: Mapping[str, str] = {
 _IN_GATES = (
     "QuantumGate QuantumPhase QuantumBarrier DelayInstruction ForInLoop Box".split()
 )
-_MIXED = "$0 and declared qubits are not mixed: use one kind in a circuit"
 _CONDITIONS = "a bit, !bit, bit == 1 or register == 2"
 _NO = "is not a number here: write the number itself"
 _EXPRESSIONS: Mapping[str, str] = {
@@ -88,30 +91,6 @@ _EXPRESSIONS: Mapping[str, str] = {
     "IndexExpression": "a bit",
     "SizeOf": "sizeof",
 }
-
-
-@dataclass(frozen=True)
-class _Symbol:
-    """The meaning of a name.
-
-    :param kind: qubit, bit, gate, input or variable of a loop
-    :param line: line of its declaration; 0 if it is built in
-    :param bits: the numbers of its qubits or bits
-    :param is_register: whether it is a register of these
-    :param shape: the numbers of a gate's angles and qubits
-    """
-
-    kind: str
-    line: int = 0
-    bits: Sequence[int] = ()
-    is_register: bool = False
-    shape: tuple[int, int] = (0, 0)
-
-
-@dataclass(frozen=True)
-class _Operand:
-    bits: Sequence[int]
-    is_register: bool = False
 
 
 def check_statements(program: Program) -> None:
@@ -138,10 +117,7 @@ def check(program: Program) -> None:
 
 class _Check:
     def __init__(self) -> None:
-        self._scopes: list[dict[str, _Symbol]] = [{"U": _Symbol("gate", shape=(3, 1))}]
-        self._in_gate = False
-        self._count = 0
-        self._has_physical = self._has_virtual = False
+        self._names = Scopes()
 
     def visit(self, statement: QASMNode) -> None:
         """Check a statement, and note what it declares."""
@@ -149,7 +125,7 @@ class _Check:
         if kind == "ConstantDeclaration":
             why = "constants are declared outside of blocks and gates"
             raise refusal(statement, why)
-        if self._in_gate and kind not in _IN_GATES:
+        if self._names.in_gate and kind not in _IN_GATES:
             raise refusal(statement, "a gate consists of gates, barriers and loops")
         if not self._declares(statement):
             self._operates(statement)
@@ -186,55 +162,38 @@ class _Check:
             case ast.QuantumMeasurementStatement():
                 self._measure(statement)
             case ast.QuantumReset():
-                self._operand(statement.qubits, "qubit")
+                self._names.operand(statement.qubits, "qubit")
             case ast.QuantumBarrier():
                 for operand in statement.qubits:
-                    self._operand(operand, "qubit")
+                    self._names.operand(operand, "qubit")
             case ast.DelayInstruction():
                 self._duration(statement.duration, statement)
                 for one in statement.qubits:
-                    self._operand(one, "qubit")
+                    self._names.operand(one, "qubit")
             case _:
                 self._block(statement)
 
     # declarations
 
-    def _declare(self, name: str, node: QASMNode, symbol: _Symbol) -> None:
-        if name in CONSTANTS and not self._in_gate:
-            raise refusal(node, f"{name} is a number of OpenQASM: use another name")
-        if (other := self._scopes[-1].get(name)) is not None:
-            where = f" on line {other.line}" if other.line else ""
-            what = f"{name} is already {_a(other.kind)}{where}"
-            raise refusal(node, f"{what}: use another name")
-        self._scopes[-1][name] = symbol
-
     def _include(self, statement: Include) -> None:
         if (name := statement.filename) != _INCLUDED:
             why = f"{name!r:.60} cannot be included: only {_INCLUDED} can"
             raise refusal(statement, why)
-        other = self._scopes[0].get("cphase")
+        other = self._names.outermost.get("cphase")
         if other is not None and not other.line:
             raise refusal(statement, f"{_INCLUDED} is included twice: leave this out")
         for gate, shape in STDGATES.items():
-            if (other := self._scopes[0].get(gate)) is not None:
+            if (other := self._names.outermost.get(gate)) is not None:
                 what = f"{gate} of {_INCLUDED} is declared on line {other.line}"
                 raise refusal(statement, f"{what}: use another name there")
-            self._scopes[0][gate] = _Symbol("gate of stdgates.inc", shape=shape)
-
-    def _bits_of(self, kind: str, size: Expression | None, node: QASMNode) -> _Symbol:
-        width = 1 if size is None else integer(size) or 0
-        first, self._count = self._count, self._count + width
-        bits = range(first, first + width)
-        return _Symbol(kind, _line(node), bits, size is not None)
+            self._names.outermost[gate] = Symbol("gate of stdgates.inc", shape=shape)
 
     def _declare_qubits(self, statement: QubitDeclaration) -> None:
-        if len(self._scopes) > 1:
+        if self._names.are_nested:
             raise refusal(statement, "qubits are declared outside of blocks and gates")
-        if self._has_physical:
-            raise refusal(statement, _MIXED)
-        self._has_virtual = True
-        symbol = self._bits_of("qubit", statement.size, statement)
-        self._declare(statement.qubit.name, statement, symbol)
+        self._names.use_virtual(statement)
+        symbol = self._names.new_bits("qubit", statement.size, statement)
+        self._names.declare(statement.qubit.name, statement, symbol)
 
     def _declare_bits(self, statement: ClassicalDeclaration) -> None:
         from openqasm3 import ast
@@ -243,16 +202,16 @@ class _Check:
         if not isinstance(type_, ast.BitType):
             what = f"variables of type {_type(type_)} are not supported"
             raise refusal(statement, f"{what}: only bit, and const for numbers")
-        if len(self._scopes) > 1:
+        if self._names.are_nested:
             raise refusal(statement, "bits are declared outside of blocks and gates")
-        symbol = self._bits_of("bit", type_.size, statement)
-        self._declare(statement.identifier.name, statement, symbol)
+        symbol = self._names.new_bits("bit", type_.size, statement)
+        self._names.declare(statement.identifier.name, statement, symbol)
         if (given := statement.init_expression) is None:
             return
         if not isinstance(given, ast.QuantumMeasurement):
             why = "bits get values by measure only: they are 0 before"
             raise refusal(statement, why)
-        self._measured(given, _Operand(symbol.bits, symbol.is_register), statement)
+        self._measured(given, Operand(symbol.bits, symbol.is_register), statement)
 
     def _declare_input(self, statement: IODeclaration) -> None:
         from openqasm3 import ast
@@ -267,112 +226,32 @@ class _Check:
             # an angle is modulo 2 pi, which its quotients show
             raise refusal(statement, "inputs are float or float[64]")
         name = statement.identifier.name
-        self._declare(name, statement, _Symbol("input", _line(statement)))
+        self._names.declare(name, statement, Symbol("input", line(statement)))
 
     def _define(self, definition: QuantumGateDefinition) -> None:
-        if len(self._scopes) > 1:
+        if self._names.are_nested:
             raise refusal(definition, "gates are defined outside of blocks and gates")
-        with self._scope(in_gate=True):
+        with self._names.open(in_gate=True):
             for angle in definition.arguments:
-                self._declare(angle.name, definition, _Symbol("input"))
+                self._names.declare(angle.name, definition, Symbol("input"))
             for qubit in definition.qubits:
-                symbol = self._bits_of("qubit", None, definition)
-                self._declare(qubit.name, definition, symbol)
+                symbol = self._names.new_bits("qubit", None, definition)
+                self._names.declare(qubit.name, definition, symbol)
             for statement in definition.body:
                 self.visit(statement)
         shape = len(definition.arguments), len(definition.qubits)
-        symbol = _Symbol("gate", _line(definition), shape=shape)
-        self._declare(definition.name.name, definition, symbol)
+        symbol = Symbol("gate", line(definition), shape=shape)
+        self._names.declare(definition.name.name, definition, symbol)
 
     def _alias(self, statement: AliasStatement) -> None:
-        kind = self._kind(statement.value)
-        operand = self._operand(statement.value, kind)
+        kind = self._names.kind(statement.value)
+        operand = self._names.operand(statement.value, kind)
         name = statement.target.name
         if not operand.is_register:
             why = f"{name}: an alias is of a register, as in q[0:1]"
             raise refusal(statement, why)
-        symbol = _Symbol(kind, _line(statement), operand.bits, True)
-        self._declare(name, statement, symbol)
-
-    @contextmanager
-    def _scope(self, *, in_gate: bool = False) -> Iterator[None]:
-        before = self._in_gate
-        self._in_gate = before or in_gate
-        self._scopes.append({})
-        yield
-        self._scopes.pop()
-        self._in_gate = before
-
-    def _find(self, name: str, node: QASMNode) -> _Symbol:
-        for place, scope in reversed([*enumerate(self._scopes)]):
-            if (symbol := scope.get(name)) is not None:
-                if self._in_gate and place == 0 and not symbol.shape[1]:
-                    why = f"{name} is not visible in a gate: pass it as an argument"
-                    raise refusal(node, why)
-                return symbol
-        raise refusal(node, f"{name} is not declared")
-
-    # operands
-
-    def _kind(self, node: QASMNode) -> str:
-        """Return the kind of the first name in an operand."""
-        from openqasm3 import ast
-
-        match node:
-            case ast.Identifier():
-                is_physical = node.name.startswith("$")
-                return "qubit" if is_physical else self._find(node.name, node).kind
-            case ast.Concatenation():
-                return self._kind(node.lhs)
-            case ast.IndexExpression():
-                return self._kind(node.collection)
-        return ""
-
-    def _operand(self, node: QASMNode, kind: str) -> _Operand:
-        """Return the bits or qubits of an operand."""
-        from openqasm3 import ast
-
-        match node:
-            case ast.Identifier():
-                return self._named(node.name, kind, node)
-            case ast.IndexedIdentifier():
-                operand = self._named(node.name.name, kind, node)
-                for index in node.indices:
-                    operand = _indexed(operand, index, node)
-                return operand
-            case ast.IndexExpression():
-                return _indexed(self._operand(node.collection, kind), node.index, node)
-            case ast.Concatenation():
-                both = [self._operand(one, kind) for one in (node.lhs, node.rhs)]
-                if not all(one.is_register for one in both):
-                    why = "++ joins registers: write a slice of one, as in q[0:0]"
-                    raise refusal(node, why)
-                joined = (*both[0].bits, *both[1].bits)
-                if len({*joined}) < len(joined):
-                    why = f"++: a {kind} is there twice: use different ones"
-                    raise refusal(node, why)
-                return _Operand(joined, True)
-        raise refusal(node, f"expected a {kind}")
-
-    def _named(self, name: str, kind: str, node: QASMNode) -> _Operand:
-        if name.startswith("$"):
-            return self._physical(name, kind, node)
-        symbol = self._find(name, node)
-        if symbol.kind != kind or kind not in ("qubit", "bit"):
-            what = "qubit" if kind not in ("qubit", "bit") else kind
-            raise refusal(node, f"{name} is {_a(symbol.kind)}: expected a {what}")
-        return _Operand(symbol.bits, symbol.is_register)
-
-    def _physical(self, name: str, kind: str, node: QASMNode) -> _Operand:
-        if kind != "qubit":
-            raise refusal(node, f"{name} is a qubit: expected a {kind}")
-        if self._in_gate:
-            why = f"{name}: a gate has no qubits of the device: pass it as an operand"
-            raise refusal(node, why)
-        if self._has_virtual:
-            raise refusal(node, _MIXED)
-        self._has_physical = True
-        return _Operand((-1 - int(name[1:]),))
+        symbol = Symbol(kind, line(statement), operand.bits, True)
+        self._names.declare(name, statement, symbol)
 
     def _application(
         self, name: str, width: int, given: Sequence[QASMNode], node: QASMNode
@@ -382,7 +261,7 @@ class _Check:
             raise refusal(
                 node, f"{name} takes {_many(width, 'qubit')}, not {len(given)}"
             )
-        operands = [self._operand(one, "qubit") for one in given]
+        operands = [self._names.operand(one, "qubit") for one in given]
         sizes = {len(one.bits) for one in operands if one.is_register}
         if len(sizes) > 1:
             sizes_text = " and ".join(map(str, sorted(sizes)))
@@ -402,21 +281,21 @@ class _Check:
         name = gate.name.name
         if gate.duration is not None:
             raise refusal(gate, f"{name}: gates have no duration here: leave it out")
-        if not any(name in scope for scope in self._scopes):
+        if name not in self._names:
             raise refusal(gate, f"gate {name!r} is not defined{_advice(name)}")
-        if not (symbol := self._find(name, gate)).shape[1]:
-            raise refusal(gate, f"{name} is {_a(symbol.kind)}: expected a gate")
+        if not (symbol := self._names.find(name, gate)).shape[1]:
+            raise refusal(gate, f"{name} is {named(symbol.kind)}: expected a gate")
         angles, qubits = symbol.shape
         if len(gate.arguments) != angles:
             why = f"{name} takes {_many(angles, 'angle')}, not {len(gate.arguments)}"
             raise refusal(gate, why)
         for angle in gate.arguments:
-            self._angle(angle)
+            _check_angle(angle, self._names)
         width = qubits + sum(map(self._controls, gate.modifiers))
         self._application(name, width, gate.qubits, gate)
 
     def _phase(self, phase: QuantumPhase) -> None:
-        self._angle(phase.argument)
+        _check_angle(phase.argument, self._names)
         width = sum(map(self._controls, phase.modifiers))
         self._application("gphase", width, phase.qubits, phase)
 
@@ -441,13 +320,13 @@ class _Check:
         if statement.target is None:
             why = "a measurement is of bits: write c = measure q;"
             raise refusal(statement, why)
-        target = self._operand(statement.target, "bit")
+        target = self._names.operand(statement.target, "bit")
         self._measured(statement.measure, target, statement)
 
     def _measured(
-        self, measure: QuantumMeasurement, target: _Operand, statement: QASMNode
+        self, measure: QuantumMeasurement, target: Operand, statement: QASMNode
     ) -> None:
-        qubits = self._operand(measure.qubit, "qubit")
+        qubits = self._names.operand(measure.qubit, "qubit")
         if len(qubits.bits) != len(target.bits):
             sizes = f"{_many(len(qubits.bits), 'qubit')} into {_many(len(target.bits), 'bit')}"
             raise refusal(statement, f"measure: {sizes}: as many of each")
@@ -460,54 +339,6 @@ class _Check:
         ):
             raise refusal(node, "expected a duration, as in 100ns")
 
-    # numbers
-
-    def _angle(self, node: Expression) -> None:
-        if (angle := value(node)) is None:
-            self._number(node)
-        elif isinstance(angle, bool):
-            raise refusal(node, "expected a number as the angle")
-        elif not math.isfinite(angle):
-            raise refusal(node, f"{angle} is not an angle")
-
-    def _number(self, node: Expression) -> None:
-        """Check an expression of numbers that are not known yet."""
-        from openqasm3 import ast
-
-        match node:
-            case ast.IntegerLiteral() | ast.FloatLiteral():
-                return
-            case ast.UnaryExpression() if node.op.name == "-":
-                self._number(node.expression)
-            case ast.BinaryExpression():
-                self._calculation(node)
-            case ast.Identifier():
-                self._variable(node.name, node)
-            case ast.FunctionCall():
-                name = node.name.name
-                why = f"{name} is not a function that is known here"
-                if name in FUNCTIONS:
-                    why = f"{name} takes numbers, and no inputs: compute it before"
-                raise refusal(node, why)
-            case _:
-                raise refusal(
-                    node,
-                    f"{_EXPRESSIONS.get(type(node).__name__, 'this expression')} {_NO}",
-                )
-
-    def _calculation(self, node: BinaryExpression) -> None:
-        if node.op.name not in ARITHMETIC:
-            why = f"{node.op.name} is of whole numbers from 0 only, and of no inputs"
-            raise refusal(node, why)
-        for one in (node.lhs, node.rhs):
-            self._number(one)
-
-    def _variable(self, name: str, node: QASMNode) -> None:
-        if name in CONSTANTS:
-            return
-        if (symbol := self._find(name, node)).kind not in ("input", "variable"):
-            raise refusal(node, f"{name} is {_a(symbol.kind)}: expected a number")
-
     # blocks
 
     def _block(self, statement: QASMNode) -> None:
@@ -515,9 +346,9 @@ class _Check:
 
         match statement:
             case ast.BranchingStatement():
-                self._condition(statement.condition)
+                _check_condition(statement.condition, self._names)
                 for block in (statement.if_block, statement.else_block):
-                    with self._scope():
+                    with self._names.open():
                         for one in block:
                             self.visit(one)
             case ast.ForInLoop():
@@ -527,7 +358,7 @@ class _Check:
                 statement.annotations = []
                 if statement.duration is not None:
                     self._duration(statement.duration, statement)
-                with self._scope():
+                with self._names.open():
                     for one in statement.body:
                         self.visit(one)
             case _:
@@ -544,46 +375,96 @@ class _Check:
         if loop_values(loop.set_declaration) is None:
             why = "a loop is over whole numbers that are known, as in [0:3] or {1, 3}"
             raise refusal(loop, why)
-        with self._scope():
-            self._declare(name, loop, _Symbol("variable", _line(loop)))
+        with self._names.open():
+            self._names.declare(name, loop, Symbol("variable", line(loop)))
             for one in loop.block:
                 self.visit(one)
 
-    def _condition(self, node: Expression) -> None:
-        """Check the condition of a branch: a bit, or the number that a register has."""
-        from openqasm3 import ast
 
-        match node:
-            case ast.UnaryExpression() if node.op.name in "!~":
-                self._bit(node.expression, node)
-            case ast.BinaryExpression() if node.op.name in ("==", "!="):
-                self._comparison(node)
-            case ast.Identifier() | ast.IndexExpression():
-                self._bit(node, node)
-            case _:
-                raise refusal(node, f"a condition is {_CONDITIONS}")
+def _check_angle(node: Expression, names: Scopes) -> None:
+    if (angle := value(node)) is None:
+        _number(node, names)
+    elif isinstance(angle, bool):
+        raise refusal(node, "expected a number as the angle")
+    elif not math.isfinite(angle):
+        raise refusal(node, f"{angle} is not an angle")
 
-    def _bit(self, node: Expression, condition: Expression) -> None:
-        if not self._is_of_bits(node) or self._operand(node, "bit").is_register:
-            raise refusal(condition, f"a condition is {_CONDITIONS}")
 
-    def _is_of_bits(self, node: Expression) -> bool:
-        return self._kind(node) == "bit"
+def _number(node: Expression, names: Scopes) -> None:
+    """Check an expression of numbers that are not known yet."""
+    from openqasm3 import ast
 
-    def _comparison(self, node: BinaryExpression) -> None:
-        sides = [node.lhs, node.rhs]
-        if not self._is_of_bits(node.lhs):
-            sides.reverse()
-        if not self._is_of_bits(sides[0]):
+    match node:
+        case ast.IntegerLiteral() | ast.FloatLiteral():
+            return
+        case ast.UnaryExpression() if node.op.name == "-":
+            _number(node.expression, names)
+        case ast.BinaryExpression():
+            _calculation(node, names)
+        case ast.Identifier():
+            _variable(node.name, node, names)
+        case ast.FunctionCall():
+            name = node.name.name
+            why = f"{name} is not a function that is known here"
+            if name in FUNCTIONS:
+                why = f"{name} takes numbers, and no inputs: compute it before"
+            raise refusal(node, why)
+        case _:
+            raise refusal(
+                node,
+                f"{_EXPRESSIONS.get(type(node).__name__, 'this expression')} {_NO}",
+            )
+
+
+def _calculation(node: BinaryExpression, names: Scopes) -> None:
+    if node.op.name not in ARITHMETIC:
+        why = f"{node.op.name} is of whole numbers from 0 only, and of no inputs"
+        raise refusal(node, why)
+    for one in (node.lhs, node.rhs):
+        _number(one, names)
+
+
+def _variable(name: str, node: QASMNode, names: Scopes) -> None:
+    if name in CONSTANTS:
+        return
+    if (symbol := names.find(name, node)).kind not in ("input", "variable"):
+        raise refusal(node, f"{name} is {named(symbol.kind)}: expected a number")
+
+
+def _check_condition(node: Expression, names: Scopes) -> None:
+    """Check the condition of a branch: a bit, or the number that a register has."""
+    from openqasm3 import ast
+
+    match node:
+        case ast.UnaryExpression() if node.op.name in "!~":
+            _bit(node.expression, node, names)
+        case ast.BinaryExpression() if node.op.name in ("==", "!="):
+            _comparison(node, names)
+        case ast.Identifier() | ast.IndexExpression():
+            _bit(node, node, names)
+        case _:
             raise refusal(node, f"a condition is {_CONDITIONS}")
-        operand, number = self._operand(sides[0], "bit"), sides[1]
-        if not operand.is_register:
-            if not isinstance(value(number), bool):
-                raise refusal(node, f"a condition is {_CONDITIONS}")
-        elif node.op.name == "!=":
-            raise refusal(node, "a register is compared by ==: write if ... else")
-        else:
-            _check_comparable(number, len(operand.bits), node)
+
+
+def _bit(node: Expression, condition: Expression, names: Scopes) -> None:
+    if names.kind(node) != "bit" or names.operand(node, "bit").is_register:
+        raise refusal(condition, f"a condition is {_CONDITIONS}")
+
+
+def _comparison(node: BinaryExpression, names: Scopes) -> None:
+    sides = [node.lhs, node.rhs]
+    if names.kind(node.lhs) != "bit":
+        sides.reverse()
+    if names.kind(sides[0]) != "bit":
+        raise refusal(node, f"a condition is {_CONDITIONS}")
+    operand, number = names.operand(sides[0], "bit"), sides[1]
+    if not operand.is_register:
+        if not isinstance(value(number), bool):
+            raise refusal(node, f"a condition is {_CONDITIONS}")
+    elif node.op.name == "!=":
+        raise refusal(node, "a register is compared by ==: write if ... else")
+    else:
+        _check_comparable(number, len(operand.bits), node)
 
 
 def _check_comparable(number: Expression, width: int, node: QASMNode) -> None:
@@ -601,32 +482,6 @@ def _check_comparable(number: Expression, width: int, node: QASMNode) -> None:
         raise refusal(node, f"if: {wanted} does not fit in {_many(width, 'bit')}")
 
 
-def _indexed(operand: _Operand, index: IndexElement, node: QASMNode) -> _Operand:
-    from openqasm3 import ast
-
-    if not operand.is_register:
-        raise refusal(node, "a single qubit or bit has no index: declare a register")
-    if isinstance(index, ast.DiscreteSet):
-        bits = [_bit(operand, one, node) for one in index.values]
-        if not bits:
-            raise refusal(node, "a set of indices has at least one")
-        if len({*bits}) < len(bits):
-            raise refusal(node, "an index is there twice: use different ones")
-        return _Operand(bits, True)
-    if len(index) != 1:
-        raise refusal(node, "a register has one index: for several, write q[{0, 1}]")
-    return _Operand([_bit(operand, index[0], node)])
-
-
-def _bit(operand: _Operand, index: QASMNode, node: QASMNode) -> int:
-    size = len(operand.bits)
-    if (place := integer(index)) is None:
-        raise refusal(node, "an index is a whole number that is known")
-    if not -size <= place < size:
-        raise refusal(node, f"index {place} of a register of {size}: 0 to {size - 1}")
-    return operand.bits[place]
-
-
 def _advice(name: str) -> str:
     if name in STDGATES:
         return f': include "{_INCLUDED}"'
@@ -637,13 +492,5 @@ def _many(count: int, what: str) -> str:
     return f"{count} {what}{'' if count == 1 else 's'}"
 
 
-def _a(kind: str) -> str:
-    return f"an {kind}" if kind == "input" else f"a {kind}"
-
-
 def _type(type_: QASMNode) -> str:
     return type(type_).__name__.removesuffix("Type").lower()
-
-
-def _line(node: QASMNode) -> int:
-    return node.span.start_line if node.span else 0
