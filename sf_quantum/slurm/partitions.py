@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from dataclasses import dataclass
 
@@ -25,8 +26,9 @@ COMMAND = (
     f"{DESCRIPTIONS_COMMAND} || "
     f"{{ code=$?; command -v sbatch >/dev/null || exit {_NO_SLURM}; exit $code; }}"
 )
-# what Slurm's commands print if no slurm.conf is to be found
-_NO_CONFIGURATION = "configuration source"
+# what Slurm's commands print if there is no slurm.conf, or they cannot read it
+_NO_CONFIGURATION = re.compile("configuration (source|file)|cannot stat file")
+_PREFIX = re.compile("^(sinfo: )?((error|fatal): )?")
 
 
 class SilentSlurm(QuantumError):
@@ -62,15 +64,26 @@ def listed(output: str, errors: str, code: int) -> dict[str, Partition]:
     """
     if code == _NO_SLURM:
         raise SilentSlurm("sbatch is not on the PATH", is_missing=True)
-    if code == _TIMED_OUT:
-        raise SilentSlurm(f"sinfo did not answer within {TIMEOUT_SECONDS} s")
     if code == 0 and (partitions := described(output)):
         return partitions
-    lines = [" ".join(line.split()) for line in errors.splitlines()]
-    last = next(filter(None, reversed(lines)), "it named no partition")
-    for prefix in ("sinfo: ", "error: ", "fatal: "):
-        last = last.removeprefix(prefix)
-    raise SilentSlurm(f"sinfo: {last}", is_missing=_NO_CONFIGURATION in last)
+    message = _message(errors)
+    why = f"sinfo: {message or 'it named no partition'}"
+    if code == _TIMED_OUT:
+        why = f"sinfo did not answer within {TIMEOUT_SECONDS} s"
+        why = f"{why}: {message}" if message else why
+    is_missing = _NO_CONFIGURATION.search(message) is not None
+    raise SilentSlurm(why, is_missing=is_missing)
+
+
+def _message(errors: str) -> str:
+    """The cause and its consequence, which are the first and last lines of ``sinfo``.
+
+    What a profile of a login node prints is left out, unless there is nothing else.
+    """
+    lines = [" ".join(line.split()) for line in errors.splitlines() if line.strip()]
+    lines = [line for line in lines if line.startswith("sinfo: ")] or lines[-1:]
+    texts = [_PREFIX.sub("", line) for line in lines]
+    return "; ".join(dict.fromkeys([*texts[:1], *texts[-1:]]))
 
 
 @dataclass(frozen=True)

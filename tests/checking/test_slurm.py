@@ -195,7 +195,10 @@ def test_a_run_that_cannot_submit_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("SLURM_CONF", str(tmp_path / "slurm.conf"))
-    why = "sinfo: Could not establish a configuration source"
+    why = (
+        "sinfo: resolve_ctls_from_dns_srv: res_nsearch error: Unknown host; "
+        "Could not establish a configuration source"
+    )
     if missing == "configuration":
         monkeypatch.delenv("SLURM_CONF")
         assert not submits()
@@ -213,6 +216,28 @@ def test_a_run_that_cannot_submit_is_refused(
     written(also_local=True)
     right = "the other targets of its steps have to run them"
     assert checked(capsys) == (0, [f"remark: {said}; {right}", OK])
+
+
+@pytest.mark.parametrize("wrong", ["missing", "misspelt"])
+def test_a_run_without_a_valid_slurm_conf_is_refused(
+    wrong: str,
+    slurm: None,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Slurm's commands retry for a minute while there is no such file."""
+    file = tmp_path / "slurm.conf"
+    monkeypatch.setenv("SLURM_CONF", str(file))
+    message = f"cannot stat file {file}"
+    if wrong == "misspelt":
+        file.write_text("ClusterName=x\nSlurmctldHost=localhost\nPartitionNam=p\n")
+        message = "Parsing error at unrecognized key: PartitionNam"
+    written()
+    code, (line,) = checked(capsys)
+    assert code == 2
+    assert "jobs of cluster cannot be submitted from here: sinfo" in line
+    assert message in line
 
 
 def test_a_controller_that_is_down_is_a_remark(

@@ -221,3 +221,40 @@ def test_a_job_without_a_request_has_no_units() -> None:
     assert request is not None
     assert request.units == {"qpu": 1, "lic": 2}
     assert squeue.request("ada|compute\n") is None
+
+
+@pytest.mark.parametrize(
+    ("errors", "code", "why", "is_missing"),
+    [
+        (
+            "sinfo: error: s_p_parse_file: cannot stat file /x: No such file or "
+            "directory, retrying in 1sec up to 60sec\n",
+            124,
+            "sinfo did not answer within 5 s: s_p_parse_file: cannot stat file /x: No "
+            "such file or directory, retrying in 1sec up to 60sec",
+            True,
+        ),
+        (
+            "motd\nsinfo: error: Parsing error at unrecognized key: PartitionNam\n"
+            "sinfo: fatal: Unable to process configuration file\n",
+            1,
+            "sinfo: Parsing error at unrecognized key: PartitionNam; Unable to process "
+            "configuration file",
+            True,
+        ),
+        (
+            "motd\nslurm_load_partitions: Unable to contact slurm controller\n",
+            1,
+            "sinfo: slurm_load_partitions: Unable to contact slurm controller",
+            False,
+        ),
+        ("", 124, "sinfo did not answer within 5 s", False),
+        ("", 0, "sinfo: it named no partition", False),
+    ],
+)
+def test_a_failure_of_sinfo_keeps_its_message(
+    errors: str, code: int, why: str, is_missing: bool
+) -> None:
+    with pytest.raises(partitions.SilentSlurm) as caught:
+        partitions.listed("", errors, code)
+    assert (str(caught.value), caught.value.is_missing) == (why, is_missing)

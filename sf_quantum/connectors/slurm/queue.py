@@ -45,6 +45,8 @@ CLOSE_SECONDS = 5.0
 # how often marks bring forward the next `squeue`: at first more often than in the long run
 PROMPT_SECONDS = 0.5
 PROMPT_BURST_SECONDS = 1.5
+# sbatch retries for a minute before it prints why; sinfo is then asked for the reason
+SUBMISSION_SECONDS = 5.0
 
 
 class SlurmQueue:
@@ -85,6 +87,9 @@ class SlurmQueue:
         # when a job or a step was last submitted, or ended
         self._changed = -math.inf
         self._closed = False
+        # reasons that the run has shown
+        self._reasons: set[str] = set()
+        self._diagnosed = False
 
     async def submit(
         self,
@@ -132,6 +137,10 @@ class SlurmQueue:
                 submission = asyncio.create_task(self.controller.submit(request))
                 self._submissions.add(submission)
                 submission.add_done_callback(self._submissions.discard)
+                await asyncio.wait({submission}, timeout=SUBMISSION_SECONDS)
+                if not submission.done() and not self._diagnosed:
+                    self._diagnosed = True
+                    self._spawn(self._diagnose(job))
                 try:
                     return await asyncio.shield(submission)
                 except SubmissionFailed as error:
@@ -141,7 +150,10 @@ class SlurmQueue:
                         ) from None
                     message = str(error)
                 pause = next(pauses)
-                logger.warning(
+                # the log has each attempt, the run shows each reason
+                warn = logger.warning if message in self._reasons else journal.warn
+                self._reasons.add(message)
+                warn(
                     f"Slurm cannot accept {job.name} now, next attempt in {pause:.1f} s: {message}"
                 )
                 await asyncio.sleep(pause)
@@ -150,6 +162,14 @@ class SlurmQueue:
             if submission is not None:
                 self._spawn(self._undo(job.key, submission))
             raise
+
+    @survives_errors
+    async def _diagnose(self, job: BatchJob) -> None:
+        """Say why Slurm does not answer the submission of a job, if that is to be known."""
+        if why := await self.controller.trouble():
+            journal.warn(
+                f"Slurm has not yet answered the submission of {job.name}: {why}"
+            )
 
     @survives_errors
     async def _undo(self, key: str, submission: asyncio.Task[str]) -> None:

@@ -156,6 +156,50 @@ async def test_a_lost_answer_of_sbatch_is_asked_for_again(
     assert slurm.count("sbatch") == 2
 
 
+async def test_a_reason_to_submit_later_is_shown_once_by_the_run(
+    jobs: SlurmQueue, slurm: Slurm, tmp_path: Path
+) -> None:
+    record = journal.Journal(tmp_path)
+    record.start("site.yml", ["site"], {})
+    down = "sbatch: error: Unable to contact slurm controller (connect failure)"
+    lost = WorkflowExecutionException(down)
+    slurm.sbatches[:] = [lost, lost, "7"]
+    await _submitted(jobs)
+    assert slurm.count("sbatch") == 3
+    record.close()
+    (shown,) = [e["text"] for e in read(record.path) if e["event"] == "warning"]
+    assert str(shown).startswith("Slurm cannot accept job /job/0 now, next attempt in")
+    assert "Unable to contact slurm controller" in str(shown)
+
+
+async def test_sinfo_says_why_sbatch_does_not_answer(
+    jobs: SlurmQueue, slurm: Slurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a wrong SLURM_CONF, Slurm's commands are silent for a minute."""
+    record = journal.Journal(tmp_path)
+    record.start("site.yml", ["site"], {})
+    monkeypatch.setattr(queue, "SUBMISSION_SECONDS", 0.0)
+    diagnosed, usual = asyncio.Event(), slurm.run
+
+    async def run(command: str) -> tuple[str, int]:
+        if " sinfo --noheader" in command:
+            diagnosed.set()
+            return "sinfo: error: cannot stat file /x/slurm.conf, retrying", 124
+        if "sbatch --parsable" in command:
+            await diagnosed.wait()
+        return await usual(command)
+
+    monkeypatch.setattr(slurm, "run", run)
+    await _submitted(jobs)
+    await _until(lambda: "warning" in record.path.read_text())
+    record.close()
+    (shown,) = [e["text"] for e in read(record.path) if e["event"] == "warning"]
+    assert shown == (
+        "Slurm has not yet answered the submission of job /job/0: sinfo did not answer "
+        "within 5 s: cannot stat file /x/slurm.conf, retrying"
+    )
+
+
 async def test_what_a_job_waits_for_is_said_once(
     jobs: SlurmQueue,
     slurm: Slurm,
@@ -416,7 +460,7 @@ async def test_what_slurm_takes_while_the_queue_is_closed_is_settled(
     asked, taken, run = asyncio.Event(), asyncio.Event(), slurm.run
 
     async def slow(command: str) -> tuple[str, int]:
-        if "sbatch" in command:
+        if "sbatch --parsable" in command:
             asked.set()
             await taken.wait()
         return await run(command)

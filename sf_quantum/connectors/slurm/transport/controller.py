@@ -19,7 +19,8 @@ from sf_quantum.connectors.slurm.transport import answers, login
 from sf_quantum.connectors.slurm.transport.answers import JobOutcome
 from sf_quantum.connectors.slurm.transport.login import LoginNode
 from sf_quantum.connectors.slurm.transport.submission import submission_command
-from sf_quantum.slurm import config, ids, squeue
+from sf_quantum.slurm import config, ids, partitions, squeue
+from sf_quantum.slurm.partitions import SilentSlurm
 from sf_quantum.slurm.squeue import QueueRow
 
 
@@ -71,6 +72,9 @@ class Controller(Protocol):
         :returns: Slurm's id
         :raises SubmissionFailed: if Slurm refuses the job; it has Slurm's message
         """
+
+    async def trouble(self) -> str:
+        """Why Slurm cannot be queried; empty if it can, or that is not known."""
 
     async def forget(self, key: str) -> bool:
         """Have the next attempt submit a job that Slurm has lost; tells whether it will."""
@@ -148,6 +152,14 @@ class Commands:
             return job
         message = answers.in_one_line(text)
         raise SubmissionFailed(message, temporary=answers.is_temporary(text, code))
+
+    async def trouble(self) -> str:
+        text, code = await self._login.ask(partitions.COMMAND)
+        try:
+            partitions.listed(text, text, code)
+        except SilentSlurm as error:
+            return str(error)
+        return ""
 
     async def forget(self, key: str) -> bool:
         file = shlex.quote(scripts.path(self._login.spool, key, "id"))
