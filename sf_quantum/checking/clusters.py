@@ -139,7 +139,7 @@ class Cluster:
         partition: str,
         kinds: list[NodeKind],
     ) -> Iterator[FileProblem]:
-        """Find a time limit and a number of CPUs for which Slurm probably starts no job."""
+        """Find a time limit, CPUs and memory for which Slurm probably starts no job."""
         time, limits = str(content.get("time") or ""), [k.time_limit for k in kinds]
         seconds = [limit_seconds(one) or math.inf for one in limits]
         longest, limit = max(zip(seconds, limits, strict=True))
@@ -147,13 +147,20 @@ class Cluster:
             what = f"{time} is above the time limit of {partition}: {limit}"
             right = "jobs wait for ever, unless a QOS allows it"
             yield self.document.remark((*where, "time"), what, right)
-        wanted, cpus = content.get("cpusPerTask"), [k.cpus for k in kinds]
-        if isinstance(wanted, int) and all(one.isdecimal() for one in cpus):
-            most = max(map(int, cpus))
+        cpus, memory = [k.cpus for k in kinds], [k.memory for k in kinds]
+        tasks_cpus = max(1, _whole(content, "cpusPerTask"))
+        for key, wanted, texts, unit in (
+            ("cpusPerTask", _whole(content, "cpusPerTask"), cpus, ""),
+            ("mem", _megabytes(content, "mem"), memory, " MB"),
+            ("memPerCpu", _megabytes(content, "memPerCpu") * tasks_cpus, memory, " MB"),
+        ):
+            most = max(map(int, texts)) if all(map(str.isdecimal, texts)) else math.inf
             if wanted > most:
-                what = f"{wanted} is more than a node of {partition} has: {most}"
-                right = f"write {most} or less"
-                yield self.document.remark((*where, "cpusPerTask"), what, right)
+                what = f"{wanted}{unit} is more than a node of {partition} has: {most}{unit}"
+                if key == "memPerCpu":
+                    what = f"for a task, {what}"
+                right = "write less" if unit else f"write {most} or less"
+                yield self.document.remark((*where, key), what, right)
 
     def _oversized(self, partitions: dict[str, int]) -> Iterator[FileProblem]:
         """Find services and reservations with more nodes than their partition has.
@@ -287,6 +294,20 @@ class Cluster:
                     what = f"{file} has no QPU {wanted!r}"
                     below = (*where, "qpu", index)
                     yield from self.document.unknown(below, wanted, qpu_names, what)
+
+
+def _whole(service: dict[str, JSON], key: str) -> int:
+    """A number of a service; 0 if it is missing or not whole."""
+    value = service.get(key)
+    return value if type(value) is int else 0
+
+
+def _megabytes(service: dict[str, JSON], key: str) -> int:
+    """Memory that a service requests, as sbatch(1) reads it; 0 if it cannot be read."""
+    match = re.fullmatch(r"(\d+)([KMGT]?)B?", str(service.get(key)).upper())
+    if match is None:
+        return 0
+    return math.ceil(int(match[1]) * 1024.0 ** ("KMGT".index(match[2] or "M") - 1))
 
 
 def _counts(allocation: dict[str, JSON]) -> dict[str, int]:

@@ -9,6 +9,10 @@ from pathlib import Path
 
 from streamflow.core.deployment import Connector, DeploymentConfig, Target
 from streamflow.deployment.connector import connector_classes
+from streamflow.deployment.connector.container import (
+    DockerConnector,
+    SingularityConnector,
+)
 from streamflow.deployment.connector.local import LocalConnector
 from streamflow.deployment.connector.queue_manager import QueueManagerConnector
 from streamflow.deployment.connector.ssh import SSHConnector
@@ -42,6 +46,13 @@ LIMITS = {
     "maxConnections": "command start",
     "retries": "",
 }
+# connectors that ignore the service of a target
+_WITHOUT_SERVICES = (
+    DockerConnector,
+    LocalConnector,
+    LocationWrapper,
+    SingularityConnector,
+)
 OURS = "sf_quantum."
 ADVICE = (
     "add failureManager: {type: default, config: {max_retries: 3}}"
@@ -215,7 +226,7 @@ class Deployments:
         self, name: str, target: JSON, where: KeyPath
     ) -> Iterator[FileProblem]:
         service, kind = mapping(target).get("service"), self.kind(name)
-        if service is not None and kind and issubclass(kind, LocationWrapper):
+        if service is not None and kind and issubclass(kind, _WITHOUT_SERVICES):
             what = f"deployment {name} ({self.get(name)['type']}) has no services"
             yield self.document.problem(where, what, "remove service")
         elif self._has_services(name):

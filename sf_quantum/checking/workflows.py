@@ -138,7 +138,13 @@ class Workflow:
         if binding.content.get("target") == []:
             where, right = (*binding.where, "target"), "name a deployment"
             yield self.document.problem(where, "the list of targets is empty", right)
+        seen: list[JSON] = []
         for where, target in binding.targets:
+            if target in seen:
+                right = "remove it, or name another deployment or service"
+                what = f"it is the same as target[{seen.index(target)}]"
+                yield self.document.problem(where, what, right)
+            seen.append(target)
             yield from self.deployments.target(target, where)
             # a service beside the target is an unknown key
             if binding.kind == "step" and "service" not in binding.content:

@@ -666,6 +666,12 @@ def test_a_candidate_that_has_nothing_to_decide() -> None:
     edited(FILE, "          - {deployment: laptop}\n", "          - {deployment: q}\n")
     said = "a candidate with one target has nothing to decide; add a classical target"
     assert found() == [f"sf.yml:12: workflows.main.bindings[1].target: {said}"]
+    twice = "          - {deployment: q}\n"
+    edited(FILE, twice, 2 * twice)
+    said = (
+        "it is the same as target[0]; remove it, or name another deployment or service"
+    )
+    assert found() == [f"sf.yml:14: workflows.main.bindings[1].target[1]: {said}"]
 
 
 def test_a_candidate_without_a_journal() -> None:

@@ -168,6 +168,17 @@ def test_a_gres_that_no_node_has_is_told(
         ({"time": "90", "partition": "p,other"}, ""),
         ({"cpusPerTask": 9}, "cpusPerTask: 9 is more than a node of partition p has"),
         ({"cpusPerTask": 8}, ""),
+        ({"mem": "16G"}, "mem: 16384 MB is more than a node of partition p has: 16000"),
+        ({"mem": "16384000K"}, ""),
+        ({"mem": "16384001K"}, "mem: 16001 MB is more than a node of partition p has"),
+        ({"mem": "16000"}, ""),
+        ({"mem": "0"}, ""),
+        ({"mem": "1T", "partition": "p,other"}, "mem: 1048576 MB is more than a node"),
+        ({"memPerCpu": "4000M", "cpusPerTask": 4}, ""),
+        (
+            {"memPerCpu": "4000M", "cpusPerTask": 5},
+            "memPerCpu: for a task, 20000 MB is more than a node of partition p has",
+        ),
         ({"array": "1-3"}, "array: Slurm runs each step once for each task"),
     ],
 )
