@@ -138,7 +138,7 @@ class Workflow:
         if binding.content.get("target") == []:
             where, right = (*binding.where, "target"), "name a deployment"
             yield self.document.problem(where, "the list of targets is empty", right)
-        seen: list[JSON] = []
+        seen: list[object] = []
         for where, target in binding.targets:
             if target in seen:
                 right = "remove it, or name another deployment or service"
