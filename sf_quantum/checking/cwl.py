@@ -26,8 +26,12 @@ KIND = "CWL file"
 CLASSES = ("Workflow", "CommandLineTool", "ExpressionTool", "Operation")
 # included from other files, which are not read
 FETCHED = ("$import", "$include", "$mixin")
-# the scatter method that gives each job one item of each list
-DOTPRODUCT = "dotproduct"
+# The first gives each job one item of each list, the second one nests the lists of results.
+DOTPRODUCT, NESTED, FLAT = SCATTER_METHODS = (
+    "dotproduct",
+    "nested_crossproduct",
+    "flat_crossproduct",
+)
 # requirements on which what is right elsewhere depends
 FEATURES = tuple(
     f"{name}Requirement"

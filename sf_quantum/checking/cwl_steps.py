@@ -11,7 +11,14 @@ from functools import cached_property
 from cwl_utils.errors import SubstitutionError
 
 from sf_quantum.checking import types
-from sf_quantum.checking.cwl import DOTPRODUCT, Entry, Position, Process
+from sf_quantum.checking.cwl import (
+    DOTPRODUCT,
+    FLAT,
+    NESTED,
+    Entry,
+    Position,
+    Process,
+)
 from sf_quantum.checking.document import FileProblem, suggestion
 from sf_quantum.checking.expressions import JAVASCRIPT, Scope, expressions
 from sf_quantum.checking.javascript import Scripts
@@ -22,7 +29,6 @@ SCATTER = "ScatterFeatureRequirement"
 LIST = types.array((types.Type(types.ANY),))
 VALUE_FROM = "StepInputExpressionRequirement"
 MULTIPLE = "MultipleInputFeatureRequirement"
-METHODS = (DOTPRODUCT, "nested_crossproduct", "flat_crossproduct")
 # what ends up in an input for several sources
 MERGE_NESTED, MERGE_FLATTENED = "merge_nested", "merge_flattened"
 # sections of a workflow with expressions that may use its inputs
@@ -151,7 +157,7 @@ class _Step:
         # each job of a scatter may be skipped
         if self.position.body.get("when") is not None:
             kind = (*kind, types.Type(types.NULL))
-        nested = self.position.body.get("scatterMethod") == METHODS[1]
+        nested = self.position.body.get("scatterMethod") == NESTED
         for _ in range(len(self.scatter) if nested else bool(self.scatter)):
             kind = types.array(kind)
         method = mapping(self.loop.body if self.loop else None).get("outputMethod")
@@ -500,7 +506,7 @@ class _Workflow:
             yield from self.document.unknown(where, name, step.given, what)
         if len(step.scatter) > 1 and "scatterMethod" not in body:
             what = f"{len(step.scatter)} inputs are scattered"
-            right = f"add scatterMethod: {', '.join(METHODS[:2])} or {METHODS[2]}"
+            right = f"add scatterMethod: {DOTPRODUCT}, {NESTED} or {FLAT}"
             yield self.document.problem(where, what, right)
 
     def _loop(self, step: _Step) -> Iterator[FileProblem]:

@@ -26,7 +26,7 @@ from schema_salad.exceptions import SchemaSaladException, ValidationException
 from schema_salad.fetcher import DefaultFetcher
 from schema_salad.utils import yaml_no_ts
 
-from sf_quantum.checking.cwl import CLASSES, Entry, Position, Process
+from sf_quantum.checking.cwl import CLASSES, SCATTER_METHODS, Entry, Position, Process
 from sf_quantum.checking.document import Document, FileProblem, nested, suggestion
 from sf_quantum.files import KeyPath, mapping
 
@@ -43,7 +43,7 @@ VAGUE = re.compile(
 UNKNOWN = "unknown field"
 VALUES = {
     "class": CLASSES,
-    "scatterMethod": ("dotproduct", "nested_crossproduct", "flat_crossproduct"),
+    "scatterMethod": SCATTER_METHODS,
     "linkMerge": ("merge_nested", "merge_flattened"),
     "pickValue": ("first_non_null", "the_only_non_null", "all_non_null"),
     "loadListing": ("no_listing", "shallow_listing", "deep_listing"),

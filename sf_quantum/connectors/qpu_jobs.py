@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import uuid
+from collections.abc import Sequence
 
 from sf_quantum import journal
 from sf_quantum.files import number_or_null
@@ -23,6 +24,16 @@ def purpose(job: str) -> str:
     """Build the purpose of leases and QPU jobs: ``RUN:/step/tag`` if there is a journal."""
     run = journal.current()
     return job if run is None else f"{run.run}:{job}"
+
+
+def variables(job: str, qpus: Sequence[str]) -> dict[str, str]:
+    """Make the variables with which clients of our service mark the QPU jobs of a job.
+
+    :param qpus: names of the QPUs, with which the variables start
+    """
+    key = job_key(job)
+    keys = {f"{name}_SFQ_JOB_KEY": key for name in qpus}
+    return keys | {f"{name}_SFQ_PURPOSE": purpose(job) for name in qpus}
 
 
 def record(

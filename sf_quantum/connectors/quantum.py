@@ -231,9 +231,8 @@ class QuantumConnector(LocationWrapper, ABC):
         variables = {
             **job_environment([(client, job.lease.token)]),
             JOB_ID: job.name,
-            f"{client.name}_SFQ_JOB_KEY": qpu_jobs.job_key(job.name),
             # a kept lease has the purpose of its first job
-            f"{client.name}_SFQ_PURPOSE": qpu_jobs.purpose(job.name),
+            **qpu_jobs.variables(job.name, [client.name]),
         }
         lines = [
             f"export {key}={shlex.quote(value)}" for key, value in variables.items()

@@ -7,9 +7,9 @@ import io
 from collections.abc import Iterator, Sequence
 from html import escape
 
-from sf_quantum.reporting import pictures, report, usage
+from sf_quantum.reporting import pictures, report, run_usage
 from sf_quantum.reporting.report import JobAttempt
-from sf_quantum.reporting.usage import RunUsage
+from sf_quantum.reporting.run_usage import RunUsage
 from sf_quantum.text import plural
 
 # rows of the table, and attempts of a picture: the rest is in the report itself
@@ -24,7 +24,7 @@ def html(
     :param why: the reasons of a failed run
     """
     parts = [f"<p><b>{escape(title)}</b></p>", *_table(report.cells(attempts))]
-    texts = (*why, report.totals(attempts), usage.table(held))
+    texts = (*why, report.totals(attempts), run_usage.table(held))
     parts += [f"<pre>{escape(text)}</pre>" for text in texts if text]
     if (picture := _picture(attempts)) is not None:
         image = base64.b64encode(picture).decode()

@@ -9,9 +9,9 @@ from typing import TypeAlias, overload
 from sf_quantum import journal
 from sf_quantum.files import JSON
 from sf_quantum.journal.events import Decision, End, Event, Overrun, RunWarning
-from sf_quantum.reporting import report, usage
+from sf_quantum.reporting import report, run_usage
 from sf_quantum.reporting.report import JobAttempt
-from sf_quantum.reporting.usage import RunUsage
+from sf_quantum.reporting.run_usage import RunUsage
 from sf_quantum.text import plural
 
 #: one attempt of a job
@@ -82,7 +82,7 @@ class Report(Sequence[Row]):
         self.path = path
         self.status = status
         self.attempts = attempts
-        self.usage: RunUsage = usage.measure(events)
+        self.usage: RunUsage = run_usage.measure(events)
         ends = [event for event in events if isinstance(event, End)]
         self._reason = report.reason(ends[-1] if ends else None, attempts)
         self._decisions = [event for event in events if isinstance(event, Decision)]
@@ -124,7 +124,7 @@ class Report(Sequence[Row]):
     def __str__(self) -> str:
         warned: list[Overrun | RunWarning] = [*self._warnings, *self._overruns]
         table = report.table(self.attempts, self.status, self._reason, warned)
-        tables = (table, usage.table(self.usage))
+        tables = (table, run_usage.table(self.usage))
         return "\n\n".join(filter(None, tables))
 
     def _repr_html_(self) -> str:

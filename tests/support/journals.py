@@ -11,9 +11,9 @@ from typing import TypeAlias
 from sf_quantum import journal
 from sf_quantum.files import JSON
 from sf_quantum.journal import Journal, events
-from sf_quantum.reporting import report, usage
+from sf_quantum.reporting import report, run_usage
 from sf_quantum.reporting.report import JobAttempt
-from sf_quantum.reporting.usage import RunUsage
+from sf_quantum.reporting.run_usage import RunUsage
 
 #: the content of an event's line; a test may leave fields out: see `whole`
 Event: TypeAlias = dict[str, JSON]
@@ -63,7 +63,7 @@ def progress(contents: Iterable[Event]) -> Iterator[str]:
 
 
 def measure(contents: Iterable[Event]) -> RunUsage:
-    return usage.measure(typed(contents))
+    return run_usage.measure(typed(contents))
 
 
 def line(event: Event) -> str:

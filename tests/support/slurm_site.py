@@ -13,7 +13,7 @@ import pytest
 from sf_quantum.connectors.slurm.queue import SlurmQueue
 from sf_quantum.files import JSON
 from sf_quantum.journal import Journal
-from sf_quantum.reporting.usage import AllocationUsage
+from sf_quantum.reporting.run_usage import AllocationUsage
 from tests.lab import Lab
 from tests.support.journals import Event, measure, read
 from tests.support.slurm_jobs import Cluster, cluster

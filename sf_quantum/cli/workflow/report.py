@@ -9,7 +9,7 @@ import sys
 from sf_quantum import journal
 from sf_quantum.cli.arguments import picture
 from sf_quantum.errors import InputError
-from sf_quantum.reporting import report, usage
+from sf_quantum.reporting import report, run_usage
 from sf_quantum.reporting.runs import Report, Run
 
 
@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
     reports = [_show(run, args) for run in runs.values()]
     held = [one.usage for one in reports]
     if len(held) > 1:
-        print(usage.overall(held))
+        print(run_usage.overall(held))
     if args.nodes is not None:
         from sf_quantum.reporting import pictures
 

@@ -100,10 +100,8 @@ class QpuUse:
 
     def command(self, line: str) -> str:
         """Wrap a shell command so that it runs with its leases and leaves an account."""
-        key = qpu_jobs.job_key(self.job)
-        purpose = shlex.quote(qpu_jobs.purpose(self.job))
-        variables = [f"{name}_SFQ_JOB_KEY={key}" for name in self.qpus]
-        variables += [f"{name}_SFQ_PURPOSE={purpose}" for name in self.qpus]
+        marks = qpu_jobs.variables(self.job, self.qpus)
+        variables = [f"{key}={shlex.quote(value)}" for key, value in marks.items()]
         lease = f"env {' '.join(variables)} sfq lease --qpu {','.join(self.qpus)}"
         # each task of an array has its own account
         file = f'{shlex.quote(self.account)}."$SLURM_JOB_ID"'

@@ -11,7 +11,7 @@ import pytest
 
 from sf_quantum.cli import main
 from sf_quantum.files import JSON
-from sf_quantum.reporting.usage import Hold, RunUsage, overall, table, together
+from sf_quantum.reporting.run_usage import Hold, RunUsage, overall, table, together
 from tests.support.journals import Event, measure, whole, write
 
 
