@@ -2,8 +2,8 @@
 
 ``check`` reads a file and what it names, and returns problems, each with its file and line;
 ``parser`` reads CWL by the engine's own parser, ``cwl_steps`` checks its steps, ``cwl_links``
-their links, ``inputs`` the inputs, ``deployments`` and ``sites`` what connectors and Slurm would refuse,
-``sfq_tools`` the command lines of sfq's tools, and ``tool_files`` their files.
+their links, ``inputs`` the inputs, ``deployments``, ``configurations`` and ``sites`` what
+connectors and Slurm would refuse, ``sfq_tools`` the command lines of sfq's tools, and ``tool_files`` their files.
 
 Imports: candidates, clustering, connectors, journal, net, qpu, reporting, samplers,
     service/device, slurm.

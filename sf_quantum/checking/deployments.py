@@ -1,9 +1,8 @@
-"""Checks of deployments: references, wrapped deployments, files, QPUs behind a service."""
+"""Checks of deployments: references, wrapped deployments, bindings and failure managers."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,34 +17,20 @@ from streamflow.deployment.connector.queue_manager import QueueManagerConnector
 from streamflow.deployment.connector.ssh import SSHConnector
 from streamflow.deployment.wrapper import ConnectorWrapper
 
-from sf_quantum import qpu
 from sf_quantum.checking import site_file
 from sf_quantum.checking.clusters import Cluster
+from sf_quantum.checking.configurations import Configuration
 from sf_quantum.checking.document import (
     Document,
     FileProblem,
     is_misspelt,
-    near_file,
-    nested,
-    suggestion,
 )
 from sf_quantum.checking.schema import Rules
 from sf_quantum.connectors.quantum import QuantumConnector
 from sf_quantum.connectors.rest import RestConnector
 from sf_quantum.connectors.wrapper import LocationWrapper
-from sf_quantum.errors import InputError
-from sf_quantum.files import JSON, KeyPath, listing, mapping, socket_in
-from sf_quantum.qpu.configuration import read_token
+from sf_quantum.files import JSON, KeyPath, listing, mapping
 
-# keys of StreamFlow's connectors and ours that name a file on the driver's host
-FILES = ("passwordFile", "sshKey", "sshKeyPassphraseFile", "tokenFile", "qrmiConfig")
-# keys of StreamFlow's connectors for queues and SSH that its schema does not bound
-LIMITS = {
-    "maxConcurrentJobs": "job start",
-    "maxConcurrentSessions": "command start",
-    "maxConnections": "command start",
-    "retries": "",
-}
 # connectors that ignore the service of a target
 _WITHOUT_SERVICES = (
     DockerConnector,
@@ -108,18 +93,22 @@ class Deployments:
         """
         wrong = {problem.where[:2] for problem in keys}
         for name, section in self.sections.items():
-            where, below = (section, name), (section, name, "config")
+            where, kind = (section, name), self.get(name).get("type")
+            config = Configuration(
+                self.document, name, self.config(name), (*where, "config")
+            )
             yield from self._wraps(name, where)
             yield from self._policy(name, where)
-            missing = [*self._files(self.get(name).get("config"), below)]
+            missing = [*config.check_files()]
             yield from missing
-            yield from self._templates(name, below)
-            yield from self._limits(name, below)
+            if self._has_services(name):
+                yield from config.check_templates()
+            yield from config.check_limits()
             is_sound = not missing and where not in wrong
-            if self.get(name).get("type") == REST and is_sound:
-                yield from self._qpu(name, below)
-            elif self.get(name).get("type") == EMULATOR and is_sound:
-                yield from self._emulated(name, below)
+            if kind == REST and is_sound:
+                yield from config.check_qpu()
+            elif kind == EMULATOR and is_sound:
+                yield from config.check_emulated()
         for cluster in self.clusters():
             yield from cluster.check()
         files = [self.config(name).get("qrmiConfig") for name in self.sections]
@@ -310,105 +299,6 @@ class Deployments:
             what = f"scheduling.policies has no {policy!r}"
             where = (*where, "scheduling_policy")
             yield from self.document.unknown(where, policy, policies, what)
-
-    def _templates(self, name: str, where: KeyPath) -> Iterator[FileProblem]:
-        """Check job templates of the deployment or of its services, in either form."""
-        if not self._has_services(name):
-            return
-        config = self.config(name)
-        yield from self._file(config.get("file"), (*where, "file"))
-        for service, content in mapping(config.get("services")).items():
-            below = (*where, "services", service)
-            if isinstance(content, dict):
-                yield from self._file(content.get("file"), (*below, "file"))
-            else:
-                yield from self._file(content, below)
-
-    def _limits(self, name: str, where: KeyPath) -> Iterator[FileProblem]:
-        """Find limits of StreamFlow's connectors that let no job or connection through."""
-        for below, value in nested(self.config(name), where):
-            if below[-1] in LIMITS and type(value) is int and value < 1:
-                what = f"{value} lets no {LIMITS[str(below[-1])]}, so steps never end"
-                if below[-1] == "retries":
-                    what = f"{value} allows no attempt to connect"
-                yield self.document.problem(below, what, "write 1 or more")
-
-    def _qpu(self, name: str, where: KeyPath) -> Iterator[FileProblem]:
-        """Check the QPU of an ``sfq.rest``, whose client runs on this host."""
-        config = self.config(name)
-        kind = config.get("type", "sfq")
-        if kind not in (kinds := qpu.names()):
-            what, right = f"unknown QPU type {kind!r}", suggestion(str(kind), kinds)
-            yield self.document.problem((*where, "type"), what, right)
-            return
-        try:
-            obstacle = qpu.load(str(kind)).problem()
-        except InputError as error:
-            obstacle = str(error)
-        if obstacle is not None:
-            what = f"QPUs of type {kind} cannot be used: {obstacle}"
-            right = "install what is missing"
-            yield self.document.problem((*where, "type"), what, right)
-            return
-        for key in qpu.load(str(kind)).files:
-            yield from self._file(config.get(key), (*where, key))
-        try:
-            RestConnector.client(name, config, self.document.folder)
-        except InputError as error:
-            right = f"see the keys of QPUs of type {kind}"
-            # the client names the value that it refuses, with a socket's whole path
-            folder = self.document.folder
-            refused = [
-                key
-                for key, value in config.items()
-                if str(error).startswith(f"{socket_in(str(value), folder)}:")
-                or (key == "url" and "a URL" in str(error))
-            ]
-            yield self.document.problem((*where, *refused[:1]), str(error), right)
-
-    def _emulated(self, name: str, where: KeyPath) -> Iterator[FileProblem]:
-        """Check that an emulated device of the technology has the topology."""
-        config = self.config(name)
-        if "topology" not in config:
-            return
-        # it takes as long to import as all other checks take
-        from sf_quantum.service.device.emulator.device import EmulatedDevice
-
-        keys = {"technology", "topology"} & config.keys()
-        try:
-            EmulatedDevice.from_config({key: config[key] for key in keys})
-        except InputError as error:
-            what = str(error).removeprefix("topology: ")
-            right = "write one that it has, or remove topology"
-            yield self.document.problem((*where, "topology"), what, right)
-
-    def _files(self, value: JSON, where: KeyPath) -> Iterator[FileProblem]:
-        """Check the keys that name files, also in nested connections."""
-        for below, item in nested(value, where):
-            if below[-1] in FILES:
-                yield from self._file(item, below)
-
-    def _file(self, file: JSON, where: KeyPath) -> Iterator[FileProblem]:
-        if not isinstance(file, str):
-            return
-        # SSH keys are relative to the driver's folder, other files to the StreamFlow file
-        folders = (self.document.folder, Path())
-        paths = [folder / Path(file).expanduser() for folder in folders]
-        if not any(path.is_file() for path in paths):
-            is_folder = any(path.is_dir() for path in paths)
-            what = f"{file}: {'a folder' if is_folder else 'no such file'}"
-            near = None if is_folder else near_file(self.document.folder / file)
-            yield self.document.problem(where, what, near or "name an existing file")
-        elif (
-            where[-1] == "tokenFile"
-            and "slurmrestd" not in where
-            and paths[0].is_file()
-        ):
-            with suppress(InputError):  # what is empty is told when the QPU is asked
-                if not read_token(str(paths[0])).isprintable():
-                    what = f"{file}: not one line of text"
-                    right = "write the token alone in it, or name another file"
-                    yield self.document.problem(where, what, right)
 
 
 def _needs_machine(kind: type[Connector]) -> bool:

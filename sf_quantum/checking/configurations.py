@@ -1,0 +1,142 @@
+"""Checks of the configuration of one deployment: files, limits, the QPU behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from sf_quantum import qpu
+from sf_quantum.checking.document import (
+    Document,
+    FileProblem,
+    near_file,
+    nested,
+    suggestion,
+)
+from sf_quantum.connectors.rest import RestConnector
+from sf_quantum.errors import InputError
+from sf_quantum.files import JSON, KeyPath, mapping, socket_in
+from sf_quantum.qpu.configuration import read_token
+
+# keys of StreamFlow's connectors and ours that name a file on the driver's host
+FILES = ("passwordFile", "sshKey", "sshKeyPassphraseFile", "tokenFile", "qrmiConfig")
+# keys of StreamFlow's connectors for queues and SSH that its schema does not bound
+LIMITS = {
+    "maxConcurrentJobs": "job start",
+    "maxConcurrentSessions": "command start",
+    "maxConnections": "command start",
+    "retries": "",
+}
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """The key ``config`` of one deployment.
+
+    :param name: name of the deployment
+    :param where: place of the key
+    """
+
+    document: Document
+    name: str
+    config: dict[str, JSON]
+    where: KeyPath
+
+    def check_files(self) -> Iterator[FileProblem]:
+        """Check the keys that name files, also in nested connections."""
+        for below, item in nested(self.config, self.where):
+            if below[-1] in FILES:
+                yield from self._file(item, below)
+
+    def check_templates(self) -> Iterator[FileProblem]:
+        """Check job templates of the deployment or of its services, in either form."""
+        config, where = self.config, self.where
+        yield from self._file(config.get("file"), (*where, "file"))
+        for service, content in mapping(config.get("services")).items():
+            below = (*where, "services", service)
+            if isinstance(content, dict):
+                yield from self._file(content.get("file"), (*below, "file"))
+            else:
+                yield from self._file(content, below)
+
+    def check_limits(self) -> Iterator[FileProblem]:
+        """Find limits of StreamFlow's connectors that let no job or connection through."""
+        for below, value in nested(self.config, self.where):
+            if below[-1] in LIMITS and type(value) is int and value < 1:
+                what = f"{value} lets no {LIMITS[str(below[-1])]}, so steps never end"
+                if below[-1] == "retries":
+                    what = f"{value} allows no attempt to connect"
+                yield self.document.problem(below, what, "write 1 or more")
+
+    def check_qpu(self) -> Iterator[FileProblem]:
+        """Check the QPU of an ``sfq.rest``, whose client runs on this host."""
+        config, where = self.config, self.where
+        kind = config.get("type", "sfq")
+        if kind not in (kinds := qpu.names()):
+            what, right = f"unknown QPU type {kind!r}", suggestion(str(kind), kinds)
+            yield self.document.problem((*where, "type"), what, right)
+            return
+        try:
+            obstacle = qpu.load(str(kind)).problem()
+        except InputError as error:
+            obstacle = str(error)
+        if obstacle is not None:
+            what = f"QPUs of type {kind} cannot be used: {obstacle}"
+            right = "install what is missing"
+            yield self.document.problem((*where, "type"), what, right)
+            return
+        for key in qpu.load(str(kind)).files:
+            yield from self._file(config.get(key), (*where, key))
+        try:
+            RestConnector.client(self.name, config, self.document.folder)
+        except InputError as error:
+            right = f"see the keys of QPUs of type {kind}"
+            # the client names the value that it refuses, with a socket's whole path
+            folder = self.document.folder
+            refused = [
+                key
+                for key, value in config.items()
+                if str(error).startswith(f"{socket_in(str(value), folder)}:")
+                or (key == "url" and "a URL" in str(error))
+            ]
+            yield self.document.problem((*where, *refused[:1]), str(error), right)
+
+    def check_emulated(self) -> Iterator[FileProblem]:
+        """Check that an emulated device of the technology has the topology."""
+        config, where = self.config, self.where
+        if "topology" not in config:
+            return
+        # it takes as long to import as all other checks take
+        from sf_quantum.service.device.emulator.device import EmulatedDevice
+
+        keys = {"technology", "topology"} & config.keys()
+        try:
+            EmulatedDevice.from_config({key: config[key] for key in keys})
+        except InputError as error:
+            what = str(error).removeprefix("topology: ")
+            right = "write one that it has, or remove topology"
+            yield self.document.problem((*where, "topology"), what, right)
+
+    def _file(self, file: JSON, where: KeyPath) -> Iterator[FileProblem]:
+        if not isinstance(file, str):
+            return
+        # SSH keys are relative to the driver's folder, other files to the StreamFlow file
+        folders = (self.document.folder, Path())
+        paths = [folder / Path(file).expanduser() for folder in folders]
+        if not any(path.is_file() for path in paths):
+            is_folder = any(path.is_dir() for path in paths)
+            what = f"{file}: {'a folder' if is_folder else 'no such file'}"
+            near = None if is_folder else near_file(self.document.folder / file)
+            yield self.document.problem(where, what, near or "name an existing file")
+        elif (
+            where[-1] == "tokenFile"
+            and "slurmrestd" not in where
+            and paths[0].is_file()
+        ):
+            with suppress(InputError):  # what is empty is told when the QPU is asked
+                if not read_token(str(paths[0])).isprintable():
+                    what = f"{file}: not one line of text"
+                    right = "write the token alone in it, or name another file"
+                    yield self.document.problem(where, what, right)
