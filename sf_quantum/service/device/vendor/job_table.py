@@ -9,6 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import takewhile
 
+from sf_quantum.protocol.tasks import Progress
+
 # a job that nobody asks about does not keep the lease
 FORGOTTEN_SECONDS = 600.0
 
@@ -100,7 +102,23 @@ class JobTable:
         with self._lock:
             return [job for job in self._jobs.values() if not job.cancelled]
 
-    def ahead_seconds(self, job: VendorJob) -> float:
+    def pause(self, job: VendorJob, progress: Progress, longest: float) -> float:
+        """Return the seconds until the vendor is asked again about a job.
+
+        It is asked at the end of a job that is to end soon: the next job is submitted then,
+        and the QPU waits for it.
+
+        :param longest: longest pause
+        """
+        ends_in = job.ends_in
+        if progress.state == "Queued":
+            eta = progress.eta_seconds
+            ends_in += self._ahead_seconds(job) if eta is None else eta
+        # more and more rarely for one that takes longer than it should
+        pause = ends_in if ends_in > 0 else -ends_in / 4
+        return min(max(pause, longest / 10), longest)
+
+    def _ahead_seconds(self, job: VendorJob) -> float:
         """Seconds until the jobs that were submitted before a job should have ended."""
         with self._lock:
             earlier = takewhile(lambda one: one is not job, self._jobs.values())

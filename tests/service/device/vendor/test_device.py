@@ -845,7 +845,7 @@ def test_a_job_that_is_rarely_asked_about_keeps_the_lease(
         device.refresh()
         return False
 
-    (one,) = device._jobs.wanted
+    (one,) = device.jobs.table.wanted
     monkeypatch.setattr(one.woken, "wait", wait)
     assert device.poll(job, TASK).state == "Running"
     assert waits
@@ -938,13 +938,13 @@ def test_polling_pauses_and_is_woken_by_a_cancellation(
 def test_the_vendor_is_asked_when_a_job_should_end(
     make: Callable[..., QpuDevice], acme: Vendor
 ) -> None:
-    device = make(poll_seconds=3600, expected_seconds=1000)
+    device = make(expected_seconds=1000)
+    table = device.jobs.table
 
     def pause(ran: float, expected: float) -> float:
         since = time.monotonic() - ran
-        return device._pause(
-            VendorJob(1.0, expected, running_since=since), Progress("Running")
-        )
+        job = VendorJob(1.0, expected, running_since=since)
+        return table.pause(job, Progress("Running"), 3600)
 
     assert pause(0, 1e6) == 3600
     assert 1500 < pause(0, 2000) <= 2000
@@ -955,10 +955,11 @@ def test_the_vendor_is_asked_when_a_job_should_end(
     # of two jobs, the second ends after the first
     for _ in range(2):
         device.submit(TASK)
-    first, second = device._jobs.wanted
-    assert device._pause(first, Progress("Queued")) == pytest.approx(1000)
-    assert device._pause(second, Progress("Queued")) == pytest.approx(2000)
-    assert device._pause(second, Progress("Queued", 1, 500)) == pytest.approx(1500)
+    first, second = table.wanted
+    queued, at_500 = Progress("Queued"), Progress("Queued", 1, 500)
+    assert table.pause(first, queued, 3600) == pytest.approx(1000)
+    assert table.pause(second, queued, 3600) == pytest.approx(2000)
+    assert table.pause(second, at_500, 3600) == pytest.approx(1500)
 
 
 def test_the_pace_of_jobs_is_learnt(device: QpuDevice, acme: Vendor) -> None:
@@ -968,7 +969,7 @@ def test_the_pace_of_jobs_is_learnt(device: QpuDevice, acme: Vendor) -> None:
     acme.outcome = Outcome(COMPLETED.result, qpu_seconds=0.25, seconds=0.75)
     device.result(device.submit(TASK), TASK)
     device.submit(TASK)
-    (job,) = device._jobs.wanted
+    (job,) = device.jobs.table.wanted
     assert job.expected_seconds == pytest.approx(0.75)
 
 
@@ -1164,7 +1165,7 @@ def test_a_job_whose_start_was_unseen_teaches_no_time(
     assert device.cost({}) == Cost(0.5, 0.0)
     # how long it takes for its cost is not known: neither is what it was to cost
     device.submit(TASK)
-    (own,) = device._jobs.wanted
+    (own,) = device.jobs.table.wanted
     assert own.expected_seconds == 0.5
 
 

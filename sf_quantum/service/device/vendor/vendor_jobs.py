@@ -1,0 +1,228 @@
+"""The jobs of a service at its vendor: submitted, found again, followed, read, cancelled."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
+
+from sf_quantum.errors import InputError, QpuError
+from sf_quantum.protocol.tasks import (
+    NotAccepted,
+    Outcome,
+    Progress,
+    Task,
+    UnknownJob,
+    WrongAnswer,
+)
+from sf_quantum.qpu import Qpu
+from sf_quantum.service.device import processes
+from sf_quantum.service.device.protocol import Cost
+from sf_quantum.service.device.vendor import answers
+from sf_quantum.service.device.vendor.answers import Passed, VendorAnswers
+from sf_quantum.service.device.vendor.costs import Costs
+from sf_quantum.service.device.vendor.job_table import JobTable, VendorJob
+from sf_quantum.service.device.vendor.lease import Held, VendorLease
+from sf_quantum.service.device.vendor.requests import LeasedRequests
+from sf_quantum.service.device.vendor.sampling import Samplings
+from sf_quantum.service.device.vendor.settings import QpuSettings
+from sf_quantum.service.device.vendor.state import VendorState
+
+T = TypeVar("T")
+
+
+class VendorJobs:
+    """The jobs at a vendor, under its lease, or samplings if its API has no jobs.
+
+    :ivar table: the jobs that are not over
+    :ivar samplings: ``None`` if the vendor's API has jobs
+    """
+
+    def __init__(
+        self,
+        settings: QpuSettings,
+        lease: VendorLease,
+        state: VendorState,
+        costs: Costs,
+    ) -> None:
+        self._settings = settings
+        self._lease = lease
+        self._state = state
+        self._costs = costs
+        self._kind = type(lease.driver)
+        self._answers = VendorAnswers(settings.name, fewer_reads=self._kind.fewer_reads)
+        self._requests = LeasedRequests(lease, state)
+        self.table = JobTable()
+        self.samplings = None if self._kind.kinds else Samplings(self.table.wake)
+
+    def keep_in(self, folder: Path, identity: str) -> None:
+        """Keep the ids of jobs in a folder, for the next service."""
+        self._answers.keep_in(folder, identity)
+
+    def close(self) -> None:
+        """Kill samplings, and give the lease back, unless jobs go on at the vendor."""
+        self.table.wake_all()
+        if self.samplings is not None:
+            self.samplings.close()
+        self._lease.close(self.samplings is None and self.table.busy)
+
+    def submit(self, task: Task, expected: Cost) -> str:
+        """See :meth:`Device.submit`; refused credentials are no fault of a job.
+
+        :param expected: cost that is expected of it
+        """
+        for trouble in (self._state.access, self._state.vendor):
+            if left := trouble.left:
+                raise NotAccepted(trouble.why, left)
+        job = self._new_job(expected.qpu_seconds)
+        samplings = self.samplings
+        self._answers.jobs.begin(task.tag)
+
+        def submitted(held: Held) -> str:
+            job.lease, job.ours = held.token, True
+            if samplings is not None:
+                return samplings.submit(task, held.variables)
+            return held.jobs.submit(task)
+
+        job_id = self._answers.job_id(self._requests.ask(submitted), task.tag)
+        self.table.add(job_id, job)
+        processes.start()  # the result is checked in one of them
+        return job_id
+
+    def find(self, tag: str) -> str | None:
+        """See :meth:`Device.find`."""
+        if not self._kind.finds:
+            return None
+        job_id = self._look_up(lambda jobs: jobs.find(tag))
+        return None if job_id is None else self._answers.job_id(job_id, tag)
+
+    def others(self, tag: str, job_id: str) -> Sequence[str]:
+        """See :meth:`Device.others`."""
+        if not self._kind.finds:
+            return ()
+        job_ids = self._look_up(lambda jobs: jobs.others(tag, job_id))
+        # what belongs to another submission must not be cancelled
+        return [one for one in job_ids if not self._answers.jobs.is_other(one, tag)]
+
+    def _look_up(self, call: Callable[[Qpu], T]) -> T:
+        try:
+            return self._requests.ask(lambda held: call(held.jobs))
+        except InputError as error:
+            raise QpuError(str(error)) from error
+
+    def poll(self, job_id: str) -> Progress:
+        """See :meth:`Device.poll`."""
+        job = self._job(job_id)
+        pause = self._settings.poll_seconds
+        vendor = self._state.vendor if self.samplings is None else None
+        wait = job.due - time.monotonic()
+        if vendor is not None:
+            wait = max(wait, min(pause, vendor.left))
+        job.seen += max(0.0, wait)  # it is asked about after that
+        woken = wait > 0 and job.woken.wait(wait)
+        job.woken.clear()
+        if vendor is not None and vendor.left and not woken:
+            raise NotAccepted(vendor.why)  # it was not asked
+        job.due = time.monotonic() + pause
+        polled = self._about(job_id, lambda jobs: self._priced(jobs).poll(job_id))
+        progress = answers.progress(polled)
+        if progress.state == "Running" and job.running_since is None:
+            job.running_since = time.monotonic()
+        if progress.state == "Queued":
+            job.waited_until = time.monotonic()
+        job.due = time.monotonic() + self.table.pause(job, progress, pause)
+        return progress
+
+    def result(self, job_id: str, task: Task) -> Outcome:
+        """See :meth:`Device.result`."""
+        job = self._job(job_id)
+        try:
+            outcome = self._about(
+                job_id, lambda jobs: self._priced(jobs).result(job_id, task)
+            )
+        except WrongAnswer as error:
+            self._answers.unread(error, job_id, task)
+            raise
+        # read now: the check of a large result takes a while
+        ran, at_vendor = job.ran, self._answers.jobs.seconds_since(task.tag)
+        passed = Passed(at_vendor, ran if job.ours else at_vendor or 0.0)
+        outcome = self._answers.outcome(outcome, job_id, task, passed)
+        if self.samplings is not None and outcome.result is None:
+            # its client was killed or has failed, and may have left a job there
+            self._lease.abandon()
+        stopped = outcome.result is None and outcome.failure is None
+        if stopped and not job.cancelled:
+            outcome = self._cancelled_there(job, outcome)
+        self.table.forget(job_id)
+        elapsed, seen = outcome.seconds, job.running_since is not None
+        if elapsed is None and job.ours and (seen or outcome.result is not None):
+            outcome = replace(outcome, seconds=ran)
+            elapsed = ran if seen else None
+        self._costs.learn(job, outcome, elapsed)
+        return outcome
+
+    def _cancelled_there(self, job: VendorJob, outcome: Outcome) -> Outcome:
+        note = f": {outcome.note}" if outcome.note else ""
+        if self._lease_lost(job):
+            return replace(outcome, lost=f"its lease has ended at the vendor{note}")
+        failure = f"the vendor cancelled it{note}"
+        if self._kind.sessions:  # the next submission will tell
+            return replace(outcome, lost=f"{failure}, perhaps with its lease")
+        return replace(outcome, failure=failure)
+
+    def _lease_lost(self, job: VendorJob) -> bool:
+        """Whether the vendor has ended the lease of a job, as far as its kind tells.
+
+        :raises AuthenticationError: if the vendor refuses the user
+        :raises QpuError: if it does not answer
+        """
+        if self.samplings is not None:
+            return False
+        ends = self._kind.sessions or self._kind.renew is not Qpu.renew
+        return ends and self._lease.is_lost(job.lease)
+
+    def cancel(self, job_id: str) -> None:
+        """See :meth:`Device.cancel`."""
+        job = self._job(job_id)
+        job.cancelled = True
+        try:
+            with suppress(UnknownJob):
+                self._about(job_id, lambda jobs: jobs.cancel(job_id))
+        finally:
+            job.woken.set()
+
+    def _job(self, job_id: str) -> VendorJob:
+        def earlier() -> VendorJob:
+            job = self._new_job(self._settings.expected_seconds)
+            job.lease = self._lease.token
+            return job
+
+        return self.table.get(job_id, earlier)
+
+    def _new_job(self, cost_seconds: float) -> VendorJob:
+        return VendorJob(cost_seconds, cost_seconds * self._costs.pace)
+
+    def _about(self, job_id: str, call: Callable[[Qpu | Samplings], T]) -> T:
+        """Make a request about a job, to which a refusal is no answer."""
+        try:
+            if self.samplings is not None:
+                return call(self.samplings)
+            return self._requests.ask(lambda held: call(held.jobs))
+        except UnknownJob as error:
+            lost = self._lease_lost(self._job(job_id))
+            self.table.forget(job_id)
+            raise UnknownJob(str(error), lease_lost=lost) from error
+        except InputError as error:
+            raise QpuError(str(error)) from error
+
+    def _priced(self, jobs: T) -> T:
+        """Have the vendor's price, by which a job that is over is booked.
+
+        A job of an earlier service may be over before the first status is known.
+        """
+        if self._state.status is None and self._settings.cost_per_second is None:
+            self._state.read_status(self._lease.driver)
+        return jobs
