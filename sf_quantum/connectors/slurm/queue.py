@@ -20,9 +20,9 @@ from streamflow.log_handler import logger
 from sf_quantum import backoff, journal
 from sf_quantum.connectors.slurm.job import BatchJob, BatchJobState, NodeUsage
 from sf_quantum.connectors.slurm.outcomes import Outcomes, is_unknown
-from sf_quantum.connectors.slurm.refusals import SlurmRefusal
 from sf_quantum.connectors.slurm.sbatch_options import JobOptions
 from sf_quantum.connectors.slurm.scripts import JobMark
+from sf_quantum.connectors.slurm.submissions import Submissions
 from sf_quantum.connectors.slurm.transport.answers import (
     LOST,
     JobOutcome,
@@ -30,7 +30,6 @@ from sf_quantum.connectors.slurm.transport.answers import (
 from sf_quantum.connectors.slurm.transport.controller import (
     Controller,
     Submission,
-    SubmissionFailed,
 )
 from sf_quantum.connectors.slurm.transport.login import (
     LoginNode,
@@ -45,8 +44,6 @@ CLOSE_SECONDS = 5.0
 # how often marks bring forward the next `squeue`: at first more often than in the long run
 PROMPT_SECONDS = 0.5
 PROMPT_BURST_SECONDS = 1.5
-# sbatch retries for a minute before it prints why; sinfo is then asked for the reason
-SUBMISSION_SECONDS = 5.0
 
 
 class SlurmQueue:
@@ -75,7 +72,7 @@ class SlurmQueue:
         # what was submitted, also by key
         self._requests: dict[str, Submission] = {}
         self._steps: dict[str, asyncio.Future[JobMark]] = {}
-        self._submissions: set[asyncio.Task[str]] = set()
+        self._submissions = Submissions(controller)
         self._tasks: set[asyncio.Task[None]] = set()
         self._watch: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
@@ -87,9 +84,6 @@ class SlurmQueue:
         # when a job or a step was last submitted, or ended
         self._changed = -math.inf
         self._closed = False
-        # reasons that the run has shown
-        self._reasons: set[str] = set()
-        self._diagnosed = False
 
     async def submit(
         self,
@@ -117,7 +111,7 @@ class SlurmQueue:
         job.usage.requested(time.time())
         self._jobs[job.key], self._requests[job.key] = job, request
         try:
-            slurm_job = await self._submitted(job, request)
+            slurm_job = await self._submissions.submit(job, request)
         except BaseException:
             job.refused()
             self._remove(job)
@@ -126,63 +120,6 @@ class SlurmQueue:
         self._conclude_if_new(job, BatchJobState.SUBMITTING)
         self._changed = _now()
         self._wake.set()
-
-    async def _submitted(self, job: BatchJob, request: Submission) -> str:
-        pauses = backoff.CLUSTER.pauses()
-        submission = None
-        try:
-            while True:
-                if self._closed:
-                    raise asyncio.CancelledError
-                submission = asyncio.create_task(self.controller.submit(request))
-                self._submissions.add(submission)
-                submission.add_done_callback(self._submissions.discard)
-                await asyncio.wait({submission}, timeout=SUBMISSION_SECONDS)
-                if not submission.done() and not self._diagnosed:
-                    self._diagnosed = True
-                    self._spawn(self._diagnose(job))
-                try:
-                    return await asyncio.shield(submission)
-                except SubmissionFailed as error:
-                    if not error.temporary:
-                        raise SlurmRefusal(
-                            f"Slurm refuses {job.name}: {error}"
-                        ) from None
-                    message = str(error)
-                pause = next(pauses)
-                # the log has each attempt, the run shows each reason
-                warn = logger.warning if message in self._reasons else journal.warn
-                self._reasons.add(message)
-                warn(
-                    f"Slurm cannot accept {job.name} now, next attempt in {pause:.1f} s: {message}"
-                )
-                await asyncio.sleep(pause)
-        except asyncio.CancelledError:
-            # Slurm may have the job even between two attempts, if its answer was lost
-            if submission is not None:
-                self._spawn(self._undo(job.key, submission))
-            raise
-
-    @survives_errors
-    async def _diagnose(self, job: BatchJob) -> None:
-        """Say why Slurm does not answer the submission of a job, if that is to be known."""
-        if why := await self.controller.trouble():
-            journal.warn(
-                f"Slurm has not yet answered the submission of {job.name}: {why}"
-            )
-
-    @survives_errors
-    async def _undo(self, key: str, submission: asyncio.Task[str]) -> None:
-        """Cancel a job whose submission was given up."""
-        with suppress(SubmissionFailed):
-            await submission
-        swept = 0
-        for pause in backoff.CLUSTER.pauses():
-            swept += await self.controller.sweep(key)
-            # Another cluster of a federation may have started the job during the first.
-            if swept > 1 or self._closed:
-                break
-            await asyncio.sleep(pause)
 
     async def _submit_again(self, job: BatchJob) -> JobOutcome | None:
         """Submit a job that has not begun once more: None, or why Slurm refuses it."""
@@ -195,7 +132,7 @@ class SlurmQueue:
             return None
         job.unrecorded(time.time())
         try:
-            new = await self._submitted(job, self._requests[job.key])
+            new = await self._submissions.submit(job, self._requests[job.key])
         except WorkflowExecutionException as error:
             return JobOutcome(old, LOST, str(error))
         job.accepted_again(new)
@@ -243,15 +180,13 @@ class SlurmQueue:
         Jobs that cannot be cancelled in time are left to the login node's shell.
         """
         self._closed = self._list.hurried = True
+        self._submissions.close()
         await self.cancel(*[job for job in self._jobs.values() if job.active])
         if self._watch is not None:
             self._watch.cancel()
         # jobs that are being submitted could not be cancelled yet
-        late = (
-            self._submissions
-            and (await asyncio.wait(self._submissions, timeout=CLOSE_SECONDS))[1]
-        )
-        if late or not await self.controller.sweep():
+        in_time = await self._submissions.are_over(CLOSE_SECONDS)
+        if not (in_time and await self.controller.sweep()):
             await self.login.leave()
         # including jobs that Slurm has accepted meanwhile
         for job in self._jobs.values():

@@ -1,0 +1,112 @@
+"""Jobs on their way to Slurm: submitted until it accepts them, or undone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from contextlib import suppress
+
+from streamflow.log_handler import logger
+
+from sf_quantum import backoff, journal
+from sf_quantum.connectors.slurm.job import BatchJob
+from sf_quantum.connectors.slurm.refusals import SlurmRefusal
+from sf_quantum.connectors.slurm.transport.controller import (
+    Controller,
+    Submission,
+    SubmissionFailed,
+)
+from sf_quantum.connectors.slurm.transport.login import survives_errors
+
+# sbatch retries for a minute before it prints why; sinfo is then asked for the reason
+SUBMISSION_SECONDS = 5.0
+
+
+class Submissions:
+    """The submissions of one deployment."""
+
+    def __init__(self, controller: Controller) -> None:
+        self._controller = controller
+        self._submissions: set[asyncio.Task[str]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._closed = False
+        # reasons that the run has shown
+        self._reasons: set[str] = set()
+        self._diagnosed = False
+
+    def close(self) -> None:
+        """Repeat no submission any more."""
+        self._closed = True
+
+    async def are_over(self, seconds: float) -> bool:
+        """Wait for what is being submitted, and return whether that was in time."""
+        tasks = self._submissions
+        return not tasks or not (await asyncio.wait(tasks, timeout=seconds))[1]
+
+    async def submit(self, job: BatchJob, request: Submission) -> str:
+        """Submit a job, retrying while Slurm cannot accept it.
+
+        :returns: its id in Slurm
+        :raises SlurmRefusal: if Slurm refuses it, with Slurm's message
+        :raises asyncio.CancelledError: once the queue is closed
+        """
+        pauses = backoff.CLUSTER.pauses()
+        submission = None
+        try:
+            while True:
+                if self._closed:
+                    raise asyncio.CancelledError
+                submission = asyncio.create_task(self._controller.submit(request))
+                self._submissions.add(submission)
+                submission.add_done_callback(self._submissions.discard)
+                await asyncio.wait({submission}, timeout=SUBMISSION_SECONDS)
+                if not submission.done() and not self._diagnosed:
+                    self._diagnosed = True
+                    self._spawn(self._diagnose(job))
+                try:
+                    return await asyncio.shield(submission)
+                except SubmissionFailed as error:
+                    if not error.temporary:
+                        raise SlurmRefusal(
+                            f"Slurm refuses {job.name}: {error}"
+                        ) from None
+                    message = str(error)
+                pause = next(pauses)
+                # the log has each attempt, the run shows each reason
+                warn = logger.warning if message in self._reasons else journal.warn
+                self._reasons.add(message)
+                warn(
+                    f"Slurm cannot accept {job.name} now, next attempt in {pause:.1f} s: {message}"
+                )
+                await asyncio.sleep(pause)
+        except asyncio.CancelledError:
+            # Slurm may have the job even between two attempts, if its answer was lost
+            if submission is not None:
+                self._spawn(self._undo(job.key, submission))
+            raise
+
+    @survives_errors
+    async def _diagnose(self, job: BatchJob) -> None:
+        """Say why Slurm does not answer the submission of a job, if that is to be known."""
+        if why := await self._controller.trouble():
+            journal.warn(
+                f"Slurm has not yet answered the submission of {job.name}: {why}"
+            )
+
+    @survives_errors
+    async def _undo(self, key: str, submission: asyncio.Task[str]) -> None:
+        """Cancel a job whose submission was given up."""
+        with suppress(SubmissionFailed):
+            await submission
+        swept = 0
+        for pause in backoff.CLUSTER.pauses():
+            swept += await self._controller.sweep(key)
+            # Another cluster of a federation may have started the job during the first.
+            if swept > 1 or self._closed:
+                break
+            await asyncio.sleep(pause)
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
