@@ -7,7 +7,7 @@ import random
 import secrets
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -43,12 +43,12 @@ from sf_quantum.service.device.emulator.circuits.circuit import (
 )
 from sf_quantum.service.device.emulator.computation import Computation, compute_seconds
 from sf_quantum.service.device.emulator.device_errors import Noise
+from sf_quantum.service.device.emulator.layout import Layout
 from sf_quantum.service.device.emulator.photons import photonic
 from sf_quantum.service.device.emulator.photons.photonic import PhotonicSimulator
 from sf_quantum.service.device.emulator.runners import Runner, installed
 from sf_quantum.service.device.emulator.settings import (
     GATES,
-    GRAPHS,
     PARAMETERS,
     PHOTONIC,
     DeviceSettings,
@@ -58,15 +58,6 @@ from sf_quantum.service.device.emulator.technologies import (
     TECHNOLOGIES,
     Errors,
     Technology,
-)
-from sf_quantum.service.device.emulator.topology import (
-    COMPLETE,
-    DEFAULT_TOPOLOGY,
-    LATTICES,
-    SQUARE,
-    TOPOLOGIES,
-    square,
-    working,
 )
 from sf_quantum.service.device.limits import ComputeLimits
 from sf_quantum.service.device.operations import Operation, Values
@@ -140,27 +131,14 @@ class EmulatedDevice(DeviceSettings, Device):
         return cls(**dict(validated(DeviceSettings, {**config}, _key)))
 
     @model_validator(mode="after")
-    def _check_topology(self) -> Self:
-        graphs = GRAPHS.get(self.technology, ())
-        if self.topology is not None and self.topology not in graphs:
-            has = f"has {' or '.join(graphs)}" if graphs else "has none"
-            detail = f"a device of technology {self.technology} {has}"
-            raise InputError(f"topology: {detail}, not {self.topology}")
+    def _check_layout(self) -> Self:
+        self.layout.check()
         return self
 
-    @model_validator(mode="after")
-    def _check_out_of_service(self) -> Self:
-        if self.out_of_service:
-            qubits: Collection[int] = range(self.present)
-            if self.technology == "annealer":
-                qubits = TOPOLOGIES[self.topology or DEFAULT_TOPOLOGY](
-                    self.qubits
-                ).qubits
-            if missing := self.out_of_service.difference(qubits):
-                raise InputError(f"out_of_service: there is no qubit {min(missing)}")
-            if self.size < 1:
-                raise InputError("out_of_service: no qubit is left")
-        return self
+    @cached_property
+    def layout(self) -> Layout:
+        """The qubits."""
+        return Layout(self.technology, self.qubits, self.topology, self.out_of_service)
 
     @property
     def hardware(self) -> Technology:
@@ -201,8 +179,8 @@ class EmulatedDevice(DeviceSettings, Device):
             self.shots,
             self.timing,
             self.reading.summary,
-            self.graph or self.lattice,
-            native_gates=NATIVE_GATES if self.lattice else (),
+            self.graph or self.layout.lattice,
+            native_gates=NATIVE_GATES if self.layout.lattice else (),
         )
 
     @property
@@ -233,19 +211,13 @@ class EmulatedDevice(DeviceSettings, Device):
 
     @cached_property
     def graph(self) -> Topology | None:
-        """The working graph of an annealer; ``None`` for other technologies."""
-        if self.technology != "annealer":
-            return None
-        kind = self.topology or DEFAULT_TOPOLOGY
-        return working(kind, self.qubits, self.out_of_service)
+        """See :attr:`Device.graph`."""
+        return self.layout.graph
 
-    @cached_property
-    def lattice(self) -> Topology | None:
-        """The couplings of a gate-based device, unless all qubits are coupled."""
-        usual = SQUARE if self.qubits in LATTICES else COMPLETE
-        if self.technology != GATES or (self.topology or usual) == COMPLETE:
-            return None
-        return square(self.qubits, self.out_of_service)
+    @property
+    def size(self) -> int:
+        """Number of qubits in service, the size of the largest problem."""
+        return self.layout.size
 
     @property
     def custom_annealing(self) -> bool:
@@ -256,18 +228,6 @@ class EmulatedDevice(DeviceSettings, Device):
     def takes_lists(self) -> bool:
         """See :attr:`Device.takes_lists`."""
         return True
-
-    @property
-    def size(self) -> int:
-        """Number of qubits in service, the size of the largest problem."""
-        return self.present - len(self.out_of_service)
-
-    @property
-    def present(self) -> int:
-        """Number of qubits, including those out of service."""
-        if self.technology == PHOTONIC:
-            return min(self.qubits, photonic.MOST_MODES)
-        return self.qubits
 
     @property
     def errors(self) -> Errors:
