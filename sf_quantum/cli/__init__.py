@@ -93,8 +93,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     :param argv: the arguments, ``sys.argv[1:]`` by default
     :returns: 0; 2 for bad input; 75 for QPU trouble worth retrying; else 1
     """
+    try:
+        return _main(list(sys.argv[1:] if argv is None else argv))
+    except KeyboardInterrupt:  # also during the imports of a command
+        return 128 + signal.SIGINT
+
+
+def _main(arguments: list[str]) -> int:
     _escape_output()
-    arguments = list(sys.argv[1:] if argv is None else argv)
     parser = parser_for(arguments)
     args, unknown = parser.parse_known_args(arguments)
     if unknown:
@@ -104,8 +110,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         discard_output()
         return 0
-    except KeyboardInterrupt:
-        return 128 + signal.SIGINT
     except Exception as error:
         if args.debug:
             raise

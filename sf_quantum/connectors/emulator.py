@@ -197,6 +197,7 @@ class BackgroundService:
         self._folder = _new_folder_name("/tmp" if is_ssh else tempfile.gettempdir())
         self.socket = f"{self._folder}/socket"
         self._stack = AsyncExitStack()
+        self._is_ready = False
 
     def job_client(self) -> SfqQpu:
         """Make the client of the service for a job on its host."""
@@ -224,6 +225,7 @@ class BackgroundService:
                 deadline, used, late = Deadline(START_SECONDS), now, False
             await self._check(late=late)
             await asyncio.sleep(POLL_SECONDS)
+        self._is_ready = True
         self._stack.push_async_callback(pool.close)
         return pool
 
@@ -232,6 +234,9 @@ class BackgroundService:
         # after the limit, it is left to the guardian
         with suppress(TimeoutError):
             async with asyncio.timeout(STOP_SECONDS):
+                if not self._is_ready:
+                    # it would see the end of its input only after its imports
+                    await self._shell(f"kill $(cat {self._folder}/pid) 2>&1")
                 await self._stack.aclose()
                 # over SSH, closing does not wait for the end; the folder is removed last
                 await self._shell(WAIT_GONE.format(folder=self._folder))

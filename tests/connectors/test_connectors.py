@@ -39,6 +39,7 @@ from sf_quantum.qpu import JobSize
 from sf_quantum.service.device.emulator.device import EmulatedDevice
 from sf_quantum.service.device.emulator.technologies import TECHNOLOGIES
 from sf_quantum.service.domain.jobs import Size
+from tests.support.waiting import SECONDS
 from tests.support.waiting import until_async as until
 
 # what StreamFlow itself gives to a constructor
@@ -380,3 +381,27 @@ async def test_a_service_is_given_up_by_its_cpu_time(
 async def _locations(connector: NodesConnector) -> list[ExecutionLocation]:
     found = (await connector.get_available_locations()).values()
     return [location.location for location in found]
+
+
+@pytest.mark.process
+async def test_a_service_that_is_starting_is_stopped_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It does not read its input yet, by whose end a service stops."""
+    (tmp_path / "sfq").write_text("#!/bin/sh\nexec sleep 600\n")
+    (tmp_path / "sfq").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setattr("sf_quantum.connectors.emulator.STOP_SECONDS", SECONDS)
+    connector = LocalConnector("host", str(tmp_path))
+    (found,) = (await connector.get_available_locations()).values()
+    service = BackgroundService(connector, found.location, "qpu", [])
+    starting = asyncio.create_task(service.start())
+    folder = Path(service.socket).parent
+    await until(
+        lambda: (folder / "pid").exists() and (folder / "pid").read_text() != ""
+    )
+    starting.cancel()
+    await asyncio.wait([starting])
+    async with asyncio.timeout(SECONDS / 2):
+        await service.stop()
+    assert not folder.exists()

@@ -82,7 +82,8 @@ OPTIONS = {
         "device.noise",
         "FACTOR",
         float,
-        "multiplies the errors of a real QPU, 0 for an ideal one (default 1)",
+        "multiplies the errors of a real QPU, 0 for an ideal one (default 1; 0 in "
+        "sfq.emulator)",
     ),
     "seed": Option(
         "device.seed", "SEED", int, "seed of faults, errors, and jobs without a seed"
