@@ -673,8 +673,10 @@ def _qpu_jobs(row: JobAttempt) -> str:
 def _location(event: events.Job) -> str:
     if event.deployment is None:
         return ""
-    # Names that repeat the deployment's are left out, as is StreamFlow's placeholder.
-    others = [n for n in event.locations if n not in ("__LOCAL__", event.deployment)]
+    # StreamFlow adds slurmctld to the name of the host from which it submits. That host is left
+    # out if it is this one, whose name is a placeholder, or if it repeats the deployment's.
+    hosts = [name.removesuffix("/slurmctld") for name in event.locations]
+    others = [name for name in hosts if name not in ("__LOCAL__", event.deployment)]
     parts = filter(None, [event.deployment, event.service, ",".join(others)])
     return "/".join(parts).replace("__LOCAL__", "local")
 

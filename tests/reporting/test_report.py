@@ -729,3 +729,21 @@ def test_a_job_whose_nodes_are_taken_waits_again() -> None:
 
 def _in_order(events: list[Event]) -> list[Event]:
     return sorted(events, key=lambda one: float(str(one["time"])))
+
+
+@pytest.mark.parametrize(
+    ("location", "shown"),
+    [
+        ("__LOCAL__/slurmctld", "cluster/compute"),
+        ("cluster/slurmctld", "cluster/compute"),
+        ("login1.site/slurmctld", "cluster/compute/login1"),
+        ("__LOCAL__", "cluster/compute"),
+        ("c1,c2", "cluster/compute/c1,c2"),
+    ],
+)
+def test_a_location_is_named_by_what_distinguishes_it(
+    location: str, shown: str
+) -> None:
+    start = event(1, "/a", "0", "running", deployment="cluster", locations=[location])
+    rows = collect([{**start, "service": "compute"}])
+    assert report.cells(rows)[1][1] == shown
