@@ -1,4 +1,4 @@
-"""StreamFlow and ``sfq`` in processes of their own that need not import what they run.
+"""StreamFlow, ``sfq`` and Python in processes that need not import what they run.
 
 Each takes a second of CPU for its imports, most of what a test costs that starts one. So
 one process imports them once, and forks for each: what runs in a fork is the command
@@ -15,6 +15,7 @@ import fcntl
 import gc
 import importlib
 import os
+import runpy
 import selectors
 import shutil
 import signal
@@ -27,6 +28,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache, partial
 from pathlib import Path
+from types import ModuleType
 
 import coverage
 
@@ -38,8 +40,7 @@ BIN = Path(sys.executable).parent
 COMMANDS = {
     "streamflow": ("streamflow.main", "run"),
     "sfq": ("sf_quantum.cli", "main"),
-    # what the service starts for its jobs
-    "python": (processes.MODULE, "main"),
+    "python": ("tests.support.forking", "python"),
 }
 # of ``sfq``, those that take long to import
 FORKED = (
@@ -52,10 +53,12 @@ PRELOADED = (
     *(f"sf_quantum.cli.{cli.COMMANDS[name].folder}.{name}" for name in FORKED),
     "sf_quantum.service.run",
     processes.MODULE,
-    # of which the latter imports these for a sequence
+    # what a service imports for its tasks
     "pulser",
     "pulser_simulation",
 )
+# what programs import, as far as it is installed
+SDKS = ("qiskit.primitives", "dwave.system")
 # they take the folder in which they are imported for that of the command
 IMPORTED_BY_FORK = ("streamflow.main", "streamflow.parser", "streamflow.cwl.runner")
 _REQUEST_BYTES = 200_000
@@ -187,6 +190,11 @@ def run(words: Sequence[str], folder: Path, environment: Mapping[str, str]) -> s
     return text
 
 
+def python_for_programs() -> str:
+    """A Python that runs a file or ``-c`` in a fork."""
+    return str(_forker() / "programs" / "python")
+
+
 def stand_ins() -> str:
     """A folder with the commands, which run in a fork if they take long to import."""
     return str(_forker() / "bin")
@@ -207,13 +215,18 @@ def _forker() -> Path:
 
 def _fork_for(tests: int, folder: Path) -> None:
     # those of a cluster's users too
-    for made in (folder, folder / "bin"):
+    for made in (folder, folder / "bin", folder / "programs"):
         made.mkdir(0o755)
+    # what the service starts for its jobs
+    module = f"sys.argv[1:] == {['-m', processes.MODULE]}"
+    program = "''.join(sys.argv[1:2]).endswith('.py')"
     much = {
         "bin/streamflow": "True",
         "bin/sfq": f"sys.argv[1:2] in {[[n] for n in FORKED]}",
-        # in no PATH: only forks know it
-        "python": f"sys.argv[1:] == {['-m', processes.MODULE]}",
+        # in no PATH: forks alone know it. Other programs that they start may inherit
+        # descriptors, which a fork does not.
+        "python": module,
+        "programs/python": f"sys.argv[1:2] == ['-c'] or {program}",
     }
     for path, condition in much.items():
         stand_in = folder / path
@@ -320,6 +333,23 @@ class _Forker:
         os.close(ended)
 
 
+def python() -> None:
+    """Run what the arguments say, as ``python`` does: ``-c`` CODE, ``-m`` MODULE or a file."""
+    what, *sys.argv = sys.argv[1:]
+    if what == "-m":
+        sys.path.insert(0, os.getcwd())
+        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+    elif what == "-c":
+        sys.path.insert(0, "")
+        code, sys.argv[0] = sys.argv[0], "-c"
+        main = sys.modules["__main__"] = ModuleType("__main__")
+        exec(compile(code, "<string>", "exec"), vars(main))
+    else:
+        sys.argv.insert(0, what)
+        sys.path.insert(0, str(Path(what).resolve().parent))
+        runpy.run_path(what, run_name="__main__")
+
+
 def _become(
     words: list[str],
     folder: str,
@@ -359,6 +389,9 @@ def _clear() -> int:
 def _main(listener: socket.socket, tests: int) -> Run:
     for module in (*IMPORTED_BY_FORK, *PRELOADED):
         importlib.import_module(module)
+    for module in SDKS:
+        with suppress(ModuleNotFoundError):
+            importlib.import_module(module)
     for module in IMPORTED_BY_FORK:
         del sys.modules[module]
     leave_out_iqm()

@@ -15,6 +15,7 @@ import pytest
 
 from sf_quantum.cli import main
 from sf_quantum.service.device.emulator.device import EmulatedDevice
+from tests.support import forking
 from tests.support.folders import EXAMPLES
 from tests.support.service import running_service
 from tests.support.warden_service import SFQ
@@ -59,7 +60,7 @@ def test_energies(
         technology=technology, qubits=qubits, time_scale=0.0, noise=0.0, seed=1
     )
     with running_service(device) as service:
-        words = [sys.executable, str(EXAMPLE / f"{program}.py")]
+        words = [forking.python_for_programs(), str(EXAMPLE / f"{program}.py")]
         assert main(["lease", "--url", service.url, "--clients", "--", *words]) == 0
         job, *_ = service.queue.store.jobs.latest()
         assert job.final

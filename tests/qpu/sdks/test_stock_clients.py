@@ -6,7 +6,6 @@ import http.client
 import json
 import socket
 import struct
-import sys
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, closing
@@ -26,6 +25,7 @@ from sf_quantum.qpu.sdks import stock_clients
 from sf_quantum.qpu.sfq.service_client import Credentials
 from sf_quantum.qpu.sfq.service_qpu import SfqQpu
 from sf_quantum.service.device.emulator.device import EmulatedDevice
+from tests.support import forking
 from tests.support.service import RunningService, running_service
 from tests.support.waiting import SECONDS, until
 
@@ -272,12 +272,12 @@ def test_stock_ocean_finds_the_qpu_of_its_step(
     pytest.importorskip("dwave.system", reason="the extra dwave is not installed")
     program = tmp_path / "program.py"
     program.write_text(OCEAN)
-    words = [sys.executable, str(program)]
+    words = [forking.python_for_programs(), str(program)]
     assert main(["lease", "--url", service.url, "--clients", "--", *words]) == 0
     assert capfd.readouterr().out == "-1.0\n"
     (job,) = service.queue.store.jobs.latest()
     (lease,) = json.loads(service.ask("GET", "/v1/leases?closed=true").body)
-    assert (job.lease, lease["job"]) == (lease["id"], Path(sys.executable).name)
+    assert (job.lease, lease["job"]) == (lease["id"], "python")
 
 
 @pytest.mark.process
@@ -291,7 +291,7 @@ def test_stock_qrmi_finds_the_circuits_qpu_of_its_step(
         name="a_star", technology="superconducting", qubits=5, time_scale=0.0
     )
     with running_service(device) as service:
-        words = [sys.executable, str(program)]
+        words = [forking.python_for_programs(), str(program)]
         assert main(["lease", "--url", service.url, "--clients", "--", *words]) == 0
         # as QRMI writes the name of a quantum computer
         assert capfd.readouterr().out == "a:star {'10': 3}\n"

@@ -1,0 +1,38 @@
+"""A fork does what Python itself does with the same arguments."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support import forking
+
+pytestmark = pytest.mark.process
+
+PROGRAM = """
+import sys
+
+def name():
+    return __name__
+
+print(name(), sys.argv, sys.path[0], sys.modules["__main__"].name is name)
+sys.exit(3)
+"""
+
+
+@pytest.mark.parametrize("form", ["file", "code"])
+def test_a_fork_and_python_run_a_program_alike(form: str, tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    words = [str(program)] if form == "file" else ["-c", PROGRAM]
+    real, forked = (
+        subprocess.run(
+            [python, *words, "-c", "a b"], cwd=tmp_path, capture_output=True, text=True
+        )
+        for python in (sys.executable, forking.python_for_programs())
+    )
+    assert real.returncode == 3
+    assert (forked.stdout, forked.returncode) == (real.stdout, 3), forked.stderr
