@@ -1,7 +1,9 @@
 """The outcome of a job that has ended: from Slurm, or from the mark of its script.
 
 ``squeue`` and ``scontrol`` tell it, else the accounting. What Slurm tells is the job's own
-outcome only if its script has begun, which its lock file says.
+outcome only if its script has begun, which its lock file says. If sbatch's answer was lost, two
+jobs may be in Slurm, and the mark of the first names it while Slurm is asked about the second:
+what has been asked is then asked again.
 """
 
 from __future__ import annotations
@@ -77,6 +79,7 @@ class Outcomes:
 
     async def _ask(self, job: BatchJob) -> JobOutcome | None:
         """Query the outcome: None if unknown, or the job still runs or is requeued."""
+        asked = job.slurm_job
         marked = job.mark is not None
         patience = PATIENCE_WITH_MARK_SECONDS if marked else answers.PATIENCE_SECONDS
         try:
@@ -87,7 +90,7 @@ class Outcomes:
             return None
         if outcomes is None:
             outcomes = await self._controller.records(job.slurm_job, patience)
-        if outcomes is None:
+        if outcomes is None or job.slurm_job != asked:
             job.unanswered()
             return None
         if records := job.own(outcomes):
@@ -114,8 +117,10 @@ class Outcomes:
     async def _proven(self, job: BatchJob, outcome: JobOutcome) -> JobOutcome | None:
         if job.is_proven(outcome):
             return outcome
-        owners = await self._owners(job)
-        return None if owners is None else job.locked(owners, outcome)
+        asked, owners = job.slurm_job, await self._owners(job)
+        if owners is None or job.slurm_job != asked:
+            return None
+        return job.locked(owners, outcome)
 
     async def _owners(self, job: BatchJob) -> set[str] | None:
         """The ids of the Slurm jobs whose scripts have begun; None if unknown."""
@@ -137,9 +142,11 @@ class Outcomes:
             following = await self._controller.next_job(job.slurm_job)
             if following is not None and int(ids.number(job.slurm_job)) >= following:
                 was_known = False
-            if was_known and (
-                outcomes := await self._controller.accounted(job.slurm_job)
-            ):
+            asked = job.slurm_job
+            outcomes = await self._controller.accounted(asked) if was_known else []
+            if job.slurm_job != asked:
+                return None
+            if outcomes:
                 return await self._proven(job, answers.worst(outcomes))
             # a slow file system may show the mark late
             await asyncio.sleep(self._interval)

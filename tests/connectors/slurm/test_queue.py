@@ -374,6 +374,40 @@ async def test_a_success_without_a_sign_of_its_script_is_none(
     assert "LOST (there is no sign that its script began)" in outcome.sentence()
 
 
+@pytest.mark.parametrize(
+    ("word", "codes"), [("cat ", "|0|0|"), ("scontrol", "")], ids=["lock", "record"]
+)
+async def test_a_mark_of_the_first_of_two_submissions_counts(
+    jobs: SlurmQueue,
+    slurm: Slurm,
+    monkeypatch: pytest.MonkeyPatch,
+    word: str,
+    codes: str,
+) -> None:
+    """The first was lost to sbatch's answer; the second ends well, without the command."""
+    run = slurm.run
+    slurm.sbatches[:] = ["8"]
+    second = f"8|8|COMPLETED|None|100|101|1|c1{codes}"
+    failed = second.replace("8", "7").replace("COMPLETED", "FAILED")
+    slurm.squeues[:] = [f"{second}\n{failed.replace('|0|0|', '|1536|0|')}"]
+
+    async def marking(command: str) -> tuple[str, int]:
+        answer = await run(command)
+        if command.startswith(word) or (word in command and "show job" in command):
+            submitted.marked(JobMark(submitted.key, "7", 6, 100.25, 100.5, 0))
+            if " 8" in command:
+                answer = SHOWN.replace("=7", "=8"), 0
+            elif "scontrol" in command:
+                answer = SHOWN.replace("COMPLETED ExitCode=0", "FAILED ExitCode=6"), 0
+        return answer
+
+    monkeypatch.setattr(slurm, "run", marking)
+    submitted = await _submitted(jobs)
+    async with asyncio.timeout(SECONDS):
+        outcome = await submitted.ended
+    assert (outcome.slurm_job, outcome.good, outcome.exit_code) == ("7", False, 6)
+
+
 async def test_what_nobody_waits_for_is_cancelled_until_it_is_over(
     jobs: SlurmQueue, slurm: Slurm
 ) -> None:
