@@ -149,14 +149,10 @@ class Site:
 
     def script_daemon(self) -> psutil.Process:
         """The process that runs the plugins' scripts for the controller."""
-        conf = str(self.lab.folder / "slurm.conf")
-        for process in psutil.process_iter(["name"]):
-            if process.info["name"] == "slurmctld":
-                # a zombie of a killed one has neither
-                with suppress(psutil.Error):
-                    if process.environ().get("SLURM_CONF") == conf:
-                        return process.children()[0]
-        raise LookupError("slurmscriptd")
+        conf = (self.lab.folder / "slurm.conf").read_text()
+        (file,) = re.findall(r"(?m)^SlurmctldPidFile=(.*)", conf)
+        (process,) = psutil.Process(int(Path(file).read_text())).children()
+        return process
 
     def pipes(self, qpu: str) -> list[Counter[str]]:
         """How many ends of each pipe the processes of Slurm that wait for a lease have."""
