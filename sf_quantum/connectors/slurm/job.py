@@ -24,7 +24,8 @@ ENDING      There is a sign of the job's end: its script has left a mark, or ``s
             the outcome. If the query fails, the job returns to its previous state, and the
             next sign triggers another query.
 ENDED       The outcome is known and has been passed to the step. The journal entry still
-            lacks the times at which Slurm granted and freed the nodes.
+            lacks the times at which Slurm granted and freed the nodes, unless the outcome
+            is from ``squeue``, which lists them as well.
 ABANDONED   The outcome is not needed any more. The job is cancelled until Slurm reports its
             end; a pending query that returns an outcome makes it ENDED.
 SETTLED     The journal entry is complete.
@@ -332,6 +333,8 @@ class BatchJob:
         if ids.number(outcome.slurm_job) == ids.number(self.slurm_job):
             # Slurm's record of a federated job does not name the cluster.
             outcome = replace(outcome, slurm_job=self.slurm_job)
+        rows = [] if self.array or self.row is None else [self.row]
+        is_listed = outcome in map(JobOutcome.of_row, rows)
         mark = self.mark
         if mark is not None and outcome.plain and not outcome.is_later_run(mark.ended):
             # the times of the same run, as Slurm's are whole seconds
@@ -343,6 +346,8 @@ class BatchJob:
             self.ended.set_result(outcome)
         if not self.granted.done():
             self.granted.cancel()
+        if is_listed:  # the line has Slurm's own times as well
+            self.settled(rows)
 
     def abandoned(self) -> None:
         """The outcome is not needed any more."""

@@ -186,7 +186,14 @@ class SlurmQueue:
             self._watch.cancel()
         # jobs that are being submitted could not be cancelled yet
         in_time = await self._submissions.are_over(CLOSE_SECONDS)
-        if not (in_time and await self.controller.sweep()):
+        # A job has left the table once Slurm has reported its end. Behind slurmrestd, the sweep
+        # also tells the guardian that it need not cancel anything.
+        is_certain = in_time and not (
+            self._jobs
+            or self._submissions.may_have_strays
+            or self.controller.jobs_end_themselves
+        )
+        if not (is_certain or (in_time and await self.controller.sweep())):
             await self.login.leave()
         # including jobs that Slurm has accepted meanwhile
         for job in self._jobs.values():
@@ -233,7 +240,11 @@ class SlurmQueue:
                     await self._wake.wait()
 
     def _is_busy(self) -> bool:
-        return bool(self._steps) or any(job.active for job in self._jobs.values())
+        """Whether a mark is to come."""
+        return bool(self._steps) or any(
+            job.active and not (job.state is BatchJobState.ENDING and job.mark)
+            for job in self._jobs.values()
+        )
 
     def _unsettled(self) -> list[BatchJob]:
         return [job for job in self._jobs.values() if job.unsettled]
@@ -296,7 +307,14 @@ class SlurmQueue:
 
     def _conclude_if_new(self, job: BatchJob, before: BatchJobState) -> None:
         if job.state is BatchJobState.ENDING and before is not BatchJobState.ENDING:
-            self._spawn(self._outcomes.conclude(job))
+            self._spawn(self._conclude(job))
+
+    async def _conclude(self, job: BatchJob) -> None:
+        await self._outcomes.conclude(job)
+        if job.state is BatchJobState.SETTLED:
+            self._remove(job)
+        elif job.active:  # a mark may still come
+            self._wake.set()
 
     def _spawn(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.create_task(work)

@@ -29,6 +29,8 @@ class Submissions:
         self._controller = controller
         self._submissions: set[asyncio.Task[str]] = set()
         self._tasks: set[asyncio.Task[None]] = set()
+        #: whether Slurm may have jobs whose submission it has not confirmed
+        self.may_have_strays = False
         self._closed = False
         # reasons that the run has shown
         self._reasons: set[str] = set()
@@ -70,6 +72,7 @@ class Submissions:
                         raise SlurmRefusal(
                             f"Slurm refuses {job.name}: {error}"
                         ) from None
+                    self.may_have_strays = True
                     message = str(error)
                 pause = next(pauses)
                 # the log has each attempt, the run shows each reason
@@ -81,6 +84,7 @@ class Submissions:
                 await asyncio.sleep(pause)
         except asyncio.CancelledError:
             # Slurm may have the job even between two attempts, if its answer was lost
+            self.may_have_strays = True
             if submission is not None:
                 self._spawn(self._undo(job.key, submission))
             raise

@@ -513,6 +513,59 @@ async def test_what_slurm_takes_while_the_queue_is_closed_is_settled(
     assert [one["status"] for one in events] == ["requested", "granted", "released"]
 
 
+ENDED = "7|7|COMPLETED|None|100|101|1|c1|0|0"
+
+
+@pytest.mark.parametrize("marked", [True, False])
+async def test_a_queue_whose_jobs_have_ended_closes_unasked(
+    slurm: Slurm, marked: bool
+) -> None:
+    jobs = SlurmQueue(slurm, Commands(slurm), "cluster", 0.01, 60)
+    job = await _submitted(jobs)
+    slurm.squeues[:] = [ENDED]
+    if marked:
+        slurm.looks[:] = [[JobMark(job.key, "7", 0, 100.5, 101.5, 0)], []]
+    assert (await job.ended).good
+    await _until(lambda: job.state is BatchJobState.SETTLED)
+    ran = len(slurm.ran)
+    await jobs.close()
+    assert slurm.ran[ran:] == []
+
+
+async def test_a_queue_behind_slurmrestd_always_sweeps_at_its_end(
+    slurm: Slurm,
+) -> None:
+    controller = Commands(slurm)
+    controller.jobs_end_themselves = True
+    jobs = SlurmQueue(slurm, controller, "cluster", 0.01, 60)
+    await jobs.close()
+    assert slurm.count("--sibling") == 1
+
+
+async def test_a_job_whose_submission_got_lost_is_searched_at_the_end(
+    slurm: Slurm,
+) -> None:
+    jobs = SlurmQueue(slurm, Commands(slurm), "cluster", 0.01, 60)
+    slurm.sbatches[:] = [WorkflowExecutionException("the connection was lost"), "7"]
+    job = await _submitted(jobs)
+    slurm.squeues[:] = [ENDED]
+    await job.ended
+    await jobs.close()
+    assert slurm.count("--sibling") == 1
+
+
+async def test_nobody_waits_for_a_mark_that_was_read(
+    slurm: Slurm, jobs: SlurmQueue
+) -> None:
+    job = await _submitted(jobs)
+    await _until(lambda: slurm.quiet is not None)
+    slurm.scontrols[:] = [SHOWN.replace("COMPLETED", "COMPLETING"), SHOWN]
+    slurm.looks[:] = [[JobMark(job.key, "7", 0, 100.5, 101.5, 0)], []]
+    await _until(lambda: slurm.quiet is None)
+    assert job.state is BatchJobState.ENDING
+    assert (await job.ended).good
+
+
 async def test_nothing_is_submitted_once_the_queue_is_closed(slurm: Slurm) -> None:
     jobs = SlurmQueue(slurm, Commands(slurm), "cluster", 0.01, 60)
     slurm.sbatches[:] = ["sbatch: error: Resource temporarily unavailable"]

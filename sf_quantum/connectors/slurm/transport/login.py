@@ -8,7 +8,6 @@ submitted. This works however the driver ends, and over SSH as well.
 from __future__ import annotations
 
 import asyncio
-import functools
 import math
 import os
 import re
@@ -17,11 +16,13 @@ import time
 import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial, wraps
 from typing import ParamSpec
 
 import asyncssh
 from streamflow.core.deployment import Connector, ExecutionLocation, Shell
 from streamflow.core.exception import WorkflowExecutionException
+from streamflow.deployment.future import FutureConnector
 from streamflow.log_handler import logger
 
 from sf_quantum import backoff
@@ -47,6 +48,12 @@ GRACE_SECONDS = 45
 LOCAL_GRACE_SECONDS = 3
 ANSWER_SECONDS = 60
 CLOSE_SECONDS = 5
+# A shell that is kept for commands takes one of the sessions that a connector may open, of
+# which StreamFlow needs some for its own commands and for files.
+SPARE_SESSIONS = 10
+# A command waits this long for its turn in that shell, which is soon where commands do not
+# hang, and then has a session of its own.
+TURN_SECONDS = 0.5
 # how often the shell tries to remove the spool, for about a minute
 REMOVALS = 600
 # StreamFlow kills a local shell after five seconds
@@ -188,6 +195,12 @@ class LoginNode:
         self.driver_run = run
         self._cancel = cancel or _CANCEL.format(own=OWN.format(run=run, key=""))
         self._shell: Shell | None = None
+        # Runs commands, one at a time: over SSH, a session for each takes much longer.
+        self._command_shell: Shell | None = None
+        self._commanding = asyncio.Lock()
+        self._keeps_shells = _sessions(connector) >= SPARE_SESSIONS
+        # whether a remote shell is reading marks
+        self._looking = False
         # Held while a shell is opened: if two were, one would be forgotten, and keep
         # running.
         self._opening = asyncio.Lock()
@@ -195,7 +208,7 @@ class LoginNode:
         self._seen: list[str] = []
 
     async def run(self, command: str) -> tuple[str, int]:
-        """Run a shell command in a separate session, so that commands run concurrently.
+        """Run an idempotent shell command; several run concurrently.
 
         The command continues if the caller is cancelled: StreamFlow's SSH connector does
         not recover from a cancelled connection attempt. One that is too long for an argument
@@ -233,12 +246,42 @@ class LoginNode:
         return output.decode(errors="replace")
 
     async def _there(self, script: str) -> str:
+        if self._keeps_shells:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(TURN_SECONDS):
+                    await self._commanding.acquire()
+                try:
+                    return await self._in_command_shell(script)
+                except (WorkflowExecutionException, OSError, asyncssh.Error):
+                    # The connection was lost, maybe long ago: a session connects again.
+                    pass
+                finally:
+                    self._commanding.release()
         # StreamFlow does not use the shared shell if stdin is set.
         words = ["sh", "-c", shlex.quote(script)]
         result = await self._connector.run(
             self._location, words, stdin="/dev/null", capture_output=True
         )
         return "" if result is None else result[0]
+
+    async def _in_command_shell(self, script: str) -> str:
+        shell, self._command_shell = self._command_shell, None
+        if shell is None:
+            # connectors return the same shell for the same command
+            words = ["sh", "-s", uuid.uuid4().hex]
+            shell = await self._connector.get_shell(words, self._location)
+        variables = map("=".join, self._location.environment.items())
+        words = ["env", *map(shlex.quote, variables), "sh", "-c", shlex.quote(script)]
+        try:
+            result = await shell.execute([*words, "</dev/null"], capture_output=True)
+        except BaseException:
+            self._end(shell)
+            raise
+        if self._keeps_shells:
+            self._command_shell = shell
+        else:  # this login node was closed meanwhile
+            self._end(shell)
+        return result[0] if result else ""
 
     async def write(self, file: str, content: bytes) -> None:
         """Write a file of mode 0600; an incomplete one is removed.
@@ -348,35 +391,44 @@ class LoginNode:
 
     async def close(self) -> None:
         """End the shell and remove the spool."""
-        # the shell may be waiting for marks
-        stop = f": >{shlex.quote(self.spool)}/stop"
         # The removal goes on in the background if the shell is killed meanwhile.
         background = "(remove) </dev/null >/dev/null 2>&1 & wait $!"
-        await self._finish(f"trap - EXIT; {background}", stop)
+        await self._finish(f"trap - EXIT; {background}")
 
     async def leave(self) -> None:
         """End the shell, which then cancels the jobs that the driver could not cancel."""
-        await self._finish("grace=0", "true")
+        await self._finish("grace=0")
 
-    async def _finish(self, last: str, before: str) -> None:
-        """Run a command, and a last one in the shell, which is closed even if it hangs."""
+    async def _finish(self, last: str) -> None:
+        """Run a last command in the shell, and close it even if it hangs."""
         shell, self._shell = self._shell, None
-        if shell is None:
-            return
-        with suppress(WorkflowExecutionException, TimeoutError):
-            async with asyncio.timeout(CLOSE_SECONDS):
-                await self.run(before)
-                with reaching(self._location):
-                    await shell.execute([last], capture_output=True)
-        await asyncio.wait({self._end(shell)}, timeout=END_SECONDS)
+        ending = []
+        if shell is not None:
+            with suppress(WorkflowExecutionException, TimeoutError):
+                async with asyncio.timeout(CLOSE_SECONDS):
+                    if self._looking:  # it may be waiting for marks
+                        await self.run(f": >{shlex.quote(self.spool)}/stop")
+                    with reaching(self._location):
+                        await shell.execute([last], capture_output=True)
+            ending.append(self._end(shell))
+        self._keeps_shells = False
+        shell, self._command_shell = self._command_shell, None
+        if shell is not None:
+            ending.append(self._end(shell))
+        if ending:
+            await asyncio.wait(ending, timeout=END_SECONDS)
 
     async def _execute(self, command: str) -> str:
         with reaching(self._location):
             async with self._opening:
                 shell = await self._opened()
-            result = await shell.execute(
-                [command], capture_output=True, timeout=ANSWER_SECONDS
-            )
+            self._looking = True
+            try:
+                result = await shell.execute(
+                    [command], capture_output=True, timeout=ANSWER_SECONDS
+                )
+            finally:
+                self._looking = False
         return result[0] if result else ""
 
     async def _opened(self) -> Shell:
@@ -416,6 +468,15 @@ class LoginNode:
         return task
 
 
+def _sessions(connector: Connector) -> float:
+    """Return how many sessions a connector may have open at a time; it may not limit them."""
+    get: Callable[[str, float], float] = partial(getattr, connector)
+    if isinstance(connector, FutureConnector):
+        get = connector.parameters.get
+    connections = get("maxConnections", 1)
+    return connections * get("maxConcurrentSessions", SPARE_SESSIONS)
+
+
 def survives_errors(
     work: Callable[P, Awaitable[None]],
 ) -> Callable[P, Coroutine[None, None, None]]:
@@ -424,7 +485,7 @@ def survives_errors(
     Without these tasks, the end of a job would never be noticed.
     """
 
-    @functools.wraps(work)
+    @wraps(work)
     async def surviving(*args: P.args, **options: P.kwargs) -> None:
         try:
             await work(*args, **options)
