@@ -43,6 +43,8 @@ DETAILS_FORMAT = "%A|%i|%F|%K|%u|%U|%P|%a|%q|%Q"
 TASKS_FORMAT = "%K|%Q|%r"
 #: the value of ``--format`` for :func:`request`
 REQUEST_FORMAT = "%u|%P|%a|%b|%W"
+#: the value of ``--format`` for :func:`license_jobs`
+LICENSES_FORMAT = "%A|%T|%W"
 #: the value of ``--format`` for :func:`allocations`
 ALLOCATIONS_FORMAT = "%A %N"
 #: the value of ``--format`` for :func:`steps`
@@ -334,6 +336,16 @@ def request(text: str) -> JobRequest | None:
                 sums[name] = sums.get(name, 0) + number
             return JobRequest(user, partition, account, sums)
     return None
+
+
+def license_jobs(text: str) -> dict[int, str]:
+    """Read the licences that each job holds, as :data:`LICENSES_FORMAT` lists them."""
+    lines = (line.split("|", 2) for line in text.split("\n"))
+    return {
+        int(words[0]): words[2].strip()
+        for words in lines
+        if len(words) == 3 and words[0].isdecimal() and words[1] != "PENDING"
+    }
 
 
 def allocations(text: str) -> list[tuple[str, str]]:

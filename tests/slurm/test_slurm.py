@@ -13,6 +13,7 @@ from sf_quantum.slurm import (
     accounting,
     config,
     counts,
+    licenses,
     partitions,
     records,
     squeue,
@@ -258,3 +259,36 @@ def test_a_failure_of_sinfo_keeps_its_message(
     with pytest.raises(partitions.SilentSlurm) as caught:
         partitions.listed("", errors, code)
     assert (str(caught.value), caught.value.is_missing) == (why, is_missing)
+
+
+def test_licenses_are_read_as_both_releases_print_them() -> None:
+    text = (
+        "LicenseName=local Total=2 Used=1 Free=1 Reserved=0 Remote=no\n"
+        "LicenseName=qpu@sfq Total=3 Used=0 Free=0 Reserved=0 Remote=yes LastConsumed=2 "
+        "LastDeficit=2 LastUpdate=2026-11-28T08:44:28\n"
+    )
+    assert licenses.totals(text) == {"local": 2, "qpu@sfq": 3}
+    assert licenses.totals("No licenses configured in Slurm.\n") == {}
+
+
+def test_reserved_licenses_are_read_as_both_releases_print_them() -> None:
+    head = "StartTime=2026-11-28T08:42:56 Nodes=(null) Features=(null) Users=root "
+    text = (
+        f"ReservationName=a {head}Licenses=qpu@sfq:1,b:2 State=ACTIVE Watts=n/a\n"
+        f"ReservationName=b {head}Licenses=(null) State=ACTIVE MaxStartDelay=(null)\n"
+    )
+    assert licenses.reserved(text) == {"a": "qpu@sfq:1,b:2", "b": "(null)"}
+    assert licenses.reserved("No reservations in the system\n") == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [("qpu@sfq:2", 2), ("qpu@sfq", 1), ("a:3,qpu@sfq:1", 1), ("qpu:2", 0), ("", 0)],
+)
+def test_units_are_those_of_the_license_on_its_server(text: str, number: int) -> None:
+    assert licenses.units(text, "qpu@sfq") == number
+
+
+def test_only_jobs_that_have_started_hold_licenses() -> None:
+    text = "1|PENDING|qpu:1\n2|RUNNING|qpu:1\n3|COMPLETING|qpu:2\n4|RUNNING|(null)\n"
+    assert squeue.license_jobs(text) == {2: "qpu:1", 3: "qpu:2", 4: "(null)"}

@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import re
 import signal
 import sys
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from sf_quantum.qpu.leasing.burst.accounting import account
 from sf_quantum.qpu.leasing.burst.classes import ClassRule
 from sf_quantum.qpu.leasing.burst.folder import Folder
 from sf_quantum.qpu.leasing.burst.gate import Gate
+from sf_quantum.qpu.leasing.burst.licenses import Licenses
 from sf_quantum.qpu.leasing.burst.request import (
     held_environment,
     job_leases,
@@ -34,13 +36,14 @@ from sf_quantum.qpu.leasing.burst.waiting import Asking, wait_for_tasks
 from sf_quantum.qpu.leasing.held_leases import AcquireOptions
 from sf_quantum.qpu.opening import bounds
 from sf_quantum.qpu.sfq.service_qpu import SfqQpu
+from sf_quantum.text import unknown
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add a subcommand for each action."""
     parser.epilog = (
         "For burst_buffer.lua on the host of slurmctld, or without it on a host with Slurm's "
-        "commands (gate) and on the nodes (environment). The QPU service has to know "
+        "commands (gate, licenses) and on the nodes (environment). The QPU service has to know "
         "SlurmUser as root or as an admin, since the leases are those of the jobs' users."
     )
     actions = parser.add_subparsers(dest="act", required=True, metavar="ACT")
@@ -82,6 +85,21 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     _add_places(gating)
     _add_classes(gating)
+    licensing = _add(
+        actions,
+        "licenses",
+        "keep Slurm's licences of QPUs at the number of free vQPUs",
+        _licenses,
+        job=False,
+    )
+    licensing.add_argument(
+        "--license",
+        type=checked(_license, "such as fresnel=qpu@sfq"),
+        action="append",
+        default=[],
+        metavar="QPU=LICENSE",
+        help="the licence of a QPU; NAME@SERVER if slurmdbd has it (default: the QPU's name)",
+    )
     help_ = "print a job's variables for a TaskProlog, with the lease of the gate"
     environment = actions.add_parser(
         "environment", help=help_, description=sentence(help_)
@@ -154,8 +172,8 @@ def _add(
         required=True,
         type=Path,
         metavar="DIR",
-        help="the folder of the environments of jobs that have leases; the gate only "
-        "locks it",
+        help="the folder of the environments of jobs that have leases; gate and licenses "
+        "only lock it",
     )
     added.set_defaults(action=action, parser=added)
     return added
@@ -238,12 +256,17 @@ def _watch(args: argparse.Namespace) -> None:
     )
 
 
-def make_gate(args: argparse.Namespace) -> Gate:
-    """Make the gate that the options describe."""
+def _sfq_qpus(args: argparse.Namespace) -> list[SfqQpu]:
     qpus = service.selection(args).qpus({})
     sfq_qpus = [qpu for qpu in qpus if isinstance(qpu, SfqQpu)]
     if others := [qpu.name for qpu in qpus if qpu not in sfq_qpus]:
         raise InputError(f"QPU {others[0]!r} is not behind an sfq serve")
+    return sfq_qpus
+
+
+def make_gate(args: argparse.Namespace) -> Gate:
+    """Make the gate that the options describe."""
+    qpus = _sfq_qpus(args)
     if any(rule.what == "priority" for rule in args.class_of):
         raise InputError("--class-of priority: the priority of held jobs is 0")
     asking = {one.qpu: one for one in args.asking}
@@ -259,7 +282,7 @@ def make_gate(args: argparse.Namespace) -> Gate:
         return _job_client(named, identity, details.user), request
 
     return Gate(
-        sfq_qpus,
+        qpus,
         [asking.get(qpu.name, places.Places(qpu.name, 8, 4)) for qpu in qpus],
         make_request,
         cluster,
@@ -268,13 +291,50 @@ def make_gate(args: argparse.Namespace) -> Gate:
 
 
 def _gate(args: argparse.Namespace) -> None:
-    logging.basicConfig(format="sfq slurm gate: %(message)s", level=logging.INFO)
-    gate, folder = make_gate(args), Folder(args.state)
+    gate = make_gate(args)
+    with _alone(args):
+        gate.run()
+
+
+def _license(text: str) -> tuple[str, str]:
+    match = re.fullmatch(r"(\w+)=([^\s:=,;|]+)", text)
+    if match is None:
+        raise ValueError(text)
+    return match[1], match[2]
+
+
+def make_licenses(args: argparse.Namespace) -> Licenses:
+    """Make what keeps the licences that the options describe.
+
+    :raises InputError: if Slurm lacks one, or a service does not know the user as an admin
+    """
+    qpus = {qpu.name: qpu for qpu in _sfq_qpus(args)}
+    names = {**{name: name for name in qpus}, **dict(args.license)}
+    for name in names.keys() - qpus.keys():
+        raise InputError(f"--license: {unknown('QPU', name, [*qpus])}")
+    by_license = {license_: qpus[name] for name, license_ in names.items()}
+    if len(by_license) < len(qpus):
+        raise InputError("--license: two QPUs cannot have the same licence")
+    licenses = Licenses(by_license, controller.cluster())
+    licenses.check()
+    return licenses
+
+
+def _licenses(args: argparse.Namespace) -> None:
+    with _alone(args):
+        make_licenses(args).run()
+
+
+@contextmanager
+def _alone(args: argparse.Namespace) -> Iterator[None]:
+    """Log to standard error, and lock the folder of the state."""
+    logging.basicConfig(format=f"sfq slurm {args.act}: %(message)s", level=logging.INFO)
+    folder = Folder(args.state)
     folder.make()
     with watch.alone(folder) as is_alone:
         if not is_alone:
             raise InputError(f"--state {args.state}: another process uses it")
-        gate.run()
+        yield
 
 
 def _environment(args: argparse.Namespace) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import getpass
 import subprocess
 from collections.abc import Iterable
 from contextlib import suppress
 
 from sf_quantum.errors import QpuError
-from sf_quantum.slurm import burst, config, squeue
+from sf_quantum.slurm import burst, config, licenses, squeue
 from sf_quantum.slurm.burst import Buffer
 from sf_quantum.slurm.squeue import GatedJob, JobDetails, QueuedJob
 
@@ -48,6 +49,40 @@ def hold(name: str, action: str = "hold") -> None:
 def buffers() -> tuple[list[Buffer], dict[str, int]]:
     """List the places in ``asking`` that are taken, and count them as Slurm does, by QPU."""
     return burst.read(slurm(*burst.COMMAND))
+
+
+def license_jobs() -> dict[int, str]:
+    """List the licences of each job that has started."""
+    return squeue.license_jobs(
+        slurm("squeue", "-a", "-h", "-o", squeue.LICENSES_FORMAT)
+    )
+
+
+def license_totals() -> dict[str, int]:
+    """List how many units there are of each licence."""
+    return licenses.totals(slurm(*licenses.COMMAND))
+
+
+def reserved_licenses() -> dict[str, str]:
+    """List the licences of each reservation."""
+    return licenses.reserved(slurm(*licenses.RESERVATIONS))
+
+
+def reserve(name: str, license_: str, units: int, *, exists: bool) -> None:
+    """Withhold units of a licence from all jobs by a reservation; jobs that run go on.
+
+    :param units: 0 removes the reservation
+    """
+    words = [f"ReservationName={name}", f"Licenses={license_}:{units}"]
+    if units and exists:
+        slurm("scontrol", "update", *words)
+    elif units:
+        # Slurm ends it after a year.
+        when = ["StartTime=now", "Duration=UNLIMITED"]
+        user = f"Users={getpass.getuser()}"
+        slurm("scontrol", "create", *words, "Flags=ANY_NODES", *when, user)
+    elif exists:
+        slurm("scontrol", "delete", words[0])
 
 
 def cannot_start(program: str | None, jobs: Iterable[int]) -> dict[int, str]:

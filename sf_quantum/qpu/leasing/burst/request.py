@@ -39,8 +39,11 @@ def lease_key(job: int, cluster: str) -> str:
     return f"slurm-{cluster}-{job}"
 
 
-class JobLease(NamedTuple):
-    """A lease in the name of a Slurm job."""
+class HeldLease(NamedTuple):
+    """A lease that occupies a vQPU.
+
+    :param job: the Slurm job in whose name it was acquired; 0 for none
+    """
 
     job: int
     cluster: str
@@ -53,8 +56,8 @@ class JobLease(NamedTuple):
         return self.key == lease_key(self.job, cluster)
 
 
-def job_leases(client: SfqQpu) -> list[JobLease]:
-    """List the leases of Slurm jobs.
+def list_leases(client: SfqQpu) -> list[HeldLease]:
+    """List the leases that are held.
 
     :param client: sees the leases of its user, or all of them if that is an admin; users
         may have acquired leases in the name of other users' jobs
@@ -66,9 +69,13 @@ def job_leases(client: SfqQpu) -> list[JobLease]:
             str(lease.get(key) or "")
             for key in ("slurm_job_id", "slurm_cluster", "user", "id", "key")
         )
-        if job.isdecimal():
-            leases.append(JobLease(int(job), *texts))
+        leases.append(HeldLease(int(job) if job.isdecimal() else 0, *texts))
     return leases
+
+
+def job_leases(client: SfqQpu) -> list[HeldLease]:
+    """List the leases of :func:`list_leases` that are those of Slurm jobs."""
+    return [lease for lease in list_leases(client) if lease.job]
 
 
 def held_environment(

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import random
 import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from operator import attrgetter
-from pathlib import Path
 
 import pytest
 
@@ -20,63 +17,34 @@ from sf_quantum.errors import QpuError
 from sf_quantum.files import JSON
 from sf_quantum.qpu.leasing.burst import controller
 from sf_quantum.qpu.leasing.burst.gate import Gate
-from sf_quantum.service.domain.jobs import Identity, Lease
+from sf_quantum.service.domain.jobs import Lease
 from sf_quantum.service.domain.reasons import LeaseEndCause
-from sf_quantum.service.http.auth import FixedIdentity
 from tests.conftest import StartLab
-from tests.lab import Lab
 from tests.support.folders import ROOT
 from tests.support.lab_conf import Options
-from tests.support.service import RunningService, running_service
+from tests.support.service import RunningService
 from tests.support.service_process import SFQ
+from tests.support.site_daemons import Site
 from tests.support.waiting import SECONDS
 
 pytestmark = pytest.mark.process
 
-SLURM = FixedIdentity(Identity("slurm", admin=True))
 FILES = ROOT / "deployments" / "slurm"
-ENDED = ("COMPLETED", "FAILED", "CANCELLED")
 KILLS = 20
 LONGEST_LIFE_SECONDS = 3.0
 
 
-class Site:
-    """A lab with the site's files, and the QPU that ``qrmi_config.json`` names."""
-
-    def __init__(self, lab: Lab, folder: Path) -> None:
-        self.lab = lab
-        self.folder = folder
-        self.config = folder / "qrmi_config.json"
-
-    @contextmanager
-    def serving(self, vqpus: int = 1) -> Iterator[RunningService]:
-        with running_service(authenticate=SLURM, vqpus=vqpus) as service:
-            environment = {"SFQ_URL": service.url}
-            qpu = {"name": "qpu", "type": "sfq", "environment": environment}
-            self.config.write_text(json.dumps({"resources": [qpu]}))
-            yield service
-
-    def words(self, *options: str) -> list[str]:
-        selected = ["--qrmi-config", str(self.config), "--qpu", "qpu"]
-        return ["gate", "--state", str(self.folder / "state"), *selected, *options]
+class GateSite(Site):
+    """A site whose jobs name the QPU in their comments."""
 
     def gate(self, *options: str) -> Gate:
         """Make a gate in this process, whose looks the test calls."""
         parser = argparse.ArgumentParser()
         slurm.configure(parser)
-        return slurm.make_gate(parser.parse_args(self.words(*options)))
+        return slurm.make_gate(parser.parse_args(self.words("gate", *options)))
 
     def submit(self, script: str, *options: str) -> int:
-        output = f"--output={self.folder}/%A.out"
-        words = ("--partition=quantum", "--comment=qpu=qpu", output, *options)
-        return self.lab.submit(*words, "--wrap", script)
-
-    def output(self, job: int) -> str:
-        self.lab.wait_for(lambda: self.lab.state(job) in ENDED, f"{job} ends", SECONDS)
-        return (self.folder / f"{job}.out").read_text()
-
-    def reason(self, job: int) -> str:
-        return self.lab.output("squeue", "-h", "-j", str(job), "-o", "%r")
+        return super().submit(script, "--comment=qpu=qpu", *options)
 
     def held_lease(self) -> str:
         """The command that runs another under the lease of the gate."""
@@ -86,7 +54,7 @@ class Site:
 @pytest.fixture(scope="module")
 def site(
     start_lab: StartLab, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Site]:
+) -> Iterator[GateSite]:
     folder = tmp_path_factory.mktemp("gate")
     prolog = folder / "task_prolog.sh"
     text = (FILES / prolog.name).read_text().replace("/opt/sfq/bin/sfq", SFQ[0])
@@ -98,19 +66,13 @@ def site(
         with lab.conf.open("a") as conf:
             conf.write("JobSubmitPlugins=lua\n")
         lab.output("scontrol", "reconfigure")
-        yield Site(lab, folder)
+        yield GateSite(lab, folder)
 
 
 @pytest.fixture(autouse=True)
-def _environment(site: Site, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Run Slurm's commands on the lab, and leave no job and no variable of a job."""
-    for name, value in {**os.environ, **site.lab.environment}.items():
-        monkeypatch.setenv(name, value)
-    variables = dict(os.environ)
-    yield
-    for name in os.environ.keys() - variables.keys():
-        del os.environ[name]
-    site.lab.run("scancel", "--partition=quantum")
+def _environment(site: GateSite, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    with site.environment(monkeypatch):
+        yield
 
 
 def leases(service: RunningService) -> list[Lease]:
@@ -119,13 +81,13 @@ def leases(service: RunningService) -> list[Lease]:
     )
 
 
-def look_until_held(site: Site, gate: Gate, service: RunningService) -> None:
+def look_until_held(site: GateSite, gate: Gate, service: RunningService) -> None:
     """Look until a lease is granted, of which the gate has not taken notice."""
     gate.look()
     site.lab.wait_for(lambda: len(leases(service)) == 1, "a lease", SECONDS)
 
 
-def test_jobs_run_in_turn_each_with_its_lease(site: Site) -> None:
+def test_jobs_run_in_turn_each_with_its_lease(site: GateSite) -> None:
     with site.serving() as service, running_gate(site):
         jobs = [site.submit("env", "--hold") for _ in range(3)]
         for job in jobs:
@@ -137,14 +99,14 @@ def test_jobs_run_in_turn_each_with_its_lease(site: Site) -> None:
         site.lab.wait_for(lambda: not service.queue.leases.held, "no lease", SECONDS)
 
 
-def test_job_submit_holds_jobs_whose_comment_names_a_qpu(site: Site) -> None:
+def test_job_submit_holds_jobs_whose_comment_names_a_qpu(site: GateSite) -> None:
     job, other = site.submit("true"), site.submit("true", "--comment=no-qpu=1")
     assert site.reason(job) == "JobHeldUser"
     site.output(other)
     site.lab.output("scancel", str(job))
 
 
-def test_bounds_in_the_comment_are_those_of_the_lease(site: Site) -> None:
+def test_bounds_in_the_comment_are_those_of_the_lease(site: GateSite) -> None:
     with site.serving() as service:
         gate, words = site.gate(), "qpu=qpu qpu-seconds=1.5 qpu-shots=7"
         job = site.submit("true", f"--comment={words}")
@@ -166,7 +128,7 @@ def test_bounds_in_the_comment_are_those_of_the_lease(site: Site) -> None:
     ],
 )
 def test_a_wrong_comment_is_reported_in_the_queue(
-    site: Site, comment: str, expected: str
+    site: GateSite, comment: str, expected: str
 ) -> None:
     with site.serving() as service:
         job = site.submit("true", f"--comment={comment}")
@@ -177,7 +139,7 @@ def test_a_wrong_comment_is_reported_in_the_queue(
         assert not leases(service)
 
 
-def test_what_others_hold_or_cannot_start_asks_for_nothing(site: Site) -> None:
+def test_what_others_hold_or_cannot_start_asks_for_nothing(site: GateSite) -> None:
     with site.serving() as service:
         jobs = [site.submit("true", "--begin=now+1hour"), site.submit("true")]
         jobs.append(site.submit("true", f"--dependency=afterok:{jobs[0]}"))
@@ -189,7 +151,7 @@ def test_what_others_hold_or_cannot_start_asks_for_nothing(site: Site) -> None:
         site.lab.output("scancel", *map(str, jobs))
 
 
-def test_a_job_that_is_cancelled_when_granted_loses_its_lease(site: Site) -> None:
+def test_a_job_that_is_cancelled_when_granted_loses_its_lease(site: GateSite) -> None:
     with site.serving() as service:
         gate, job = site.gate(), site.submit("true")
         look_until_held(site, gate, service)
@@ -200,7 +162,7 @@ def test_a_job_that_is_cancelled_when_granted_loses_its_lease(site: Site) -> Non
         assert site.lab.state(job) == "CANCELLED"
 
 
-def test_a_job_that_is_released_too_early_has_no_lease(site: Site) -> None:
+def test_a_job_that_is_released_too_early_has_no_lease(site: GateSite) -> None:
     with site.serving() as service:
         service.acquire()
         gate = site.gate()
@@ -217,7 +179,7 @@ def test_a_job_that_is_released_too_early_has_no_lease(site: Site) -> None:
         assert len(leases(service)) == 1
 
 
-def test_the_lease_of_another_user_releases_no_job(site: Site) -> None:
+def test_the_lease_of_another_user_releases_no_job(site: GateSite) -> None:
     with site.serving(vqpus=2) as service:
         gate, job = site.gate(), site.submit("true")
         body: dict[str, JSON] = {"key": f"slurm-lab-{job}", "slurm_job_id": str(job)}
@@ -231,7 +193,7 @@ def test_the_lease_of_another_user_releases_no_job(site: Site) -> None:
         site.output(job)
 
 
-def test_a_job_without_nodes_is_held_again_for_the_next(site: Site) -> None:
+def test_a_job_without_nodes_is_held_again_for_the_next(site: GateSite) -> None:
     with site.serving() as service:
         gate = site.gate("--hold-seconds", "0")
         first = site.submit("true", "--exclude=q1")  # the partition's only node
@@ -248,7 +210,7 @@ def test_a_job_without_nodes_is_held_again_for_the_next(site: Site) -> None:
         assert holders == [str(first), str(second)]
 
 
-def test_a_job_that_runs_is_not_held(site: Site) -> None:
+def test_a_job_that_runs_is_not_held(site: GateSite) -> None:
     job = site.lab.submit("--output=/dev/null", "--wrap", "sleep 60")
     site.lab.wait_for(lambda: site.lab.state(job) == "RUNNING", "it runs", SECONDS)
     for action in ("hold", "uhold"):
@@ -259,7 +221,7 @@ def test_a_job_that_runs_is_not_held(site: Site) -> None:
     assert "Priority=0" not in shown
 
 
-def test_the_tasks_of_an_array_share_a_lease(site: Site) -> None:
+def test_the_tasks_of_an_array_share_a_lease(site: GateSite) -> None:
     with site.serving() as service, running_gate(site):
         script = f"{site.held_lease()} sh -c 'env | grep TOKEN >>{site.folder}/tokens'"
         site.submit(script, "--array=1-3")
@@ -276,7 +238,7 @@ def test_the_tasks_of_an_array_share_a_lease(site: Site) -> None:
         site.lab.wait_for(lambda: not service.queue.leases.held, "its end", SECONDS)
 
 
-def test_while_the_service_is_away_jobs_stay_held(site: Site) -> None:
+def test_while_the_service_is_away_jobs_stay_held(site: GateSite) -> None:
     with site.serving() as service:
         gate, job = site.gate(), site.submit("true")
         look_until_held(site, gate, service)
@@ -289,7 +251,7 @@ def test_while_the_service_is_away_jobs_stay_held(site: Site) -> None:
         assert len(leases(service)) == 1
 
 
-def test_killed_at_any_moment_it_loses_no_job_and_no_lease(site: Site) -> None:
+def test_killed_at_any_moment_it_loses_no_job_and_no_lease(site: GateSite) -> None:
     moments = random.Random(1)
     with site.serving() as service:
         jobs = [site.submit("sleep 1") for _ in range(6)]
@@ -321,9 +283,9 @@ def test_killed_at_any_moment_it_loses_no_job_and_no_lease(site: Site) -> None:
 
 
 @contextmanager
-def running_gate(site: Site) -> Iterator[subprocess.Popen[bytes]]:
+def running_gate(site: GateSite) -> Iterator[subprocess.Popen[bytes]]:
     """Run a gate as a process, which is killed at the end of the block."""
-    process = subprocess.Popen([*SFQ, "slurm", *site.words()])
+    process = subprocess.Popen([*SFQ, "slurm", *site.words("gate")])
     try:
         yield process
     finally:

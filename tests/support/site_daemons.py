@@ -1,0 +1,67 @@
+"""A lab and a QPU service whose admin is Slurm's user, for what runs on a site's hosts."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from sf_quantum.service.domain.jobs import Identity
+from sf_quantum.service.http.auth import FixedIdentity
+from tests.lab import Lab
+from tests.support.service import RunningService, running_service
+from tests.support.waiting import SECONDS
+
+SLURM = FixedIdentity(Identity("slurm", admin=True))
+ENDED = ("COMPLETED", "FAILED", "CANCELLED")
+
+
+class Site:
+    """A lab, and the QPU that ``qrmi_config.json`` names."""
+
+    def __init__(self, lab: Lab, folder: Path) -> None:
+        self.lab = lab
+        self.folder = folder
+        self.config = folder / "qrmi_config.json"
+
+    @contextmanager
+    def serving(
+        self, vqpus: int = 1, *, authenticate: FixedIdentity = SLURM
+    ) -> Iterator[RunningService]:
+        with running_service(authenticate=authenticate, vqpus=vqpus) as service:
+            environment = {"SFQ_URL": service.url}
+            qpu = {"name": "qpu", "type": "sfq", "environment": environment}
+            self.config.write_text(json.dumps({"resources": [qpu]}))
+            yield service
+
+    def words(self, act: str, *options: str) -> list[str]:
+        """Return the arguments of ``sfq slurm`` for a daemon."""
+        selected = ["--qrmi-config", str(self.config), "--qpu", "qpu"]
+        return [act, "--state", str(self.folder / "state"), *selected, *options]
+
+    def submit(self, script: str, *options: str) -> int:
+        output = f"--output={self.folder}/%A.out"
+        words = ("--partition=quantum", output, *options)
+        return self.lab.submit(*words, "--wrap", script)
+
+    def output(self, job: int) -> str:
+        self.lab.wait_for(lambda: self.lab.state(job) in ENDED, f"{job} ends", SECONDS)
+        return (self.folder / f"{job}.out").read_text()
+
+    def reason(self, job: int) -> str:
+        return self.lab.output("squeue", "-h", "-j", str(job), "-o", "%r")
+
+    @contextmanager
+    def environment(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+        """Run Slurm's commands on the lab, and leave no job and no variable of a job."""
+        for name, value in {**os.environ, **self.lab.environment}.items():
+            monkeypatch.setenv(name, value)
+        variables = dict(os.environ)
+        yield
+        for name in os.environ.keys() - variables.keys():
+            del os.environ[name]
+        self.lab.run("scancel", "--partition=quantum")
