@@ -212,7 +212,9 @@ async def test_a_session_replaces_a_command_shell_that_is_lost(
     node = _reached(host, node, "shell")
     pid, _ = await node.run("echo $PPID")
     os.kill(int(pid), signal.SIGKILL)
+    assert not node.has_repeated
     assert await node.run("echo again") == ("again", 0)
+    assert node.has_repeated
     assert host.sessions == 1
     assert await node.run("echo $PPID") != (pid, 0)
     assert host.sessions == 1

@@ -198,6 +198,8 @@ class LoginNode:
         # Runs commands, one at a time: over SSH, a session for each takes much longer.
         self._command_shell: Shell | None = None
         self._commanding = asyncio.Lock()
+        #: whether a command may have run twice, as an ``sbatch`` whose answer was lost
+        self.has_repeated = False
         self._keeps_shells = _sessions(connector) >= SPARE_SESSIONS
         # whether a remote shell is reading marks
         self._looking = False
@@ -208,7 +210,9 @@ class LoginNode:
         self._seen: list[str] = []
 
     async def run(self, command: str) -> tuple[str, int]:
-        """Run an idempotent shell command; several run concurrently.
+        """Run a shell command; several run concurrently.
+
+        It may run twice, if the connection is lost before its answer: see :attr:`has_repeated`.
 
         The command continues if the caller is cancelled: StreamFlow's SSH connector does
         not recover from a cancelled connection attempt. One that is too long for an argument
@@ -254,7 +258,7 @@ class LoginNode:
                     return await self._in_command_shell(script)
                 except (WorkflowExecutionException, OSError, asyncssh.Error):
                     # The connection was lost, maybe long ago: a session connects again.
-                    pass
+                    self.has_repeated = True
                 finally:
                     self._commanding.release()
         # StreamFlow does not use the shared shell if stdin is set.
