@@ -342,14 +342,35 @@ def latest_first(directory: Path, file: Path | None) -> Iterator[Path]:
     return (path for path in paths if file is None or _is_of(path, file))
 
 
+def elsewhere(directory: str | Path, file: Path) -> str:
+    """Whose runs a folder of journals has that has none of a StreamFlow file, for a message.
+
+    Runs belong to the path of their file, as results do: a folder that was moved or copied has
+    none. Empty if there is no journal.
+    """
+    files = map(_file, latest_first(Path(directory), None))
+    other = next(filter(None, files), None)
+    if other is None:
+        return ""
+    moved = (
+        " (was its folder moved or copied?)" if Path(other).name == file.name else ""
+    )
+    return f", only of {other}{moved}"
+
+
 def _is_of(path: Path, file: Path) -> bool:
+    return _file(path) == str(file)
+
+
+def _file(path: Path) -> str | None:
+    """The StreamFlow file of a journal's run; None if it is no journal."""
     try:
         with open(path, "rb") as journal:
             line = journal.readline()
         event = _event(path, 1, line)
-        return isinstance(event, Run) and event.file == str(file)
-    except (InputError, OSError):  # not a journal
-        return False
+    except (InputError, OSError):
+        return None
+    return event.file if isinstance(event, Run) else None
 
 
 def await_new(

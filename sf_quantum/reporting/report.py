@@ -17,6 +17,7 @@ from sf_quantum.journal import (
     DIRECTORY,
     HOUSEKEEPING,
     SCHEDULER,
+    elsewhere,
     events,
     newest,
 )
@@ -355,8 +356,9 @@ def locate(where: str | Path) -> Path:
     for folder in folders:
         if (journal := newest(folder, file)) is not None:
             return journal
+    others = elsewhere(folders[0], file) if file is not None else ""
     raise InputError(
-        f"{where}: no run is recorded in {folders[0]}; "
+        f"{where}: no run is recorded in {folders[0]}{others}; "
         "name a journal, or run a StreamFlow file that has the scheduler sfq.journal"
     )
 

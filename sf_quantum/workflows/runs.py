@@ -221,7 +221,9 @@ def _resumed(file: Path, journals: Path) -> str:
     """
     path = journal.newest(journals, file.resolve())
     if path is None:
-        return f"nothing to resume: no run of {file} is recorded, so it runs as a whole"
+        where = f"{journals} has no run of {file}"
+        others = journal.elsewhere(journals, file.resolve())
+        return f"nothing to resume: {where}{others}; it runs as a whole"
     journal.refuse_ongoing(journals, file.resolve())
     events = journal.read(path)
     end = journal.status(events)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -162,7 +163,7 @@ def test_the_newest_run_is_found(tmp_path: Path) -> None:
 def test_the_run_of_another_file_is_not_that_of_this_one(tmp_path: Path) -> None:
     folder = tmp_path / journal.DIRECTORY
     file, other, third = (tmp_path / f"{name}.yml" for name in ("a", "b", "c"))
-    for path in (file, third):
+    for path in (file, other, third):
         path.write_text("version: v1.0")
     own = write(folder / "1.jsonl", of(file))
     newer = write(folder / "2.jsonl", of(other))
@@ -170,8 +171,17 @@ def test_the_run_of_another_file_is_not_that_of_this_one(tmp_path: Path) -> None
     assert report.locate(file) == own
     newer.with_name("3.jsonl").unlink()
     assert report.locate(tmp_path) == newer
-    with pytest.raises(InputError, match=r"c\.yml: no run is recorded in"):
+    with pytest.raises(
+        InputError, match=r"c\.yml: no run is recorded in .*, only of .*b"
+    ):
         report.locate(third)
+    moved = tmp_path / "moved"
+    shutil.copytree(folder, moved / folder.relative_to(tmp_path))
+    shutil.copy(other, moved)
+    with pytest.raises(
+        InputError, match=rf"of {other} \(was its folder moved or copied"
+    ):
+        report.locate(moved / other.name)
 
 
 def test_a_configured_folder_is_found(tmp_path: Path) -> None:
