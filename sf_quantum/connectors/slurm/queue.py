@@ -68,6 +68,10 @@ class SlurmQueue:
         self._interval = interval_seconds
         self.orphan_seconds = orphan_seconds
         # Jobs by key; removed when they are settled.
+        # Reasons of pending jobs that the run has shown, those that go without saying, and those of
+        # the site's plugins, which wait for a lease.
+        self._shown = {"None", "Priority", "Resources"}
+        self._shown |= {"BurstBufferResources", "BurstBufferStageIn"}
         self._jobs: dict[str, BatchJob] = {}
         # what was submitted, also by key
         self._requests: dict[str, Submission] = {}
@@ -292,7 +296,7 @@ class SlurmQueue:
                 before = job.state
                 job.listed(job_rows)
                 self._conclude_if_new(job, before)
-                _log_pending(job, job_rows)
+                self._say_pending(job, job_rows)
             elif job.unsettled:
                 job.settled(job_rows)
                 if job.outlives_its_end(job_rows, _now()):
@@ -301,6 +305,21 @@ class SlurmQueue:
                 self._remove(job)
         await self.scancel(*lasting)
         return by_job
+
+    def _say_pending(self, job: BatchJob, rows: Sequence[QueueRow]) -> None:
+        name = capitalized(job.name)
+        for pending in job.pending_reasons(rows, _now()):
+            state = (
+                f"Slurm job {ids.words(job.slurm_job)} is pending ({pending.reason})"
+            )
+            if pending.hopeless:
+                journal.warn(f"{name} may never start: {state}")
+                continue
+            # the log has each job, the run shows each reason once
+            is_new = pending.reason not in self._shown
+            self._shown.add(pending.reason)
+            warn = journal.warn if is_new else logger.info
+            warn(f"{name} waits for nodes: {state}")
 
     def _remove(self, job: BatchJob) -> None:
         self._jobs.pop(job.key, None)
@@ -325,16 +344,6 @@ class SlurmQueue:
 
 def _now() -> float:
     return asyncio.get_running_loop().time()
-
-
-def _log_pending(job: BatchJob, rows: Sequence[QueueRow]) -> None:
-    name = capitalized(job.name)
-    for pending in job.pending_reasons(rows, _now()):
-        state = f"Slurm job {ids.words(job.slurm_job)} is pending ({pending.reason})"
-        if pending.hopeless:
-            journal.warn(f"{name} may never start: {state}")
-        else:
-            logger.info(f"{name} waits for nodes: {state}")
 
 
 def capitalized(name: str) -> str:

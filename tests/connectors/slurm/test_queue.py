@@ -228,6 +228,26 @@ async def test_what_a_job_waits_for_is_said_once(
     ]
 
 
+async def test_a_run_shows_once_why_its_jobs_wait_for_nodes(
+    jobs: SlurmQueue, slurm: Slurm, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    record = journal.Journal(tmp_path)
+    record.start("site.yml", ["site"], {})
+    monkeypatch.setattr(job, "LONG_SECONDS", 0.0)
+    slurm.sbatches[:] = ["7", "8", "9"]
+    states = {7: "BeginTime", 8: "BeginTime", 9: "Resources"}
+    rows = [f"{n}|{n}|PENDING|{one}|N/A|N/A|1|" for n, one in states.items()]
+    slurm.squeues[:] = ["\n".join(rows)]
+    for _ in rows:
+        await _submitted(jobs)
+    polls = slurm.count(" squeue --noheader")
+    await _until(lambda: slurm.count(" squeue --noheader") > polls + 2)
+    record.close()
+    assert [e["text"] for e in read(record.path) if e["event"] == "warning"] == [
+        "Job /job/0 waits for nodes: Slurm job 7 is pending (BeginTime)"
+    ]
+
+
 def test_nodes_are_granted_after_they_were_requested(tmp_path: Path) -> None:
     record = journal.Journal(tmp_path)
     record.start("site.yml", ["site"], {})
