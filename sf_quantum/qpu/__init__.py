@@ -11,6 +11,7 @@ Imports: malleability, net, protocol, samplers, slurm.
 
 from __future__ import annotations
 
+import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -41,6 +42,15 @@ NO_PULSER = (
     "the package pulser-core is not installed (pip install 'sf-quantum[pulser]')"
 )
 NO_QISKIT = "the package qiskit is not installed (pip install 'sf-quantum[qaoa]')"
+
+
+if not TYPE_CHECKING:  # which would not find a name that is wrong
+
+    def __getattr__(name: str) -> object:
+        # It imports this module, and programs expect its functions here.
+        if name not in ("from_environment", "leased"):
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(importlib.import_module(f"{__name__}.environment"), name)
 
 
 #: the reads of a job unless it says how many, as of ``sfq solve``

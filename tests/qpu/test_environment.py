@@ -9,6 +9,7 @@ import pytest
 from sf_quantum import qpu
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
+from sf_quantum.qpu import environment as room
 from sf_quantum.qpu.environment import from_environment, job_environment, leased
 from sf_quantum.qpu.selection import QpuSelection
 from sf_quantum.qpu.sfq.service_qpu import SfqQpu
@@ -139,3 +140,10 @@ def test_a_socket_is_relative_to_the_current_folder(
 )
 def test_right_urls(url: str) -> None:
     assert SfqQpu.from_config("q", {"url": url}).environment("t")["q_SFQ_URL"] == url
+
+
+@pytest.mark.parametrize("name", ["from_environment", "leased"])
+def test_programs_find_their_qpu_in_its_room(name: str) -> None:
+    assert getattr(qpu, name) is getattr(room, name)
+    with pytest.raises(AttributeError, match="no attribute 'lease_d'"):
+        getattr(qpu, "lease_d")  # noqa: B009 - mypy knows that there is none
