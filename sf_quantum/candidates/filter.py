@@ -383,9 +383,13 @@ def _input(filter_name: str, job: Job, key: str, name: str | None) -> int | None
         return None
     step = get_job_step_name(job.name)
     if name not in job.inputs:
+        # a null may be of type int?
+        values = {name: token.value for name, token in job.inputs.items()}
+        ints = sorted(n for n, v in values.items() if v is None or type(v) is int)
+        known = f", one of: {', '.join(ints)}" if ints else ""
         raise WorkflowDefinitionException(
-            f"Filter {filter_name}: step {step} has no input {name}; {key} must "
-            f"name an int input, one of: {', '.join(sorted(job.inputs))}"
+            f"Filter {filter_name}: the tool of step {step} has no input {name}; "
+            f"{key} must name an int input of the tool{known}"
         )
     value = job.inputs[name].value
     if value is not None and type(value) is not int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -91,6 +92,7 @@ def check_bindings(
         candidate name, or 0
     """
     filters = mapping(deployments.document.content.get("bindingFilters"))
+    paths = [binding.path for binding in bindings if binding.kind == "step"]
     for name, entry in filters.items():
         filtered = [b for b in bindings if name in listing(b.content.get("filters"))]
         # what is wrong with a target is said once
@@ -98,7 +100,7 @@ def check_bindings(
         if mapping(entry).get("type") == TYPE and filtered and sound:
             config = mapping(mapping(entry).get("config"))
             filter_check = _FilterCheck(
-                deployments, name, config, filtered, process, size
+                deployments, name, config, filtered, paths, process, size
             )
             yield from filter_check.check()
 
@@ -109,18 +111,22 @@ def quantum_targets(deployments: Deployments, binding: Binding) -> list[str]:
     return [target_name(t) for t in targets if status_source(t, Path()) is not None]
 
 
-# keys of a filter that name an int input of a step
-_INPUTS = ("variables", "reads")
+# types of an input whose value may be an int
+_INT = {"int", "long", types.ANY, types.UNKNOWN}
 
 
 @dataclass(frozen=True)
 class _FilterCheck:
-    """A filter and the bindings of one workflow that name it, one at least."""
+    """A filter and the bindings of one workflow that name it, one at least.
+
+    :param paths: the steps of all bindings of the workflow
+    """
 
     deployments: Deployments
     name: str
     config: dict[str, JSON]
     bindings: list[Binding]
+    paths: list[str]
     process: Process
     size: Callable[[Binding], int]
 
@@ -128,6 +134,7 @@ class _FilterCheck:
         yield from self._costs()
         yield from self._forecasts()
         yield from self._steps()
+        yield from self._inputs()
         yield from self._sizes()
         for binding in self.bindings:
             yield from self._binding(binding)
@@ -171,52 +178,48 @@ class _FilterCheck:
 
     def _steps(self) -> Iterator[FileProblem]:
         bound = {binding.path for binding in self.bindings}
-        entries = mapping(self.config.get("steps"))
-        for step in sorted(bound - entries.keys()):
-            for key in _INPUTS:
-                yield from self._input(step, key, self.config, ())
-        for step, entry in entries.items():
+        for step in mapping(self.config.get("steps")):
             # an entry may apply to all steps below it, or to a step below a bound one
             if not any(is_below(step, b) or is_below(b, step) for b in bound):
                 what = f"no binding of {step} names the filter {self.name}"
                 right = suggestion(step, bound, cutoff=0.4)
                 yield self._problem(("steps", step), what, right)
-            for key in _INPUTS:
-                is_of_step = key in mapping(entry)
-                config, where = (
-                    (mapping(entry), ("steps", step))
-                    if is_of_step
-                    else (self.config, ())
-                )
-                yield from self._input(step, key, config, where)
 
-    def _input(
-        self, step: str, key: str, config: dict[str, JSON], where: KeyPath
-    ) -> Iterator[FileProblem]:
-        """Check a key that names an int input of the step."""
-        name = config.get(key)
-        if not isinstance(name, str) or "/" in self.process.unseen:
-            return
-        inputs = {
-            PurePosixPath(port).name
-            for port in self.process.taken
-            if is_below(port, step) and port != step
-        }
-        if inputs and name not in inputs:
-            what = f"step {step} has no input {name!r}"
-            right = suggestion(name, inputs)
-            yield self._problem((*where, key), what, right)
-        kinds = {
-            kind.name
-            for port, body in self.process.declared.items()
-            if is_below(port, step) and PurePosixPath(port).name == name
-            for kind in types.read(types.declared(body))
-        }
-        if kinds and not kinds & {"int", "long", types.ANY, types.UNKNOWN}:
-            below = ("bindingFilters", self.name, "config", *where, key)
-            what = f"{name} is {' or '.join(sorted(kinds))}, so no size is known"
-            right = f"name the int input that holds the number of {key}"
-            yield self.deployments.document.remark(below, what, right)
+    def _inputs(self) -> Iterator[FileProblem]:
+        """Check the keys that name an int input, of each tool that the filter binds.
+
+        A job has the inputs of its tool alone, without further ones of the workflow's step.
+        """
+        rules, document = FilterRules(self.config), self.deployments.document
+        inputs: dict[str, dict[str, set[str]]] = defaultdict(dict)
+        for port, body in self.process.declared.items():
+            path = PurePosixPath(port)
+            inputs[str(path.parent)][path.name] = {
+                kind.name for kind in types.read(types.declared(body))
+            }
+        for step in sorted(self.process.commands.keys() - self.process.unseen):
+            above = [path for path in self.paths if is_below(step, path)]
+            # the nearest binding is the one that applies
+            if not any(
+                max(above, key=len, default="") == b.path for b in self.bindings
+            ):
+                continue
+            step_rules = rules.of(step)
+            names = ("variables", step_rules.variables), ("reads", step_rules.reads)
+            for key, name in names:
+                kinds = inputs[step].get(name or "")
+                if name is None or (kinds is not None and (not kinds or kinds & _INT)):
+                    continue
+                what = f"the tool of step {step} has no input {name!r}"
+                if kinds:
+                    what = (
+                        f"input {name!r} of step {step} is {' or '.join(sorted(kinds))}"
+                    )
+                ints = [name for name, kinds in inputs[step].items() if kinds & _INT]
+                right = f"{key} must name an int input of the tool"
+                if ints:
+                    right = f"{right}, one of: {', '.join(sorted(ints))}"
+                yield document.problem(self._level(step, key), what, right)
 
     def _sizes(self) -> Iterator[FileProblem]:
         """Check that each step with a limit on its problem's size names its size."""

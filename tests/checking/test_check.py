@@ -531,7 +531,8 @@ def test_fallback_without_a_failure_manager(manager: str) -> None:
 
 
 def candidate(targets: str, config: str) -> None:
-    """Make /loop/solve a candidate."""
+    """Make /loop/solve a candidate, whose tool has the int input n."""
+    edited("cwl/tool.cwl", "inputs: {points: File}", "inputs: {points: File, n: int?}")
     edited(FILE, "{deployment: cluster, service: quantum}\n", f"{targets}\n")
     edited(FILE, "shuffle, config: {}", f"sfq.candidate, config: {config}")
     edited(
@@ -545,7 +546,7 @@ def candidate(targets: str, config: str) -> None:
 
 
 def test_a_candidate_that_is_right() -> None:
-    config = "{variables: points, costs: {q: 1}, steps: {/loop: {prefer: earliest}}}"
+    config = "{variables: n, costs: {q: 1}, steps: {/loop: {prefer: earliest}}}"
     candidate("{deployment: q}", config)
     assert found() == []
 
@@ -580,8 +581,13 @@ def test_a_candidate_that_is_right() -> None:
         ),
         (
             "{variables: size}",
-            "bindingFilters.mix.config.variables: step /loop/solve has no input 'size'; "
-            "known: points",
+            "bindingFilters.mix.config.variables: the tool of step /loop/solve has no "
+            "input 'size'; variables must name an int input of the tool, one of: n",
+        ),
+        (
+            "{steps: {/loop: {reads: points}}}",
+            "bindingFilters.mix.config.steps./loop.reads: input 'points' of step "
+            "/loop/solve is File; reads must name an int input of the tool, one of: n",
         ),
         (
             "{maxVariables: 3}",
@@ -619,10 +625,21 @@ def test_forecasts_without_effect(targets: str, config: str, what: str) -> None:
     assert what in str(remark)
 
 
-def test_a_limit_on_variables_that_another_level_names_is_right() -> None:
-    candidate(
-        "{deployment: q}", "{maxVariables: 3, steps: {/loop: {variables: points}}}"
+def test_the_size_of_a_problem_is_an_input_of_the_tool() -> None:
+    """StreamFlow passes no further input of the workflow's step on to its jobs."""
+    candidate("{deployment: q}", "{variables: size}")
+    edited("cwl/main.cwl", "in: {table: prepare/table}", IN.replace("n:", "size:"))
+    edited("cwl/main.cwl", "inputs: {table: File}", "inputs: {table: File, size: int}")
+    edited(
+        "cwl/main.cwl", "source: table}]", "source: table}, {id: size, source: size}]"
     )
+    edited("job.yml", "archive:", "limit: 9\narchive:")
+    (line,) = [line for line in found() if "bindingFilters" in line]
+    assert "the tool of step /loop/solve has no input 'size'" in line
+
+
+def test_a_limit_on_variables_that_another_level_names_is_right() -> None:
+    candidate("{deployment: q}", "{maxVariables: 3, steps: {/loop: {variables: n}}}")
     assert found() == []
 
 

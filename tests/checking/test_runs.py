@@ -213,14 +213,12 @@ def test_limits_that_no_problem_meets() -> None:
     candidate("variables: problem, minVariables: 9, maxVariables: 5", "qpu", "nodes")
     config = "sf.yml:12: bindingFilters.choose.config"
     assert found() == [
+        f"{config}.variables: input 'problem' of step /solve is File; variables must name "
+        "an int input of the tool",
         f"{config}.minVariables: minVariables is 9, but maxVariables is 5; no problem of "
-        "/solve fits: write a smaller minVariables"
+        "/solve fits: write a smaller minVariables",
     ]
-    where = config.replace(": ", ": remark: ")
-    assert remarks() == [
-        f"{where}.variables: problem is File, so no size is known; name the int input "
-        "that holds the number of variables"
-    ]
+    assert remarks() == []
 
 
 def test_a_problem_too_large_for_an_undeployed_qpu_is_reported() -> None:
