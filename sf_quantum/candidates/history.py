@@ -175,18 +175,20 @@ class History:
 def _earlier(record: Journal) -> Iterator[tuple[Event, bool]]:
     """The events of earlier runs of the same StreamFlow file.
 
-    A run that resumes others goes on with their budget, any other has one of its own.
+    A run with ``resumes`` shares the budget of the run before it, regardless of how that
+    ended; any other run has its own.
     """
     runs: list[tuple[list[Event], bool]] = []
     resumes = record.resumes
-    for path in islice(record.earlier(), LATEST_RUNS):
+    for number, path in enumerate(record.earlier()):
+        if number >= LATEST_RUNS and not resumes:
+            break
         with suppress(InputError):  # a corrupt journal
             events = journal.read(path)
             if journal.is_open(path):
                 # A driver that runs at the same time has a budget of its own.
                 runs.append((events, False))
                 continue
-            resumes = resumes and journal.status(events) != "completed"
             runs.append((events, resumes))
             resumes = resumes and isinstance(events[0], Run) and events[0].resumes
     for events, budgeted in reversed(runs):

@@ -229,8 +229,8 @@ def _resumed(file: Path, journals: Path) -> str:
     end = journal.status(events)
     if end == "completed":
         return (
-            f"nothing to resume: run {path.stem} completed; "
-            "only what has changed since runs again"
+            f"nothing to resume: run {path.stem} completed; `again` says why a job "
+            "runs again, and a budget includes what was spent"
         )
     last = events[-1]
     why = (isinstance(last, End) and last.reason) or ""

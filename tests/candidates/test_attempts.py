@@ -193,18 +193,19 @@ def test_a_qpu_that_does_not_tell_is_known() -> None:
         ([(None, False)], 7.0),
         ([("cancelled", False)], 7.0),
         ([("failed", False)], 7.0),
-        ([("completed", False)], 0.0),
+        ([("completed", False)], 7.0),
         ([("completed", False), (None, False)], 7.0),
         ([(None, False), (None, False)], 7.0),
+        ([(None, False)] + [("completed", True)] * LATEST_RUNS, 147.0),
         ([(None, False), ("failed", True)], 14.0),
-        ([("failed", False), ("completed", True), (None, True)], 7.0),
+        ([("failed", False), ("completed", True), (None, True)], 21.0),
     ],
 )
 def test_only_a_run_that_resumes_others_goes_on_with_their_budget(
     resuming: Journal, runs: list[tuple[str | None, bool]], spent: float
 ) -> None:
     for number, (end, resumes) in enumerate(runs, 1):
-        _earlier(resuming.path.parent, f"{number}", end, resumes=resumes)
+        _earlier(resuming.path.parent, f"1T{number:06}", end, resumes=resumes)
     assert from_journals(resuming).spent().get("q", 0.0) == spent
     anew = Journal(resuming.path.parent)
     anew.start("sf.yml", ["w"], {})

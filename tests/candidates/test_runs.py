@@ -613,6 +613,27 @@ def test_a_budget_takes_as_many_jobs_as_fit(
     assert f"{len(spent)} on qpu, {6 - len(spent)} on cpu (budget spent)" in line
 
 
+# An annealer's job of the default number of reads is charged 0.104 s, so two of them fit.
+TWO_JOBS: JSON = {"qpuSeconds": 0.25}
+SOLVE_FULLY = SOLVE.replace(" --reads 5", "")
+
+
+def test_resuming_a_completed_run_keeps_its_budget(
+    project: Project, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _rest(project, serve(*FAST, "--vqpus", "4"))
+    scatter(project, 4, SOLVE_FULLY, budget=TWO_JOBS, mixed="allow")
+    assert project.run() == 0, project.log
+    assert len([e for e in project.events() if e["event"] == "qpu"]) == 2
+    monkeypatch.setenv("SFQ_RESUME", "1")
+    assert project.run() == 0, project.log
+    # The budget has too little left, so no classical result is replaced.
+    assert [e for e in project.events() if e["event"] == "qpu"] == []
+    reused = [e["run"] for e in project.events() if e["event"] == "reuse"]
+    assert len(reused) == 4
+    assert None not in reused
+
+
 def test_a_budget_of_nothing_is_named_and_spends_nothing(
     project: Project, serve: Serve
 ) -> None:

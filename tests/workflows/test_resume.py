@@ -168,6 +168,7 @@ def test_a_killed_run_goes_on(project: Project, until: Until) -> None:
     shutil.rmtree(str(project.jobs("wait", "completed")[0]["output"]))
     text = resume(project)
     assert "nothing to resume: run " in text
+    assert "and a budget includes what was spent" in text
     assert "again     /sweep/0.1: its command or environment has changed" in text
     assert "again     /wait/0: its outputs are gone" in text
     assert statuses(project) == {
