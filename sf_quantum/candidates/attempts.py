@@ -8,7 +8,9 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from weakref import WeakKeyDictionary
 
+from sf_quantum import journal
 from sf_quantum.candidates.decision import (
     ClassicalTarget,
     Decision,
@@ -34,6 +36,18 @@ class Capacity:
     free: int = 1
 
 
+@dataclass(frozen=True)
+class Reservation:
+    """The part of a budget that a job on a QPU is expected to use.
+
+    :param seconds: QPU seconds; ``None`` until an estimate exists
+    """
+
+    step: str
+    target: str
+    seconds: float | None
+
+
 @dataclass
 class Attempt:
     """The latest attempt of a job: running, then exited, then completed or failed.
@@ -42,7 +56,7 @@ class Attempt:
 
     :param number: counted from 1
     :param targets: targets chosen for it; empty once its command has ended
-    :param reserved: the part of the budget reserved for it until then
+    :param reserved: the part of the budget reserved for it until then, on a QPU
     :param unconfirmed: its target, and its failure if the job does not complete
     :param failures: failures of all its attempts, by target
     :param quantum: the kind of its target; ``None`` before the decision, and after a failure
@@ -56,16 +70,54 @@ class Attempt:
     rules: StepRules
     number: int = 0
     targets: tuple[str, ...] = ()
-    reserved: Spending = field(default_factory=Spending)
+    reserved: Reservation | None = None
     unconfirmed: tuple[str, Exclusion] | None = None
     failures: dict[str, Exclusion] = field(default_factory=dict)
     quantum: bool | None = None
     size: JobSize = field(default_factory=JobSize)
     reported: dict[str, tuple[float, float]] = field(default_factory=dict)
 
-    def end(self, unconfirmed: tuple[str, Exclusion] | None = None) -> None:
-        self.targets, self.reserved = (), Spending()
-        self.unconfirmed = unconfirmed
+
+class SharedState:
+    """The state that all filters of a run share.
+
+    :param history: earlier attempts; by default, those that the journals tell of later
+    """
+
+    def __init__(self, history: History | None = None) -> None:
+        self.history = history or History()
+        #: latest attempts of the jobs that were sent to a target and have not completed
+        self.sent: dict[str, Attempt] = {}
+        #: cost of a second of QPU time, by target, as QPUs or filters say
+        self.costs: dict[str, float] = {}
+        # The reservations of jobs that have ended, each with the journal's size then.
+        self._ended: list[tuple[int, Reservation]] = []
+
+    def release(self, attempt: Attempt) -> None:
+        """End an attempt's reservation once the history has read what the attempt used."""
+        record = journal.current()
+        if attempt.reserved is not None and record is not None:
+            self._ended.append((record.size, attempt.reserved))
+        attempt.reserved = None
+
+    def reservations(self, step: str | None = None) -> list[Reservation]:
+        """Return the reservations of a step, or of the run."""
+        self._ended = [one for one in self._ended if one[0] > self.history.offset]
+        sent = (attempt.reserved for attempt in self.sent.values())
+        every = [*(reserved for _, reserved in self._ended), *filter(None, sent)]
+        return [one for one in every if step in (None, one.step)]
+
+
+# The state goes with its journal, since a process may drive one run after another.
+_states: WeakKeyDictionary[journal.Journal, SharedState] = WeakKeyDictionary()
+
+
+def shared_state() -> SharedState:
+    """Return the state that the filters of this run share; a new one without a journal."""
+    record = journal.current()
+    if record is None:
+        return SharedState()
+    return _states.setdefault(record, SharedState())
 
 
 class Estimates:
@@ -74,15 +126,16 @@ class Estimates:
     :param costs: cost of a second of QPU time, by target
     """
 
-    def __init__(self, history: History, costs: Mapping[str, float]) -> None:
-        self._history = history
+    def __init__(self, state: SharedState, costs: Mapping[str, float]) -> None:
+        self._history = state.history
         self._costs = dict(costs)
-        self._reported_costs: dict[str, float] = {}
+        self._shared_costs = state.costs
+        state.costs |= {**costs, **state.costs}
 
     def learn(self, attempt: Attempt, target: str, status: QpuStatus) -> None:
         """Keep what the service of a QPU says of a job, and of its cost."""
         if status.cost_per_second is not None:
-            self._reported_costs[target] = status.cost_per_second
+            self._shared_costs[target] = status.cost_per_second
         if status.job_qpu_seconds is not None and status.job_run_seconds is not None:
             jobs = attempt.rules.qpu_jobs
             reported = (status.job_qpu_seconds * jobs, status.job_run_seconds * jobs)
@@ -118,16 +171,9 @@ class Estimates:
             return None
         return times.total_seconds
 
-    def spending(self, times: JobTimes | None, target: str) -> Spending:
-        """The part of a budget that a job with these times needs."""
-        if times is None:
-            return Spending(unmeasured=True)
-        cost = times.qpu_seconds * (self.cost(target) or 0.0)
-        return Spending(times.qpu_seconds, cost)
-
     def cost(self, target: str) -> float | None:
         """The cost of a QPU second on a target, if known."""
-        return self._costs.get(target, self._reported_costs.get(target))
+        return self._costs.get(target, self._shared_costs.get(target))
 
     def remark(self, attempt: Attempt, target: str) -> str:
         """Say that a hint is not used since the service says something else, if so."""
@@ -149,14 +195,14 @@ class Attempts:
 
     :param costs: cost of a second of QPU time, by target
     :param cooldown: seconds for which a target is not used after a failure
-    :param history: earlier attempts; by default, those that the journals tell of later
+    :param state: the state that it shares with the run's other filters
     """
 
     def __init__(
         self,
         costs: Mapping[str, float],
         cooldown: float,
-        history: History | None = None,
+        state: SharedState | None = None,
     ) -> None:
         self._cooldown = cooldown
         self._jobs: dict[str, Attempt] = {}
@@ -166,8 +212,9 @@ class Attempts:
         self._end = asyncio.Event()
         # completed jobs of this run by step, on QPUs and on classical targets
         self._completed: defaultdict[str, Counter[bool]] = defaultdict(Counter)
-        self.history = history or History()
-        self.estimates = Estimates(self.history, costs)
+        self._state = state or SharedState()
+        self.history = self._state.history
+        self.estimates = Estimates(self._state, costs)
 
     def begin(self, job: str, step: str, rules: StepRules) -> Attempt:
         """Begin an attempt; if an earlier one has not completed, it has failed."""
@@ -178,7 +225,7 @@ class Attempts:
                 self.fail(job, target, failure.detail)
             else:  # the job itself may cause it, so there is no cooldown
                 attempt.failures.setdefault(target, failure)
-        attempt.end()
+        self._end_attempt(attempt)
         attempt.quantum = None
         attempt.number += 1
         return attempt
@@ -191,7 +238,9 @@ class Attempts:
         attempt.unconfirmed = (target, Exclusion(Obstacle.NO_RESULT))
         if decision.quantum:
             times, _ = self.estimates.times(attempt, target)
-            attempt.reserved = self.estimates.spending(times, target)
+            seconds = times.qpu_seconds if times else None
+            attempt.reserved = Reservation(attempt.step, target, seconds)
+        self._state.sent[attempt.job] = attempt
 
     def exit(self, job: str, target: str, error: str | None = None) -> None:
         """Record that a job's command has ended.
@@ -203,11 +252,16 @@ class Attempts:
         if error is not None:
             failure = Exclusion(Obstacle.FAILED, detail=error)
         if (attempt := self._jobs.get(job)) is not None:
-            unmeasured = attempt.reserved.unmeasured and error is None
-            attempt.end((target, failure))
-            # its usage is known once it has completed
-            attempt.reserved = Spending(unmeasured=unmeasured)
+            attempt.targets, attempt.unconfirmed = (), (target, failure)
+            reserved = attempt.reserved
+            if error is not None or (reserved and reserved.seconds is not None):
+                self._state.release(attempt)
+            # The times of an unmeasured job are known once it has completed.
         self._has_ended()
+
+    def _end_attempt(self, attempt: Attempt) -> None:
+        attempt.targets, attempt.unconfirmed = (), None
+        self._state.release(attempt)
 
     async def ended(self, seconds: float) -> None:
         """Wait for the end of any job, for some seconds at most."""
@@ -222,8 +276,11 @@ class Attempts:
     def complete(self, job: str) -> None:
         """Record that a job has completed, including its outputs."""
         attempt = self._jobs.pop(job, None)
-        if attempt is not None and attempt.quantum is not None:
-            self._completed[attempt.step][attempt.quantum] += 1
+        if attempt is not None:
+            self._state.release(attempt)
+            self._state.sent.pop(job, None)
+            if attempt.quantum is not None:
+                self._completed[attempt.step][attempt.quantum] += 1
         self._has_ended()
 
     def reuse(self, step: str, quantum: bool) -> None:
@@ -243,7 +300,7 @@ class Attempts:
     def rule_out(self, job: str, target: str, why: Exclusion) -> None:
         """Record that a target does not run this job; it may run others, so no cooldown begins."""
         if (attempt := self._jobs.get(job)) is not None:
-            attempt.end()
+            self._end_attempt(attempt)
             attempt.quantum = None
             attempt.failures[target] = why
         self._has_ended()
@@ -254,7 +311,7 @@ class Attempts:
         """Record that an attempt has failed on a target, which begins a cooldown."""
         failure = Exclusion(cause, detail=error)
         if (attempt := self._jobs.get(job)) is not None:
-            attempt.end()
+            self._end_attempt(attempt)
             attempt.quantum = None
             attempt.failures[target] = failure
         self._cooldowns[target] = (time.monotonic() + self._cooldown, failure)
@@ -267,8 +324,8 @@ class Attempts:
         return self._jobs[job].failures if job in self._jobs else {}
 
     def running_on(self, target: str) -> list[str]:
-        """The jobs that were sent to a target and have not ended."""
-        return [job for job, a in self._jobs.items() if target in a.targets]
+        """The run's jobs that were sent to a target and have not ended."""
+        return [job for job, a in self._state.sent.items() if target in a.targets]
 
     def quantum_target(
         self, attempt: Attempt, name: str, status: QpuStatus | Exclusion | None
@@ -333,13 +390,14 @@ class Attempts:
         )
 
     def spending(self, step: str | None = None) -> Spending:
-        """The spending of a step or of the run, including the reserves of running jobs."""
-        spent = self.spent(step)
-        reserved = [a.reserved for a in self._jobs.values() if step in (None, a.step)]
+        """The spending of a step or of the run, including all filters' reservations."""
+        spent, reserved = self.spent(step), self._state.reservations(step)
+        costs = (self.estimates.cost(one.target) or 0.0 for one in reserved)
+        seconds = [one.seconds or 0.0 for one in reserved]
         return Spending(
-            spent.seconds + sum(r.seconds for r in reserved),
-            spent.cost + sum(r.cost for r in reserved),
-            unmeasured=any(r.unmeasured for r in reserved),
+            spent.seconds + sum(seconds),
+            spent.cost + sum(s * cost for s, cost in zip(seconds, costs, strict=True)),
+            unmeasured=any(one.seconds is None for one in reserved),
         )
 
     def spent(self, step: str | None = None) -> Spending:
@@ -363,10 +421,12 @@ class Attempts:
 
     def _reserve(self, step: str, target: str, times: JobTimes | None) -> None:
         """Reserve what running jobs of a step use, once that is known."""
-        for attempt in self._jobs.values() if times is not None else ():
-            here = attempt.step == step and target in attempt.targets
-            if here and attempt.reserved.unmeasured:
-                attempt.reserved = self.estimates.spending(times, target)
+        if times is None:
+            return
+        for attempt in self._jobs.values():
+            # The history has what a job used that has ended.
+            if attempt.targets and attempt.reserved == Reservation(step, target, None):
+                attempt.reserved = Reservation(step, target, times.qpu_seconds)
 
 
 def expected_wait(

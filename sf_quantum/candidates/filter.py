@@ -22,7 +22,7 @@ from streamflow.core.workflow import Job
 from streamflow.log_handler import logger
 
 from sf_quantum import journal
-from sf_quantum.candidates.attempts import Attempt, Attempts, Capacity
+from sf_quantum.candidates.attempts import Attempt, Attempts, Capacity, shared_state
 from sf_quantum.candidates.budgets import BudgetWatch
 from sf_quantum.candidates.decision import (
     CandidateJob,
@@ -121,7 +121,7 @@ class CandidateFilter(BindingFilter):
         self._timeout = timeout
         self._poller = StatusPoller(cooldown)
         self._forecasts = QueueForecasts()
-        self._attempts = Attempts(costs or {}, cooldown)
+        self._attempts = Attempts(costs or {}, cooldown, shared_state())
         self._remarks = Remarks(name, self._attempts)
         self._budgets = BudgetWatch(name, self._attempts, self._remarks, timeout)
 

@@ -65,7 +65,9 @@ class History:
         self.unmetered: set[str] = set()
         #: whether the journals have been read
         self.is_read = False
-        self._offset = 0
+        #: bytes of this run's journal whose events have been added
+        self.offset = 0
+        self._read_to = 0
         self._reading: asyncio.Task[None] | None = None
         self._attempts: dict[str, _RecordedAttempt] = {}
         self._times: defaultdict[tuple[str, str], deque[JobTimes]] = defaultdict(
@@ -92,7 +94,7 @@ class History:
     def read(self, record: Journal) -> list[tuple[Event, bool]]:
         """Read the events since the last call, for :meth:`add`; blocks."""
         events = [] if self.is_read else list(_earlier(record))
-        new, self._offset = journal.read_on(record.path, self._offset)
+        new, self._read_to = journal.read_on(record.path, self._read_to)
         return [*events, *((event, True) for event in new)]
 
     def add(self, events: Iterable[tuple[Event, bool]]) -> None:
@@ -105,7 +107,7 @@ class History:
                     self._add_slurm_job(event)
                 case Job():
                     self._add_status(event)
-        self.is_read = True
+        self.is_read, self.offset = True, self._read_to
 
     def times(self, step: str, target: str) -> JobTimes | None:
         """The median times of the latest jobs of a step completed on a target, if any."""

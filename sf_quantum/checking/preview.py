@@ -11,7 +11,7 @@ from pathlib import Path
 
 from streamflow.core.deployment import Target
 
-from sf_quantum.candidates.attempts import Attempts, Capacity
+from sf_quantum.candidates.attempts import Attempts, Capacity, SharedState
 from sf_quantum.candidates.decision import (
     CandidateJob,
     Exclusion,
@@ -230,7 +230,7 @@ def _decided(
     """The targets of the first attempt of a quantum candidate, and the reason."""
     candidate = CandidateJob(variables=job.size.variables, attempt=1)
     names = [*map(target_name, workflow.deployments.targets(binding).values())]
-    attempts = Attempts(_costs(config), 0.0, history)
+    attempts = Attempts(_costs(config), 0.0, SharedState(history))
     attempt = attempts.begin(binding.path, binding.path, job.rules)
     attempt.size = job.size
     quantum = [

@@ -103,6 +103,11 @@ class Journal:
         _runs.append(self)
 
     @property
+    def size(self) -> int:
+        """Bytes written so far."""
+        return self._size
+
+    @property
     def log(self) -> Path:
         """The file beside it for tracebacks of the run."""
         return self.path.with_suffix(".log")

@@ -14,6 +14,7 @@ import pytest
 from sf_quantum.candidates.attempts import (
     Attempts,
     Capacity,
+    SharedState,
     expected_wait,
 )
 from sf_quantum.candidates.decision import (
@@ -195,8 +196,8 @@ def test_a_qpu_that_does_not_tell_is_known() -> None:
         ([("failed", False)], 7.0),
         ([("completed", False)], 7.0),
         ([("completed", False), (None, False)], 7.0),
-        ([(None, False), (None, False)], 7.0),
         ([(None, False)] + [("completed", True)] * LATEST_RUNS, 147.0),
+        ([(None, False), (None, False)], 7.0),
         ([(None, False), ("failed", True)], 14.0),
         ([("failed", False), ("completed", True), (None, True)], 21.0),
     ],
@@ -422,7 +423,7 @@ def expected(
     status: QpuStatus, rules: StepRules, history: History | None = None
 ) -> tuple[QuantumTarget, str]:
     """What a job is expected to take on a QPU, and what is remarked on its hint."""
-    attempts = Attempts({}, cooldown=60, history=history)
+    attempts = Attempts({}, cooldown=60, state=SharedState(history))
     attempt = attempts.begin("/s/0", "/s", rules)
     return attempts.quantum_target(attempt, "q", status), attempts.estimates.remark(
         attempt, "q"

@@ -618,6 +618,17 @@ TWO_JOBS: JSON = {"qpuSeconds": 0.25}
 SOLVE_FULLY = SOLVE.replace(" --reads 5", "")
 
 
+def test_filters_of_a_run_share_its_budget(project: Project, serve: Serve) -> None:
+    _rest(project, serve(*FAST, "--vqpus", "4"))
+    project.step("again", SOLVE_FULLY, "qpu", scatter=2)
+    scatter(project, 2, SOLVE_FULLY)
+    targets: list[JSON] = [{"deployment": name} for name in ("qpu", "cpu")]
+    bound = {"/solve": targets, "/again": targets}
+    bind(project, bound, ("candidate", "other"), budget=TWO_JOBS, mixed="allow")
+    assert project.run() == 0, project.log
+    assert len([e for e in project.events() if e["event"] == "qpu"]) == 2
+
+
 def test_resuming_a_completed_run_keeps_its_budget(
     project: Project, serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:

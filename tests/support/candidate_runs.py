@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -43,14 +45,22 @@ def candidate(
     bind(project, {"/loop/solve": targets}, **config)
 
 
-def bind(project: Project, bound: dict[str, list[JSON]], **config: JSON) -> None:
+def bind(
+    project: Project,
+    bound: dict[str, list[JSON]],
+    filters: Sequence[str] = ("candidate",),
+    /,
+    **config: JSON,
+) -> None:
     """Bind candidates to their targets, all other steps to the host.
 
     :param bound: the candidates' targets, by step
+    :param filters: names of the filters, which the candidates use in turn
+    :param config: of each filter
     """
     bindings: list[JSON] = [{"step": "/", "target": {"deployment": "host"}}]
-    for step, targets in bound.items():
-        bindings.append({"step": step, "target": targets, "filters": ["candidate"]})
+    for (step, targets), name in zip(bound.items(), cycle(filters), strict=False):
+        bindings.append({"step": step, "target": targets, "filters": [name]})
     workflow: JSON = {
         "type": "cwl",
         "config": {"file": "main.cwl"},
@@ -58,7 +68,9 @@ def bind(project: Project, bound: dict[str, list[JSON]], **config: JSON) -> None
     }
     project.extra |= {
         "workflows": {"test": workflow},
-        "bindingFilters": {"candidate": {"type": "sfq.candidate", "config": config}},
+        "bindingFilters": {
+            name: {"type": "sfq.candidate", "config": config} for name in filters
+        },
         "failureManager": MANAGER,
     }
 
