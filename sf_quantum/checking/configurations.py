@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from sf_quantum.checking.document import (
 from sf_quantum.connectors.rest import RestConnector
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON, KeyPath, mapping, socket_in
-from sf_quantum.qpu.configuration import read_token
+from sf_quantum.qpu.configuration import token_fault
 
 # keys of StreamFlow's connectors and ours that name a file on the driver's host
 FILES = ("passwordFile", "sshKey", "sshKeyPassphraseFile", "tokenFile", "qrmiConfig")
@@ -133,10 +132,7 @@ class Configuration:
         elif (
             where[-1] == "tokenFile"
             and "slurmrestd" not in where
-            and paths[0].is_file()
+            and (fault := token_fault(paths[0]))
         ):
-            with suppress(InputError):  # what is empty is told when the QPU is asked
-                if not read_token(str(paths[0])).isprintable():
-                    what = f"{file}: not one line of text"
-                    right = "write the token alone in it, or name another file"
-                    yield self.document.problem(where, what, right)
+            right = "write the token alone in it, or name another file"
+            yield self.document.problem(where, f"{file}: {fault}", right)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -40,6 +41,7 @@ from sf_quantum.checking.document import (
 from sf_quantum.files import JSON, KeyPath, listing, mapping, parse_json
 from sf_quantum.journal import ADVICE, SCHEDULER
 from sf_quantum.qpu import QpuStatus
+from sf_quantum.qpu.configuration import token_fault
 
 TYPE = "sfq.candidate"
 SLURM = "sfq.slurm"
@@ -296,7 +298,9 @@ class _FilterCheck:
                 ("qpuSeconds", budget.seconds, seconds),
                 ("cost", budget.cost, seconds * price),
             ):
-                if limit is None or (limit >= job and (limit > 0 or key == "cost")):
+                if limit is None or math.isnan(limit) or math.isnan(job):
+                    continue  # another check reports a NaN
+                if limit >= job and (limit > 0 or key == "cost"):
                     continue
                 where = (*self._level(path, "budget", of_steps=scope == "step"), key)
                 what = f"no job of {path} goes to a QPU: the {scope}'s budget is 0"
@@ -433,6 +437,10 @@ class Qpus:
             for binding in steps
             for target in self.deployments.targets(binding).values()
             if (source := status_source(target, folder)) is not None
+            # another check reports the file
+            and not token_fault(
+                folder / str(target.deployment.config.get("tokenFile") or "")
+            )
         }
         if not sources:
             return {}

@@ -42,6 +42,17 @@ def config_required(name: str, config: Mapping[str, JSON], key: str) -> str:
     return value
 
 
+def token_fault(path: Path) -> str:
+    """Return why a header cannot have the token of a file; empty if it can, or is not read."""
+    try:
+        token = read_token(str(path))
+    except InputError:  # what is missing or empty is told when the QPU is asked
+        return ""
+    if token.startswith("\ufeff"):
+        return "begins with a byte order mark"
+    return "" if token.isprintable() else "not one line of text"
+
+
 def read_token(path: str) -> str:
     """Read a credential from a file, which must not be empty."""
     try:

@@ -352,7 +352,7 @@ def conflicts_of(config: Configuration) -> Iterator[Finding]:
 
 def _conflicts_of_modes(auth: Auth) -> Iterator[Finding]:
     if auth.mode == "token" and auth.tokens is None:
-        message = "needs auth.tokens, the tokens file (sfq token makes one)"
+        message = "needs auth.tokens (--tokens), the tokens file that sfq token makes"
         yield ("auth", "mode"), "token", message
     for name, modes in (("tokens", ("token", "munge")), ("munge", ("munge",))):
         if getattr(auth, name) is not None and auth.mode not in modes:

@@ -1002,6 +1002,20 @@ def test_limits_that_allow_no_qpu_are_remarks(config: str, remarked: bool) -> No
     assert len(lines) == remarked
 
 
+@pytest.mark.parametrize(
+    "config",
+    [
+        "{budget: {qpuSeconds: .nan}}",
+        "{budget: {cost: .nan}, costs: {q: 1}}",
+        "{budget: {qpuSeconds: 9}, expectedSeconds: .nan}",
+    ],
+)
+def test_a_limit_that_is_not_a_number_is_told_once(config: str) -> None:
+    assert limited(config) == []
+    (line,) = found()
+    assert "nan is not allowed" in line
+
+
 @pytest.mark.parametrize("key", ["maxConcurrentJobs", "maxConnections", "retries"])
 def test_limits_that_let_nothing_through_are_problems(key: str) -> None:
     if key == "maxConcurrentJobs":

@@ -134,6 +134,22 @@ def test_one_line_for_one_mistake(old: str, new: str, line: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("token", "fault"),
+    [
+        (b"a\nb\n", "not one line of text"),
+        (b"\xef\xbb\xbfa\n", "begins with a byte order mark"),
+    ],
+)
+def test_a_token_that_no_header_has_is_told_once(token: bytes, fault: str) -> None:
+    Path("token").write_bytes(token)
+    rest = "type: sfq.rest, config: {url: 'http://127.0.0.1:1', tokenFile: token}"
+    edited("sf.yml", "type: sfq.emulator, config: {qubits: 9}", rest)
+    (line,) = found()
+    assert f"tokenFile: token: {fault}; write the token alone" in line
+    assert remarks() == []
+
+
+@pytest.mark.parametrize(
     "inner", ["nodes", "far", "cluster", "{deployment: cluster, service: s}"]
 )
 def test_the_client_of_a_qpu_runs_on_any_deployment(inner: str) -> None:

@@ -348,7 +348,7 @@ PUBLIC = "other machines reach this address"
         ("listen: {key: k}", "listen.key: needs listen.certificate"),
         (f"listen: {{socket: s, {TLS}}}", "a Unix socket does not use TLS"),
         ("listen: {socket: s, names: [a]}", "listen.names: checked only without"),
-        ("auth: {mode: token}", "auth.mode token: needs auth.tokens"),
+        ("auth: {mode: token}", "auth.mode token: needs auth.tokens (--tokens), the "),
         (
             "auth: {tokens: t}",
             "auth.tokens: mode none does not use it: remove it, or set auth.mode to token",
