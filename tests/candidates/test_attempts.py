@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import tempfile
 import threading
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sf_quantum.candidates.attempts import (
     Attempts,
     Capacity,
     SharedState,
     expected_wait,
+    shared_state,
 )
 from sf_quantum.candidates.decision import (
     Basis,
+    Budget,
     CandidateJob,
     ClassicalTarget,
     Decision,
@@ -489,6 +496,133 @@ def test_what_is_promised_is_not_promised_again() -> None:
     attempts.complete("/s/0")
     assert attempts.spending() == Spending()
     assert attempts.running_on("q") == []
+
+
+class _Budgeted:
+    """Runs of a file, each resuming the one before, whose jobs use what is estimated."""
+
+    def __init__(self, folder: Path, run: float, step: float) -> None:
+        self._folder = folder
+        self._rules = StepRules(run=Budget(run), step=Budget(step))
+        self._count = 0
+        # Jobs on the QPU, with their filter.
+        self._sent: dict[str, Attempts] = {}
+        #: QPU seconds charged and on their way, by step
+        self.used: defaultdict[str, float] = defaultdict(float)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._record = Journal(self._folder, resumes=True)
+        self._record.start("sf.yml", ["w"], {})
+        self._filters = [Attempts({}, 0, shared_state()) for _ in range(2)]
+        # No job goes to a QPU before.
+        self.read()
+
+    def send(self, number: int) -> None:
+        """Let a filter decide on a new job of its step."""
+        attempts, step = self._filters[number], f"/s{number}"
+        self._count += 1
+        job = f"{step}/0.{self._count}"
+        self._write("job", job, status="waiting")
+        asked = attempts.begin(job, step, self._rules)
+        candidate = CandidateJob(
+            spending_known=attempts.history.is_read,
+            run=attempts.spending(),
+            step=attempts.spending(step),
+        )
+        qpu = attempts.quantum_target(asked, "q", TELLING)
+        classical = ClassicalTarget("c")
+        decision = decide(self._rules, candidate, [qpu], [classical])
+        attempts.run(asked, decision)
+        self._write("job", job, status="running", deployment=decision.targets[0])
+        if decision.quantum:
+            self._sent[job] = attempts
+            self.used[step] += TELLING.job_qpu_seconds or 0.0
+
+    def end(self, error: str | None) -> None:
+        """Let the QPU charge the oldest job, which completes unless there is an error."""
+        for job, attempts in list(self._sent.items())[:1]:
+            self._charge(job)
+            attempts.exit(job, "q", error)
+            if error is None:
+                self._write("job", job, status="completed", deployment="q")
+                attempts.complete(job)
+
+    def read(self) -> None:
+        """Let the filters read the journal, which may be late for a decision."""
+        for history in {one.history for one in self._filters}:
+            history.add(history.read(self._record))
+
+    def resume(self, status: str) -> None:
+        """End the run and resume it."""
+        for job in list(self._sent):
+            self._charge(job)
+        self._write("end", "", status=status)
+        self.close()
+        self._begin()
+
+    def close(self) -> None:
+        self._record.close()
+
+    def _charge(self, job: str) -> None:
+        del self._sent[job]
+        seconds = TELLING.job_qpu_seconds
+        self._write("qpu", job, qpu="q", qpu_job=job, qpu_seconds=seconds)
+
+    def _write(self, kind: str, job: str, **keys: JSON) -> None:
+        step = job.rpartition("/")[0]
+        append(self._record, {"event": kind, "job": job, "step": step, **keys})
+
+
+_ACTIONS = st.one_of(
+    st.tuples(st.just("send"), st.integers(0, 1)),
+    st.tuples(st.just("end"), st.sampled_from([None, "helium"])),
+    st.tuples(st.just("read")),
+    st.tuples(st.just("resume"), st.sampled_from(["completed", "failed"])),
+)
+
+
+@given(
+    st.lists(_ACTIONS, min_size=5, max_size=40), st.integers(1, 3), st.integers(1, 3)
+)
+def test_filters_and_resumed_runs_keep_their_budgets(
+    actions: list[tuple[str, Any]], run: int, step: int
+) -> None:
+    # Budgets of so many jobs and a half.
+    limits = [(jobs + 0.5) * (TELLING.job_qpu_seconds or 0.0) for jobs in (run, step)]
+    with tempfile.TemporaryDirectory() as folder:
+        runs = _Budgeted(Path(folder), *limits)
+        try:
+            for name, *arguments in actions:
+                getattr(runs, name)(*arguments)
+                assert sum(runs.used.values()) <= limits[0]
+                assert max(runs.used.values(), default=0.0) <= limits[1]
+        finally:
+            runs.close()
+
+
+def test_a_reservation_lasts_until_its_usage_is_read(tmp_path: Path) -> None:
+    runs = _Budgeted(tmp_path, 0.3, 0.3)  # one job of 0.25 s fits
+    try:
+        runs.send(0)
+        runs.end(None)
+        runs.send(1)
+        assert sum(runs.used.values()) == TELLING.job_qpu_seconds
+    finally:
+        runs.close()
+
+
+def test_filters_of_a_run_share_reservations_and_prices(record: Journal) -> None:
+    first, second = (Attempts(costs, 0, shared_state()) for costs in ({}, {"q": 2.0}))
+    assert first.history is second.history
+    asked = first.begin("/s/0", "/s", StepRules(expected_seconds=3.0))
+    first.run(asked, TO_QPU)
+    assert first.spending() == second.spending() == Spending(3.0, 6.0)
+    assert second.running_on("q") == ["/s/0"]
+    assert second.spending("/t") == Spending()
+    # another run has its own
+    record.close()
+    assert Attempts({}, 0, shared_state()).spending() == Spending()
 
 
 def test_a_failed_target_is_reported_and_rests_for_all_jobs() -> None:
