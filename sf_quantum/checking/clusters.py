@@ -7,7 +7,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sf_quantum.checking.document import Document, FileProblem
@@ -24,7 +24,7 @@ from sf_quantum.qpu import qrmi_config
 from sf_quantum.slurm import ids, tres
 from sf_quantum.slurm.components import Component, nodes_needed
 from sf_quantum.slurm.counts import limit_seconds
-from sf_quantum.slurm.partitions import NodeKind, Partition
+from sf_quantum.slurm.partitions import NodeKind, Partition, hosts
 
 #: StreamFlow's default of maxConcurrentJobs
 ONE_JOB = 1
@@ -98,6 +98,7 @@ class Cluster:
             if kinds:
                 yield from self._gres(content, where, chosen, kinds)
                 yield from self._limits(content, where, chosen, kinds)
+                yield from self._nodelist(content, where, chosen, kinds)
         yield from self._oversized({k: one.nodes for k, one in partitions.items()})
 
     def _gres(
@@ -132,6 +133,23 @@ class Cluster:
                     right = "only a site's own plugin of Slurm could accept it"
                     yield self.document.remark(below, what, right)
 
+    def _nodelist(
+        self,
+        content: dict[str, JSON],
+        where: KeyPath,
+        partition: str,
+        kinds: list[NodeKind],
+    ) -> Iterator[FileProblem]:
+        """Find nodes of a service that its partition does not have."""
+        wanted, texts = str(content.get("nodelist") or ""), [k.names for k in kinds]
+        if "/" in wanted or not all(texts):
+            return  # a file, or Slurm did not name the nodes
+        missing = hosts(wanted).difference(*map(hosts, texts))
+        if missing:
+            what = f"{partition} has no node {' or '.join(sorted(missing))}"
+            right = f"its nodes are {','.join(dict.fromkeys(texts))}"
+            yield self.document.problem((*where, "nodelist"), what, right)
+
     def _limits(
         self,
         content: dict[str, JSON],
@@ -139,7 +157,7 @@ class Cluster:
         partition: str,
         kinds: list[NodeKind],
     ) -> Iterator[FileProblem]:
-        """Find a time limit, CPUs and memory for which Slurm probably starts no job."""
+        """Find CPUs and memory that Slurm never grants, and a time limit that it may not."""
         time, limits = str(content.get("time") or ""), [k.time_limit for k in kinds]
         seconds = [limit_seconds(one) or math.inf for one in limits]
         longest, limit = max(zip(seconds, limits, strict=True))
@@ -160,7 +178,10 @@ class Cluster:
                 if key == "memPerCpu":
                     what = f"for a task, {what}"
                 right = "write less" if unit else f"write {most} or less"
-                yield self.document.remark((*where, key), what, right)
+                problem = self.document.problem((*where, key), what, right)
+                # Slurm starts it where memory is not a consumable resource
+                may_start = key == "memPerCpu" and wanted <= most * tasks_cpus
+                yield replace(problem, remark=may_start)
 
     def _oversized(self, partitions: dict[str, int]) -> Iterator[FileProblem]:
         """Find services and reservations with more nodes than their partition has.

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import subprocess
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from sf_quantum.errors import QuantumError
@@ -13,10 +15,13 @@ from sf_quantum.slurm.counts import count
 TIMEOUT_SECONDS = 5
 #: the value of ``--format`` for :func:`processors`
 PROCESSORS_FORMAT = "%C|%c|%h"
+# the limit of slurm.conf(5) on the nodes of a cluster
+MAX_NODES = 65536
 # exit codes: of timeout(1), and of the command if there is nothing to submit jobs with
 _TIMED_OUT, _NO_SLURM = 124, 127
-#: name, nodes, CPUs, memory, gres, features and time limit, in a line for each kind of node
-DESCRIPTIONS_FORMAT = "%P|%D|%c|%m|%G|%f|%l"
+#: partition, number of nodes, CPUs, memory, gres, features, time limit and names of nodes, in
+#: a line for each kind of node
+DESCRIPTIONS_FORMAT = "%P|%D|%c|%m|%G|%f|%l|%N"
 #: the shell command whose output :func:`described` reads
 DESCRIPTIONS_COMMAND = (
     f"timeout {TIMEOUT_SECONDS} sinfo --noheader --all '--format={DESCRIPTIONS_FORMAT}'"
@@ -129,6 +134,30 @@ class NodeKind:
     gres: str = ""
     features: str = ""
     time_limit: str = ""
+    names: str = ""
+
+
+def hosts(text: str) -> set[str]:
+    """Return the nodes of a list such as ``c[01-03,7],q1``; malformed parts are left out."""
+    names: set[str] = set()
+    for item in re.findall(r"(?:[^,\[\]\s]|\[[^\[\]]*\])+", text):
+        # text and ranges in turn
+        parts = re.split(r"\[([^]]*)\]", item)
+        choices = [
+            [*_numbers(part)] if index % 2 else [part]
+            for index, part in enumerate(parts)
+        ]
+        names |= {"".join(choice) for choice in itertools.product(*choices)}
+    return names
+
+
+def _numbers(ranges: str) -> Iterator[str]:
+    for one in ranges.split(","):
+        if match := re.fullmatch(r"(\d+)(?:-(\d+))?", one.strip(), re.ASCII):
+            first, last = int(match[1]), int(match[2] or match[1])
+            # a mistyped range may have any number of nodes
+            for number in range(first, min(last, first + MAX_NODES) + 1):
+                yield f"{number:0{len(match[1])}}"
 
 
 @dataclass(frozen=True)

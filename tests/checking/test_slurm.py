@@ -166,14 +166,6 @@ def test_a_gres_that_no_node_has_is_told(
         ({"time": "90", "qos": "long"}, ""),
         ({"time": "90", "partition": "other"}, ""),
         ({"time": "90", "partition": "p,other"}, ""),
-        ({"cpusPerTask": 9}, "cpusPerTask: 9 is more than a node of partition p has"),
-        ({"cpusPerTask": 8}, ""),
-        ({"mem": "16G"}, "mem: 16384 MB is more than a node of partition p has: 16000"),
-        ({"mem": "16384000K"}, ""),
-        ({"mem": "16384001K"}, "mem: 16001 MB is more than a node of partition p has"),
-        ({"mem": "16000"}, ""),
-        ({"mem": "0"}, ""),
-        ({"mem": "1T", "partition": "p,other"}, "mem: 1048576 MB is more than a node"),
         ({"memPerCpu": "4000M", "cpusPerTask": 4}, ""),
         (
             {"memPerCpu": "4000M", "cpusPerTask": 5},
@@ -195,6 +187,44 @@ def test_what_slurm_probably_never_starts_is_remarked_on(
     code, said = checked(capsys)
     assert code == 0
     assert any(line in one for one in said) if line else said == [OK]
+
+
+@pytest.mark.parametrize(
+    ("request_", "line"),
+    [
+        ({"cpusPerTask": 9}, "cpusPerTask: 9 is more than a node of partition p has"),
+        ({"cpusPerTask": 8}, ""),
+        ({"mem": "16G"}, "mem: 16384 MB is more than a node of partition p has: 16000"),
+        ({"mem": "16384000K"}, ""),
+        ({"mem": "16384001K"}, "mem: 16001 MB is more than a node of partition p has"),
+        ({"mem": "16000"}, ""),
+        ({"mem": "0"}, ""),
+        ({"mem": "1T", "partition": "p,other"}, "mem: 1048576 MB is more than a node"),
+        ({"memPerCpu": "17G"}, "memPerCpu: for a task, 17408 MB is more than a node"),
+        ({"nodelist": "p[1-2]"}, ""),
+        ({"nodelist": "p[2-3],q1"}, "nodelist: partition p has no node p3 or q1; its "),
+        (
+            {"nodelist": "other1"},
+            "nodelist: partition p has no node other1; its nodes ",
+        ),
+        ({"nodelist": "other1", "partition": "p,other"}, ""),
+        ({"nodelist": "/a/file"}, ""),
+    ],
+)
+def test_what_slurm_never_starts_is_a_problem(
+    request_: dict[str, JSON],
+    line: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    lines = f"{sinfo(('p*', 2))}\n{sinfo(('other', 1))}"
+    slurm_lists(tmp_path / "bin", monkeypatch, lines)
+    written(None, service=request_)
+    code, (said, *_) = checked(capsys)
+    assert code == (2 if line else 0)
+    assert line in said
+    assert (said == OK) == (not line)
 
 
 @pytest.mark.parametrize("missing", ["configuration", "commands"])

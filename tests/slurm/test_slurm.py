@@ -186,7 +186,7 @@ def test_counts_have_suffixes(text: str, number: int | None) -> None:
 
 
 def test_a_partition_of_ten_thousand_nodes_is_counted() -> None:
-    end = "8|16000|(null)|(null)|infinite"
+    end = "8|16000|(null)|(null)|infinite|n1"
     text = f"Welcome\nbig*|10K|{end}\nbig*|3|{end}\nx|-1|{end}\nsmall|2|{end}\n"
     read = partitions.described(text)
     assert {name: one.nodes for name, one in read.items()} == {"big": 10243, "small": 2}
@@ -292,3 +292,17 @@ def test_units_are_those_of_the_license_on_its_server(text: str, number: int) ->
 def test_only_jobs_that_have_started_hold_licenses() -> None:
     text = "1|PENDING|qpu:1\n2|RUNNING|qpu:1\n3|COMPLETING|qpu:2\n4|RUNNING|(null)\n"
     assert squeue.license_jobs(text) == {2: "qpu:1", 3: "qpu:2", 4: "(null)"}
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("", set()),
+        ("c1,q2", {"c1", "q2"}),
+        ("c[08-10,3]", {"c08", "c09", "c10", "c3"}),
+        ("r[1-2]n[1-2],x", {"r1n1", "r1n2", "r2n1", "r2n2", "x"}),
+        ("c[1-,a]", set()),
+    ],
+)
+def test_lists_of_nodes_are_expanded(text: str, names: set[str]) -> None:
+    assert partitions.hosts(text) == names

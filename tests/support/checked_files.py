@@ -25,7 +25,10 @@ def found() -> list[str]:
 
 def sinfo(*rows: tuple[str, int], gres: str = "(null)", limit: str = "infinite") -> str:
     """Return a script that prints partitions and numbers of nodes as ``sinfo`` does."""
-    lines = [f"{name}|{nodes}|8|16000|{gres}|(null)|{limit}" for name, nodes in rows]
+    lines = [
+        f"{name}|{nodes}|8|16000|{gres}|(null)|{limit}|{name.rstrip('*')}[1-{nodes}]"
+        for name, nodes in rows
+    ]
     return "\n".join(f"echo '{line}'" for line in lines)
 
 

@@ -15,9 +15,9 @@ from sf_quantum.slurm.partitions import described
 
 SINFO = """\
 Welcome to the cluster
-compute*|2|4|15000|(null)|(null)|infinite
-compute*|1|8|31000|gpu:a100:2|fast,new|infinite
-quantum|1|4|15000|qpu:1|(null)|5:00
+compute*|2|4|15000|(null)|(null)|infinite|c[1-2]
+compute*|1|8|31000|gpu:a100:2|fast,new|infinite|c3
+quantum|1|4|15000|qpu:1|(null)|5:00|q1
 """
 # messages of Slurm 22.05, by an option that causes them; after sbatch's own, the reason of a
 # job that remains pending
@@ -135,7 +135,7 @@ def test_other_lines_are_no_partitions(text: str) -> None:
 
 def test_a_large_partition_has_all_its_nodes() -> None:
     """Slurm writes 10K for 10,240 nodes."""
-    large = described("large|10K|64|256000|(null)|(null)|1-00:00:00\n")
+    large = described("large|10K|64|256000|(null)|(null)|1-00:00:00|l[1-10240]\n")
     said = refusals.explained(
         "PartitionConfig", {"nodes": 20000, "partition": "large"}, "", large
     )
