@@ -73,6 +73,14 @@ class Cluster:
                 what = "Slurm runs each step once for each task, in the same folder"
                 right = "remove array, and let the workflow scatter the step"
                 yield self.document.remark((*where, "array"), what, right)
+            export = str(content.get("export") or "ALL")
+            names = {item.partition("=")[0].strip() for item in export.split(",")}
+            if not names & {"ALL", "all", "PATH"}:
+                what = f"export: {export} does not pass the driver's PATH on to jobs"
+                right = (
+                    "add ALL, unless they find their commands and modules without it"
+                )
+                yield self.document.remark((*where, "export"), what, right)
             for key, (pattern, right) in OPTIONS.items():
                 value = content.get(key)
                 if isinstance(value, str) and not re.fullmatch(pattern, value):

@@ -20,7 +20,8 @@ _REMEDIES = {
         "memory: ramMin in its CWL requirements, or `mem` of its service",
         r"is NODE_FAIL|is PREEMPTED|is BOOT_FAIL": "add a failureManager to the StreamFlow "
         "file, which runs such a job again",
-        r"No module named '?([\w.]+)": "install the module {0} for the Python of {where}",
+        r"No module named '?([\w.]+)": "install the module {0} for the Python of {where}"
+        "{export}",
         r"No suitable token processors in ([\w.-]+):": "the command ended, but did not leave "
         "its output {0} as its CWL file declares it: see its `type` and `glob`, or its key in "
         "cwl.output.json",
@@ -33,9 +34,14 @@ _REMEDIES = {
 _BY_EXIT_CODE = {
     75: "try again later, or add a failureManager to the StreamFlow file",
     126: "make the step's command executable on {where}",
-    127: "install the step's command on {where}, or put it on the PATH there",
+    127: "install the step's command on {where}, or put it on the PATH there{export}",
     137: "if nobody has killed it, give the step more memory",
 }
+# what to add for a service of a queue, since sbatch(1) otherwise passes on the environment
+_EXPORT = (
+    "; if its service has `export` without ALL, the job lacks the driver's variables, such as "
+    "PATH: add ALL"
+)
 
 # parts of CWL by the suffixes of the steps with which StreamFlow evaluates them
 _PARTS = {
@@ -115,12 +121,13 @@ def remedy(exit_code: int | None, error: str, where: str) -> str:
     """What to do about a failure; empty if that is not known.
 
     :param error: the last lines of the job's errors
-    :param where: the location of the job
+    :param where: the location of the job, ``deployment/service`` if it has a service
     """
+    export = _EXPORT if "/" in where else ""
     for pattern, text in _REMEDIES.items():
         if match := pattern.search(error):
-            return text.format(*match.groups(), where=where)
-    return _BY_EXIT_CODE.get(exit_code or 0, "").format(where=where)
+            return text.format(*match.groups(), where=where, export=export)
+    return _BY_EXIT_CODE.get(exit_code or 0, "").format(where=where, export=export)
 
 
 def described(

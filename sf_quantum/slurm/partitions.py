@@ -15,7 +15,7 @@ from sf_quantum.slurm.counts import count
 TIMEOUT_SECONDS = 5
 #: the value of ``--format`` for :func:`processors`
 PROCESSORS_FORMAT = "%C|%c|%h"
-# the limit of slurm.conf(5) on the nodes of a cluster
+# nodes of a range in a list that are read; no cluster has more
 MAX_NODES = 65536
 # exit codes: of timeout(1), and of the command if there is nothing to submit jobs with
 _TIMED_OUT, _NO_SLURM = 124, 127
@@ -155,7 +155,7 @@ def _numbers(ranges: str) -> Iterator[str]:
     for one in ranges.split(","):
         if match := re.fullmatch(r"(\d+)(?:-(\d+))?", one.strip(), re.ASCII):
             first, last = int(match[1]), int(match[2] or match[1])
-            # a mistyped range may have any number of nodes
+            # a mistyped range may have any number of nodes, and needs no more to be wrong
             for number in range(first, min(last, first + MAX_NODES) + 1):
                 yield f"{number:0{len(match[1])}}"
 

@@ -227,6 +227,31 @@ def test_what_slurm_never_starts_is_a_problem(
     assert (said == OK) == (not line)
 
 
+@pytest.mark.parametrize(
+    ("export", "is_remarked"),
+    [
+        ("NONE", True),
+        ("X=1,HOME", True),
+        ("ALL,X=1", False),
+        ("all", False),
+        ("PATH,X", False),
+    ],
+)
+def test_an_environment_without_the_drivers_path_is_told(
+    export: str,
+    is_remarked: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    slurm_lists(tmp_path / "bin", monkeypatch, sinfo(("p*", 2)))
+    written(None, service={"export": export})
+    code, (said, *_) = checked(capsys)
+    assert code == 0
+    text = f"export: {export} does not pass the driver's PATH on to jobs; add ALL"
+    assert (text in said) == is_remarked == (said != OK)
+
+
 @pytest.mark.parametrize("missing", ["configuration", "commands"])
 def test_a_run_that_cannot_submit_is_refused(
     missing: str,

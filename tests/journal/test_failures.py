@@ -133,3 +133,14 @@ def test_a_message_of_one_long_line_is_cut() -> None:
 @pytest.mark.parametrize("text", ["boom \n", " \n boom", "boom\r\n"])
 def test_a_message_of_one_line_is_that_line(text: str) -> None:
     assert failures.message_lines(text) == "boom"
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "error"), [(1, "No module named 'dimod'"), (127, "sfq: not found")]
+)
+def test_a_remedy_names_the_environment_of_a_service(
+    exit_code: int, error: str
+) -> None:
+    text = "`export` without ALL"
+    assert text in failures.remedy(exit_code, error, "cluster/compute")
+    assert text not in failures.remedy(exit_code, error, "local")
