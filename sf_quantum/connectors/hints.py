@@ -43,6 +43,17 @@ class JobHints:
 
 
 _hints: dict[str, JobHints] = {}
+# jobs of steps that are bound to one target, without a filter
+_bound_once: set[str] = set()
+
+
+def bind_once(job: str) -> None:
+    """Note that no attempt of a job can run on another target."""
+    _bound_once.add(job)
+
+
+def is_bound_once(job: str) -> bool:
+    return job in _bound_once
 
 
 def put(job: str, hints: JobHints) -> None:

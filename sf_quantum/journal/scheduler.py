@@ -24,7 +24,7 @@ from streamflow.core.workflow import Job, Status
 from streamflow.scheduling.scheduler import DefaultScheduler
 from streamflow.version import VERSION
 
-from sf_quantum.connectors import guardian
+from sf_quantum.connectors import guardian, hints
 from sf_quantum.connectors.tracebacks import traceback_filter
 from sf_quantum.connectors.wrapper import ObservedConnector, Observer
 from sf_quantum.errors import InputError
@@ -103,6 +103,8 @@ class JournalScheduler(DefaultScheduler):
             )
             _running.append(self)
         attempt = record.begin(job)
+        if len(binding_config.targets) == 1 and not binding_config.filters:
+            hints.bind_once(job.name)
         traceback_filter().forget(job.name)
         async with self._lock:  # jobs are recorded after the loops are known
             # A recovery has a workflow of its own, with steps of the first one.

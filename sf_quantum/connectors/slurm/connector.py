@@ -186,7 +186,10 @@ class SlurmConnector(InvokedConnector, Stock):
                 except SlurmRefusal as refusal:
                     # no failure of the QPU, and the same for all jobs of this service
                     hints.refuse(name)
-                    raise await self._explained(refusal, queue, job) from None
+                    explained = await self._explained(refusal, queue, job)
+                    if refusals.is_final(str(explained)) and hints.is_bound_once(name):
+                        raise refusals.FinalRefusal(str(explained)) from None
+                    raise explained from None
             if use is not None:
                 await self._qpus.settle(queue, use, good=outcome.good)
             if outcome.good:

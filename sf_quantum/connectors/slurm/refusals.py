@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from streamflow.core.exception import WorkflowExecutionException
 
+from sf_quantum.connectors.tracebacks import OneLineException
 from sf_quantum.files import JSON
 from sf_quantum.slurm.partitions import Partition
 from sf_quantum.text import plural
@@ -76,6 +77,15 @@ _PENDING = re.compile(
     r"Partition(Config|NodeLimit|TimeLimit)|(Assoc|QOS)Max\w*PerJob(Limit)?"
 )
 
+# messages of slurm_errno.c about what the configuration of the cluster lacks; nodes that are
+# down do not cause them
+_FINAL = re.compile(
+    r"Invalid (node name|license|feature|partition name|generic resource \(gres\)) spec|"
+    "(Memory specification|CPU count per node) can not be satisfied|"
+    "Requested node configuration is not available",
+    re.IGNORECASE,
+)
+
 
 class SlurmRefusal(WorkflowExecutionException):
     """Slurm does not take a job, or never starts it, because of its options.
@@ -86,6 +96,15 @@ class SlurmRefusal(WorkflowExecutionException):
     def __init__(self, message: str, services: Sequence[SlurmService] = ()) -> None:
         super().__init__(message)
         self.services = services
+
+
+class FinalRefusal(SlurmRefusal, OneLineException):
+    """Slurm refuses each attempt of a job in the same way, so another one is pointless."""
+
+
+def is_final(message: str) -> bool:
+    """Whether sbatch(1) refuses a job for what the cluster does not have at any time."""
+    return _FINAL.search(message) is not None
 
 
 def is_refusal(reason: str) -> bool:

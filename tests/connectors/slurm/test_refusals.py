@@ -160,3 +160,24 @@ def test_only_what_the_options_cause_is_a_refusal(
     reason: str, is_refusal: bool
 ) -> None:
     assert refusals.is_refusal(reason) == is_refusal
+
+
+@pytest.mark.parametrize(
+    ("message", "is_final"),
+    [
+        ("Batch job submission failed: Invalid node name specified", True),
+        ("Batch job submission failed: Invalid license specification", True),
+        ("Batch job submission failed: Invalid feature specification", True),
+        ("Invalid generic resource (gres) specification", True),
+        ("Invalid partition name specified", True),
+        ("Memory specification can not be satisfied", True),
+        ("Requested node configuration is not available", True),
+        ("Requested reservation is invalid", False),
+        ("Required partition not available (inactive or drain)", False),
+        ("Job violates accounting/QOS policy (job submit limit)", False),
+    ],
+)
+def test_what_the_cluster_never_has_is_refused_for_good(
+    message: str, is_final: bool
+) -> None:
+    assert refusals.is_final(message) == is_final

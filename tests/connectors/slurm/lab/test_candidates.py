@@ -285,3 +285,23 @@ def test_the_examples_maximum_cut(
     assert (cut["cut"], cut["edges"], cut["qpu"]) == (17, 20, "qpu")
     (row,) = collect(read(report.locate(file)))
     assert row.location.startswith("qpu" if closed else "cluster/quantum")
+
+
+def test_what_slurm_never_has_is_not_tried_again(cluster: Project) -> None:
+    services: JSON = {"compute": {"partition": "compute", "licenses": "nowhere"}}
+    cluster.deployment("cluster", "sfq.slurm", wraps="host", services=services)
+    candidate(cluster, rounds=1)
+    bind(cluster, {"/loop/solve": TARGETS[1:]})
+    target: dict[str, JSON] = {"/loop/solve": TARGETS[1], "/": {"deployment": "host"}}
+    cluster.extra["workflows"] = {
+        "test": {
+            "type": "cwl",
+            "config": {"file": "main.cwl"},
+            "bindings": [{"step": step, "target": one} for step, one in target.items()],
+        }
+    }
+    cluster.extra.pop("bindingFilters")
+    assert cluster.run() != 0
+    failures = [one for one in cluster.events() if one["event"] == "failure"]
+    assert [one["attempt"] for one in failures] == [1], cluster.log[-3000:]
+    assert "see `licenses: nowhere` of service compute" in cluster.log
