@@ -103,10 +103,16 @@ class Cluster:
                 below = (*where, "partition")
                 yield from self.document.unknown(below, name, partitions, what)
             chosen, kinds = _kinds(content, partitions)
-            if kinds:
-                yield from self._gres(content, where, chosen, kinds)
-                yield from self._limits(content, where, chosen, kinds)
-                yield from self._nodelist(content, where, chosen, kinds)
+            if not kinds:
+                continue
+            yield from self._gres(content, where, chosen, kinds)
+            # A template, a variable or the site may choose another partition than the default.
+            is_certain = content.get("partition") is not None
+            for problem in (
+                *self._limits(content, where, chosen, kinds),
+                *self._nodelist(content, where, chosen, kinds),
+            ):
+                yield replace(problem, remark=problem.remark or not is_certain)
         yield from self._oversized({k: one.nodes for k, one in partitions.items()})
 
     def _gres(
@@ -150,8 +156,8 @@ class Cluster:
     ) -> Iterator[FileProblem]:
         """Find nodes of a service that its partition does not have."""
         wanted, texts = str(content.get("nodelist") or ""), [k.names for k in kinds]
-        if "/" in wanted or not all(texts):
-            return  # a file, or Slurm did not name the nodes
+        if set("/{") & {*wanted} or not all(texts):
+            return  # a file, a function of Slurm's, or Slurm did not name the nodes
         missing = hosts(wanted).difference(*map(hosts, texts))
         if missing:
             what = f"{partition} has no node {' or '.join(sorted(missing))}"

@@ -57,6 +57,8 @@ sh -c 'echo $$ >"$0"; exec "$@"' {folder}/pid {command} 2>{folder}/log
 echo $? >{folder}/status
 cat >/dev/null
 rm -rf {folder}"""
+# unless it has ended, as another process may have its id
+KILL = "test -e {folder}/status || kill $(cat {folder}/pid) 2>&1"
 # bounded, since it goes on running after the driver stops waiting for it
 WAIT_GONE = """\
 n=0; while test -d {folder} && test $n -lt 50; do sleep 0.1; n=$((n + 1)); done"""
@@ -234,10 +236,12 @@ class BackgroundService:
         # after the limit, it is left to the guardian
         with suppress(TimeoutError):
             async with asyncio.timeout(STOP_SECONDS):
-                if not self._is_ready:
-                    # it would see the end of its input only after its imports
-                    await self._shell(f"kill $(cat {self._folder}/pid) 2>&1")
-                await self._stack.aclose()
+                try:
+                    if not self._is_ready:
+                        # it would see the end of its input only after its imports
+                        await self._shell(KILL.format(folder=self._folder))
+                finally:
+                    await self._stack.aclose()
                 # over SSH, closing does not wait for the end; the folder is removed last
                 await self._shell(WAIT_GONE.format(folder=self._folder))
 

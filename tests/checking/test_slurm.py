@@ -209,6 +209,7 @@ def test_what_slurm_probably_never_starts_is_remarked_on(
         ),
         ({"nodelist": "other1", "partition": "p,other"}, ""),
         ({"nodelist": "/a/file"}, ""),
+        ({"nodelist": "feature{big}"}, ""),
     ],
 )
 def test_what_slurm_never_starts_is_a_problem(
@@ -220,11 +221,29 @@ def test_what_slurm_never_starts_is_a_problem(
 ) -> None:
     lines = f"{sinfo(('p*', 2))}\n{sinfo(('other', 1))}"
     slurm_lists(tmp_path / "bin", monkeypatch, lines)
-    written(None, service=request_)
+    written(None, service={"partition": "p", **request_})
     code, (said, *_) = checked(capsys)
     assert code == (2 if line else 0)
     assert line in said
     assert (said == OK) == (not line)
+
+
+@pytest.mark.parametrize(
+    "request_", [{"cpusPerTask": 9}, {"mem": "17G"}, {"nodelist": "other1"}]
+)
+def test_a_service_without_a_partition_may_go_to_another(
+    request_: dict[str, JSON],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Its template may name one, or a plugin of the site choose one."""
+    lines = f"{sinfo(('p*', 2))}\n{sinfo(('other', 1))}"
+    slurm_lists(tmp_path / "bin", monkeypatch, lines)
+    written(None, service=request_)
+    code, (said, *_) = checked(capsys)
+    assert code == 0
+    assert next(iter(request_)) in said
 
 
 @pytest.mark.parametrize(

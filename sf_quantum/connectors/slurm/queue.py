@@ -135,6 +135,7 @@ class SlurmQueue:
         if not await self.controller.forget(job.key):
             return None
         job.unrecorded(time.time())
+        self._submissions.may_have_strays = True  # the first may be found again
         try:
             new = await self._submissions.submit(job, self._requests[job.key])
         except WorkflowExecutionException as error:

@@ -77,10 +77,10 @@ _PENDING = re.compile(
     r"Partition(Config|NodeLimit|TimeLimit)|(Assoc|QOS)Max\w*PerJob(Limit)?"
 )
 
-# messages of slurm_errno.c about what the configuration of the cluster lacks; nodes that are
-# down do not cause them
+# Messages of slurm_errno.c about what the configuration of the cluster lacks. Nodes that are
+# down do not cause them; licences, whose number a site may change at any time, do.
 _FINAL = re.compile(
-    r"Invalid (node name|license|feature|partition name|generic resource \(gres\)) spec|"
+    r"Invalid (node name|feature|partition name|generic resource \(gres\)) spec|"
     "(Memory specification|CPU count per node) can not be satisfied|"
     "Requested node configuration is not available",
     re.IGNORECASE,

@@ -128,7 +128,9 @@ async def node(host: Host, tmp_path: Path) -> LoginNode:
 def _reached(host: Host, node: LoginNode, way: str) -> LoginNode:
     """The node, with its commands run here, in sessions, or in a shell that is kept."""
     host.maxConcurrentSessions = 10 if way == "shell" else 1
-    reached = LoginNode(host, node._location, node.spool, node.driver_run)
+    reached = LoginNode(
+        host, node._location, node.spool, node.driver_run, keeps_shell=True
+    )
     reached.local = way == "here"
     return reached
 
@@ -218,6 +220,24 @@ async def test_a_session_replaces_a_command_shell_that_is_lost(
     assert host.sessions == 1
     assert await node.run("echo $PPID") != (pid, 0)
     assert host.sessions == 1
+
+
+async def test_login_nodes_leave_sessions_to_others(
+    host: Host, node: LoginNode
+) -> None:
+    """One connector serves many deployments, and StreamFlow's own commands."""
+    first = _reached(host, node, "shell")
+    second = _reached(host, node, "shell")
+    await first.run("true")
+    assert host.sessions == 0
+    for asked in (second, node):
+        before = host.sessions
+        await asked.run("true")
+        assert host.sessions == before + 1
+    await first.close()
+    third = _reached(host, node, "shell")
+    await third.run("true")
+    assert host.sessions == before + 1
 
 
 async def test_a_closed_login_node_keeps_no_shell(host: Host, node: LoginNode) -> None:

@@ -166,7 +166,7 @@ def test_only_what_the_options_cause_is_a_refusal(
     ("message", "is_final"),
     [
         ("Batch job submission failed: Invalid node name specified", True),
-        ("Batch job submission failed: Invalid license specification", True),
+        ("Batch job submission failed: Invalid license specification", False),
         ("Batch job submission failed: Invalid feature specification", True),
         ("Invalid generic resource (gres) specification", True),
         ("Invalid partition name specified", True),

@@ -18,10 +18,12 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial, wraps
 from typing import ParamSpec
+from weakref import WeakKeyDictionary, WeakSet
 
 import asyncssh
 from streamflow.core.deployment import Connector, ExecutionLocation, Shell
 from streamflow.core.exception import WorkflowExecutionException
+from streamflow.deployment.connector.ssh import SSHConnector
 from streamflow.deployment.future import FutureConnector
 from streamflow.log_handler import logger
 
@@ -51,6 +53,8 @@ CLOSE_SECONDS = 5
 # A shell that is kept for commands takes one of the sessions that a connector may open, of
 # which StreamFlow needs some for its own commands and for files.
 SPARE_SESSIONS = 10
+# of each login node that keeps one: the other shell reads marks
+SESSIONS = 2
 # A command waits this long for its turn in that shell, which is soon where commands do not
 # hang, and then has a session of its own.
 TURN_SECONDS = 0.5
@@ -176,6 +180,8 @@ class LoginNode:
     :param run: the id of the driver's run in the comments of its jobs
     :param cancel: shell commands that end the driver's jobs after the driver's end; by
         default those of Slurm
+    :param keeps_shell: whether commands over SSH run in a shell that is kept until
+        :meth:`close` or :meth:`leave`, if the connector has sessions to spare
     """
 
     def __init__(
@@ -185,6 +191,8 @@ class LoginNode:
         spool: str,
         run: str,
         cancel: str = "",
+        *,
+        keeps_shell: bool = False,
     ) -> None:
         self._connector = connector
         self._location = location
@@ -200,7 +208,11 @@ class LoginNode:
         self._commanding = asyncio.Lock()
         #: whether a command may have run twice, as an ``sbatch`` whose answer was lost
         self.has_repeated = False
-        self._keeps_shells = _sessions(connector) >= SPARE_SESSIONS
+        others = _keeping.setdefault(connector, WeakSet())
+        spare = SPARE_SESSIONS + SESSIONS * len(others)
+        self._keeps_shells = keeps_shell and _sessions(connector) >= spare
+        if self._keeps_shells:
+            others.add(self)
         # whether a remote shell is reading marks
         self._looking = False
         # Held while a shell is opened: if two were, one would be forgotten, and keep
@@ -416,6 +428,7 @@ class LoginNode:
                         await shell.execute([last], capture_output=True)
             ending.append(self._end(shell))
         self._keeps_shells = False
+        _keeping[self._connector].discard(self)
         shell, self._command_shell = self._command_shell, None
         if shell is not None:
             ending.append(self._end(shell))
@@ -473,12 +486,13 @@ class LoginNode:
 
 
 def _sessions(connector: Connector) -> float:
-    """Return how many sessions a connector may have open at a time; it may not limit them."""
+    """Return how many sessions an SSH connector may have open at a time, 0 for another."""
     get: Callable[[str, float], float] = partial(getattr, connector)
+    each = 0.0
     if isinstance(connector, FutureConnector):
         get = connector.parameters.get
-    connections = get("maxConnections", 1)
-    return connections * get("maxConcurrentSessions", SPARE_SESSIONS)
+        each = SPARE_SESSIONS if issubclass(connector.type, SSHConnector) else 0.0
+    return get("maxConnections", 1) * get("maxConcurrentSessions", each)
 
 
 def survives_errors(
@@ -503,6 +517,8 @@ def survives_errors(
 
 
 _warned: dict[str, float] = {}
+# the login nodes that keep a shell
+_keeping = WeakKeyDictionary[Connector, WeakSet[LoginNode]]()
 
 
 def warn(text: str) -> None:

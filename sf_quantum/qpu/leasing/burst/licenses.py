@@ -19,6 +19,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, wait
 from contextlib import suppress
 from functools import partial
 from typing import NamedTuple, TypeVar
@@ -74,6 +75,8 @@ class Licenses:
         self._cluster = cluster
         # Services that have listed their leases for an admin.
         self._checked: set[str] = set()
+        # What the services have not answered yet.
+        self._answers: dict[str, Future[_Vqpus]] = {}
         # Consecutive looks in which a service, or Slurm, has failed.
         self._failures = Counter[str]()
 
@@ -99,22 +102,22 @@ class Licenses:
                 self.look()
                 time.sleep(max(0.0, began + LOOK_SECONDS - time.monotonic()))
         finally:
-            reserved = controller.reserved_licenses()
             for license_, qpu in self._qpus.items():
-                name = _reservation(qpu)
-                controller.reserve(name, license_, 0, exists=name in reserved)
+                self._try(f"Slurm, {license_}", partial(self._give_back, license_, qpu))
 
     def look(self) -> None:
         """Compare Slurm's numbers with those of the services, and write what differs."""
-        # A service that does not answer delays no other.
-        answers = {
-            license_: in_thread(partial(self._read, qpu))
-            for license_, qpu in self._qpus.items()
-        }
-        vqpus = {
-            license_: self._try(self._qpus[license_].name, answer.result) or _Vqpus()
-            for license_, answer in answers.items()
-        }
+        for license_, qpu in self._qpus.items():
+            if license_ not in self._answers:
+                self._answers[license_] = in_thread(partial(self._read, qpu))
+        # A service that does not answer delays no other: its answer is for a later look.
+        done, _ = wait(self._answers.values(), timeout=LOOK_SECONDS)
+        vqpus = dict.fromkeys(self._qpus, _Vqpus())
+        for license_, answer in [*self._answers.items()]:
+            if answer in done:
+                del self._answers[license_]
+                read = self._try(self._qpus[license_].name, answer.result)
+                vqpus[license_] = read or _Vqpus()
         self._try("Slurm", partial(self._write, vqpus))
 
     def _write(self, vqpus: Mapping[str, _Vqpus]) -> None:
@@ -128,8 +131,15 @@ class Licenses:
             granted = min(total, grantable(number, leases, held, self._cluster))
             name, withheld = _reservation(qpu), total - granted
             if withheld != units(reserved.get(name, ""), license_):
-                controller.reserve(name, license_, withheld, exists=name in reserved)
+                exists = name in reserved
+                reserve = partial(controller.reserve, name, license_, withheld)
+                self._try(f"Slurm, {license_}", partial(reserve, exists=exists))
                 logger.info("%s: %d of %d licences", qpu.name, granted, total)
+
+    def _give_back(self, license_: str, qpu: SfqQpu) -> None:
+        name = _reservation(qpu)
+        exists = name in controller.reserved_licenses()
+        controller.reserve(name, license_, 0, exists=exists)
 
     def _read(self, qpu: SfqQpu) -> _Vqpus:
         if qpu.name not in self._checked:

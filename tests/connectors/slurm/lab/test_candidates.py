@@ -288,7 +288,7 @@ def test_the_examples_maximum_cut(
 
 
 def test_what_slurm_never_has_is_not_tried_again(cluster: Project) -> None:
-    services: JSON = {"compute": {"partition": "compute", "licenses": "nowhere"}}
+    services: JSON = {"compute": {"partition": "compute", "nodelist": "nowhere"}}
     cluster.deployment("cluster", "sfq.slurm", wraps="host", services=services)
     candidate(cluster, rounds=1)
     bind(cluster, {"/loop/solve": TARGETS[1:]})
@@ -304,4 +304,4 @@ def test_what_slurm_never_has_is_not_tried_again(cluster: Project) -> None:
     assert cluster.run() != 0
     failures = [one for one in cluster.events() if one["event"] == "failure"]
     assert [one["attempt"] for one in failures] == [1], cluster.log[-3000:]
-    assert "see `licenses: nowhere` of service compute" in cluster.log
+    assert "see `nodelist: nowhere` of service compute" in cluster.log
