@@ -310,9 +310,7 @@ class SlurmConnector(InvokedConnector, Stock):
             spool = posixpath.join(folder, f".sfq-{self._run}")
             inner = get_inner_location(location)
             cancel = "" if self._rest is None else rest.CANCEL
-            login = LoginNode(
-                self.connector, inner, spool, self._run, cancel, keeps_shell=True
-            )
+            login = LoginNode(self.connector, inner, spool, self._run, cancel)
             # there is no connection to lose if the driver runs on the login node
             near = login.local and self._rest is None
             longest = scripts.GONE_SECONDS if near else math.inf

@@ -196,7 +196,6 @@ class SlurmQueue:
         is_certain = in_time and not (
             self._jobs
             or self._submissions.may_have_strays
-            or self.login.has_repeated
             or self.controller.jobs_end_themselves
         )
         if not (is_certain or (in_time and await self.controller.sweep())):

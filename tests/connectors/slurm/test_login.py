@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import signal
 import time
 from collections.abc import AsyncIterator, Callable, MutableMapping, MutableSequence
 from functools import partial
@@ -27,7 +26,6 @@ from tests.support.waiting import SECONDS
 pytestmark = pytest.mark.process
 
 KEY = "0123abcd"
-WAYS = ["here", "session", "shell"]
 LOSSES = [
     asyncssh.ConnectionLost("gone"),
     asyncssh.ChannelOpenError(2, "SSH connection closed"),
@@ -37,15 +35,10 @@ LOSSES = [
 
 
 class Host(LocalConnector):
-    """This machine, whose connection is what a test makes of it.
+    """This machine, whose connection is what a test makes of it."""
 
-    :param sessions: how many it may have open, as an SSH connector says it
-    """
-
-    def __init__(self, folder: Path, sessions: int = 1) -> None:
+    def __init__(self, folder: Path) -> None:
         super().__init__("host", str(folder))
-        self.maxConcurrentSessions = sessions
-        self.sessions = 0
         self.answer: Callable[[], tuple[str, int | None] | None] | None = None
         self.shell: Callable[[], Shell] | None = None
 
@@ -62,7 +55,6 @@ class Host(LocalConnector):
         timeout: int | None = None,  # noqa: ASYNC109 - StreamFlow's signature
         job_name: str | None = None,
     ) -> tuple[str, int] | None:
-        self.sessions += stdin is not None
         if self.answer is not None:
             return self.answer()  # type: ignore[return-value] # as asyncssh's None
         # as the SSH connector does it: housekeeping goes through the shell that all share
@@ -125,16 +117,6 @@ async def node(host: Host, tmp_path: Path) -> LoginNode:
     return made
 
 
-def _reached(host: Host, node: LoginNode, way: str) -> LoginNode:
-    """The node, with its commands run here, in sessions, or in a shell that is kept."""
-    host.maxConcurrentSessions = 10 if way == "shell" else 1
-    reached = LoginNode(
-        host, node._location, node.spool, node.driver_run, keeps_shell=True
-    )
-    reached.local = way == "here"
-    return reached
-
-
 @pytest.mark.parametrize("code", [None, -1, -15, 1, 255])
 async def test_a_lost_connection_is_no_answer(
     host: Host, node: LoginNode, code: int | None
@@ -155,15 +137,12 @@ async def test_a_lost_connection_is_no_answer(
         ("(trap 'echo in' EXIT; exit 4) || exit 5", ("in", 5)),
     ],
 )
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("local", [True, False], ids=["here", "there"])
 async def test_the_exit_code_is_the_commands_own(
-    host: Host, node: LoginNode, command: str, answer: tuple[str, int], way: str
+    node: LoginNode, command: str, answer: tuple[str, int], local: bool
 ) -> None:
-    node = _reached(host, node, way)
+    node.local = local
     assert await node.run(command) == answer
-    # what it has left does not change the next one
-    assert await node.run(command) == answer
-    assert host.sessions == (2 if way == "session" else 0)
 
 
 async def test_a_command_that_is_killed_gives_no_answer(node: LoginNode) -> None:
@@ -174,81 +153,15 @@ async def test_a_command_that_is_killed_gives_no_answer(node: LoginNode) -> None
         await node.run("echo half; kill -9 $$")
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("local", [True, False], ids=["here", "there"])
 async def test_a_command_has_the_environment_of_the_location(
-    host: Host, tmp_path: Path, node: LoginNode, way: str
+    host: Host, tmp_path: Path, local: bool
 ) -> None:
-    node._location.environment["SLURM_CONF"] = str(tmp_path)
-    node = _reached(host, node, way)
+    (found,) = (await host.get_available_locations()).values()
+    found.location.environment["SLURM_CONF"] = str(tmp_path)
+    node = LoginNode(host, found.location, str(tmp_path / "spool"), "run")
+    node.local = local
     assert await node.run("echo $SLURM_CONF; cat") == (str(tmp_path), 0)
-
-
-async def test_a_command_that_lasts_does_not_block_the_shell(
-    host: Host, node: LoginNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(login, "TURN_SECONDS", 0.01)
-    node, go = _reached(host, node, "shell"), tmp_path / "go"
-    wait = f"while [ ! -e {go} ]; do sleep 0.02; done; echo slow"
-    slow = asyncio.create_task(node.run(wait))
-    await asyncio.sleep(0)
-    async with asyncio.timeout(SECONDS):
-        assert await node.run("echo quick") == ("quick", 0)
-        go.touch()
-        assert await slow == ("slow", 0)
-    assert host.sessions == 1
-
-
-async def test_short_commands_take_turns_in_the_shell(
-    host: Host, node: LoginNode, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(login, "TURN_SECONDS", SECONDS)
-    node = _reached(host, node, "shell")
-    answers = await asyncio.gather(*(node.run(f"echo {n}") for n in range(5)))
-    assert answers == [(str(n), 0) for n in range(5)]
-    assert host.sessions == 0
-
-
-async def test_a_session_replaces_a_command_shell_that_is_lost(
-    host: Host, node: LoginNode
-) -> None:
-    node = _reached(host, node, "shell")
-    pid, _ = await node.run("echo $PPID")
-    os.kill(int(pid), signal.SIGKILL)
-    assert not node.has_repeated
-    assert await node.run("echo again") == ("again", 0)
-    assert node.has_repeated
-    assert host.sessions == 1
-    assert await node.run("echo $PPID") != (pid, 0)
-    assert host.sessions == 1
-
-
-async def test_login_nodes_leave_sessions_to_others(
-    host: Host, node: LoginNode
-) -> None:
-    """One connector serves many deployments, and StreamFlow's own commands."""
-    first = _reached(host, node, "shell")
-    second = _reached(host, node, "shell")
-    await first.run("true")
-    assert host.sessions == 0
-    for asked in (second, node):
-        before = host.sessions
-        await asked.run("true")
-        assert host.sessions == before + 1
-    await first.close()
-    third = _reached(host, node, "shell")
-    await third.run("true")
-    assert host.sessions == before + 1
-
-
-async def test_a_closed_login_node_keeps_no_shell(host: Host, node: LoginNode) -> None:
-    node = _reached(host, node, "shell")
-    await node.look(None)
-    assert await node.run("echo 1") == ("1", 0)
-    await node.close()
-    (shells,) = host._shells.values()
-    assert [await shell.closed() for shell in shells.values()] == [True, True]
-    # which needed no session, as nobody was waiting for marks
-    assert host.sessions == 0
 
 
 async def test_what_profiles_print_is_no_part_of_an_answer(
@@ -259,12 +172,12 @@ async def test_what_profiles_print_is_no_part_of_an_answer(
     assert await node.run("cat lock") == ("42", 0)
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("local", [True, False], ids=["here", "there"])
 @pytest.mark.parametrize("content", ["''", "x"], ids=["quotes", "letters"])
 async def test_a_command_may_be_longer_than_an_argument(
-    host: Host, node: LoginNode, content: str, way: str
+    node: LoginNode, content: str, local: bool
 ) -> None:
-    node = _reached(host, node, way)
+    node.local = local
     await node.look(None)
     command = f"cat <<'END'\n{content * 150_000}\nEND\nexit 3"
     assert await node.run(command) == (content * 150_000, 3)

@@ -574,18 +574,6 @@ async def test_a_job_whose_submission_got_lost_is_searched_at_the_end(
     assert slurm.count("--sibling") == 1
 
 
-async def test_a_job_that_may_be_there_twice_is_searched_at_the_end(
-    slurm: Slurm,
-) -> None:
-    jobs = SlurmQueue(slurm, Commands(slurm), "cluster", 0.01, 60)
-    job = await _submitted(jobs)
-    slurm.has_repeated = True
-    slurm.squeues[:] = [ENDED]
-    await job.ended
-    await jobs.close()
-    assert slurm.count("--sibling") == 1
-
-
 async def test_nobody_waits_for_a_mark_that_was_read(
     slurm: Slurm, jobs: SlurmQueue
 ) -> None:

@@ -16,15 +16,12 @@ import time
 import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
-from functools import partial, wraps
+from functools import wraps
 from typing import ParamSpec
-from weakref import WeakKeyDictionary, WeakSet
 
 import asyncssh
 from streamflow.core.deployment import Connector, ExecutionLocation, Shell
 from streamflow.core.exception import WorkflowExecutionException
-from streamflow.deployment.connector.ssh import SSHConnector
-from streamflow.deployment.future import FutureConnector
 from streamflow.log_handler import logger
 
 from sf_quantum import backoff
@@ -50,14 +47,6 @@ GRACE_SECONDS = 45
 LOCAL_GRACE_SECONDS = 3
 ANSWER_SECONDS = 60
 CLOSE_SECONDS = 5
-# A shell that is kept for commands takes one of the sessions that a connector may open, of
-# which StreamFlow needs some for its own commands and for files.
-SPARE_SESSIONS = 10
-# of each login node that keeps one: the other shell reads marks
-SESSIONS = 2
-# A command waits this long for its turn in that shell, which is soon where commands do not
-# hang, and then has a session of its own.
-TURN_SECONDS = 0.5
 # how often the shell tries to remove the spool, for about a minute
 REMOVALS = 600
 # StreamFlow kills a local shell after five seconds
@@ -180,8 +169,6 @@ class LoginNode:
     :param run: the id of the driver's run in the comments of its jobs
     :param cancel: shell commands that end the driver's jobs after the driver's end; by
         default those of Slurm
-    :param keeps_shell: whether commands over SSH run in a shell that is kept until
-        :meth:`close` or :meth:`leave`, if the connector has sessions to spare
     """
 
     def __init__(
@@ -191,8 +178,6 @@ class LoginNode:
         spool: str,
         run: str,
         cancel: str = "",
-        *,
-        keeps_shell: bool = False,
     ) -> None:
         self._connector = connector
         self._location = location
@@ -203,16 +188,6 @@ class LoginNode:
         self.driver_run = run
         self._cancel = cancel or _CANCEL.format(own=OWN.format(run=run, key=""))
         self._shell: Shell | None = None
-        # Runs commands, one at a time: over SSH, a session for each takes much longer.
-        self._command_shell: Shell | None = None
-        self._commanding = asyncio.Lock()
-        #: whether a command may have run twice, as an ``sbatch`` whose answer was lost
-        self.has_repeated = False
-        others = _keeping.setdefault(connector, WeakSet())
-        spare = SPARE_SESSIONS + SESSIONS * len(others)
-        self._keeps_shells = keeps_shell and _sessions(connector) >= spare
-        if self._keeps_shells:
-            others.add(self)
         # whether a remote shell is reading marks
         self._looking = False
         # Held while a shell is opened: if two were, one would be forgotten, and keep
@@ -222,9 +197,7 @@ class LoginNode:
         self._seen: list[str] = []
 
     async def run(self, command: str) -> tuple[str, int]:
-        """Run a shell command; several run concurrently.
-
-        It may run twice, if the connection is lost before its answer: see :attr:`has_repeated`.
+        """Run a shell command in a separate session, so that commands run concurrently.
 
         The command continues if the caller is cancelled: StreamFlow's SSH connector does
         not recover from a cancelled connection attempt. One that is too long for an argument
@@ -262,42 +235,12 @@ class LoginNode:
         return output.decode(errors="replace")
 
     async def _there(self, script: str) -> str:
-        if self._keeps_shells:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(TURN_SECONDS):
-                    await self._commanding.acquire()
-                try:
-                    return await self._in_command_shell(script)
-                except (WorkflowExecutionException, OSError, asyncssh.Error):
-                    # The connection was lost, maybe long ago: a session connects again.
-                    self.has_repeated = True
-                finally:
-                    self._commanding.release()
         # StreamFlow does not use the shared shell if stdin is set.
         words = ["sh", "-c", shlex.quote(script)]
         result = await self._connector.run(
             self._location, words, stdin="/dev/null", capture_output=True
         )
         return "" if result is None else result[0]
-
-    async def _in_command_shell(self, script: str) -> str:
-        shell, self._command_shell = self._command_shell, None
-        if shell is None:
-            # connectors return the same shell for the same command
-            words = ["sh", "-s", uuid.uuid4().hex]
-            shell = await self._connector.get_shell(words, self._location)
-        variables = map("=".join, self._location.environment.items())
-        words = ["env", *map(shlex.quote, variables), "sh", "-c", shlex.quote(script)]
-        try:
-            result = await shell.execute([*words, "</dev/null"], capture_output=True)
-        except BaseException:
-            self._end(shell)
-            raise
-        if self._keeps_shells:
-            self._command_shell = shell
-        else:  # this login node was closed meanwhile
-            self._end(shell)
-        return result[0] if result else ""
 
     async def write(self, file: str, content: bytes) -> None:
         """Write a file of mode 0600; an incomplete one is removed.
@@ -418,22 +361,15 @@ class LoginNode:
     async def _finish(self, last: str) -> None:
         """Run a last command in the shell, and close it even if it hangs."""
         shell, self._shell = self._shell, None
-        ending = []
-        if shell is not None:
-            with suppress(WorkflowExecutionException, TimeoutError):
-                async with asyncio.timeout(CLOSE_SECONDS):
-                    if self._looking:  # it may be waiting for marks
-                        await self.run(f": >{shlex.quote(self.spool)}/stop")
-                    with reaching(self._location):
-                        await shell.execute([last], capture_output=True)
-            ending.append(self._end(shell))
-        self._keeps_shells = False
-        _keeping[self._connector].discard(self)
-        shell, self._command_shell = self._command_shell, None
-        if shell is not None:
-            ending.append(self._end(shell))
-        if ending:
-            await asyncio.wait(ending, timeout=END_SECONDS)
+        if shell is None:
+            return
+        with suppress(WorkflowExecutionException, TimeoutError):
+            async with asyncio.timeout(CLOSE_SECONDS):
+                if self._looking:  # it may be waiting for marks
+                    await self.run(f": >{shlex.quote(self.spool)}/stop")
+                with reaching(self._location):
+                    await shell.execute([last], capture_output=True)
+        await asyncio.wait({self._end(shell)}, timeout=END_SECONDS)
 
     async def _execute(self, command: str) -> str:
         with reaching(self._location):
@@ -485,16 +421,6 @@ class LoginNode:
         return task
 
 
-def _sessions(connector: Connector) -> float:
-    """Return how many sessions an SSH connector may have open at a time, 0 for another."""
-    get: Callable[[str, float], float] = partial(getattr, connector)
-    each = 0.0
-    if isinstance(connector, FutureConnector):
-        get = connector.parameters.get
-        each = SPARE_SESSIONS if issubclass(connector.type, SSHConnector) else 0.0
-    return get("maxConnections", 1) * get("maxConcurrentSessions", each)
-
-
 def survives_errors(
     work: Callable[P, Awaitable[None]],
 ) -> Callable[P, Coroutine[None, None, None]]:
@@ -517,8 +443,6 @@ def survives_errors(
 
 
 _warned: dict[str, float] = {}
-# the login nodes that keep a shell
-_keeping = WeakKeyDictionary[Connector, WeakSet[LoginNode]]()
 
 
 def warn(text: str) -> None:
