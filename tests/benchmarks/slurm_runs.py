@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -166,6 +167,33 @@ def start(
             stdout=log,
             stderr=log,
         )
+
+
+def used(lab: Lab, words: list[str], place: Path) -> resource.struct_rusage:
+    """Run a command in a folder of the lab to its end; its output is in ``log``.
+
+    :returns: what it and its processes have used
+    :raises SystemExit: if it fails, with its output
+    """
+    path = f"{BIN}{os.pathsep}{os.environ['PATH']}"
+    with (place / "log").open("w") as log:
+        process = subprocess.Popen(
+            words,
+            cwd=place,
+            env=os.environ | lab.environment | {"PATH": path},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+        )
+        try:
+            _, status, usage = os.wait4(process.pid, 0)
+        except BaseException:
+            process.kill()
+            raise
+    process.returncode = status
+    if status != 0:
+        raise SystemExit((place / "log").read_text())
+    return usage
 
 
 def completed(file: Path) -> list[JournalEvent]:

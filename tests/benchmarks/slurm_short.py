@@ -21,7 +21,6 @@ import argparse
 import getpass
 import json
 import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -33,7 +32,7 @@ from statistics import median
 
 from sf_quantum.files import JSON
 from tests.benchmarks.driver import JOURNAL
-from tests.benchmarks.slurm_runs import BIN, heed_sigterm
+from tests.benchmarks.slurm_runs import BIN, heed_sigterm, used
 from tests.lab import Lab, running
 from tests.support.lab_conf import Options
 from tests.support.lab_supervisor import missing
@@ -150,26 +149,9 @@ def write(folder: Path, connector: str, cell: Cell, host: dict[str, JSON]) -> No
 def run(lab: Lab, folder: Path, *, debug: bool) -> Run:
     """Run StreamFlow in a folder with its files."""
     words = [str(BIN / "streamflow"), "run", "--outdir", "out", "run.yml"]
-    path = f"{BIN}{os.pathsep}{os.environ['PATH']}"
     began = time.monotonic()
-    with (folder / "log").open("w") as log:
-        process = subprocess.Popen(
-            words + (["--debug"] if debug else []),
-            cwd=folder,
-            env=os.environ | lab.environment | {"PATH": path},
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-        )
-        try:
-            _, status, usage = os.wait4(process.pid, 0)
-        except BaseException:
-            process.kill()
-            raise
+    usage = used(lab, words + (["--debug"] if debug else []), folder)
     wall, now = time.monotonic() - began, time.time()
-    process.returncode = status
-    if status != 0:
-        raise SystemExit((folder / "log").read_text())
     last = max(float(end.read_text()) for end in (folder / "out").iterdir())
     return Run(wall, usage.ru_utime + usage.ru_stime, now - last)
 

@@ -19,9 +19,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import re
-import subprocess
 import sys
 import tempfile
 import time
@@ -36,7 +34,7 @@ import psutil
 
 from sf_quantum.files import JSON
 from tests.benchmarks.driver import JOURNAL, WORKFLOW
-from tests.benchmarks.slurm_runs import BIN, heed_sigterm
+from tests.benchmarks.slurm_runs import BIN, heed_sigterm, used
 from tests.lab import Lab, running
 from tests.support.lab_conf import Options
 from tests.support.lab_supervisor import missing
@@ -120,25 +118,8 @@ def _driven(args: argparse.Namespace, name: str, lab: Lab, place: Path) -> Run:
 
 def _timed(lab: Lab, words: list[str], place: Path) -> Run:
     lab.output("sdiag", "--reset")
-    path = f"{BIN}{os.pathsep}{os.environ['PATH']}"
     began, busy = time.monotonic(), _busy()
-    with (place / "log").open("w") as log:
-        process = subprocess.Popen(
-            words,
-            cwd=place,
-            env=os.environ | lab.environment | {"PATH": path},
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-        )
-        try:
-            _, status, usage = os.wait4(process.pid, 0)
-        except BaseException:
-            process.kill()
-            raise
-    process.returncode = status
-    if status != 0:
-        raise SystemExit((place / "log").read_text())
+    usage = used(lab, words, place)
     wall, machine = time.monotonic() - began, _busy() - busy
     told = lab.output("sdiag")
     return Run(

@@ -7,7 +7,7 @@ import json
 import re
 import socket
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from tests.support.plugin_site import Site
 
 pytestmark = pytest.mark.process
+
+ServiceOn = Callable[..., tuple[int, list[str]]]
 
 OK = "sf.yml: OK (1 workflow, 3 deployments)"
 CWL = """\
@@ -92,6 +94,20 @@ def checked(capsys: pytest.CaptureFixture[str]) -> tuple[int, list[str]]:
     return code, [re.sub(r"^sf.yml:\d+: ", "", line) for line in lines]
 
 
+@pytest.fixture
+def service_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> ServiceOn:
+    """Checks a service on a cluster, which has the given lines of ``sinfo``."""
+
+    def check(service: dict[str, JSON], *lines: str) -> tuple[int, list[str]]:
+        slurm_lists(tmp_path / "bin", monkeypatch, "\n".join(lines))
+        written(None, service=service)
+        return checked(capsys)
+
+    return check
+
+
 def has_typo(capsys: pytest.CaptureFixture[str]) -> bool:
     """Whether a misspelt partition, and nothing else, is a problem."""
     code, lines = checked(capsys)
@@ -142,15 +158,12 @@ def test_a_slurm_on_this_host_lists_its_partitions(
 def test_a_gres_that_no_node_has_is_told(
     request_: dict[str, JSON],
     line: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    service_on: ServiceOn,
 ) -> None:
     """Slurm refuses such a job, or the plugin of a site that knows the gres takes it."""
-    lines = f"{sinfo(('p*', 1), gres='qpu:a:4,gpu:2')}\n{sinfo(('other', 1))}"
-    slurm_lists(tmp_path / "bin", monkeypatch, lines)
-    written(None, service=request_)
-    code, (said, *_) = checked(capsys)
+    code, (said, *_) = service_on(
+        request_, sinfo(("p*", 1), gres="qpu:a:4,gpu:2"), sinfo(("other", 1))
+    )
     assert code == (2 if " is more than" in line else 0)
     assert line in said
     assert (said == OK) == (not line)
@@ -177,14 +190,11 @@ def test_a_gres_that_no_node_has_is_told(
 def test_what_slurm_probably_never_starts_is_remarked_on(
     request_: dict[str, JSON],
     line: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    service_on: ServiceOn,
 ) -> None:
-    lines = f"{sinfo(('p*', 1), limit='1:00:00')}\n{sinfo(('other', 1))}"
-    slurm_lists(tmp_path / "bin", monkeypatch, lines)
-    written(None, service=request_)
-    code, said = checked(capsys)
+    code, said = service_on(
+        request_, sinfo(("p*", 1), limit="1:00:00"), sinfo(("other", 1))
+    )
     assert code == 0
     assert any(line in one for one in said) if line else said == [OK]
 
@@ -215,14 +225,11 @@ def test_what_slurm_probably_never_starts_is_remarked_on(
 def test_what_slurm_never_starts_is_a_problem(
     request_: dict[str, JSON],
     line: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    service_on: ServiceOn,
 ) -> None:
-    lines = f"{sinfo(('p*', 2))}\n{sinfo(('other', 1))}"
-    slurm_lists(tmp_path / "bin", monkeypatch, lines)
-    written(None, service={"partition": "p", **request_})
-    code, (said, *_) = checked(capsys)
+    code, (said, *_) = service_on(
+        {"partition": "p", **request_}, sinfo(("p*", 2)), sinfo(("other", 1))
+    )
     assert code == (2 if line else 0)
     assert line in said
     assert (said == OK) == (not line)
@@ -233,15 +240,10 @@ def test_what_slurm_never_starts_is_a_problem(
 )
 def test_a_service_without_a_partition_may_go_to_another(
     request_: dict[str, JSON],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    service_on: ServiceOn,
 ) -> None:
     """Its template may name one, or a plugin of the site choose one."""
-    lines = f"{sinfo(('p*', 2))}\n{sinfo(('other', 1))}"
-    slurm_lists(tmp_path / "bin", monkeypatch, lines)
-    written(None, service=request_)
-    code, (said, *_) = checked(capsys)
+    code, (said, *_) = service_on(request_, sinfo(("p*", 2)), sinfo(("other", 1)))
     assert code == 0
     assert next(iter(request_)) in said
 
@@ -259,13 +261,9 @@ def test_a_service_without_a_partition_may_go_to_another(
 def test_an_environment_without_the_drivers_path_is_told(
     export: str,
     is_remarked: bool,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    service_on: ServiceOn,
 ) -> None:
-    slurm_lists(tmp_path / "bin", monkeypatch, sinfo(("p*", 2)))
-    written(None, service={"export": export})
-    code, (said, *_) = checked(capsys)
+    code, (said, *_) = service_on({"export": export}, sinfo(("p*", 2)))
     assert code == 0
     text = f"export: {export} does not pass the driver's PATH on to jobs; add ALL"
     assert (text in said) == is_remarked == (said != OK)
