@@ -6,7 +6,7 @@ import socket
 import tempfile
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, closing, contextmanager
 from pathlib import Path
 
 from sf_quantum.files import JSON
@@ -211,7 +211,7 @@ def _running(
     server = Server(config, settings.limits.connections)
     port = socket.create_server(("127.0.0.1", 0)) if tcp else None
     url = f"http://127.0.0.1:{port.getsockname()[1]}" if port else f"unix:{socket_path}"
-    with port or unix_socket(socket_path) as listener:
+    with closing(store), port or unix_socket(socket_path) as listener:
         thread = threading.Thread(target=server.run, args=([listener],))
         thread.start()
         try:
@@ -220,4 +220,3 @@ def _running(
             service.queue.request_stop()
             server.should_exit = True
             thread.join()
-    store.close()

@@ -95,14 +95,18 @@ class Database:
 
         def make(db: sqlite3.Connection) -> None:
             nonlocal failure
+            results.clear()
+            failure = None
             db.execute("SAVEPOINT change")
             try:
                 results.append(change(db))
-            except BaseException as error:  # noqa: BLE001 - reported to the caller
+            except BaseException as error:
                 failure = error
                 if isinstance(error, sqlite3.Error):
                     self.last_failed_write = time.time()
-                # raises if SQLite has rolled back the whole transaction: all changes fail
+                if not db.in_transaction:
+                    # SQLite has rolled back the changes before it, too
+                    raise
                 db.execute("ROLLBACK TO change")
             db.execute("RELEASE change")
 
@@ -147,9 +151,10 @@ class Database:
             self._commit([change for change in batch if change is not None])
 
     def _commit(self, batch: list[_Change]) -> None:
-        db, lost = self._writer, None
+        db, lost, began = self._writer, None, False
         try:
             db.execute("BEGIN IMMEDIATE")
+            began = True
             for make, _ in batch:
                 make(db)
             db.execute("COMMIT")
@@ -158,6 +163,11 @@ class Database:
             self.last_failed_write = time.time()
             if db.in_transaction:
                 db.execute("ROLLBACK")
+            if began and (middle := len(batch) // 2):
+                # a result that does not fit on the disk is no reason to refuse small changes
+                self._commit(batch[:middle])
+                self._commit(batch[middle:])
+                return
         for _, report in batch:
             report(lost)
 

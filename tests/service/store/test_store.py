@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import random
 import re
 import sqlite3
 import threading
@@ -141,8 +142,15 @@ def test_a_job_moves_to_the_lease_that_asks_for_it(store: Store) -> None:
 @contextmanager
 def in_one_commit(store: Store) -> Iterator[None]:
     """Let changes wait until all have been requested."""
-    requested = threading.Event()
-    store.change(lambda _: requested.wait(SECONDS))
+    begun, requested = threading.Event(), threading.Event()
+
+    def wait(_: sqlite3.Connection) -> bool:
+        begun.set()
+        return requested.wait(SECONDS)
+
+    store.change(wait)
+    # those that the writer finds before it begins are of its own commit
+    assert begun.wait(SECONDS)
     yield
     requested.set()
 
@@ -617,6 +625,40 @@ def test_a_full_disk_fails_what_was_to_be_written(path: Path) -> None:
     change = "INSERT INTO texts VALUES ('small')"
     database.change(lambda db: bool(db.execute(change))).result(SECONDS)
     assert [row[0] for row in database.read("SELECT t FROM texts")] == ["small"]
+    database.close()
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_on_a_full_disk_only_what_does_not_fit_fails(path: Path, seed: int) -> None:
+    schema = "CREATE TABLE texts (n INTEGER PRIMARY KEY, t TEXT);"
+    database = Database(path, version=1, schema=schema)
+    begun, ready = threading.Event(), threading.Event()
+    chosen = random.Random(seed)
+    large = {n for n in range(40) if chosen.random() < seed / 8}
+
+    def limit(db: sqlite3.Connection) -> None:
+        db.execute("PRAGMA max_page_count = 5")
+        begun.set()
+        ready.wait(SECONDS)
+
+    def insert(db: sqlite3.Connection, number: int) -> int:
+        text = "x" * (100_000 if number in large else 1)
+        db.execute("INSERT INTO texts VALUES (?, ?)", (number, text))
+        return number
+
+    database.change(limit)
+    assert begun.wait(SECONDS)
+    futures = [
+        database.change(lambda db, number=n: insert(db, number))  # type: ignore[misc]
+        for n in range(40)
+    ]
+    ready.set()
+    failures = [future.exception(SECONDS) for future in futures]
+    assert {n for n, failure in enumerate(failures) if failure} == large
+    # not the words of what SQLite does to the other changes
+    assert {str(failures[n]) for n in large} <= {"database or disk is full"}
+    rows = database.read("SELECT n FROM texts ORDER BY n")
+    assert [row[0] for row in rows] == [n for n in range(40) if n not in large]
     database.close()
 
 
