@@ -21,13 +21,14 @@ from tests.support.waiting import SECONDS, until_async
 class _Held:
     """An allocation of a controller that answers until the second job begins."""
 
-    over = False
     made: ClassVar[list[_Held]] = []
 
-    def __init__(self) -> None:
+    def __init__(self, *, short: bool = False) -> None:
+        self.over, self._short = False, short
         self.limit = ShortLimit()
         self.refusal: asyncio.Future[str] = asyncio.Future()
-        self.ending = self.given_back = False
+        self.ending = False
+        self.given_back: asyncio.Future[None] = asyncio.Future()
         self.made.append(self)
 
     def lasts(self, _: object) -> bool:
@@ -39,6 +40,7 @@ class _Held:
     async def run(self, job: StepJob, requested: float) -> JobOutcome:
         if job.name == "/step/1":
             await asyncio.Event().wait()
+        self.over = self._short
         return JobOutcome("1", "COMPLETED", started=requested, ended=requested)
 
     async def end_with(self, seconds: int) -> None:
@@ -46,19 +48,34 @@ class _Held:
         await asyncio.Event().wait()
 
     async def give_back(self) -> None:
-        self.given_back = True
+        self.given_back.set_result(None)
+
+
+def _elastic(monkeypatch: pytest.MonkeyPatch, *, short: bool = False) -> Elastic:
+    async def request(*_: object, **__: object) -> list[_Held]:
+        return [_Held(short=short)]
+
+    monkeypatch.setattr(_Held, "made", [])
+    monkeypatch.setattr(SlurmAllocation, "request", request)
+    queue = cast("SlurmQueue", type("Queue", (), {"deployment": "cluster"}))
+    return Elastic(queue, SlurmService(), ElasticSettings(idle=0.0, ahead=True), [])
+
+
+async def test_it_ends_at_the_moment_an_allocation_is_given_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    elastic = _elastic(monkeypatch, short=True)
+    await elastic.run(StepJob("/step/0", SlurmService(), "true"))
+    (held,) = _Held.made
+    # at once: the task that gave it back has ended, and nothing else has noticed
+    await held.given_back
+    await elastic.close()
 
 
 async def test_the_end_does_not_wait_for_a_limit_to_be_lowered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def request(*_: object, **__: object) -> list[_Held]:
-        return [_Held()]
-
-    monkeypatch.setattr(_Held, "made", [])
-    monkeypatch.setattr(SlurmAllocation, "request", request)
-    queue = cast("SlurmQueue", type("Queue", (), {"deployment": "cluster"}))
-    elastic = Elastic(queue, SlurmService(), ElasticSettings(idle=0.0, ahead=True), [])
+    elastic = _elastic(monkeypatch)
     first, second = (
         StepJob(f"/step/{n}", SlurmService(), "true", seconds=60) for n in (0, 1)
     )
@@ -67,7 +84,7 @@ async def test_the_end_does_not_wait_for_a_limit_to_be_lowered(
     await until_async(lambda: any(one.ending for one in _Held.made), "its last job")
     async with asyncio.timeout(SECONDS):
         await elastic.close()
-    assert all(one.given_back for one in _Held.made)
+    assert all(one.given_back.done() for one in _Held.made)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running

@@ -152,7 +152,8 @@ class Elastic:
         for allocation in [*self._pool.free, *self._pool.busy]:
             self._give_back(allocation)
         while self._tasks:
-            await asyncio.gather(*self._tasks, return_exceptions=True)
+            # `gather` of tasks that are done does not let them leave the set, from Python 3.12 on
+            await asyncio.wait(self._tasks)
 
     def quantum_step_started(self, step: str) -> None:
         """Give back the allocations that need not be kept."""
