@@ -399,13 +399,14 @@ def table(
     why = [*failures(rows), *filter(None, [escaped(reason)])]
     if status == "failed" and not why:
         why = [NO_REASON]
-    last = [*candidates(rows), *warnings(warned), conclusion(status, rows)]
+    warnings = map(warning, warned)
+    last = [*candidates(rows), *warnings, conclusion(status, rows)]
     return "\n".join([*text, "", *why, *last])
 
 
-def warnings(warned: Iterable[_Warned]) -> list[str]:
-    """One line for each warning, and each budget that a run has exceeded, without repeats."""
-    return [*dict.fromkeys(escaped(f"warning: {event}") for event in warned)]
+def warning(event: _Warned) -> str:
+    """One line for a warning, or a budget that a run has exceeded."""
+    return escaped(f"warning: {event}")
 
 
 def conclusion(status: str, rows: list[JobAttempt]) -> str:
@@ -549,7 +550,7 @@ def progress(run: Iterable[Event]) -> Iterator[str]:
         row = attempts.add(event)
         if isinstance(event, _Warned) and str(event) not in warned:
             warned.add(str(event))
-            yield from warnings([event])
+            yield warning(event)
         if row is not None and isinstance(event, events.Job):
             change = (row.job, row.attempt, row.status)
             if change in reported:

@@ -86,8 +86,10 @@ class Report(Sequence[Row]):
         ends = [event for event in events if isinstance(event, End)]
         self._reason = report.reason(ends[-1] if ends else None, attempts)
         self._decisions = [event for event in events if isinstance(event, Decision)]
-        self._overruns = [event for event in events if isinstance(event, Overrun)]
-        self._warnings = [event for event in events if isinstance(event, RunWarning)]
+        # Each candidate filter records that the run's budget is exceeded.
+        warned = {str(e): e for e in events if isinstance(e, Overrun | RunWarning)}
+        self._overruns = [e for e in warned.values() if isinstance(e, Overrun)]
+        self._warnings = [e for e in warned.values() if isinstance(e, RunWarning)]
 
     @overload
     def __getitem__(self, index: int) -> Row: ...
