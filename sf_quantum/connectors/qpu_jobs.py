@@ -10,6 +10,7 @@ from sf_quantum import journal
 from sf_quantum.files import number_or_null
 from sf_quantum.journal import events
 from sf_quantum.protocol.tasks import LeaseJob
+from sf_quantum.qpu.sfq import job_variables
 
 
 def job_key(job: str) -> str:
@@ -27,13 +28,11 @@ def purpose(job: str) -> str:
 
 
 def variables(job: str, qpus: Sequence[str]) -> dict[str, str]:
-    """Make the variables with which clients of our service mark the QPU jobs of a job.
+    """Make the variables with which the clients of a job mark its QPU jobs.
 
-    :param qpus: names of the QPUs, with which the variables start
+    :param qpus: names of the QPUs
     """
-    key = job_key(job)
-    keys = {f"{name}_SFQ_JOB_KEY": key for name in qpus}
-    return keys | {f"{name}_SFQ_PURPOSE": purpose(job) for name in qpus}
+    return job_variables.marks(qpus, job_key(job), purpose(job))
 
 
 def record(

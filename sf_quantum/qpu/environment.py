@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from sf_quantum.errors import InputError
 from sf_quantum.qpu import Qpu, load
+from sf_quantum.qpu.sfq import job_variables
 
 RESOURCES = ("QRMI_JOB_QPU_RESOURCES", "SLURM_JOB_QPU_RESOURCES")
 TYPES = ("QRMI_JOB_QPU_TYPES", "SLURM_JOB_QPU_TYPES")
@@ -56,7 +57,8 @@ def from_environment(variables: Mapping[str, str] = os.environ) -> Qpu | None:
     """
     resources, types = listed(variables, RESOURCES), listed(variables, TYPES)
     if resources is None and types is None:
-        orphan = next((key for key in variables if key.endswith("_SFQ_URL")), None)
+        suffix = f"_{job_variables.URL}"
+        orphan = next((key for key in variables if key.endswith(suffix)), None)
         if orphan is not None:
             raise InputError(f"{orphan} is set but {RESOURCES[0]} is not")
         return None

@@ -28,6 +28,7 @@ from sf_quantum.qpu.environment import (
 )
 from sf_quantum.qpu.leasing.held_leases import AcquireOptions, LeaseSet
 from sf_quantum.qpu.selection import SFQ, QpuSelection
+from sf_quantum.qpu.sfq import job_variables
 from sf_quantum.text import unknown
 from sf_quantum.threads import in_thread
 
@@ -236,7 +237,9 @@ def request(
     :param program: its purpose, unless another is given, or the environment has one
     """
     purposes = [options.get("purpose")]
-    purposes += [os.environ.get(f"{client.name}_SFQ_PURPOSE") for client in qpus]
+    purposes += [
+        os.environ.get(f"{client.name}_{job_variables.PURPOSE}") for client in qpus
+    ]
     seconds = options.get("wait_seconds")
     return AcquireOptions(
         wait_seconds=seconds if isinstance(seconds, int | float) else None,

@@ -12,11 +12,11 @@ from sf_quantum.files import JSON
 from sf_quantum.qpu import Qpu, qrmi_config
 from sf_quantum.qpu.environment import RESOURCES, listed, types_by_name
 from sf_quantum.qpu.qrmi_config import Resource
+from sf_quantum.qpu.sfq import job_variables
+from sf_quantum.qpu.sfq.job_variables import URL
 
 SFQ = "sfq"
 DEFAULT_NAME = "qpu"
-# configuration keys of our own kind, by their variables in the environment or a site's file
-_VARIABLES = {"SFQ_URL": "url", "SFQ_TOKEN_FILE": "tokenFile", "SFQ_MUNGE": "munge"}
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class QpuSelection:
             entry = qrmi_config.read(self.qrmi_config, name)
             if entry.type != SFQ:
                 return client(entry.type, name, {"qrmiConfig": self.qrmi_config})
-            config = _config(_complete(entry))
+            config = job_variables.config(_complete(entry))
             with _told_of(entry):
                 return self._make(name, config)
         type_ = types_by_name(environment).get(name, SFQ)
@@ -77,12 +77,12 @@ class QpuSelection:
                 f"QPU {name}: the type {type_} is described by a site's file (--qrmi-config)"
             )
         variables = qrmi_config.unprefixed(name, environment)
-        if not variables.get("SFQ_URL"):
+        if not variables.get(URL):
             raise InputError(
-                f"QPU {name}: {name}_SFQ_URL is not set; name the file that describes "
+                f"QPU {name}: {name}_{URL} is not set; name the file that describes "
                 "the QPU (--qrmi-config, or qrmiConfig of a deployment), or set it"
             )
-        return self._make(name, _config(variables))
+        return self._make(name, job_variables.config(variables))
 
     def _make(self, name: str, config: Mapping[str, JSON]) -> Qpu:
         settings = {
@@ -105,7 +105,8 @@ def client(type_: str, name: str, config: Mapping[str, JSON]) -> Qpu:
     entry = qrmi_config.read(path, str(config.get("resource", name)), type_)
     settings = {k: v for k, v in config.items() if k not in ("qrmiConfig", "resource")}
     if type_ == SFQ:
-        site = _config(entry.environment if "url" in settings else _complete(entry))
+        variables = entry.environment if "url" in settings else _complete(entry)
+        site = job_variables.config(variables)
     else:
         site = {**entry.environment}
     with _told_of(entry):
@@ -117,8 +118,8 @@ def _complete(entry: Resource) -> Mapping[str, str]:
 
     :raises InputError: if it has no URL
     """
-    if not entry.environment.get("SFQ_URL"):
-        raise entry.missing("SFQ_URL")
+    if not entry.environment.get(URL):
+        raise entry.missing(URL)
     return entry.environment
 
 
@@ -129,21 +130,9 @@ def _told_of(entry: Resource) -> Iterator[None]:
         yield
     except InputError as error:
         text, where = str(error), entry.where
-        for variable, key in _VARIABLES.items():
+        for variable, key in job_variables.CONFIG_KEYS.items():
             value = entry.environment.get(variable)
             if value and text.startswith((f"{key}: ", f"{value}: ")):
                 where = f"{where}.environment.{variable}"
                 text = text.removeprefix(f"{key}: ")
         raise InputError(f"{where}: {text}") from error
-
-
-def _config(variables: Mapping[str, str]) -> dict[str, JSON]:
-    """The configuration of our own kind, from its variables."""
-    config: dict[str, JSON] = {
-        key: variables[variable]
-        for variable, key in _VARIABLES.items()
-        if variables.get(variable)
-    }
-    if config.get("munge") in ("0", "1"):
-        config["munge"] = config["munge"] == "1"
-    return config

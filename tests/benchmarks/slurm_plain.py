@@ -27,7 +27,8 @@ from pathlib import Path
 
 from sf_quantum.files import JSON, listing, mapping
 from sf_quantum.protocol.values import number
-from sf_quantum.qpu.sfq.service_client import Credentials, ServiceClient
+from sf_quantum.qpu.sfq.credentials import Credentials
+from sf_quantum.qpu.sfq.service_client import ServiceClient
 from tests.lab import Lab, running
 from tests.support.lab_conf import Options
 from tests.support.lab_jobcomp import Completed

@@ -26,7 +26,8 @@ from sf_quantum.net.answers import content_length
 from sf_quantum.net.local_server import LocalServer, TimedHandler
 from sf_quantum.qpu import QpuStatus
 from sf_quantum.qpu.environment import RESOURCES, TOKEN, TYPES, listed
-from sf_quantum.qpu.sfq.service_client import Credentials, ServiceClient
+from sf_quantum.qpu.sfq.credentials import Credentials
+from sf_quantum.qpu.sfq.service_client import ServiceClient
 from sf_quantum.qpu.sfq.service_qpu import SfqQpu
 
 # each client's path at the service, and its variables for URL and credential

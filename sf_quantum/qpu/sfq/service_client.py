@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 
 from sf_quantum import backoff
 from sf_quantum.backoff import Deadline
@@ -17,6 +16,8 @@ from sf_quantum.protocol.leases import LEASE_HEADER
 from sf_quantum.protocol.tasks import LeaseLost
 from sf_quantum.qpu import AuthenticationError
 from sf_quantum.qpu.configuration import read_token
+from sf_quantum.qpu.sfq import job_variables
+from sf_quantum.qpu.sfq.credentials import Credentials
 from sf_quantum.text import shortened
 
 # a service that is being restarted is back in less
@@ -30,38 +31,6 @@ LARGE_SECONDS = 90.0
 # statuses after which another attempt may succeed: the service is busy or closed, or a
 # proxy answers in its place
 BUSY = (408, 425, 429, 502, 503, 504)
-
-
-@dataclass(frozen=True)
-class Credentials:
-    """How a client authenticates, and how long it retries.
-
-    :param token_file: a file with the bearer token
-    :param munge: send a MUNGE credential with each request: True, or ``munged``'s socket
-    :param retry_seconds: how long a request without an answer is retried; ``None`` for as
-        long as a restart of the service may take
-    """
-
-    token_file: str | None = None
-    munge: str | bool = False
-    retry_seconds: float | None = None
-
-    @property
-    def name(self) -> str | None:
-        """What identifies the user, in messages."""
-        if self.token_file is not None:
-            return f"token file {self.token_file}"
-        return "MUNGE credential" if self.munge else None
-
-    def munge_header(self) -> Mapping[str, str]:
-        """Make a header for one request, since a credential is accepted once."""
-        if not self.munge:
-            return {}
-        # The import loads ctypes and libmunge, which most clients do not need.
-        from sf_quantum.net import munge
-
-        socket = self.munge if isinstance(self.munge, str) else None
-        return {"X-Munge-Cred": munge.encode(socket)}
 
 
 class ServiceClient:
@@ -91,7 +60,7 @@ class ServiceClient:
         self._retry_seconds = RETRY_SECONDS if retry is None else retry
         self._under_lease = lease is not None
         # Messages name the variable of a job that sets the time.
-        variable = f", which {qpu}_SFQ_PATIENCE_SECONDS sets"
+        variable = f", which {qpu}_{job_variables.PATIENCE} sets"
         self._retry_setting = variable if self._under_lease else ""
 
     def _credential(self) -> Mapping[str, str]:

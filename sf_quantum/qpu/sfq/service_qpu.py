@@ -21,9 +21,10 @@ from sf_quantum.protocol.tasks import (
 from sf_quantum.qpu import JobSize, Qpu, QpuStatus, under_name
 from sf_quantum.qpu.configuration import check_keys, check_name, config_text
 from sf_quantum.qpu.environment import TOKEN, required
-from sf_quantum.qpu.sfq import service_device
+from sf_quantum.qpu.sfq import job_variables, service_device
+from sf_quantum.qpu.sfq.credentials import Credentials
 from sf_quantum.qpu.sfq.problems import Problems
-from sf_quantum.qpu.sfq.service_client import Credentials, ServiceClient
+from sf_quantum.qpu.sfq.service_client import ServiceClient
 from sf_quantum.qpu.sfq.service_jobs import ServiceJobs
 from sf_quantum.qpu.sfq.service_leases import ServiceLeases
 
@@ -41,7 +42,7 @@ LEASE_OPTIONS = {
     "maxQubits": "max_qubits",
     "user": "user",
 }
-KEYS = ("url", "tokenFile", "munge", *LEASE_OPTIONS)
+KEYS = (*job_variables.CONFIG_KEYS.values(), *LEASE_OPTIONS)
 # a lease acquired within a Slurm job ends with it, and has its partition's class
 SLURM_OPTIONS = {
     "SLURM_JOB_ID": "slurm_job_id",
@@ -61,7 +62,7 @@ class SfqQpu(Qpu):
     """
 
     type = "sfq"
-    variables = ("SFQ_URL", "SFQ_TOKEN_FILE", "SFQ_MUNGE")
+    variables = tuple(job_variables.CONFIG_KEYS)
     kinds = service_device.KINDS
     finds = True
 
@@ -159,36 +160,21 @@ class SfqQpu(Qpu):
         return self._leases.jobs(token)
 
     def environment(self, token: str) -> dict[str, str]:
-        credentials = self._credentials
-        retry = credentials.retry_seconds
-        variables = {
-            "SFQ_URL": self.service.url,
-            TOKEN: token,
-            "SFQ_TOKEN_FILE": credentials.token_file,
-            "SFQ_MUNGE": "1" if credentials.munge is True else credentials.munge,
-            "SFQ_PATIENCE_SECONDS": None if retry is None else f"{retry:g}",
+        service = self.service.url, self._credentials
+        return {
+            **job_variables.of_service(self.name, *service),
+            f"{self.name}_{TOKEN}": token,
         }
-        return {f"{self.name}_{key}": str(v) for key, v in variables.items() if v}
 
     @classmethod
     def from_environment(cls, name: str, environment: Mapping[str, str]) -> Self:
-        munge = environment.get(f"{name}_SFQ_MUNGE", "")
-        retry = environment.get(key := f"{name}_SFQ_PATIENCE_SECONDS")
-        try:
-            retry_seconds = None if retry is None else float(retry)
-        except ValueError as error:
-            raise InputError(f"{key}: expected seconds") from error
         return cls(
             name,
-            required(name, environment, "SFQ_URL"),
-            credentials=Credentials(
-                environment.get(f"{name}_SFQ_TOKEN_FILE"),
-                munge if munge.startswith("/") else munge == "1",
-                retry_seconds,
-            ),
+            required(name, environment, job_variables.URL),
+            credentials=job_variables.credentials(name, environment),
             lease=required(name, environment, TOKEN),
-            job_key=environment.get(f"{name}_SFQ_JOB_KEY"),
-            purpose=environment.get(f"{name}_SFQ_PURPOSE"),
+            job_key=environment.get(f"{name}_{job_variables.JOB_KEY}"),
+            purpose=environment.get(f"{name}_{job_variables.PURPOSE}"),
         )
 
     def sampler(self) -> Sampler:

@@ -14,7 +14,7 @@ from sf_quantum.connectors.hints import JobHints
 from sf_quantum.files import JSON
 from sf_quantum.qpu.leasing import held_leases
 from sf_quantum.qpu.leasing.held_leases import LeaseProblem, QpuLoss, QpuWatch
-from sf_quantum.qpu.sfq.service_client import Credentials
+from sf_quantum.qpu.sfq.credentials import Credentials
 from sf_quantum.qpu.sfq.service_qpu import SfqQpu
 from sf_quantum.service.device.emulator.device import EmulatedDevice
 from tests.support.service import RunningService, example_bqm, running_service

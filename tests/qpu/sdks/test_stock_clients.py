@@ -22,7 +22,7 @@ from sf_quantum.protocol.leases import LEASE_HEADER
 from sf_quantum.qpu import QpuStatus
 from sf_quantum.qpu.environment import job_environment
 from sf_quantum.qpu.sdks import stock_clients
-from sf_quantum.qpu.sfq.service_client import Credentials
+from sf_quantum.qpu.sfq.credentials import Credentials
 from sf_quantum.qpu.sfq.service_qpu import SfqQpu
 from sf_quantum.service.device.emulator.device import EmulatedDevice
 from tests.support import forking

@@ -35,7 +35,7 @@ from sf_quantum.qpu.leasing.held_leases import AcquireOptions, acquire
 from sf_quantum.qpu.running import named
 from sf_quantum.qpu.sampler import QpuSampler
 from sf_quantum.qpu.sfq import service_client, service_jobs
-from sf_quantum.qpu.sfq.service_client import Credentials
+from sf_quantum.qpu.sfq.credentials import Credentials
 from sf_quantum.qpu.sfq.service_jobs import ServiceJobs
 from sf_quantum.qpu.sfq.service_qpu import SfqQpu
 from sf_quantum.samplers.neal import NealSampler

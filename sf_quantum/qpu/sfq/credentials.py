@@ -1,0 +1,38 @@
+"""How clients of our QPU service authenticate."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """How a client authenticates, and how long it retries.
+
+    :param token_file: a file with the bearer token
+    :param munge: send a MUNGE credential with each request: True, or ``munged``'s socket
+    :param retry_seconds: how long a request without an answer is retried; ``None`` for as
+        long as a restart of the service may take
+    """
+
+    token_file: str | None = None
+    munge: str | bool = False
+    retry_seconds: float | None = None
+
+    @property
+    def name(self) -> str | None:
+        """What identifies the user, in messages."""
+        if self.token_file is not None:
+            return f"token file {self.token_file}"
+        return "MUNGE credential" if self.munge else None
+
+    def munge_header(self) -> Mapping[str, str]:
+        """Make a header for one request, since a credential is accepted once."""
+        if not self.munge:
+            return {}
+        # The import loads ctypes and libmunge, which most clients do not need.
+        from sf_quantum.net import munge
+
+        socket = self.munge if isinstance(self.munge, str) else None
+        return {"X-Munge-Cred": munge.encode(socket)}
