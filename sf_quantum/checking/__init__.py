@@ -1,9 +1,12 @@
 """Checks of a StreamFlow file before it runs, which report all problems at once.
 
-``check`` reads a file and what it names, and returns problems, each with its file and line;
-``parser`` reads CWL by the engine's own parser, ``cwl_steps`` checks its steps, ``cwl_links``
-their links, ``inputs`` the inputs, ``deployments``, ``configurations`` and ``sites`` what
-connectors and Slurm would refuse, ``sfq_tools`` the command lines of sfq's tools, and ``tool_files`` their files.
+``check_file`` reads a file and what it names, and returns problems, each with its file and line;
+``workflows`` checks one workflow, ``bindings`` the targets and filters of its bindings,
+``candidate_filters`` the filters of quantum candidates, and ``qpus`` whether the QPUs can run
+its steps now. ``cwl`` reads the CWL files and ``parser`` reads them by the engine's own parser,
+``cwl_steps`` checks their steps, ``cwl_links`` their links, ``inputs`` the inputs,
+``deployments``, ``configurations`` and ``sites`` what connectors and Slurm would refuse,
+``sfq_tools`` the command lines of sfq's tools, and ``tool_files`` their files.
 
 Imports: candidates, clustering, connectors, journal, net, qpu, reporting, samplers,
     service/device, slurm.
@@ -14,12 +17,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sf_quantum.checking.commands import Commands
+from sf_quantum.checking.candidate_filters import check_filters
+from sf_quantum.checking.command_lines import Commands
 from sf_quantum.checking.deployments import Deployments, recovery
 from sf_quantum.checking.document import Document, FileProblem, UnreadableError
+from sf_quantum.checking.qpus import Qpus
 from sf_quantum.checking.schema import rules
 from sf_quantum.checking.sites import Sites, bound_deployments
-from sf_quantum.checking.targets import Qpus, check_filters
 from sf_quantum.checking.workflows import Workflow
 from sf_quantum.files import mapping
 
@@ -59,7 +63,7 @@ def check_file(path: str | Path, commands: Commands | None = None) -> Findings:
     except UnreadableError as error:
         return Findings([error.problem])
     deployments = Deployments(document, rules())
-    qpus = Qpus(deployments)
+    qpus = Qpus(document)
     sites = Sites(deployments, bound_deployments(document.content))
     names = list(mapping(document.content.get("workflows")))
     keys = [*rules().check(document)]
@@ -69,7 +73,11 @@ def check_file(path: str | Path, commands: Commands | None = None) -> Findings:
         *sites.check(),
         *recovery(document),
         *check_filters(document),
-        *(p for name in names for p in Workflow(name, qpus, commands).check()),
+        *(
+            problem
+            for name in names
+            for problem in Workflow(name, deployments, qpus, commands).check()
+        ),
     ]
     ordered = sorted(
         # two steps may run the same CWL file

@@ -1,12 +1,11 @@
-"""Checks of deployments: references, wrapped deployments, bindings and failure managers."""
+"""Checks of deployments: references, wrapped deployments and failure managers."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
-from streamflow.core.deployment import Connector, DeploymentConfig, Target
+from streamflow.core.deployment import Connector
 from streamflow.deployment.connector import connector_classes
 from streamflow.deployment.connector.container import (
     DockerConnector,
@@ -43,35 +42,10 @@ ADVICE = (
     "add failureManager: {type: default, config: {max_retries: 3}}"
     " or write onFailure: fail"
 )
+CANDIDATE = "sfq.candidate"
 EMULATOR = "sfq.emulator"
 REST = "sfq.rest"
 SLURM = "sfq.slurm"
-
-
-@dataclass(frozen=True)
-class Binding:
-    """One entry of ``bindings``; ``kind`` is ``step`` or ``port``."""
-
-    kind: str
-    path: str
-    targets: list[tuple[KeyPath, dict[str, JSON]]]
-    where: KeyPath
-    content: dict[str, JSON]
-
-    @classmethod
-    def read(cls, bindings: JSON, above: KeyPath) -> Iterator[Binding]:
-        """Read the entries that name a step or a port."""
-        for number, content in enumerate(map(mapping, listing(bindings))):
-            kind = "step" if "step" in content else "port"
-            path, target = content.get(kind), content.get("target")
-            where: KeyPath = (*above, number)
-            below: KeyPath = (*where, "target")
-            targets = [
-                ((*below, index) if isinstance(target, list) else below, mapping(item))
-                for index, item in enumerate(listing(target))
-            ]
-            if isinstance(path, str):
-                yield cls(kind, path, targets, where, content)
 
 
 class Deployments:
@@ -138,24 +112,6 @@ class Deployments:
     def kind(self, name: str) -> type[Connector] | None:
         """The connector of a deployment; ``None`` if there is none of its type."""
         return connector_classes.get(str(self.get(name).get("type")))
-
-    def targets(self, binding: Binding) -> dict[KeyPath, Target]:
-        """The targets of a binding whose deployments exist."""
-        targets = {}
-        for where, target in binding.targets:
-            name, service = str(target.get("deployment")), target.get("service")
-            kind = self.get(name).get("type")
-            if kind is not None:
-                targets[where] = Target(
-                    DeploymentConfig(name, str(kind), self.config(name)),
-                    service=str(service) if service is not None else None,
-                )
-        return targets
-
-    def is_sound(self, binding: Binding) -> bool:
-        """Whether all targets of a binding exist and have a connector."""
-        names = [t.get("deployment", t.get("model")) for _, t in binding.targets]
-        return bool(names) and all(self.kind(str(name)) for name in names)
 
     def target(self, target: JSON, where: KeyPath) -> Iterator[FileProblem]:
         """Check a reference to a deployment and perhaps to a service of it.
@@ -324,7 +280,7 @@ def _fallbacks(content: dict[str, JSON]) -> Iterator[tuple[KeyPath, dict[str, JS
     """Configurations that rely on retries, as those of candidates do by default."""
     for name, entry in mapping(content.get("bindingFilters")).items():
         config = mapping(mapping(entry).get("config"))
-        candidate = mapping(entry).get("type") == "sfq.candidate"
+        candidate = mapping(entry).get("type") == CANDIDATE
         if candidate and config.get("onFailure") != "fail":
             yield ("bindingFilters", name, "config", "onFailure"), config
     holders: list[tuple[KeyPath, JSON]] = [

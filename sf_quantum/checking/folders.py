@@ -11,7 +11,8 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from sf_quantum.checking.deployments import Binding, Deployments
+from sf_quantum.checking.bindings import Binding
+from sf_quantum.checking.deployments import Deployments
 from sf_quantum.checking.document import Document, FileProblem
 from sf_quantum.files import JSON, KeyPath
 from sf_quantum.text import escaped
@@ -62,7 +63,7 @@ def check(
     in_temporary = not any(binding.path == "/" for binding in steps)
     seen: set[str] = set()
     for binding in steps:
-        for where, target in binding.targets:
+        for where, target in binding.references:
             name = str(target.get("deployment", target.get("model")))
             section = deployments.sections.get(name, "deployments")
             of_target = (*where, "workdir"), target.get("workdir")

@@ -30,10 +30,12 @@ from sf_quantum.candidates.targets import (
     status_source,
     target_name,
 )
-from sf_quantum.checking.deployments import Binding, Deployments
+from sf_quantum.checking.bindings import Binding
+from sf_quantum.checking.deployments import Deployments
 from sf_quantum.checking.document import Document
+from sf_quantum.checking.problem_sizes import ProblemSizes
+from sf_quantum.checking.qpus import SECONDS, Qpus
 from sf_quantum.checking.schema import rules
-from sf_quantum.checking.targets import SECONDS, TYPE, Qpus, problem_size
 from sf_quantum.checking.workflows import Workflow
 from sf_quantum.files import JSON, listing, mapping, number
 from sf_quantum.qpu import DEFAULT_READS, JobSize, QpuStatus
@@ -120,15 +122,14 @@ def preview(file: Path, journals: Path) -> Preview:
     """
     document = Document.read(file, "StreamFlow file", dates=True)
     deployments = Deployments(document, rules())
-    qpus = Qpus(deployments)
     names = mapping(document.content.get("workflows"))
-    workflows = [Workflow(name, qpus, None) for name in names]
+    workflows = [Workflow(name, deployments, Qpus(document), None) for name in names]
     bound = [(one, step, one.bound(step)) for one in workflows for step in _steps(one)]
     targets = {
         target_name(target): target
         for _, _, binding in bound
         if binding is not None
-        for target in deployments.targets(binding).values()
+        for target in binding.targets.values()
     }
 
     @cache
@@ -144,13 +145,13 @@ def preview(file: Path, journals: Path) -> Preview:
         chosen: tuple[str, ...] = (LOCAL,)
         if binding is None:
             why = "no binding names it"
-        elif (filters := _candidates(document, binding)) is not None:
-            job = _Job.read(workflow, binding, FilterRules(filters).of(step))
+        elif candidates := binding.candidates:
+            job = _Job.read(workflow, binding, FilterRules(candidates[0]).of(step))
             sized = replies(job.size)
-            chosen, why = _decided(workflow, job, binding, filters, sized, history)
+            chosen, why = _decided(job, binding, candidates[0], sized, history)
             answers = answers or sized
         else:
-            chosen = tuple(map(target_name, deployments.targets(binding).values()))
+            chosen = tuple(map(target_name, binding.targets.values()))
             why = ", ".join(map(str, listing(binding.content.get("filters"))))
             why = f"as the filter {why} says" if why else ""
         previews.append(StepPreview(str(workflow.where[-1]), step, chosen, why))
@@ -180,15 +181,6 @@ def _replies(
     return asyncio.run(StatusPoller(cooldown=0.0).poll(sources, SECONDS, size))
 
 
-def _candidates(document: Document, binding: Binding) -> dict[str, JSON] | None:
-    """The configuration of the binding's ``sfq.candidate``, if it has one."""
-    filters = mapping(document.content.get("bindingFilters"))
-    for name in map(str, listing(binding.content.get("filters"))):
-        if mapping(filters.get(name)).get("type") == TYPE:
-            return mapping(mapping(filters.get(name)).get("config"))
-    return None
-
-
 @dataclass(frozen=True)
 class _Job:
     """The first job of a quantum candidate's step.
@@ -205,7 +197,7 @@ class _Job:
         """Read its size from the settings, as the filter does from the job's inputs."""
         settings = workflow.read_settings()
         given = settings if isinstance(settings, Document) else None
-        size = problem_size(workflow.deployments, workflow.process, given, binding)
+        size = ProblemSizes(workflow.process, given).smallest(binding)
         variables = size or None if rules.variables else None
         unknown = ["the size of the problem"] if rules.variables and not size else []
         reads, port = None, f"{binding.path}/{rules.reads or READS}"
@@ -220,7 +212,6 @@ class _Job:
 
 
 def _decided(
-    workflow: Workflow,
     job: _Job,
     binding: Binding,
     config: dict[str, JSON],
@@ -229,7 +220,7 @@ def _decided(
 ) -> tuple[tuple[str, ...], str]:
     """The targets of the first attempt of a quantum candidate, and the reason."""
     candidate = CandidateJob(variables=job.size.variables, attempt=1)
-    names = [*map(target_name, workflow.deployments.targets(binding).values())]
+    names = [*map(target_name, binding.targets.values())]
     attempts = Attempts(_costs(config), 0.0, SharedState(history))
     attempt = attempts.begin(binding.path, binding.path, job.rules)
     attempt.size = job.size

@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterator
 
 import psutil
 
+from sf_quantum.checking.bindings import Binding
 from sf_quantum.checking.cwl import Position, Process
-from sf_quantum.checking.deployments import Binding, Deployments
+from sf_quantum.checking.deployments import Deployments
 from sf_quantum.checking.document import FileProblem
 from sf_quantum.files import JSON, KeyPath, listing, mapping
 
@@ -44,7 +45,7 @@ def _hardware(
     """Find steps that require more than this host has, and have no other target."""
     names = [
         str(target.get("deployment", target.get("model")))
-        for _, target in (binding.targets if binding else ())
+        for _, target in (binding.references if binding else ())
     ]
     # locations of a wrapper have slots instead
     if any(deployments.get(name).get("type") != "local" for name in names):
@@ -78,7 +79,7 @@ def _container(
     deployments: Deployments, step: str, binding: Binding
 ) -> Iterator[FileProblem]:
     """Find containers on several locations of one deployment."""
-    for where, target in binding.targets:
+    for where, target in binding.references:
         name = str(target.get("deployment", target.get("model")))
         nodes: list[JSON] = listing(deployments.config(name).get("names"))
         if deployments.get(name).get("type") == NODES and len(nodes) > 1:

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 
 from sf_quantum import samplers
-from sf_quantum.checking import commands as command_lines
-from sf_quantum.checking import cwl, tool_files
-from sf_quantum.checking.commands import Commands, Line
-from sf_quantum.checking.deployments import Binding, Deployments
+from sf_quantum.checking import command_lines, cwl, tool_files
+from sf_quantum.checking.bindings import Binding
+from sf_quantum.checking.command_lines import Commands, Line
 from sf_quantum.checking.document import FileProblem
-from sf_quantum.checking.targets import quantum_targets
 from sf_quantum.checking.values import Values
 from sf_quantum.files import KeyPath, mapping
 
@@ -90,10 +88,7 @@ class SfqTools:
         return setting[2] if setting and isinstance(setting[2], str) else None
 
     def check_samplers(
-        self,
-        values: Values,
-        deployments: Deployments,
-        bound: Callable[[str], Binding | None],
+        self, values: Values, bound: Callable[[str], Binding | None]
     ) -> Iterator[FileProblem]:
         """Find samplers that ignore the QPU of their location.
 
@@ -109,7 +104,7 @@ class SfqTools:
             if setting is None:
                 continue
             document, where, name = setting
-            for target in quantum_targets(deployments, binding):
+            for target in binding.quantum_targets:
                 # the circuits of qaoa run on a QPU that takes some
                 if name in samplers.names() and name != "qaoa":
                     what = f"{name} never uses the QPU {target}, where {tool.step} runs"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
-from functools import partial
 from os.path import normpath
 from pathlib import Path, PurePosixPath
 
@@ -18,8 +17,10 @@ from sf_quantum.checking import (
     resources,
     types,
 )
-from sf_quantum.checking.commands import Commands
-from sf_quantum.checking.deployments import Binding
+from sf_quantum.checking.bindings import Binding, check_duplicates
+from sf_quantum.checking.candidate_filters import check_candidates
+from sf_quantum.checking.command_lines import Commands
+from sf_quantum.checking.deployments import Deployments
 from sf_quantum.checking.document import (
     Document,
     FileProblem,
@@ -28,15 +29,11 @@ from sf_quantum.checking.document import (
     near_file,
     suggestion,
 )
+from sf_quantum.checking.problem_sizes import ProblemSizes
+from sf_quantum.checking.qpus import Qpus
 from sf_quantum.checking.sfq_tools import SfqTools
-from sf_quantum.checking.targets import (
-    Qpus,
-    check_bindings,
-    named_size,
-    problem_size,
-)
 from sf_quantum.checking.values import Values
-from sf_quantum.files import KeyPath, listing, mapping
+from sf_quantum.files import KeyPath, mapping
 
 # commands that a shell has itself (POSIX.1-2024, Shell Command Language, 2.15; bash)
 BUILTINS = frozenset(
@@ -53,16 +50,21 @@ class Workflow:
     :param commands: see :func:`sf_quantum.checking.check_file`
     """
 
-    def __init__(self, name: str, qpus: Qpus, commands: Commands | None) -> None:
-        deployments = qpus.deployments
-        self.qpus = qpus
+    def __init__(
+        self,
+        name: str,
+        deployments: Deployments,
+        qpus: Qpus,
+        commands: Commands | None,
+    ) -> None:
+        self._qpus = qpus
         self.deployments = deployments
         self.document = deployments.document
         self.where: KeyPath = ("workflows", name)
         content = mapping(mapping(self.document.content["workflows"])[name])
         self.config = mapping(content.get("config"))
         where = (*self.where, "bindings")
-        self.bindings = list(Binding.read(content.get("bindings"), where))
+        self.bindings = list(Binding.read(deployments, content.get("bindings"), where))
         #: ports whose data is on a target
         self.ports = {b.path for b in self.bindings if b.kind == "port"}
         self.process = self._read_process()
@@ -71,8 +73,8 @@ class Workflow:
     def check(self) -> Iterator[FileProblem]:
         """Check the bindings, the CWL file, the settings and the tools."""
         for binding in self.bindings:
-            yield from self._references(binding)
-        yield from self._duplicates()
+            yield from binding.check(is_step=binding.path in self.process.steps)
+        yield from check_duplicates(self.bindings)
         misread = [*folders.check_files(self.document, self.config, self.where)]
         yield from misread
         yield from folders.check(self.deployments, self.bindings, self.where)
@@ -85,10 +87,9 @@ class Workflow:
         yield from self._releases()
         settings = self.read_settings()
         given = settings if isinstance(settings, Document) else None
-        size = partial(named_size, self.deployments, self.process, given)
-        yield from check_bindings(self.deployments, self.bindings, self.process, size)
-        sizes = partial(problem_size, self.deployments, self.process, given)
-        yield from self.qpus.check(self.bindings, sizes)
+        sizes = ProblemSizes(self.process, given)
+        yield from check_candidates(self.document, self.bindings, self.process, sizes)
+        yield from self._qpus.check(self.bindings, sizes)
         tools = SfqTools(self.process, self._commands)
         values = Values(self.process, given, self.ports)
         yield from self._settings(settings, values, tools)
@@ -121,45 +122,6 @@ class Workflow:
         if not (self.document.folder / file.partition("#")[0]).is_file():
             return cwl.Process(unseen={"/"}, problems=[self._no_file(file, where)])
         return cwl.load(file, self.document.folder)
-
-    def _duplicates(self) -> Iterator[FileProblem]:
-        """Find bindings of one path, of which StreamFlow uses the last."""
-        seen: dict[tuple[str, PurePosixPath], KeyPath] = {}
-        for binding in self.bindings:
-            path = binding.kind, PurePosixPath(binding.path)
-            if (first := seen.setdefault(path, binding.where)) is not binding.where:
-                where = (*binding.where, binding.kind)
-                line = self.document.lines.get(first)
-                what = f"{binding.path} is bound in line {line}, too"
-                right = "keep one binding, which may have several targets"
-                yield self.document.problem(where, what, right)
-
-    def _references(self, binding: Binding) -> Iterator[FileProblem]:
-        if binding.content.get("target") == []:
-            where, right = (*binding.where, "target"), "name a deployment"
-            yield self.document.problem(where, "the list of targets is empty", right)
-        seen: list[object] = []
-        for where, target in binding.targets:
-            if target in seen:
-                right = "remove it, or name another deployment or service"
-                what = f"it is the same as target[{seen.index(target)}]"
-                yield self.document.problem(where, what, right)
-            seen.append(target)
-            yield from self.deployments.target(target, where)
-            # a service beside the target is an unknown key
-            if binding.kind == "step" and "service" not in binding.content:
-                yield from self.deployments.unnamed(target, where)
-            is_port = binding.kind == "port" and binding.path not in self.process.steps
-            if is_port and "workdir" not in target:
-                right = "add workdir: the folder that holds the port's data"
-                yield self.document.problem(where, "workdir is missing", right)
-        filters = mapping(self.document.content.get("bindingFilters"))
-        misspelt = is_misspelt("bindingFilters", self.document.content)
-        for index, name in enumerate(listing(binding.content.get("filters"))):
-            if isinstance(name, str) and not misspelt:
-                where = (*binding.where, "filters", index)
-                what = f"bindingFilters has no {name!r}"
-                yield from self.document.unknown(where, name, filters, what)
 
     def _releases(self) -> Iterator[FileProblem]:
         """Check the steps after which allocations are released, if there is one workflow."""
@@ -221,7 +183,7 @@ class Workflow:
                 yield from tools.check_options(values, wrong)
                 yield from values.unquoted(wrong)
                 yield from tools.check_files(values, wrong | ports)
-                yield from tools.check_samplers(values, self.deployments, self.bound)
+                yield from tools.check_samplers(values, self.bound)
             unused = cwl_steps.unused(self.process)
             for name in settings.content:
                 if name in unused - ports:
@@ -286,8 +248,7 @@ class Workflow:
         """Whether the step may run on this host: bound to it, or not bound at all."""
         if (binding := self.bound(step)) is None:
             return True
-        names = [t.get("deployment", t.get("model")) for _, t in binding.targets]
-        return any(map(self.deployments.is_local, map(str, names)))
+        return any(map(self.deployments.is_local, binding.deployment_names))
 
     def _no_file(self, file: str, where: KeyPath) -> FileProblem:
         path = self.document.folder / file.partition("#")[0]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sf_quantum.checking import check_file, commands
+from sf_quantum.checking import check_file, command_lines
 from sf_quantum.checking.cwl import Position
 from sf_quantum.checking.document import Document
 from sf_quantum.cli import parser_for
@@ -23,10 +23,10 @@ VALUES = ("1", "1:2", "a.png", "auto", "development", "x", "90s", "a=1")
 WRONG = ("-", "nothing", "", "1.5.2", "-3", "x y", "-x y", "2:1")
 
 
-def faults(body: dict[str, JSON]) -> list[commands.Fault]:
+def faults(body: dict[str, JSON]) -> list[command_lines.Fault]:
     """What is wrong with the command line of a tool."""
     position = Position(Document("tool.cwl", body, {(): 1}), body, ())
-    line = commands.read(position, parser_for)
+    line = command_lines.read(position, parser_for)
     assert line is not None
     return line.faults
 
@@ -56,7 +56,7 @@ def value(action: argparse.Action) -> str:
     """A value that an option accepts."""
     if action.choices is not None:
         return str(next(iter(action.choices)))
-    return next(v for v in VALUES if commands.rejection(action, v) is None)
+    return next(v for v in VALUES if command_lines.rejection(action, v) is None)
 
 
 def options_of(command: str) -> Iterator[tuple[str, argparse.Action]]:
@@ -163,7 +163,7 @@ def test_each_misspelt_option_is_found_with_its_name(command: str) -> None:
 def test_each_value_of_a_wrong_type_is_found(command: str, form: str) -> None:
     for flag, action in options_of(command):
         wrong = "!nothing"
-        if action.nargs == 0 or commands.rejection(action, wrong) is None:
+        if action.nargs == 0 or command_lines.rejection(action, wrong) is None:
             continue
         base = ["sfq", command]
         arguments: list[JSON] = [w for part in right(command) for w in part]

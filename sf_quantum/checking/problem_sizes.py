@@ -1,0 +1,66 @@
+"""The sizes of the problems that steps solve, as far as they are known before a run."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from sf_quantum.candidates.decision import FilterRules
+from sf_quantum.checking.bindings import Binding
+from sf_quantum.checking.cwl import Process
+from sf_quantum.checking.document import Document
+from sf_quantum.files import JSON, mapping, parse_json
+
+# a larger file is not read for its size
+LARGEST_BYTES = 64 * 1024 * 1024
+
+
+@dataclass(frozen=True)
+class ProblemSizes:
+    """The numbers of variables of the problems of a workflow; 0 for one that is not known.
+
+    :param settings: the file of inputs, if there is one
+    """
+
+    process: Process
+    settings: Document | None
+
+    def named(self, binding: Binding) -> int:
+        """The size in the input that a candidate's rules name for it."""
+        given = self.settings.content if self.settings is not None else {}
+        for config in binding.candidates:
+            rules = FilterRules(config).of(binding.path)
+            with suppress(LookupError):
+                size = self.process.given(f"{binding.path}/{rules.variables}", given)
+                if type(size) is int:
+                    return size
+        return 0
+
+    def smallest(self, binding: Binding) -> int:
+        """A lower bound of the size.
+
+        The rules of a candidate may name the input that holds it. Otherwise the smallest
+        problem file among the workflow's inputs gives it, since any of them may be the step's.
+        """
+        if (size := self.named(binding)) or self.settings is None:
+            return size
+        folder = self.settings.folder
+        sizes = [_variables(value, folder) for value in self.settings.content.values()]
+        return min((size for size in sizes if size), default=0)
+
+
+def _variables(value: JSON, folder: Path) -> int:
+    """The number of variables of a problem file; 0 for everything else."""
+    file = mapping(value).get("path", mapping(value).get("location"))
+    if not isinstance(file, str) or not file.endswith(".json"):
+        return 0
+    path = folder / file.removeprefix("file://")
+    try:
+        if path.stat().st_size > LARGEST_BYTES:
+            return 0
+        content: JSON = parse_json(path.read_bytes())
+    except (OSError, ValueError):  # another check reports it
+        return 0
+    size = mapping(mapping(content).get("bqm")).get("num_variables")
+    return size if isinstance(size, int) else 0

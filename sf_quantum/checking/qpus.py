@@ -1,0 +1,186 @@
+"""Checks of the QPUs to which steps are bound: whether they can run the steps now."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TypeGuard
+
+from streamflow.core.deployment import Target
+
+from sf_quantum.candidates.decision import Exclusion, Obstacle, describe
+from sf_quantum.candidates.targets import (
+    StatusPoller,
+    StatusReply,
+    StatusSource,
+    status_source,
+    target_name,
+)
+from sf_quantum.checking.bindings import Binding
+from sf_quantum.checking.document import Document, FileProblem
+from sf_quantum.checking.problem_sizes import ProblemSizes
+from sf_quantum.files import KeyPath
+from sf_quantum.qpu import QpuStatus
+from sf_quantum.qpu.configuration import token_fault
+
+# Time limit of the queries to all QPUs together.
+SECONDS = 5.0
+# what `sfq solve` sends
+KIND = "problem"
+
+
+@dataclass
+class Qpus:
+    """The QPUs of one StreamFlow file.
+
+    :param silent: why a QPU could not be queried, by its target's name
+    """
+
+    document: Document
+    silent: dict[str, str] = field(default_factory=dict)
+
+    def check(
+        self, bindings: list[Binding], sizes: ProblemSizes
+    ) -> Iterator[FileProblem]:
+        """Find QPUs that refuse their user, and steps that no target can run now.
+
+        A step with a classical target, or with a QPU that could not be queried, passes; of
+        a QPU that takes no jobs now or was not queried, a remark tells.
+        """
+        steps = [binding for binding in bindings if binding.kind == "step"]
+        replies = self._poll(steps)
+        yield from self._refusals(steps, replies)
+        #: what remarks tell: by the cause, the targets and steps that it concerns
+        causes: dict[tuple[str, str], _Concerned] = {}
+        for binding in steps:
+            targets = binding.targets
+            size, names = sizes.smallest(binding), [*map(target_name, targets.values())]
+            obstacles = [_obstacle(replies[n], size) for n in names if n in replies]
+            where: KeyPath = (*binding.where, "target")
+            if replies.keys() >= {*names} and obstacles and None not in obstacles:
+                pairs = zip(names, obstacles, strict=True)
+                reasons = "; ".join(f"{name}: {why}" for name, why in pairs)
+                what = f"{binding.path} cannot run now: {reasons}"
+                right = "bind it elsewhere, or wait for the QPU"
+                yield self.document.problem(where, what, right)
+                continue
+            yield from self._undersized(binding, targets, replies, size)
+            for where, name in zip(targets, names, strict=True):
+                if cause := _cause(replies.get(name)):
+                    concerned = causes.setdefault(cause, _Concerned(where))
+                    concerned.targets[name] = concerned.steps[binding.path] = None
+                    concerned.alone |= len(names) == 1
+        for cause, concerned in causes.items():
+            yield self._remark(cause, concerned)
+
+    def _remark(self, cause: tuple[str, str], concerned: _Concerned) -> FileProblem:
+        """Tell of a QPU that takes no jobs now, or was not queried."""
+        kind, why = cause
+        names, steps = " and ".join(concerned.targets), " and ".join(concerned.steps)
+        if kind == "offline":
+            what, right = f"{names}: {why}", f"{steps} runs elsewhere until it is open"
+        else:
+            what = f"{names} {why}"
+            right = f"whether it can run {steps} is not checked"
+            if concerned.alone:
+                right = f"{right}, and the run needs it to answer"
+        return self.document.remark(concerned.where, what, right)
+
+    def _refusals(
+        self, steps: list[Binding], replies: dict[str, StatusReply]
+    ) -> Iterator[FileProblem]:
+        """Find QPUs that refuse their user, each once."""
+        refused = {n: reply for n, reply in replies.items() if _refused(reply)}
+        for binding in steps:
+            for target in binding.targets.values():
+                if reply := refused.pop(name := target_name(target), None):
+                    config = ("deployments", target.deployment.name, "config")
+                    right = "name credentials that the service accepts"
+                    what = f"{name} {describe(reply)}"
+                    yield self.document.problem(config, what, right)
+
+    def _undersized(
+        self,
+        binding: Binding,
+        targets: dict[KeyPath, Target],
+        replies: dict[str, StatusReply],
+        size: int,
+    ) -> Iterator[FileProblem]:
+        """Find QPUs on which the problem of a step does not fit."""
+        document = self.document
+        for where, target in targets.items():
+            name = target_name(target)
+            if why := _too_small(replies.get(name), size):
+                what = f"{name} can never run {binding.path}: {why}"
+                if binding.candidates:
+                    right = "the other targets run it"
+                    yield document.remark(where, what, right)
+                else:
+                    right = "remove the target, or name a filter sfq.candidate"
+                    yield document.problem(where, what, right)
+
+    def _poll(self, steps: list[Binding]) -> dict[str, StatusReply]:
+        folder = self.document.folder
+        sources: dict[str, StatusSource] = {
+            target_name(target): source
+            for binding in steps
+            for target in binding.targets.values()
+            if (source := status_source(target, folder)) is not None
+            # another check reports the file
+            and not token_fault(
+                folder / str(target.deployment.config.get("tokenFile") or "")
+            )
+        }
+        if not sources:
+            return {}
+        replies = asyncio.run(StatusPoller(cooldown=0.0).poll(sources, SECONDS))
+        self.silent |= {
+            name: describe(reply)
+            for name, reply in replies.items()
+            if isinstance(reply, Exclusion) and not _refused(reply)
+        }
+        return replies
+
+
+@dataclass
+class _Concerned:
+    """What a cause concerns: an ordered set of targets and one of steps.
+
+    :param where: the first of the targets in the file
+    :param alone: whether one of the steps has no other target
+    """
+
+    where: KeyPath
+    targets: dict[str, None] = field(default_factory=dict)
+    steps: dict[str, None] = field(default_factory=dict)
+    alone: bool = False
+
+
+def _cause(reply: StatusReply | None) -> tuple[str, str] | None:
+    """Why a QPU may not run a step, if a remark is to tell: its kind, and the text."""
+    if isinstance(reply, Exclusion):
+        return None if _refused(reply) else ("silent", describe(reply))
+    if reply is not None and not reply.online:
+        return "offline", reply.reason or "the QPU is offline"
+    return None
+
+
+def _refused(reply: StatusReply | None) -> TypeGuard[Exclusion]:
+    return isinstance(reply, Exclusion) and reply.cause is Obstacle.REFUSED
+
+
+def _obstacle(status: StatusReply, size: int) -> str | None:
+    if isinstance(status, Exclusion):
+        return None
+    if not status.online:
+        return status.reason or "the QPU is offline"
+    if status.payloads and KIND not in status.payloads:
+        return f"the QPU only runs {' and '.join(status.payloads)} jobs"
+    return _too_small(status, size)
+
+
+def _too_small(status: StatusReply | None, size: int) -> str | None:
+    if isinstance(status, QpuStatus) and 0 < status.qubits < size:
+        return f"{size} variables do not fit on {status.qubits} qubits"
+    return None
