@@ -61,7 +61,7 @@ PURE = (
 )
 # by the files that may import them; dimod is the field's common format, nobody's own
 _CIRCUITS = "service/device/emulator/circuits"
-_QASM = "openqasm programs language scopes loops expressions syntax".split()
+_QASM = "openqasm programs supported scopes unrolling expressions syntax".split()
 VENDORS: dict[str, tuple[str, ...]] = {
     "dwave": (
         *(f"qpu/vendors/dwave/{name}.py" for name in ("__init__", "client", "solver")),

@@ -22,9 +22,9 @@ from sf_quantum.service.device.emulator.circuits.circuit import (
     Architecture,
 )
 from sf_quantum.service.device.emulator.circuits.lines import lines_of
-from sf_quantum.service.device.emulator.circuits.loops import too_many_steps
 from sf_quantum.service.device.emulator.circuits.programs import check_size, prepare
 from sf_quantum.service.device.emulator.circuits.templates import HOLE
+from sf_quantum.service.device.emulator.circuits.unrolling import too_many_steps
 from sf_quantum.text import one_line
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from sf_quantum.errors import InputError
-from sf_quantum.service.device.emulator.circuits import language
+from sf_quantum.service.device.emulator.circuits import supported
 from sf_quantum.service.device.emulator.circuits.circuit import (
     MAX_BITS,
     MAX_QUBITS,
@@ -33,18 +33,18 @@ from sf_quantum.service.device.emulator.circuits.expressions import (
     literal,
     value,
 )
-from sf_quantum.service.device.emulator.circuits.loops import (
-    Unrolling,
-    check_fits,
-    check_values,
-    steps,
-    too_many_steps,
-)
 from sf_quantum.service.device.emulator.circuits.syntax import (
     blocks,
     nodes,
     refusal,
     statements,
+)
+from sf_quantum.service.device.emulator.circuits.unrolling import (
+    Unrolling,
+    check_fits,
+    check_values,
+    steps,
+    too_many_steps,
 )
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def prepare(program: Program, qiskit_names: Container[str]) -> None:
     """
     from openqasm3 import ast
 
-    language.check_statements(program)
+    supported.check_statements(program)
     _replace_constants(program)
     program.statements = Unrolling().unrolled(program.statements)
     definitions = _Definitions()
@@ -98,7 +98,7 @@ def prepare(program: Program, qiskit_names: Container[str]) -> None:
         elif isinstance(node, ast.QuantumGateDefinition):
             _check_controlled(node)
     fold(program)
-    language.check(program)
+    supported.check(program)
 
 
 def _bound(

@@ -13,7 +13,7 @@ from typing import TypeAlias
 import pytest
 
 from sf_quantum.errors import InputError
-from sf_quantum.service.device.emulator.circuits import loops, openqasm, programs
+from sf_quantum.service.device.emulator.circuits import openqasm, programs, unrolling
 from sf_quantum.service.device.emulator.circuits.batches import batch
 from sf_quantum.service.device.emulator.circuits.circuit import Architecture
 from tests.support.circuits import probabilities
@@ -425,7 +425,7 @@ def test_loops_are_refused_before_they_are_written_out(block: str) -> None:
 def test_rounds_of_loops_count_as_their_gates(
     monkeypatch: pytest.MonkeyPatch, operand: str, most: int
 ) -> None:
-    for module in (loops, openqasm, programs):
+    for module in (openqasm, programs, unrolling):
         monkeypatch.setattr(module, "MAX_STEPS", 100)
     # The measurement is 4 steps, and a loop that is not written out one.
     body = "for int i in [1:{}] {{ x {}; }} c = measure q;"
