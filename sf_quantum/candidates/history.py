@@ -16,7 +16,7 @@ from typing import NamedTuple
 from sf_quantum import journal
 from sf_quantum.errors import InputError
 from sf_quantum.journal import Journal
-from sf_quantum.journal.events import Event, Job, Qpu, Run, Slurm
+from sf_quantum.journal.events import Event, Job, Qpu, Slurm
 
 #: the numbers of latest jobs of a step and of earlier runs that are considered
 LATEST_JOBS = 10
@@ -181,18 +181,13 @@ def _earlier(record: Journal) -> Iterator[tuple[Event, bool]]:
     ended; any other run has its own.
     """
     runs: list[tuple[list[Event], bool]] = []
-    resumes = record.resumes
-    for number, path in enumerate(record.earlier()):
-        if number >= LATEST_RUNS and not resumes:
+    shares = True
+    for number, run in enumerate(record.predecessors()):
+        shares = shares and run.is_resumed
+        if number >= LATEST_RUNS and not shares:
             break
-        with suppress(InputError):  # a corrupt journal
-            events = journal.read(path)
-            if journal.is_open(path):
-                # A driver that runs at the same time has a budget of its own.
-                runs.append((events, False))
-                continue
-            runs.append((events, resumes))
-            resumes = resumes and isinstance(events[0], Run) and events[0].resumes
+        # A driver that runs at the same time has a budget of its own.
+        runs.append((run.events, shares and not run.is_open))
     for events, budgeted in reversed(runs):
         yield from ((event, budgeted) for event in events)
 

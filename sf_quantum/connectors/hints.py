@@ -1,7 +1,7 @@
-"""Hints for a job, from the candidate filter to the connector that runs it.
+"""Hints for a job, from the scheduler or the candidate filter to the connector that runs it.
 
-They are kept by the job's name, since StreamFlow passes nothing else to the connector. A
-driver process is one run.
+They are kept by the job's name until its attempt ends, since StreamFlow passes nothing else to
+the connector. A driver process is one run.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ class JobHints:
     :param waited_out: set by the connector of a job that was not started in this time
     :param refused: set by the connector of a job that Slurm refused, which is no failure of
         the QPU
+    :param is_bound_once: whether no attempt can run on another target, since its step is
+        bound to one, without a filter
     """
 
     lease_hints: Mapping[str, JSON] = field(default_factory=dict)
@@ -33,6 +35,7 @@ class JobHints:
     since: float = field(default_factory=time.monotonic, compare=False)
     waited_out: bool = False
     refused: bool = False
+    is_bound_once: bool = False
 
     @property
     def seconds_left(self) -> float | None:
@@ -43,17 +46,6 @@ class JobHints:
 
 
 _hints: dict[str, JobHints] = {}
-# jobs of steps that are bound to one target, without a filter
-_bound_once: set[str] = set()
-
-
-def bind_once(job: str) -> None:
-    """Note that no attempt of a job can run on another target."""
-    _bound_once.add(job)
-
-
-def is_bound_once(job: str) -> bool:
-    return job in _bound_once
 
 
 def put(job: str, hints: JobHints) -> None:

@@ -25,7 +25,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 from sf_quantum.errors import InputError, QuantumError
 from sf_quantum.files import cannot_read, cannot_write
@@ -58,6 +58,19 @@ HOUSEKEEPING = ("-injector", "-collector")
 logger = logging.getLogger(__name__)
 # what StreamFlow logs to
 _streamflow = logging.getLogger("streamflow")
+
+
+class EarlierRun(NamedTuple):
+    """A run before another of the same StreamFlow file.
+
+    :param is_open: whether it is still running, so that none resumes it
+    :param is_resumed: whether the run after it reuses what earlier ones have completed
+    """
+
+    path: Path
+    events: list[Event]
+    is_open: bool
+    is_resumed: bool
 
 
 class Journal:
@@ -124,17 +137,28 @@ class Journal:
         A run that was killed or stopped is resumed by the next run of its StreamFlow file;
         a run that failed, by one with ``resumes``; a run that completed is not.
         """
-        origin, resumes = self.path, self.resumes
+        origin = self.path
+        for run in self.predecessors():
+            if run.is_open:
+                continue
+            end = status(run.events)
+            if end not in ("", "cancelled") and not (
+                run.is_resumed and end == "failed"
+            ):
+                break
+            origin = run.path
+        return origin
+
+    def predecessors(self) -> Iterator[EarlierRun]:
+        """The runs of :meth:`earlier` whose journals can be read."""
+        resumes = self.resumes
         for path in self.earlier():
             with suppress(InputError, OSError):
-                if is_open(path):
-                    continue
-                begin, *events = read(path)
-                end = status(events)
-                if end not in ("", "cancelled") and not (resumes and end == "failed"):
-                    break
-                origin, resumes = path, isinstance(begin, Run) and begin.resumes
-        return origin
+                run = EarlierRun(path, read(path), is_open(path), resumes)
+                yield run
+                if not run.is_open:
+                    begin = run.events[0]
+                    resumes = isinstance(begin, Run) and begin.resumes
 
     def earlier(self) -> Iterator[Path]:
         """The journals of earlier runs of the same StreamFlow file, the latest first."""
@@ -207,23 +231,36 @@ def warn(text: str) -> None:
 
 
 class Warnings:
-    """Warnings of one part of a run, such as a filter; each is given once."""
+    """Warnings of one part of a run, such as a filter; the run shows each once.
 
-    def __init__(self) -> None:
-        self._texts: set[str] = set()
+    :param shown: reasons that the run need not show
+    """
+
+    def __init__(self, shown: Iterable[str] = ()) -> None:
+        self._shown = {*shown}
 
     def warn(self, text: str, *, is_recorded: bool = False) -> None:
         """Warn like :func:`warn`, unless this has been done.
 
         :param is_recorded: whether another event of the journal says it, so only the log does
         """
-        if text in self._texts:
-            return
-        self._texts.add(text)
-        if is_recorded:
-            _streamflow.warning(text)
-        else:
+        if self._is_new(text):
+            (_streamflow.warning if is_recorded else warn)(text)
+
+    def warn_of(self, reason: str, text: str, level: int = logging.WARNING) -> None:
+        """Warn like :func:`warn` if the reason is new; the log has each text.
+
+        :param level: the level in the log if the reason is not new
+        """
+        if self._is_new(reason):
             warn(text)
+        else:
+            _streamflow.log(level, text)
+
+    def _is_new(self, reason: str) -> bool:
+        is_new = reason not in self._shown
+        self._shown.add(reason)
+        return is_new
 
 
 def read(path: str | Path) -> list[Event]:

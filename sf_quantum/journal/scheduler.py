@@ -38,7 +38,7 @@ from sf_quantum.journal import (
 )
 from sf_quantum.journal.feasibility import Feasibility, required_of
 from sf_quantum.journal.reuse import Reusable, Reuse, ReuseFilter
-from sf_quantum.journal.run_record import RunRecord
+from sf_quantum.journal.run_record import ENDED, RunRecord
 from sf_quantum.journal.steps import Steps
 from sf_quantum.version import __version__
 
@@ -104,7 +104,7 @@ class JournalScheduler(DefaultScheduler):
             _running.append(self)
         attempt = record.begin(job)
         if len(binding_config.targets) == 1 and not binding_config.filters:
-            hints.bind_once(job.name)
+            hints.put(job.name, hints.JobHints(is_bound_once=True))
         traceback_filter().forget(job.name)
         async with self._lock:  # jobs are recorded after the loops are known
             # A recovery has a workflow of its own, with steps of the first one.
@@ -227,6 +227,8 @@ class JournalScheduler(DefaultScheduler):
         finally:  # this call itself is often cancelled with its job
             if record is not None:
                 record.write(job_name, status)
+        if status in ENDED or status == Status.RECOVERY:
+            hints.discard(job_name)
         if status == Status.COMPLETED and job_name in self._observers:
             _, completed = self._observers.pop(job_name)
             completed(job_name)

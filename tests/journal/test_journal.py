@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -328,3 +329,15 @@ def _begun(folder: Path) -> journal.Journal:
     run = journal.Journal(folder, resumes=True)
     run.start("f.yml", [], {})
     return run
+
+
+def test_the_run_shows_a_reason_once_and_its_log_each_text(
+    written: journal.Journal, caplog: pytest.LogCaptureFixture
+) -> None:
+    warnings = journal.Warnings({"Priority"})
+    caplog.set_level(logging.INFO, "streamflow")
+    for reason in ("Priority", "Licenses", "Licenses"):
+        warnings.warn_of(reason, f"waits ({reason})", logging.INFO)
+    assert [event["text"] for event in read(written.path)[1:]] == ["waits (Licenses)"]
+    levels = [record.levelname for record in caplog.records]
+    assert levels == ["INFO", "WARNING", "INFO"]

@@ -17,6 +17,7 @@ from streamflow.log_handler import logger
 from streamflow.main import build_context
 from streamflow.scheduling.scheduler import DefaultScheduler
 
+from sf_quantum.connectors import hints
 from sf_quantum.journal import current, newest, read
 from sf_quantum.journal.events import End
 from sf_quantum.reporting.runs import Report, Run
@@ -111,6 +112,28 @@ async def test_a_run_without_a_dropped_job_has_completed(tmp_path: Path) -> None
     )
     assert report.status == "completed"
     assert not report.failures
+
+
+@pytest.mark.parametrize(
+    "end", [Status.COMPLETED, Status.FAILED, Status.CANCELLED, Status.RECOVERY]
+)
+async def test_hints_are_forgotten_when_an_attempt_ends(
+    tmp_path: Path, end: Status
+) -> None:
+    context, name = _context(tmp_path), "/solve/0"
+    id_ = await context.database.add_workflow(
+        "main", {}, Status.RUNNING.value, Workflow
+    )
+    target = LocalTarget(str(tmp_path))
+    await context.deployment_manager.deploy(target.deployment)
+    for _ in range(2):
+        job = Job(name, id_, {}, None, None, None)
+        await context.scheduler.schedule(job, BindingConfig([target]), None)
+        assert hints.of(name).is_bound_once
+        await context.scheduler.notify_status(name, Status.RUNNING)
+        await context.scheduler.notify_status(name, end)
+        assert not hints.of(name).is_bound_once
+    await context.close()
 
 
 async def test_a_job_that_begins_when_the_run_ends_is_cancelled(tmp_path: Path) -> None:

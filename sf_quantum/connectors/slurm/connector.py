@@ -187,7 +187,8 @@ class SlurmConnector(InvokedConnector, Stock):
                     # no failure of the QPU, and the same for all jobs of this service
                     hints.refuse(name)
                     explained = await self._explained(refusal, queue, job)
-                    if refusals.is_final(str(explained)) and hints.is_bound_once(name):
+                    is_final = refusals.is_final(str(explained))
+                    if is_final and hints.of(name).is_bound_once:
                         raise refusals.FinalRefusal(str(explained)) from None
                     raise explained from None
             if use is not None:

@@ -9,6 +9,7 @@ that could not leave one. What it does not tell, ``scontrol`` is asked. The stat
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import time
 from collections.abc import Coroutine, Sequence
@@ -44,6 +45,10 @@ CLOSE_SECONDS = 5.0
 # how often marks bring forward the next `squeue`: at first more often than in the long run
 PROMPT_SECONDS = 0.5
 PROMPT_BURST_SECONDS = 1.5
+# Reasons of pending jobs that go without saying, and those of the site's plugins, which wait for a
+# lease.
+USUAL_REASONS = {"None", "Priority", "Resources"}
+USUAL_REASONS |= {"BurstBufferResources", "BurstBufferStageIn"}
 
 
 class SlurmQueue:
@@ -67,11 +72,8 @@ class SlurmQueue:
         self.deployment = deployment
         self._interval = interval_seconds
         self.orphan_seconds = orphan_seconds
+        self._warnings = journal.Warnings(USUAL_REASONS)
         # Jobs by key; removed when they are settled.
-        # Reasons of pending jobs that the run has shown, those that go without saying, and those of
-        # the site's plugins, which wait for a lease.
-        self._shown = {"None", "Priority", "Resources"}
-        self._shown |= {"BurstBufferResources", "BurstBufferStageIn"}
         self._jobs: dict[str, BatchJob] = {}
         # what was submitted, also by key
         self._requests: dict[str, Submission] = {}
@@ -315,11 +317,8 @@ class SlurmQueue:
             if pending.hopeless:
                 journal.warn(f"{name} may never start: {state}")
                 continue
-            # the log has each job, the run shows each reason once
-            is_new = pending.reason not in self._shown
-            self._shown.add(pending.reason)
-            warn = journal.warn if is_new else logger.info
-            warn(f"{name} waits for nodes: {state}")
+            text = f"{name} waits for nodes: {state}"
+            self._warnings.warn_of(pending.reason, text, logging.INFO)
 
     def _remove(self, job: BatchJob) -> None:
         self._jobs.pop(job.key, None)

@@ -6,8 +6,6 @@ import asyncio
 from collections.abc import Coroutine
 from contextlib import suppress
 
-from streamflow.log_handler import logger
-
 from sf_quantum import backoff, journal
 from sf_quantum.connectors.slurm.job import BatchJob
 from sf_quantum.connectors.slurm.refusals import SlurmRefusal
@@ -32,8 +30,7 @@ class Submissions:
         #: whether Slurm may have jobs whose submission it has not confirmed
         self.may_have_strays = False
         self._closed = False
-        # reasons that the run has shown
-        self._reasons: set[str] = set()
+        self._warnings = journal.Warnings()
         self._diagnosed = False
 
     def close(self) -> None:
@@ -75,12 +72,10 @@ class Submissions:
                     self.may_have_strays = True
                     message = str(error)
                 pause = next(pauses)
-                # the log has each attempt, the run shows each reason
-                warn = logger.warning if message in self._reasons else journal.warn
-                self._reasons.add(message)
-                warn(
-                    f"Slurm cannot accept {job.name} now, next attempt in {pause:.1f} s: {message}"
+                text = (
+                    f"Slurm cannot accept {job.name} now, next attempt in {pause:.1f} s"
                 )
+                self._warnings.warn_of(message, f"{text}: {message}")
                 await asyncio.sleep(pause)
         except asyncio.CancelledError:
             # Slurm may have the job even between two attempts, if its answer was lost
