@@ -158,7 +158,7 @@ def _prepare(folder: Path, service: QpuService, token: str) -> Run:
 
 def _start(run: Run, **variables: str) -> Command:
     with (run.folder / "log").open("ab") as log:
-        return forking.start(
+        return forking.Command(
             ["streamflow", "run", run.file.name, "--outdir", "out"],
             run.folder,
             {

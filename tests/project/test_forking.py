@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -36,3 +37,20 @@ def test_a_fork_and_python_run_a_program_alike(form: str, tmp_path: Path) -> Non
     )
     assert real.returncode == 3
     assert (forked.stdout, forked.returncode) == (real.stdout, 3), forked.stderr
+
+
+@pytest.mark.parametrize("form", ["file", "code"])
+def test_a_fork_imports_what_pythonpath_has(form: str, tmp_path: Path) -> None:
+    (tmp_path / "of_this_test.py").write_text("print('imported')")
+    program = tmp_path / "folder" / "program.py"
+    program.parent.mkdir()
+    program.write_text("import of_this_test")
+    words = [str(program)] if form == "file" else ["-c", "import of_this_test"]
+    done = subprocess.run(
+        [forking.python_for_programs(), *words],
+        cwd=program.parent,
+        env={**os.environ, "PYTHONPATH": "..:missing"},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.stdout, done.returncode) == ("imported\n", 0), done.stderr

@@ -125,7 +125,7 @@ class Run:
         """
         temporary = str(self.folder / "tmp")
         with open(self.folder / "log", "wb") as log:
-            driver = forking.start(
+            driver = forking.Command(
                 [*command, self.file.name],
                 self.folder,
                 {**os.environ, **self.environment, "TMPDIR": temporary},

@@ -4,7 +4,7 @@ Each takes a second of CPU for its imports, most of what a test costs that start
 one process imports them once, and forks for each: what runs in a fork is the command
 itself, with a session, a folder and an environment of its own, and any signal ends it as
 it ends the command. Only ``/proc`` tells them apart: it shows the command line and the
-environment of the process that was forked.
+environment of the process that was forked. ``sfq run`` forks its driver, too.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache, partial
@@ -34,6 +35,7 @@ import coverage
 
 from sf_quantum import cli
 from sf_quantum.service.device import processes
+from sf_quantum.workflows import driver
 from tests.support.transpiling import leave_out_iqm
 
 BIN = Path(sys.executable).parent
@@ -68,7 +70,7 @@ _REQUEST_BYTES = 200_000
 _STAND_IN = """\
 #!{python} -IS
 import _signal, _socket, posix, sys
-if not {imports_much} or posix.environ.get(b"PYTHONPATH"):
+if not {imports_much}:
     posix.execv("{real}", ["{real}", *sys.argv[1:]])
 forker = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
 forker.connect("{socket}")
@@ -94,7 +96,7 @@ posix._exit(status)
 """
 
 
-class Forked:
+class Command:
     """A command in a process forked for it, with the methods of ``subprocess.Popen``."""
 
     def __init__(
@@ -148,34 +150,6 @@ class Forked:
         self.send_signal(signal.SIGKILL)
 
 
-Command = Forked | subprocess.Popen[bytes]
-
-
-def start(
-    words: Sequence[str],
-    folder: Path,
-    environment: Mapping[str, str],
-    stdout: int,
-    stderr: int,
-) -> Command:
-    """Start a command in a session of its own.
-
-    :param words: its name, one of ``COMMANDS``, and its arguments
-    """
-    # the paths of a fork are those of the process that was forked
-    if not environment.get("PYTHONPATH"):
-        return Forked(words, folder, environment, stdout, stderr)
-    return subprocess.Popen(
-        [BIN / words[0], *words[1:]],
-        cwd=folder,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=stdout,
-        stderr=stderr,
-        start_new_session=True,
-    )
-
-
 def run(words: Sequence[str], folder: Path, environment: Mapping[str, str]) -> str:
     """Run a command that ends well.
 
@@ -183,7 +157,7 @@ def run(words: Sequence[str], folder: Path, environment: Mapping[str, str]) -> s
     """
     with tempfile.TemporaryFile("w+") as output:
         file = output.fileno()
-        status = start(words, folder, environment, file, file).wait()
+        status = Command(words, folder, environment, file, file).wait()
         output.seek(0)
         text = output.read()
     assert status == 0, text
@@ -363,8 +337,12 @@ def _become(
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
-    # was found in the environment of before
+    # The name, of 15 characters, tells whose it is: the environment in /proc does not.
+    Path("/proc/self/comm").write_text(environment.get("SFQ_TEST", "python"))
+    # both were found in the environment of before
     tempfile.tempdir = None
+    paths = environment.get("PYTHONPATH")
+    sys.path[1:1] = map(os.path.abspath, paths.split(os.pathsep)) if paths else ()
     sys.executable = str(python)
     if ignored:  # as a child inherits it
         signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -374,9 +352,34 @@ def _become(
     sys.argv = words
     # as the interpreter does it when it starts, if this is to be measured
     coverage.process_startup()
+    if words[:2] == ["sfq", "run"]:
+        vars(driver)["_ends_with_parent"] = partial(_forks, driver._ends_with_parent())
     module, name = COMMANDS[words[0]]
     run: Run = getattr(importlib.import_module(module), name)
     return run
+
+
+def _forks(bind: Callable[[], None]) -> Callable[[], None]:
+    """Have the child become the driver before it executes Python."""
+
+    def become() -> None:
+        bind()
+        # as the interpreter sets them when it starts
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        # one tells ``Popen`` that nothing went wrong
+        os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+        try:
+            _end(_drive)
+        finally:
+            traceback.print_exc()
+            os._exit(1)
+
+    return become
+
+
+def _drive() -> None:
+    runpy.run_module(driver.__name__, run_name="__main__")
 
 
 def _clear() -> int:

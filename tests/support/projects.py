@@ -180,7 +180,7 @@ class Project:
         self.write()
         debug = ["--debug"] if self.debug else []
         with open(self.folder / "log", "wb") as log:
-            driver = forking.start(
+            driver = forking.Command(
                 ["streamflow", "run", "streamflow.yml", *debug],
                 self.folder,
                 self.environment,
@@ -219,13 +219,14 @@ class Project:
 
     def processes(self) -> list[psutil.Process]:
         """Every process that came from this project's drivers, and these."""
-        mark = f"SFQ_TEST={self.mark}\0".encode()
+        mark, name = f"SFQ_TEST={self.mark}\0".encode(), f"{self.mark:.15}\n"
         drivers = [one.pid for one in self._drivers if one.poll() is None]
         found = []
         for pid in psutil.pids():
             with suppress(psutil.Error, OSError):
                 environment = Path(f"/proc/{pid}/environ").read_bytes()
-                if pid in drivers or mark in environment:
+                comm = Path(f"/proc/{pid}/comm").read_text()
+                if pid in drivers or mark in environment or comm == name:
                     found.append(psutil.Process(pid))
         return found
 

@@ -136,7 +136,7 @@ class QpuService:
         output, theirs = os.pipe()
         with open(output) as told, open(self._folder / "log", "ab") as log:
             words = ["sfq", "serve", *self._options]
-            self._process = forking.start(
+            self._process = forking.Command(
                 words,
                 Path.cwd(),
                 {**os.environ, **self._environment},

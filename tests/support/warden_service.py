@@ -156,7 +156,7 @@ def serving(config: dict[str, JSON], folder: Path) -> Iterator[str]:
         path.write_text(json.dumps({**config, "device": over.device}))
         words = ["sfq", "serve", "--config", str(path)]
         environment = {**os.environ, **over.environment}
-        process = forking.start(words, folder, environment, write, 2)
+        process = forking.Command(words, folder, environment, write, 2)
         os.close(write)
         try:
             url = json.loads(output.readline())["url"]
