@@ -70,7 +70,7 @@ def test_a_step_without_an_answer_says_why(project: Project) -> None:
 @pytest.fixture(autouse=True)
 def forked(monkeypatch: pytest.MonkeyPatch) -> None:
     """The commands are those beside this Python."""
-    monkeypatch.setattr(sys, "executable", f"{forking.stand_ins()}/python")
+    monkeypatch.setattr(sys, "executable", forking.python())
 
 
 @pytest.fixture

@@ -33,7 +33,7 @@ def test_a_fork_and_python_run_a_program_alike(form: str, tmp_path: Path) -> Non
         subprocess.run(
             [python, *words, "-c", "a b"], cwd=tmp_path, capture_output=True, text=True
         )
-        for python in (sys.executable, forking.python_for_programs())
+        for python in (sys.executable, forking.python())
     )
     assert real.returncode == 3
     assert (forked.stdout, forked.returncode) == (real.stdout, 3), forked.stderr
@@ -47,7 +47,7 @@ def test_a_fork_imports_what_pythonpath_has(form: str, tmp_path: Path) -> None:
     program.write_text("import of_this_test")
     words = [str(program)] if form == "file" else ["-c", "import of_this_test"]
     done = subprocess.run(
-        [forking.python_for_programs(), *words],
+        [forking.python(), *words],
         cwd=program.parent,
         env={**os.environ, "PYTHONPATH": "..:missing"},
         capture_output=True,

@@ -28,6 +28,7 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache, partial
+from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
 
@@ -42,7 +43,8 @@ BIN = Path(sys.executable).parent
 COMMANDS = {
     "streamflow": ("streamflow.main", "run"),
     "sfq": ("sf_quantum.cli", "main"),
-    "python": ("tests.support.forking", "python"),
+    "pytest": ("pytest", "console_main"),
+    "python": ("tests.support.forking", "run_python"),
 }
 # of ``sfq``, those that take long to import
 FORKED = (
@@ -58,6 +60,7 @@ PRELOADED = (
     # what a service imports for its tasks
     "pulser",
     "pulser_simulation",
+    "pytest",
 )
 # what programs import, as far as it is installed
 SDKS = ("qiskit.primitives", "dwave.system")
@@ -164,9 +167,9 @@ def run(words: Sequence[str], folder: Path, environment: Mapping[str, str]) -> s
     return text
 
 
-def python_for_programs() -> str:
-    """A Python that runs a file or ``-c`` in a fork."""
-    return str(_forker() / "programs" / "python")
+def python() -> str:
+    """A Python that runs a program, which is a file or ``-c``, or pytest in a fork."""
+    return str(_forker() / "bin" / "python")
 
 
 def stand_ins() -> str:
@@ -189,21 +192,20 @@ def _forker() -> Path:
 
 def _fork_for(tests: int, folder: Path) -> None:
     # those of a cluster's users too
-    for made in (folder, folder / "bin", folder / "programs"):
+    for made in (folder, folder / "bin"):
         made.mkdir(0o755)
-    # what the service starts for its jobs
-    module = f"sys.argv[1:] == {['-m', processes.MODULE]}"
+    # programs; what the service starts for its jobs; not what inherits descriptors
     program = "''.join(sys.argv[1:2]).endswith('.py')"
+    code = "sys.argv[1:2] == ['-c'] and 'multiprocessing' not in sys.argv[2]"
+    module = f"sys.argv[1:3] in {[['-m', processes.MODULE], ['-m', 'pytest']]}"
     much = {
-        "bin/streamflow": "True",
-        "bin/sfq": f"sys.argv[1:2] in {[[n] for n in FORKED]}",
-        # in no PATH: forks alone know it. Other programs that they start may inherit
-        # descriptors, which a fork does not.
-        "python": module,
-        "programs/python": f"sys.argv[1:2] == ['-c'] or {program}",
+        "pytest": "True",
+        "python": f"{program} or {code} or {module}",
+        "sfq": f"sys.argv[1:2] in {[[n] for n in FORKED]}",
+        "streamflow": "True",
     }
-    for path, condition in much.items():
-        stand_in = folder / path
+    for name, condition in much.items():
+        stand_in = folder / "bin" / name
         stand_in.write_text(
             _STAND_IN.format(
                 name=stand_in.name,
@@ -240,7 +242,7 @@ class _Forker:
         self._listener = listener
         self._pids: dict[socket.socket, int] = {}
         self._selector = selectors.DefaultSelector()
-        self._python = Path.cwd() / "python"
+        self._python = Path.cwd() / "bin" / "python"
         self._on(listener, self._accept)
         self._on(os.pidfd_open(tests), lambda: _clear)
 
@@ -307,7 +309,7 @@ class _Forker:
         os.close(ended)
 
 
-def python() -> None:
+def run_python() -> None:
     """Run what the arguments say, as ``python`` does: ``-c`` CODE, ``-m`` MODULE or a file."""
     what, *sys.argv = sys.argv[1:]
     if what == "-m":
@@ -395,6 +397,8 @@ def _main(listener: socket.socket, tests: int) -> Run:
     for module in SDKS:
         with suppress(ModuleNotFoundError):
             importlib.import_module(module)
+    for plugin in entry_points(group="pytest11"):
+        plugin.load()
     for module in IMPORTED_BY_FORK:
         del sys.modules[module]
     leave_out_iqm()

@@ -60,7 +60,7 @@ def test_energies(
         technology=technology, qubits=qubits, time_scale=0.0, noise=0.0, seed=1
     )
     with running_service(device) as service:
-        words = [forking.python_for_programs(), str(EXAMPLE / f"{program}.py")]
+        words = [forking.python(), str(EXAMPLE / f"{program}.py")]
         assert main(["lease", "--url", service.url, "--clients", "--", *words]) == 0
         job, *_ = service.queue.store.jobs.latest()
         assert job.final

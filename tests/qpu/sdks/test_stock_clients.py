@@ -272,7 +272,7 @@ def test_stock_ocean_finds_the_qpu_of_its_step(
     pytest.importorskip("dwave.system", reason="the extra dwave is not installed")
     program = tmp_path / "program.py"
     program.write_text(OCEAN)
-    words = [forking.python_for_programs(), str(program)]
+    words = [forking.python(), str(program)]
     assert main(["lease", "--url", service.url, "--clients", "--", *words]) == 0
     assert capfd.readouterr().out == "-1.0\n"
     (job,) = service.queue.store.jobs.latest()
@@ -291,7 +291,7 @@ def test_stock_qrmi_finds_the_circuits_qpu_of_its_step(
         name="a_star", technology="superconducting", qubits=5, time_scale=0.0
     )
     with running_service(device) as service:
-        words = [forking.python_for_programs(), str(program)]
+        words = [forking.python(), str(program)]
         assert main(["lease", "--url", service.url, "--clients", "--", *words]) == 0
         # as QRMI writes the name of a quantum computer
         assert capfd.readouterr().out == "a:star {'10': 3}\n"
