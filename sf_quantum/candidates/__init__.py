@@ -4,5 +4,5 @@ StreamFlow calls ``filter``; ``attempts`` keeps which jobs run where, and failur
 reads run times and spending from journals; ``targets`` queries the state of QPUs and classical
 targets; ``decision`` chooses a target from plain values.
 
-Imports: connectors, journal, planning, qpu.
+Imports: connectors, journal, planning, protocol, qpu.
 """

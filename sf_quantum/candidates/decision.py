@@ -7,15 +7,19 @@ from __future__ import annotations
 
 import math
 import re
+import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from itertools import chain
 from pathlib import PurePosixPath
 from typing import Literal, TypeAlias, cast
 
-from sf_quantum.errors import QuantumError
+from sf_quantum.errors import InputError, QuantumError
 from sf_quantum.files import JSON
+from sf_quantum.protocol.leases import latest_start
+from sf_quantum.text import utc
 
 Prefer: TypeAlias = Literal["quantum", "classical", "earliest"]
 WaitFrom: TypeAlias = Literal["journal", "plan"]
@@ -46,6 +50,7 @@ class StepRules:
     """The filter's configuration for one step; the schema describes the keys.
 
     :param forecast: source of the waits of classical targets
+    :param latest_start: time by which a QPU must grant the lease, seconds since the epoch
     :param variables: the input that gives the number of variables
     :param run: the budget of all steps of the filter together
     :param step: the budget of this step
@@ -60,6 +65,7 @@ class StepRules:
     prefer: Prefer = "quantum"
     forecast: WaitFrom = "journal"
     max_wait: float | None = None
+    latest_start: float | None = None
     max_variables: int | None = None
     min_variables: int | None = None
     variables: str | None = None
@@ -72,6 +78,14 @@ class StepRules:
     reads: str | None = None
     qpu_jobs: int = 1
     reuses_classical: bool = False
+
+    @property
+    def longest_wait(self) -> float | None:
+        """Seconds from now within which a QPU must start a job; ``None`` sets no limit."""
+        if self.latest_start is None:
+            return self.max_wait
+        left = max(0.0, self.latest_start - time.time())
+        return left if self.max_wait is None else min(left, self.max_wait)
 
     @property
     def predicts(self) -> bool:
@@ -110,6 +124,7 @@ class FilterRules:
             prefer=cast("Prefer", config.get("prefer") or "quantum"),
             forecast=cast("WaitFrom", config.get("forecast") or "journal"),
             max_wait=_number(config, "maxWait"),
+            latest_start=(latest := _moment(config, "latestStart")),
             max_variables=_integer(config, "maxVariables"),
             min_variables=_integer(config, "minVariables"),
             variables=variables if isinstance(variables, str) else None,
@@ -121,7 +136,8 @@ class FilterRules:
                 key: config[key]
                 for key in ("expectedSeconds", "pattern")
                 if config.get(key) is not None
-            },
+            }
+            | ({} if latest is None else {"latestStart": latest}),
             mixed=cast("Mixed", config.get("mixed") or "warn"),
             reads=reads if isinstance(reads, str) else None,
             qpu_jobs=_integer(config, "qpuJobs") or 1,
@@ -136,6 +152,12 @@ def is_below(step: str, top: str) -> bool:
 def _number(config: Mapping[str, JSON], key: str) -> float | None:
     value = config.get(key)
     return float(value) if isinstance(value, int | float) else None
+
+
+def _moment(config: Mapping[str, JSON], key: str) -> float | None:
+    with suppress(InputError):  # another check reports it
+        return latest_start(config[key]) if config.get(key) else None
+    return None
 
 
 def _integer(config: Mapping[str, JSON], key: str) -> int | None:
@@ -183,7 +205,9 @@ class Obstacle(Enum):
     REFUSED = "refuses its user: {detail}"
     WAITED = "did not start this job within {limit} s (maxWait)"
     MIXED = "is left out, since other jobs of this step ran on {detail} (mixed: refuse)"
+    TOO_LATE = "did not start this job by {detail} (latestStart)"
     LONG_WAIT = "would start in {value} s, maxWait is {limit} s"
+    LATE = "would start in {value} s, after {detail} (latestStart)"
     MAINTENANCE = "goes into maintenance in {value} s"
 
 
@@ -210,7 +234,9 @@ _BRIEF = {
     Obstacle.REFUSED: "user refused",
     Obstacle.WAITED: "not started within maxWait",
     Obstacle.MIXED: "as the others",
+    Obstacle.TOO_LATE: "not started by latestStart",
     Obstacle.LONG_WAIT: "wait above maxWait",
+    Obstacle.LATE: "would start after latestStart",
     Obstacle.MAINTENANCE: "maintenance",
 }
 # what has gone wrong, while the other reasons are limits and states that somebody has set
@@ -446,7 +472,7 @@ def decide(
     :raises Impossible: if there is no classical target and no QPU can ever run the job
     """
     exclusions: dict[str, Exclusion] = {}
-    quantum = [target.within(rules.max_wait) for target in quantum]
+    quantum = [target.within(rules.longest_wait) for target in quantum]
     for target in quantum:
         reasons = chain(_permanent(rules, job, target), _passing(rules, job, target))
         if (exclusion := next(reasons, None)) is not None:
@@ -591,6 +617,8 @@ def _passing(
     # an unknown wait counts as maxWait, which the job waits
     if limit is not None and wait > limit:
         yield Exclusion(Obstacle.LONG_WAIT, wait, limit)
+    if (latest := rules.latest_start) is not None and time.time() + wait > latest:
+        yield Exclusion(Obstacle.LATE, wait, detail=utc(latest))
     if target.maintenance is not None and target.known_end > target.maintenance:
         yield Exclusion(Obstacle.MAINTENANCE, target.maintenance)
 

@@ -58,7 +58,9 @@ from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
 from sf_quantum.journal import events, scheduler
 from sf_quantum.journal.failures import why
+from sf_quantum.protocol.leases import latest_start
 from sf_quantum.qpu import DEFAULT_READS, JobSize, QpuStatus
+from sf_quantum.text import utc
 
 JOURNAL = "scheduling: {scheduler: {type: sfq.journal, config: {}}}"
 MANAGER = "failureManager: {type: default, config: {max_retries: 3}}"
@@ -82,6 +84,7 @@ class CandidateFilter(BindingFilter):
         prefer: str = "quantum",
         forecast: str = "journal",
         maxWait: float | None = None,
+        latestStart: str | None = None,
         maxVariables: int | None = None,
         minVariables: int | None = None,
         variables: str | None = None,
@@ -99,11 +102,15 @@ class CandidateFilter(BindingFilter):
         steps: MutableMapping[str, MutableMapping[str, JSON]] | None = None,
     ) -> None:
         super().__init__(name)
+        _check_times(
+            name, latestStart, *(e.get("latestStart") for e in (steps or {}).values())
+        )
         self._rules = FilterRules(
             {
                 "prefer": prefer,
                 "forecast": forecast,
                 "maxWait": maxWait,
+                "latestStart": latestStart,
                 "maxVariables": maxVariables,
                 "minVariables": minVariables,
                 "variables": variables,
@@ -138,7 +145,7 @@ class CandidateFilter(BindingFilter):
         began = waits_since = time.monotonic()
         step = get_job_step_name(job.name)
         rules = self._rules.of(step)
-        longest = math.inf if rules.max_wait is None else rules.max_wait
+        longest = math.inf if rules.longest_wait is None else rules.longest_wait
         self._check(rules)
         attempt = self._attempts.begin(job.name, step, rules)
         self._refuse_retry(attempt)
@@ -306,7 +313,10 @@ class CandidateFilter(BindingFilter):
         """Let no job wait again for a QPU that did not start it, if no other may run it."""
         qpu, on_qpus = decision.qpu, decision.job.others[0]
         failed = qpu.failed if qpu is not None and decision.quantum else None
-        if on_qpus and failed is not None and failed.cause is Obstacle.WAITED:
+        if failed is not None and (
+            failed.cause is Obstacle.TOO_LATE
+            or (on_qpus and failed.cause is Obstacle.WAITED)
+        ):
             raise UnrecoverableWorkflowException(
                 f"No target is left for job {attempt.job}: {explain(decision)}"
             )
@@ -353,6 +363,9 @@ class CandidateFilter(BindingFilter):
             self._attempts.rule_out(job, target, unfit)
         elif given.waited_out and status in (None, QpuError.exit_code):
             waited = Exclusion(Obstacle.WAITED, limit=given.wait_seconds or 0.0)
+            if given.latest_start is not None and given.seconds_left != 0.0:
+                latest = utc(given.latest_start)
+                waited = Exclusion(Obstacle.TOO_LATE, detail=latest)
             self._attempts.rule_out(job, target, waited)
         elif status in (None, QpuError.exit_code):
             cause = Obstacle.SLURM_REFUSED if given.refused else Obstacle.FAILED
@@ -365,6 +378,16 @@ class CandidateFilter(BindingFilter):
         if limit is None or self._attempts.number(job) < limit:
             summary = f"{job} failed on {target} and is retried: {error}"
             traceback_filter().expect(logging.WARNING, job, summary)
+
+
+def _check_times(filter_name: str, *texts: JSON) -> None:
+    try:
+        for text in texts:
+            if text is not None:
+                latest_start(text)
+    except InputError as error:
+        message = f"Filter {filter_name}: latestStart: {error}"
+        raise WorkflowDefinitionException(message) from error
 
 
 def _size(filter_name: str, job: Job, rules: StepRules) -> JobSize:

@@ -8,8 +8,8 @@ its steps now. ``cwl`` reads the CWL files and ``parser`` reads them by the engi
 ``deployments``, ``configurations`` and ``sites`` what connectors and Slurm would refuse,
 ``sfq_tools`` the command lines of sfq's tools, and ``tool_files`` their files.
 
-Imports: candidates, clustering, connectors, journal, net, qpu, reporting, samplers,
-    service/device, slurm.
+Imports: candidates, clustering, connectors, journal, net, protocol, qpu, reporting,
+    samplers, service/device, slurm.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -28,8 +29,10 @@ from sf_quantum.checking.document import (
     suggestion,
 )
 from sf_quantum.checking.problem_sizes import ProblemSizes
+from sf_quantum.errors import InputError
 from sf_quantum.files import JSON, KeyPath, listing, mapping
 from sf_quantum.journal import ADVICE, SCHEDULER
+from sf_quantum.protocol.leases import A_TIME, latest_start
 
 
 def check_filters(document: Document) -> Iterator[FileProblem]:
@@ -103,6 +106,7 @@ class _FilterCheck:
 
     def check(self) -> Iterator[FileProblem]:
         yield from self._costs()
+        yield from self._times()
         yield from self._forecasts()
         yield from self._steps()
         yield from self._inputs()
@@ -126,6 +130,20 @@ class _FilterCheck:
 
     def _targets(self) -> set[str]:
         return {target_name(t) for b in self.bindings for t in b.targets.values()}
+
+    def _times(self) -> Iterator[FileProblem]:
+        """Check the times of the filter and of its steps."""
+        entries = mapping(self.config.get("steps"))
+        levels: list[tuple[KeyPath, JSON]] = [((), self.config)]
+        levels += [(("steps", step), entry) for step, entry in entries.items()]
+        for where, entry in levels:
+            # the schema refuses what is not text
+            if isinstance(text := mapping(entry).get("latestStart"), str):
+                try:
+                    latest_start(text)
+                except InputError:
+                    what, right = f"{text!r} is not allowed", f"write {A_TIME}"
+                    yield self._problem((*where, "latestStart"), what, right)
 
     def _forecasts(self) -> Iterator[FileProblem]:
         """Remark on predictions that no step would use."""
@@ -279,6 +297,10 @@ class _FilterCheck:
                     )
                     right = "write a larger budget, or the seconds that a job takes"
                 yield document.remark(where, what, right)
+        if rules.latest_start is not None and rules.latest_start < time.time():
+            what = f"no job of {path} goes to a QPU: latestStart has passed"
+            right = "write a later time, or bind the step to classical targets"
+            yield document.remark(self._level(path, "latestStart"), what, right)
         size = self.sizes.named(binding)
         for key, limit, is_excluded in (
             ("maxVariables", rules.max_variables, size > (rules.max_variables or size)),

@@ -38,6 +38,12 @@ class JobHints:
     is_bound_once: bool = False
 
     @property
+    def latest_start(self) -> float | None:
+        """The time by which its lease has to be granted, in seconds since the epoch."""
+        moment = self.lease_hints.get("latestStart")
+        return float(moment) if isinstance(moment, int | float) else None
+
+    @property
     def seconds_left(self) -> float | None:
         """The rest of the wait; ``None`` if it has no limit."""
         if self.wait_seconds is None:
@@ -55,6 +61,15 @@ def put(job: str, hints: JobHints) -> None:
 
 def of(job: str) -> JobHints:
     return _hints.get(job, JobHints())
+
+
+def completed(job: str, lease_hints: Mapping[str, JSON]) -> JobHints:
+    """Add hints for a job's lease to those that it has, and return all of its hints."""
+    given = of(job)
+    if lease_hints:
+        given = replace(given, lease_hints={**lease_hints, **given.lease_hints})
+        _hints[job] = given
+    return given
 
 
 def wait_out(job: str) -> None:

@@ -20,7 +20,7 @@ from sf_quantum.connectors.tracebacks import OneLineException, traceback_filter
 from sf_quantum.errors import InputError, QpuError, QuantumError
 from sf_quantum.files import JSON
 from sf_quantum.protocol.tasks import OVER, LeaseJob
-from sf_quantum.qpu import NoLease, Qpu, QpuStatus
+from sf_quantum.qpu import LeaseTooLate, NoLease, Qpu, QpuStatus
 from sf_quantum.qpu.leasing.held_leases import (
     POLL_SECONDS,
     AcquireOptions,
@@ -132,7 +132,8 @@ def note_if_late(job: str, error: BaseException | None) -> None:
 
     :param error: what it waited for; not noted of a QPU that does not answer
     """
-    if hints.of(job).seconds_left == 0.0 and isinstance(error, NoLease):
+    late = hints.of(job).seconds_left == 0.0 and isinstance(error, NoLease)
+    if late or isinstance(error, LeaseTooLate):
         hints.wait_out(job)
 
 

@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, MutableMapping
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from weakref import WeakValueDictionary
 
 from streamflow.core.deployment import Connector
@@ -61,6 +62,8 @@ class QuantumConnector(LocationWrapper, ABC):
 
     #: the longest wait for a lease; ``None`` for as long as it takes
     lease_wait_seconds: float | None = None
+    #: hints for the leases of jobs that have no others, see :meth:`.Qpu.hinted`
+    lease_hints: Mapping[str, JSON] = MappingProxyType({})
     #: the number of vQPUs
     _slots = 1
     #: whether the clients of SDKs find the QPU by their own variables
@@ -157,7 +160,7 @@ class QuantumConnector(LocationWrapper, ABC):
         """Run a command; a job runs under a lease, and fails if it does not use it."""
         if invocation.job_name is None:
             return await super().invoke(invocation)
-        job_hints = hints.of(invocation.job_name)
+        job_hints = hints.completed(invocation.job_name, self.lease_hints)
         pool = await self._started(invocation.job_name)
         job = await self._jobs.lease(
             pool, invocation, job_hints, self.lease_wait_seconds

@@ -17,6 +17,7 @@ from sf_quantum.connectors.leases import LeasePool, QpuUnavailable
 from sf_quantum.connectors.quantum import QuantumConnector, variable
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON, socket_in
+from sf_quantum.protocol.leases import latest_start
 from sf_quantum.qpu import (
     AuthenticationError,
     JobSize,
@@ -26,7 +27,9 @@ from sf_quantum.qpu import (
 )
 
 # configuration keys that are not the client's
-CONNECTOR = frozenset("type vqpus lease idle wait clients transferBufferSize".split())
+CONNECTOR = frozenset(
+    "type vqpus lease idle wait latestStart clients transferBufferSize".split()
+)
 NO_MUNGE = ("munge", False)
 # keys of any kind that name files
 FILES = ("tokenFile", "qrmiConfig")
@@ -62,6 +65,7 @@ class RestConnector(QuantumConnector):
         project: str | None = None,
         expectedSeconds: float | None = None,
         pattern: str | None = None,
+        latestStart: str | None = None,
         clients: bool = False,
         transferBufferSize: int = 2**16,
         **others: JSON,
@@ -81,6 +85,7 @@ class RestConnector(QuantumConnector):
             "project": project,
             "expectedSeconds": expectedSeconds,
             "pattern": pattern,
+            "latestStart": latestStart,
             "clients": clients,
             **others,
         }
@@ -99,6 +104,8 @@ class RestConnector(QuantumConnector):
         guardian.current()
         try:
             config = _client_config(self.type, self._config, self._folder)
+            if (latest := self._config["latestStart"]) is not None:
+                self.lease_hints = {"latestStart": latest_start(latest)}
             client = selection.client(self.type, self.qpu, config)
             problem = client.problem()
         except InputError as error:
@@ -166,14 +173,16 @@ def _client_config(
 ) -> dict[str, JSON]:
     """Select the client's part of a configuration, with absolute paths.
 
-    :raises InputError: if ``clients`` is set for another kind of QPU than ``sfq``;
-        clients of SDKs find those by their variables anyway
+    :raises InputError: if ``latestStart`` is no time, or ``clients`` is set for another kind
+        of QPU than ``sfq``; clients of SDKs find those by their variables anyway
     """
     if config.get("clients") and type_ != selection.SFQ:
         raise InputError(
             f"clients: for QPUs of type {selection.SFQ}; the clients of SDKs find one of "
             f"type {type_} by the variables that it has"
         )
+    if (latest := config.get("latestStart")) is not None:
+        latest_start(latest)
     client_config: dict[str, JSON] = {
         key: value
         for key, value in config.items()

@@ -83,6 +83,10 @@ class NoLease(QpuError):
     """No lease is free now: all are held, or the QPU is closed."""
 
 
+class LeaseTooLate(NoLease):
+    """No lease is granted by the latest start of its request."""
+
+
 class AuthenticationError(InputError):
     """The service refuses its user: the token is wrong or revoked, or has too few rights."""
 
@@ -224,6 +228,7 @@ class Qpu(ABC):
             gets the lease that was granted to it before
         :returns: the acquisition token
         :raises NoLease: if none became free in this time
+        :raises LeaseTooLate: if none is granted by the request's latest start
         :raises QpuError: if the QPU does not answer
         """
         return self.acquire(job)
@@ -231,7 +236,9 @@ class Qpu(ABC):
     def hinted(self, hints: Mapping[str, JSON]) -> Self:
         """Get this QPU with hints for the leases it acquires.
 
-        :param hints: ``expectedSeconds`` and ``pattern``, or either
+        :param hints: ``expectedSeconds``, ``pattern``, and ``latestStart`` in seconds since
+            the epoch; :func:`~sf_quantum.qpu.leasing.held_leases.acquire` keeps to the latter
+            with any kind
         :returns: this object itself where this kind takes no hints
         """
         return self

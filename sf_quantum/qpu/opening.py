@@ -36,7 +36,11 @@ logger = logging.getLogger(__name__)
 
 # Time for giving a lease back when the interpreter exits.
 EXIT_SECONDS = 10.0
-_HINTS = {"expected_seconds": "expectedSeconds", "pattern": "pattern"}
+_HINTS = {
+    "expected_seconds": "expectedSeconds",
+    "pattern": "pattern",
+    "latest_start": "latestStart",
+}
 _BOUNDS = {
     "max_qpu_seconds": "maxQpuSeconds",
     "max_shots": "maxShots",
@@ -56,6 +60,8 @@ class LeaseOptions(TypedDict, total=False):
         whose share of the QPU is used
     ``expected_seconds``, ``pattern``
         hints: seconds on the QPU, and ``qc-heavy``, ``cc-heavy`` or ``balanced``
+    ``latest_start``
+        time by which the lease is granted, or else not at all, in seconds since the epoch
     ``max_qpu_seconds``, ``max_shots``, ``max_qubits``
         bounds: QPU seconds of all jobs together, shots and qubits of each job
     ``purpose``
@@ -67,6 +73,7 @@ class LeaseOptions(TypedDict, total=False):
     project: str | None
     expected_seconds: float | None
     pattern: str | None
+    latest_start: float | None
     max_qpu_seconds: float | None
     max_shots: int | None
     max_qubits: int | None

@@ -34,7 +34,10 @@ from sf_quantum.candidates.decision import (
     rounded,
 )
 from sf_quantum.files import JSON
+from sf_quantum.text import utc
 
+# a time that has not come yet
+FAR = 1e10
 Target: TypeAlias = QuantumTarget | ClassicalTarget
 
 CPU = ClassicalTarget("cpu", seconds=4.0)
@@ -254,6 +257,27 @@ CASES: list[tuple[QuantumTarget, StepRules, CandidateJob, Obstacle, str]] = [
         ANY,
         Obstacle.WAITED,
         "q did not start this job within 30 s (maxWait)",
+    ),
+    (
+        QuantumTarget("q", failed=Exclusion(Obstacle.TOO_LATE, detail=utc(FAR))),
+        StepRules(latest_start=FAR),
+        ANY,
+        Obstacle.TOO_LATE,
+        "q did not start this job by 2286-11-20T17:46:40Z (latestStart)",
+    ),
+    (
+        QuantumTarget("q", wait=1e10),
+        StepRules(latest_start=FAR),
+        ANY,
+        Obstacle.LATE,
+        "q would start in 10000000000 s, after 2286-11-20T17:46:40Z (latestStart)",
+    ),
+    (
+        QuantumTarget("q", wait=None),
+        StepRules(latest_start=9.0, max_wait=9),
+        ANY,
+        Obstacle.LATE,
+        "q would start in 0 s, after 1970-01-01T00:00:09Z (latestStart)",
     ),
     (
         QuantumTarget("q"),
@@ -751,6 +775,10 @@ def test_a_step_inherits_the_rules_of_the_steps_above_it() -> None:
     assert rules.of("/loop/solve/part").step == Budget(seconds=3, cost=1)
     assert (own.run, own.step, own.expected_seconds) == (Budget(9), Budget(cost=1), 2)
     assert own.hints == {"expectedSeconds": 2, "pattern": "qc-heavy"}
+    latest: dict[str, JSON] = {"latestStart": "1970-01-01T01:00:09+01:00"}
+    timed = FilterRules({"steps": {"/s": latest}, "latestStart": "?"})
+    assert timed.of("/other") == StepRules()
+    assert timed.of("/s").latest_start == timed.of("/s").hints["latestStart"] == 9.0
     wrong: dict[str, JSON] = {"variables": 3, "maxVariables": "5", "maxWait": "1"}
     for config in ({}, wrong):
         assert FilterRules(config).of("/s") == StepRules()

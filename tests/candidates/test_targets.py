@@ -526,6 +526,29 @@ def test_only_a_failed_qpu_starts_a_cooldown(
     assert (made._attempts.cooldown_left("") is not None) == failed
 
 
+def test_a_job_that_is_too_late_for_a_qpu_starts_no_cooldown() -> None:
+    made, name = CandidateFilter("f"), job().name
+    attempt = made._attempts.begin(name, "/loop/solve", StepRules())
+    hints.put(name, JobHints({"latestStart": 9.0}, wait_seconds=5.0, waited_out=True))
+    try:
+        made._ended(name, 75, "not granted")
+    finally:
+        hints.discard(name)
+    detail = "1970-01-01T00:00:09Z"
+    assert attempt.failures[""] == Exclusion(Obstacle.TOO_LATE, detail=detail)
+    assert made._attempts.cooldown_left("") is None
+
+
+@pytest.mark.parametrize("of_step", [False, True])
+def test_a_filter_refuses_a_time_that_is_none(of_step: bool) -> None:
+    late: MutableMapping[str, JSON] = {"latestStart": "2026-02-30T08:00Z"}
+    latest, steps = (None, {"/s": late}) if of_step else ("2026-12-01T08:00", None)
+    with pytest.raises(
+        WorkflowDefinitionException, match="Filter f: latestStart: 2026"
+    ):
+        CandidateFilter("f", latestStart=latest, steps=steps)
+
+
 def test_silence_is_warned_of_once_per_cause(caplog: pytest.LogCaptureFixture) -> None:
     remarks = Remarks("f", Attempts({}, cooldown=0))
     silent = Exclusion(Obstacle.NO_ANSWER, limit=2)

@@ -575,6 +575,16 @@ def test_a_candidate_that_is_right() -> None:
             "did you mean q?",
         ),
         (
+            "{latestStart: '2026-12-01T08:00'}",
+            "bindingFilters.mix.config.latestStart: '2026-12-01T08:00' is not allowed; "
+            "write a time with its zone, such as 2026-12-01T08:00:00+01:00",
+        ),
+        (
+            "{steps: {/loop: {latestStart: '2026-02-30T08:00Z'}}}",
+            "bindingFilters.mix.config.steps./loop.latestStart: '2026-02-30T08:00Z' is "
+            "not allowed; write a time with its zone, such as 2026-12-01T08:00:00+01:00",
+        ),
+        (
             "{steps: {/prepare: {maxWait: 3}}}",
             "bindingFilters.mix.config.steps./prepare: no binding of /prepare names the "
             "filter mix; known: /loop/solve",
@@ -992,6 +1002,8 @@ NOTHING: dict[str, tuple[str, bool]] = {
     "above the size": ("{variables: n, minVariables: 10}", True),
     # a QPU that is free starts the job at once
     "no wait": ("{maxWait: 0}", False),
+    "a time that has passed": ("{latestStart: '2026-01-01T00:00Z'}", True),
+    "a time to come": ("{latestStart: '2999-01-01T00:00Z'}", False),
 }
 
 

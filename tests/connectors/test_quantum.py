@@ -414,6 +414,25 @@ async def test_patience_ends_with_the_qpus_reason(
     await step.connector.undeploy(False)
 
 
+async def test_a_job_gets_no_lease_after_its_latest_start(tmp_path: Path) -> None:
+    step = _step(tmp_path, latestStart="1970-01-01T01:00:09+01:00")
+    await step.connector.deploy(False)
+    try:
+        with pytest.raises(LeaseFailure, match="not granted by 1970-01-01T00:00:09Z"):
+            await step.run("true")
+        assert step.qpu.opened == 0
+        # so a candidate does not count it as a failure
+        assert hints.of("/solve/0").waited_out
+        # the time of the step goes before that of the deployment
+        hints.put("/solve/0", JobHints({"latestStart": time.time() + 600}))
+        with pytest.raises(WorkflowExecutionException, match="never used QPU my_qpu"):
+            await step.run("true")
+    finally:
+        hints.discard("/solve/0")
+    assert step.qpu.opened == 1
+    await step.connector.undeploy(False)
+
+
 @pytest.fixture
 def late() -> Iterator[None]:
     """A job whose wait is over before it comes to its lease."""

@@ -434,6 +434,7 @@ def test_a_revoked_token_ends_the_step_with_one_line(
         {"url": "unix:/s", "lease": "ever"},
         {"url": "unix:/s", "class": "urgent"},
         {"url": "unix:/s", "munge": "relative/socket"},
+        {"url": "unix:/s", "latestStart": "2026-12-01T08:00"},
     ],
 )
 def test_a_wrong_configuration_is_refused_before_anything_runs(

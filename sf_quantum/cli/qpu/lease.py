@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from sf_quantum.cli.arguments import checked, positive, seconds
-from sf_quantum.cli.qpu.service import add_selection, selection
+from sf_quantum.cli.qpu.service import WHEN, add_selection, future_time, selection
 from sf_quantum.errors import InputError, QpuError, QuantumError
 from sf_quantum.files import cannot_write
 from sf_quantum.malleability import give_back, malleable
@@ -71,6 +71,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="a hint: seconds on the QPU that CMD will use, without waits",
     )
     add("--pattern", choices=PATTERNS, help="a hint: how CMD spends its time")
+    add(
+        "--latest-start",
+        type=future_time,
+        metavar="WHEN",
+        help="have no lease later, but end with 75: at once if a QPU says that none will "
+        f"be granted by then; {WHEN} a duration from now: 90s, 30m, 2h, 7d",
+    )
     add_bounds(parser)
     add(
         "--purpose",
@@ -210,7 +217,7 @@ def _shrunk(args: argparse.Namespace, command: Command) -> Iterator[None]:
 
 def _check_held(args: argparse.Namespace) -> None:
     for option in (
-        "class_ project wait expected_seconds pattern "
+        "class_ project wait expected_seconds pattern latest_start "
         "max_qpu_seconds max_shots max_qubits purpose"
     ).split():
         if getattr(args, option) is not None:

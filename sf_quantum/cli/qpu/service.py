@@ -197,6 +197,11 @@ def _time(text: str, direction: int) -> float:
     return datetime.fromisoformat(text).timestamp()
 
 
+def _is_shown(moment: float) -> bool:
+    # raises for what no calendar has
+    return bool(utc(moment))
+
+
 _TIME = (
     "a time such as 2026-11-21T16:00 (of this machine's zone) or 2026-11-21T16:00Z, or a "
     "duration such as 30m, 2h or 7d"
@@ -207,6 +212,6 @@ WHEN = (
     "2026-11-21T16:00+01:00, or"
 )
 #: a time, or a duration from now
-future_time = checked(partial(_time, direction=1), _TIME)
+future_time = checked(partial(_time, direction=1), _TIME, accept=_is_shown)
 #: a time, or a duration before now
-past_time = checked(partial(_time, direction=-1), _TIME)
+past_time = checked(partial(_time, direction=-1), _TIME, accept=_is_shown)

@@ -49,6 +49,7 @@ from sf_quantum.qpu.leasing.held_leases import (
     Patience,
     QpuLoss,
 )
+from sf_quantum.text import utc
 
 # added to a job's waiting time, so that the login node can answer even if that is 0
 ASK_SECONDS = 10.0
@@ -114,6 +115,7 @@ class QpuUse:
                 "wait": self.hints.wait_seconds,
                 "expected-seconds": self.hints.lease_hints.get("expectedSeconds"),
                 "pattern": self.hints.lease_hints.get("pattern"),
+                "latest-start": utc(self.hints.latest_start) or None,
             }
             given = [f"--{k} {v} " for k, v in options.items() if v is not None]
             return f"{lease} {''.join(given)}{rest}"
@@ -201,6 +203,11 @@ class ServiceQpus:
         """Wait until a job's QPUs are :meth:`online`, and describe how it uses them."""
         job_hints = hints.of(job)
         waited = await self.online(queue, job, qpus)
+        if self._has_plugin and job_hints.latest_start is not None:
+            self._warnings.warn(
+                f"Deployment {self._deployment}: latestStart only limits the wait before "
+                "a job is submitted: Slurm's --qpu= passes on none"
+            )
         if job_hints.wait_seconds is not None:
             job_hints = replace(job_hints, wait_seconds=job_hints.seconds_left)
         spool = queue.login.spool
@@ -239,7 +246,11 @@ class ServiceQpus:
     async def _until_online(
         self, queue: SlurmQueue, job: str, qpus: Collection[str], job_hints: JobHints
     ) -> float:
-        patience = Patience(job_hints.seconds_left, TROUBLE_SECONDS)
+        patience = Patience(
+            job_hints.seconds_left,
+            TROUBLE_SECONDS,
+            latest_start=job_hints.latest_start,
+        )
         pauses = backoff.CLUSTER.pauses()
         wait, status, waited = None, "given-up", 0.0
         try:

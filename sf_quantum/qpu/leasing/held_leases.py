@@ -21,7 +21,8 @@ from sf_quantum.backoff import Deadline
 from sf_quantum.errors import InputError, QpuError, QuantumError
 from sf_quantum.files import JSON
 from sf_quantum.protocol.tasks import OVER, LeaseJob, LeaseLost
-from sf_quantum.qpu import AuthenticationError, NoLease, Qpu
+from sf_quantum.qpu import AuthenticationError, LeaseTooLate, NoLease, Qpu
+from sf_quantum.text import utc
 
 logger = logging.getLogger(__name__)
 
@@ -69,6 +70,12 @@ class AcquireOptions:
     purpose: str | None = None
     key: str | None = None
 
+    @property
+    def latest_start(self) -> float | None:
+        """The time by which the lease has to be granted, in seconds since the epoch."""
+        moment = self.hints.get("latestStart")
+        return float(moment) if isinstance(moment, int | float) else None
+
 
 def acquire(
     qpu: Qpu,
@@ -84,6 +91,7 @@ def acquire(
         infinity
     :returns: the acquisition token
     :raises NoLease: if none was free in time
+    :raises LeaseTooLate: if none is granted by the latest start
     :raises WaitCancelled: if ``stop`` was set first
     :raises QpuError: if the QPU does not answer for too long
     :raises AuthenticationError: if the QPU refuses the user
@@ -93,6 +101,9 @@ def acquire(
     key = request.key or uuid.uuid4().hex
     wait = _Wait(request, stop or threading.Event())
     reported = None if on_wait else ""
+    # A repeated request may have been granted in time.
+    if wait.deadline.left <= 0 and request.latest_start and request.key is None:
+        raise LeaseTooLate(f"{qpu.name}: not granted by {utc(request.latest_start)}")
     while True:
         began = time.monotonic()
         # the first attempt does not wait, so that on_wait is called at once
@@ -101,6 +112,8 @@ def acquire(
         )
         try:
             return qpu.acquire_waiting(purpose, wait_seconds=stay_seconds, key=key)
+        except LeaseTooLate:
+            raise
         except QpuError as error:
             if reported is not None:
                 wait.pause(error, began)
@@ -114,13 +127,21 @@ class Patience:
 
     :param wait_seconds: see :class:`AcquireOptions`, as for ``trouble_seconds``
     :param hint: what sets the time after which one that does not answer is given up
+    :param latest_start: see :attr:`AcquireOptions.latest_start`
     """
 
     def __init__(
-        self, wait_seconds: float | None, trouble_seconds: float, hint: str = ""
+        self,
+        wait_seconds: float | None,
+        trouble_seconds: float,
+        hint: str = "",
+        latest_start: float | None = None,
     ) -> None:
         self._hint = hint
-        self.deadline = Deadline(wait_seconds)
+        limit = math.inf if wait_seconds is None else wait_seconds
+        left = math.inf if latest_start is None else latest_start - time.time()
+        self.deadline = Deadline(min(limit, left))
+        self._latest_start = latest_start if left < limit else None
         unlimited = wait_seconds is None
         self._trouble_seconds = trouble_seconds if unlimited else math.inf
         self._trouble_since: float | None = None
@@ -130,7 +151,8 @@ class Patience:
         if isinstance(error, NoLease) or math.isinf(self._trouble_seconds):
             return self.deadline.left
         now = time.monotonic()
-        return max(0.0, self._trouble_seconds - (now - (self._trouble_since or now)))
+        left = self._trouble_seconds - (now - (self._trouble_since or now))
+        return min(max(0.0, left), self.deadline.left)
 
     def bear(self, error: QpuError, began: float) -> None:
         """Wait on after an attempt that failed, or raise its error if it was the last.
@@ -145,6 +167,9 @@ class Patience:
                 text = f"{error}; given up after {self._trouble_seconds:g} s"
                 raise QpuError(f"{text}{self._hint}") from error
         if self.deadline.left <= 0:
+            if self._latest_start is not None and isinstance(error, NoLease):
+                text = f"{error}; not granted by {utc(self._latest_start)}"
+                raise LeaseTooLate(text) from error
             raise error
 
 
@@ -157,6 +182,7 @@ class _Wait:
             request.wait_seconds,
             request.trouble_seconds,
             ", --wait or a deployment's `wait` sets how long",
+            request.latest_start,
         )
         self.deadline, self.left = self._patience.deadline, self._patience.left
         self._pauses = backoff.LEASE.pauses()

@@ -9,9 +9,10 @@ from urllib.parse import quote
 
 from sf_quantum.errors import QpuError
 from sf_quantum.files import JSON, mapping
+from sf_quantum.protocol.leases import LATEST_START
 from sf_quantum.protocol.tasks import LeaseJob, LeaseLost
 from sf_quantum.protocol.values import number
-from sf_quantum.qpu import NoLease
+from sf_quantum.qpu import LeaseTooLate, NoLease
 from sf_quantum.qpu.sfq.service_client import REQUEST_SECONDS, ServiceClient, refusal
 
 # A lease that expires is renewed after a third of its time.
@@ -44,7 +45,9 @@ class ServiceLeases:
         )
         response = send(expected=(409, 503))
         if response.status >= 400:
-            raise NoLease(f"{self.service.name}: {refusal(response)}")
+            late = response.json().get("field") == LATEST_START
+            kind = LeaseTooLate if late else NoLease
+            raise kind(f"{self.service.name}: {refusal(response)}")
         lease = response.json()
         token, class_ = self.service.text(lease, "id"), lease.get("class")
         if class_ is not None and class_ != self.options.get("class", class_):

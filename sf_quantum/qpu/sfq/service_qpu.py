@@ -37,12 +37,16 @@ LEASE_OPTIONS = {
     "project": "project",
     "expectedSeconds": "expected_seconds",
     "pattern": "pattern",
+    "latestStart": "latest_start",
     "maxQpuSeconds": "max_qpu_seconds",
     "maxShots": "max_shots",
     "maxQubits": "max_qubits",
     "user": "user",
 }
-KEYS = (*job_variables.CONFIG_KEYS.values(), *LEASE_OPTIONS)
+KEYS = (
+    *job_variables.CONFIG_KEYS.values(),
+    *(LEASE_OPTIONS.keys() - {"latestStart"}),
+)
 # a lease acquired within a Slurm job ends with it, and has its partition's class
 SLURM_OPTIONS = {
     "SLURM_JOB_ID": "slurm_job_id",

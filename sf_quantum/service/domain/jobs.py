@@ -59,8 +59,19 @@ class Bounds:
     max_qubits: int | None = None
 
 
+@dataclass(frozen=True, kw_only=True)
+class Intent:
+    """When a lease is wanted.
+
+    :param latest_start: time by which it is granted, or else not at all, in seconds since
+        the epoch; ``None`` sets no limit
+    """
+
+    latest_start: float | None = None
+
+
 @dataclass(frozen=True)
-class Lease(Bounds):
+class Lease(Intent, Bounds):
     """The right to submit jobs; its id is the secret that proves it.
 
     Times are seconds since the epoch.
@@ -105,7 +116,7 @@ class Lease(Bounds):
 
 
 @dataclass(frozen=True)
-class LeaseRequest(Bounds):
+class LeaseRequest(Intent, Bounds):
     """A request for a lease.
 
     :param job_class: job class; by default the partition's, or else the service's

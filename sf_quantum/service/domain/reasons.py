@@ -40,6 +40,7 @@ class LeaseEndCause(Enum):
     CLIENT_GONE = "the client went away"
     JOBS_OVER = "its problems are over"
     REVOKED = "its user may no longer use the QPU"
+    NOT_GRANTED = "not granted by {latest_start}"
     SPENT = "its {qpu_seconds:g} QPU seconds are spent"
 
 
@@ -51,6 +52,7 @@ class LeaseEnd:
     idle_seconds: float = 0.0
     slurm_job_id: str = ""
     qpu_seconds: float = 0.0
+    latest_start: str = ""
 
     @property
     def reason(self) -> str:

@@ -134,6 +134,18 @@ class Availability:
         return None if starts is None else max(0.0, starts - time.time())
 
     @property
+    def opens(self) -> float:
+        """The end of the present maintenance, in seconds since the epoch.
+
+        Now without maintenance, or if its end is not known.
+        """
+        moment = time.time()
+        for window in self.windows:
+            if window.covers(moment) and window.ends is not None:
+                moment = window.ends
+        return moment
+
+    @property
     def is_open(self) -> bool:
         """Whether its operators let it take work."""
         return self.status == "open"

@@ -25,6 +25,7 @@ CREATE TABLE leases (
     slurm_account TEXT,
     pattern TEXT,
     tenths INTEGER,
+    latest_start REAL,
     expected_seconds REAL,
     max_qpu_seconds REAL,
     max_shots INTEGER,

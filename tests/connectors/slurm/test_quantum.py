@@ -518,6 +518,7 @@ def test_a_candidate_on_a_node_leaves_an_offline_qpu(
 
 def test_hints_reach_the_service(service: RunningService, tmp_path: Path) -> None:
     hints: dict[str, JSON] = {"expectedSeconds": 5, "pattern": "qc-heavy"}
+    hints["latestStart"] = 1e10
     use = QpuUse(
         *("/solve/0", ["a"], False, str(tmp_path / "account"), None),
         JobHints(hints, wait_seconds=10),
@@ -525,6 +526,7 @@ def test_hints_reach_the_service(service: RunningService, tmp_path: Path) -> Non
     assert _run(use, tmp_path, a_SFQ_URL=service.url) == (0, "")
     (lease,) = service.queue.store.leases.latest()
     assert (lease.expected_seconds, lease.pattern) == (5, "qc-heavy")
+    assert lease.latest_start == 1e10
 
 
 async def test_where_nobody_can_be_asked_jobs_are_submitted(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import socket
 import threading
+import time
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -14,7 +16,7 @@ from sf_quantum.backoff import Backoff
 from sf_quantum.cli import main
 from sf_quantum.cli.qpu import lease
 from sf_quantum.errors import InputError, QpuError
-from sf_quantum.qpu import AuthenticationError, NoLease
+from sf_quantum.qpu import AuthenticationError, LeaseTooLate, NoLease
 from sf_quantum.qpu.leasing import held_leases
 from sf_quantum.qpu.leasing.held_leases import (
     AcquireOptions,
@@ -120,6 +122,34 @@ def test_a_qpu_that_stays_in_trouble_is_given_up_in_time(
     ):
         held.acquire(AcquireOptions("job", wait_seconds=25))
     assert len(shaky.keys) == 3
+
+
+@pytest.mark.parametrize("error", [NoLease("held"), QpuError("gone")])
+def test_a_wait_ends_at_the_latest_start(
+    error: QpuError, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    latest = time.time() + 0.05
+    request = AcquireOptions("job", hints={"latestStart": latest})
+    shaky = ShakyQpu(troubles=0)
+
+    def acquire_waiting(*_: str, **__: float) -> str:
+        raise error
+
+    monkeypatch.setattr(shaky, "acquire_waiting", acquire_waiting)
+    with pytest.raises(QpuError, match=str(error)) as ended:
+        acquire(shaky, request)
+    assert time.time() >= latest
+    # one that does not answer may be asked again by another attempt
+    assert isinstance(ended.value, LeaseTooLate) == isinstance(error, NoLease)
+
+
+def test_a_qpu_is_not_asked_after_the_latest_start() -> None:
+    shaky, late = ShakyQpu(troubles=0), AcquireOptions("job", hints={"latestStart": 9})
+    with pytest.raises(LeaseTooLate, match="q: not granted by 1970-01-01T00:00:09Z"):
+        acquire(shaky, late)
+    assert shaky.keys == []
+    # a repeated request may have been granted in time
+    assert acquire(shaky, replace(late, key="k")) == "secret"
 
 
 def test_a_lease_that_cannot_be_renewed_is_reported(

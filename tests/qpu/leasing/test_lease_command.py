@@ -173,6 +173,25 @@ def test_it_waits_with_one_line_and_gives_up_in_time(service: RunningService) ->
     assert _held(service) == ["test"]
 
 
+def test_it_ends_at_the_latest_start(service: RunningService, tmp_path: Path) -> None:
+    service.acquire()
+    file = tmp_path / "account"
+    latest = ["--latest-start", "1s", "--account", str(file)]
+    code, out, err = _run("--url", service.url, *latest, *_shell("echo ran"))
+    assert (code, out) == (75, "")
+    assert "not granted by 2" in err.splitlines()[-1]
+    assert [ran.waited_out for ran in account.loads(file.read_text())] == [True]
+    assert _held(service) == ["test"]
+
+
+@pytest.mark.parametrize("when", ["soon", "2026-02-30T08:00Z", "999999999d"])
+def test_a_latest_start_that_is_no_time_is_refused(when: str) -> None:
+    words = ["--url", "unix:/s", "--latest-start", when, *_shell("echo ran")]
+    code, _, err = _run(*words)
+    assert code == 2
+    assert f"--latest-start: '{when}': expected a time such as" in err
+
+
 def test_it_waits_until_the_lease_comes(service: RunningService) -> None:
     lease = service.acquire()
     process = _start("--url", service.url, *_shell("echo ran"))
@@ -346,6 +365,7 @@ def test_a_command_ends_when_its_user_is_refused(tmp_path: Path) -> None:
         (["--held"], "QRMI_JOB_QPU_RESOURCES names no QPU"),
         (["--held", "--wait", "3"], "--wait: not with --held"),
         (["--held", "--project", "p"], "--project: not with --held"),
+        (["--held", "--latest-start", "9s"], "--latest-start: not with --held"),
     ],
 )
 def test_bad_input(words: list[str], said: str) -> None:

@@ -30,7 +30,7 @@ from sf_quantum.protocol.tasks import (
     Task,
     UnknownJob,
 )
-from sf_quantum.qpu import AuthenticationError, NoLease, qrmi_config
+from sf_quantum.qpu import AuthenticationError, LeaseTooLate, NoLease, qrmi_config
 from sf_quantum.qpu.leasing.held_leases import AcquireOptions, acquire
 from sf_quantum.qpu.running import named
 from sf_quantum.qpu.sampler import QpuSampler
@@ -259,6 +259,25 @@ def test_a_lease_is_waited_for_in_the_services_queue(service: RunningService) ->
         assert not waits.done()
         driver.release(first)
         assert waits.result(SECONDS)
+
+
+def test_a_latest_start_in_maintenance_is_told_at_once(
+    service: RunningService,
+) -> None:
+    driver, now = SfqQpu("q", service.url), time.time()
+    window: dict[str, JSON] = {"starts": now - 1, "ends": now + 7200}
+    assert service.ask("POST", "/v1/device/maintenance", window).status < 300
+    request = AcquireOptions("j", hints={"latestStart": now + 3600})
+    with pytest.raises(LeaseTooLate, match=r"cannot be granted by .*in maintenance"):
+        acquire(driver, request)
+
+
+def test_what_is_honoured_is_in_the_answer(service: RunningService) -> None:
+    latest = time.time() + 3600
+    hints: dict[str, JSON] = {"latestStart": latest}
+    token = acquire(SfqQpu("q", service.url), AcquireOptions("j", hints=hints))
+    lease = service.ask("GET", f"/v1/leases/{token}").json()
+    assert lease["honoured"] == {"latest_start": latest}
 
 
 def test_a_lease_asked_for_again_is_the_same(service: RunningService) -> None:

@@ -640,6 +640,10 @@ class KeptJobs(Jobs):
             assert not any(queue.policy.preempts(first, one.entry) for one in on_device)
 
 
+# Latest starts of requests.
+PAST, FUTURE = 1.0, 1e11
+
+
 class Leases(Machine):
     """At most as many leases as vQPUs, in the order of class and request."""
 
@@ -655,26 +659,38 @@ class Leases(Machine):
 
     @rule(
         requests=st.lists(
-            st.tuples(st.sampled_from(CLASSES), st.sampled_from([None, "a", "b"])),
+            st.tuples(
+                st.sampled_from(CLASSES),
+                st.sampled_from([None, "a", "b"]),
+                st.sampled_from([None, PAST, FUTURE]),
+            ),
             min_size=1,
             max_size=4,
         ),
         times=st.integers(0, 4),
     )
-    def acquire(self, requests: list[tuple[JobClass, str | None]], times: int) -> None:
+    def acquire(
+        self, requests: list[tuple[JobClass, str | None, float | None]], times: int
+    ) -> None:
         self.at_once(*(self._acquire(*request) for request in requests))
         self.step(times)
         self.settle()
 
     @rule(
         requests=st.lists(
-            st.tuples(st.sampled_from(CLASSES), st.sampled_from(["c", "d"])),
+            st.tuples(
+                st.sampled_from(CLASSES),
+                st.sampled_from(["c", "d"]),
+                st.sampled_from([None, PAST, FUTURE]),
+            ),
             min_size=1,
             max_size=3,
         ),
         times=st.integers(0, 4),
     )
-    def request(self, requests: list[tuple[JobClass, str]], times: int) -> None:
+    def request(
+        self, requests: list[tuple[JobClass, str, float | None]], times: int
+    ) -> None:
         self.at_once(*(self._request(*request) for request in requests))
         self.step(times)
         self.settle()
@@ -688,6 +704,23 @@ class Leases(Machine):
             assert (
                 self.queue.leases.find(ADMIN, lease.id).reason == LeaseEnd(cause).reason
             )
+
+    @rule(times=st.integers(0, 4))
+    def latest_starts_pass(self, times: int) -> None:
+        """Those that wait on disk end, unless one is granted first."""
+        waiting = [*self.queue.leases.waiting_on_disk]
+        self.loop.run_until_complete(self._pass_latest_starts())
+        self.step(times)
+        self.settle()
+        for lease in map(partial(self.queue.leases.find, ADMIN), waiting):
+            late = lease.latest_start is not None
+            assert not (late and lease.waiting and lease.closed is None)
+            assert late or lease.reason is None
+
+    async def _pass_latest_starts(self) -> None:
+        for live in self.queue.vqpus.table:
+            if live.lease.latest_start is not None:
+                self.queue.vqpus._end_late(live)
 
     @rule(vqpus=st.integers(1, 3))
     def resize(self, vqpus: int) -> None:
@@ -734,10 +767,12 @@ class Leases(Machine):
         self.vqpus = VQPUS
         assert known <= {lease.id for lease in self.queue.leases.on_disk}
 
-    async def _acquire(self, job_class: JobClass, key: str | None) -> None:
+    async def _acquire(
+        self, job_class: JobClass, key: str | None, latest: float | None = None
+    ) -> None:
         number = next(self.requests)
         gone = self.gone[number] = asyncio.Event()
-        request = LeaseRequest(job_class=job_class, key=key)
+        request = LeaseRequest(job_class=job_class, key=key, latest_start=latest)
         try:
             lease = await self.queue.leases.acquire(ANN, request, 1000, gone)
         except (Refused, sqlite3.Error):
@@ -747,9 +782,11 @@ class Leases(Machine):
         if not gone.is_set():
             self.got[number] = lease
 
-    async def _request(self, job_class: JobClass, key: str) -> None:
+    async def _request(
+        self, job_class: JobClass, key: str, latest: float | None
+    ) -> None:
         with suppress(Refused, sqlite3.Error):
-            request = LeaseRequest(job_class=job_class, key=key)
+            request = LeaseRequest(job_class=job_class, key=key, latest_start=latest)
             lease = await self.queue.leases.request(ANN, request)
             assert self.store.leases.get(lease.id)
 
@@ -768,6 +805,7 @@ class Leases(Machine):
         on_disk = {lease.id for lease in self.store.leases.held()}
         assert on_disk == {lease.id for lease in leases.on_disk}
         assert on_disk - held == {*leases.waiting_on_disk}
+        assert PAST not in {lease.latest_start for lease in leases.on_disk}
         if leases.waiting and self.queue.availability.works:
             assert len(held) >= self.vqpus
             orders = [one.order for one in self.queue.vqpus.requests]

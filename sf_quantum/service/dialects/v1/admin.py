@@ -16,15 +16,12 @@ from sf_quantum.service.dialects.common import (
     refusal,
 )
 from sf_quantum.service.dialects.v1.device import DeviceAnswer, show
-from sf_quantum.service.dialects.v1.models import Strict
+from sf_quantum.service.dialects.v1.models import Moment, Strict
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.queue.upkeep import device_operations
 from sf_quantum.service.store import audit
 
 router = APIRouter(prefix="/v1", tags=["admin"], responses=EVERYWHERE)
-# the last second that a datetime can represent
-_LAST_SECOND = 253_402_300_799
-Moment = Annotated[float, Field(ge=0, le=_LAST_SECOND, allow_inf_nan=False)]
 
 
 class ParameterAnswer(Strict):

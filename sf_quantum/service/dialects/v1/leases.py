@@ -12,7 +12,7 @@ from pydantic import Field, TypeAdapter
 
 from sf_quantum.service.dialects.common import EVERYWHERE, Queue, Who, refusal
 from sf_quantum.service.dialects.v1.jobs import JobAnswer, shown_job
-from sf_quantum.service.dialects.v1.models import Name, Seconds, Strict
+from sf_quantum.service.dialects.v1.models import Moment, Name, Seconds, Strict
 from sf_quantum.service.domain.jobs import (
     Identity,
     JobClass,
@@ -46,6 +46,11 @@ class LeaseBody(Strict):
     )
     wait: Seconds = Field(
         default=0.0, description="Seconds to wait while all vQPUs are leased."
+    )
+    latest_start: Moment | None = Field(
+        default=None,
+        description="Seconds since the epoch: the lease is granted by then, or refused "
+        "with 409 and this field, at once if the QPU is in maintenance for longer.",
     )
     key: Name | None = Field(
         default=None,
@@ -107,6 +112,14 @@ class LeaseBody(Strict):
     )
 
 
+class HonouredAnswer(Strict):
+    """What the lease's request asked of its scheduling, and the service kept to."""
+
+    latest_start: float | None = Field(
+        description="It was granted by then, or ends if it still waits then."
+    )
+
+
 class LeaseAnswer(Strict):
     """A lease; its id is the acquisition token and goes into `X-SFQ-Lease`.
 
@@ -131,6 +144,7 @@ class LeaseAnswer(Strict):
     tenths: int | None = Field(description="The share that the batch system granted.")
     slurm_cluster: str | None = Field(description="The cluster of the Slurm job.")
     slurm_account: str | None = Field(description="The account of the Slurm job.")
+    honoured: HonouredAnswer
     held: bool
     waiting: bool = Field(
         description="Whether it waits for a vQPU, and the problems of SAPI that were "
@@ -162,7 +176,7 @@ _LEASES = TypeAdapter(list[LeaseAnswer])
     summary="Acquire a lease",
     responses={
         403: refusal("The caller may not."),
-        409: refusal("All leases are held."),
+        409: refusal("All leases are held, or a latest start cannot be kept."),
     },
 )
 async def acquire(
@@ -251,9 +265,11 @@ async def release(
 
 
 def _answer(queue: JobQueue, lease: Lease) -> LeaseAnswer:
-    leases = queue.leases
+    leases, values = queue.leases, {**vars(lease)}
+    honoured = {key: values.pop(key) for key in HonouredAnswer.model_fields}
     return LeaseAnswer(
-        **vars(lease),
+        **values,
+        honoured=HonouredAnswer(**honoured),
         held=lease.held,
         seconds_left=leases.seconds_left(lease) if lease.held else None,
         idle_expires=leases.idle_expires_at(lease) if lease.held else None,

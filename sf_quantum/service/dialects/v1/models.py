@@ -26,6 +26,9 @@ from sf_quantum.service.domain.photonic import PhotonicExperiment
 
 Name: TypeAlias = Annotated[str, Field(min_length=1, max_length=200)]
 Seconds: TypeAlias = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+# the last second that a datetime can represent
+_LAST_SECOND = 253_402_300_799
+Moment: TypeAlias = Annotated[float, Field(ge=0, le=_LAST_SECOND, allow_inf_nan=False)]
 
 
 # Largest number of keys in an object with fields. Each unknown key is an error of 1 kB,

@@ -13,6 +13,7 @@ from sf_quantum.service.domain.settings import ServiceSettings
 from sf_quantum.service.queue.jobs.job_table import JobTable
 from sf_quantum.service.queue.leases.lease_states import LiveLease
 from sf_quantum.service.store.usage import lease_seconds
+from sf_quantum.text import utc
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +49,13 @@ class LeaseEnds:
     def lease_end(self, lease: Lease, cause: LeaseEndCause) -> LeaseEnd:
         """Return why a lease ends, with the figures of the reason."""
         idle, job = self.settings.leases.idle_seconds, lease.slurm_job_id
-        return LeaseEnd(cause, idle or 0.0, job or "", lease.max_qpu_seconds or 0.0)
+        return LeaseEnd(
+            cause,
+            idle or 0.0,
+            job or "",
+            lease.max_qpu_seconds or 0.0,
+            utc(lease.latest_start),
+        )
 
     def _is_spent(self, lease: Lease) -> bool:
         """Whether the jobs of a lease have used more QPU seconds than were expected."""

@@ -11,7 +11,7 @@ from contextlib import suppress
 from functools import partial
 
 from sf_quantum.files import JSON
-from sf_quantum.protocol.leases import LEASE_HEADER
+from sf_quantum.protocol.leases import LATEST_START, LEASE_HEADER
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import Identity, Lease, LeaseRequest
 from sf_quantum.service.domain.reasons import RELEASED, LeaseEnd
@@ -26,11 +26,11 @@ from sf_quantum.service.queue.leases.lease_states import (
     Opening,
 )
 from sf_quantum.service.queue.leases.slurm_jobs import OwnCluster
-from sf_quantum.service.queue.leases.vqpus import STOPPING, VQpus
+from sf_quantum.service.queue.leases.vqpus import STOPPING, VQpus, seconds_until
 from sf_quantum.service.queue.leases.waiting_requests import ClientRequest
 from sf_quantum.service.store import audit
 from sf_quantum.service.store.store import Store
-from sf_quantum.text import plural
+from sf_quantum.text import plural, utc
 
 # Longest wait for a lease's end to be written and its jobs to stop; a device may take
 # worker.INTERRUPT_SECONDS to stop one.
@@ -85,8 +85,8 @@ class Leases:
         """Acquire a lease, or wait for one: by class, then as the policy chooses.
 
         :param gone: set when the client has disconnected
-        :raises Refused: 403 without permission, 409 if no vQPU was free in time, 503 if
-            the QPU takes no work
+        :raises Refused: 403 without permission, 409 if no vQPU was free in time, or can be
+            by the request's latest start, 503 if the QPU takes no work
         """
         user = entitlements.lease_user(self.settings, who, request.user)
         if (same := await self._with_key(user, request.key)) is not None:
@@ -97,14 +97,17 @@ class Leases:
         # it may have been granted while Slurm was queried
         if (same := await self._with_key(user, request.key)) is not None:
             return same
-        self._check_open()
+        self._check_open(request)
         if wait_seconds > self.settings.leases.wait_seconds:
             detail = f"expected at most {self.settings.leases.wait_seconds:g} seconds"
             raise Refused(422, detail, "wait")
+        seconds = min(wait_seconds, seconds_until(request.latest_start))
         vqpus, waiting = self._vqpus, self._add_request(user, request)
         try:
-            await waiting.wait(gone, wait_seconds)
+            await waiting.wait(gone, seconds)
             if vqpus.requests.withdraw(waiting):
+                if seconds < wait_seconds:
+                    raise _not_granted(request)
                 detail = f"{_held(vqpus.number)}, try again later"
                 raise Refused(409, detail, headers={"Retry-After": "1"})
             live = waiting.granted.result()
@@ -122,14 +125,14 @@ class Leases:
         """Acquire a lease, or store one that accepts jobs while it waits for a vQPU.
 
         :param request: request with a key, without a Slurm job
-        :raises Refused: 403 without permission, 409 for too many leases of the user, 503
-            if the QPU takes no work
+        :raises Refused: 403 without permission, 409 for too many leases of the user or a
+            latest start that cannot be kept, 503 if the QPU takes no work
         """
         user = entitlements.lease_user(self.settings, who, request.user)
         same = await self._with_key(user, request.key, waiting=True)
         if same is not None:
             return same
-        self._check_open()
+        self._check_open(request)
         waiting = self._add_request(user, request)
         if waiting.granted.done():
             live = waiting.granted.result()
@@ -262,7 +265,14 @@ class Leases:
         live = self._table.get(lease_id)
         return None if live is None or isinstance(live.state, Ended) else live
 
-    def _check_open(self) -> None:
+    def _check_open(self, request: LeaseRequest) -> None:
+        """Refuse a request that is not granted now, or certainly not in time."""
+        if seconds_until(latest := request.latest_start) <= 0:
+            raise _not_granted(request)
+        if latest is not None and latest < self._vqpus.availability.opens:
+            why = self._vqpus.availability.reason
+            detail = f"cannot be granted by {utc(latest)}: {why}"
+            raise Refused(409, detail, LATEST_START)
         self._vqpus.availability.check()
         if self._vqpus.stopped:
             raise Refused(503, STOPPING)
@@ -310,6 +320,10 @@ class Leases:
 
 def visible(who: Identity, lease: Lease) -> bool:
     return who.admin or who.user == lease.user
+
+
+def _not_granted(request: LeaseRequest) -> Refused:
+    return Refused(409, f"not granted by {utc(request.latest_start)}", LATEST_START)
 
 
 def _held(vqpus: int) -> str:

@@ -76,7 +76,7 @@ class VQpus:
         for lease in self._store.leases.held():
             if lease.waiting:
                 live = LiveLease(lease, Waiting())
-                self.requests.of_lease(live)
+                self._wait(live)
             else:
                 live = LiveLease(lease, Opening(self._occupy(lease, ages[lease.id])))
                 self._hold(live, live.expect(Opening))
@@ -228,8 +228,8 @@ class VQpus:
             self.table.remove(live)
             live.move(live.expect(Registering).failed(error))
         else:
-            self.requests.of_lease(live)
             live.move(live.expect(Registering).written())
+            self._wait(live)
         self._assign()
 
     async def _write_new(self, live: LiveLease) -> None:
@@ -255,6 +255,17 @@ class VQpus:
         log_lease("granted", live.lease)
         self._hold(live, live.expect(Granting))
         await self._control.lease_granted(live.lease.id)
+
+    def _wait(self, live: LiveLease) -> None:
+        """Let a lease that is on disk wait for a vQPU, until its latest start."""
+        self.requests.of_lease(live)
+        if (seconds := seconds_until(live.lease.latest_start)) < math.inf:
+            loop = asyncio.get_running_loop()
+            loop.call_later(max(0.0, seconds), self._end_late, live)
+
+    def _end_late(self, live: LiveLease) -> None:
+        if isinstance(live.state, Waiting) and not self.stopped:
+            self.spawn(self.end_logged(live, LeaseEndCause.NOT_GRANTED))
 
     def _hold(self, live: LiveLease, state: Opening | Granting) -> None:
         live.touch()
@@ -308,3 +319,8 @@ class VQpus:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def seconds_until(moment: float | None) -> float:
+    """Return the seconds until a time since the epoch; infinity for none."""
+    return math.inf if moment is None else moment - time.time()

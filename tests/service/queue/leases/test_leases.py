@@ -42,10 +42,11 @@ from sf_quantum.service.domain.settings import (
 from sf_quantum.service.queue.job_queue import JobQueue
 from sf_quantum.service.queue.jobs import worker
 from sf_quantum.service.queue.leases import live_leases as leases
-from sf_quantum.service.queue.leases import slurm_jobs
+from sf_quantum.service.queue.leases import slurm_jobs, vqpus
 from sf_quantum.service.queue.leases.entitlements import lease_class
 from sf_quantum.service.queue.leases.lease_states import Held
 from sf_quantum.service.queue.leases.slurm_jobs import QUERIES_AT_ONCE
+from sf_quantum.text import utc
 from tests.support.service import (
     RunningService,
     example_bqm,
@@ -192,6 +193,71 @@ async def test_those_who_wait_are_served_by_class_then_by_coming(
         assert order == []
         await queue.leases.release(ANN, first.id)
     assert order == ["p1", "p2", "t1", "t2", "d1", "d2"]
+
+
+async def test_a_lease_is_not_granted_after_its_latest_start(queue: JobQueue) -> None:
+    async def ask(latest_start: float, wait: float = 60.0) -> Lease:
+        request = LeaseRequest(key="late", latest_start=latest_start)
+        return await queue.leases.acquire(ANN, request, wait)
+
+    soon = time.time() + 0.05
+    with pytest.raises(Refused, match=r"^not granted by 1970-01-01T00:00:09Z$") as past:
+        await ask(9.0)
+    assert (past.value.status, past.value.field) == (409, "latest_start")
+    other = await acquire(queue, who=BOB)
+    with pytest.raises(Refused, match="not granted by") as late:
+        await ask(soon)
+    assert late.value.field == "latest_start"
+    assert not queue.leases.waiting
+    with pytest.raises(Refused, match="held, try again later"):
+        await ask(time.time() + HOUR, 0.0)
+    await queue.leases.release(BOB, other.id)
+    granted = await ask(latest := time.time() + HOUR)
+    assert granted.latest_start == latest
+    # a repeated request gets the lease that was granted in time
+    assert await ask(soon) == granted
+
+
+async def test_a_latest_start_in_maintenance_is_refused_at_once(
+    queue: JobQueue,
+) -> None:
+    now = time.time()
+    later = now + 2 * HOUR
+    availability = queue.availability
+    await availability.announce("root", now + HOUR, later, "pumps")
+    await availability.announce("root", now - 1, now + HOUR, "filters")
+    for latest, status, said in (
+        (later - 1, 409, r"cannot be granted by \S+Z: the QPU is in maintenance until"),
+        (later + 1, 503, "the QPU is in maintenance until"),
+    ):
+        request = LeaseRequest(latest_start=latest)
+        with pytest.raises(Refused, match=said) as refused:
+            await queue.leases.acquire(ANN, request, 60)
+        assert refused.value.status == status
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+async def test_a_lease_on_disk_ends_at_its_latest_start(
+    tmp_path: Path, restarted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = LeaseRequest(key="k", latest_start=(latest := time.time() + HOUR))
+
+    def hour_passes() -> None:
+        monkeypatch.setattr(vqpus, "seconds_until", lambda _: 0.0)
+
+    async with running(tmp_path) as queue:
+        await acquire(queue, who=BOB)
+        if not restarted:
+            hour_passes()
+        waiting = await queue.leases.request(ANN, asked)
+        assert not restarted or ended(queue, waiting) is None
+        hour_passes()
+        if not restarted:
+            await until(lambda: ended(queue, waiting))
+    async with running(tmp_path) as queue:
+        await until(lambda: ended(queue, waiting))
+        assert ended(queue, waiting) == f"not granted by {utc(latest)}"
+        assert queue.leases.waiting == 0
 
 
 async def test_a_wait_ends_in_time_and_has_a_bound(queue: JobQueue) -> None:
