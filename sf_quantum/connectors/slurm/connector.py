@@ -55,6 +55,7 @@ from sf_quantum.connectors.slurm.transport.rest import Rest
 from sf_quantum.connectors.slurm.transport.slurmrestd import (
     Settings,
 )
+from sf_quantum.connectors.slurm.transport.spool_shell import SpoolShell
 from sf_quantum.connectors.steps import quantum_steps
 from sf_quantum.connectors.wrapper import Invocation, InvokedConnector
 from sf_quantum.files import JSON
@@ -311,13 +312,13 @@ class SlurmConnector(InvokedConnector, Stock):
             spool = posixpath.join(folder, f".sfq-{self._run}")
             inner = get_inner_location(location)
             cancel = "" if self._rest is None else rest.CANCEL
-            login = LoginNode(self.connector, inner, spool, self._run, cancel)
+            login = LoginNode(self.connector, inner, spool, self._run)
             # there is no connection to lose if the driver runs on the login node
             near = login.local and self._rest is None
             longest = scripts.GONE_SECONDS if near else math.inf
             orphan_seconds = min(self._orphan_seconds, longest)
             self._queues[folder] = SlurmQueue(
-                login,
+                SpoolShell(login, cancel),
                 Commands(login) if self._rest is None else Rest(self._rest, login),
                 self.deployment_name,
                 self.pollingInterval,

@@ -19,7 +19,8 @@ from streamflow.core.exception import WorkflowExecutionException
 from streamflow.log_handler import logger
 
 from sf_quantum import backoff, journal
-from sf_quantum.connectors.slurm.job import BatchJob, BatchJobState, NodeUsage
+from sf_quantum.connectors.slurm.job import BatchJob, BatchJobState
+from sf_quantum.connectors.slurm.node_usage import NodeUsage
 from sf_quantum.connectors.slurm.outcomes import Outcomes, is_unknown
 from sf_quantum.connectors.slurm.sbatch_options import JobOptions
 from sf_quantum.connectors.slurm.scripts import JobMark
@@ -33,11 +34,11 @@ from sf_quantum.connectors.slurm.transport.controller import (
     Submission,
 )
 from sf_quantum.connectors.slurm.transport.login import (
-    LoginNode,
     is_too_long,
     survives_errors,
 )
 from sf_quantum.connectors.slurm.transport.pacing import Paced
+from sf_quantum.connectors.slurm.transport.spool_shell import SpoolShell
 from sf_quantum.slurm import ids
 from sf_quantum.slurm.squeue import QueueRow
 
@@ -61,13 +62,14 @@ class SlurmQueue:
 
     def __init__(
         self,
-        login: LoginNode,
+        shell: SpoolShell,
         controller: Controller,
         deployment: str,
         interval_seconds: float,
         orphan_seconds: float,
     ) -> None:
-        self.login = login
+        self.login = shell.login
+        self._shell = shell
         self.controller = controller
         self.deployment = deployment
         self._interval = interval_seconds
@@ -84,7 +86,7 @@ class SlurmQueue:
         self._wake = asyncio.Event()
         self._list = Paced(self._squeue, PROMPT_SECONDS, PROMPT_BURST_SECONDS)
         self._outcomes = Outcomes(
-            login, controller, interval_seconds, self._list, self._submit_again
+            self.login, controller, interval_seconds, self._list, self._submit_again
         )
         self._polled = -math.inf
         # when a job or a step was last submitted, or ended
@@ -201,7 +203,7 @@ class SlurmQueue:
             or self.controller.jobs_end_themselves
         )
         if not (is_certain or (in_time and await self.controller.sweep())):
-            await self.login.leave()
+            await self._shell.leave()
         # including jobs that Slurm has accepted meanwhile
         for job in self._jobs.values():
             job.abandoned()
@@ -215,12 +217,12 @@ class SlurmQueue:
                             await asyncio.sleep(backoff.DETAIL.first_seconds)
         for job in self._unsettled():
             job.settled([])
-        await self.login.close()
+        await self._shell.close()
 
     async def start_watching(self) -> None:
         """Start the login node's shell, and read marks in the background."""
         if self._watch is None:
-            self._see(await self.login.look(None))
+            self._see(await self._shell.look(None))
             # another job may have started the task meanwhile
             if self._watch is None and not self._closed:
                 self._watch = asyncio.create_task(self._look_on())
@@ -232,7 +234,7 @@ class SlurmQueue:
     @survives_errors
     async def _look(self) -> None:
         quiet_seconds = _now() - self._changed if self._is_busy() else None
-        self._see(await self.login.look(quiet_seconds))
+        self._see(await self._shell.look(quiet_seconds))
         pause = self._interval
         if self._is_busy() or self._unsettled():
             pause = min(pause, self._polled + pause - _now())

@@ -14,7 +14,8 @@ from streamflow.deployment.connector.local import LocalConnector
 
 from sf_quantum.connectors.slurm import scripts
 from sf_quantum.connectors.slurm.connector import SlurmConnector
-from sf_quantum.connectors.slurm.job import BatchJob, NodeUsage
+from sf_quantum.connectors.slurm.job import BatchJob
+from sf_quantum.connectors.slurm.node_usage import NodeUsage
 from sf_quantum.connectors.slurm.sbatch_options import words
 from sf_quantum.connectors.slurm.scripts import JobMark
 from sf_quantum.connectors.slurm.services import SlurmService

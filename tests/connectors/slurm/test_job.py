@@ -34,18 +34,15 @@ from streamflow.deployment.connector.local import LocalConnector
 from streamflow.log_handler import logger
 
 from sf_quantum import journal
-from sf_quantum.connectors.slurm.job import (
-    UNNOTICED_SECONDS,
-    BatchJob,
-    BatchJobState,
-    NodeUsage,
-)
+from sf_quantum.connectors.slurm.job import UNNOTICED_SECONDS, BatchJob, BatchJobState
+from sf_quantum.connectors.slurm.node_usage import NodeUsage
 from sf_quantum.connectors.slurm.queue import SlurmQueue
 from sf_quantum.connectors.slurm.scripts import JobMark
 from sf_quantum.connectors.slurm.services import SlurmService
 from sf_quantum.connectors.slurm.transport import answers
 from sf_quantum.connectors.slurm.transport.controller import Commands
 from sf_quantum.connectors.slurm.transport.login import LoginNode
+from sf_quantum.connectors.slurm.transport.spool_shell import SpoolShell
 from sf_quantum.slurm.states import ENDED
 from tests.support.journals import read
 
@@ -284,22 +281,12 @@ class Slurm(LoginNode):
         asked = [one.row(told) for one in known if one.slurm_job in ids.split(",")]
         return "\n".join(asked), 0
 
-    async def look(self, quiet_seconds: float | None) -> list[JobMark]:
-        await asyncio.sleep(0.3)
-        if "connection" in self.broken:
-            return []
-        marks, self.marks = self.marks, []
-        return marks
-
     def _sweep(self, command: str) -> tuple[str, int]:
         (key,) = re.findall(r"sfq:run:(\w*)\[", command)
         for one in self.records:
             if one.key.startswith(key):
                 self.kill(one)
         return "", 0
-
-    async def close(self) -> None:
-        pass
 
     def start(self, one: Record) -> None:
         one.state, one.started = "RUNNING", self._loop.time()
@@ -340,6 +327,21 @@ class Slurm(LoginNode):
         one.state, one.started, one.restarts = "PENDING", None, one.restarts + 1
 
 
+class Marks(SpoolShell):
+    """The marks of Slurm's jobs."""
+
+    def __init__(self, slurm: Slurm) -> None:
+        super().__init__(slurm)
+        self.slurm = slurm
+
+    async def look(self, quiet_seconds: float | None) -> list[JobMark]:
+        await asyncio.sleep(0.3)
+        if "connection" in self.slurm.broken:
+            return []
+        marks, self.slurm.marks = self.slurm.marks, []
+        return marks
+
+
 class Life(RuleBasedStateMachine):
     """Jobs that live all at once, each through everything that can happen."""
 
@@ -359,7 +361,7 @@ class Life(RuleBasedStateMachine):
         self.abandoned: set[Followed] = set()
 
     async def opened(self) -> SlurmQueue:
-        return SlurmQueue(self.slurm, Commands(self.slurm), "cluster", 1.0, 60)
+        return SlurmQueue(Marks(self.slurm), Commands(self.slurm), "cluster", 1.0, 60)
 
     def wait(self, work: Coroutine[None, None, T]) -> T:
         asyncio.set_event_loop(self.loop)

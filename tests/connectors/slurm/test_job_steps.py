@@ -13,9 +13,9 @@ from sf_quantum.connectors.slurm.job import (
     LONG_SECONDS,
     BatchJob,
     BatchJobState,
-    NodeUsage,
     PendingReason,
 )
+from sf_quantum.connectors.slurm.node_usage import NodeUsage
 from sf_quantum.connectors.slurm.scripts import JobMark
 from sf_quantum.connectors.slurm.services import SlurmService
 from sf_quantum.connectors.slurm.transport import answers

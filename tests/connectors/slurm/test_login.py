@@ -17,9 +17,10 @@ from streamflow.core.exception import WorkflowExecutionException
 from streamflow.deployment.connector.base import BaseConnector
 from streamflow.deployment.connector.local import LocalConnector
 
-from sf_quantum.connectors.slurm.transport import login
+from sf_quantum.connectors.slurm.transport import login, spool_shell
 from sf_quantum.connectors.slurm.transport.controller import Commands
 from sf_quantum.connectors.slurm.transport.login import LoginNode
+from sf_quantum.connectors.slurm.transport.spool_shell import SpoolShell
 from tests.support.slurm_jobs import StandIns
 from tests.support.waiting import SECONDS
 
@@ -117,6 +118,11 @@ async def node(host: Host, tmp_path: Path) -> LoginNode:
     return made
 
 
+@pytest.fixture
+def shell(node: LoginNode) -> SpoolShell:
+    return SpoolShell(node)
+
+
 @pytest.mark.parametrize("code", [None, -1, -15, 1, 255])
 async def test_a_lost_connection_is_no_answer(
     host: Host, node: LoginNode, code: int | None
@@ -175,14 +181,14 @@ async def test_what_profiles_print_is_no_part_of_an_answer(
 @pytest.mark.parametrize("local", [True, False], ids=["here", "there"])
 @pytest.mark.parametrize("content", ["''", "x"], ids=["quotes", "letters"])
 async def test_a_command_may_be_longer_than_an_argument(
-    node: LoginNode, content: str, local: bool
+    node: LoginNode, shell: SpoolShell, content: str, local: bool
 ) -> None:
     node.local = local
-    await node.look(None)
+    await shell.look(None)
     command = f"cat <<'END'\n{content * 150_000}\nEND\nexit 3"
     assert await node.run(command) == (content * 150_000, 3)
     assert not any(name.endswith(".command") for name in os.listdir(node.spool))
-    await node.close()
+    await shell.close()
     # where its file cannot be written, it has not run
     with pytest.raises(WorkflowExecutionException, match="was lost"):
         await node.run(command)
@@ -193,7 +199,7 @@ async def test_a_command_may_be_longer_than_an_argument(
     [(None, []), (0.0, ["0.10"] * 20), (20.0, ["0.40"] * 5), (1e4, ["0.50"] * 4)],
 )
 async def test_looks_become_rarer_while_nothing_happens(
-    node: LoginNode,
+    shell: SpoolShell,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     quiet_seconds: float | None,
@@ -201,33 +207,33 @@ async def test_looks_become_rarer_while_nothing_happens(
 ) -> None:
     stand_ins = StandIns(tmp_path / "stand-ins", monkeypatch)
     stand_ins.add("sleep", 'echo "$1" >>"$here/pauses"; exit')
-    assert await node.look(quiet_seconds) == []
+    assert await shell.look(quiet_seconds) == []
     file = tmp_path / "stand-ins" / "pauses"
     assert (file.read_text().split() if file.exists() else []) == pauses
-    await node.close()
+    await shell.close()
 
 
 async def test_a_driver_on_the_login_node_waits_without_a_process(
-    node: LoginNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    node: LoginNode, shell: SpoolShell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node.local = True
-    assert await node.look(None) == []
-    monkeypatch.setattr(login, "LOOK_SECONDS", 0.3)
+    assert await shell.look(None) == []
+    monkeypatch.setattr(spool_shell, "LOOK_SECONDS", 0.3)
     stand_ins = StandIns(tmp_path / "stand-ins", monkeypatch)
     stand_ins.add("sleep", 'echo >>"$here/pauses"')
-    assert await node.look(0.0) == []
-    monkeypatch.setattr(login, "LOOK_SECONDS", SECONDS)
-    looking = asyncio.create_task(node.look(0.0))
+    assert await shell.look(0.0) == []
+    monkeypatch.setattr(spool_shell, "LOOK_SECONDS", SECONDS)
+    looking = asyncio.create_task(shell.look(0.0))
     (Path(node.spool) / f"{KEY}.new").write_text(f"{KEY} 7 0 1.5 2.5 3\n")
     (Path(node.spool) / f"{KEY}.new").rename(Path(node.spool) / f"{KEY}.mark")
     async with asyncio.timeout(SECONDS / 2):
         (mark,) = await looking
         # which removes the mark
-        assert await node.look(0.0) == []
+        assert await shell.look(0.0) == []
     assert mark.key == KEY
     assert not [name for name in os.listdir(node.spool) if name.endswith(".mark")]
     assert stand_ins.count("pauses") == 0
-    await node.close()
+    await shell.close()
 
 
 async def test_what_is_killed_is_lost_and_what_no_shell_reads_is_not(
@@ -244,6 +250,7 @@ async def test_what_is_killed_is_lost_and_what_no_shell_reads_is_not(
 async def test_every_loss_is_told_of_in_one_way(
     host: Host,
     node: LoginNode,
+    shell: SpoolShell,
     loss: Exception,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
@@ -254,17 +261,17 @@ async def test_every_loss_is_told_of_in_one_way(
     def lose() -> Shell:
         raise loss
 
-    assert await node.look(None) == []
+    assert await shell.look(None) == []
     host.answer = host.shell = lose  # type: ignore[assignment] # it answers nothing
     with pytest.raises(WorkflowExecutionException, match="no connection to"):
         await node.run("true")
-    await node.leave()
+    await shell.leave()
     with caplog.at_level(logging.WARNING, "streamflow"):
-        assert await node.look(None) == []
+        assert await shell.look(None) == []
         assert await Commands(node).rows({"1"}) == {}
     assert [r.getMessage().count("no connection to") for r in caplog.records] == [1, 1]
     assert not any(record.exc_info for record in caplog.records)
-    await node.close()
+    await shell.close()
 
 
 async def test_a_command_that_lasts_holds_up_no_other(
@@ -313,10 +320,10 @@ async def test_a_command_goes_on_without_its_caller(
 
 
 async def test_what_is_no_mark_is_no_mark(
-    node: LoginNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    node: LoginNode, shell: SpoolShell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(login, "RETRY_SECONDS", 0)
-    await node.look(None)
+    await shell.look(None)
     lines = [
         f"{KEY} 7 zero 1.5 2.5 3",
         f"{KEY} 7 0 1.5.1 2.5 3",
@@ -328,46 +335,48 @@ async def test_what_is_no_mark_is_no_mark(
         "",
     ]
     (Path(node.spool) / "a.mark").write_text("\n".join(lines))
-    assert await node.look(None) == []
+    assert await shell.look(None) == []
     (Path(node.spool) / f"{KEY}.mark").write_text(f"{KEY} 7 0 1.5 - 3\n")
-    (found,) = await node.look(None)
+    (found,) = await shell.look(None)
     assert (found.key, found.slurm_job, found.exit_code) == (KEY, "7", 0)
     assert (found.started, found.ended, found.output_bytes) == (1.5, None, 3)
-    await node.close()
+    await shell.close()
     assert not any(tmp_path.iterdir())  # noqa: ASYNC240 - a local folder
 
 
 async def test_jobs_that_begin_together_share_a_shell(
-    host: Host, node: LoginNode
+    host: Host, shell: SpoolShell
 ) -> None:
-    await asyncio.gather(*(node.look(None) for _ in range(3)))
+    await asyncio.gather(*(shell.look(None) for _ in range(3)))
     (shells,) = host._shells.values()
     assert len(shells) == 1
 
 
-async def test_what_was_read_is_removed_with_its_command(node: LoginNode) -> None:
-    await node.look(None)
+async def test_what_was_read_is_removed_with_its_command(
+    node: LoginNode, shell: SpoolShell
+) -> None:
+    await shell.look(None)
     files = [Path(node.spool) / f"{KEY}.{kind}" for kind in ("mark", "sh", "lock")]
     for file in files:
         file.write_text(f"{KEY} 7 0 1.5 - 3\n")
-    assert len(await node.look(None)) == 1
-    assert await node.look(None) == []
+    assert len(await shell.look(None)) == 1
+    assert await shell.look(None) == []
     assert [file.exists() for file in files] == [False, False, True]
-    await node.close()
+    await shell.close()
 
 
 @pytest.mark.parametrize("end", ["close", "leave"])
 async def test_a_dead_connection_holds_up_no_end(
-    host: Host, node: LoginNode, end: str, monkeypatch: pytest.MonkeyPatch
+    host: Host, shell: SpoolShell, end: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(login, "CLOSE_SECONDS", 0.1)
-    monkeypatch.setattr(login, "END_SECONDS", 0.1)
-    shell = Hanging()
-    host.shell = lambda: shell
-    await node.look(None)
-    shell.hangs = True
+    monkeypatch.setattr(spool_shell, "END_SECONDS", 0.1)
+    hanging = Hanging()
+    host.shell = lambda: hanging
+    await shell.look(None)
+    hanging.hangs = True
     async with asyncio.timeout(SECONDS):
-        await getattr(node, end)()
+        await getattr(shell, end)()
 
 
 async def test_a_forgotten_job_is_no_failure_of_squeue(

@@ -38,6 +38,7 @@ from sf_quantum.connectors.slurm.sbatch_options import holder_options, words
 from sf_quantum.connectors.slurm.services import SlurmService
 from sf_quantum.connectors.slurm.transport.controller import Commands
 from sf_quantum.connectors.slurm.transport.login import LoginNode
+from sf_quantum.connectors.slurm.transport.spool_shell import SpoolShell
 from sf_quantum.files import JSON
 from sf_quantum.journal import Journal
 from sf_quantum.protocol.tasks import LeaseJob
@@ -103,7 +104,7 @@ class Site:
         self.location = location
         self.spool = folder / "spool"
         login = LoginNode(connector, location, str(self.spool), "run")
-        self.queue = SlurmQueue(login, Commands(login), "cluster", 1.0, 60)
+        self.queue = SlurmQueue(SpoolShell(login), Commands(login), "cluster", 1.0, 60)
 
     def quantum(self, config: Path | None, *qpus: str) -> ServiceQpus:
         """The QPUs of one service."""

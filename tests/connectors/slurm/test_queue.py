@@ -16,7 +16,8 @@ from streamflow.deployment.connector.local import LocalConnector
 from sf_quantum import backoff, journal
 from sf_quantum.backoff import Backoff
 from sf_quantum.connectors.slurm import job, outcomes, queue, submissions
-from sf_quantum.connectors.slurm.job import BatchJob, BatchJobState, NodeUsage
+from sf_quantum.connectors.slurm.job import BatchJob, BatchJobState
+from sf_quantum.connectors.slurm.node_usage import NodeUsage
 from sf_quantum.connectors.slurm.queue import SlurmQueue
 from sf_quantum.connectors.slurm.scripts import JobMark
 from sf_quantum.connectors.slurm.services import SlurmService
@@ -24,6 +25,7 @@ from sf_quantum.connectors.slurm.transport import answers, login
 from sf_quantum.connectors.slurm.transport.answers import EndReason, JobOutcome
 from sf_quantum.connectors.slurm.transport.controller import Commands
 from sf_quantum.connectors.slurm.transport.login import LoginNode
+from sf_quantum.connectors.slurm.transport.spool_shell import SpoolShell
 from sf_quantum.slurm import squeue
 from tests.support.journals import read
 from tests.support.waiting import SECONDS
@@ -67,14 +69,22 @@ class Slurm(LoginNode):
             return self.lock, 0
         return (_next(self.sbatches), 0) if "sbatch" in command else ("", 0)
 
-    async def look(self, quiet_seconds: float | None) -> list[JobMark]:
-        await asyncio.sleep(0.01)
-        self.quiet = quiet_seconds
-        return _next(self.looks)
-
     def count(self, word: str) -> int:
         """How many commands have had a word."""
         return sum(word in command for command in self.ran)
+
+
+class Marks(SpoolShell):
+    """The marks that a login node is told to have."""
+
+    def __init__(self, slurm: Slurm) -> None:
+        super().__init__(slurm)
+        self.slurm = slurm
+
+    async def look(self, quiet_seconds: float | None) -> list[JobMark]:
+        await asyncio.sleep(0.01)
+        self.slurm.quiet = quiet_seconds
+        return _next(self.slurm.looks)
 
 
 def _next(told: list[T | Exception]) -> T:
@@ -98,7 +108,7 @@ async def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Slurm:
 
 @pytest.fixture
 async def jobs(slurm: Slurm) -> AsyncIterator[SlurmQueue]:
-    jobs = SlurmQueue(slurm, Commands(slurm), "cluster", 0.01, 60)
+    jobs = SlurmQueue(Marks(slurm), Commands(slurm), "cluster", 0.01, 60)
     yield jobs
     slurm.squeues[:] = [""]
     await jobs.close()
@@ -124,7 +134,7 @@ async def test_one_squeue_tells_how_many_jobs_have_ended(
     slurm: Slurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # none but that of the marks
-    jobs = SlurmQueue(slurm, Commands(slurm), "cluster", 1000, 60)
+    jobs = SlurmQueue(Marks(slurm), Commands(slurm), "cluster", 1000, 60)
     slurm.sbatches[:] = ["7", "8", "9"]
     submitted = [await _submitted(jobs) for _ in range(3)]
     rows = [f"{n}|{n}|COMPLETED|None|100|101|1|c1|0|0||" for n in (7, 8, 9)]
@@ -349,14 +359,14 @@ async def test_looks_pause_while_an_ended_job_settles(
 ) -> None:
     looks = 0
 
-    async def look(quiet_seconds: float | None) -> list[JobMark]:
+    async def look(_: Marks, quiet_seconds: float | None) -> list[JobMark]:
         nonlocal looks
         looks += 1
         await asyncio.sleep(0)
         return _next(slurm.looks)
 
-    monkeypatch.setattr(slurm, "look", look)
-    jobs = SlurmQueue(slurm, Commands(slurm), "cluster", 1000, 60)
+    monkeypatch.setattr(Marks, "look", look)
+    jobs = SlurmQueue(Marks(slurm), Commands(slurm), "cluster", 1000, 60)
     one = await _submitted(jobs)
     # its nodes are not free yet
     slurm.squeues[:] = ["7|7|COMPLETING|None|100|101|1|c1"]
@@ -510,7 +520,7 @@ async def test_what_slurm_takes_while_the_queue_is_closed_is_settled(
 ) -> None:
     record = journal.Journal(tmp_path)
     record.start("site.yml", ["site"], {})
-    jobs = SlurmQueue(slurm, Commands(slurm), "cluster", 0.01, 60)
+    jobs = SlurmQueue(Marks(slurm), Commands(slurm), "cluster", 0.01, 60)
     asked, taken, run = asyncio.Event(), asyncio.Event(), slurm.run
 
     async def slow(command: str) -> tuple[str, int]:
@@ -540,7 +550,7 @@ ENDED = "7|7|COMPLETED|None|100|101|1|c1|0|0"
 async def test_a_queue_whose_jobs_have_ended_closes_unasked(
     slurm: Slurm, marked: bool
 ) -> None:
-    jobs = SlurmQueue(slurm, Commands(slurm), "cluster", 0.01, 60)
+    jobs = SlurmQueue(Marks(slurm), Commands(slurm), "cluster", 0.01, 60)
     job = await _submitted(jobs)
     slurm.squeues[:] = [ENDED]
     if marked:
@@ -557,7 +567,7 @@ async def test_a_queue_behind_slurmrestd_always_sweeps_at_its_end(
 ) -> None:
     controller = Commands(slurm)
     controller.jobs_end_themselves = True
-    jobs = SlurmQueue(slurm, controller, "cluster", 0.01, 60)
+    jobs = SlurmQueue(Marks(slurm), controller, "cluster", 0.01, 60)
     await jobs.close()
     assert slurm.count("--sibling") == 1
 
@@ -565,7 +575,7 @@ async def test_a_queue_behind_slurmrestd_always_sweeps_at_its_end(
 async def test_a_job_whose_submission_got_lost_is_searched_at_the_end(
     slurm: Slurm,
 ) -> None:
-    jobs = SlurmQueue(slurm, Commands(slurm), "cluster", 0.01, 60)
+    jobs = SlurmQueue(Marks(slurm), Commands(slurm), "cluster", 0.01, 60)
     slurm.sbatches[:] = [WorkflowExecutionException("the connection was lost"), "7"]
     job = await _submitted(jobs)
     slurm.squeues[:] = [ENDED]
@@ -587,7 +597,7 @@ async def test_nobody_waits_for_a_mark_that_was_read(
 
 
 async def test_nothing_is_submitted_once_the_queue_is_closed(slurm: Slurm) -> None:
-    jobs = SlurmQueue(slurm, Commands(slurm), "cluster", 0.01, 60)
+    jobs = SlurmQueue(Marks(slurm), Commands(slurm), "cluster", 0.01, 60)
     slurm.sbatches[:] = ["sbatch: error: Resource temporarily unavailable"]
     await jobs.close()
     with pytest.raises(asyncio.CancelledError):
@@ -601,7 +611,7 @@ async def test_nothing_that_hangs_holds_up_the_end(
 ) -> None:
     monkeypatch.setattr(queue, "CLOSE_SECONDS", 0.1)
     monkeypatch.setattr(login, "CLOSE_SECONDS", 0.1)
-    jobs = SlurmQueue(slurm, Commands(slurm), "cluster", 0.01, 60)
+    jobs = SlurmQueue(Marks(slurm), Commands(slurm), "cluster", 0.01, 60)
     await _submitted(jobs)
     slurm.squeues[:] = [""]
 

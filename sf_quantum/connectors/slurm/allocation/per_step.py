@@ -13,7 +13,8 @@ from sf_quantum.connectors.slurm.allocation.step_job import (
     read_result,
     with_limit,
 )
-from sf_quantum.connectors.slurm.job import BatchJob, NodeUsage
+from sf_quantum.connectors.slurm.job import BatchJob
+from sf_quantum.connectors.slurm.node_usage import NodeUsage
 from sf_quantum.connectors.slurm.queue import SlurmQueue
 from sf_quantum.connectors.slurm.refusals import SlurmRefusal
 from sf_quantum.connectors.slurm.sbatch_options import JobOptions

@@ -20,7 +20,8 @@ from sf_quantum.connectors.slurm.allocation.step_job import (
     read_result,
     with_limit,
 )
-from sf_quantum.connectors.slurm.job import BatchJob, NodeUsage
+from sf_quantum.connectors.slurm.job import BatchJob
+from sf_quantum.connectors.slurm.node_usage import NodeUsage
 from sf_quantum.connectors.slurm.queue import SlurmQueue, capitalized
 from sf_quantum.connectors.slurm.refusals import SlurmRefusal
 from sf_quantum.connectors.slurm.scripts import JobMark

@@ -18,6 +18,7 @@ from sf_quantum.connectors.slurm.sbatch_options import JobOptions
 from sf_quantum.connectors.slurm.transport import answers, login
 from sf_quantum.connectors.slurm.transport.answers import JobOutcome
 from sf_quantum.connectors.slurm.transport.login import LoginNode
+from sf_quantum.connectors.slurm.transport.spool_shell import OWN
 from sf_quantum.connectors.slurm.transport.submission import submission_command
 from sf_quantum.slurm import config, ids, partitions, squeue
 from sf_quantum.slurm.partitions import SilentSlurm
@@ -245,7 +246,7 @@ class Commands:
                 )
 
     async def sweep(self, key: str = "") -> bool:
-        pattern = login.OWN.format(run=self._login.driver_run, key=key)
+        pattern = OWN.format(run=self._login.driver_run, key=key)
         with suppress(TimeoutError):
             async with asyncio.timeout(login.CLOSE_SECONDS):
                 results = await asyncio.gather(

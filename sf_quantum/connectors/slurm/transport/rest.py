@@ -38,7 +38,7 @@ from sf_quantum.slurm import ids
 from sf_quantum.slurm.squeue import QueueRow
 from sf_quantum.slurm.states import ENDED
 
-#: Script with which :class:`LoginNode` waits for the jobs that still run: they write the
+#: Script with which :class:`SpoolShell` waits for the jobs that still run: they write the
 #: time to the spool until they too have noticed the driver's end. The guardian cancels all.
 CANCEL = """\
   n=0

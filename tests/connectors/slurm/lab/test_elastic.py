@@ -100,7 +100,9 @@ async def test_a_job_has_no_nodes_whose_time_is_nearly_up(
     # one that is kept would be in the way for ever
     settings = elastic(max=1, keep=1, idle=60)
     # between two looks at the queue
-    monkeypatch.setattr("sf_quantum.connectors.slurm.transport.login.LOOK_SECONDS", 0.2)
+    monkeypatch.setattr(
+        "sf_quantum.connectors.slurm.transport.spool_shell.LOOK_SECONDS", 0.2
+    )
     stand_ins = StandIns(tmp_path / "stand-ins", monkeypatch)
     stand_ins.add("squeue", 'echo >>"$here/polls"')
     async with site(
