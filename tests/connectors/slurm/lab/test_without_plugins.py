@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import secrets
+import shutil
 import signal
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -13,8 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import StartLab
 from tests.lab import Lab
 from tests.support.folders import ROOT
+from tests.support.lab_conf import Options
 from tests.support.service import RunningService, running_service
 from tests.support.service_process import SFQ
 from tests.support.waiting import SECONDS
@@ -87,6 +90,22 @@ def test_a_job_has_its_lease_if_the_site_exports_nothing(
         (tmp_path / "seen").touch()
         assert process.wait(SECONDS) == 3
         assert lease.id in (tmp_path / "output").read_text()
+
+
+def test_a_job_that_slurm_forgets_is_no_success(
+    start_lab: StartLab, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with (
+        start_lab(Options(nodes=1, qnodes=0)) as own,
+        submitting(own, *WAITING) as (_, process, _),
+    ):
+        own.kill_controller()
+        # it writes its jobs some seconds later, of which a kill leaves none
+        shutil.rmtree(own.folder / "state")
+        (own.folder / "state").mkdir()
+        own.start_controller()
+        assert process.wait(SECONDS) == 1
+        assert "whether it has run is unknown" in capfd.readouterr().err
 
 
 def test_a_killed_sfq_lease_leaves_a_job_that_the_lease_survives(lab: Lab) -> None:
