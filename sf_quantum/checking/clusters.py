@@ -1,19 +1,17 @@
-"""Checks of deployments of type ``sfq.slurm``: services, allocations, partitions, QPUs."""
+"""Checks of deployments of type ``sfq.slurm``: allocations, partitions, QPUs."""
 
 from __future__ import annotations
 
-import math
-import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from sf_quantum.checking.document import Document, FileProblem
+from sf_quantum.checking.slurm_services import Service
 from sf_quantum.connectors.slurm import scripts
 from sf_quantum.connectors.slurm.services import (
-    NO_CLUSTERS,
     SEVERAL_CLUSTERS,
 )
 from sf_quantum.connectors.slurm.transport import rest
@@ -21,24 +19,11 @@ from sf_quantum.errors import InputError
 from sf_quantum.files import JSON, KeyPath, listing, mapping
 from sf_quantum.net.transport import Client
 from sf_quantum.qpu import qrmi_config
-from sf_quantum.slurm import ids, tres
 from sf_quantum.slurm.components import Component, nodes_needed
-from sf_quantum.slurm.counts import limit_seconds
-from sf_quantum.slurm.partitions import NodeKind, Partition, hosts
+from sf_quantum.slurm.partitions import Partition
 
 #: StreamFlow's default of maxConcurrentJobs
 ONE_JOB = 1
-# formats of sbatch's options (https://slurm.schedmd.com/sbatch.html)
-OPTIONS = {
-    "time": (
-        r"(\d+-)?\d+(:\d+){0,2}|(?i:infinite|unlimited)",
-        "write minutes, MM:SS, HH:MM:SS or DAYS-HH:MM:SS",
-    ),
-    "nodes": (
-        r"\d+[kKmM]?([-,:]\d+[kKmM]?)*",
-        "write a number, or a range such as 1-3",
-    ),
-}
 
 
 @dataclass(frozen=True)
@@ -50,14 +35,24 @@ class Cluster:
     config: dict[str, JSON]
     where: KeyPath
 
-    def services(self) -> Iterator[tuple[dict[str, JSON], KeyPath]]:
-        """The content of each service, with its path in the file."""
-        for name, content in mapping(self.config.get("services")).items():
-            yield mapping(content), (*self.where, "services", name)
+    @property
+    def _services(self) -> dict[str, Service]:
+        """The services by name."""
+        above, services = (*self.where, "services"), self.config.get("services")
+        return {
+            name: Service(self.document, mapping(content), (*above, name))
+            for name, content in mapping(services).items()
+        }
+
+    @property
+    def _sections(self) -> list[tuple[dict[str, JSON], KeyPath]]:
+        """The configuration and each service, with their paths in the file."""
+        services = self._services.values()
+        return [(self.config, self.where), *((s.content, s.where) for s in services)]
 
     def allocations(self) -> Iterator[tuple[dict[str, JSON], KeyPath]]:
         """The ``allocation`` of the deployment and of each service, with its path."""
-        for content, where in [(self.config, self.where), *self.services()]:
+        for content, where in self._sections:
             yield mapping(content.get("allocation")), (*where, "allocation")
 
     def check(self) -> Iterator[FileProblem]:
@@ -65,27 +60,8 @@ class Cluster:
         for allocation, where in self.allocations():
             yield from self._reserve(allocation, where)
             yield from self._unused(allocation, where)
-        for content, where in self.services():
-            clusters = content.get("clusters")
-            if isinstance(clusters, str) and not ids.are_clusters(clusters):
-                yield self.document.problem((*where, "clusters"), *NO_CLUSTERS)
-            if content.get("array"):
-                what = "Slurm runs each step once for each task, in the same folder"
-                right = "remove array, and let the workflow scatter the step"
-                yield self.document.remark((*where, "array"), what, right)
-            export = str(content.get("export") or "ALL")
-            names = {item.partition("=")[0].strip() for item in export.split(",")}
-            if not names & {"ALL", "all", "PATH"}:
-                what = f"export: {export} does not pass the driver's PATH on to jobs"
-                right = (
-                    "add ALL, unless they find their commands and modules without it"
-                )
-                yield self.document.remark((*where, "export"), what, right)
-            for key, (pattern, right) in OPTIONS.items():
-                value = content.get(key)
-                if isinstance(value, str) and not re.fullmatch(pattern, value):
-                    what = f"{value!r} is not a value of Slurm's option {key}"
-                    yield self.document.problem((*where, key), what, right)
+        for service in self._services.values():
+            yield from service.check()
         yield from self._qpus()
         if self.config.get("slurmrestd"):
             yield from self._rest()
@@ -95,135 +71,26 @@ class Cluster:
 
         :param partitions: the partitions of the cluster, by name
         """
-        for content, where in self.services():
-            # what Slurm knows here is not what it knows in clusters that are named
-            names = None if content.get("clusters") else content.get("partition")
-            for name in names.split(",") if isinstance(names, str) else []:
-                what = f"Slurm has no partition {name!r}"
-                below = (*where, "partition")
-                yield from self.document.unknown(below, name, partitions, what)
-            chosen, kinds = _kinds(content, partitions)
-            if not kinds:
-                continue
-            yield from self._gres(content, where, chosen, kinds)
-            # A template, a variable or the site may choose another partition than the default.
-            is_certain = content.get("partition") is not None
-            for problem in (
-                *self._limits(content, where, chosen, kinds),
-                *self._nodelist(content, where, chosen, kinds),
-            ):
-                yield replace(problem, remark=problem.remark or not is_certain)
+        for service in self._services.values():
+            yield from service.check_partition(partitions)
         yield from self._oversized({k: one.nodes for k, one in partitions.items()})
-
-    def _gres(
-        self,
-        content: dict[str, JSON],
-        where: KeyPath,
-        partition: str,
-        kinds: list[NodeKind],
-    ) -> Iterator[FileProblem]:
-        """Find a service that requests more of a gres than any node of its partition has."""
-        if not all(kind.gres for kind in kinds):
-            return  # what they have is unknown
-        per_node = {
-            key: content[key] for key in ("gres", "gpusPerNode") if key in content
-        }
-        for key, value in per_node.items():
-            text = f"gpu:{value}" if key == "gpusPerNode" else str(value)
-            for wanted in tres.parse(text):
-                units = [tres.matching(wanted, one.gres) for one in kinds]
-                if wanted.units <= max(units) or wanted.name == "none":
-                    continue
-                below = (*where, key)
-                if max(units):
-                    what = (
-                        f"{wanted} is more than a node of {partition} has: {max(units)}"
-                    )
-                    right = f"write {max(units)} or less"
-                    yield self.document.problem(below, what, right)
-                else:
-                    kind = ":".join(filter(None, wanted[:2]))
-                    what = f"no node of {partition} has gres {kind}"
-                    right = "only a site's own plugin of Slurm could accept it"
-                    yield self.document.remark(below, what, right)
-
-    def _nodelist(
-        self,
-        content: dict[str, JSON],
-        where: KeyPath,
-        partition: str,
-        kinds: list[NodeKind],
-    ) -> Iterator[FileProblem]:
-        """Find nodes of a service that its partition does not have."""
-        wanted, texts = str(content.get("nodelist") or ""), [k.names for k in kinds]
-        if set("/{") & {*wanted} or not all(texts):
-            return  # a file, a function of Slurm's, or Slurm did not name the nodes
-        missing = hosts(wanted).difference(*map(hosts, texts))
-        if missing:
-            what = f"{partition} has no node {' or '.join(sorted(missing))}"
-            right = f"its nodes are {','.join(dict.fromkeys(texts))}"
-            yield self.document.problem((*where, "nodelist"), what, right)
-
-    def _limits(
-        self,
-        content: dict[str, JSON],
-        where: KeyPath,
-        partition: str,
-        kinds: list[NodeKind],
-    ) -> Iterator[FileProblem]:
-        """Find CPUs and memory that Slurm never grants, and a time limit that it may not."""
-        time, limits = str(content.get("time") or ""), [k.time_limit for k in kinds]
-        seconds = [limit_seconds(one) or math.inf for one in limits]
-        longest, limit = max(zip(seconds, limits, strict=True))
-        if (limit_seconds(time) or 0.0) > longest and "qos" not in content:
-            what = f"{time} is above the time limit of {partition}: {limit}"
-            right = "jobs wait for ever, unless a QOS allows it"
-            yield self.document.remark((*where, "time"), what, right)
-        cpus, memory = [k.cpus for k in kinds], [k.memory for k in kinds]
-        tasks_cpus = max(1, _whole(content, "cpusPerTask"))
-        for key, wanted, texts, unit in (
-            ("cpusPerTask", _whole(content, "cpusPerTask"), cpus, ""),
-            ("mem", _megabytes(content, "mem"), memory, " MB"),
-            ("memPerCpu", _megabytes(content, "memPerCpu") * tasks_cpus, memory, " MB"),
-        ):
-            most = max(map(int, texts)) if all(map(str.isdecimal, texts)) else math.inf
-            if wanted > most:
-                what = f"{wanted}{unit} is more than a node of {partition} has: {most}{unit}"
-                if key == "memPerCpu":
-                    what = f"for a task, {what}"
-                right = "write less" if unit else f"write {most} or less"
-                problem = self.document.problem((*where, key), what, right)
-                # Slurm starts it where memory is not a consumable resource
-                may_start = key == "memPerCpu" and wanted <= most * tasks_cpus
-                yield replace(problem, remark=may_start)
 
     def _oversized(self, partitions: dict[str, int]) -> Iterator[FileProblem]:
         """Find services and reservations with more nodes than their partition has.
 
         :param partitions: the nodes of each partition
         """
-        services = mapping(self.config.get("services"))
-        sizes = {
-            name: _component(mapping(content)).least
-            for name, content in services.items()
-        }
-        homes = {
-            name: str(mapping(content).get("partition"))
-            for name, content in services.items()
-            if not mapping(content).get("clusters")
-        }
-        for name, partition in homes.items():
-            if sizes[name] > partitions.get(partition, sizes[name]):
-                where = (*self.where, "services", name, "nodes")
-                yield self._too_large(
-                    where, "it has", sizes[name], partition, partitions
-                )
+        services = {n: s for n, s in self._services.items() if not s.clusters}
+        for service in services.values():
+            nodes, partition = service.component.least, service.partition
+            if nodes > partitions.get(partition, nodes):
+                where = (*service.where, "nodes")
+                yield self._too_large(where, "it has", nodes, partition, partitions)
         for allocation, where in self.allocations():
             wanted: dict[str, list[tuple[Component, int]]] = defaultdict(list)
             for name, count in _counts(allocation).items():
-                if name in homes:
-                    part = _component(mapping(services[name])), count
-                    wanted[homes[name]].append(part)
+                if part := services.get(name):
+                    wanted[part.partition].append((part.component, count))
             for partition, components in wanted.items():
                 nodes = nodes_needed(components)
                 if nodes > partitions.get(partition, nodes):
@@ -246,16 +113,13 @@ class Cluster:
     def _reserve(
         self, allocation: dict[str, JSON], where: KeyPath
     ) -> Iterator[FileProblem]:
-        services = mapping(self.config.get("services"))
-        for index, service in enumerate(_reserved(allocation)):
+        services, names = self._services, _reserved(allocation)
+        for index, name in enumerate(names):
             listed = isinstance(allocation["reserve"], list)
-            what = f"deployment {self.name} has no service {service!r}"
-            below = (*where, "reserve", index if listed else service)
-            yield from self.document.unknown(below, service, services, what)
-        of = (
-            mapping(services.get(one)).get("clusters") for one in _reserved(allocation)
-        )
-        if len({*of}) > 1:
+            what = f"deployment {self.name} has no service {name!r}"
+            below = (*where, "reserve", index if listed else name)
+            yield from self.document.unknown(below, name, services, what)
+        if len({services[n].clusters if n in services else None for n in names}) > 1:
             yield self.document.problem((*where, "reserve"), *SEVERAL_CLUSTERS)
 
     def _unused(
@@ -291,19 +155,22 @@ class Cluster:
             where: KeyPath = (*self.where, "slurmrestd", "url")
             right = "see the key slurmrestd of sfq.slurm"
             yield self.document.problem(where, str(error), right)
-        for content, place in [(self.config, self.where), *self.services()]:
+        for content, place in self._sections:
             value = content.get("allocation")
             strategy = value.get("strategy") if isinstance(value, dict) else value
             if strategy not in (None, "per-step"):
                 yield self.document.problem((*place, "allocation"), *rest.ALLOCATION)
-        for options, where in self.services():
-            sbatch_options = {
-                k: v for k, v in options.items() if k not in ("allocation", "qpu")
+        for service in self._services.values():
+            keys = {
+                k: v
+                for k, v in service.content.items()
+                if k not in ("allocation", "qpu")
             }
-            if file := sbatch_options.pop("file", None):
-                yield from self._template(self.document.folder / str(file), where)
-            for key, what, right in rest.unsupported(sbatch_options):
-                yield self.document.problem((*where, key), what, right)
+            if file := keys.pop("file", None):
+                path = self.document.folder / str(file)
+                yield from self._template(path, service.where)
+            for key, what, right in rest.unsupported(keys):
+                yield self.document.problem((*service.where, key), what, right)
 
     def _template(self, file: Path, where: KeyPath) -> Iterator[FileProblem]:
         """Check that a template for slurmrestd has no options in it."""
@@ -323,26 +190,12 @@ class Cluster:
             right = "give the path of a qrmi_config.json for QRMI's SPANK plugin"
             yield self.document.problem((*self.where, "qrmiConfig"), str(error), right)
             return
-        for content, where in self.services():
-            for index, wanted in enumerate(listing(content.get("qpu"))):
+        for service in self._services.values():
+            for index, wanted in enumerate(listing(service.content.get("qpu"))):
                 if isinstance(wanted, str):
                     what = f"{file} has no QPU {wanted!r}"
-                    below = (*where, "qpu", index)
+                    below = (*service.where, "qpu", index)
                     yield from self.document.unknown(below, wanted, qpu_names, what)
-
-
-def _whole(service: dict[str, JSON], key: str) -> int:
-    """A number of a service; 0 if it is missing or not whole."""
-    value = service.get(key)
-    return value if type(value) is int else 0
-
-
-def _megabytes(service: dict[str, JSON], key: str) -> int:
-    """Memory that a service requests, as sbatch(1) reads it; 0 if it cannot be read."""
-    match = re.fullmatch(r"(\d+)([KMGT]?)B?", str(service.get(key)).upper())
-    if match is None:
-        return 0
-    return math.ceil(int(match[1]) * 1024.0 ** ("KMGT".index(match[2] or "M") - 1))
 
 
 def _counts(allocation: dict[str, JSON]) -> dict[str, int]:
@@ -353,31 +206,7 @@ def _counts(allocation: dict[str, JSON]) -> dict[str, int]:
     return {name: count for name, count in reserve.items() if isinstance(count, int)}
 
 
-def _component(service: dict[str, JSON]) -> Component:
-    """What a component of a reservation requests for a service."""
-    quantum = bool(service.get("qpu")) or tres.requests_qpu(service)
-    return Component.read(service.get("nodes", 1), quantum=quantum)
-
-
 def _reserved(allocation: dict[str, JSON]) -> list[str]:
     reserve = allocation.get("reserve")
     names = [*reserve] if isinstance(reserve, dict) else listing(reserve)
     return [name for name in names if isinstance(name, str)]
-
-
-def _kinds(
-    content: dict[str, JSON], partitions: dict[str, Partition]
-) -> tuple[str, list[NodeKind]]:
-    """The partition of a service in words, and its kinds of nodes, none if they are not known.
-
-    A service may name several partitions.
-    """
-    default = ",".join(name for name, one in partitions.items() if one.is_default)
-    names = str(content.get("partition") or default)
-    here = not content.get("clusters") and {*names.split(",")} <= partitions.keys()
-    kinds = (
-        [kind for name in names.split(",") for kind in partitions[name].kinds]
-        if here
-        else []
-    )  # another Slurm has them
-    return f"partition {names}", kinds

@@ -1,0 +1,194 @@
+"""Checks of a service of ``sfq.slurm``: its options, and what it requests of its partition."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from sf_quantum.checking.document import Document, FileProblem
+from sf_quantum.connectors.slurm.services import NO_CLUSTERS
+from sf_quantum.files import JSON, KeyPath
+from sf_quantum.slurm import ids, tres
+from sf_quantum.slurm.components import Component
+from sf_quantum.slurm.counts import limit_seconds
+from sf_quantum.slurm.partitions import NodeKind, Partition, hosts
+
+# formats of sbatch's options (https://slurm.schedmd.com/sbatch.html)
+OPTIONS = {
+    "time": (
+        r"(\d+-)?\d+(:\d+){0,2}|(?i:infinite|unlimited)",
+        "write minutes, MM:SS, HH:MM:SS or DAYS-HH:MM:SS",
+    ),
+    "nodes": (
+        r"\d+[kKmM]?([-,:]\d+[kKmM]?)*",
+        "write a number, or a range such as 1-3",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Service:
+    """A service, and its path in the file."""
+
+    document: Document
+    content: dict[str, JSON]
+    where: KeyPath
+
+    @property
+    def clusters(self) -> JSON:
+        """The clusters that it names, whose Slurm may be another than the one here."""
+        return self.content.get("clusters")
+
+    @property
+    def partition(self) -> str:
+        """The partitions that it names."""
+        return str(self.content.get("partition"))
+
+    @property
+    def component(self) -> Component:
+        """What a component of a reservation requests for it."""
+        quantum = bool(self.content.get("qpu")) or tres.requests_qpu(self.content)
+        return Component.read(self.content.get("nodes", 1), quantum=quantum)
+
+    def check(self) -> Iterator[FileProblem]:
+        """Check the options."""
+        clusters = self.clusters
+        if isinstance(clusters, str) and not ids.are_clusters(clusters):
+            yield self.document.problem((*self.where, "clusters"), *NO_CLUSTERS)
+        if self.content.get("array"):
+            what = "Slurm runs each step once for each task, in the same folder"
+            right = "remove array, and let the workflow scatter the step"
+            yield self.document.remark((*self.where, "array"), what, right)
+        export = str(self.content.get("export") or "ALL")
+        names = {item.partition("=")[0].strip() for item in export.split(",")}
+        if not names & {"ALL", "all", "PATH"}:
+            what = f"export: {export} does not pass the driver's PATH on to jobs"
+            right = "add ALL, unless they find their commands and modules without it"
+            yield self.document.remark((*self.where, "export"), what, right)
+        for key, (pattern, right) in OPTIONS.items():
+            value = self.content.get(key)
+            if isinstance(value, str) and not re.fullmatch(pattern, value):
+                what = f"{value!r} is not a value of Slurm's option {key}"
+                yield self.document.problem((*self.where, key), what, right)
+
+    def check_partition(
+        self, partitions: dict[str, Partition]
+    ) -> Iterator[FileProblem]:
+        """Check what it requests of its partition.
+
+        :param partitions: the partitions of the cluster, by name
+        """
+        # what Slurm knows here is not what it knows in clusters that are named
+        names = None if self.clusters else self.content.get("partition")
+        for name in names.split(",") if isinstance(names, str) else []:
+            what = f"Slurm has no partition {name!r}"
+            below = (*self.where, "partition")
+            yield from self.document.unknown(below, name, partitions, what)
+        partition, kinds = self._kinds(partitions)
+        if not kinds:
+            return
+        yield from self._gres(partition, kinds)
+        # A template, a variable or the site may choose another partition than the default.
+        is_certain = self.content.get("partition") is not None
+        for problem in (
+            *self._limits(partition, kinds),
+            *self._nodelist(partition, kinds),
+        ):
+            yield replace(problem, remark=problem.remark or not is_certain)
+
+    def _gres(self, partition: str, kinds: list[NodeKind]) -> Iterator[FileProblem]:
+        """Find more of a gres than any node of the partition has."""
+        if not all(kind.gres for kind in kinds):
+            return  # what they have is unknown
+        per_node = {
+            key: self.content[key]
+            for key in ("gres", "gpusPerNode")
+            if key in self.content
+        }
+        for key, value in per_node.items():
+            text = f"gpu:{value}" if key == "gpusPerNode" else str(value)
+            for wanted in tres.parse(text):
+                units = [tres.matching(wanted, one.gres) for one in kinds]
+                if wanted.units <= max(units) or wanted.name == "none":
+                    continue
+                below = (*self.where, key)
+                if max(units):
+                    what = (
+                        f"{wanted} is more than a node of {partition} has: {max(units)}"
+                    )
+                    right = f"write {max(units)} or less"
+                    yield self.document.problem(below, what, right)
+                else:
+                    kind = ":".join(filter(None, wanted[:2]))
+                    what = f"no node of {partition} has gres {kind}"
+                    right = "only a site's own plugin of Slurm could accept it"
+                    yield self.document.remark(below, what, right)
+
+    def _nodelist(self, partition: str, kinds: list[NodeKind]) -> Iterator[FileProblem]:
+        """Find nodes that the partition does not have."""
+        wanted = str(self.content.get("nodelist") or "")
+        texts = [kind.names for kind in kinds]
+        if set("/{") & {*wanted} or not all(texts):
+            return  # a file, a function of Slurm's, or Slurm did not name the nodes
+        missing = hosts(wanted).difference(*map(hosts, texts))
+        if missing:
+            what = f"{partition} has no node {' or '.join(sorted(missing))}"
+            right = f"its nodes are {','.join(dict.fromkeys(texts))}"
+            yield self.document.problem((*self.where, "nodelist"), what, right)
+
+    def _limits(self, partition: str, kinds: list[NodeKind]) -> Iterator[FileProblem]:
+        """Find CPUs and memory that Slurm never grants, and a time limit that it may not."""
+        time = str(self.content.get("time") or "")
+        limits = [kind.time_limit for kind in kinds]
+        seconds = [limit_seconds(one) or math.inf for one in limits]
+        longest, limit = max(zip(seconds, limits, strict=True))
+        if (limit_seconds(time) or 0.0) > longest and "qos" not in self.content:
+            what = f"{time} is above the time limit of {partition}: {limit}"
+            right = "jobs wait for ever, unless a QOS allows it"
+            yield self.document.remark((*self.where, "time"), what, right)
+        cpus, memory = [k.cpus for k in kinds], [k.memory for k in kinds]
+        tasks_cpus = max(1, self._whole("cpusPerTask"))
+        for key, wanted, texts, unit in (
+            ("cpusPerTask", self._whole("cpusPerTask"), cpus, ""),
+            ("mem", self._megabytes("mem"), memory, " MB"),
+            ("memPerCpu", self._megabytes("memPerCpu") * tasks_cpus, memory, " MB"),
+        ):
+            most = max(map(int, texts)) if all(map(str.isdecimal, texts)) else math.inf
+            if wanted > most:
+                what = f"{wanted}{unit} is more than a node of {partition} has: {most}{unit}"
+                if key == "memPerCpu":
+                    what = f"for a task, {what}"
+                right = "write less" if unit else f"write {most} or less"
+                problem = self.document.problem((*self.where, key), what, right)
+                # Slurm starts it where memory is not a consumable resource
+                may_start = key == "memPerCpu" and wanted <= most * tasks_cpus
+                yield replace(problem, remark=may_start)
+
+    def _whole(self, key: str) -> int:
+        """A number; 0 if it is missing or not whole."""
+        value = self.content.get(key)
+        return value if type(value) is int else 0
+
+    def _megabytes(self, key: str) -> int:
+        """Memory, as sbatch(1) reads it; 0 if it cannot be read."""
+        match = re.fullmatch(r"(\d+)([KMGT]?)B?", str(self.content.get(key)).upper())
+        if match is None:
+            return 0
+        return math.ceil(int(match[1]) * 1024.0 ** ("KMGT".index(match[2] or "M") - 1))
+
+    def _kinds(self, partitions: dict[str, Partition]) -> tuple[str, list[NodeKind]]:
+        """The partition in words, and its kinds of nodes, none if they are not known.
+
+        A service may name several partitions.
+        """
+        default = ",".join(name for name, one in partitions.items() if one.is_default)
+        names = str(self.content.get("partition") or default)
+        here = not self.clusters and {*names.split(",")} <= partitions.keys()
+        kinds = (
+            [kind for name in names.split(",") for kind in partitions[name].kinds]
+            if here
+            else []
+        )  # another Slurm has them
+        return f"partition {names}", kinds
