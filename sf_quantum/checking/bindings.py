@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 from streamflow.core.deployment import DeploymentConfig, Target
 
 from sf_quantum.candidates.targets import status_source, target_name
-from sf_quantum.checking.deployments import CANDIDATE, Deployments
+from sf_quantum.checking.deployments import CANDIDATE, Deployments, deployment_of
 from sf_quantum.checking.document import FileProblem, is_misspelt
 from sf_quantum.files import JSON, KeyPath, listing, mapping
 
@@ -78,8 +78,7 @@ class Binding:
     @property
     def deployment_names(self) -> list[str]:
         """The deployments that its targets name, some of which may not exist."""
-        targets = (target for _, target in self.references)
-        return [str(t.get("deployment", t.get("model"))) for t in targets]
+        return [deployment_of(target) for _, target in self.references]
 
     @property
     def is_sound(self) -> bool:

@@ -128,7 +128,7 @@ class Deployments:
 
     def unnamed(self, target: JSON, where: KeyPath) -> Iterator[FileProblem]:
         """Remark on a job that gets none of the services of a queue."""
-        name = str(mapping(target).get("deployment", mapping(target).get("model")))
+        name = deployment_of(target)
         services = mapping(self.config(name).get("services"))
         given = mapping(target)
         named = "service" in given or is_misspelt("service", given)
@@ -255,6 +255,11 @@ class Deployments:
             what = f"scheduling.policies has no {policy!r}"
             where = (*where, "scheduling_policy")
             yield from self.document.unknown(where, policy, policies, what)
+
+
+def deployment_of(target: JSON) -> str:
+    """The name of a target's deployment, which an older key may have."""
+    return str(mapping(target).get("deployment", mapping(target).get("model")))
 
 
 def _needs_machine(kind: type[Connector]) -> bool:

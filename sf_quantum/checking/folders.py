@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from sf_quantum.checking.bindings import Binding
-from sf_quantum.checking.deployments import Deployments
+from sf_quantum.checking.deployments import Deployments, deployment_of
 from sf_quantum.checking.document import Document, FileProblem
 from sf_quantum.files import JSON, KeyPath
 from sf_quantum.text import escaped
@@ -64,7 +64,7 @@ def check(
     seen: set[str] = set()
     for binding in steps:
         for where, target in binding.references:
-            name = str(target.get("deployment", target.get("model")))
+            name = deployment_of(target)
             section = deployments.sections.get(name, "deployments")
             of_target = (*where, "workdir"), target.get("workdir")
             shared = (section, name, "workdir"), deployments.get(name).get("workdir")

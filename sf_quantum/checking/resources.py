@@ -12,7 +12,7 @@ import psutil
 
 from sf_quantum.checking.bindings import Binding
 from sf_quantum.checking.cwl import Position, Process
-from sf_quantum.checking.deployments import Deployments
+from sf_quantum.checking.deployments import Deployments, deployment_of
 from sf_quantum.checking.document import FileProblem
 from sf_quantum.files import JSON, KeyPath, listing, mapping
 
@@ -43,10 +43,7 @@ def _hardware(
     deployments: Deployments, tool: Position, step: str, binding: Binding | None
 ) -> Iterator[FileProblem]:
     """Find steps that require more than this host has, and have no other target."""
-    names = [
-        str(target.get("deployment", target.get("model")))
-        for _, target in (binding.references if binding else ())
-    ]
+    names = binding.deployment_names if binding else []
     # locations of a wrapper have slots instead
     if any(deployments.get(name).get("type") != "local" for name in names):
         return
@@ -80,7 +77,7 @@ def _container(
 ) -> Iterator[FileProblem]:
     """Find containers on several locations of one deployment."""
     for where, target in binding.references:
-        name = str(target.get("deployment", target.get("model")))
+        name = deployment_of(target)
         nodes: list[JSON] = listing(deployments.config(name).get("names"))
         if deployments.get(name).get("type") == NODES and len(nodes) > 1:
             what = (

@@ -19,7 +19,7 @@ import asyncssh
 from streamflow.deployment.connector.ssh import SSHConnector
 
 from sf_quantum.checking.clusters import Cluster
-from sf_quantum.checking.deployments import Deployments
+from sf_quantum.checking.deployments import Deployments, deployment_of
 from sf_quantum.checking.document import Document, FileProblem
 from sf_quantum.connectors.slurm.transport.slurmrestd import (
     RestError,
@@ -173,10 +173,7 @@ async def _sinfo(connector: SSHConnector) -> dict[str, Partition]:
 def bound_deployments(content: dict[str, JSON]) -> list[set[str]]:
     """The deployments to which each step is bound, for all workflows of a file."""
     return [
-        {
-            str(mapping(target).get("deployment", mapping(target).get("model")))
-            for target in listing(mapping(binding).get("target"))
-        }
+        {deployment_of(target) for target in listing(mapping(binding).get("target"))}
         for workflow in mapping(content.get("workflows")).values()
         for binding in listing(mapping(workflow).get("bindings"))
         if "step" in mapping(binding)
