@@ -109,7 +109,7 @@ def missing_files(
     """Find files in a value of a document that do not exist, or are no files."""
     for where, item in nested(value, place):
         kind = mapping(item).get("class")
-        file = mapping(item).get("location", mapping(item).get("path"))
+        file = types.file_name(item)
         if kind not in types.FILES or not isinstance(file, str) or "://" in file[5:]:
             continue
         if "://" in file and not file.startswith("file://"):
@@ -150,8 +150,7 @@ def unquoted(
     """
     for where, item in nested(value, place):
         if mapping(item).get("class") in types.FILES:
-            path = mapping(item).get("path", mapping(item).get("location"))
-            match = folders.SPECIAL.search(PurePath(str(path)).name)
+            match = folders.SPECIAL.search(PurePath(str(types.file_name(item))).name)
         elif isinstance(item, str) and isinstance(where[-1], int):
             match = _PATTERNS.search(item)
         else:

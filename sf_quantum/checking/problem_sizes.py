@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sf_quantum.candidates.decision import FilterRules
+from sf_quantum.checking import types
 from sf_quantum.checking.bindings import Binding
 from sf_quantum.checking.cwl import Process
 from sf_quantum.checking.document import Document
@@ -52,7 +53,7 @@ class ProblemSizes:
 
 def _variables(value: JSON, folder: Path) -> int:
     """The number of variables of a problem file; 0 for everything else."""
-    file = mapping(value).get("path", mapping(value).get("location"))
+    file = types.file_name(value)
     if not isinstance(file, str) or not file.endswith(".json"):
         return 0
     path = folder / file.removeprefix("file://")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
+from sf_quantum.checking import types
 from sf_quantum.checking.document import Document, FileProblem
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON, KeyPath, mapping
@@ -60,7 +61,7 @@ def check(
 
     :param value: value of the input
     """
-    name = mapping(value).get("path", mapping(value).get("location"))
+    name = types.file_name(value)
     # a tool sees another name, and may read the file by its suffix
     if not isinstance(name, str) or "basename" in mapping(value):
         return

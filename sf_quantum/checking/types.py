@@ -117,6 +117,11 @@ def items(types: Types) -> Types:
     )
 
 
+def file_name(value: JSON) -> JSON:
+    """The file that a value names, as StreamFlow 0.2.0rc3 reads it, which should be a text."""
+    return mapping(value).get("location", mapping(value).get("path"))
+
+
 def is_optional(body: JSON) -> bool:
     """Whether an input needs no value."""
     names = {one.name for one in read(declared(body))}

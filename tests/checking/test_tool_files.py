@@ -102,6 +102,16 @@ def test_a_file_is_refused_iff_its_tool_refuses_it(
         assert problem.right == f"/first passes it to sfq {words[0]} {option}"
 
 
+def test_the_location_of_a_file_is_read_not_its_path() -> None:
+    """As StreamFlow does with a file that has both."""
+    for file, path, problems in (
+        ("ragged.csv", "points.csv", 1),
+        ("points.csv", "ragged.csv", 0),
+    ):
+        workflow("--points", path, None, location=file)
+        assert len(check_file("sf.yml", parser_for).problems) == problems
+
+
 def test_a_file_is_read_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     workflow("--points", "ragged.csv", None)
     size = Path("ragged.csv").stat().st_size
