@@ -214,9 +214,9 @@ def _held(name: str | None) -> Qpu | None:
     return qpu.load(type_).from_environment(names[0], os.environ)
 
 
-def bounds(options: Mapping[str, JSON]) -> dict[str, JSON]:
-    """Get the bounds of a lease that are given, as its service reads them."""
-    return _renamed(options, _BOUNDS)
+def hints(options: Mapping[str, JSON]) -> dict[str, JSON]:
+    """Get the hints and bounds of a lease that are given, as its service reads them."""
+    return _renamed(options, _HINTS | _BOUNDS)
 
 
 def check_leasable(qpus: Iterable[Qpu], options: Mapping[str, JSON]) -> None:
@@ -228,7 +228,7 @@ def check_leasable(qpus: Iterable[Qpu], options: Mapping[str, JSON]) -> None:
     for client in qpus:
         if (problem := client.problem()) is not None:
             raise InputError(f"QPU {client.name!r}: {problem}")
-        if bounds(options) and client.type != SFQ:
+        if _renamed(options, _BOUNDS) and client.type != SFQ:
             raise InputError(
                 f"QPU {client.name!r} has the type {client.type}, whose leases have no "
                 f"bounds: {names.replace('_', '-')} are for the type {SFQ}"
@@ -250,7 +250,7 @@ def request(
     seconds = options.get("wait_seconds")
     return AcquireOptions(
         wait_seconds=seconds if isinstance(seconds, int | float) else None,
-        hints={**_renamed(options, _HINTS), **bounds(options)},
+        hints=hints(options),
         purpose=next((str(one) for one in purposes if one), program),
     )
 

@@ -18,7 +18,7 @@ from sf_quantum.cli.qpu import service
 from sf_quantum.cli.qpu.lease import add_bounds
 from sf_quantum.errors import InputError, QpuError, QuantumError
 from sf_quantum.files import JSON
-from sf_quantum.qpu import Qpu
+from sf_quantum.qpu import Qpu, opening
 from sf_quantum.qpu.environment import job_environment, job_ids
 from sf_quantum.qpu.leasing.burst import controller, places, watch
 from sf_quantum.qpu.leasing.burst.accounting import account
@@ -34,7 +34,6 @@ from sf_quantum.qpu.leasing.burst.request import (
 )
 from sf_quantum.qpu.leasing.burst.waiting import Asking, wait_for_tasks
 from sf_quantum.qpu.leasing.held_leases import AcquireOptions
-from sf_quantum.qpu.opening import bounds
 from sf_quantum.qpu.sfq.service_qpu import SfqQpu
 from sf_quantum.text import unknown
 
@@ -199,9 +198,7 @@ def _acquire(args: argparse.Namespace) -> None:
     signal.signal(signal.SIGUSR1, lambda *_: asking.recalled.set())
     asking.begin(sys.argv[1:])
     wait_for_tasks(details)
-    hints = bounds(vars(args))
-    if args.expected_seconds:
-        hints["expectedSeconds"] = args.expected_seconds
+    hints = opening.hints(vars(args))
     token = asking.ask(lease_request(args.job, cluster, details, hints, args.class_of))
     # The job's environment does not have the credentials of the site.
     (sfq_qpu,) = replace(service.selection(args), settings=None).qpus({})
