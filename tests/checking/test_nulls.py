@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import random
-import shutil
 from pathlib import Path
 
 import pytest
 
 from sf_quantum.checking import check_file
 from sf_quantum.files import JSON, mapping
-from tests.support.cwl_documents import failed
+from tests.support.cwl_documents import failed, needs_javascript
 
 TYPES: tuple[JSON, ...] = ("int", "string", "File", "int[]", "Any", ["int", "string"])
 REQUIREMENTS = ("InlineJavascript", "StepInputExpression", "SubworkflowFeature")
@@ -82,10 +81,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.process
-@pytest.mark.skipif(
-    not (shutil.which("node") or shutil.which("nodejs")),
-    reason="the engine runs JavaScript with node, which is not installed",
-)
+@needs_javascript
 @pytest.mark.parametrize("seed", range(24))
 def test_the_check_refuses_what_the_engine_fails_on(seed: int) -> None:
     rng = random.Random(seed)

@@ -7,11 +7,13 @@ import asyncio
 import json
 import logging
 import random
+import shutil
 from collections.abc import Iterator
 from copy import deepcopy
 from functools import cache
 from pathlib import Path
 
+import pytest
 from streamflow.config.config import WorkflowConfig
 from streamflow.config.validator import SfValidator
 from streamflow.cwl.main import main as translate
@@ -28,6 +30,11 @@ FEATURES = (
     "MultipleInputFeatureRequirement",
     "ScatterFeatureRequirement",
     "StepInputExpressionRequirement",
+)
+#: for tests whose expressions are more than references, which cwl-utils runs with Node.js
+needs_javascript = pytest.mark.skipif(
+    not (shutil.which("node") or shutil.which("nodejs")),
+    reason="needs Node.js (apt-get install nodejs)",
 )
 KINDS = ("int", "string", "File", "boolean")
 # a value of another type, or none

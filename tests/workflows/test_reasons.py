@@ -21,6 +21,7 @@ from sf_quantum.workflows import runs
 from sf_quantum.workflows.checks import check, refuse_problems
 from sf_quantum.workflows.driver import Driver, started
 from tests.support import forking
+from tests.support.cwl_documents import needs_javascript
 from tests.support.forking import BIN
 from tests.support.waiting import SECONDS
 
@@ -302,6 +303,7 @@ def write(document: dict[str, JSON], **streamflow: JSON) -> str:
     return "sf.yml"
 
 
+@needs_javascript
 @pytest.mark.parametrize("name", FAILURES)
 def test_a_failed_run_says_why_and_where(name: str, lines: list[str]) -> None:
     document, line = FAILURES[name]
