@@ -39,6 +39,15 @@ def test_a_fork_and_python_run_a_program_alike(form: str, tmp_path: Path) -> Non
     assert (forked.stdout, forked.returncode) == (real.stdout, 3), forked.stderr
 
 
+@pytest.mark.parametrize("name", ["-c", "program.py"])
+def test_a_program_runs_in_a_fork(name: str, tmp_path: Path) -> None:
+    program = "print(open('/proc/self/cmdline').read())"
+    (tmp_path / "program.py").write_text(program)
+    words = [forking.python(), name, program]
+    command = subprocess.check_output(words, cwd=tmp_path, text=True)
+    assert forking.__name__ in command
+
+
 @pytest.mark.parametrize("form", ["file", "code"])
 def test_a_fork_imports_what_pythonpath_has(form: str, tmp_path: Path) -> None:
     (tmp_path / "of_this_test.py").write_text("print('imported')")

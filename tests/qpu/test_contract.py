@@ -30,7 +30,9 @@ class TestSfq(QpuContract):
 
     @pytest.fixture
     def driver(self) -> Iterator[Qpu]:
-        with running_service(EmulatedDevice(time_scale=0, noise=1)) as service:
+        with running_service(
+            EmulatedDevice(qubits=100, time_scale=0, noise=1)
+        ) as service:
             yield qpu.load("sfq").from_config("one", {"url": service.url})
 
 
@@ -53,7 +55,7 @@ class TestJobsOfSfq(JobContract):
 
     @pytest.fixture
     def make_lying(self) -> Iterator[Callable[[Lie], Qpu | None]]:
-        device = EmulatedDevice(time_scale=0)
+        device = EmulatedDevice(qubits=100, time_scale=0)
         with (
             running_service(device, tcp=True) as vendor,
             Liars(lying.ours, vendor.url) as liars,
@@ -72,7 +74,7 @@ def sfq_at(url: str) -> Qpu:
 
 @contextmanager
 def _sfq(time_scale: float) -> Iterator[Qpu]:
-    with running_service(EmulatedDevice(time_scale=time_scale)) as service:
+    with running_service(EmulatedDevice(qubits=100, time_scale=time_scale)) as service:
         yield sfq_at(service.url)
 
 
@@ -170,8 +172,8 @@ def test_jobs_of_pasqal_local(alone: list[str]) -> None:
     command = [*alone, sys.executable, "-m", "pytest", "-q", "--no-cov"]
     command += ["-p", "no:cacheprovider", "-p", "no:xdist", pasqal_contract.__file__]
     with (
-        running_service(tcp=True) as service,
-        running_service(EmulatedDevice(time_scale=SLOW), tcp=True) as slow,
+        running_service(EmulatedDevice(qubits=100, time_scale=0), tcp=True) as service,
+        running_service(EmulatedDevice(qubits=100, time_scale=SLOW), tcp=True) as slow,
     ):
         urls = {pasqal_contract.URL: service.url, pasqal_contract.SLOW_URL: slow.url}
         done = subprocess.run(

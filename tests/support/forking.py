@@ -28,7 +28,7 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache, partial
-from importlib.metadata import entry_points
+from importlib.metadata import distribution, entry_points
 from pathlib import Path
 from types import ModuleType
 
@@ -36,6 +36,7 @@ import coverage
 
 from sf_quantum import cli
 from sf_quantum.service.device import processes
+from sf_quantum.service.device.emulator.device import EmulatedDevice
 from sf_quantum.workflows import driver
 from tests.support.transpiling import leave_out_iqm
 
@@ -46,11 +47,8 @@ COMMANDS = {
     "pytest": ("pytest", "console_main"),
     "python": ("tests.support.forking", "run_python"),
 }
-# of ``sfq``, those that take long to import
-FORKED = (
-    *("cluster", "qubo", "solve", "score", "plot"),
-    *("serve", "check", "run", "samplers"),
-)
+# of ``sfq``; a site's Slurm calls the other one
+FORKED = [name for name in cli.COMMANDS if name != "slurm"]
 # what they import while they run
 PRELOADED = (
     "sf_quantum.plugin",
@@ -73,7 +71,7 @@ _REQUEST_BYTES = 200_000
 _STAND_IN = """\
 #!{python} -IS
 import _signal, _socket, posix, sys
-if not {imports_much}:
+if not ({imports_much}):
     posix.execv("{real}", ["{real}", *sys.argv[1:]])
 forker = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
 forker.connect("{socket}")
@@ -397,8 +395,13 @@ def _main(listener: socket.socket, tests: int) -> Run:
     for module in SDKS:
         with suppress(ModuleNotFoundError):
             importlib.import_module(module)
-    for plugin in entry_points(group="pytest11"):
+    for plugin in (
+        *entry_points(group="pytest11"),
+        *distribution("sf_quantum").entry_points,
+    ):
         plugin.load()
+    # each service would make it anew
+    assert EmulatedDevice().layout.graph is not None
     for module in IMPORTED_BY_FORK:
         del sys.modules[module]
     leave_out_iqm()

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -59,7 +60,7 @@ class TestEmulated(DeviceContract):
     def make_lasting(self, technology: str) -> Callable[[], Device]:
         # the shortest, of an annealer, takes 27 ms on the hardware
         return lambda: EmulatedDevice.from_config(
-            {"technology": technology, "time_scale": 1e6}
+            {"technology": technology, "qubits": 60, "time_scale": 1e6}
         )
 
 
@@ -266,16 +267,18 @@ class TestAcme(DeviceContract):
         return lambda: QpuDevice.from_config(keys)
 
 
+# each client reads the whole graph
+few = partial(EmulatedDevice, qubits=100)
+
+
 def test_pasqal_local(alone: list[str]) -> None:
     command = [*alone, sys.executable, "-m", "pytest", "-q", "--no-cov"]
     options = ["-p", "no:cacheprovider", "-p", "no:xdist"]
     with (
-        running_service(EmulatedDevice(time_scale=0), tcp=True, vqpus=9) as vendor,
-        running_service(EmulatedDevice(time_scale=1e6), tcp=True, vqpus=9) as lasting,
+        running_service(few(time_scale=0), tcp=True, vqpus=9) as vendor,
+        running_service(few(time_scale=1e6), tcp=True, vqpus=9) as lasting,
         running_service(
-            EmulatedDevice(
-                time_scale=0, runners={"sequence": UntilInterrupted("sequence")}
-            ),
+            few(time_scale=0, runners={"sequence": UntilInterrupted("sequence")}),
             tcp=True,
         ) as sessions,
     ):
