@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
 from html import escape
 from pathlib import Path
-
-from streamflow.core.deployment import Target
 
 from sf_quantum.candidates.attempts import Attempts, Capacity, SharedState
 from sf_quantum.candidates.decision import (
@@ -25,16 +22,14 @@ from sf_quantum.candidates.decision import (
 from sf_quantum.candidates.filter import READS
 from sf_quantum.candidates.history import History, earlier_runs
 from sf_quantum.candidates.targets import (
-    StatusPoller,
     StatusReply,
-    status_source,
     target_name,
 )
 from sf_quantum.checking.bindings import Binding
 from sf_quantum.checking.deployments import Deployments
 from sf_quantum.checking.document import Document
 from sf_quantum.checking.problem_sizes import ProblemSizes
-from sf_quantum.checking.qpus import SECONDS, Qpus
+from sf_quantum.checking.qpus import Qpus, poll
 from sf_quantum.checking.schema import rules
 from sf_quantum.checking.workflows import Workflow
 from sf_quantum.files import JSON, listing, mapping, number
@@ -125,17 +120,12 @@ def preview(file: Path, journals: Path) -> Preview:
     names = mapping(document.content.get("workflows"))
     workflows = [Workflow(name, deployments, Qpus(document), None) for name in names]
     bound = [(one, step, one.bound(step)) for one in workflows for step in _steps(one)]
-    targets = {
-        target_name(target): target
-        for _, _, binding in bound
-        if binding is not None
-        for target in binding.targets.values()
-    }
+    targets = [t for *_, b in bound if b is not None for t in b.targets.values()]
 
     @cache
     def replies(size: JobSize | None) -> dict[str, StatusReply]:
         # What a QPU answers depends on the size: the cost of a job, and when it would run.
-        return _replies(targets, document.folder, size)
+        return poll(targets, document.folder, size)
 
     answers: dict[str, StatusReply] | None = None
     history = History()
@@ -166,19 +156,6 @@ def _steps(workflow: Workflow) -> Iterator[str]:
     """The steps that run a tool; those of bindings where the CWL could not be read."""
     tools = dict.fromkeys(tool.step for tool in workflow.process.tools)
     yield from tools or (b.path for b in workflow.bindings if b.kind == "step")
-
-
-def _replies(
-    targets: Mapping[str, Target], folder: Path, size: JobSize | None
-) -> dict[str, StatusReply]:
-    sources = {
-        name: source
-        for name, target in targets.items()
-        if (source := status_source(target, folder, size)) is not None
-    }
-    if not sources:
-        return {}
-    return asyncio.run(StatusPoller(cooldown=0.0).poll(sources, SECONDS, size))
 
 
 @dataclass(frozen=True)

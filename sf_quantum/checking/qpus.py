@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TypeGuard
 
 from streamflow.core.deployment import Target
@@ -21,7 +22,7 @@ from sf_quantum.checking.bindings import Binding
 from sf_quantum.checking.document import Document, FileProblem
 from sf_quantum.checking.problem_sizes import ProblemSizes
 from sf_quantum.files import KeyPath
-from sf_quantum.qpu import QpuStatus
+from sf_quantum.qpu import JobSize, QpuStatus
 from sf_quantum.qpu.configuration import token_fault
 
 # Time limit of the queries to all QPUs together.
@@ -122,25 +123,38 @@ class Qpus:
 
     def _poll(self, steps: list[Binding]) -> dict[str, StatusReply]:
         folder = self.document.folder
-        sources: dict[str, StatusSource] = {
-            target_name(target): source
-            for binding in steps
-            for target in binding.targets.values()
-            if (source := status_source(target, folder)) is not None
-            # another check reports the file
-            and not token_fault(
-                folder / str(target.deployment.config.get("tokenFile") or "")
-            )
-        }
-        if not sources:
-            return {}
-        replies = asyncio.run(StatusPoller(cooldown=0.0).poll(sources, SECONDS))
+        targets = (target for binding in steps for target in binding.targets.values())
+        replies = poll((t for t in targets if not _has_token_fault(t, folder)), folder)
         self.silent |= {
             name: describe(reply)
             for name, reply in replies.items()
             if isinstance(reply, Exclusion) and not _refused(reply)
         }
         return replies
+
+
+def poll(
+    targets: Iterable[Target], folder: Path, size: JobSize | None = None
+) -> dict[str, StatusReply]:
+    """Query the QPUs of those targets that are quantum, by the targets' names.
+
+    :param folder: the folder of the StreamFlow file
+    :param size: the size of the job for which they are asked
+    """
+    sources: dict[str, StatusSource] = {
+        target_name(target): source
+        for target in targets
+        if (source := status_source(target, folder, size)) is not None
+    }
+    if not sources:
+        return {}
+    return asyncio.run(StatusPoller(cooldown=0.0).poll(sources, SECONDS, size))
+
+
+def _has_token_fault(target: Target, folder: Path) -> bool:
+    """Whether another check reports the token file of a target."""
+    file = folder / str(target.deployment.config.get("tokenFile") or "")
+    return bool(token_fault(file))
 
 
 @dataclass
