@@ -134,7 +134,7 @@ class FilterRules:
             expected_seconds=_number(config, "expectedSeconds"),
             hints={
                 key: config[key]
-                for key in ("expectedSeconds", "pattern")
+                for key in ("expectedSeconds", "pattern", "priority", "reservation")
                 if config.get(key) is not None
             }
             | ({} if latest is None else {"latestStart": latest}),

@@ -66,6 +66,8 @@ class RestConnector(QuantumConnector):
         expectedSeconds: float | None = None,
         pattern: str | None = None,
         latestStart: str | None = None,
+        priority: int | None = None,
+        reservation: str | None = None,
         clients: bool = False,
         transferBufferSize: int = 2**16,
         **others: JSON,
@@ -86,6 +88,8 @@ class RestConnector(QuantumConnector):
             "expectedSeconds": expectedSeconds,
             "pattern": pattern,
             "latestStart": latestStart,
+            "priority": priority,
+            "reservation": reservation,
             "clients": clients,
             **others,
         }

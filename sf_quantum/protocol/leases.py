@@ -11,6 +11,8 @@ from sf_quantum.files import JSON
 LEASE_HEADER = "X-SFQ-Lease"
 #: the classes that users may ask for; the first runs first
 CLASSES = ("production", "test", "development")
+#: the highest priority of a lease within its class; the lowest is 0
+MAX_PRIORITY = 1000
 #: field of a request that is not granted since its latest start is too early
 LATEST_START = "latest_start"
 #: how a latest start is written

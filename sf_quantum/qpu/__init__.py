@@ -236,11 +236,21 @@ class Qpu(ABC):
     def hinted(self, hints: Mapping[str, JSON]) -> Self:
         """Get this QPU with hints for the leases it acquires.
 
-        :param hints: ``expectedSeconds``, ``pattern``, and ``latestStart`` in seconds since
-            the epoch; :func:`~sf_quantum.qpu.leasing.held_leases.acquire` keeps to the latter
-            with any kind
+        A kind that passes on a priority or a reservation overrides this.
+
+        :param hints: ``expectedSeconds``, ``pattern``, ``priority``, ``reservation``, and
+            ``latestStart`` in seconds since the epoch;
+            :func:`~sf_quantum.qpu.leasing.held_leases.acquire` keeps to the latter with any
+            kind
         :returns: this object itself where this kind takes no hints
+        :raises InputError: if a priority or a reservation would be ignored
         """
+        for key in ("priority", "reservation"):
+            if hints.get(key):
+                raise InputError(
+                    f"QPU {self.name!r} has the type {self.type}, whose leases have no "
+                    f"{key}: omit it"
+                )
         return self
 
     def sized(self, size: JobSize | None) -> Self:

@@ -40,6 +40,8 @@ _HINTS = {
     "expected_seconds": "expectedSeconds",
     "pattern": "pattern",
     "latest_start": "latestStart",
+    "priority": "priority",
+    "reservation": "reservation",
 }
 _BOUNDS = {
     "max_qpu_seconds": "maxQpuSeconds",
@@ -62,6 +64,9 @@ class LeaseOptions(TypedDict, total=False):
         hints: seconds on the QPU, and ``qc-heavy``, ``cc-heavy`` or ``balanced``
     ``latest_start``
         time by which the lease is granted, or else not at all, in seconds since the epoch
+    ``priority``, ``reservation``
+        rank among the requests of the class that wait, the highest first, and the name of a
+        reservation; a QPU that has neither, or does not grant it, refuses the request
     ``max_qpu_seconds``, ``max_shots``, ``max_qubits``
         bounds: QPU seconds of all jobs together, shots and qubits of each job
     ``purpose``
@@ -74,6 +79,8 @@ class LeaseOptions(TypedDict, total=False):
     expected_seconds: float | None
     pattern: str | None
     latest_start: float | None
+    priority: int | None
+    reservation: str | None
     max_qpu_seconds: float | None
     max_shots: int | None
     max_qubits: int | None

@@ -447,7 +447,9 @@ def test_failures_lead_to_another_qpu_and_then_to_a_host(
 def test_hints_reach_the_service(project: Project, serve: Serve) -> None:
     service = serve(*FAST)
     _rest(project, service, pattern="balanced")
-    own: JSON = {"/loop/solve": {"expectedSeconds": 0.25, "pattern": "qc-heavy"}}
+    own: JSON = {
+        "/loop/solve": {"expectedSeconds": 0.25, "pattern": "qc-heavy", "priority": 0}
+    }
     candidate(project, rounds=1, steps=own)
     assert project.run() == 0
     leases = service.ask("GET", "/v1/leases?closed=true")

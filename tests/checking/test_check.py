@@ -575,6 +575,10 @@ def test_a_candidate_that_is_right() -> None:
             "did you mean q?",
         ),
         (
+            "{priority: 1001}",
+            "bindingFilters.mix.config.priority: 1001 is not allowed; write 1000 or less",
+        ),
+        (
             "{latestStart: '2026-12-01T08:00'}",
             "bindingFilters.mix.config.latestStart: '2026-12-01T08:00' is not allowed; "
             "write a time with its zone, such as 2026-12-01T08:00:00+01:00",

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
-from sf_quantum.cli.arguments import checked, positive, seconds
+from sf_quantum.cli.arguments import checked, positive, seconds, whole
 from sf_quantum.cli.qpu.service import WHEN, add_selection, future_time, selection
 from sf_quantum.errors import InputError, QpuError, QuantumError
 from sf_quantum.files import cannot_write
@@ -78,6 +78,18 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="WHEN",
         help="have no lease later, but end with 75: at once if a QPU says that none will "
         f"be granted by then; {WHEN} a duration from now: 90s, 30m, 2h, 7d",
+    )
+    add(
+        "--priority",
+        type=whole,
+        metavar="N",
+        help="rank among the requests of the class that wait, the highest first; a QPU "
+        "refuses more than it allows its user (default: 0)",
+    )
+    add(
+        "--reservation",
+        metavar="NAME",
+        help="a reservation of the QPU; refused by QPUs that have none, as by sfq serve",
     )
     add_bounds(parser)
     add(
@@ -218,7 +230,7 @@ def _shrunk(args: argparse.Namespace, command: Command) -> Iterator[None]:
 
 def _check_held(args: argparse.Namespace) -> None:
     for option in (
-        "class_ project wait expected_seconds pattern latest_start "
+        "class_ project wait expected_seconds pattern latest_start priority reservation "
         "max_qpu_seconds max_shots max_qubits purpose"
     ).split():
         if getattr(args, option) is not None:

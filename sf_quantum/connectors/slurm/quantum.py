@@ -62,6 +62,8 @@ NO_FILE = 66
 NO_COMMAND = 127
 # sysexits.h: EX_TEMPFAIL
 TRY_AGAIN = 75
+# Hints that the QPU's service may not ignore.
+_INTENT = {"latestStart", "priority", "reservation"}
 # sbatch(1) lists the options of SPANK plugins with its own
 _HAS_PLUGIN = "sbatch --help | grep -Eq -e '--qpu([=[, ]|$)'"
 # QRMI's plugin omits QPUs that it cannot acquire (spank_qrmi.c); without this check, such a
@@ -110,12 +112,15 @@ class QpuUse:
         rest = "--elsewhere " if self.hints.has_alternative else ""
         rest += f"--account {file} -- {command}"
         if not self.spank:
+            reservation = self.hints.lease_hints.get("reservation")
             options = {
                 "qrmi-config": self.config and shlex.quote(self.config),
                 "wait": self.hints.wait_seconds,
                 "expected-seconds": self.hints.lease_hints.get("expectedSeconds"),
                 "pattern": self.hints.lease_hints.get("pattern"),
                 "latest-start": utc(self.hints.latest_start) or None,
+                "priority": self.hints.lease_hints.get("priority"),
+                "reservation": reservation and shlex.quote(str(reservation)),
             }
             given = [f"--{k} {v} " for k, v in options.items() if v is not None]
             return f"{lease} {''.join(given)}{rest}"
@@ -203,10 +208,10 @@ class ServiceQpus:
         """Wait until a job's QPUs are :meth:`online`, and describe how it uses them."""
         job_hints = hints.of(job)
         waited = await self.online(queue, job, qpus)
-        if self._has_plugin and job_hints.latest_start is not None:
+        if self._has_plugin and (lost := _INTENT & job_hints.lease_hints.keys()):
             self._warnings.warn(
-                f"Deployment {self._deployment}: latestStart only limits the wait before "
-                "a job is submitted: Slurm's --qpu= passes on none"
+                f"Deployment {self._deployment}: {', '.join(sorted(lost))}: not passed on "
+                "to the QPU, since Slurm's --qpu= has no such option"
             )
         if job_hints.wait_seconds is not None:
             job_hints = replace(job_hints, wait_seconds=job_hints.seconds_left)

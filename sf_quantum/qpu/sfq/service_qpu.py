@@ -38,6 +38,8 @@ LEASE_OPTIONS = {
     "expectedSeconds": "expected_seconds",
     "pattern": "pattern",
     "latestStart": "latest_start",
+    "priority": "priority",
+    "reservation": "reservation",
     "maxQpuSeconds": "max_qpu_seconds",
     "maxShots": "max_shots",
     "maxQubits": "max_qubits",
@@ -45,7 +47,7 @@ LEASE_OPTIONS = {
 }
 KEYS = (
     *job_variables.CONFIG_KEYS.values(),
-    *(LEASE_OPTIONS.keys() - {"latestStart"}),
+    *(key for key in LEASE_OPTIONS if key != "latestStart"),
 )
 # a lease acquired within a Slurm job ends with it, and has its partition's class
 SLURM_OPTIONS = {

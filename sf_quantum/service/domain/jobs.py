@@ -65,9 +65,11 @@ class Intent:
 
     :param latest_start: time by which it is granted, or else not at all, in seconds since
         the epoch; ``None`` sets no limit
+    :param priority: rank among the requests of its class that wait; the highest is first
     """
 
     latest_start: float | None = None
+    priority: int = 0
 
 
 @dataclass(frozen=True)

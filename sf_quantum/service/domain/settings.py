@@ -12,6 +12,7 @@ from pydantic import BeforeValidator, Field, GetPydanticSchema
 from pydantic_core import core_schema
 
 from sf_quantum.files import JSON
+from sf_quantum.protocol.leases import MAX_PRIORITY
 from sf_quantum.service.domain.jobs import JobClass, UserClass
 from sf_quantum.validation import Section, empty_mapping
 
@@ -24,6 +25,7 @@ NotNegative: TypeAlias = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Positive: TypeAlias = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 # the whole QPU, in the unit of shares
 TENTHS = 10
+Priority: TypeAlias = Annotated[int, Field(ge=0, le=MAX_PRIORITY)]
 Share: TypeAlias = Annotated[int, Field(ge=1, le=TENTHS)]
 ByName: TypeAlias = Annotated[dict[str, T], BeforeValidator(empty_mapping)]
 
@@ -83,6 +85,8 @@ class ClassSettings(Section):
     :param highest: highest class of users who are not in ``users``
     :param users: highest class of each user
     :param partitions: highest class of each Slurm partition
+    :param priorities: highest priority of each user's requests within a class; 0 for users
+        who are not named, any for admins
     :param limits: limits of the jobs of each class
     """
 
@@ -90,6 +94,7 @@ class ClassSettings(Section):
     highest: UserClass = "production"
     users: ByName[UserClass] = Field(default_factory=dict)
     partitions: ByName[UserClass] = Field(default_factory=dict)
+    priorities: ByName[Priority] = Field(default_factory=dict)
     limits: Annotated[dict[UserClass, ClassLimits], BeforeValidator(empty_mapping)] = (
         Field(default_factory=dict)
     )

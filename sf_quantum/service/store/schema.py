@@ -26,6 +26,7 @@ CREATE TABLE leases (
     pattern TEXT,
     tenths INTEGER,
     latest_start REAL,
+    priority INTEGER NOT NULL DEFAULT 0,
     expected_seconds REAL,
     max_qpu_seconds REAL,
     max_shots INTEGER,

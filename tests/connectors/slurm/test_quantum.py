@@ -519,7 +519,7 @@ def test_a_candidate_on_a_node_leaves_an_offline_qpu(
 
 def test_hints_reach_the_service(service: RunningService, tmp_path: Path) -> None:
     hints: dict[str, JSON] = {"expectedSeconds": 5, "pattern": "qc-heavy"}
-    hints["latestStart"] = 1e10
+    hints |= {"latestStart": 1e10, "priority": 0}
     use = QpuUse(
         *("/solve/0", ["a"], False, str(tmp_path / "account"), None),
         JobHints(hints, wait_seconds=10),
@@ -528,6 +528,29 @@ def test_hints_reach_the_service(service: RunningService, tmp_path: Path) -> Non
     (lease,) = service.queue.store.leases.latest()
     assert (lease.expected_seconds, lease.pattern) == (5, "qc-heavy")
     assert lease.latest_start == 1e10
+
+
+def test_a_reservation_reaches_the_service_as_it_is_written(
+    service: RunningService, tmp_path: Path
+) -> None:
+    job_hints = JobHints({"reservation": "it's; monday"})
+    use = QpuUse("/one/0", ["a"], False, str(tmp_path / "account"), None, job_hints)
+    code, said = _run(use, tmp_path, a_SFQ_URL=service.url)
+    assert code == 2
+    assert "reservation: this service has no reservations" in said
+
+
+async def test_hints_that_slurm_does_not_pass_on_are_a_warning(
+    site: Site,
+    service: RunningService,
+    caplog: pytest.LogCaptureFixture,
+    put_hints: Callable[[JobHints], None],
+) -> None:
+    put_hints(JobHints({"priority": 3, "latestStart": 1e10, "pattern": "balanced"}))
+    qpus = site.quantum(None, "a")
+    qpus._has_plugin = True
+    await qpus.lend(site.queue, "/one/0", ["a"])
+    assert "latestStart, priority: not passed on to the QPU" in caplog.text
 
 
 async def test_where_nobody_can_be_asked_jobs_are_submitted(

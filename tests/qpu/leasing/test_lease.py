@@ -16,6 +16,7 @@ from sf_quantum.backoff import Backoff
 from sf_quantum.cli import main
 from sf_quantum.cli.qpu import lease
 from sf_quantum.errors import InputError, QpuError
+from sf_quantum.files import JSON
 from sf_quantum.qpu import AuthenticationError, LeaseTooLate, NoLease
 from sf_quantum.qpu.leasing import held_leases
 from sf_quantum.qpu.leasing.held_leases import (
@@ -141,6 +142,19 @@ def test_a_wait_ends_at_the_latest_start(
     assert time.time() >= latest
     # one that does not answer may be asked again by another attempt
     assert isinstance(ended.value, LeaseTooLate) == isinstance(error, NoLease)
+
+
+@pytest.mark.parametrize("hint", [{"priority": 1}, {"reservation": "monday"}])
+def test_a_kind_without_them_refuses_priority_and_reservation(
+    hint: dict[str, JSON],
+) -> None:
+    shaky, (key,) = ShakyQpu(troubles=0), hint
+    with pytest.raises(
+        InputError, match=f"QPU 'q' has the type shaky, .* no {key}: omit"
+    ):
+        acquire(shaky, AcquireOptions("job", hints=hint))
+    assert shaky.keys == []
+    assert acquire(shaky, AcquireOptions("job", hints={"priority": 0})) == "secret"
 
 
 def test_a_qpu_is_not_asked_after_the_latest_start() -> None:

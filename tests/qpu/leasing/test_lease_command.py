@@ -173,6 +173,14 @@ def test_it_waits_with_one_line_and_gives_up_in_time(service: RunningService) ->
     assert _held(service) == ["test"]
 
 
+def test_a_reservation_is_refused_in_one_line(service: RunningService) -> None:
+    words = ["--url", service.url, "--priority", "0", "--reservation", "monday"]
+    code, out, err = _run(*words, *_shell("echo ran"))
+    assert (code, out) == (2, "")
+    (line,) = err.splitlines()
+    assert line.endswith("reservation: this service has no reservations: omit it")
+
+
 def test_it_ends_at_the_latest_start(service: RunningService, tmp_path: Path) -> None:
     service.acquire()
     file = tmp_path / "account"
@@ -366,6 +374,8 @@ def test_a_command_ends_when_its_user_is_refused(tmp_path: Path) -> None:
         (["--held", "--wait", "3"], "--wait: not with --held"),
         (["--held", "--project", "p"], "--project: not with --held"),
         (["--held", "--latest-start", "9s"], "--latest-start: not with --held"),
+        (["--held", "--priority", "0"], "--priority: not with --held"),
+        (["--held", "--reservation", "r"], "--reservation: not with --held"),
     ],
 )
 def test_bad_input(words: list[str], said: str) -> None:

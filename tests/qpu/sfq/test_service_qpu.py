@@ -274,10 +274,25 @@ def test_a_latest_start_in_maintenance_is_told_at_once(
 
 def test_what_is_honoured_is_in_the_answer(service: RunningService) -> None:
     latest = time.time() + 3600
-    hints: dict[str, JSON] = {"latestStart": latest}
+    hints: dict[str, JSON] = {"latestStart": latest, "priority": 0}
     token = acquire(SfqQpu("q", service.url), AcquireOptions("j", hints=hints))
     lease = service.ask("GET", f"/v1/leases/{token}").json()
-    assert lease["honoured"] == {"latest_start": latest}
+    assert lease["honoured"] == {"latest_start": latest, "priority": 0}
+
+
+@pytest.mark.parametrize(
+    ("hint", "said"),
+    [
+        ({"priority": 1001}, "refuses: priority: "),
+        ({"reservation": "r"}, "reservation: this service has no reservations: omit"),
+    ],
+)
+def test_what_the_service_does_not_honour_is_refused(
+    service: RunningService, hint: dict[str, JSON], said: str
+) -> None:
+    with pytest.raises(InputError, match=said):
+        acquire(SfqQpu("q", service.url), AcquireOptions("j", hints=hint))
+    assert service.queue.leases.held == []
 
 
 def test_a_lease_asked_for_again_is_the_same(service: RunningService) -> None:

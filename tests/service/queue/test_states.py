@@ -48,7 +48,11 @@ from sf_quantum.service.domain.reasons import (
     LeaseEnd,
     LeaseEndCause,
 )
-from sf_quantum.service.domain.settings import LeaseSettings, ServiceSettings
+from sf_quantum.service.domain.settings import (
+    ClassSettings,
+    LeaseSettings,
+    ServiceSettings,
+)
 from sf_quantum.service.queue.job_queue import JobQueue
 from sf_quantum.service.queue.jobs import job_states
 from sf_quantum.service.queue.jobs.job_states import (
@@ -180,9 +184,9 @@ class Machine(RuleBasedStateMachine):
         self.store = FailingStore(Path(self.folder.name) / "state")
         device = self.make_device()
         lasting = LeaseSettings(idle_seconds=None)
-        self.queue = JobQueue(
-            self.store, device, ServiceSettings(vqpus=VQPUS, leases=lasting)
-        )
+        classes = ClassSettings(priorities={ANN.user: PRIORITY})
+        settings = ServiceSettings(vqpus=VQPUS, leases=lasting, classes=classes)
+        self.queue = JobQueue(self.store, device, settings)
         self.loop.run_until_complete(self._start())
         self.settle()
 
@@ -642,6 +646,8 @@ class KeptJobs(Jobs):
 
 # Latest starts of requests.
 PAST, FUTURE = 1.0, 1e11
+# Highest priority of requests.
+PRIORITY = 2
 
 
 class Leases(Machine):
@@ -663,6 +669,7 @@ class Leases(Machine):
                 st.sampled_from(CLASSES),
                 st.sampled_from([None, "a", "b"]),
                 st.sampled_from([None, PAST, FUTURE]),
+                st.integers(0, PRIORITY),
             ),
             min_size=1,
             max_size=4,
@@ -670,7 +677,7 @@ class Leases(Machine):
         times=st.integers(0, 4),
     )
     def acquire(
-        self, requests: list[tuple[JobClass, str | None, float | None]], times: int
+        self, requests: list[tuple[JobClass, str | None, float | None, int]], times: int
     ) -> None:
         self.at_once(*(self._acquire(*request) for request in requests))
         self.step(times)
@@ -682,6 +689,7 @@ class Leases(Machine):
                 st.sampled_from(CLASSES),
                 st.sampled_from(["c", "d"]),
                 st.sampled_from([None, PAST, FUTURE]),
+                st.integers(0, PRIORITY),
             ),
             min_size=1,
             max_size=3,
@@ -689,7 +697,7 @@ class Leases(Machine):
         times=st.integers(0, 4),
     )
     def request(
-        self, requests: list[tuple[JobClass, str, float | None]], times: int
+        self, requests: list[tuple[JobClass, str, float | None, int]], times: int
     ) -> None:
         self.at_once(*(self._request(*request) for request in requests))
         self.step(times)
@@ -768,11 +776,17 @@ class Leases(Machine):
         assert known <= {lease.id for lease in self.queue.leases.on_disk}
 
     async def _acquire(
-        self, job_class: JobClass, key: str | None, latest: float | None = None
+        self,
+        job_class: JobClass,
+        key: str | None,
+        latest: float | None = None,
+        priority: int = 0,
     ) -> None:
         number = next(self.requests)
         gone = self.gone[number] = asyncio.Event()
-        request = LeaseRequest(job_class=job_class, key=key, latest_start=latest)
+        request = LeaseRequest(
+            job_class=job_class, key=key, latest_start=latest, priority=priority
+        )
         try:
             lease = await self.queue.leases.acquire(ANN, request, 1000, gone)
         except (Refused, sqlite3.Error):
@@ -783,10 +797,12 @@ class Leases(Machine):
             self.got[number] = lease
 
     async def _request(
-        self, job_class: JobClass, key: str, latest: float | None
+        self, job_class: JobClass, key: str, latest: float | None, priority: int
     ) -> None:
+        request = LeaseRequest(
+            job_class=job_class, key=key, latest_start=latest, priority=priority
+        )
         with suppress(Refused, sqlite3.Error):
-            request = LeaseRequest(job_class=job_class, key=key, latest_start=latest)
             lease = await self.queue.leases.request(ANN, request)
             assert self.store.leases.get(lease.id)
 

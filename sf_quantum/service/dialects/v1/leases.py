@@ -10,9 +10,11 @@ from typing import Annotated, TypeAlias
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import Field, TypeAdapter
 
+from sf_quantum.protocol.leases import MAX_PRIORITY
 from sf_quantum.service.dialects.common import EVERYWHERE, Queue, Who, refusal
 from sf_quantum.service.dialects.v1.jobs import JobAnswer, shown_job
 from sf_quantum.service.dialects.v1.models import Moment, Name, Seconds, Strict
+from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import (
     Identity,
     JobClass,
@@ -25,6 +27,7 @@ from sf_quantum.service.queue.forecasts import Listed
 from sf_quantum.service.queue.job_queue import JobQueue
 
 Budget: TypeAlias = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Priority: TypeAlias = Annotated[int, Field(ge=0, le=MAX_PRIORITY, strict=True)]
 Count: TypeAlias = Annotated[int, Field(ge=1, le=2**53, strict=True)]
 router = APIRouter(prefix="/v1/leases", tags=["leases"], responses=EVERYWHERE)
 _NO_LEASE = refusal("No such lease.")
@@ -51,6 +54,15 @@ class LeaseBody(Strict):
         default=None,
         description="Seconds since the epoch: the lease is granted by then, or refused "
         "with 409 and this field, at once if the QPU is in maintenance for longer.",
+    )
+    priority: Priority = Field(
+        default=0,
+        description="Rank among the requests of the class that wait: the highest is first. "
+        "Above 0, only what `classes.priorities` of the configuration allows.",
+    )
+    reservation: Name | None = Field(
+        default=None,
+        description="Refused with 422: the service has no reservations.",
     )
     key: Name | None = Field(
         default=None,
@@ -118,6 +130,7 @@ class HonouredAnswer(Strict):
     latest_start: float | None = Field(
         description="It was granted by then, or ends if it still waits then."
     )
+    priority: int = Field(description="Its rank while it waited.")
 
 
 class LeaseAnswer(Strict):
@@ -184,9 +197,12 @@ async def acquire(
 ) -> LeaseAnswer:
     """Acquire the right to submit jobs; at most one lease per vQPU is held at a time.
 
-    With `wait`, pending requests are granted by class, then in order of arrival.
+    With `wait`, pending requests are granted by class and priority, then as the policy
+    says, by default in order of arrival.
     """
-    wanted = LeaseRequest(**body.model_dump(exclude={"wait"}))
+    if body.reservation is not None:
+        raise Refused(422, "this service has no reservations: omit it", "reservation")
+    wanted = LeaseRequest(**body.model_dump(exclude={"wait", "reservation"}))
     async with _disconnection(request, body.wait) as gone:
         lease = await queue.leases.acquire(who, wanted, body.wait, gone)
     return _answer(queue, lease)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from sf_quantum.protocol.leases import MAX_PRIORITY
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import (
     CLASSES,
@@ -47,6 +48,16 @@ def lease_class(
     ranks = [RANKS[one or classes.default] for one in requested]
     ranks += [RANKS[one] for one in of_partitions if one]
     return CLASSES[max(*ranks, RANKS[classes.users.get(user, classes.highest)])]
+
+
+def check_priority(
+    settings: ServiceSettings, who: Identity, user: str, request: LeaseRequest
+) -> None:
+    """Refuse a higher priority than the user may request, with 403."""
+    highest = MAX_PRIORITY if who.admin else settings.classes.priorities.get(user, 0)
+    if request.priority > highest:
+        detail = f"{user} may request priorities up to {highest}"
+        raise Refused(403, detail, "priority")
 
 
 def with_share(

@@ -33,10 +33,10 @@ from sf_quantum.service.queue.machine import Machine
 
 
 class Position(NamedTuple):
-    """The position of a request among those of its class.
+    """The position of a request among those of its class and priority.
 
     :param number: lower is earlier
-    :param passed: how many later requests of the class were granted before it
+    :param passed: how many later ones of these were granted before it
     """
 
     number: int

@@ -82,7 +82,7 @@ class Leases:
         wait_seconds: float = 0.0,
         gone: asyncio.Event | None = None,
     ) -> Lease:
-        """Acquire a lease, or wait for one: by class, then as the policy chooses.
+        """Acquire a lease, or wait: by class and priority, then as the policy chooses.
 
         :param gone: set when the client has disconnected
         :raises Refused: 403 without permission, 409 if no vQPU was free in time, or can be
@@ -97,6 +97,7 @@ class Leases:
         # it may have been granted while Slurm was queried
         if (same := await self._with_key(user, request.key)) is not None:
             return same
+        entitlements.check_priority(self.settings, who, user, request)
         self._check_open(request)
         if wait_seconds > self.settings.leases.wait_seconds:
             detail = f"expected at most {self.settings.leases.wait_seconds:g} seconds"
@@ -132,6 +133,7 @@ class Leases:
         same = await self._with_key(user, request.key, waiting=True)
         if same is not None:
             return same
+        entitlements.check_priority(self.settings, who, user, request)
         self._check_open(request)
         waiting = self._add_request(user, request)
         if waiting.granted.done():

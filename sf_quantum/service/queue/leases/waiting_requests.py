@@ -25,7 +25,7 @@ class WaitingRequest:
 
     :param request: the request with its project
     :param number: its position; lower is earlier
-    :param passed: how many later requests of the class were granted before it
+    :param passed: how many later requests of the class and priority were granted before it
     """
 
     user: str
@@ -39,8 +39,13 @@ class WaitingRequest:
         return Position(self.number, self.passed)
 
     @property
-    def order(self) -> tuple[int, int]:
-        return RANKS[self.job_class], self.number
+    def rank(self) -> tuple[int, int]:
+        """The rank of its class and priority; the lowest is first."""
+        return RANKS[self.job_class], -self.request.priority
+
+    @property
+    def order(self) -> tuple[int, int, int]:
+        return *self.rank, self.number
 
     def new_lease(self, settings: ServiceSettings) -> Lease:
         """Make a lease, which expires as the settings say."""
@@ -57,6 +62,7 @@ class WaitingRequest:
             pattern=request.pattern,
             key=request.key,
             latest_start=request.latest_start,
+            priority=request.priority,
             opened=opened,
             expires=None if total_seconds is None else opened + total_seconds,
             project=request.project,
@@ -95,7 +101,7 @@ class StoredRequest(WaitingRequest):
 
 
 class WaitingRequests:
-    """The requests that wait for a vQPU, by class and position."""
+    """The requests that wait for a vQPU, by class, priority and position."""
 
     def __init__(self) -> None:
         self._requests: list[WaitingRequest] = []
@@ -130,6 +136,7 @@ class WaitingRequests:
             pattern=lease.pattern,
             key=lease.key,
             latest_start=lease.latest_start,
+            priority=lease.priority,
             project=lease.project,
             tenths=lease.tenths,
             max_qpu_seconds=lease.max_qpu_seconds,
@@ -187,9 +194,12 @@ class WaitingRequests:
         ]
 
     def take(self, policy: Policy, held: Sequence[Lease]) -> WaitingRequest:
-        """Remove the request that gets a vQPU: by class, then as the policy chooses."""
-        job_class = self._requests[0].job_class
-        first = [one for one in self._requests if one.job_class == job_class]
+        """Remove the request that gets a vQPU.
+
+        The policy chooses among those of the highest class and priority.
+        """
+        rank = self._requests[0].rank
+        first = [one for one in self._requests if one.rank == rank]
         index = policy.choose(first, held)
         for earlier in first[:index]:
             earlier.passed += 1

@@ -152,7 +152,7 @@ class Policy(ABC):
     def choose(self, pending: Sequence[PendingLease], held: Sequence[Lease]) -> int:
         """Choose the request that gets a free lease.
 
-        :param pending: the requests of the highest class, in order of arrival
+        :param pending: the requests of the highest class and priority, in order of arrival
         :param held: the held leases
         :returns: the index of a pending request
         """

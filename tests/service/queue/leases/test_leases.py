@@ -195,6 +195,60 @@ async def test_those_who_wait_are_served_by_class_then_by_coming(
     assert order == ["p1", "p2", "t1", "t2", "d1", "d2"]
 
 
+async def test_requests_of_a_class_are_served_by_priority(tmp_path: Path) -> None:
+    classes = ClassSettings(priorities={"ann": 5})
+    order: list[str] = []
+    async with running(tmp_path, ServiceSettings(classes=classes)) as queue:
+        first = await acquire(queue)
+
+        def queued_after(before: int) -> bool:
+            return queue.leases.waiting == before + 1
+
+        async def wait(name: str, job_class: JobClass, priority: int) -> None:
+            request = LeaseRequest(job_class=job_class, priority=priority)
+            lease = await queue.leases.acquire(ANN, request, 60)
+            order.append(name)
+            await queue.leases.release(ANN, lease.id)
+
+        asked: list[tuple[str, JobClass, int]] = [
+            *(("t0", "test", 0), ("d5", "development", 5), ("t5", "test", 5)),
+            *(("t1", "test", 1), ("later t5", "test", 5), ("p0", "production", 0)),
+        ]
+        async with asyncio.TaskGroup() as group:
+            for one in asked:
+                before = queue.leases.waiting
+                group.create_task(wait(*one))
+                await until(partial(queued_after, before))
+            await queue.leases.release(ANN, first.id)
+    assert order == ["p0", "t5", "later t5", "t1", "t0", "d5"]
+
+
+async def test_a_lease_on_disk_keeps_its_priority(tmp_path: Path) -> None:
+    settings = ServiceSettings(classes=ClassSettings(priorities={"ann": 1}))
+    async with running(tmp_path, settings) as queue:
+        first = await acquire(queue, who=BOB)
+        low = await queue.leases.request(BOB, LeaseRequest(key="l"))
+        request = LeaseRequest(key="h", priority=1)
+        high = await queue.leases.request(ANN, request)
+    async with running(tmp_path, settings) as queue:
+        assert queue.leases.waiting_on_disk == [high.id, low.id]
+        await queue.leases.release(BOB, first.id)
+        await until(lambda: held(queue, high))
+
+
+@pytest.mark.parametrize(("who", "highest"), [(ANN, 2), (BOB, 0), (ADMIN, 1000)])
+async def test_a_priority_above_the_users_is_refused(
+    tmp_path: Path, who: Identity, highest: int
+) -> None:
+    settings = ServiceSettings(classes=ClassSettings(priorities={"ann": 2}))
+    async with running(tmp_path, settings) as queue:
+        request = LeaseRequest(priority=highest + 1)
+        with pytest.raises(Refused, match=f"may request priorities up to {highest}$"):
+            await queue.leases.acquire(who, request)
+        allowed = dataclasses.replace(request, priority=highest)
+        assert (await queue.leases.acquire(who, allowed)).priority == highest
+
+
 async def test_a_lease_is_not_granted_after_its_latest_start(queue: JobQueue) -> None:
     async def ask(latest_start: float, wait: float = 60.0) -> Lease:
         request = LeaseRequest(key="late", latest_start=latest_start)
