@@ -137,10 +137,11 @@ class Availability:
     def opens(self) -> float:
         """The end of the present maintenance, in seconds since the epoch.
 
-        Now without maintenance, or if its end is not known.
+        Now without maintenance, or if its end is not known: an operator who has closed the
+        QPU may open it at any time, which ends the maintenance also.
         """
         moment = time.time()
-        for window in self.windows:
+        for window in self.windows if self.in_maintenance else ():
             if window.covers(moment) and window.ends is not None:
                 moment = window.ends
         return moment

@@ -288,6 +288,11 @@ async def test_a_latest_start_in_maintenance_is_refused_at_once(
         with pytest.raises(Refused, match=said) as refused:
             await queue.leases.acquire(ANN, request, 60)
         assert refused.value.status == status
+    # it may be opened at any time, which ends the maintenance
+    await availability.set_status("closed", user="root")
+    with pytest.raises(Refused, match="the QPU is closed") as closed:
+        await queue.leases.acquire(ANN, LeaseRequest(latest_start=later - 1))
+    assert closed.value.status == 503
 
 
 @pytest.mark.parametrize("restarted", [False, True])
