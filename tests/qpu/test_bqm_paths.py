@@ -37,7 +37,7 @@ from tests.support.distributions import LEAST, p_value
 from tests.support.random_bqms import (
     PENALTIES,
     boltzmann,
-    energy,
+    exact,
     random_bqm,
     states,
     wrong_energies,
@@ -68,15 +68,17 @@ def read(serialized: dict[str, JSON]) -> SampleSet:
 
 
 def ground(bqm: BinaryQuadraticModel) -> Fraction:
-    return min(energy(bqm, state) for state in states(bqm))
+    return min(map(exact(bqm), states(bqm)))
 
 
 def share(bqm: BinaryQuadraticModel, samples: SampleSet) -> float:
     """Return the share of the reads that are optimal, by rational arithmetic."""
     least, names = ground(bqm), [*samples.variables]
-    rows = [dict(zip(names, row, strict=True)) for row in samples.record.sample]
+    rows = [
+        dict(zip(names, map(int, row), strict=True)) for row in samples.record.sample
+    ]
     counts = samples.record.num_occurrences
-    best = [energy(bqm, row) == least for row in rows]
+    best = [energy == least for energy in map(exact(bqm), rows)]
     return float(counts[best].sum() / counts.sum())
 
 

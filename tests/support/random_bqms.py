@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from fractions import Fraction
 from itertools import combinations, pairwise, product
 from random import Random
@@ -84,14 +84,25 @@ def _connected(
     return chosen
 
 
-def energy(bqm: BinaryQuadraticModel, state: Mapping[str | int, int]) -> Fraction:
-    """Compute an energy in rational arithmetic, with the biases as they are stored."""
-    total = Fraction(float(bqm.offset))
-    for name, bias in bqm.linear.items():
-        total += Fraction(float(bias)) * int(state[name])
-    for (one, other), bias in bqm.quadratic.items():
-        total += Fraction(float(bias)) * int(state[one]) * int(state[other])
-    return total
+def exact(bqm: BinaryQuadraticModel) -> Callable[[Mapping[str | int, int]], Fraction]:
+    """Return the energy of a state in rational arithmetic, with the biases as they are stored.
+
+    Their denominators are powers of two, so all are integers in units of the smallest.
+    """
+    linear = [(Fraction(float(bias)), name) for name, bias in bqm.linear.items()]
+    quadratic = [(Fraction(float(bias)), *pair) for pair, bias in bqm.quadratic.items()]
+    offset = Fraction(float(bqm.offset))
+    biases = [offset, *(one[0] for one in linear), *(one[0] for one in quadratic)]
+    unit = max(bias.denominator for bias in biases)
+    ones = [(int(bias * unit), name) for bias, name in linear]
+    pairs = [(int(bias * unit), one, other) for bias, one, other in quadratic]
+
+    def energy(state: Mapping[str | int, int]) -> Fraction:
+        total = int(offset * unit) + sum(bias * state[name] for bias, name in ones)
+        total += sum(bias * state[one] * state[other] for bias, one, other in pairs)
+        return Fraction(total, unit)
+
+    return energy
 
 
 def states(bqm: BinaryQuadraticModel) -> Iterator[dict[str | int, int]]:
@@ -112,11 +123,11 @@ def wrong_energies(
     """
     assert {*samples.variables} == {*bqm.variables}
     assert samples.vartype is bqm.vartype
-    names = [*samples.variables]
+    names, energy = [*samples.variables], exact(bqm)
     wrong = []
     for row, told in zip(samples.record.sample, samples.record.energy, strict=True):
-        exact = energy(bqm, dict(zip(names, map(int, row), strict=True)))
-        expected = float(exact - Fraction(added)) + added
+        here = energy(dict(zip(names, map(int, row), strict=True)))
+        expected = float(here - Fraction(added)) + added
         if float(told) != expected:
             wrong.append(f"{row.tolist()}: {told!r} for {expected!r}")
     return wrong
@@ -124,9 +135,10 @@ def wrong_energies(
 
 def boltzmann(bqm: BinaryQuadraticModel, beta: float) -> dict[str, float]:
     """Return the probabilities of the states, by their values in the order of variables."""
+    energy = exact(bqm)
     energies = {
         "".join("1" if value > 0 else "0" for value in state.values()): float(
-            energy(bqm, state)
+            energy(state)
         )
         for state in states(bqm)
     }
@@ -149,7 +161,7 @@ def annealed(
     :param start: state of all reads; by default each state is as likely as another
     """
     every = [*states(bqm)]
-    energies = numpy.array([float(energy(bqm, state)) for state in every])
+    energies = numpy.array([*map(float, map(exact(bqm), every))])
     shares = numpy.full(len(every), 1 / len(every))
     if start is not None:
         shares = numpy.array([float(state == start) for state in every])
