@@ -16,7 +16,8 @@ A comment before a block (``<!-- ... -->``) says what is special:
 ``not run: REASON``    not run; the reason is counted by a test
 ``same as FILE``       has the text of that file, or of a part of it, as ``python -m
                        docs.generate`` writes it; not run
-``background: TEXT``   goes on in the background once it has printed the text
+``background: TEXT``   goes on in the background once it has printed the text; a service of a
+                       QPU also once it has asked its vendor, of which clients would speak
 ``with lab``           needs Slurm
 ``needs: NAMES``       is left out where one of these programs or Python packages is
                        missing
@@ -47,6 +48,7 @@ from sybil import Document, Example
 from sybil.evaluators.python import PythonEvaluator
 from sybil.parsers.myst import CodeBlockParser
 
+from sf_quantum.net.transport import Client
 from sf_quantum.service.config import Configuration, load
 from tests.support import forking
 from tests.support.folders import ROOT
@@ -101,6 +103,15 @@ class Block:
         """What the comment says after a word, if it says that."""
         found = re.search(rf"(?:^|; ){name}: ([^;]+)", self.note)
         return found and found[1]
+
+
+def _is_starting(printed: str) -> bool:
+    """Whether a QPU service has printed its URL and is not ready."""
+    found = re.search(r'"url": "((?:unix:|http:)[^"]+)"', printed)
+    return (
+        found is not None
+        and Client(found[1], {}).request("GET", "/v1/health/ready").status == 503
+    )
 
 
 def _is_there(name: str) -> bool:
@@ -218,7 +229,7 @@ class Page:
             output.touch()
             self.shell(f"{{\n{block.text}\n}} >{output} 2>&1 </dev/null &")
             deadline = time.monotonic() + SECONDS
-            while until not in output.read_text():
+            while until not in output.read_text() or _is_starting(output.read_text()):
                 assert time.monotonic() < deadline, output.read_text()
                 time.sleep(0.02)
             return
