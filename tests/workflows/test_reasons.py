@@ -471,6 +471,7 @@ def test_an_attempt_that_was_recovered_is_no_reason(
     assert "/a/0 on local" not in reason
 
 
+@needs_javascript
 def test_jobs_that_a_when_leaves_out_are_skipped(lines: list[str]) -> None:
     odd = step(NUMBER, scatter="n", when="$(inputs.n % 2 == 1)", in_={"n": "ns"})
     inner = workflow({"c": step(NUMBER, in_={"n": "n"})}, "c/o", inputs={"n": "int"})

@@ -8,6 +8,7 @@ import pytest
 
 from sf_quantum.files import JSON
 from tests.support.candidate_runs import bind
+from tests.support.cwl_documents import needs_javascript
 
 if TYPE_CHECKING:
     from tests.support.projects import Project
@@ -100,7 +101,10 @@ def test_no_output_of_a_failed_attempt_is_used(
         assert done["attempt"] == 2, shape
 
 
-@pytest.mark.parametrize(("reuse", "runs"), [(True, 1), (False, 2), ("$(false)", 2)])
+@pytest.mark.parametrize(
+    ("reuse", "runs"),
+    [(True, 1), (False, 2), pytest.param("$(false)", 2, marks=needs_javascript)],
+)
 def test_an_output_that_may_not_be_reused_is_made_again(
     project: Project, reuse: JSON, runs: int
 ) -> None:
