@@ -313,16 +313,17 @@ def test_each_of_several_sources_has_the_format_of_its_input() -> None:
 def test_each_misspelt_class_is_named_with_the_right_one() -> None:
     for kind, file in (("Workflow", "main.cwl"), ("CommandLineTool", "tool.cwl")):
         text = Path(file).read_text()
+        wrong = {kind.lower(), kind.upper()}
         for at in range(1, len(kind)):
-            wrong = [kind[:at] + kind[at + 1 :], f"{kind[:at]}q{kind[at:]}"]
-            for name in (*wrong, kind.lower(), kind.upper()):
-                old = f"cwlVersion: v1.2\nclass: {kind}\n"
-                assert old in text
-                new = old.replace(f"class: {kind}", f"class: {name}")
-                Path(file).write_text(text.replace(old, new))
-                assert found() == [
-                    f"{file}:2: class: unknown class {name!r}; did you mean {kind}?"
-                ]
+            wrong |= {kind[:at] + kind[at + 1 :], f"{kind[:at]}q{kind[at:]}"}
+        for name in wrong:
+            old = f"cwlVersion: v1.2\nclass: {kind}\n"
+            assert old in text
+            new = old.replace(f"class: {kind}", f"class: {name}")
+            Path(file).write_text(text.replace(old, new))
+            assert found() == [
+                f"{file}:2: class: unknown class {name!r}; did you mean {kind}?"
+            ]
         Path(file).write_text(text)
 
 

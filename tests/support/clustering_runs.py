@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -56,7 +55,7 @@ def cwltool(folder: Path, *options: str) -> subprocess.Popen[str]:
     assert not shutil.which("node", path=path)
     assert not shutil.which("nodejs", path=path)
     return subprocess.Popen(
-        [sys.executable, "-m", "cwltool", "--enable-ext", "--quiet",
+        [f"{forking.stand_ins()}/cwltool", "--enable-ext", "--quiet",
          "--outdir", "out", *options, str(WORKFLOW), "job.yml"],
         env={"PATH": path, "HOME": str(folder), "TMPDIR": str(folder),
              "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "")},

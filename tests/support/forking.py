@@ -42,6 +42,7 @@ from tests.support.transpiling import leave_out_iqm
 
 BIN = Path(sys.executable).parent
 COMMANDS = {
+    "cwltool": ("cwltool.main", "run"),
     "streamflow": ("streamflow.main", "run"),
     "sfq": ("sf_quantum.cli", "main"),
     "pytest": ("pytest", "console_main"),
@@ -55,13 +56,18 @@ PRELOADED = (
     *(f"sf_quantum.cli.{cli.COMMANDS[name].folder}.{name}" for name in FORKED),
     "sf_quantum.service.run",
     processes.MODULE,
+    # what StreamFlow imports for a run
+    "cachecontrol.caches",
+    "filelock",
+    "rdflib.plugins.serializers.turtle",
+    "rdflib.plugins.stores.memory",
     # what a service imports for its tasks
     "pulser",
     "pulser_simulation",
     "pytest",
 )
 # what programs import, as far as it is installed
-SDKS = ("qiskit.primitives", "dwave.system")
+SDKS = ("qiskit.primitives", "dwave.system", "cwltool.main")
 # they take the folder in which they are imported for that of the command
 IMPORTED_BY_FORK = ("streamflow.main", "streamflow.parser", "streamflow.cwl.runner")
 _REQUEST_BYTES = 200_000
@@ -197,6 +203,7 @@ def _fork_for(tests: int, folder: Path) -> None:
     code = "sys.argv[1:2] == ['-c'] and 'multiprocessing' not in sys.argv[2]"
     module = f"sys.argv[1:3] in {[['-m', processes.MODULE], ['-m', 'pytest']]}"
     much = {
+        "cwltool": "True",
         "pytest": "True",
         "python": f"{program} or {code} or {module}",
         "sfq": f"sys.argv[1:2] in {[[n] for n in FORKED]}",
