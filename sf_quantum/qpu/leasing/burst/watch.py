@@ -53,6 +53,9 @@ TICK_SECONDS = 1.0
 IDLE_SECONDS = 30.0
 # Time until Slurm shows a job as held, or as released.
 SETTLE_SECONDS = 3.0
+# Time until Slurm has a release on disk, which it writes every five seconds: a controller that
+# is killed before holds the job again.
+SAVED_SECONDS = 10.0
 # Pause between two tests of a job, and largest number of tests in one look: each costs
 # the controller 8 ms.
 TEST_SECONDS = 15.0
@@ -253,9 +256,10 @@ class Watch:
         age = time.time() - path.stat().st_mtime
         if job.id in self._children or age < SETTLE_SECONDS:
             return False
-        if job.state != "PENDING" or (job.priority and job.buffer != STAGING):
-            # somebody has released it
-            path.unlink(missing_ok=True)
+        if job.state != "PENDING" or job.priority:
+            # it is released, or will be held in a moment
+            if age >= SAVED_SECONDS:
+                path.unlink(missing_ok=True)
             return False
         return job.reason != "JobHeldUser" and job.buffer not in (STAGING, "teardown")
 
@@ -268,7 +272,8 @@ class Watch:
             return
         slurm("scontrol", "release", job.name)
         comment(job.name, "")
-        (self.folder.path / f"{job.id}.held").unlink(missing_ok=True)
+        with suppress(FileNotFoundError):
+            os.utime(self.folder.path / f"{job.id}.held")
         logger.info("job %d: released, it can start", job.id)
 
     # shares of the places

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import re
+import shutil
 import sys
 import time
 from collections.abc import Iterator
@@ -447,6 +448,29 @@ def test_a_job_runs_whose_buffer_the_controller_forgot(own_site: Site) -> None:
         site.lab.wait_for(
             lambda: not service.queue.leases.held, "the lease is back", SECONDS
         )
+
+
+def test_a_job_runs_whose_release_the_controller_forgot(own_site: Site) -> None:
+    """Slurm saves its jobs every five seconds, and a kill loses what it did since."""
+    site = own_site
+    saved, copy = site.lab.folder / "state", site.folder / "copy"
+    with site.serving("halved"):
+        job = site.submit("halved", "echo ran", "--mem=900G")
+        site.until(job, "BurstBufferState=complete")
+        assert "Priority=0 " in site.shown(job)
+        held = time.time()
+        site.lab.wait_for(
+            lambda: (saved / "job_state").stat().st_mtime > held + 1, "saved", SECONDS
+        )
+        shutil.copytree(saved, copy)
+        site.lab.output("scontrol", "update", f"JobId={job}", "MinMemoryNode=100")
+        site.until(job, "Priority=[1-9]")
+        site.lab.kill_controller()
+        shutil.rmtree(saved)
+        shutil.copytree(copy, saved)
+        site.lab.start_controller()
+        site.lab.output("scontrol", "update", f"JobId={job}", "MinMemoryNode=100")
+        assert "ran" in site.output(job)
 
 
 def test_a_step_without_a_script_waits_as_well(site: Site) -> None:
