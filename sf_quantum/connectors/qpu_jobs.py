@@ -10,7 +10,7 @@ from sf_quantum import journal
 from sf_quantum.files import number_or_null
 from sf_quantum.journal import events
 from sf_quantum.protocol.tasks import LeaseJob
-from sf_quantum.qpu.sfq import job_variables
+from sf_quantum.qpu.sfq import service_variables
 
 
 def job_key(job: str) -> str:
@@ -32,7 +32,7 @@ def variables(job: str, qpus: Sequence[str]) -> dict[str, str]:
 
     :param qpus: names of the QPUs
     """
-    return job_variables.marks(qpus, job_key(job), purpose(job))
+    return service_variables.marks(qpus, job_key(job), purpose(job))
 
 
 def record(

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from sf_quantum.errors import InputError
 from sf_quantum.qpu import Qpu, load
-from sf_quantum.qpu.sfq import job_variables
+from sf_quantum.qpu.sfq import service_variables
 
 RESOURCES = ("QRMI_JOB_QPU_RESOURCES", "SLURM_JOB_QPU_RESOURCES")
 TYPES = ("QRMI_JOB_QPU_TYPES", "SLURM_JOB_QPU_TYPES")
@@ -57,7 +57,7 @@ def from_environment(variables: Mapping[str, str] = os.environ) -> Qpu | None:
     """
     resources, types = listed(variables, RESOURCES), listed(variables, TYPES)
     if resources is None and types is None:
-        suffix = f"_{job_variables.URL}"
+        suffix = f"_{service_variables.URL}"
         orphan = next((key for key in variables if key.endswith(suffix)), None)
         if orphan is not None:
             raise InputError(f"{orphan} is set but {RESOURCES[0]} is not")

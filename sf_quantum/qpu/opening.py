@@ -28,7 +28,7 @@ from sf_quantum.qpu.environment import (
 )
 from sf_quantum.qpu.leasing.held_leases import AcquireOptions, LeaseSet
 from sf_quantum.qpu.selection import SFQ, QpuSelection
-from sf_quantum.qpu.sfq import job_variables
+from sf_quantum.qpu.sfq import service_variables
 from sf_quantum.text import unknown
 from sf_quantum.threads import in_thread
 
@@ -252,7 +252,7 @@ def request(
     """
     purposes = [options.get("purpose")]
     purposes += [
-        os.environ.get(f"{client.name}_{job_variables.PURPOSE}") for client in qpus
+        os.environ.get(f"{client.name}_{service_variables.PURPOSE}") for client in qpus
     ]
     seconds = options.get("wait_seconds")
     return AcquireOptions(

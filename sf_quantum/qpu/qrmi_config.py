@@ -11,7 +11,7 @@ from pathlib import Path
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON, read_json
 from sf_quantum.qpu.configuration import check_name
-from sf_quantum.qpu.sfq import job_variables
+from sf_quantum.qpu.sfq import service_variables
 from sf_quantum.text import unknown
 
 # the similarity of a misspelt key, 0 to 1
@@ -66,7 +66,7 @@ def read(path: str, name: str, type_: str | None = None) -> Resource:
     where, entry = entries[name]
     check_name(name, f"{where}.name:")
     environment = _environment(entry, where)
-    environment = job_variables.resolved(environment, Path(path).parent)
+    environment = service_variables.resolved(environment, Path(path).parent)
     resource = Resource(name, _text(entry, "type", where), environment, where)
     if type_ not in (None, resource.type):
         message = f"resource {name!r} is of type {resource.type!r}, not {type_!r}"

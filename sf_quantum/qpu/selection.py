@@ -12,8 +12,8 @@ from sf_quantum.files import JSON
 from sf_quantum.qpu import Qpu, qrmi_config
 from sf_quantum.qpu.environment import RESOURCES, listed, types_by_name
 from sf_quantum.qpu.qrmi_config import Resource
-from sf_quantum.qpu.sfq import job_variables
-from sf_quantum.qpu.sfq.job_variables import URL
+from sf_quantum.qpu.sfq import service_variables
+from sf_quantum.qpu.sfq.service_variables import URL
 
 SFQ = "sfq"
 DEFAULT_NAME = "qpu"
@@ -68,7 +68,7 @@ class QpuSelection:
             entry = qrmi_config.read(self.qrmi_config, name)
             if entry.type != SFQ:
                 return client(entry.type, name, {"qrmiConfig": self.qrmi_config})
-            config = job_variables.config(_complete(entry))
+            config = service_variables.config(_complete(entry))
             with _told_of(entry):
                 return self._make(name, config)
         type_ = types_by_name(environment).get(name, SFQ)
@@ -82,7 +82,7 @@ class QpuSelection:
                 f"QPU {name}: {name}_{URL} is not set; name the file that describes "
                 "the QPU (--qrmi-config, or qrmiConfig of a deployment), or set it"
             )
-        return self._make(name, job_variables.config(variables))
+        return self._make(name, service_variables.config(variables))
 
     def _make(self, name: str, config: Mapping[str, JSON]) -> Qpu:
         settings = {
@@ -106,7 +106,7 @@ def client(type_: str, name: str, config: Mapping[str, JSON]) -> Qpu:
     settings = {k: v for k, v in config.items() if k not in ("qrmiConfig", "resource")}
     if type_ == SFQ:
         variables = entry.environment if "url" in settings else _complete(entry)
-        site = job_variables.config(variables)
+        site = service_variables.config(variables)
     else:
         site = {**entry.environment}
     with _told_of(entry):
@@ -130,7 +130,7 @@ def _told_of(entry: Resource) -> Iterator[None]:
         yield
     except InputError as error:
         text, where = str(error), entry.where
-        for variable, key in job_variables.CONFIG_KEYS.items():
+        for variable, key in service_variables.CONFIG_KEYS.items():
             value = entry.environment.get(variable)
             if value and text.startswith((f"{key}: ", f"{value}: ")):
                 where = f"{where}.environment.{variable}"

@@ -40,7 +40,7 @@ from sf_quantum.qpu.leasing.held_leases import (
 )
 from sf_quantum.qpu.leasing.supervision import Command
 from sf_quantum.qpu.sdks import stock_clients
-from sf_quantum.qpu.sfq import job_variables
+from sf_quantum.qpu.sfq import service_variables
 from sf_quantum.qpu.sfq.service_qpu import SfqQpu
 from sf_quantum.text import one_line
 from sf_quantum.threads import in_thread
@@ -328,7 +328,7 @@ def _check_addresses(environment: Mapping[str, str]) -> None:
     """Refuse to wait for the lease that the command itself holds."""
     given = {key: environment.get(key, "") for key in stock_clients.ADDRESSES}
     for name in listed(environment, RESOURCES) or []:
-        url = environment.get(f"{name}_{job_variables.URL}", "")
+        url = environment.get(f"{name}_{service_variables.URL}", "")
         for key, address in given.items():
             if not url or not stock_clients.is_at(url, address):
                 continue

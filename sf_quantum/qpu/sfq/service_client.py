@@ -16,7 +16,7 @@ from sf_quantum.protocol.leases import LEASE_HEADER
 from sf_quantum.protocol.tasks import LeaseLost
 from sf_quantum.qpu import AuthenticationError
 from sf_quantum.qpu.configuration import read_token
-from sf_quantum.qpu.sfq import job_variables
+from sf_quantum.qpu.sfq import service_variables
 from sf_quantum.qpu.sfq.credentials import Credentials
 from sf_quantum.text import shortened
 
@@ -29,7 +29,7 @@ REQUEST_SECONDS = 10.0
 # read.
 LARGE_SECONDS = 90.0
 # statuses after which another attempt may succeed: the service is busy or closed, or a
-# proxy answers in its place
+# proxy answers in its place; `backoff` has the pauses
 BUSY = (408, 425, 429, 502, 503, 504)
 
 
@@ -60,7 +60,7 @@ class ServiceClient:
         self._retry_seconds = RETRY_SECONDS if retry is None else retry
         self._under_lease = lease is not None
         # Messages name the variable of a job that sets the time.
-        variable = f", which {qpu}_{job_variables.PATIENCE} sets"
+        variable = f", which {qpu}_{service_variables.PATIENCE} sets"
         self._retry_setting = variable if self._under_lease else ""
 
     def _credential(self) -> Mapping[str, str]:

@@ -21,7 +21,7 @@ from sf_quantum.protocol.tasks import (
 from sf_quantum.qpu import JobSize, Qpu, QpuStatus, under_name
 from sf_quantum.qpu.configuration import check_keys, check_name, config_text
 from sf_quantum.qpu.environment import TOKEN, required
-from sf_quantum.qpu.sfq import job_variables, service_device
+from sf_quantum.qpu.sfq import service_device, service_variables
 from sf_quantum.qpu.sfq.credentials import Credentials
 from sf_quantum.qpu.sfq.problems import Problems
 from sf_quantum.qpu.sfq.service_client import ServiceClient
@@ -46,7 +46,7 @@ LEASE_OPTIONS = {
     "user": "user",
 }
 KEYS = (
-    *job_variables.CONFIG_KEYS.values(),
+    *service_variables.CONFIG_KEYS.values(),
     *(key for key in LEASE_OPTIONS if key != "latestStart"),
 )
 # a lease acquired within a Slurm job ends with it, and has its partition's class
@@ -68,7 +68,7 @@ class SfqQpu(Qpu):
     """
 
     type = "sfq"
-    variables = tuple(job_variables.CONFIG_KEYS)
+    variables = tuple(service_variables.CONFIG_KEYS)
     kinds = service_device.KINDS
     finds = True
 
@@ -168,7 +168,7 @@ class SfqQpu(Qpu):
     def environment(self, token: str) -> dict[str, str]:
         service = self.service.url, self._credentials
         return {
-            **job_variables.of_service(self.name, *service),
+            **service_variables.of_service(self.name, *service),
             f"{self.name}_{TOKEN}": token,
         }
 
@@ -176,11 +176,11 @@ class SfqQpu(Qpu):
     def from_environment(cls, name: str, environment: Mapping[str, str]) -> Self:
         return cls(
             name,
-            required(name, environment, job_variables.URL),
-            credentials=job_variables.credentials(name, environment),
+            required(name, environment, service_variables.URL),
+            credentials=service_variables.credentials(name, environment),
             lease=required(name, environment, TOKEN),
-            job_key=environment.get(f"{name}_{job_variables.JOB_KEY}"),
-            purpose=environment.get(f"{name}_{job_variables.PURPOSE}"),
+            job_key=environment.get(f"{name}_{service_variables.JOB_KEY}"),
+            purpose=environment.get(f"{name}_{service_variables.PURPOSE}"),
         )
 
     def sampler(self) -> Sampler:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sqlite3
 import threading
 import time
@@ -232,8 +231,14 @@ def _connect(path: Path) -> sqlite3.Connection:
 
 
 def _has_tables(db: sqlite3.Connection, schema: str) -> bool:
-    tables = {row[0] for row in db.execute("SELECT name FROM sqlite_master")}
-    return tables >= {*re.findall(r"CREATE TABLE (\w+)", schema)}
+    with closing(sqlite3.connect(":memory:")) as new:
+        new.executescript(schema)
+        return _columns(db) >= _columns(new)
+
+
+def _columns(db: sqlite3.Connection) -> set[tuple[str, str]]:
+    query = "SELECT t.name, c.name FROM sqlite_master t, pragma_table_info(t.name) c"
+    return {(table, column) for table, column in db.execute(query)}
 
 
 def _prepare(
@@ -248,7 +253,10 @@ def _prepare(
     if not empty and (
         stored == 0 or (stored == version and not _has_tables(db, schema))
     ):
-        raise InputError(f"{path}: is the database of another application; {REMEDY}")
+        raise InputError(
+            f"{path}: is the database of another application, or of a version before the "
+            f"first release; {REMEDY}"
+        )
     missing = range(stored, version)
     is_readable = stored <= version and all(step in upgrades for step in missing)
     if not is_readable and not (stored == 0 and empty):

@@ -551,13 +551,21 @@ def test_another_applications_database_is_refused(path: Path, version: int) -> N
         db.execute("CREATE TABLE jobs (id)")
         db.execute(f"PRAGMA user_version = {version}")
     before = path.read_bytes()
-    why = "is the database of another application; replace it with a backup"
-    with pytest.raises(InputError, match=why):
+    why = "is the database of another application"
+    with pytest.raises(InputError, match=f"{why}, or .*; replace it with a backup"):
         Store(path)
     assert path.read_bytes() == before
     found = _unreadable(path)
     # the header of a file does not tell the tables
     assert (found is None) if version else (found is not None and why in found)
+
+
+def test_the_database_of_a_development_version_is_refused(path: Path) -> None:
+    Store(path).close()
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("ALTER TABLE leases DROP COLUMN latest_start")
+    with pytest.raises(InputError, match="of a version before the first release"):
+        Store(path)
 
 
 @pytest.mark.parametrize("left", [60, 4096, 20_000])
