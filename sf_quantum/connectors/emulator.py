@@ -27,7 +27,7 @@ from sf_quantum.connectors import guardian
 from sf_quantum.connectors.leases import LeasePool, QpuUnavailable
 from sf_quantum.connectors.quantum import QuantumConnector, variable
 from sf_quantum.files import JSON, number
-from sf_quantum.protocol.emulated import TIMINGS
+from sf_quantum.protocol.run_times import TIMINGS
 from sf_quantum.qpu import JobSize, Qpu, QpuStatus
 from sf_quantum.qpu.sfq.credentials import Credentials
 from sf_quantum.qpu.sfq.service_qpu import SfqQpu

@@ -2,6 +2,7 @@
 
 StreamFlow's scheduler treats any number of plain ``local`` deployments as one location.
 These are counted separately, so that scattered jobs each run on a node of their own.
+``schemas/nodes.json`` says which names they may have.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from pathlib import Path
 from sf_quantum.backoff import Backoff, Deadline
 from sf_quantum.errors import InputError
 from sf_quantum.malleability import slurm
-from sf_quantum.malleability.nodes import Nodes, make_folder
+from sf_quantum.malleability.program_nodes import Nodes, make_folder
 from sf_quantum.malleability.slurm import Allocation, SlurmError
 from sf_quantum.text import plural
 

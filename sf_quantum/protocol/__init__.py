@@ -3,7 +3,7 @@
 ``tasks`` has the kinds of payload, results and states of jobs, ``descriptions`` what a QPU
 says of itself, ``bounds`` and ``values`` what each field may be, ``leases`` the classes and
 times of leases, ``usage_columns`` the columns of usage reports, ``solver_parameters`` those of
-annealers, ``emulated`` the run times of emulated QPUs.
+annealers, ``run_times`` those of emulated QPUs.
 
 Imports: samplers.
 """

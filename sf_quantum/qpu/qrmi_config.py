@@ -1,4 +1,7 @@
-"""``qrmi_config.json``: the QPUs of a site, in the file its SPANK plugin reads."""
+"""``qrmi_config.json``: the QPUs of a site, in the file its SPANK plugin reads.
+
+Which variables a type has, its class in ``vendors`` or ``sfq`` says.
+"""
 
 from __future__ import annotations
 

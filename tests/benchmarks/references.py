@@ -28,8 +28,8 @@ from sf_quantum.qpu.sampler import QpuSampler
 from sf_quantum.qpu.sdks.perceval import experiment
 from sf_quantum.qpu.sfq.service_qpu import SfqQpu
 from sf_quantum.samplers.neal import beta_range
-from sf_quantum.service.device.emulator.annealing import Annealing
 from sf_quantum.service.device.emulator.annealing_sampler import AnnealingSampler
+from sf_quantum.service.device.emulator.annealing_schedules import Annealing
 from sf_quantum.service.device.emulator.device import EmulatedDevice
 from tests.support.distributions import LEAST, p_value
 from tests.support.photonic_experiments import probabilities, random_experiment

@@ -12,7 +12,7 @@ import pytest
 import sf_quantum
 from sf_quantum.cli import main
 from sf_quantum.files import JSON
-from sf_quantum.protocol.emulated import TIMINGS
+from sf_quantum.protocol.run_times import TIMINGS
 from sf_quantum.qpu import DEFAULT_READS, QpuStatus
 from sf_quantum.service.device.emulator.device import EmulatedDevice
 from tests.support.checked_projects import FILE, FILTERS, LAPTOP, QPU, write_files

@@ -27,8 +27,8 @@ from streamflow.deployment.wrapper import get_inner_location
 from sf_quantum import journal
 from sf_quantum.connectors import guardian, hints
 from sf_quantum.connectors.slurm import definitions, partition, refusals, scripts
-from sf_quantum.connectors.slurm.allocation.elastic import Elastic
 from sf_quantum.connectors.slurm.allocation.elastic_rules import ElasticSettings
+from sf_quantum.connectors.slurm.allocation.elastic_service import Elastic
 from sf_quantum.connectors.slurm.allocation.per_step import run_alone
 from sf_quantum.connectors.slurm.allocation.reserved import Reserved
 from sf_quantum.connectors.slurm.allocation.step_job import StepJob

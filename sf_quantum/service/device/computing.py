@@ -35,7 +35,7 @@ from sf_quantum.samplers import problem
 from sf_quantum.samplers.defaults import SEEDS, SWEEPS
 from sf_quantum.samplers.neal import NealSampler
 from sf_quantum.service.device import merging, messages, verification
-from sf_quantum.service.device.emulator import annealing, annealing_sampler
+from sf_quantum.service.device.emulator import annealing_sampler, annealing_schedules
 from sf_quantum.service.device.emulator.atoms import pulses
 from sf_quantum.service.device.emulator.circuits import aer
 from sf_quantum.service.device.emulator.computation import NOISE
@@ -148,7 +148,7 @@ def _sampled(bqm: Answer, parameters: JobParameters, errors: Noise | None) -> An
     scaled, options = True, {name: parameters.get(name) for name in sampler.parameters}
     if parameters.get("annealing"):
         parameters_json = mapping(bqm["info"])["annealing"]
-        how = annealing.ANNEALING.validate_python(parameters_json)
+        how = annealing_schedules.ANNEALING.validate_python(parameters_json)
         if errors:
             labels = listing(bqm["variable_labels"])
             most = max(label for label in labels if isinstance(label, int))

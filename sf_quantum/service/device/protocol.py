@@ -218,7 +218,7 @@ class Device(ABC):
 
     @property
     def custom_annealing(self) -> bool:
-        """Whether a problem may say how it is annealed; see :mod:`.emulator.annealing`."""
+        """Whether a problem may say how it is annealed; see :mod:`.emulator.annealing_schedules`."""
         return False
 
     @property

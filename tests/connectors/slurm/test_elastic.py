@@ -7,8 +7,8 @@ from typing import ClassVar, cast
 
 import pytest
 
-from sf_quantum.connectors.slurm.allocation.elastic import Elastic
 from sf_quantum.connectors.slurm.allocation.elastic_rules import ElasticSettings
+from sf_quantum.connectors.slurm.allocation.elastic_service import Elastic
 from sf_quantum.connectors.slurm.allocation.limits import ShortLimit
 from sf_quantum.connectors.slurm.allocation.slurm_allocation import SlurmAllocation
 from sf_quantum.connectors.slurm.allocation.step_job import StepJob

@@ -11,7 +11,11 @@ from sf_quantum.samplers.defaults import SEEDS, SWEEPS
 from sf_quantum.samplers.energies import exact_energies
 from sf_quantum.samplers.neal import NealSampler, anneal, beta_range
 from sf_quantum.samplers.parameters import CheckedSampler
-from sf_quantum.service.device.emulator.annealing import Annealing, Points, strength
+from sf_quantum.service.device.emulator.annealing_schedules import (
+    Annealing,
+    Points,
+    strength,
+)
 from sf_quantum.service.device.emulator.technologies import ANNEALING_SECONDS
 
 if TYPE_CHECKING:

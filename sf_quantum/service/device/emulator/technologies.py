@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from sf_quantum.protocol.descriptions import Timing
-from sf_quantum.protocol.emulated import TIMINGS
+from sf_quantum.protocol.run_times import TIMINGS
 from sf_quantum.protocol.tasks import JobParameters
 from sf_quantum.samplers.defaults import SWEEPS
 

@@ -20,7 +20,7 @@ from sf_quantum.protocol import solver_parameters
 from sf_quantum.protocol.descriptions import Topology
 from sf_quantum.samplers.defaults import SWEEPS
 from sf_quantum.samplers.problem import NOT_A_DOUBLE, FieldError
-from sf_quantum.service.device.emulator.annealing import Annealing, strength
+from sf_quantum.service.device.emulator.annealing_schedules import Annealing, strength
 from sf_quantum.service.device.emulator.device_errors import FIELD_RANGE
 from sf_quantum.service.device.emulator.technologies import ANNEALING_SECONDS
 from sf_quantum.service.domain.errors import Refused

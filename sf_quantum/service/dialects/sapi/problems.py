@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from sf_quantum.files import JSON, mapping
 from sf_quantum.protocol.solver_parameters import ARRAYS, KEY
-from sf_quantum.service.device.emulator.annealing import ANNEALING
+from sf_quantum.service.device.emulator.annealing_schedules import ANNEALING
 from sf_quantum.service.device.problems import problem_size
 from sf_quantum.service.dialects.common import utc
 from sf_quantum.service.dialects.sapi import parameters, qp_format, refusals, solver

@@ -14,7 +14,7 @@ from pydantic import BaseModel, Field
 
 from sf_quantum.files import JSON, mapping
 from sf_quantum.protocol.descriptions import Timing, Topology
-from sf_quantum.service.device.emulator.annealing import COUPLING, NEGATIVE
+from sf_quantum.service.device.emulator.annealing_schedules import COUPLING, NEGATIVE
 from sf_quantum.service.device.emulator.device_errors import FIELD_RANGE
 from sf_quantum.service.device.emulator.technologies import ANNEALING_SECONDS
 from sf_quantum.service.device.protocol import Device
