@@ -65,7 +65,7 @@ END_SECONDS = 900.0
 SWEPT_SECONDS = 120.0
 SERVICE = "import sys; from sf_quantum.cli import main; sys.exit(main(sys.argv[2:]))"
 # a lease whose holder is killed ends after that
-IDLE_SECONDS = 30.0
+IDLE_SECONDS = 10.0
 # its start, its lease, and its end with the exit code of its program
 SCRIPT = """#!/bin/sh
 run={runs}/{name}.${{SLURM_JOB_ID:-none}}
@@ -73,7 +73,9 @@ echo start $(date +%s.%N) >>$run
 {lease} sh -c 'echo lease $qpu_QRMI_JOB_ACQUISITION_TOKEN >>'$run';
   {sfq} solve --problem {problem} --reads 10 --output {runs}/{name}.json; code=$?
   sleep {seconds}; exit $code'
-echo end $(date +%s.%N) $? >>$run
+code=$?
+echo end $(date +%s.%N) $code >>$run
+exit $code
 """
 Interval: TypeAlias = "tuple[float, float]"
 
@@ -251,7 +253,10 @@ class Trial:
             self.by_operator["node drained"] += 1
             self.lab.run("scontrol", "update", "nodename=q1", "state=resume")
         shown = self.lab.run("squeue", "-h", "-o", "%A %r").stdout
-        for job in re.findall("(?m)^(.*) launch failed requeued held$", shown):
+        # so says a controller that is started again, and of the jobs that wait for a gate
+        reasons = "launch failed requeued held"
+        reasons += "" if self.way == "gate" else "|JobHeldUser"
+        for job in re.findall(f"(?m)^(.*) (?:{reasons})$", shown):
             self.by_operator["job held"] += 1
             self.lab.run("scontrol", "release", job)
 
