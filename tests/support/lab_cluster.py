@@ -181,6 +181,16 @@ class Cluster:
         self._daemons.ask(f"kill {self._prefix}{name}")
         kill_steps(self.folder / f"{name}.log")
 
+    def lose_node(self, name: str) -> None:
+        """Fail a node, and let Slurm know at once.
+
+        A short timeout of Slurm's would also take nodes down that are only slow.
+        """
+        self.stop_node(name)
+        self.output(
+            "scontrol", "update", f"nodename={name}", "state=down", "reason=lost"
+        )
+
     def start_node(self, name: str) -> None:
         """Start a node's daemon, and wait until Slurm has the node back."""
         self._daemons.ask(f"start {self._prefix}{name}")

@@ -69,14 +69,14 @@ async def test_a_dead_allocation_that_is_free_fails_no_job(
 
 
 async def test_a_failed_node_fails_its_job(start_lab: StartLab, tmp_path: Path) -> None:
-    with start_lab(Options(nodes=2, node_timeout=2)) as lab:
+    with start_lab(Options(nodes=2)) as lab:
         async with site(lab, tmp_path, ELASTIC) as held:
             node = await held.run("echo $SLURMD_NODENAME")
             failing = asyncio.create_task(
                 held.cluster.failing("touch up; sleep 60", "node")
             )
             await until_async(lambda: list(tmp_path.rglob("up")), "the job")
-            lab.stop_node(node)
+            lab.lose_node(node)
             assert "is NODE_FAIL" in await failing
             assert await held.run("echo $SLURMD_NODENAME") != node
 
@@ -385,12 +385,12 @@ def test_a_failure_manager_runs_a_job_again_on_another_node(
     }
     retries: JSON = {"max_retries": 3, "retry_delay": 0}
     project.extra["failureManager"] = {"type": "default", "config": retries}
-    with start_lab(Options(nodes=2, qnodes=0, node_timeout=2)) as lab:
+    with start_lab(Options(nodes=2, qnodes=0)) as lab:
         for key, value in lab.environment.items():
             monkeypatch.setenv(key, value)
         driver = project.start()
         until(lambda: nodes.exists() and nodes.read_text().endswith("\n"), "the job")
-        lab.stop_node(nodes.read_text().strip())
+        lab.lose_node(nodes.read_text().strip())
         assert driver.wait(timeout=SECONDS) == 0, project.log[-3000:]
         assert "is NODE_FAIL" in project.log
         assert len({*nodes.read_text().split()}) == 2

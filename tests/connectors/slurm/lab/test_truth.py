@@ -35,9 +35,7 @@ def rough(start_lab: StartLab) -> Iterator[Lab]:
         "KillWait=1",
         "PartitionName=small Nodes=c[1-3] MaxNodes=1",
     )
-    with start_lab(
-        Options(cpus=16, node_timeout=2, preempt="CANCEL", extra=extra)
-    ) as lab:
+    with start_lab(Options(cpus=16, preempt="CANCEL", extra=extra)) as lab:
         yield lab
 
 
@@ -142,7 +140,7 @@ async def test_what_slurm_ends(rough: Lab, tmp_path: Path) -> None:
         preempted = await work[2]
         # a limit is whole minutes, but a minute can be made to be over
         rough.output("scontrol", "update", f"JobId={ids['1']}", "EndTime=now")
-        rough.stop_node("c2")
+        rough.lose_node("c2")
         lost = await work[1]
         rough.start_node("c2")
         timeout = await work[0]
