@@ -117,7 +117,7 @@ def test_loses_nodes_and_gets_them_back(start_lab: StartLab, tmp_path: Path) -> 
             lab.wait_for((tmp_path / process).exists, "the job has started")
         lab.stop_node("c1")
         assert ended(lab, id_) == "NODE_FAIL"
-        assert lab.nodes()["c1"] == "down*"
+        lab.wait_for(lambda: lab.nodes()["c1"] == "down*", "c1 is down")
         lab.start_node("c1")
         lab.wait_idle()
         with pytest.raises(LabError, match="cannot start c1"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -10,7 +11,10 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Completed:
-    """A job in Slurm's own record of those that have ended; times in epoch seconds."""
+    """A job in Slurm's own record of those that have ended.
+
+    Times are epoch seconds; of a job that never started, the start is infinite.
+    """
 
     id: int
     name: str
@@ -35,6 +39,8 @@ def _completed(line: str) -> Completed:
     code, signal = values["ExitCode"].split(":")
 
     def time_of(key: str) -> float:
+        if values[key] == "Unknown":  # of Slurm 24.11
+            return math.inf
         return datetime.fromisoformat(values[key]).replace(tzinfo=UTC).timestamp()
 
     return Completed(
