@@ -34,39 +34,40 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
 
 import psutil
 
 from sf_quantum.files import JSON
 from sf_quantum.service.store.store import Store
 from tests.benchmarks.crashes import KilledService
+from tests.benchmarks.slurm_site_faults import Interval, Missed, kill_plugin, minus
 from tests.lab import Lab, running
 from tests.support.folders import ROOT
 from tests.support.lab_conf import Options
 from tests.support.service import example_bqm
 from tests.support.service_process import SFQ
+from tests.support.site_daemons import write_site_file
 from tests.support.vendor import VendorProcess
 from tests.support.waiting import until
 
 WAYS = ("plugins", "gate", "licenses", "lease")
-# of root's, Slurm takes no burst buffers
+# Slurm takes no burst buffers from root.
 USER, ACCOUNT = "daemon", "physics"
 VQPUS = 2
 OPEN = 4
-# between two strikes, and until what was killed is started again
+# The longest pause between two strikes, and the longest until what was killed is started again.
 PAUSE_SECONDS, AWAY_SECONDS = 3.0, 2.0
-# for the last jobs to end after all strikes; Slurm defers jobs for up to two minutes
+# The last jobs have this long to end after all strikes; Slurm defers jobs for up to two minutes.
 END_SECONDS = 900.0
 SWEPT_SECONDS = 120.0
 SERVICE = "import sys; from sf_quantum.cli import main; sys.exit(main(sys.argv[2:]))"
-# a lease whose holder is killed ends after that
+# A lease whose holder is killed ends after this time.
 IDLE_SECONDS = 10.0
-# its start, its lease, and its end with the exit code of its program
+# A job notes its start, its lease, and its end with the exit code of its program.
 SCRIPT = """#!/bin/sh
 run={runs}/{name}.${{SLURM_JOB_ID:-none}}
 echo start $(date +%s.%N) >>$run
@@ -77,11 +78,6 @@ code=$?
 echo end $(date +%s.%N) $code >>$run
 exit $code
 """
-Interval: TypeAlias = "tuple[float, float]"
-
-
-class Missed(Exception):
-    """What should be so is not."""
 
 
 @dataclass
@@ -206,23 +202,9 @@ class Trial:
             if not waiting:
                 return
             _kill_tree(self._draws.choice(waiting).submitting)
-        else:
-            found = self._plugins(part)
-            if not found:
-                return
-            with suppress(psutil.NoSuchProcess):
-                self._draws.choice(found).kill()
+        elif not kill_plugin(self.lab, part, self._draws):
+            return
         self.kills[part] += 1
-
-    def _plugins(self, action: str) -> list[psutil.Process]:
-        """The processes of the plugins that do something."""
-        state = str((self.lab.folder / "run").resolve() / "private" / "qpu")
-        found = []
-        for process in psutil.process_iter(["cmdline"]):
-            words = process.info["cmdline"] or [""]
-            if {"slurm", state, action} <= {*words} and Path(words[0]).name != "sh":
-                found.append(process)
-        return found
 
     def go_on(self, seconds: float, *, last: bool = False) -> bool:
         """Be the user for a time: submit jobs, and those again that have not succeeded.
@@ -356,17 +338,17 @@ class Trial:
 
     def runs(self, name: str) -> list[Run]:
         """What the runs of a submission have noted."""
-        found = []
+        runs = list[Run]()
         for file in sorted(self._runs.glob(f"{name}.[0-9]*")):
             for line in file.read_text().splitlines():
                 kind, *values = line.split()
                 if kind == "start":
-                    found.append(Run(float(values[0])))
+                    runs.append(Run(float(values[0])))
                 elif kind == "lease" and values:
-                    found[-1].lease = values[0]
+                    runs[-1].lease = values[0]
                 elif kind == "end":
-                    found[-1].ended, found[-1].code = float(values[0]), int(values[1])
-        return found
+                    runs[-1].ended, runs[-1].code = float(values[0]), int(values[1])
+        return runs
 
     def swept(self) -> float:
         """Wait until no lease is held, and return the seconds.
@@ -411,7 +393,7 @@ class Trial:
             if run.ended is not None and run.lease in leases:
                 lease = leases[run.lease]
                 held = (lease.opened, lease.closed or time.time())
-                bare += _lengths(minus([(run.started, run.ended)], [held, *self.down]))
+                bare += _lengths(minus([(run.started, run.ended)], held, *self.down))
         for lease in leases.values():
             own = [
                 (run.started, run.ended or run.started)
@@ -419,7 +401,7 @@ class Trial:
                 if run.lease == lease.id
             ]
             held = (lease.opened, lease.closed or time.time())
-            unused += _lengths(minus([held], [*own, *self.down]))
+            unused += _lengths(minus([held], *own, *self.down))
         return {
             "way": self.way,
             "kills": dict(self.kills),
@@ -444,15 +426,6 @@ def _kill_tree(process: subprocess.Popen[bytes] | None) -> None:
     process.kill()
 
 
-def minus(intervals: list[Interval], others: Sequence[Interval]) -> list[Interval]:
-    """Return what of intervals is in none of the others."""
-    for low, high in others:
-        cut = [(start, min(end, low)) for start, end in intervals]
-        cut += [(max(start, high), end) for start, end in intervals]
-        intervals = [(start, end) for start, end in cut if start < end]
-    return intervals
-
-
 def _lengths(intervals: list[Interval]) -> Iterator[float]:
     return (end - start for start, end in intervals)
 
@@ -464,13 +437,7 @@ def _trial(way: str, seed: int) -> Iterator[Trial]:
         temporary = tempfile.TemporaryDirectory(prefix="sfq-gating-")
         folder = Path(opened.enter_context(temporary))
         folder.chmod(0o755)
-        entry: Mapping[str, JSON] = {
-            "name": "qpu",
-            "type": "sfq",
-            "environment": {"SFQ_URL": f"unix:{folder / 's'}"},
-        }
-        config = folder / "qrmi_config.json"
-        config.write_text(json.dumps({"resources": [entry]}))
+        config = write_site_file(folder, f"unix:{folder / 's'}")
         options = Options(
             nodes=1,
             cpus=16,

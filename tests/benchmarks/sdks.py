@@ -29,6 +29,7 @@ from sf_quantum.files import JSON
 from tests import lab
 from tests.support.folders import ROOT
 from tests.support.lab_conf import Options
+from tests.support.site_daemons import write_site_file
 from tests.support.waiting import until
 
 EXAMPLE = ROOT / "examples" / "sdks"
@@ -177,9 +178,7 @@ def site(here: Path, location: str, sdk: Sdk) -> Iterator[dict[str, str]]:
             if location == "rest":
                 yield {}
                 return
-            entry = {"name": "qpu", "type": "sfq"}
-            known = {**entry, "environment": {"SFQ_URL": f"unix:{socket}"}}
-            (here / "qrmi_config.json").write_text(json.dumps({"resources": [known]}))
+            write_site_file(here, f"unix:{socket}")
             with lab.running(here / "lab", Options(nodes=1)) as slurm:
                 yield slurm.environment
         finally:

@@ -21,7 +21,6 @@ import math
 import os
 import random
 import re
-import signal
 import subprocess
 import sys
 import tempfile
@@ -40,6 +39,7 @@ from sf_quantum.net.transport import Client, Unreachable
 from tests.lab import Lab, running
 from tests.support.lab_cluster import LabError
 from tests.support.lab_conf import Options
+from tests.support.site_daemons import write_site_file
 from tests.support.waiting import until
 
 USERS = {
@@ -155,7 +155,7 @@ class SiteUnderFaults:
     @property
     def state(self) -> Path:
         """The folder of the plugins."""
-        return (self.lab.folder / "run").resolve() / "private" / "qpu"
+        return plugins_folder(self.lab)
 
     def prepare(self) -> None:
         self._runs.mkdir()
@@ -255,24 +255,7 @@ class SiteUnderFaults:
             self.service.start()
             self.down.append((killed, time.time()))
         else:
-            self._kill_process(what)
-
-    def _kill_process(self, action: str) -> None:
-        found = self.processes(action)
-        if found:
-            with suppress(psutil.NoSuchProcess):
-                self._chance.choice(found).send_signal(signal.SIGKILL)
-
-    def processes(self, action: str = "") -> list[psutil.Process]:
-        """What runs of ``sfq slurm`` for this site."""
-        state, found = str(self.state), []
-        for process in psutil.process_iter(["cmdline"]):
-            words = process.info["cmdline"] or []
-            # not the shell that has started it
-            own = "slurm" in words and state in words and Path(words[0]).name != "sh"
-            if own and (not action or action in words):
-                found.append(process)
-        return found
+            kill_plugin(self.lab, what, self._chance)
 
     def reserve(self) -> None:
         """Give the owner's account the QPU's node until the owner's jobs have run."""
@@ -310,6 +293,32 @@ class SiteUnderFaults:
         )
 
 
+def plugins_folder(lab: Lab) -> Path:
+    """What the plugins keep of the jobs of a lab with a site."""
+    return (lab.folder / "run").resolve() / "private" / "qpu"
+
+
+def plugin_processes(lab: Lab, action: str = "") -> list[psutil.Process]:
+    """What runs of ``sfq slurm`` for a lab."""
+    state, running_now = str(plugins_folder(lab)), []
+    for process in psutil.process_iter(["cmdline"]):
+        words = process.info["cmdline"] or []
+        # not the shell that has started it
+        own = "slurm" in words and state in words and Path(words[0]).name != "sh"
+        if own and (not action or action in words):
+            running_now.append(process)
+    return running_now
+
+
+def kill_plugin(lab: Lab, action: str, chance: random.Random) -> bool:
+    """Kill one of the plugins' processes, and return whether there was any."""
+    processes = plugin_processes(lab, action)
+    if processes:
+        with suppress(psutil.NoSuchProcess):
+            chance.choice(processes).kill()
+    return bool(processes)
+
+
 def torture(folder: Path, jobs: int, kills: int, seed: int) -> dict[str, JSON]:
     """Run the jobs under faults.
 
@@ -321,13 +330,7 @@ def torture(folder: Path, jobs: int, kills: int, seed: int) -> dict[str, JSON]:
     """
     chance = random.Random(seed)
     folder.chmod(0o755)
-    entry: JSON = {
-        "name": "qpu",
-        "type": "sfq",
-        "environment": {"SFQ_URL": f"unix:{folder / 'qpu.sock'}"},
-    }
-    config = folder / "qrmi_config.json"
-    config.write_text(json.dumps({"resources": [entry]}))
+    config = write_site_file(folder, f"unix:{folder / 'qpu.sock'}")
     options = Options(
         nodes=1,
         cpus=16,
@@ -419,7 +422,8 @@ def _swept(site: SiteUnderFaults) -> float:
         told += site.files()
         held = [one for one in site.service.leases() or [] if one["held"]]
         told += [f"lease of job {one['slurm_job_id']}" for one in held]
-        asking = [one for one in site.processes() if "watch" not in one.cmdline()]
+        processes = plugin_processes(site.lab)
+        asking = [one for one in processes if "watch" not in one.cmdline()]
         told += [" ".join(one.cmdline()[:6]) for one in asking]
         return ", ".join(map(str, told))
 
@@ -446,10 +450,9 @@ def _leases(site: SiteUnderFaults) -> dict[str, JSON]:
         first.setdefault(job, opened)
         without = [(opened, closed)]
         for run in site.runs(job):
-            without = _minus(without, run)
+            without = minus(without, run)
         unused += without == [(opened, closed)]
-        for down in site.down:
-            without = _minus(without, down)
+        without = minus(without, *site.down)
         idle += [
             (end - start, f"of job {job}, from {start:.1f} to {end:.1f}")
             for start, end in without
@@ -461,8 +464,7 @@ def _leases(site: SiteUnderFaults) -> dict[str, JSON]:
     for one in site.jobs:
         if one.reserved and one.id in first:
             wait = [(one.submitted, first[one.id])]
-            for down in site.down:
-                wait = _minus(wait, down)
+            wait = minus(wait, *site.down)
             waits.append(sum(end - start for start, end in wait))
     longest, which = max(idle)
     if longest > LEASE_SECONDS:
@@ -481,11 +483,13 @@ def _leases(site: SiteUnderFaults) -> dict[str, JSON]:
 Interval: TypeAlias = "tuple[float, float]"
 
 
-def _minus(intervals: list[Interval], other: Interval) -> list[Interval]:
-    """What of intervals is not in another one."""
-    left = [(start, min(end, other[0])) for start, end in intervals]
-    left += [(max(start, other[1]), end) for start, end in intervals]
-    return [(start, end) for start, end in left if start < end]
+def minus(intervals: list[Interval], *others: Interval) -> list[Interval]:
+    """Return what of intervals is in none of the others."""
+    for low, high in others:
+        cut = [(start, min(end, low)) for start, end in intervals]
+        cut += [(max(start, high), end) for start, end in intervals]
+        intervals = [(start, end) for start, end in cut if start < end]
+    return intervals
 
 
 def _within(intervals: list[Interval], other: Interval) -> list[Interval]:

@@ -34,6 +34,7 @@ from tests.lab import running
 from tests.support.folders import ROOT
 from tests.support.lab_conf import Options
 from tests.support.lab_supervisor import missing
+from tests.support.site_daemons import write_site_file
 
 EXAMPLE = ROOT / "examples" / "variational"
 # of a measurement, without delays of its own: two circuits of 4,000 shots in a job
@@ -95,10 +96,7 @@ def measure(row: Row, scale: float, evaluations: int) -> Figures:
         problem = folder / "ising.json"
         problem.write_text(json.dumps({**given, "evaluations": evaluations}))
         with service(folder, scale) as url:
-            entry = {"name": "qpu", "type": "sfq", "environment": {"SFQ_URL": url}}
-            site = folder / "qrmi_config.json"
-            site.touch(0o600)
-            site.write_text(json.dumps({"resources": [entry]}))
+            site = write_site_file(folder, url)
             quantum: dict[str, JSON] = {"partition": "quantum", "gres": "qpu:1"}
             quantum |= {"qpu": ["qpu"], "allocation": row.allocation}
             file = slurm_runs.write(

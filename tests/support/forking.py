@@ -48,7 +48,8 @@ COMMANDS = {
     "pytest": ("pytest", "console_main"),
     "python": ("tests.support.forking", "run_python"),
 }
-# of ``sfq``; a stand-in passes on fewer signals than ``lease``, and Slurm calls ``slurm``
+# The commands of ``sfq`` that are forked: a stand-in passes on fewer signals than ``lease``, and
+# Slurm calls ``slurm``.
 FORKED = [name for name in cli.COMMANDS if name not in ("lease", "slurm")]
 # what they import while they run
 PRELOADED = (
@@ -68,7 +69,7 @@ PRELOADED = (
 )
 # what programs import, as far as it is installed
 SDKS = ("qiskit.primitives", "dwave.system", "cwltool.main")
-# they take the folder in which they are imported for that of the command
+# These take the folder in which they are imported for that of the command
 IMPORTED_BY_FORK = ("streamflow.main", "streamflow.parser", "streamflow.cwl.runner")
 _REQUEST_BYTES = 200_000
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from sf_quantum.files import JSON
 from sf_quantum.service.domain.jobs import Identity
 from sf_quantum.service.http.auth import FixedIdentity
 from tests.lab import Lab
@@ -18,6 +19,15 @@ from tests.support.waiting import SECONDS
 
 SLURM = FixedIdentity(Identity("slurm", admin=True))
 ENDED = ("COMPLETED", "FAILED", "CANCELLED")
+
+
+def write_site_file(folder: Path, url: str) -> Path:
+    """Write ``qrmi_config.json`` with the QPU ``qpu`` behind a service, and return its path."""
+    file = folder / "qrmi_config.json"
+    qpu: JSON = {"name": "qpu", "type": "sfq", "environment": {"SFQ_URL": url}}
+    file.touch(0o600)
+    file.write_text(json.dumps({"resources": [qpu]}))
+    return file
 
 
 class Site:
@@ -33,9 +43,7 @@ class Site:
         self, vqpus: int = 1, *, authenticate: FixedIdentity = SLURM
     ) -> Iterator[RunningService]:
         with running_service(authenticate=authenticate, vqpus=vqpus) as service:
-            environment = {"SFQ_URL": service.url}
-            qpu = {"name": "qpu", "type": "sfq", "environment": environment}
-            self.config.write_text(json.dumps({"resources": [qpu]}))
+            write_site_file(self.folder, service.url)
             yield service
 
     def words(self, act: str, *options: str) -> list[str]:

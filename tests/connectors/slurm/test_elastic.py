@@ -67,7 +67,7 @@ async def test_it_ends_at_the_moment_an_allocation_is_given_back(
     elastic = _elastic(monkeypatch, short=True)
     await elastic.run(StepJob("/step/0", SlurmService(), "true"))
     (held,) = _Held.made
-    # at once: the task that gave it back has ended, and nothing else has noticed
+    # The task that gave it back has ended, and nothing else has noticed yet.
     await held.given_back
     await elastic.close()
 
