@@ -162,7 +162,7 @@ class MalleableJob:
     def _allocate(
         self, missing: int, deadline: Deadline, stop: threading.Event
     ) -> None:
-        id_ = slurm.request(self._own, self.name, missing)
+        id_ = slurm.request(self._own, self.name, missing, self.nodes.names)
         self._tell(f"waiting for {plural(missing, 'node')} (job {id_})")
         started = False
         try:

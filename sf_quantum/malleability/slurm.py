@@ -122,10 +122,11 @@ def shrink(id_: str, nodes: Sequence[str]) -> None:
         run("scontrol", "update", f"JobId={id_}", keep, folder=folder)
 
 
-def request(owner: Job, name: str, nodes: int) -> str:
+def request(owner: Job, name: str, nodes: int, held: Sequence[str]) -> str:
     """Submit a job that holds further nodes, like those of a job, until that job ends.
 
     :param name: name of the new job
+    :param held: the nodes that the program has already
     :returns: its id
     """
     fields = owner.fields
@@ -133,7 +134,12 @@ def request(owner: Job, name: str, nodes: int) -> str:
         owner=owner.allocation.job, start=fields["StartTime"], pause=PAUSE_SECONDS
     )
     quiet = ("--parsable", "--no-requeue", "--chdir=/", "--output=/dev/null")
-    words = (*quiet, f"--job-name={name}", f"--nodes={nodes}", *_like(owner))
+    # A node whose CPUs the program does not all have would be chosen again.
+    avoided = (
+        [*held, *hostnames(fields["ExcNodeList"])] if "ExcNodeList" in fields else held
+    )
+    exclude = f"--exclude={','.join(avoided)}"
+    words = (*quiet, f"--job-name={name}", f"--nodes={nodes}", exclude, *_like(owner))
     return run("sbatch", *words, script=script).partition(";")[0]
 
 

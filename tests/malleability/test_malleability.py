@@ -104,9 +104,10 @@ def test_nodes_of_batch_script_and_program_are_kept(
 
 
 def test_further_nodes_are_like_those_of_the_job(commands: Commands) -> None:
-    slurm.request(slurm.job("7"), "sfq-nodes-7", 2)
+    slurm.request(slurm.job("7"), "sfq-nodes-7", 2, ["c2"])
     assert set(commands.run[-1]) >= {
         "--nodes=2",
+        "--exclude=c2",
         "--partition=compute",
         "--account=physics",
         "--constraint=avx",
@@ -116,6 +117,12 @@ def test_further_nodes_are_like_those_of_the_job(commands: Commands) -> None:
         "--time=UNLIMITED",
     }
     assert "--exclusive" not in commands.run[-1]
+
+
+def test_nodes_that_the_job_avoids_are_still_avoided(commands: Commands) -> None:
+    commands.job = JOB.replace("ExcNodeList=(null)", "ExcNodeList=c[8-9]")
+    slurm.request(slurm.job("7"), "sfq-nodes-7", 2, ["c2"])
+    assert "--exclude=c2,c[8-9]" in commands.run[-1]
 
 
 @pytest.mark.process

@@ -9,7 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -26,6 +26,7 @@ pytestmark = [pytest.mark.process, pytest.mark.usefixtures("measured")]
 EXAMPLE = EXAMPLES / "malleable"
 # whole nodes, of the four CPUs that the lab has by default
 WHOLE = ("--partition=compute", "--cpus-per-task=4", "--ntasks-per-node=1")
+PARTS = ("--partition=compute", "--cpus-per-task=1", "--ntasks-per-node=1")
 
 
 @pytest.fixture
@@ -44,7 +45,9 @@ def service() -> Iterator[RunningService]:
 class Program:
     """A batch job on all nodes, which reaches marks and waits at them."""
 
-    def __init__(self, lab: Lab, folder: Path, script: str) -> None:
+    def __init__(
+        self, lab: Lab, folder: Path, script: str, shape: Sequence[str] = WHOLE
+    ) -> None:
         self.lab = lab
         self.folder = folder
         helpers = (
@@ -55,7 +58,7 @@ class Program:
         (folder / "job.sh").write_text(
             "\n".join(["#!/bin/sh -e", *helpers, script, ""])
         )
-        options = ("--nodes=3", "--output=out", f"--chdir={folder}", *WHOLE)
+        options = ("--nodes=3", "--output=out", f"--chdir={folder}", *shape)
         self.job = lab.submit(*options, str(folder / "job.sh"))
 
     def reaches(self, mark: str) -> None:
@@ -152,6 +155,16 @@ def test_nodes_are_lent_during_a_call_and_come_back(
     program.ends()
     assert program.said.count("on c1 on c2 on c3 are 3\n") == 2
     assert "failed" not in program.said
+    lab.wait_idle(SECONDS)
+
+
+def test_parts_of_nodes_come_back_on_as_many_nodes(
+    lab: Lab, service: RunningService, tmp_path: Path
+) -> None:
+    calls = CALLS.partition("gate between")[0]
+    program = Program(lab, tmp_path, f"URL={service.url}\n{calls}", PARTS)
+    program.ends()
+    assert "on c1 on c2 on c3 are 3\n" in program.said
     lab.wait_idle(SECONDS)
 
 
