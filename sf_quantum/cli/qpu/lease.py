@@ -31,7 +31,7 @@ from sf_quantum.qpu.environment import (
 )
 from sf_quantum.qpu.leasing import account
 from sf_quantum.qpu.leasing.account import CommandRun, LeaseUsage
-from sf_quantum.qpu.leasing.burst.request import held_environment
+from sf_quantum.qpu.leasing.gating.in_job import held_environment
 from sf_quantum.qpu.leasing.held_leases import (
     LeaseSet,
     QpuWatch,
@@ -255,7 +255,7 @@ def _run_held(args: argparse.Namespace, command: Command) -> Usage:
 
 
 def _held_environment(args: argparse.Namespace) -> dict[str, str]:
-    """Return the environment, with the lease of its Slurm job if it has no other."""
+    """Return the environment, with the lease of its batch job if it has no other."""
     environment = dict(os.environ)
     if listed(environment, RESOURCES) is None and (args.url or args.qrmi_config):
         environment |= held_environment(selection(args).qpus({}), environment)

@@ -3,37 +3,31 @@
 from __future__ import annotations
 
 import argparse
-import logging
 import os
 import re
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 from sf_quantum.cli.arguments import checked, seconds, sentence
-from sf_quantum.cli.qpu import service
+from sf_quantum.cli.qpu import gating, service
 from sf_quantum.cli.qpu.lease import add_bounds
 from sf_quantum.errors import InputError, QpuError, QuantumError
-from sf_quantum.files import JSON
-from sf_quantum.qpu import Qpu, opening
+from sf_quantum.qpu import opening
 from sf_quantum.qpu.environment import job_environment, job_ids
-from sf_quantum.qpu.leasing.burst import controller, places, watch
+from sf_quantum.qpu.leasing.batch_jobs import BatchJob, lease_request, list_leases
+from sf_quantum.qpu.leasing.burst import controller, watch
 from sf_quantum.qpu.leasing.burst.accounting import account
-from sf_quantum.qpu.leasing.burst.classes import ClassRule
+from sf_quantum.qpu.leasing.burst.classes import class_of
 from sf_quantum.qpu.leasing.burst.folder import Folder
-from sf_quantum.qpu.leasing.burst.gate import Gate
 from sf_quantum.qpu.leasing.burst.licenses import Licenses
-from sf_quantum.qpu.leasing.burst.request import (
-    held_environment,
-    job_leases,
-    lease_request,
-    slurm_identity,
-)
 from sf_quantum.qpu.leasing.burst.waiting import Asking, wait_for_tasks
-from sf_quantum.qpu.leasing.held_leases import AcquireOptions
+from sf_quantum.qpu.leasing.gating.gate import Gate
+from sf_quantum.qpu.leasing.gating.in_job import held_environment
+from sf_quantum.qpu.leasing.gating.slurm import Slurm
 from sf_quantum.qpu.sfq.service_qpu import SfqQpu
 from sf_quantum.text import unknown
 
@@ -56,7 +50,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="a hint: seconds on the QPU that the job will use, without waits",
     )
     add_bounds(acquiring)
-    _add_classes(acquiring)
+    gating.add_classes(acquiring)
     _add_can_start(acquiring)
     acquiring.add_argument(
         "--again",
@@ -74,16 +68,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
         job=False,
     )
     _add_can_start(watching)
-    _add_places(watching)
-    gating = _add(
+    gating.add_places(watching)
+    gate = _add(
         actions,
         "gate",
         "release held jobs once they have a lease, where Slurm has no burst buffers",
         _gate,
         job=False,
     )
-    _add_places(gating)
-    _add_classes(gating)
+    gating.add_places(gate)
+    gating.add_classes(gate)
     licensing = _add(
         actions,
         "licenses",
@@ -105,37 +99,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     service.add_selection(environment)
     environment.set_defaults(action=_environment, parser=environment)
-
-
-def _add_classes(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--class-of",
-        type=checked(ClassRule.parse, "such as qos:urgent=production"),
-        action="append",
-        default=[],
-        metavar="RULE",
-        help="the class of the lease: qos:NAME=CLASS, partition:NAME=CLASS, or "
-        "priority:N=CLASS from the priority N on; the first rule that fits the job counts",
-    )
-
-
-def _add_places(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--hold-seconds",
-        type=seconds,
-        default=30.0,
-        metavar="S",
-        help="after which the lease of a job without nodes goes to the next one "
-        "(default %(default)g)",
-    )
-    parser.add_argument(
-        "--asking",
-        type=checked(places.Places.parse, "such as qpu=8:4"),
-        action="append",
-        default=[],
-        metavar="QPU=N:SHARE",
-        help="the places of a QPU, and how many a user may have while others wait",
-    )
 
 
 def _add_can_start(parser: argparse.ArgumentParser) -> None:
@@ -181,8 +144,8 @@ def _add(
 def _acquire(args: argparse.Namespace) -> None:
     details = controller.details(args.job)
     cluster = controller.cluster()
-    job = slurm_identity(args.job, cluster, details)
-    client, folder = _job_client(args, job, details.user), Folder(args.state)
+    job = controller.identity(args.job, cluster, details)
+    client, folder = gating.job_client(args, job, details.user), Folder(args.state)
     folder.make()
     # An earlier controller may have left a process that requests the job's lease.
     folder.end_asking(args.job)
@@ -199,21 +162,16 @@ def _acquire(args: argparse.Namespace) -> None:
     asking.begin(sys.argv[1:])
     wait_for_tasks(details)
     hints = opening.hints(vars(args))
-    token = asking.ask(lease_request(args.job, cluster, details, hints, args.class_of))
+    class_ = class_of(args.class_of, details.partitions, details.qos, details.priority)
+    request = lease_request(BatchJob("Slurm", cluster, str(args.job)), class_, hints)
+    token = asking.ask(request)
     # The job's environment does not have the credentials of the site.
     (sfq_qpu,) = replace(service.selection(args), settings=None).qpus({})
     asking.end({**job_environment([(sfq_qpu, token)]), **job_ids("", job)})
 
 
-def _job_client(args: argparse.Namespace, job: Mapping[str, str], user: str) -> Qpu:
-    """Make the client that acquires a job's lease."""
-    # what the clients of all kinds tell the QPU's service
-    os.environ |= job
-    return _client(args, user=user)
-
-
 def _confirm(args: argparse.Namespace) -> None:
-    client, entry = _client(args), Folder(args.state).entry(args.job)
+    client, entry = gating.client(args), Folder(args.state).entry(args.job)
     if entry is None or entry.token is None:
         raise QpuError(f"job {args.job} has no lease")
     client.renew(entry.token)
@@ -222,7 +180,7 @@ def _confirm(args: argparse.Namespace) -> None:
 
 
 def _release(args: argparse.Namespace) -> None:
-    client, folder = _client(args), Folder(args.state)
+    client, folder = gating.client(args), Folder(args.state)
     if folder.path.is_dir():
         folder.end_asking(args.job)
     entry = folder.entry(args.job)
@@ -234,7 +192,7 @@ def _release(args: argparse.Namespace) -> None:
     elif isinstance(client, SfqQpu):
         # Slurm has ended its request, which may have been granted meanwhile
         holder = args.job, controller.cluster()
-        for lease in job_leases(client):
+        for lease in list_leases(client):
             if (lease.job, lease.cluster) == holder:
                 client.release(lease.token)
     folder.remove(args.job)
@@ -253,43 +211,14 @@ def _watch(args: argparse.Namespace) -> None:
     )
 
 
-def _sfq_qpus(args: argparse.Namespace) -> list[SfqQpu]:
-    qpus = service.selection(args).qpus({})
-    sfq_qpus = [qpu for qpu in qpus if isinstance(qpu, SfqQpu)]
-    if others := [qpu.name for qpu in qpus if qpu not in sfq_qpus]:
-        raise InputError(f"QPU {others[0]!r} is not behind an sfq serve")
-    return sfq_qpus
-
-
 def make_gate(args: argparse.Namespace) -> Gate:
     """Make the gate that the options describe."""
-    qpus = _sfq_qpus(args)
-    if any(rule.what == "priority" for rule in args.class_of):
-        raise InputError("--class-of priority: the priority of held jobs is 0")
-    asking = {one.qpu: one for one in args.asking}
-    cluster = controller.cluster()
-
-    def make_request(
-        job: int, qpu: str, hints: Mapping[str, JSON]
-    ) -> tuple[Qpu, AcquireOptions]:
-        details = controller.details(job)
-        named = argparse.Namespace(**{**vars(args), "qpu": [qpu]})
-        identity = slurm_identity(job, cluster, details)
-        request = lease_request(job, cluster, details, hints, args.class_of)
-        return _job_client(named, identity, details.user), request
-
-    return Gate(
-        qpus,
-        [asking.get(qpu.name, places.Places(qpu.name, 8, 4)) for qpu in qpus],
-        make_request,
-        cluster,
-        hold_seconds=args.hold_seconds,
-    )
+    return gating.make_gate(args, Slurm())
 
 
 def _gate(args: argparse.Namespace) -> None:
     gate = make_gate(args)
-    with _alone(args):
+    with gating.alone(args):
         gate.run()
 
 
@@ -305,7 +234,7 @@ def make_licenses(args: argparse.Namespace) -> Licenses:
 
     :raises InputError: if Slurm lacks one, or a service does not know the user as an admin
     """
-    qpus = {qpu.name: qpu for qpu in _sfq_qpus(args)}
+    qpus = {qpu.name: qpu for qpu in gating.sfq_qpus(args)}
     names = {**{name: name for name in qpus}, **dict(args.license)}
     for name in names.keys() - qpus.keys():
         raise InputError(f"--license: {unknown('QPU', name, [*qpus])}")
@@ -318,20 +247,8 @@ def make_licenses(args: argparse.Namespace) -> Licenses:
 
 
 def _licenses(args: argparse.Namespace) -> None:
-    with _alone(args):
+    with gating.alone(args):
         make_licenses(args).run()
-
-
-@contextmanager
-def _alone(args: argparse.Namespace) -> Iterator[None]:
-    """Log to standard error, and lock the folder of the state."""
-    logging.basicConfig(format=f"sfq slurm {args.act}: %(message)s", level=logging.INFO)
-    folder = Folder(args.state)
-    folder.make()
-    with watch.alone(folder) as is_alone:
-        if not is_alone:
-            raise InputError(f"--state {args.state}: another process uses it")
-        yield
 
 
 def _environment(args: argparse.Namespace) -> None:
@@ -350,10 +267,3 @@ def _release_words(args: argparse.Namespace, job: int, qpu_name: str) -> list[st
     if args.munge:
         words += ["--munge"] if args.munge is True else ["--munge", args.munge]
     return words
-
-
-def _client(args: argparse.Namespace, **options: str) -> Qpu:
-    qpus = service.selection(args, **options).qpus({})
-    if len(qpus) > 1:
-        raise InputError(f"--qpu: name one of {', '.join(qpu.name for qpu in qpus)}")
-    return qpus[0]

@@ -7,8 +7,8 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sf_quantum.qpu.leasing.batch_jobs import HeldLease
 from sf_quantum.qpu.leasing.burst.licenses import grantable
-from sf_quantum.qpu.leasing.burst.request import HeldLease
 
 HERE, THERE = "here", "there"
 VQPUS = st.integers(0, 6)

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import getpass
-import subprocess
 from collections.abc import Iterable
 from contextlib import suppress
 
 from sf_quantum.errors import QpuError
+from sf_quantum.qpu.environment import JOB_ID, JOB_UID
+from sf_quantum.qpu.leasing.gating.scheduler import run_command
 from sf_quantum.slurm import burst, config, licenses, squeue
 from sf_quantum.slurm.burst import Buffer
 from sf_quantum.slurm.squeue import GatedJob, JobDetails, QueuedJob
 
-# Longest wait for a command of Slurm.
-SLURM_SECONDS = 60.0
 # States of burst buffers.
 STAGING, STAGED, PRE_RUN = "staging-in", "staged-in", "pre-run"
 # States of the buffer of a job that was queued again before it was taken down.
@@ -109,33 +108,27 @@ def comment(job: str, text: str) -> None:
         slurm("scontrol", "update", f"JobId={job}", f"AdminComment={text}")
 
 
-def without_nodes(qpu: str, reason: str) -> str:
-    """Return the comment of a job whose lease goes to the next one.
-
-    :param reason: Slurm's, for which the job has no nodes
-    """
-    return f"{qpu}: its lease had no nodes ({reason}), it asks again"
-
-
 def slurm(*command: str) -> str:
     """Run a command of Slurm.
 
     :raises QpuError: if it fails
     """
-    try:
-        done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=SLURM_SECONDS,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise QpuError(f"{command[0]}: {error}") from error
-    if done.returncode != 0:
-        raise QpuError(f"{command[0]}: {done.stderr.strip()}")
-    return done.stdout.strip()
+    return run_command(*command)
+
+
+def identity(job: int, cluster: str, details: JobDetails) -> dict[str, str]:
+    """Make the variables by which a client says whose job requests a lease.
+
+    :param cluster: name of the cluster that the job is on
+    """
+    return {
+        JOB_UID: details.uid,
+        JOB_ID: str(job),
+        "SLURM_JOB_ID": str(job),
+        "SLURM_CLUSTER_NAME": cluster,
+        "SLURM_JOB_PARTITION": details.partitions,
+        "SLURM_JOB_ACCOUNT": details.account,
+    }
 
 
 def details(job: int) -> JobDetails:

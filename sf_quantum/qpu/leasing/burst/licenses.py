@@ -25,8 +25,8 @@ from functools import partial
 from typing import NamedTuple, TypeVar
 
 from sf_quantum.errors import InputError, QpuError, QuantumError
+from sf_quantum.qpu.leasing.batch_jobs import HeldLease, list_leases
 from sf_quantum.qpu.leasing.burst import controller
-from sf_quantum.qpu.leasing.burst.request import HeldLease, list_leases
 from sf_quantum.qpu.sfq.service_qpu import SfqQpu
 from sf_quantum.slurm.licenses import units
 from sf_quantum.text import plural, unknown

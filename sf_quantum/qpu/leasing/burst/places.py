@@ -1,42 +1,16 @@
-"""The places of a QPU in Slurm's pools, and those that Slurm does not free."""
+"""The places of a QPU in Slurm's pools that Slurm does not free."""
 
 from __future__ import annotations
 
-import re
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Self
 
 from sf_quantum.qpu.leasing.burst.folder import Folder
 from sf_quantum.slurm.burst import Buffer
 
 # A place counts as lost after this time; until then, another job may just be taking it.
 LOST_SECONDS = 10.0
-
-
-@dataclass(frozen=True)
-class Places:
-    """The bounds on jobs that request a QPU, or have its lease, at the same time.
-
-    :param share: largest number of one user's jobs, while other users wait
-    """
-
-    qpu: str
-    count: int
-    share: int
-
-    @classmethod
-    def parse(cls, text: str) -> Self:
-        """Read ``NAME=COUNT:SHARE``.
-
-        :raises ValueError: if it is none
-        """
-        match = re.fullmatch(r"(\w+)=(\d+):(\d+)", text)
-        if match is None:
-            raise ValueError(text)
-        return cls(match[1], int(match[2]), int(match[3]))
 
 
 class LostPlaces:

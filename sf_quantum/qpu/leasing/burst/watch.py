@@ -29,6 +29,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from sf_quantum.errors import QpuError
+from sf_quantum.qpu.leasing.batch_jobs import without_nodes
 from sf_quantum.qpu.leasing.burst.children import Children, logged, logger
 from sf_quantum.qpu.leasing.burst.controller import (
     STAGED,
@@ -39,11 +40,11 @@ from sf_quantum.qpu.leasing.burst.controller import (
     hold,
     queue,
     slurm,
-    without_nodes,
 )
 from sf_quantum.qpu.leasing.burst.folder import Entry, Folder, Held, Why, is_asking
 from sf_quantum.qpu.leasing.burst.forgotten import GONE_SECONDS, Forgotten
-from sf_quantum.qpu.leasing.burst.places import LostPlaces, Places
+from sf_quantum.qpu.leasing.burst.places import LostPlaces
+from sf_quantum.qpu.leasing.places import Places
 from sf_quantum.slurm.burst import Buffer
 from sf_quantum.slurm.squeue import QueuedJob
 

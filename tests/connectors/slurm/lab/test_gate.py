@@ -16,7 +16,7 @@ from sf_quantum.cli.qpu import slurm
 from sf_quantum.errors import QpuError
 from sf_quantum.files import JSON
 from sf_quantum.qpu.leasing.burst import controller
-from sf_quantum.qpu.leasing.burst.gate import Gate
+from sf_quantum.qpu.leasing.gating.gate import Gate
 from sf_quantum.service.domain.jobs import Lease
 from sf_quantum.service.domain.reasons import LeaseEndCause
 from tests.conftest import StartLab

@@ -1,14 +1,14 @@
-"""Releases held jobs of a site's Slurm once they have a lease, for ``sfq slurm gate``.
+"""Releases held jobs of a batch system once they have a lease.
 
 ::
 
-    held, with qpu=NAME in its comment        asks for a lease
+    held, and its request names a QPU         asks for a lease
     held, has a lease                         released
     released, has no nodes in time            held, its lease goes to the next job
     ended or cancelled                        its lease is given back
 
-It keeps nothing on disk: the service of each QPU lists the leases, Slurm lists the jobs. It may
-be killed at any time. Only jobs that a user holds ask; those that an administrator holds wait
+It keeps nothing on disk: the service of each QPU lists the leases, the batch system lists the
+jobs. It may be killed at any time. Only jobs that a user holds ask; those that an administrator holds wait
 until they are released.
 """
 
@@ -29,17 +29,16 @@ from sf_quantum.errors import InputError, QpuError, QuantumError
 from sf_quantum.files import JSON
 from sf_quantum.qpu import Qpu
 from sf_quantum.qpu.leasing import held_leases
-from sf_quantum.qpu.leasing.burst import controller
-from sf_quantum.qpu.leasing.burst.places import Places
-from sf_quantum.qpu.leasing.burst.request import job_leases
+from sf_quantum.qpu.leasing.batch_jobs import list_leases, without_nodes
+from sf_quantum.qpu.leasing.gating.scheduler import GatedJob, Scheduler
 from sf_quantum.qpu.leasing.held_leases import AcquireOptions, WaitCancelled
+from sf_quantum.qpu.leasing.places import Places
 from sf_quantum.qpu.sfq.service_qpu import SfqQpu
-from sf_quantum.slurm.squeue import GatedJob
 from sf_quantum.text import unknown
 from sf_quantum.threads import in_thread
 
 LOOK_SECONDS = 2.0
-# A job is gone if so many consecutive lists of Slurm lack it.
+# A job is gone if so many consecutive lists of the batch system lack it.
 GONE_LOOKS = 2
 # Longest wait for the service before the next job asks, which would be ahead otherwise.
 ANSWER_SECONDS = 5.0
@@ -53,14 +52,14 @@ _BOUNDS = {
     "shots": ("maxShots", _WHOLE, "a whole number of at least 1"),
     "qubits": ("maxQubits", _WHOLE, "a whole number of at least 1"),
 }
-logger = logging.getLogger("sfq-slurm-gate")
+logger = logging.getLogger("sfq-gate")
 #: makes the request of a job for a lease of a QPU, and the client that sends it
 MakeRequest: TypeAlias = Callable[
-    [int, str, Mapping[str, JSON]], tuple[Qpu, AcquireOptions]
+    [str, str, Mapping[str, JSON]], tuple[Qpu, AcquireOptions]
 ]
 
 
-def parse_comment(text: str) -> tuple[str, dict[str, JSON]]:
+def parse_request(text: str) -> tuple[str, dict[str, JSON]]:
     """Read the QPU and the bounds of a job, such as ``qpu=fresnel qpu-shots=100``.
 
     :raises InputError: if a word is malformed
@@ -70,7 +69,9 @@ def parse_comment(text: str) -> tuple[str, dict[str, JSON]]:
     hints: dict[str, JSON] = {}
     for word, value in words.items():
         if word not in _BOUNDS:
-            raise InputError(unknown("bound of the comment", word, [*_BOUNDS]))
+            raise InputError(
+                unknown("bound", f"qpu-{word}", [f"qpu-{name}" for name in _BOUNDS])
+            )
         key, pattern, expected = _BOUNDS[word]
         if not pattern.fullmatch(value):
             raise InputError(f"qpu-{word}: expected {expected}, not {value!r}")
@@ -107,7 +108,7 @@ class _Request:
 
 
 class Gate:
-    """One process on a host with Slurm's commands.
+    """One process on a host with the commands of the batch system.
 
     :param qpus: clients of an admin
     :param places: the number of jobs that request a QPU or have its lease
@@ -119,7 +120,7 @@ class Gate:
         qpus: Sequence[SfqQpu],
         places: Sequence[Places],
         make_request: MakeRequest,
-        cluster: str,
+        scheduler: Scheduler,
         *,
         hold_seconds: float,
     ) -> None:
@@ -127,21 +128,21 @@ class Gate:
         self._places = places
         self._make_request = make_request
         self._hold_seconds = hold_seconds
-        self._cluster = cluster
-        self._requests: dict[int, tuple[_Request, Future[str]]] = {}
+        self._scheduler = scheduler
+        self._requests: dict[str, tuple[_Request, Future[str]]] = {}
         # The first has when a refused job may ask again, the second when a job was first
         # seen to have a lease and no nodes.
-        self._refused: dict[int, float] = {}
-        self._waits: dict[int, float] = {}
-        self._missing = Counter[int]()
-        self._comments: dict[int, str] = {}
+        self._refused: dict[str, float] = {}
+        self._waits: dict[str, float] = {}
+        self._missing = Counter[str]()
+        self._explained: dict[str, str] = {}
 
     def run(self) -> None:
         """Look whenever a lease is granted, and every few seconds."""
         while True:
             try:
                 self.look()
-            except QuantumError as error:  # the controller or a service is away
+            except QuantumError as error:  # the batch system or a service is away
                 logger.warning("%s", error)
             began = time.monotonic()
             futures = [future for _, future in self._requests.values()]
@@ -149,26 +150,26 @@ class Gate:
                 time.sleep(max(0.0, began + LOOK_SECONDS - time.monotonic()))
 
     def look(self) -> None:
-        """Compare the leases with Slurm's queue, and act on what differs.
+        """Compare the leases with the queue, and act on what differs.
 
-        :raises QpuError: if Slurm or a service does not answer
+        :raises QpuError: if the batch system or a service does not answer
         """
         self._reap()
         # The job of each lease was in the queue before the lease.
         listed = {
             name: [
-                lease
-                for lease in job_leases(qpu)
-                if lease.is_through_sfq_slurm(self._cluster)
+                (job, lease)
+                for lease in list_leases(qpu)
+                if (job := self._scheduler.job_of(lease.key)) is not None
             ]
             for name, qpu in self._qpus.items()
         }
-        jobs = controller.gated_jobs()
+        jobs = self._scheduler.jobs()
         leases = {
             name: {
-                lease.job: lease.token
-                for lease in found
-                if lease.job not in jobs or lease.user == jobs[lease.job].user
+                job: lease.token
+                for job, lease in found
+                if job not in jobs or lease.user == jobs[job].user
             }
             for name, found in listed.items()
         }
@@ -181,10 +182,10 @@ class Gate:
                 check = partial(self._check, job, jobs, self._qpus[qpu], token)
                 self._try(job, check)
         for id_, (request, _) in self._requests.items():
-            if id_ not in jobs or not jobs[id_].held or not jobs[id_].may_start:
+            if id_ not in jobs or not jobs[id_].is_held or not jobs[id_].may_start:
                 request.stop.set()
             elif request.reason:
-                self._comment(id_, request.reason)
+                self._explain(id_, request.reason)
         for places in self._places:
             self._ask(places, jobs, {*leases[places.qpu]})
 
@@ -199,32 +200,31 @@ class Gate:
                 self._refuse(job, error)
 
     def _check(
-        self, id_: int, jobs: Mapping[int, GatedJob], qpu: SfqQpu, token: str
+        self, id_: str, jobs: Mapping[str, GatedJob], qpu: SfqQpu, token: str
     ) -> None:
         """Do with a job that has a lease what its state requires."""
         job = jobs.get(id_)
         if job is None:
             if self._missing[id_] >= GONE_LOOKS:
                 qpu.release(token)
-                logger.info("job %d is gone: its lease is released", id_)
-        elif job.held:
+                logger.info("job %s is gone: its lease is released", id_)
+        elif job.is_held:
             # A lease whose beginning is not on disk yet may end with the gate that requested
             # it; this fails for one.
             qpu.renew(token)
-            controller.slurm("scontrol", "release", str(id_))
-            self._comment(id_, "")
-            logger.info("job %d: released with its lease", id_)
-        elif job.state != "PENDING":
+            self._scheduler.release(id_)
+            self._explain(id_, "")
+            logger.info("job %s: released with its lease", id_)
+        elif not job.is_pending:
             self._waits.pop(id_, None)
         elif self._is_due(id_):
-            # An administrator's hold would be theirs to release.
-            controller.hold(str(id_), "uhold")
+            self._scheduler.hold(id_)
             qpu.give_way(token)
-            text = controller.without_nodes(qpu.name, job.reason)
-            self._comment(id_, text)
-            logger.info("job %d: %s", id_, text)
+            text = without_nodes(qpu.name, job.reason)
+            self._explain(id_, text)
+            logger.info("job %s: %s", id_, text)
 
-    def _is_due(self, job: int) -> bool:
+    def _is_due(self, job: str) -> bool:
         """Return whether a job has been without nodes for too long."""
         since = self._waits.setdefault(job, time.monotonic())
         if time.monotonic() - since < self._hold_seconds:
@@ -233,15 +233,15 @@ class Gate:
         return True
 
     def _ask(
-        self, places: Places, jobs: Mapping[int, GatedJob], holders: set[int]
+        self, places: Places, jobs: Mapping[str, GatedJob], holders: set[str]
     ) -> None:
         """Let held jobs ask in the order of their submission, while there are places."""
-        users, waiting = Counter[str](), list[int]()
-        wishes = {id_: self._wish(job) for id_, job in sorted(jobs.items())}
+        users, waiting = Counter[str](), list[str]()
+        wishes = {id_: self._wish(id_, job) for id_, job in jobs.items()}
         for id_, (qpu, _) in wishes.items():
             if id_ in holders or (id_ in self._requests and qpu == places.qpu):
                 users[jobs[id_].user] += 1
-            elif qpu == places.qpu and self._may_ask(jobs[id_]):
+            elif qpu == places.qpu and self._may_ask(id_, jobs[id_]):
                 waiting.append(id_)
         # Places that nobody else wants are not bound by a user's share.
         for share in (places.share, places.count):
@@ -252,40 +252,40 @@ class Gate:
                     users[user] += 1
                     self._try(id_, partial(self._request, id_, *wishes[id_]))
 
-    def _may_ask(self, job: GatedJob) -> bool:
-        refused = self._refused.get(job.id, 0.0) > time.monotonic()
-        return job.held and job.may_start and not refused
+    def _may_ask(self, id_: str, job: GatedJob) -> bool:
+        refused = self._refused.get(id_, 0.0) > time.monotonic()
+        return job.is_held and job.may_start and not refused
 
-    def _wish(self, job: GatedJob) -> tuple[str, dict[str, JSON]]:
-        """Return the QPU that a job asks for; none if the comment names none or is wrong."""
+    def _wish(self, id_: str, job: GatedJob) -> tuple[str, dict[str, JSON]]:
+        """Return the QPU that a job asks for; none if it names none or is wrong."""
         try:
-            qpu, hints = parse_comment(job.comment)
+            qpu, hints = parse_request(job.request)
             if qpu and qpu not in self._qpus:
                 raise InputError(unknown("QPU", qpu, [*self._qpus]))
         except InputError as error:
-            self._comment(job.id, str(error))
+            self._explain(id_, str(error))
             return "", {}
         return qpu, hints
 
-    def _request(self, job: int, qpu: str, hints: Mapping[str, JSON]) -> None:
+    def _request(self, job: str, qpu: str, hints: Mapping[str, JSON]) -> None:
         request = _Request(*self._make_request(job, qpu, hints))
         self._requests[job] = request, request.start()
 
-    def _refuse(self, job: int, error: QuantumError) -> None:
+    def _refuse(self, job: str, error: QuantumError) -> None:
         self._refused[job] = time.monotonic() + REFUSED_SECONDS
-        self._comment(job, str(error))
-        logger.warning("job %d: %s", job, error)
+        self._explain(job, str(error))
+        logger.warning("job %s: %s", job, error)
 
-    def _try(self, job: int, act: Callable[[], None]) -> None:
+    def _try(self, job: str, act: Callable[[], None]) -> None:
         """Act for one job; what fails is tried again in the next look."""
         try:
             act()
         except InputError as error:
             self._refuse(job, error)
         except QuantumError as error:
-            logger.warning("job %d: %s", job, error)
+            logger.warning("job %s: %s", job, error)
 
-    def _comment(self, job: int, text: str) -> None:
-        if self._comments.get(job, "") != text:
-            self._comments[job] = text
-            controller.comment(str(job), text)
+    def _explain(self, job: str, text: str) -> None:
+        if self._explained.get(job, "") != text:
+            self._explained[job] = text
+            self._scheduler.explain(job, text)

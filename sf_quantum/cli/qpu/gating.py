@@ -1,0 +1,131 @@
+"""What the daemons of a site's batch system share: their options, clients and lock."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from sf_quantum.cli.arguments import checked, seconds
+from sf_quantum.cli.qpu import service
+from sf_quantum.errors import InputError
+from sf_quantum.files import JSON
+from sf_quantum.qpu import Qpu
+from sf_quantum.qpu.leasing.batch_jobs import lease_request
+from sf_quantum.qpu.leasing.burst import watch
+from sf_quantum.qpu.leasing.burst.classes import ClassRule, class_of
+from sf_quantum.qpu.leasing.burst.folder import Folder
+from sf_quantum.qpu.leasing.gating.gate import Gate
+from sf_quantum.qpu.leasing.gating.scheduler import Scheduler
+from sf_quantum.qpu.leasing.held_leases import AcquireOptions
+from sf_quantum.qpu.leasing.places import Places
+from sf_quantum.qpu.sfq.service_qpu import SfqQpu
+
+
+def add_classes(parser: argparse.ArgumentParser) -> None:
+    """Add the option that gives jobs their class."""
+    parser.add_argument(
+        "--class-of",
+        type=checked(ClassRule.parse, "such as qos:urgent=production"),
+        action="append",
+        default=[],
+        metavar="RULE",
+        help="the class of the lease: qos:NAME=CLASS, partition:NAME=CLASS, or "
+        "priority:N=CLASS from the priority N on; the first rule that fits the job counts",
+    )
+
+
+def add_places(parser: argparse.ArgumentParser) -> None:
+    """Add the options for jobs without nodes, and for the places of a QPU."""
+    parser.add_argument(
+        "--hold-seconds",
+        type=seconds,
+        default=30.0,
+        metavar="S",
+        help="after which the lease of a job without nodes goes to the next one "
+        "(default %(default)g)",
+    )
+    parser.add_argument(
+        "--asking",
+        type=checked(Places.parse, "such as qpu=8:4"),
+        action="append",
+        default=[],
+        metavar="QPU=N:SHARE",
+        help="the places of a QPU, and how many a user may have while others wait",
+    )
+
+
+def sfq_qpus(args: argparse.Namespace) -> list[SfqQpu]:
+    """Return clients of the selected QPUs.
+
+    :raises InputError: if one is not behind an ``sfq serve``
+    """
+    qpus = service.selection(args).qpus({})
+    found = [qpu for qpu in qpus if isinstance(qpu, SfqQpu)]
+    if others := [qpu.name for qpu in qpus if qpu not in found]:
+        raise InputError(f"QPU {others[0]!r} is not behind an sfq serve")
+    return found
+
+
+def client(args: argparse.Namespace, **options: str) -> Qpu:
+    """Make the client of the only selected QPU.
+
+    :raises InputError: if several are selected
+    """
+    qpus = service.selection(args, **options).qpus({})
+    if len(qpus) > 1:
+        raise InputError(f"--qpu: name one of {', '.join(qpu.name for qpu in qpus)}")
+    return qpus[0]
+
+
+def job_client(args: argparse.Namespace, job: Mapping[str, str], user: str) -> Qpu:
+    """Make the client that acquires a job's lease."""
+    # what the clients of all kinds tell the QPU's service
+    os.environ |= job
+    return client(args, user=user)
+
+
+def make_gate(args: argparse.Namespace, scheduler: Scheduler) -> Gate:
+    """Make the gate that the options describe.
+
+    :raises InputError: if a class depends on the priority
+    """
+    if any(rule.what == "priority" for rule in args.class_of):
+        raise InputError("--class-of priority: the priority of held jobs is 0")
+    qpus = sfq_qpus(args)
+    asking = {places.qpu: places for places in args.asking}
+
+    def make_request(
+        job: str, qpu: str, hints: Mapping[str, JSON]
+    ) -> tuple[Qpu, AcquireOptions]:
+        user, partitions, qos, variables = scheduler.applicant(job)
+        named = argparse.Namespace(**{**vars(args), "qpu": [qpu]})
+        class_ = class_of(args.class_of, partitions, qos, "0")
+        request = lease_request(scheduler.name(job), class_, hints)
+        return job_client(named, variables, user), request
+
+    return Gate(
+        qpus,
+        [asking.get(qpu.name, Places(qpu.name, 8, 4)) for qpu in qpus],
+        make_request,
+        scheduler,
+        hold_seconds=args.hold_seconds,
+    )
+
+
+@contextmanager
+def alone(args: argparse.Namespace) -> Iterator[None]:
+    """Log to standard error, and lock the folder of the state.
+
+    :raises InputError: if another process has locked it
+    """
+    name = f"sfq {args.command} {args.act}"
+    logging.basicConfig(format=f"{name}: %(message)s", level=logging.INFO)
+    folder = Folder(args.state)
+    folder.make()
+    with watch.alone(folder) as is_alone:
+        if not is_alone:
+            raise InputError(f"--state {args.state}: another process uses it")
+        yield

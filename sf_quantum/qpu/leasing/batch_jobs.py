@@ -1,0 +1,98 @@
+"""The leases of jobs of a batch system: how they are requested, and found again."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from sf_quantum.files import JSON, listing, mapping, parse_json
+from sf_quantum.qpu.leasing.held_leases import AcquireOptions
+from sf_quantum.qpu.sfq.service_qpu import SfqQpu
+
+
+class BatchJob(NamedTuple):
+    """The identity of a job: other batch systems and clusters have jobs with the same id.
+
+    :param scheduler: name of the batch system in messages
+    :param cluster: name of the cluster; ``None``: any
+    :param id: id, which contains no ``-``
+    """
+
+    scheduler: str
+    cluster: str | None
+    id: str
+
+    def __str__(self) -> str:
+        return f"{self.scheduler} job {self.id}"
+
+    @property
+    def key(self) -> str:
+        """The key by which a repeated request for the job gets the same lease.
+
+        The jobs of a federation's clusters each have a sibling of it.
+        """
+        return f"{self.scheduler.lower()}-{self.cluster}-{self.id}"
+
+    def has(self, key: str) -> bool:
+        """Return whether the key of a lease is the job's; ``sfq lease`` makes other keys."""
+        if self.cluster is not None:
+            return key == self.key
+        prefix, _, job = key.rpartition("-")
+        return job == self.id and prefix.startswith(f"{self.scheduler.lower()}-")
+
+
+class HeldLease(NamedTuple):
+    """A lease that occupies a vQPU.
+
+    :param job: the Slurm job in whose name it was acquired; 0 for none
+    """
+
+    job: int
+    cluster: str
+    user: str
+    token: str
+    key: str
+
+
+def list_leases(client: SfqQpu) -> list[HeldLease]:
+    """List the leases that are held.
+
+    :param client: sees the leases of its user, or all of them if that is an admin; users
+        may have acquired leases in the name of other users' jobs
+    """
+    answer = client.service.send("GET", "/v1/leases", retry=True)
+    leases = []
+    for lease in map(mapping, listing(parse_json(answer.body))):
+        job, *texts = (
+            str(lease.get(key) or "")
+            for key in ("slurm_job_id", "slurm_cluster", "user", "id", "key")
+        )
+        leases.append(HeldLease(int(job) if job.isdecimal() else 0, *texts))
+    return leases
+
+
+def lease_request(
+    job: BatchJob, class_: str | None, hints: Mapping[str, JSON]
+) -> AcquireOptions:
+    """Make the request for a job's lease.
+
+    :param class_: class of the lease; ``None``: the service's default
+    :param hints: what the job's user says of it, such as bounds of the lease
+    """
+    return AcquireOptions(
+        purpose=str(job),
+        # however long the QPU is away, the job waits and holds nothing
+        trouble_seconds=math.inf,
+        hints={**hints, **({} if class_ is None else {"class": class_})},
+        # the same lease again if the batch system has lost the first answer
+        key=job.key,
+    )
+
+
+def without_nodes(qpu: str, reason: str) -> str:
+    """Return the explanation for a job whose lease goes to the next one.
+
+    :param reason: the batch system's, for which the job has no nodes
+    """
+    return f"{qpu}: its lease had no nodes ({reason}), it asks again"

@@ -1,0 +1,30 @@
+"""The places of a QPU, for jobs of a batch system."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Self
+
+
+@dataclass(frozen=True)
+class Places:
+    """The bounds on jobs that request a QPU, or have its lease, at the same time.
+
+    :param share: largest number of one user's jobs, while other users wait
+    """
+
+    qpu: str
+    count: int
+    share: int
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read ``NAME=COUNT:SHARE``.
+
+        :raises ValueError: if it is none
+        """
+        match = re.fullmatch(r"(\w+)=(\d+):(\d+)", text)
+        if match is None:
+            raise ValueError(text)
+        return cls(match[1], int(match[2]), int(match[3]))
