@@ -72,18 +72,21 @@ def test_each_state_of_streamflow_is_one_of_a_job() -> None:
     assert {one.name.lower() for one in Status} | {"reused"} == STATUSES
 
 
-def damaged(event: Event) -> Iterator[Event]:
-    """The event without each of its fields, and with some other values of each."""
+def damaged(event: Event) -> Iterator[tuple[str, Event]]:
+    """The event without each of its fields, and with some other values of each.
+
+    Each comes with the name of the field.
+    """
     chosen = random.Random(str(event))
     for name in event:
-        yield {key: value for key, value in event.items() if key != name}
+        yield name, {key: value for key, value in event.items() if key != name}
         for value in chosen.sample(VALUES, 4):
-            yield {**event, name: value}
-    yield {"time": event["time"], "event": event["event"]}
+            yield name, {**event, name: value}
+    yield "all", {"time": event["time"], "event": event["event"]}
     # the fields of the other kinds, and all of them in a kind of a later version
     fields: Event = {field.name: [{}] for kind in FIELDS.values() for field in kind}
-    yield {**fields, **event}
-    yield {**fields, "event": "of a later version", "time": 1}
+    yield "more", {**fields, **event}
+    yield "later", {**fields, "event": "of a later version", "time": 1}
 
 
 def read_everything(path: Path, file: Path) -> Report:
@@ -142,14 +145,19 @@ def test_no_reader_fails_at_a_damaged_event(number: int, file: Path) -> None:
     before, after = (
         "".join(map(line, e)) for e in (events[:number], events[number + 1 :])
     )
-    for event in damaged(events[number]):
+    readings = set[tuple[str, str]]()
+    for field, event in damaged(events[number]):
         path.write_text(f"{before}{json.dumps(event)}\n{after}")
         if number == 0 and not ("time" in event and event.get("event") == "run"):
             with pytest.raises(InputError, match="line 1: not an event of a run's"):
                 journal.read(path)
             continue
-        assert len(journal.read(path)) >= len(events) - 1
-        told = read_everything(path, file)
+        reading = journal.read(path)
+        assert len(reading) >= len(events) - 1
+        # most values of a field have the line left out, which readers meet once for each
+        if (field, str(reading)) not in readings:
+            readings.add((field, str(reading)))
+            told = read_everything(path, file)
     pictures.timeline(told.attempts)
 
 
