@@ -55,6 +55,7 @@ COMMANDS = {
     "slurm": Command(
         "qpu", "acquire and release leases for a site's Slurm, as its plugins ask"
     ),
+    "flux": Command("qpu", "acquire and release leases for the held jobs of Flux"),
     "qpus": Command(
         "qpu", "list the usable kinds of QPU, and the status of given QPUs"
     ),

@@ -1,10 +1,10 @@
 """Each way to hold nodes only with a QPU, while what it is made of is killed.
 
-    python -m tests.benchmarks.gating_faults [--way plugins gate licenses lease]
+    python -m tests.benchmarks.gating_faults [--way plugins gate licenses lease flux]
                                              [--kills 50] [--seed 1]
 
 A user keeps some jobs in the queue of a lab, each of which needs a QPU: a service with a
-vendor's QPU behind it. Meanwhile Slurm's controller, the service, the vendor and what the way
+vendor's QPU behind it. Meanwhile the batch system's controller, the service, the vendor and what the way
 itself consists of are killed (SIGKILL) at random moments, each as often, and started again. The
 user submits a job again if it has failed, or if a killed controller has forgotten it.
 
@@ -14,6 +14,8 @@ user submits a job again if it has failed, or if a killed controller has forgott
 - ``licenses``: licensed jobs that lease in their script, and ``sfq slurm licenses``
 - ``lease``: ``sfq lease -- sbatch-leased.sh``; killed are all its processes, as with its login
   node, on which the other ways have none
+- ``flux``: held jobs of a Flux instance, and ``sfq flux gate``; killed are all its brokers, as
+  with the power of their machines
 
 In the end, each job has succeeded with samples, each failure had a reason, no lease is held, and
 the vendor has no job that is not over. The figures are the longest times in which nodes were
@@ -33,6 +35,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -46,6 +49,8 @@ from sf_quantum.service.store.store import Store
 from tests.benchmarks.crashes import KilledService
 from tests.benchmarks.slurm_site_faults import Interval, Missed, kill_plugin, minus
 from tests.lab import Lab, running
+from tests.support import flux_instance
+from tests.support.flux_instance import FluxInstance
 from tests.support.folders import ROOT
 from tests.support.lab_conf import Options
 from tests.support.service import example_bqm
@@ -54,7 +59,8 @@ from tests.support.site_daemons import write_site_file
 from tests.support.vendor import VendorProcess
 from tests.support.waiting import until
 
-WAYS = ("plugins", "gate", "licenses", "lease")
+SLURM_WAYS = ("plugins", "gate", "licenses", "lease")
+WAYS = (*SLURM_WAYS, "flux")
 # Slurm takes no burst buffers from root.
 USER, ACCOUNT = "daemon", "physics"
 VQPUS = 2
@@ -69,7 +75,7 @@ SERVICE = "import sys; from sf_quantum.cli import main; sys.exit(main(sys.argv[2
 IDLE_SECONDS = 10.0
 # A job notes its start, its lease, and its end with the exit code of its program.
 SCRIPT = """#!/bin/sh
-run={runs}/{name}.${{SLURM_JOB_ID:-none}}
+run={runs}/{name}.${{SLURM_JOB_ID:-${{FLUX_JOB_ID:-none}}}}
 echo start $(date +%s.%N) >>$run
 {lease} sh -c 'echo lease $qpu_QRMI_JOB_ACQUISITION_TOKEN >>'$run';
   {sfq} solve --problem {problem} --reads 10 --output {runs}/{name}.json; code=$?
@@ -94,22 +100,22 @@ class Run:
 class Job:
     """A job of the user's.
 
-    :param id: of its last submission, in Slurm; unknown to who submits by ``sfq lease``
+    :param id: of its last submission, in the batch system; unknown to who submits by ``sfq lease``
     :param submitting: the user's process, where it waits for the job's end
     """
 
     name: str
-    id: int = 0
+    id: str = ""
     submitting: subprocess.Popen[bytes] | None = None
     submissions: int = 0
     done: bool = False
 
 
-class Trial:
-    """A lab with one way, its jobs and its faults."""
+class Trial(ABC):
+    """A batch system with one way, its jobs and its faults."""
 
-    def __init__(self, way: str, lab: Lab, folder: Path, seed: int) -> None:
-        self.way, self.lab, self._folder = way, lab, folder
+    def __init__(self, way: str, folder: Path, seed: int) -> None:
+        self.way, self._folder = way, folder
         self._draws = random.Random(seed)
         self._runs = folder / "runs"
         self._runs.mkdir()
@@ -117,6 +123,8 @@ class Trial:
         self._problem = folder / "problem.json"
         self._problem.write_text(json.dumps({"bqm": example_bqm()}))
         self._daemon: subprocess.Popen[bytes] | None = None
+        #: Options that select the QPU.
+        self.qpu = f"--qrmi-config {folder / 'qrmi_config.json'} --qpu qpu"
         self.jobs: list[Job] = []
         self.kills: Counter[str] = Counter()
         #: why jobs were submitted again
@@ -141,7 +149,7 @@ class Trial:
         )
         opened.callback(self.service.kill)
         self._start_service()
-        if self.way in ("gate", "licenses"):
+        if "daemon" in self.parts:
             self._start_daemon()
             opened.callback(self._kill_daemon)
 
@@ -151,11 +159,11 @@ class Trial:
         Path(self.service.url.removeprefix("unix:")).chmod(0o666)
 
     def _start_daemon(self) -> None:
-        words = [*SFQ, "slurm", self.way, "--state", str(self._folder / "state")]
+        words = [*SFQ, *self.daemon, "--state", str(self._folder / "state")]
         words += ["--qrmi-config", str(self._folder / "qrmi_config.json")]
         with open(self._folder / "daemon.log", "ab") as log:
             self._daemon = subprocess.Popen(
-                [*words, "--qpu", "qpu"], env=self._environment, stdout=log, stderr=log
+                [*words, "--qpu", "qpu"], env=self.environment, stdout=log, stderr=log
             )
 
     def _kill_daemon(self) -> None:
@@ -164,8 +172,46 @@ class Trial:
             self._daemon.wait()
 
     @property
-    def _environment(self) -> dict[str, str]:
-        return {**os.environ, **self.lab.environment}
+    @abstractmethod
+    def environment(self) -> dict[str, str]:
+        """The variables by which commands reach the batch system."""
+
+    @property
+    def daemon(self) -> list[str]:
+        """The arguments of ``sfq`` for the daemon."""
+        return ["slurm", self.way]
+
+    @abstractmethod
+    def kill_controller(self) -> None:
+        """Kill what schedules."""
+
+    @abstractmethod
+    def start_controller(self) -> None:
+        """Start it again."""
+
+    def kill_other(self, part: str) -> bool:
+        """Kill another part, and return whether there was one."""
+        raise NotImplementedError(part)
+
+    @abstractmethod
+    def operate(self) -> None:
+        """Do what an operator has to do."""
+
+    @abstractmethod
+    def queued(self) -> set[str] | None:
+        """Return the jobs that wait or run, if the controller answers."""
+
+    @abstractmethod
+    def queue(self, job: Job, script: Path, out: Path) -> None:
+        """Submit a job."""
+
+    @abstractmethod
+    def fate(self, job: Job) -> str | None:
+        """Return why a job that is not queued has not ended by itself, if that is known."""
+
+    @abstractmethod
+    def jobs_shown(self) -> str:
+        """Return the queue, for the error."""
 
     @property
     def parts(self) -> list[str]:
@@ -178,9 +224,9 @@ class Trial:
         self.go_on(self._draws.uniform(0, PAUSE_SECONDS))
         away = self._draws.uniform(0, AWAY_SECONDS)
         if part == "controller":
-            self.lab.kill_controller()
+            self.kill_controller()
             time.sleep(away)
-            self.lab.start_controller()
+            self.start_controller()
         elif part == "service":
             killed = time.time()
             self.service.kill()
@@ -202,7 +248,7 @@ class Trial:
             if not waiting:
                 return
             _kill_tree(self._draws.choice(waiting).submitting)
-        elif not kill_plugin(self.lab, part, self._draws):
+        elif not self.kill_other(part):
             return
         self.kills[part] += 1
 
@@ -214,8 +260,8 @@ class Trial:
         """
         end = time.monotonic() + seconds
         while True:
-            self._operate()
-            queued = self._queued()
+            self.operate()
+            queued = self.queued()
             for job in self.jobs:
                 if not job.done and (why := self._failure(job, queued)):
                     self.failures[why] += 1
@@ -228,31 +274,14 @@ class Trial:
                 return not unfinished
             time.sleep(0.2)
 
-    def _operate(self) -> None:
-        """Undo what Slurm does if a killed controller starts a job again that a node knows."""
-        shown = self.lab.run("sinfo", "-h", "-n", "q1", "-o", "%T %E").stdout
-        if "drain" in shown:
-            self.by_operator["node drained"] += 1
-            self.lab.run("scontrol", "update", "nodename=q1", "state=resume")
-        shown = self.lab.run("squeue", "-h", "-o", "%A %r").stdout
-        # so says a controller that is started again, and of the jobs that wait for a gate
-        reasons = "launch failed requeued held"
-        reasons += "" if self.way == "gate" else "|JobHeldUser"
-        for job in re.findall(f"(?m)^(.*) (?:{reasons})$", shown):
-            self.by_operator["job held"] += 1
-            self.lab.run("scontrol", "release", job)
-
-    def _queued(self) -> set[int] | None:
-        listed = self.lab.run("squeue", "-h", "-o", "%A")
-        return {*map(int, listed.stdout.split())} if listed.returncode == 0 else None
-
     def _submit(self, job: Job) -> None:
         job.submissions += 1
-        sfq, config = SFQ[0], self._folder / "qrmi_config.json"
-        qpu = f"--qrmi-config {config} --qpu qpu"
+        sfq = SFQ[0]
+        qpu = self.qpu
         lease = {
             "plugins": f"{sfq} lease --held --",
             "gate": f"{sfq} lease --held {qpu} --",
+            "flux": f"{sfq} lease --held {qpu} --",
             "licenses": f"{sfq} lease {qpu} --",
             "lease": f"{sfq} lease --held --",
         }[self.way]
@@ -268,32 +297,9 @@ class Trial:
             )
         )
         script.chmod(0o755)
-        out = self._runs / f"{job.name}.{job.submissions}.out"
-        words = [f"--output={out}", "--partition=quantum", "--time=5"]
-        if self.way == "lease":
-            command = [*SFQ, "lease", *qpu.split(), "--"]
-            command += [str(ROOT / "deployments/slurm/sbatch-leased.sh"), *words]
-            with open(self._folder / f"{job.name}.log", "wb") as log:
-                job.submitting = subprocess.Popen(
-                    [*command, str(script)],
-                    env=self._environment,
-                    stdout=log,
-                    stderr=log,
-                    start_new_session=True,
-                )
-            return
-        words += {
-            "plugins": [
-                *(f"--uid={USER}", f"--account={ACCOUNT}", "--qpu=qpu"),
-                f"--chdir={self._runs}",
-            ],
-            "gate": ["--hold", "--comment=qpu=qpu"],
-            "licenses": ["--licenses=qpu:1"],
-        }[self.way]
+        self.queue(job, script, self._runs / f"{job.name}.{job.submissions}.out")
 
-        job.id = self.lab.submit(*words, str(script))
-
-    def _failure(self, job: Job, queued: set[int] | None) -> str | None:
+    def _failure(self, job: Job, queued: set[str] | None) -> str | None:
         """Look how a job goes, and return why it is to be submitted again.
 
         :raises Missed: if it has succeeded without samples, or failed without a reason
@@ -317,12 +323,7 @@ class Trial:
         # it has ended meanwhile
         if any(run.ended is not None for run in self.runs(name)):
             return None
-        shown = self.lab.run("scontrol", "-o", "show", "job", str(job.id))
-        if "slurm_load_jobs" in shown.stderr and "Invalid job id" in shown.stderr:
-            return "a killed controller has forgotten it"
-        if state := re.search(r"JobState=(\w+) Reason=(\S+)", shown.stdout):
-            return f"Slurm: {state[1]} {state[2]}"
-        return None
+        return self.fate(job)
 
     def _ended(self, job: Job, name: str, code: int, said: str) -> str | None:
         output = self._runs / f"{name}.json"
@@ -416,6 +417,124 @@ class Trial:
         }
 
 
+class SlurmTrial(Trial):
+    """A lab of Slurm."""
+
+    def __init__(self, way: str, lab: Lab, folder: Path, seed: int) -> None:
+        super().__init__(way, folder, seed)
+        self._lab = lab
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {**os.environ, **self._lab.environment}
+
+    def kill_controller(self) -> None:
+        self._lab.kill_controller()
+
+    def start_controller(self) -> None:
+        self._lab.start_controller()
+
+    def kill_other(self, part: str) -> bool:
+        return kill_plugin(self._lab, part, self._draws)
+
+    def operate(self) -> None:
+        """Undo what Slurm does if a killed controller starts a job again that a node knows."""
+        shown = self._lab.run("sinfo", "-h", "-n", "q1", "-o", "%T %E").stdout
+        if "drain" in shown:
+            self.by_operator["node drained"] += 1
+            self._lab.run("scontrol", "update", "nodename=q1", "state=resume")
+        shown = self._lab.run("squeue", "-h", "-o", "%A %r").stdout
+        # so says a controller that is started again, and of the jobs that wait for a gate
+        reasons = "launch failed requeued held"
+        reasons += "" if self.way == "gate" else "|JobHeldUser"
+        for job in re.findall(f"(?m)^(.*) (?:{reasons})$", shown):
+            self.by_operator["job held"] += 1
+            self._lab.run("scontrol", "release", job)
+
+    def queued(self) -> set[str] | None:
+        listed = self._lab.run("squeue", "-h", "-o", "%A")
+        return {*listed.stdout.split()} if listed.returncode == 0 else None
+
+    def queue(self, job: Job, script: Path, out: Path) -> None:
+        words = [f"--output={out}", "--partition=quantum", "--time=5"]
+        if self.way == "lease":
+            command = [*SFQ, "lease", *self.qpu.split(), "--"]
+            command += [str(ROOT / "deployments/slurm/sbatch-leased.sh"), *words]
+            with open(self._folder / f"{job.name}.log", "wb") as log:
+                job.submitting = subprocess.Popen(
+                    [*command, str(script)],
+                    env=self.environment,
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,
+                )
+            return
+        words += {
+            "plugins": [
+                *(f"--uid={USER}", f"--account={ACCOUNT}", "--qpu=qpu"),
+                f"--chdir={self._runs}",
+            ],
+            "gate": ["--hold", "--comment=qpu=qpu"],
+            "licenses": ["--licenses=qpu:1"],
+        }[self.way]
+
+        job.id = str(self._lab.submit(*words, str(script)))
+
+    def fate(self, job: Job) -> str | None:
+        shown = self._lab.run("scontrol", "-o", "show", "job", job.id)
+        if "slurm_load_jobs" in shown.stderr and "Invalid job id" in shown.stderr:
+            return "a killed controller has forgotten it"
+        if state := re.search(r"JobState=(\w+) Reason=(\S+)", shown.stdout):
+            return f"Slurm: {state[1]} {state[2]}"
+        return None
+
+    def jobs_shown(self) -> str:
+        return self._lab.run("squeue", "-o", "%A %j %T %r").stdout
+
+
+class FluxTrial(Trial):
+    """An instance of Flux."""
+
+    def __init__(self, instance: FluxInstance, folder: Path, seed: int) -> None:
+        super().__init__("flux", folder, seed)
+        self._instance = instance
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {**os.environ, **self._instance.environment}
+
+    @property
+    def daemon(self) -> list[str]:
+        return ["flux", "gate"]
+
+    def kill_controller(self) -> None:
+        self._instance.kill()
+
+    def start_controller(self) -> None:
+        self._instance.start()
+
+    def operate(self) -> None:
+        """Nothing: Flux drains no node, and holds no job by itself."""
+
+    def queued(self) -> set[str] | None:
+        listed = self._instance.run("jobs", "--count=0", "-no", "{id.f58plain}")
+        return {*listed.stdout.split()} if listed.returncode == 0 else None
+
+    def queue(self, job: Job, script: Path, out: Path) -> None:
+        words = ["--urgency=hold", "--setattr=sfq.qpu=qpu", "--time-limit=5m"]
+        words.append(f"--output={out}")
+        job.id = self._instance.output("submit", *words, str(script))
+
+    def fate(self, job: Job) -> str | None:
+        shown = self._instance.run("jobs", "-ano", "{result} {returncode}", job.id)
+        if "unknown" in shown.stderr or not shown.stdout:
+            return "a killed controller has forgotten it"
+        return f"Flux: {shown.stdout.strip()}"
+
+    def jobs_shown(self) -> str:
+        return self._instance.run("jobs", "-a").stdout
+
+
 def _kill_tree(process: subprocess.Popen[bytes] | None) -> None:
     """Kill a session's processes, as if their machine had lost its power."""
     assert process
@@ -438,6 +557,12 @@ def _trial(way: str, seed: int) -> Iterator[Trial]:
         folder = Path(opened.enter_context(temporary))
         folder.chmod(0o755)
         config = write_site_file(folder, f"unix:{folder / 's'}")
+        if way == "flux":
+            instance = opened.enter_context(flux_instance.running(folder))
+            trial: Trial = FluxTrial(instance, folder, seed)
+            trial.serve(opened)
+            yield trial
+            return
         options = Options(
             nodes=1,
             cpus=16,
@@ -450,7 +575,7 @@ def _trial(way: str, seed: int) -> Iterator[Trial]:
         lab = opened.enter_context(running(folder / "lab", options))
         if options.site:
             lab.output("sacctmgr", "-i", "add", "user", USER, f"account={ACCOUNT}")
-        trial = Trial(way, lab, folder, seed)
+        trial = SlurmTrial(way, lab, folder, seed)
         trial.serve(opened)
         yield trial
 
@@ -471,8 +596,7 @@ def torture(way: str, kills: int, seed: int) -> dict[str, JSON]:
             trial.strike(order.choice(left))
         if not trial.go_on(END_SECONDS, last=True):
             unfinished = [job.name for job in trial.jobs if not job.done]
-            queue = trial.lab.run("squeue", "-o", "%A %j %T %r").stdout
-            raise Missed(f"not done: {unfinished}\n{queue}")
+            raise Missed(f"not done: {unfinished}\n{trial.jobs_shown()}")
         swept = trial.swept()
         trial.service.kill()
         return {
@@ -485,7 +609,7 @@ def torture(way: str, kills: int, seed: int) -> dict[str, JSON]:
 def main() -> None:
     """Print the figures of each way, as a line of JSON."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--way", choices=WAYS, nargs="+", default=WAYS)
+    parser.add_argument("--way", choices=WAYS, nargs="+", default=SLURM_WAYS)
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()

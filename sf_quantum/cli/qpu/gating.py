@@ -5,10 +5,13 @@ from __future__ import annotations
 import argparse
 import logging
 import os
-from collections.abc import Iterator, Mapping
+import signal
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 
-from sf_quantum.cli.arguments import checked, seconds
+from sf_quantum.cli.arguments import checked, seconds, sentence
 from sf_quantum.cli.qpu import service
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
@@ -22,6 +25,35 @@ from sf_quantum.qpu.leasing.gating.scheduler import Scheduler
 from sf_quantum.qpu.leasing.held_leases import AcquireOptions
 from sf_quantum.qpu.leasing.places import Places
 from sf_quantum.qpu.sfq.service_qpu import SfqQpu
+
+
+def add_gate(
+    actions: argparse._SubParsersAction[argparse.ArgumentParser],
+    make_scheduler: Callable[[], Scheduler],
+) -> None:
+    """Add the subcommand ``gate`` of a batch system."""
+    help_ = "release held jobs once they have a lease"
+    gate = actions.add_parser("gate", help=help_, description=sentence(help_))
+    service.add_selection(gate)
+    gate.add_argument(
+        "--state",
+        required=True,
+        type=Path,
+        metavar="DIR",
+        help="a folder that the gate only locks, so that it runs once",
+    )
+    add_places(gate)
+    add_classes(gate)
+    gate.set_defaults(make_scheduler=make_scheduler, parser=gate)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the gate of :func:`add_gate`, until a signal ends it."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    gate = make_gate(args, args.make_scheduler())
+    with alone(args):
+        gate.run()
+    return 0
 
 
 def add_classes(parser: argparse.ArgumentParser) -> None:

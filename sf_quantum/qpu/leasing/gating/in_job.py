@@ -8,11 +8,11 @@ from sf_quantum.errors import InputError
 from sf_quantum.qpu import Qpu
 from sf_quantum.qpu.environment import job_environment, job_ids
 from sf_quantum.qpu.leasing.batch_jobs import list_leases
-from sf_quantum.qpu.leasing.gating import slurm
+from sf_quantum.qpu.leasing.gating import flux, slurm
 from sf_quantum.qpu.sfq.service_qpu import SfqQpu
 
 # The variable by which each batch system names the job, and what reads it.
-_SCHEDULERS = {"SLURM_JOB_ID": slurm.job_of}
+_SCHEDULERS = {"FLUX_JOB_ID": flux.job_of, "SLURM_JOB_ID": slurm.job_of}
 
 
 def held_environment(
@@ -29,6 +29,7 @@ def held_environment(
         raise InputError(
             f"{' or '.join(_SCHEDULERS)} is not set: leases are looked up in a batch job"
         )
+    jobs = " or ".join(str(job) for job, _ in named)
     held: list[tuple[Qpu, str]] = []
     for client in clients:
         if not isinstance(client, SfqQpu):
@@ -39,9 +40,11 @@ def held_environment(
             for job, user in named
             if job.has(lease.key) and lease.user == (user or lease.user)
         ]
-        jobs = " and ".join(str(job) for job, _ in named)
         if len(tokens) > 1:
-            raise InputError(f"{jobs} has {len(tokens)} leases of QPU {client.name!r}")
+            raise InputError(
+                f"{jobs} has {len(tokens)} leases of QPU {client.name!r}: end those of other "
+                "instances (sfq leases end)"
+            )
         held += [(client, token) for token in tokens]
     if not held:
         raise InputError(

@@ -1,0 +1,318 @@
+"""``sfq flux gate``: held jobs are released with their leases, whatever happens meanwhile."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from sf_quantum.cli.qpu import flux, gating
+from sf_quantum.errors import QpuError
+from sf_quantum.files import JSON
+from sf_quantum.qpu.leasing.gating.flux import Flux
+from sf_quantum.qpu.leasing.gating.gate import Gate
+from sf_quantum.service.domain.jobs import Identity, Lease
+from sf_quantum.service.domain.reasons import LeaseEndCause
+from sf_quantum.service.http.auth import FixedIdentity
+from tests.support import flux_instance
+from tests.support.flux_instance import FluxInstance
+from tests.support.service import RunningService, running_service
+from tests.support.service_process import SFQ
+from tests.support.site_daemons import write_site_file
+from tests.support.waiting import SECONDS, until
+
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.skipif(not flux_instance.is_installed(), reason=flux_instance.MISSING),
+]
+
+ADMIN = FixedIdentity(Identity("operator", admin=True))
+KILLS = 10
+LONGEST_LIFE_SECONDS = 4.0
+
+
+class Site:
+    """An instance, and the QPU that ``qrmi_config.json`` names."""
+
+    def __init__(self, instance: FluxInstance) -> None:
+        self.flux = instance
+        self.folder = instance.folder
+        self.config = self.folder / "qrmi_config.json"
+
+    @contextmanager
+    def serving(self, vqpus: int = 1) -> Iterator[RunningService]:
+        with running_service(authenticate=ADMIN, vqpus=vqpus) as service:
+            write_site_file(self.folder, service.url)
+            yield service
+
+    def words(self, *options: str) -> list[str]:
+        selected = ["--qrmi-config", str(self.config), "--qpu", "qpu"]
+        return ["gate", "--state", str(self.folder / "state"), *selected, *options]
+
+    def gate(self, *options: str) -> Gate:
+        """Make a gate in this process, whose looks the test calls."""
+        parser = argparse.ArgumentParser()
+        flux.configure(parser)
+        return gating.make_gate(parser.parse_args(self.words(*options)), Flux())
+
+    def submit(self, script: str, *options: str) -> str:
+        held = ["--urgency=hold", "--setattr=sfq.qpu=qpu", *options]
+        return self.flux.submit(script, *held)
+
+    def held_lease(self, script: str) -> str:
+        """The command that runs another under the lease of the gate."""
+        lease = f"{SFQ[0]} lease --held --qrmi-config {self.config} --qpu qpu --"
+        return f"{lease} {script}"
+
+    def output(self, job: str) -> str:
+        self.flux.ended(job)
+        return (self.folder / f"{job}.out").read_text()
+
+    def is_held(self, job: str) -> bool:
+        shown = self.flux.job(job)
+        return (shown["state"], shown["urgency"]) == ("SCHED", 0)
+
+    def cancel(self, *jobs: str) -> None:
+        self.flux.output("cancel", *jobs)
+        for job in jobs:
+            self.flux.ended(job)
+
+    def memo(self, job: str) -> str:
+        shown = self.flux.job(job)["annotations"]
+        assert isinstance(shown, dict)
+        user = shown["user"]
+        assert isinstance(user, dict)
+        return str(user["sfq"])
+
+
+@pytest.fixture(scope="module")
+def site() -> Iterator[Site]:
+    # short paths: a socket's has at most 107 bytes
+    with (
+        tempfile.TemporaryDirectory(prefix="sfq-flux-") as folder,
+        flux_instance.running(Path(folder)) as instance,
+    ):
+        yield Site(instance)
+
+
+@pytest.fixture(autouse=True)
+def _environment(site: Site, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    for name, value in site.flux.environment.items():
+        monkeypatch.setenv(name, value)
+    for name in ("QRMI_JOB_ID", "QRMI_JOB_UID"):
+        monkeypatch.setenv(name, "")
+    yield
+    site.flux.run("cancel", "--all")
+    site.flux.output("queue", "idle")
+
+
+def leases(service: RunningService) -> list[Lease]:
+    return sorted(
+        service.queue.store.leases.latest(None), key=lambda lease: lease.opened
+    )
+
+
+def holders(found: list[Lease]) -> list[str]:
+    return [str(lease.key).rpartition("-")[2] for lease in found]
+
+
+def look_until_held(gate: Gate, service: RunningService) -> None:
+    """Look until a lease is granted, of which the gate has not taken notice."""
+    gate.look()
+    until(lambda: len(leases(service)) == 1, "a lease", SECONDS)
+
+
+@contextmanager
+def running_gate(site: Site) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a gate as a process, which is killed at the end of the block."""
+    process = subprocess.Popen([*SFQ, "flux", *site.words()])
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_jobs_run_in_turn_each_with_its_lease(site: Site) -> None:
+    with site.serving() as service, running_gate(site):
+        script = site.held_lease("env")
+        jobs = [site.submit(script) for _ in range(3)]
+        for job in jobs:
+            output = site.output(job)
+            lease = next(one for one in leases(service) if str(one.key).endswith(job))
+            assert f"qpu_QRMI_JOB_ACQUISITION_TOKEN={lease.id}" in output.splitlines()
+            assert (lease.user, lease.job) == ("root", f"Flux job {job}")
+        assert holders(leases(service)) == jobs
+        until(lambda: not service.queue.leases.held, "no lease", SECONDS)
+
+
+def test_bounds_of_the_attributes_are_those_of_the_lease(site: Site) -> None:
+    with site.serving() as service:
+        gate = site.gate()
+        bounds = ["--setattr=sfq.qpu-seconds=1.5", "--setattr=sfq.qpu-shots=7"]
+        job = site.submit("true", *bounds)
+        look_until_held(gate, service)
+        (lease,) = leases(service)
+        assert (lease.max_qpu_seconds, lease.max_shots) == (1.5, 7)
+        gate.look()
+        site.output(job)
+
+
+@pytest.mark.parametrize(
+    ("attribute", "expected"),
+    [
+        ("sfq.qpu=other", "unknown QPU 'other' (known: qpu)"),
+        (
+            "sfq.qpu-shots=many",
+            "qpu-shots: expected a whole number of at least 1, not 'many'",
+        ),
+    ],
+)
+def test_a_wrong_attribute_is_reported_in_the_queue(
+    site: Site, attribute: str, expected: str
+) -> None:
+    with site.serving() as service:
+        job = site.submit("true", f"--setattr={attribute}")
+        site.gate().look()
+        assert site.memo(job) == expected
+        assert not leases(service)
+
+
+def test_what_cannot_start_yet_asks_for_nothing(site: Site) -> None:
+    with site.serving() as service:
+        first = site.submit("true", "--begin-time=+1h")
+        second = site.submit("true", f"--dependency=afterok:{first}")
+        gate = site.gate()
+        gate.look()
+        assert not gate._requests
+        assert not leases(service)
+        site.cancel(first)
+        site.flux.ended(second)
+
+
+def test_a_job_that_is_cancelled_when_granted_loses_its_lease(site: Site) -> None:
+    with site.serving() as service:
+        gate, job = site.gate(), site.submit("true")
+        look_until_held(gate, service)
+        site.cancel(job)
+        gate.look()
+        gate.look()
+        assert [lease.reason for lease in leases(service)] == ["released"]
+
+
+def test_a_job_that_is_released_too_early_has_no_lease(site: Site) -> None:
+    with site.serving() as service:
+        service.acquire()
+        gate = site.gate()
+        job = site.submit(site.held_lease("echo ran"))
+        gate.look()
+        site.flux.output("job", "urgency", job, "default")
+        *_, line = site.output(job).splitlines()
+        assert line == (
+            f"sfq lease: Flux job {job} has no lease: was it released before its lease "
+            "was granted?"
+        )
+        gate.look()
+        until(lambda: not service.queue.leases.waiting, "no wait", SECONDS)
+        assert len(leases(service)) == 1
+
+
+def test_a_job_without_nodes_is_held_again_for_the_next(site: Site) -> None:
+    with site.serving() as service:
+        gate = site.gate("--hold-seconds", "0")
+        busy = site.flux.submit("sleep 600", f"-N{flux_instance.BROKERS}", "-x")
+        until(lambda: site.flux.state(busy) == "RUN", "it runs", SECONDS)
+        first = site.submit("true")
+        look_until_held(gate, service)
+        second = site.submit("true")
+        gate.look()
+        until(lambda: service.queue.leases.waiting == 1, "both", SECONDS)
+        gate.look()
+        assert site.is_held(first)
+        assert "its lease had no nodes" in site.memo(first)
+        site.cancel(first, busy)
+        with running_gate(site):
+            site.output(second)
+        assert holders(leases(service)) == [first, second]
+
+
+def test_a_job_that_runs_is_not_held(site: Site) -> None:
+    job = site.flux.submit("sleep 600")
+    until(lambda: site.flux.state(job) == "RUN", "it runs", SECONDS)
+    with pytest.raises(QpuError, match="once resources are allocated"):
+        Flux().hold(job)
+    site.cancel(job)
+
+
+def test_leases_of_another_instance_are_left_alone(site: Site) -> None:
+    with site.serving(vqpus=2) as service:
+        job = site.submit("true")
+        gate = site.gate()
+        body: dict[str, JSON] = {"key": "flux-other-f123", "user": "root"}
+        other = json.loads(service.ask("POST", "/v1/leases", body).body)["id"]
+        for _ in range(3):
+            gate.look()
+        until(lambda: len(leases(service)) == 2, "its lease", SECONDS)
+        gate.look()
+        site.output(job)
+        assert other in {lease.id for lease in service.queue.leases.held}
+
+
+def test_while_the_service_is_away_jobs_stay_held(site: Site) -> None:
+    with site.serving() as service:
+        gate, job = site.gate(), site.submit("true")
+        look_until_held(gate, service)
+    with pytest.raises(QpuError):
+        gate.look()
+    assert site.is_held(job)
+    # the service that is back has forgotten the lease
+    with site.serving() as service, running_gate(site):
+        site.output(job)
+        assert len(leases(service)) == 1
+
+
+def test_killed_at_any_moment_it_loses_no_job_and_no_lease(site: Site) -> None:
+    moments = random.Random(1)
+    with site.serving() as service:
+        jobs = [site.submit("sleep 1") for _ in range(5)]
+        for _ in range(KILLS):
+            with (
+                running_gate(site) as process,
+                pytest.raises(subprocess.TimeoutExpired),
+            ):
+                process.wait(moments.uniform(0.2, LONGEST_LIFE_SECONDS))
+        with running_gate(site):
+            assert {site.flux.ended(job) for job in jobs} == {"COMPLETED"}
+            until(lambda: not service.queue.leases.held, "no lease", SECONDS)
+        # One that is granted just when the gate is killed goes back at once.
+        gone = LeaseEndCause.CLIENT_GONE.value
+        kept = [lease for lease in leases(service) if lease.reason != gone]
+        assert holders(kept) == jobs
+    for job, lease in zip(jobs, kept, strict=True):
+        shown = site.flux.job(job)
+        assert lease.closed is not None
+        started, ended = float(str(shown["t_run"])), float(str(shown["t_cleanup"]))
+        assert lease.opened <= started <= ended <= lease.closed
+
+
+def test_an_instance_that_is_killed_keeps_its_held_jobs(site: Site) -> None:
+    """Last, since its brokers are others afterwards."""
+    with site.serving() as service:
+        gate, job = site.gate(), site.submit(site.held_lease("echo ran"))
+        look_until_held(gate, service)
+        site.flux.output("kvs", "sync")
+        site.flux.kill()
+        with pytest.raises(QpuError):
+            gate.look()
+        site.flux.start()
+        with running_gate(site):
+            assert site.output(job).splitlines()[-1] == "ran"
+            until(lambda: not service.queue.leases.held, "no lease", SECONDS)
+        assert holders(leases(service)) == [job]
