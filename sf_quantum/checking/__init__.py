@@ -1,15 +1,12 @@
 """Checks of a StreamFlow file before it runs, which report all problems at once.
 
-``check_file`` reads a file and what it names, and returns problems, each with its file and line;
-``workflows`` checks one workflow, ``bindings`` the targets and filters of its bindings,
-``candidate_filters`` the filters of quantum candidates, and ``qpus`` whether the QPUs can run
-its steps now. ``cwl`` reads the CWL files and ``parser`` reads them by the engine's own parser,
-``cwl_steps`` checks their steps, ``cwl_links`` their links, ``inputs`` the inputs,
-``deployments``, ``configurations`` and ``sites`` what connectors and Slurm would refuse,
-``sfq_tools`` the command lines of sfq's tools, and ``tool_files`` their files.
+``check_file`` reads a file and what it names, and returns problems, each with its file and line.
+``document`` is a YAML file with its lines, ``schema`` checks its keys, ``workflows`` one of
+its workflows, and ``preview`` tells what a run would do now. ``deployments`` checks where
+steps may run, ``bindings`` where each of them runs, ``qpus`` those on QPUs; ``cwl`` reads and
+checks the steps themselves, ``tools`` those that call ``sfq``.
 
-Imports: candidates, clustering, connectors, journal, net, protocol, qpu, reporting,
-    samplers, service/device, slurm.
+Imports: candidates, checking/*, qpu, reporting.
 """
 
 from __future__ import annotations
@@ -17,13 +14,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sf_quantum.checking.candidate_filters import check_filters
-from sf_quantum.checking.command_lines import Commands
-from sf_quantum.checking.deployments import Deployments, recovery
+from sf_quantum.checking.deployments.references import Deployments, recovery
+from sf_quantum.checking.deployments.slurm.sites import Sites, bound_deployments
 from sf_quantum.checking.document import Document, FileProblem, UnreadableError
-from sf_quantum.checking.qpus import Qpus
+from sf_quantum.checking.qpus.availability import Qpus
+from sf_quantum.checking.qpus.candidate_filters import check_filters
 from sf_quantum.checking.schema import rules
-from sf_quantum.checking.sites import Sites, bound_deployments
+from sf_quantum.checking.tools.command_lines import Commands
 from sf_quantum.checking.workflows import Workflow
 from sf_quantum.files import mapping
 

@@ -25,11 +25,11 @@ from sf_quantum.candidates.targets import (
     StatusReply,
     target_name,
 )
-from sf_quantum.checking.bindings import Binding
-from sf_quantum.checking.deployments import Deployments
+from sf_quantum.checking.bindings.binding import Binding
+from sf_quantum.checking.deployments.references import Deployments
 from sf_quantum.checking.document import Document
-from sf_quantum.checking.problem_sizes import ProblemSizes
-from sf_quantum.checking.qpus import Qpus, poll
+from sf_quantum.checking.qpus.availability import Qpus, poll
+from sf_quantum.checking.qpus.problem_sizes import ProblemSizes
 from sf_quantum.checking.schema import rules
 from sf_quantum.checking.workflows import Workflow
 from sf_quantum.files import JSON, listing, mapping, number

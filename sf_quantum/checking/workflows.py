@@ -9,18 +9,13 @@ from os.path import normpath
 from pathlib import Path, PurePosixPath
 
 from sf_quantum.candidates.decision import is_below
-from sf_quantum.checking import (
-    cwl,
-    cwl_steps,
-    folders,
-    inputs,
-    resources,
-    types,
-)
-from sf_quantum.checking.bindings import Binding, check_duplicates
-from sf_quantum.checking.candidate_filters import check_candidates
-from sf_quantum.checking.command_lines import Commands
-from sf_quantum.checking.deployments import Deployments
+from sf_quantum.checking.bindings import folders, resources
+from sf_quantum.checking.bindings.binding import Binding, check_duplicates
+from sf_quantum.checking.cwl import inputs, types
+from sf_quantum.checking.cwl import steps as cwl_steps
+from sf_quantum.checking.cwl.processes import Process, load
+from sf_quantum.checking.cwl.values import Values
+from sf_quantum.checking.deployments.references import Deployments
 from sf_quantum.checking.document import (
     Document,
     FileProblem,
@@ -29,10 +24,11 @@ from sf_quantum.checking.document import (
     near_file,
     suggestion,
 )
-from sf_quantum.checking.problem_sizes import ProblemSizes
-from sf_quantum.checking.qpus import Qpus
-from sf_quantum.checking.sfq_tools import SfqTools
-from sf_quantum.checking.values import Values
+from sf_quantum.checking.qpus.availability import Qpus
+from sf_quantum.checking.qpus.candidate_filters import check_candidates
+from sf_quantum.checking.qpus.problem_sizes import ProblemSizes
+from sf_quantum.checking.tools.command_lines import Commands
+from sf_quantum.checking.tools.sfq_tools import SfqTools
 from sf_quantum.files import KeyPath, mapping
 
 # commands that a shell has itself (POSIX.1-2024, Shell Command Language, 2.15; bash)
@@ -105,7 +101,7 @@ class Workflow:
         if not self.process.read:
             yield from problems
             return
-        from sf_quantum.checking.parser import Parser
+        from sf_quantum.checking.cwl.parser import Parser
 
         parser = Parser(self.process)
         self.process.faulty |= parser.faulty
@@ -115,13 +111,13 @@ class Workflow:
         yield from problems
         yield from parser.rest([p for p in problems if not p.remark])
 
-    def _read_process(self) -> cwl.Process:
+    def _read_process(self) -> Process:
         file, where = self.config.get("file"), (*self.where, "config", "file")
         if not isinstance(file, str) or "://" in file:
-            return cwl.Process(unseen={"/"})
+            return Process(unseen={"/"})
         if not (self.document.folder / file.partition("#")[0]).is_file():
-            return cwl.Process(unseen={"/"}, problems=[self._no_file(file, where)])
-        return cwl.load(file, self.document.folder)
+            return Process(unseen={"/"}, problems=[self._no_file(file, where)])
+        return load(file, self.document.folder)
 
     def _releases(self) -> Iterator[FileProblem]:
         """Check the steps after which allocations are released, if there is one workflow."""

@@ -1,6 +1,6 @@
 """Contract tests for registered samplers, QPUs and devices, ours and a site's own.
 
-Imports: checking, protocol, qpu, samplers, service, service/device, service/domain.
+Imports: checking, checking/cwl, protocol, qpu, samplers, service, service/device, service/domain.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from pathlib import Path
 from tempfile import NamedTemporaryFile, TemporaryDirectory
 from typing import TypeAlias
 
-from sf_quantum.checking import cwl
+from sf_quantum.checking.cwl.processes import load
 from sf_quantum.checking.document import Document
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON, listing, mapping
@@ -111,7 +111,7 @@ def _targets(document: Document, workflow: dict[str, JSON], step: str) -> list[J
 
 def _tool(document: Document, workflow: dict[str, JSON], step: str) -> Path:
     file = str(mapping(workflow.get("config")).get("file"))
-    for tool in cwl.load(file, document.folder).tools:
+    for tool in load(file, document.folder).tools:
         if tool.step == step and tool.document.content.get("class") != "Workflow":
             return Path(tool.document.name).resolve()
     raise InputError(

@@ -3,5 +3,5 @@
 ``checks`` and ``previews`` look at a file, ``runs`` starts a run and ``driver`` is the process
 of it, which ends as its parent does.
 
-Imports: checking, connectors, journal, planning, reporting, service.
+Imports: checking, checking/tools, connectors, journal, planning, reporting, service.
 """

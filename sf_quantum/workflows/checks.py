@@ -15,7 +15,7 @@ from sf_quantum.text import plural
 from sf_quantum.threads import in_thread
 
 if TYPE_CHECKING:
-    from sf_quantum.checking.command_lines import Commands
+    from sf_quantum.checking.tools.command_lines import Commands
 
 # Makers of parsers. They are plug-ins, since the command imports this room.
 _commands: Registry[Commands] = Registry("sf_quantum.commands", "command")

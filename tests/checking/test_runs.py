@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from streamflow.core.utils import create_command
 
-from sf_quantum.checking import check_file, folders
+from sf_quantum.checking import check_file
+from sf_quantum.checking.bindings.folders import RIGHT, check_files
+from sf_quantum.checking.cwl.inputs import SPECIAL, missing_files
 from sf_quantum.checking.document import Document
-from sf_quantum.checking.folders import RIGHT
-from sf_quantum.checking.inputs import missing_files
 from sf_quantum.cli import main, parser_for
 from sf_quantum.files import JSON, KeyPath
 from sf_quantum.samplers.problem import document
@@ -270,7 +270,7 @@ def test_a_folder_is_refused_iff_its_command_fails(
     command = create_command("local", ["pwd"], workdir=str(folder))
     done = subprocess.run(["sh", "-c", command], capture_output=True, text=True)
     works = done.stdout == f"{folder}\n"
-    assert works is (folders.SPECIAL.search(str(folder)) is None)
+    assert works is (SPECIAL.search(str(folder)) is None)
 
 
 @pytest.mark.parametrize(
@@ -298,7 +298,7 @@ def test_a_file_is_refused_iff_the_parser_reads_another(
         works = False
     lines: dict[KeyPath, int] = {("workflows", "w", "config", "file"): 1}
     document = Document(str(folder / "sf.yml"), {}, lines)
-    refused = [*folders.check_files(document, {"file": "t.cwl"}, ("workflows", "w"))]
+    refused = [*check_files(document, {"file": "t.cwl"}, ("workflows", "w"))]
     # Python 3.13 reads a path that is not UTF-8, which earlier ones do not
     assert works is not bool(refused) or (works and character == "\udcff")
 

@@ -42,6 +42,8 @@ LAYERS = {
     "yaml": {"errors", "files"},
     "plugin": {"candidates", "connectors", "journal"},
 }
+# Rooms whose folders are rooms of their own, with imports of their own.
+_DIVIDED = ("checking", "service")
 STREAMFLOW = {"plugin", "connectors", "candidates", "checking"}
 # the scheduler that writes the journal, and what it alone uses
 SCHEDULER = {
@@ -139,17 +141,18 @@ def own(module: str) -> set[str]:
 
 
 def place(module: str) -> str:
-    """The room of a module; those of the service are rooms of their own."""
+    """The room of a module; those within _DIVIDED rooms are rooms of their own."""
     names = [*module.split("."), ""]
     inner = "/".join(names[1:3])
-    return inner if names[1] == "service" and inner in rooms() else names[1]
+    return inner if inner in rooms() else names[1]
 
 
 @cache
 def rooms() -> dict[str, frozenset[str]]:
     """What each room may import of other rooms, as its docstring says."""
     found = {}
-    for path in sorted([*PACKAGE.glob("*/"), *PACKAGE.glob("service/*/")]):
+    within = [path for name in _DIVIDED for path in PACKAGE.glob(f"{name}/*/")]
+    for path in sorted([*PACKAGE.glob("*/"), *within]):
         text = (
             ast.get_docstring(ast.parse(file.read_text()))
             if ((file := path / "__init__.py").exists())
@@ -178,9 +181,9 @@ def test_a_room_imports_what_its_docstring_says() -> None:
         if (here := place(module)) in used:
             used[here] |= own(module) - {here} - _FOUNDATION
     for name, others in used.items():
-        if name == "service":
+        if name in _DIVIDED:
             others = {
-                "service/*" if one in rooms() and "/" in one else one for one in others
+                f"{name}/*" if one.startswith(f"{name}/") else one for one in others
             }
         assert others == rooms()[name], name
     assert not [name for name, allowed in rooms().items() if "cli" in allowed]

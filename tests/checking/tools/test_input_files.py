@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sf_quantum.checking import check_file, tool_files
+from sf_quantum.checking import check_file
+from sf_quantum.checking.tools import input_files
 from sf_quantum.cli import main, parser_for
 from sf_quantum.files import JSON
 from sf_quantum.samplers.problem import document
@@ -115,9 +116,9 @@ def test_the_location_of_a_file_is_read_not_its_path() -> None:
 def test_a_file_is_read_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     workflow("--points", "ragged.csv", None)
     size = Path("ragged.csv").stat().st_size
-    monkeypatch.setattr(tool_files, "MAX_BYTES", size)
+    monkeypatch.setattr(input_files, "MAX_BYTES", size)
     assert len(check_file("sf.yml", parser_for).problems) == 1
-    monkeypatch.setattr(tool_files, "MAX_BYTES", size - 1)
+    monkeypatch.setattr(input_files, "MAX_BYTES", size - 1)
     findings = check_file("sf.yml", parser_for)
     (remark,) = (one for one in findings.remarks if one.file == "job.yml")
     assert findings.problems == []

@@ -26,7 +26,13 @@ from schema_salad.exceptions import SchemaSaladException, ValidationException
 from schema_salad.fetcher import DefaultFetcher
 from schema_salad.utils import yaml_no_ts
 
-from sf_quantum.checking.cwl import CLASSES, SCATTER_METHODS, Entry, Position, Process
+from sf_quantum.checking.cwl.processes import (
+    CLASSES,
+    SCATTER_METHODS,
+    Entry,
+    Position,
+    Process,
+)
 from sf_quantum.checking.document import Document, FileProblem, nested, suggestion
 from sf_quantum.files import KeyPath, mapping
 

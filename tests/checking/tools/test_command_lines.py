@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from sf_quantum.checking import check_file, command_lines
-from sf_quantum.checking.cwl import Position
+from sf_quantum.checking import check_file
+from sf_quantum.checking.cwl.processes import Position
 from sf_quantum.checking.document import Document
+from sf_quantum.checking.tools import command_lines
 from sf_quantum.cli import parser_for
 from sf_quantum.files import JSON, mapping
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from cwl_utils.errors import SubstitutionError
 from cwl_utils.expression import scanner
 
+from sf_quantum.checking.cwl.javascript import Scripts
 from sf_quantum.checking.document import Document, FileProblem, suggestion
-from sf_quantum.checking.javascript import Scripts
 from sf_quantum.files import JSON, KeyPath, mapping
 
 JAVASCRIPT = "InlineJavascriptRequirement"

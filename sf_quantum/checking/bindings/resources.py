@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 
 import psutil
 
-from sf_quantum.checking.bindings import Binding
-from sf_quantum.checking.cwl import Position, Process
-from sf_quantum.checking.deployments import Deployments, deployment_of
+from sf_quantum.checking.bindings.binding import Binding
+from sf_quantum.checking.cwl.processes import Position, Process
+from sf_quantum.checking.deployments.references import Deployments, deployment_of
 from sf_quantum.checking.document import FileProblem
 from sf_quantum.files import JSON, KeyPath, listing, mapping
 

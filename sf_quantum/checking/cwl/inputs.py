@@ -8,8 +8,8 @@ from collections.abc import Collection, Iterator
 from pathlib import PurePath
 from urllib.parse import unquote
 
-from sf_quantum.checking import folders, types
-from sf_quantum.checking.cwl import Entry, Position, Process
+from sf_quantum.checking.cwl import types
+from sf_quantum.checking.cwl.processes import Entry, Position, Process
 from sf_quantum.checking.document import (
     NEAR,
     Document,
@@ -20,8 +20,10 @@ from sf_quantum.checking.document import (
 )
 from sf_quantum.files import JSON, KeyPath, mapping
 
+# Characters that a shell does not take as they are; in a path from "/", it takes others.
+SPECIAL = re.compile(r"[\s\"$&'();<>\\`|]")
 # What a shell does not take as it is in a word; it may also take a pattern for files.
-_PATTERNS = re.compile(rf"{folders.SPECIAL.pattern}|[*?\[{{]|^[~#]|^$")
+_PATTERNS = re.compile(rf"{SPECIAL.pattern}|[*?\[{{]|^[~#]|^$")
 # how a URL begins (RFC 3986, section 3.1)
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 
@@ -150,14 +152,19 @@ def unquoted(
     """
     for where, item in nested(value, place):
         if mapping(item).get("class") in types.FILES:
-            match = folders.SPECIAL.search(PurePath(str(types.file_name(item))).name)
+            match = SPECIAL.search(PurePath(str(types.file_name(item))).name)
         elif isinstance(item, str) and isinstance(where[-1], int):
             match = _PATTERNS.search(item)
         else:
             continue
         if match:
-            what = f"its {folders.named(match[0])} is for a shell, since {use}"
+            what = f"its {named(match[0])} is for a shell, since {use}"
             right = (
                 "add inputBinding: {} to the array type in the tool, next to its items"
             )
             yield document.problem(where, what, right)
+
+
+def named(special: str) -> str:
+    """The words for a character, or several, in a message."""
+    return "a space" if special.isspace() else special or "no character"

@@ -18,9 +18,9 @@ from sf_quantum.candidates.targets import (
     status_source,
     target_name,
 )
-from sf_quantum.checking.bindings import Binding
+from sf_quantum.checking.bindings.binding import Binding
 from sf_quantum.checking.document import Document, FileProblem
-from sf_quantum.checking.problem_sizes import ProblemSizes
+from sf_quantum.checking.qpus.problem_sizes import ProblemSizes
 from sf_quantum.files import KeyPath
 from sf_quantum.qpu import JobSize, QpuStatus
 from sf_quantum.qpu.configuration import token_fault

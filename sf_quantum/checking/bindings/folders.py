@@ -11,14 +11,13 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from sf_quantum.checking.bindings import Binding
-from sf_quantum.checking.deployments import Deployments, deployment_of
+from sf_quantum.checking.bindings.binding import Binding
+from sf_quantum.checking.cwl.inputs import SPECIAL, named
+from sf_quantum.checking.deployments.references import Deployments, deployment_of
 from sf_quantum.checking.document import Document, FileProblem
 from sf_quantum.files import JSON, KeyPath
 from sf_quantum.text import escaped
 
-# Characters that a shell does not take as they are; in a path from "/", it takes others.
-SPECIAL = re.compile(r"[\s\"$&'();<>\\`|]")
 # StreamFlow takes these for a pattern, and for an escape of a URL: it finds no output there.
 _FOLDER = re.compile(rf"{SPECIAL.pattern}|\[[^/\]]+\]|%[0-9A-Fa-f]{{2}}")
 RIGHT = "write a path without spaces, and without any of \"$%&'();<>[\\]`|"
@@ -82,8 +81,3 @@ def check(
         what = f"local steps cannot run in {temporary!r}, which has {named(match[0])}"
         right = f"set TMPDIR to such a path, or add workdir: {RIGHT}"
         yield deployments.document.problem(workflow, what, right)
-
-
-def named(special: str) -> str:
-    """The words for a character, or several, in a message."""
-    return "a space" if special.isspace() else special or "no character"

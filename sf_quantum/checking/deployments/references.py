@@ -16,9 +16,9 @@ from streamflow.deployment.connector.queue_manager import QueueManagerConnector
 from streamflow.deployment.connector.ssh import SSHConnector
 from streamflow.deployment.wrapper import ConnectorWrapper
 
-from sf_quantum.checking import site_file
-from sf_quantum.checking.clusters import Cluster
-from sf_quantum.checking.configurations import Configuration
+from sf_quantum.checking.deployments import site_file
+from sf_quantum.checking.deployments.configurations import Configuration
+from sf_quantum.checking.deployments.slurm.clusters import Cluster
 from sf_quantum.checking.document import (
     Document,
     FileProblem,

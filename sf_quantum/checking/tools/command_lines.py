@@ -15,10 +15,10 @@ from typing import TypeAlias
 
 from cwl_utils.errors import SubstitutionError
 
-from sf_quantum.checking import types
-from sf_quantum.checking.cwl import Entry, Position
+from sf_quantum.checking.cwl import types
+from sf_quantum.checking.cwl.expressions import expressions
+from sf_quantum.checking.cwl.processes import Entry, Position
 from sf_quantum.checking.document import suggestion
-from sf_quantum.checking.expressions import expressions
 from sf_quantum.files import JSON, KeyPath, listing, mapping
 
 OURS = "sfq"

@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterator
 from contextlib import suppress
 from pathlib import PurePosixPath
 
-from sf_quantum.checking import inputs, types
-from sf_quantum.checking.cwl import Process
+from sf_quantum.checking.cwl import inputs, types
+from sf_quantum.checking.cwl.processes import Process
 from sf_quantum.checking.document import Document, FileProblem
 from sf_quantum.files import JSON, KeyPath, mapping
 

@@ -18,8 +18,8 @@ from typing import TypeAlias, cast
 import asyncssh
 from streamflow.deployment.connector.ssh import SSHConnector
 
-from sf_quantum.checking.clusters import Cluster
-from sf_quantum.checking.deployments import Deployments, deployment_of
+from sf_quantum.checking.deployments.references import Deployments, deployment_of
+from sf_quantum.checking.deployments.slurm.clusters import Cluster
 from sf_quantum.checking.document import Document, FileProblem
 from sf_quantum.connectors.slurm.transport.slurmrestd import (
     RestError,

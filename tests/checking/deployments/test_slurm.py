@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sf_quantum.checking import sites
+from sf_quantum.checking.deployments.slurm import sites
 from sf_quantum.cli import main
 from sf_quantum.files import JSON
 from tests.lab import Lab

@@ -10,7 +10,11 @@ from pathlib import Path, PurePosixPath
 from streamflow.core.deployment import DeploymentConfig, Target
 
 from sf_quantum.candidates.targets import status_source, target_name
-from sf_quantum.checking.deployments import CANDIDATE, Deployments, deployment_of
+from sf_quantum.checking.deployments.references import (
+    CANDIDATE,
+    Deployments,
+    deployment_of,
+)
 from sf_quantum.checking.document import FileProblem, is_misspelt
 from sf_quantum.files import JSON, KeyPath, listing, mapping
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 
 from sf_quantum import samplers
-from sf_quantum.checking import command_lines, cwl, tool_files
-from sf_quantum.checking.bindings import Binding
-from sf_quantum.checking.command_lines import Commands, Line
+from sf_quantum.checking.bindings.binding import Binding
+from sf_quantum.checking.cwl.processes import Process, Tool
+from sf_quantum.checking.cwl.values import Values
 from sf_quantum.checking.document import FileProblem
-from sf_quantum.checking.values import Values
+from sf_quantum.checking.tools import command_lines, input_files
+from sf_quantum.checking.tools.command_lines import Commands, Line
 from sf_quantum.files import KeyPath, mapping
 
 
@@ -19,9 +20,9 @@ class SfqTools:
     :param commands: see :func:`sf_quantum.checking.check_file`; without it, there are none
     """
 
-    def __init__(self, process: cwl.Process, commands: Commands | None) -> None:
+    def __init__(self, process: Process, commands: Commands | None) -> None:
         self._process = process
-        self._lines: list[tuple[cwl.Tool, Line]] = []
+        self._lines: list[tuple[Tool, Line]] = []
         for tool in process.tools if commands else []:
             position = process.commands[tool.step]
             if commands and position.place not in process.faulty:
@@ -60,12 +61,12 @@ class SfqTools:
 
         :param unread: the inputs whose files are not read: on a target, or faulty
         """
-        seen: set[tuple[tool_files.Reader, KeyPath, str]] = set()
+        seen: set[tuple[input_files.Reader, KeyPath, str]] = set()
         for tool, line in self._lines:
             options = dict(self._options(tool))
             label = self._label(values, line, options)
             for flag, port in options.items():
-                reader = tool_files.READERS.get((line.command, flag))
+                reader = input_files.READERS.get((line.command, flag))
                 setting = values.find(port)
                 if reader is None or setting is None or label is None:
                     continue
@@ -75,8 +76,8 @@ class SfqTools:
                     continue
                 seen.add(key)
                 use = f"{tool.step} passes it to sfq {line.command} {flag}"
-                file = tool_files.Use(document, where, use)
-                yield from tool_files.check(file, value, reader, label or None)
+                file = input_files.Use(document, where, use)
+                yield from input_files.check(file, value, reader, label or None)
 
     def _label(self, values: Values, line: Line, options: dict[str, str]) -> str | None:
         """The column of ``--label``, empty without one; ``None`` if it is not known."""
@@ -111,7 +112,7 @@ class SfqTools:
                     right = "write auto, or bind the step to a classical location"
                     yield document.problem(where, what, right)
 
-    def _options(self, tool: cwl.Tool) -> Iterator[tuple[str, str]]:
+    def _options(self, tool: Tool) -> Iterator[tuple[str, str]]:
         """The options of a tool that are inputs, each with the port of its value."""
         position = self._process.commands[tool.step]
         for entry in position.entries("inputs"):

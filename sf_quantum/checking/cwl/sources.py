@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from sf_quantum.checking import types
-from sf_quantum.checking.cwl import NESTED, Entry, Position, Process
+from sf_quantum.checking.cwl import types
+from sf_quantum.checking.cwl.processes import NESTED, Entry, Position, Process
+from sf_quantum.checking.cwl.types import Types
 from sf_quantum.checking.document import FileProblem, suggestion
-from sf_quantum.checking.types import Types
 from sf_quantum.files import JSON, KeyPath, listing, mapping
 
 # sections of a workflow with expressions that may use its inputs

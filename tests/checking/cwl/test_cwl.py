@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sf_quantum.checking import check_file
-from sf_quantum.checking.expressions import JAVASCRIPT, MENTION
+from sf_quantum.checking.cwl.expressions import JAVASCRIPT, MENTION
 from sf_quantum.cli import parser_for
 from tests.support.checked_files import edited, found
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sf_quantum.checking import types
-from sf_quantum.checking.cwl import Entry, Position, Process
-from sf_quantum.checking.cwl_sources import Sources, Step, is_listed, source_of
+from sf_quantum.checking.cwl import types
+from sf_quantum.checking.cwl.processes import Entry, Position, Process
+from sf_quantum.checking.cwl.sources import Sources, Step, is_listed, source_of
+from sf_quantum.checking.cwl.types import Types
 from sf_quantum.checking.document import FileProblem, suggestion
-from sf_quantum.checking.types import Types
 from sf_quantum.files import JSON, KeyPath, listing, mapping
 
 LIST = types.array((types.Type(types.ANY),))

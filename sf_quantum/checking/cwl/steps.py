@@ -8,8 +8,11 @@ from contextlib import suppress
 
 from cwl_utils.errors import SubstitutionError
 
-from sf_quantum.checking import types
-from sf_quantum.checking.cwl import (
+from sf_quantum.checking.cwl import types
+from sf_quantum.checking.cwl.expressions import JAVASCRIPT, Scope, expressions
+from sf_quantum.checking.cwl.javascript import Scripts
+from sf_quantum.checking.cwl.links import Links, has_file
+from sf_quantum.checking.cwl.processes import (
     DOTPRODUCT,
     FLAT,
     NESTED,
@@ -17,11 +20,8 @@ from sf_quantum.checking.cwl import (
     Position,
     Process,
 )
-from sf_quantum.checking.cwl_links import Links, has_file
-from sf_quantum.checking.cwl_sources import Sources, Step, is_listed, source_of
+from sf_quantum.checking.cwl.sources import Sources, Step, is_listed, source_of
 from sf_quantum.checking.document import FileProblem, suggestion
-from sf_quantum.checking.expressions import JAVASCRIPT, Scope, expressions
-from sf_quantum.checking.javascript import Scripts
 from sf_quantum.files import KeyPath, listing, mapping
 
 SCATTER = "ScatterFeatureRequirement"

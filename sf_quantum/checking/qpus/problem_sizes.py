@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sf_quantum.candidates.decision import FilterRules
-from sf_quantum.checking import types
-from sf_quantum.checking.bindings import Binding
-from sf_quantum.checking.cwl import Process
+from sf_quantum.checking.bindings.binding import Binding
+from sf_quantum.checking.cwl import types
+from sf_quantum.checking.cwl.processes import Process
 from sf_quantum.checking.document import Document
 from sf_quantum.files import JSON, mapping, parse_json
 

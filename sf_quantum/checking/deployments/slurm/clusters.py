@@ -8,8 +8,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from sf_quantum.checking.deployments.slurm.services import Service
 from sf_quantum.checking.document import Document, FileProblem
-from sf_quantum.checking.slurm_services import Service
 from sf_quantum.connectors.slurm import scripts
 from sf_quantum.connectors.slurm.services import (
     SEVERAL_CLUSTERS,

@@ -18,17 +18,17 @@ from sf_quantum.candidates.decision import (
 from sf_quantum.candidates.targets import (
     target_name,
 )
-from sf_quantum.checking import types
-from sf_quantum.checking.bindings import Binding
-from sf_quantum.checking.cwl import Process
-from sf_quantum.checking.deployments import CANDIDATE, EMULATOR, SLURM
+from sf_quantum.checking.bindings.binding import Binding
+from sf_quantum.checking.cwl import types
+from sf_quantum.checking.cwl.processes import Process
+from sf_quantum.checking.deployments.references import CANDIDATE, EMULATOR, SLURM
 from sf_quantum.checking.document import (
     Document,
     FileProblem,
     is_misspelt,
     suggestion,
 )
-from sf_quantum.checking.problem_sizes import ProblemSizes
+from sf_quantum.checking.qpus.problem_sizes import ProblemSizes
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON, KeyPath, listing, mapping
 from sf_quantum.journal import ADVICE, SCHEDULER

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-from sf_quantum.checking import types
+from sf_quantum.checking.cwl import types
 from sf_quantum.checking.document import Document, FileProblem
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON, KeyPath, mapping

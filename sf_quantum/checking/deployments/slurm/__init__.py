@@ -1,0 +1,1 @@
+"""Deployments of type ``sfq.slurm``, and the partitions that their Slurm lists."""
