@@ -1,15 +1,13 @@
 """The decision on the target of an attempt: rules, decision, explanation.
 
-Everything is computed from plain values, without I/O and without StreamFlow.
+Everything is computed from plain values, without I/O, clocks and StreamFlow.
 """
 
 from __future__ import annotations
 
 import math
 import re
-import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from itertools import chain
@@ -17,7 +15,7 @@ from pathlib import PurePosixPath
 from typing import Literal, TypeAlias, cast
 
 from sf_quantum.errors import InputError, QuantumError
-from sf_quantum.files import JSON
+from sf_quantum.files import JSON, KeyPath
 from sf_quantum.protocol.leases import latest_start
 from sf_quantum.text import utc
 
@@ -26,6 +24,7 @@ WaitFrom: TypeAlias = Literal["journal", "plan"]
 Mixed: TypeAlias = Literal["refuse", "warn", "allow"]
 # the unit of budgets that are no time
 COST = "cost"
+_HINTS = ("expectedSeconds", "pattern", "priority", "reservation", "latestStart")
 
 
 class Impossible(QuantumError):
@@ -79,12 +78,14 @@ class StepRules:
     qpu_jobs: int = 1
     reuses_classical: bool = False
 
-    @property
-    def longest_wait(self) -> float | None:
-        """Seconds from now within which a QPU must start a job; ``None`` sets no limit."""
+    def longest_wait(self, now: float) -> float | None:
+        """Seconds from now within which a QPU must start a job; ``None`` sets no limit.
+
+        :param now: seconds since the epoch
+        """
         if self.latest_start is None:
             return self.max_wait
-        left = max(0.0, self.latest_start - time.time())
+        left = max(0.0, self.latest_start - now)
         return left if self.max_wait is None else min(left, self.max_wait)
 
     @property
@@ -105,26 +106,41 @@ class FilterRules:
     """A filter's configuration, which its ``steps`` override for each step."""
 
     def __init__(self, config: Mapping[str, JSON]) -> None:
+        #: values of ``latestStart`` that are not times, by their places; no rule has them
+        self.wrong_times: dict[KeyPath, JSON] = {}
+        self._config = self._timed(config, ())
         steps = config.get("steps")
-        self._config = dict(config)
-        self._steps = steps if isinstance(steps, dict) else {}
+        self._steps = {
+            step: self._timed(entry, ("steps", step))
+            for step, entry in (steps if isinstance(steps, dict) else {}).items()
+            if isinstance(entry, dict)
+        }
+
+    def _timed(self, config: Mapping[str, JSON], where: KeyPath) -> dict[str, JSON]:
+        """The configuration with its latest start in seconds since the epoch."""
+        if (text := config.get("latestStart")) is None:
+            return dict(config)
+        try:
+            return {**config, "latestStart": latest_start(text)}
+        except InputError:
+            self.wrong_times[*where, "latestStart"] = text
+            return {**config, "latestStart": None}
 
     def of(self, step: str) -> StepRules:
         """The rules of a step; for each key, the entry of the nearest step above it wins."""
         of_step: dict[str, JSON] = {}
         for name in sorted(name for name in self._steps if is_below(step, name)):
             entry = self._steps[name]
-            if isinstance(entry, dict):
-                budgets = (of_step.get("budget"), entry.get("budget"))
-                limits = [b.items() for b in budgets if isinstance(b, dict)]
-                of_step |= {**entry, "budget": {k: v for b in limits for k, v in b}}
+            budgets = (of_step.get("budget"), entry.get("budget"))
+            limits = [b.items() for b in budgets if isinstance(b, dict)]
+            of_step |= {**entry, "budget": {k: v for b in limits for k, v in b}}
         config = {**self._config, **of_step}
         variables, reads = config.get("variables"), config.get("reads")
         return StepRules(
             prefer=cast("Prefer", config.get("prefer") or "quantum"),
             forecast=cast("WaitFrom", config.get("forecast") or "journal"),
             max_wait=_number(config, "maxWait"),
-            latest_start=(latest := _moment(config, "latestStart")),
+            latest_start=_number(config, "latestStart"),
             max_variables=_integer(config, "maxVariables"),
             min_variables=_integer(config, "minVariables"),
             variables=variables if isinstance(variables, str) else None,
@@ -132,12 +148,7 @@ class FilterRules:
             step=Budget.read(of_step.get("budget")),
             fallback=config.get("onFailure") != "fail",
             expected_seconds=_number(config, "expectedSeconds"),
-            hints={
-                key: config[key]
-                for key in ("expectedSeconds", "pattern", "priority", "reservation")
-                if config.get(key) is not None
-            }
-            | ({} if latest is None else {"latestStart": latest}),
+            hints={key: config[key] for key in _HINTS if config.get(key) is not None},
             mixed=cast("Mixed", config.get("mixed") or "warn"),
             reads=reads if isinstance(reads, str) else None,
             qpu_jobs=_integer(config, "qpuJobs") or 1,
@@ -152,12 +163,6 @@ def is_below(step: str, top: str) -> bool:
 def _number(config: Mapping[str, JSON], key: str) -> float | None:
     value = config.get(key)
     return float(value) if isinstance(value, int | float) else None
-
-
-def _moment(config: Mapping[str, JSON], key: str) -> float | None:
-    with suppress(InputError):  # another check reports it
-        return latest_start(config[key]) if config.get(key) else None
-    return None
 
 
 def _integer(config: Mapping[str, JSON], key: str) -> int | None:
@@ -466,15 +471,19 @@ def decide(
     job: CandidateJob,
     quantum: Sequence[QuantumTarget],
     classical: Sequence[ClassicalTarget],
+    *,
+    now: float,
 ) -> Decision:
     """Choose the target of an attempt.
 
+    :param now: the time at which the targets had these states, seconds since the epoch
     :raises Impossible: if there is no classical target and no QPU can ever run the job
     """
     exclusions: dict[str, Exclusion] = {}
-    quantum = [target.within(rules.longest_wait) for target in quantum]
+    quantum = [target.within(rules.longest_wait(now)) for target in quantum]
     for target in quantum:
-        reasons = chain(_permanent(rules, job, target), _passing(rules, job, target))
+        permanent = _permanent(rules, job, target)
+        reasons = chain(permanent, _passing(rules, job, target, now))
         if (exclusion := next(reasons, None)) is not None:
             exclusions[target.name] = exclusion
     on_qpus, on_classical = job.others
@@ -602,10 +611,25 @@ def _limits(
 
 
 def _passing(
-    rules: StepRules, job: CandidateJob, target: QuantumTarget
+    rules: StepRules, job: CandidateJob, target: QuantumTarget, now: float
 ) -> Iterator[Exclusion]:
     """The exclusions that may be over by the next attempt."""
     yield from filter(None, (target.failed, target.offline, target.cooldown))
+    yield from _unknown_usage(rules, job, target)
+    wait, limit = target.known_wait, rules.max_wait
+    # an unknown wait counts as maxWait, which the job waits
+    if limit is not None and wait > limit:
+        yield Exclusion(Obstacle.LONG_WAIT, wait, limit)
+    if (latest := rules.latest_start) is not None and now + wait > latest:
+        yield Exclusion(Obstacle.LATE, wait, detail=utc(latest))
+    if target.maintenance is not None and target.known_end > target.maintenance:
+        yield Exclusion(Obstacle.MAINTENANCE, target.maintenance)
+
+
+def _unknown_usage(
+    rules: StepRules, job: CandidateJob, target: QuantumTarget
+) -> Iterator[Exclusion]:
+    """The exclusions by budgets of which it is not known how much is left."""
     for scope, budget, spending in _budgets(rules, job):
         if budget.seconds is None and (budget.cost is None or target.cost == 0):
             continue
@@ -613,14 +637,6 @@ def _passing(
             yield Exclusion(Obstacle.USAGE_UNREADABLE, budget=(scope, ""))
         if spending.unmeasured:
             yield Exclusion(Obstacle.USAGE_UNMEASURED, budget=(scope, ""))
-    wait, limit = target.known_wait, rules.max_wait
-    # an unknown wait counts as maxWait, which the job waits
-    if limit is not None and wait > limit:
-        yield Exclusion(Obstacle.LONG_WAIT, wait, limit)
-    if (latest := rules.latest_start) is not None and time.time() + wait > latest:
-        yield Exclusion(Obstacle.LATE, wait, detail=utc(latest))
-    if target.maintenance is not None and target.known_end > target.maintenance:
-        yield Exclusion(Obstacle.MAINTENANCE, target.maintenance)
 
 
 def _budgets(
@@ -642,7 +658,7 @@ def needs_usage(rules: StepRules, decision: Decision) -> bool:
         # another obstacle, such as a closed QPU, may hide this one
         and any(
             one.cause is Obstacle.USAGE_UNMEASURED
-            for one in _passing(rules, decision.job, qpu)
+            for one in _unknown_usage(rules, decision.job, qpu)
         )
     )
 

@@ -58,7 +58,7 @@ from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
 from sf_quantum.journal import events, scheduler
 from sf_quantum.journal.failures import why
-from sf_quantum.protocol.leases import latest_start
+from sf_quantum.protocol.leases import A_TIME
 from sf_quantum.qpu import DEFAULT_READS, JobSize, QpuStatus
 from sf_quantum.text import utc
 
@@ -104,9 +104,6 @@ class CandidateFilter(BindingFilter):
         steps: MutableMapping[str, MutableMapping[str, JSON]] | None = None,
     ) -> None:
         super().__init__(name)
-        _check_times(
-            name, latestStart, *(e.get("latestStart") for e in (steps or {}).values())
-        )
         self._rules = FilterRules(
             {
                 "prefer": prefer,
@@ -129,6 +126,10 @@ class CandidateFilter(BindingFilter):
                 "steps": {step: {**entry} for step, entry in (steps or {}).items()},
             }
         )
+        if (text := next(iter(self._rules.wrong_times.values()), None)) is not None:
+            raise WorkflowDefinitionException(
+                f"Filter {name}: latestStart: {text}: expected {A_TIME}"
+            )
         self._timeout = timeout
         self._poller = StatusPoller(cooldown)
         self._forecasts = QueueForecasts()
@@ -149,7 +150,8 @@ class CandidateFilter(BindingFilter):
         began = waits_since = time.monotonic()
         step = get_job_step_name(job.name)
         rules = self._rules.of(step)
-        longest = math.inf if rules.longest_wait is None else rules.longest_wait
+        max_wait = rules.longest_wait(time.time())
+        longest = math.inf if max_wait is None else max_wait
         self._check(rules)
         attempt = self._attempts.begin(job.name, step, rules)
         self._refuse_retry(attempt)
@@ -241,7 +243,7 @@ class CandidateFilter(BindingFilter):
             for name in capacity
         ]
         try:
-            decision = decide(rules, candidate, qpus, classical)
+            decision = decide(rules, candidate, qpus, classical, now=time.time())
         except Impossible as error:
             raise UnrecoverableWorkflowException(
                 f"No target can run job {attempt.job}: {error}"
@@ -382,16 +384,6 @@ class CandidateFilter(BindingFilter):
         if limit is None or self._attempts.number(job) < limit:
             summary = f"{job} failed on {target} and is retried: {error}"
             traceback_filter().expect(logging.WARNING, job, summary)
-
-
-def _check_times(filter_name: str, *texts: JSON) -> None:
-    try:
-        for text in texts:
-            if text is not None:
-                latest_start(text)
-    except InputError as error:
-        message = f"Filter {filter_name}: latestStart: {error}"
-        raise WorkflowDefinitionException(message) from error
 
 
 def _size(filter_name: str, job: Job, rules: StepRules) -> JobSize:

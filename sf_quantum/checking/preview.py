@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -212,7 +213,7 @@ def _decided(
         if name not in replies
     ]
     try:
-        decision = decide(job.rules, candidate, quantum, classical)
+        decision = decide(job.rules, candidate, quantum, classical, now=time.time())
     except Impossible as error:
         return (), str(error)
     late = [f"{what} is known when it runs" for what in job.unknown]

@@ -388,7 +388,7 @@ def test_reported_eta_is_a_known_bound_of_the_wait(
     qpu = attempts.quantum_target(attempts.begin("/s/0", "/s", rules), "q", status)
     assert qpu.known_wait == 412
     assert qpu.known_end == 412 + (hint or 0)
-    decision = decide(rules, CandidateJob(), [qpu], [ClassicalTarget("c")])
+    decision = decide(rules, CandidateJob(), [qpu], [ClassicalTarget("c")], now=0)
     if max_wait < 412:
         assert decision.exclusions["q"] == Exclusion(Obstacle.LONG_WAIT, 412, max_wait)
     else:
@@ -532,7 +532,7 @@ class _Budgeted:
         )
         qpu = attempts.quantum_target(asked, "q", TELLING)
         classical = ClassicalTarget("c")
-        decision = decide(self._rules, candidate, [qpu], [classical])
+        decision = decide(self._rules, candidate, [qpu], [classical], now=0)
         attempts.run(asked, decision)
         self._write("job", job, status="running", deployment=decision.targets[0])
         if decision.quantum:

@@ -36,6 +36,7 @@ from sf_quantum.candidates.decision import (
 from sf_quantum.files import JSON
 from sf_quantum.text import utc
 
+NOW = 1000.0
 # a time that has not come yet
 FAR = 1e10
 Target: TypeAlias = QuantumTarget | ClassicalTarget
@@ -51,13 +52,17 @@ PREFERENCES: tuple[Prefer, ...] = ("quantum", "classical", "earliest")
 
 
 def ask(
-    *targets: Target, rules: StepRules | None = None, job: CandidateJob = ANY
+    *targets: Target,
+    rules: StepRules | None = None,
+    job: CandidateJob = ANY,
+    now: float = NOW,
 ) -> Decision:
     return decide(
         rules or StepRules(),
         job,
         [target for target in targets if isinstance(target, QuantumTarget)],
         [target for target in targets if isinstance(target, ClassicalTarget)],
+        now=now,
     )
 
 
@@ -318,6 +323,16 @@ def test_what_excludes_a_qpu(
     assert (decision.basis, decision.targets) == (Basis.NO_QPU_USABLE, ("cpu",))
     assert decision.exclusions["q"].cause is cause
     assert explain(decision) == sentence
+
+
+@pytest.mark.parametrize(("now", "quantum"), [(NOW, True), (NOW + 1, False)])
+def test_a_qpu_is_late_iff_it_starts_after_the_latest_start(
+    now: float, quantum: bool
+) -> None:
+    rules = StepRules(latest_start=NOW + 30)
+    assert ask(FREE, CPU, rules=rules, now=now + 30).quantum is quantum
+    waiting = replace(FREE, wait=30.0)
+    assert ask(waiting, CPU, rules=rules, now=now).quantum is quantum
 
 
 @given(
@@ -778,6 +793,7 @@ def test_a_step_inherits_the_rules_of_the_steps_above_it() -> None:
     latest: dict[str, JSON] = {"latestStart": "1970-01-01T01:00:09+01:00"}
     timed = FilterRules({"steps": {"/s": latest}, "latestStart": "?"})
     assert timed.of("/other") == StepRules()
+    assert timed.wrong_times == {("latestStart",): "?"}
     assert timed.of("/s").latest_start == timed.of("/s").hints["latestStart"] == 9.0
     wrong: dict[str, JSON] = {"variables": 3, "maxVariables": "5", "maxWait": "1"}
     for config in ({}, wrong):

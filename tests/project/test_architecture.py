@@ -244,6 +244,10 @@ def test_streamflow_stays_in_its_rooms() -> None:
             }, module
 
 
+def test_the_decision_on_a_target_reads_no_clock() -> None:
+    assert not {"time", "datetime"} & {*imports("sf_quantum.candidates.decision")}
+
+
 def test_a_vendor_stays_in_its_own_file() -> None:
     for module, path in MODULES.items():
         here = path.relative_to(PACKAGE).as_posix()

@@ -7,6 +7,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import PurePosixPath
 
 from sf_quantum.candidates.decision import (
@@ -29,10 +30,9 @@ from sf_quantum.checking.document import (
     suggestion,
 )
 from sf_quantum.checking.qpus.problem_sizes import ProblemSizes
-from sf_quantum.errors import InputError
 from sf_quantum.files import JSON, KeyPath, listing, mapping
 from sf_quantum.journal import ADVICE, SCHEDULER
-from sf_quantum.protocol.leases import A_TIME, latest_start
+from sf_quantum.protocol.leases import A_TIME
 
 
 def check_filters(document: Document) -> Iterator[FileProblem]:
@@ -104,6 +104,10 @@ class _FilterCheck:
     process: Process
     sizes: ProblemSizes
 
+    @cached_property
+    def _rules(self) -> FilterRules:
+        return FilterRules(self.config)
+
     def check(self) -> Iterator[FileProblem]:
         yield from self._costs()
         yield from self._times()
@@ -133,21 +137,15 @@ class _FilterCheck:
 
     def _times(self) -> Iterator[FileProblem]:
         """Check the times of the filter and of its steps."""
-        entries = mapping(self.config.get("steps"))
-        levels: list[tuple[KeyPath, JSON]] = [((), self.config)]
-        levels += [(("steps", step), entry) for step, entry in entries.items()]
-        for where, entry in levels:
-            # the schema refuses what is not text
-            if isinstance(text := mapping(entry).get("latestStart"), str):
-                try:
-                    latest_start(text)
-                except InputError:
-                    what, right = f"{text!r} is not allowed", f"write {A_TIME}"
-                    yield self._problem((*where, "latestStart"), what, right)
+        for where, text in self._rules.wrong_times.items():
+            if isinstance(text, str):  # the schema refuses what is not text
+                yield self._problem(
+                    where, f"{text!r} is not allowed", f"write {A_TIME}"
+                )
 
     def _forecasts(self) -> Iterator[FileProblem]:
         """Remark on predictions that no step would use."""
-        rules, entries = FilterRules(self.config), mapping(self.config.get("steps"))
+        rules, entries = self._rules, mapping(self.config.get("steps"))
         step_rules = [
             rules.of(step) for step in (*entries, *(one.path for one in self.bindings))
         ]
@@ -177,7 +175,7 @@ class _FilterCheck:
 
         A job has the inputs of its tool alone, without further ones of the workflow's step.
         """
-        rules, document = FilterRules(self.config), self.document
+        rules, document = self._rules, self.document
         inputs: dict[str, dict[str, set[str]]] = defaultdict(dict)
         for port, body in self.process.declared.items():
             path = PurePosixPath(port)
@@ -210,7 +208,7 @@ class _FilterCheck:
 
     def _sizes(self) -> Iterator[FileProblem]:
         """Check that each step with a limit on its problem's size names its size."""
-        rules, entries = FilterRules(self.config), mapping(self.config.get("steps"))
+        rules, entries = self._rules, mapping(self.config.get("steps"))
         bound = {binding.path for binding in self.bindings}
         steps = bound | {s for s in entries if any(is_below(s, b) for b in bound)}
         limits: dict[KeyPath, str] = {}
@@ -238,7 +236,7 @@ class _FilterCheck:
 
     def _binding(self, binding: Binding) -> Iterator[FileProblem]:
         document, path = self.document, binding.path
-        rules = FilterRules(self.config).of(path)
+        rules = self._rules.of(path)
         targets, quantum = binding.targets, binding.quantum_targets
         where: KeyPath = (*binding.where, "target")
         if targets and not quantum:

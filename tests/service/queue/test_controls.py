@@ -526,7 +526,9 @@ def test_candidates_go_around_a_window_with_an_end(service: RunningService) -> N
     def decided(seconds: float) -> Decision:
         wait, until = status.eta_seconds, status.maintenance_seconds
         target = QuantumTarget("q", wait=wait, seconds=seconds, maintenance=until)
-        return decide(StepRules(), CandidateJob(), [target], [ClassicalTarget("cpu")])
+        return decide(
+            StepRules(), CandidateJob(), [target], [ClassicalTarget("cpu")], now=0
+        )
 
     assert decided(50).quantum
     longer = decided(70)
