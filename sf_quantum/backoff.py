@@ -18,7 +18,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-# not the random numbers of the program around it, which may have a seed
+# These are not the random numbers of the program around it, which may have a seed.
 _draws = random.Random()
 
 

@@ -135,7 +135,7 @@ class History:
             return
         if event.qpu_job is None:
             self.unmetered.add(attempt.target)
-        # one wait, repeated with each of the QPU jobs under its lease
+        # The wait is one, repeated with each of the QPU jobs under its lease
         attempt.lease_seconds = event.lease_seconds
         attempt.queued_seconds += event.queued_seconds or 0.0
         attempt.device_seconds += event.ran_seconds or 0.0

@@ -91,7 +91,8 @@ class Remarks(journal.Warnings):
 
     def on_hints(self, attempt: Attempt, qpus: Sequence[QuantumTarget]) -> str:
         """What is said once of hints that the services contradict."""
-        # by name: what a service expects, and so the text, changes with each of its jobs
+        # The names alone are compared: what a service expects, and so the text, changes
+        # with each of its jobs
         new = {
             name: remark
             for name in (qpu.name for qpu in qpus)

@@ -233,7 +233,7 @@ class BackgroundService:
 
     async def stop(self) -> None:
         """Close the service's input and wait for its end, within a limit."""
-        # after the limit, it is left to the guardian
+        # after the limit, the guardian ends the service
         with suppress(TimeoutError):
             async with asyncio.timeout(STOP_SECONDS):
                 try:

@@ -218,7 +218,7 @@ def main() -> None:
     for line in sys.stdin.buffer:
         with suppress(ValueError):  # the other messages still count
             message = parse_json(line)
-            # one without an end was cut short when the driver was killed
+            # A message without an end was cut short when the driver was killed
             if isinstance(message, dict) and line.endswith(b"\n"):
                 messages.append(message)
     # All leases are given back in parallel: neither a QPU that does not answer nor a

@@ -168,7 +168,9 @@ class LeasedJobs:
         job.loss = await job.pool.lost(look)
         if job.loss.problem is not LeaseProblem.REFUSED:
             await job.pool.release_or_expire(job.lease)
-        elif not elsewhere:  # else it ends at its next request, as after other losses
+        elif (
+            not elsewhere
+        ):  # else the job ends at its next request, as after other losses
             running.cancel()
 
     async def give_back(self) -> None:

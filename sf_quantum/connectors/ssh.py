@@ -69,7 +69,7 @@ class Renewal:
         """
         if self.command is None:
             return
-        # not a pipe, which ends only with the last process that the command leaves running
+        # A pipe would not do: it ends only with the last process that the command leaves running
         with tempfile.TemporaryFile() as errors:
             process = await asyncio.create_subprocess_shell(
                 self.command,

@@ -217,7 +217,7 @@ def _problem(inner: Connector) -> str | None:
         return None
     if not isinstance(inner, SSHConnector):
         return "is neither local nor SSH"
-    if isinstance(inner, FutureConnector):  # not deployed yet
+    if isinstance(inner, FutureConnector):  # the deployment is not there yet
         nodes = len(inner.parameters["nodes"])
         transfers_elsewhere = inner.parameters.get("dataTransferConnection")
     else:

@@ -80,7 +80,7 @@ def _lines(folder: str) -> Iterator[str]:
                 yield f"link {os.path.join(within, name)!r} {os.readlink(path)!r}"
         for name in files:
             path = os.path.join(parent, name)
-            exists = os.path.exists(path)  # or it is a link to nowhere
+            exists = os.path.exists(path)  # else this is a link to nowhere
             content = of_file(path) if exists else os.readlink(path)
             yield f"file {os.path.join(within, name)!r} {content!r}"
 

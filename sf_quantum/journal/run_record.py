@@ -160,7 +160,7 @@ class RunRecord:
         dropped = [
             name
             for name, status in self._statuses.items()
-            # one that had completed may be rolled back for others, and not be needed again
+            # A completed job may be rolled back for others, and not be needed again.
             if status not in ENDED
             and name not in self.completed
             and not get_job_step_name(name).endswith(HOUSEKEEPING)

@@ -66,7 +66,7 @@ class JournalScheduler(DefaultScheduler):
         super().__init__(context, retry_delay)
         traceback_filter().shortens = True
         self._directory = Path(context.config["path"]).parent / directory
-        # not for the jobs, which may drive runs of their own
+        # The jobs do not inherit it: they may drive runs of their own.
         self._resumes = os.environ.pop(RESUME, "") == "1"
         self._command = os.environ.pop(COMMAND, "")
         self._reuse = Reuse(context)
@@ -187,7 +187,7 @@ class JournalScheduler(DefaultScheduler):
             status=Status.FIREABLE,
             hardware=hardware[key],
         )
-        # where StreamFlow looks for the job if it has to run again
+        # StreamFlow looks for the job here if the job has to run again.
         self.location_allocations.setdefault(location.deployment, {}).setdefault(
             location.name, LocationAllocation(location.name, location.deployment)
         )

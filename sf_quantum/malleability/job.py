@@ -15,13 +15,18 @@ from pathlib import Path
 from sf_quantum.backoff import Backoff, Deadline
 from sf_quantum.errors import InputError
 from sf_quantum.malleability import slurm
-from sf_quantum.malleability.program_nodes import Nodes, make_folder
+from sf_quantum.malleability.program_nodes import (
+    JOB_VARIABLE,
+    WANTED_VARIABLE,
+    Nodes,
+    make_folder,
+)
 from sf_quantum.malleability.slurm import Allocation, SlurmError
 from sf_quantum.text import plural
 
 # looks at a job that waits for its nodes
 _LOOKS = Backoff(0.1, 5.0, growth=1.5)
-# after this, Slurm's scheduler has looked for the nodes that are free
+# After this time, Slurm's scheduler has looked for the nodes that are free
 _LOWERED_SECONDS = 10.0
 # the daemons of an mpiexec that has ended may take some time to end
 _STEPS_SECONDS = 10.0
@@ -56,9 +61,9 @@ class MalleableJob:
         self._tasks_per_node = int(tasks[0]) if tasks else 1
         self.nodes = self._look()
         # a job that this one has submitted has inherited its variables
-        is_own = variables.get("SFQ_NODES_JOB") == self.id
+        is_own = variables.get(JOB_VARIABLE) == self.id
         nodes_wanted = variables.get(
-            "SFQ_NODES_WANTED" if is_own else "SLURM_JOB_NUM_NODES", ""
+            WANTED_VARIABLE if is_own else "SLURM_JOB_NUM_NODES", ""
         )
         #: how many nodes the program is to have outside its QPU calls
         self.wanted = (

@@ -13,6 +13,8 @@ from sf_quantum.errors import InputError
 from sf_quantum.files import cannot_write, replacing
 from sf_quantum.malleability.slurm import Allocation
 
+# variables of the job that has the first nodes, and of the number that is wanted
+JOB_VARIABLE, WANTED_VARIABLE = "SFQ_NODES_JOB", "SFQ_NODES_WANTED"
 # these scripts start steps in several jobs, to which this one's variables do not apply
 _CLEAR = r"""for variable in $(env | sed -n 's/^\(SLURM_[A-Za-z0-9_]*\)=.*/\1/p'); do
   [ "$variable" = SLURM_CONF ] || unset "$variable"
@@ -76,8 +78,8 @@ class Nodes:
         return {
             "SFQ_NODES": " ".join(self.names),
             "SFQ_NUM_NODES": str(len(self.names)),
-            "SFQ_NODES_JOB": self.allocations[0].job,
-            "SFQ_NODES_WANTED": str(wanted),
+            JOB_VARIABLE: self.allocations[0].job,
+            WANTED_VARIABLE: str(wanted),
             "SFQ_SRUN": str(folder / "srun"),
             # MPICH
             "HYDRA_HOST_FILE": hosts,

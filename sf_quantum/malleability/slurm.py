@@ -25,8 +25,8 @@ _MEGABYTES = {"K": 1 / 1024, "M": 1, "G": 1024, "T": 1024**2}
 
 _HOLD = """\
 #!/bin/sh
-# Holds nodes for job {owner}, as long as that runs: it may end in any way, so it is asked
-# for. An answer that could not be had is not an end. A requeued job has another start.
+# This job holds nodes for job {owner}, as long as that runs. The owner may end in any way,
+# so Slurm is asked for it. An answer that could not be had is not an end. A requeued job has another start.
 while :; do
   if said=$(SLURM_TIME_FORMAT=%s squeue --noheader --jobs={owner} \\
     --states=RUNNING,SUSPENDED --format=%S 2>&1)

@@ -329,7 +329,7 @@ def _socket_path(url: str) -> str | None:
     if len(path.encode()) > SOCKET_PATH_BYTES:
         most = f"at most {SOCKET_PATH_BYTES} bytes"
         raise InputError(f"{url}: a socket's path has {most}")
-    # one that is not there may still come
+    # A socket that is not there may still come.
     with suppress(OSError, ValueError):
         mode = os.stat(path).st_mode
         if not stat.S_ISSOCK(mode):

@@ -44,7 +44,7 @@ NO_PULSER = (
 NO_QISKIT = "the package qiskit is not installed (pip install 'sf-quantum[qaoa]')"
 
 
-if not TYPE_CHECKING:  # which would not find a name that is wrong
+if not TYPE_CHECKING:  # else a wrong name would not be found
 
     def __getattr__(name: str) -> object:
         # It imports this module, and programs expect its functions here.

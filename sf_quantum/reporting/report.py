@@ -283,7 +283,7 @@ class _AttemptLog:
         match event:
             case events.Qpu():
                 self._add_qpu_job(latest, event)
-                # one wait, repeated with each of the QPU jobs under its lease
+                # The wait is one, repeated with each of the QPU jobs under its lease
                 _wait(latest, f"a lease of {event.qpu}", event.lease_seconds)
             case events.Slurm():
                 latest.requeues = event.restarts
@@ -766,7 +766,7 @@ def _waited_for_nodes(row: JobAttempt, event: events.Slurm, nodes: _OwnNodes) ->
     if event.started is None:
         row.got("nodes", event.time)
         return
-    # not since when they were requested: a poll may see the grant after the job's end
+    # The time of the request would not do: a poll may see the grant after the job's end
     row.pending.pop("nodes", None)
     row.waits.pop("nodes", None)
     _wait(row, "nodes", event.started - event.submitted - nodes.taken)

@@ -327,7 +327,7 @@ def _after(start: float, time: float | None) -> str:
 
 
 def _jobs(a: AllocationUsage, jobs: list[Slurm]) -> str:
-    # one that was short between two looks at the queue is in Slurm's record alone
+    # A requeue that was short between two looks at the queue is in Slurm's record alone
     requeues = max([a.requeues, *(job.restarts for job in jobs)])
     requeued = f", requeues: {requeues}" if requeues else ""
     if len(jobs) == 1:

@@ -223,7 +223,7 @@ def _label(label: JSON, field: str) -> Hashable:
     if isinstance(label, str):
         return label
     if isinstance(label, int | float):
-        if -MAX_NUMBER <= label < MAX_NUMBER:  # not NaN either
+        if -MAX_NUMBER <= label < MAX_NUMBER:  # this excludes NaN, too
             return label
         detail = f"{label!r:.40} does not fit into 64 bits: use it as text"
         raise FieldError(field, detail)

@@ -163,7 +163,7 @@ def _device(config: Configuration) -> Iterator[Finding]:
         make_device(config.device).close()
     except ValidationErrors as error:
         yield from ((("device",), None, line) for line in error.lines)
-    except QuantumError as error:  # also if the original of a twin does not answer
+    except QuantumError as error:  # a twin's original may also be silent
         yield ("device",), None, str(error)
 
 

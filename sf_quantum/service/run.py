@@ -112,7 +112,7 @@ def give_memory_back() -> None:
     After the first of them, glibc would keep blocks of up to 32 MiB for later (mallopt(3)),
     and so for each thread: large answers of a vendor would leave hundreds of megabytes.
     """
-    with suppress(AttributeError):  # of another C library
+    with suppress(AttributeError):  # another C library lacks it
         ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, MAPPED_BYTES)
 
 
@@ -219,7 +219,7 @@ class _Server(Server):
         loop = asyncio.get_running_loop()
         queue = self._service.queue
         try:
-            queue.start()  # of an error in its lifespan, uvicorn shows a traceback
+            queue.start()  # uvicorn shows a traceback of an error in its lifespan
         except sqlite3.Error as error:
             raise InputError(f"{queue.store.path}: {error}") from error
         # the service ends with its queue
@@ -377,7 +377,7 @@ def unix_socket(path: Path, mode: int = 0o600) -> Iterator[socket.socket]:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
         try:
             listener.bind(str(path))
-            # before listen(), so that no client connects earlier
+            # This precedes listen(), so that no client connects earlier.
             os.chmod(path, mode)
             listener.listen(128)
         except OSError as error:

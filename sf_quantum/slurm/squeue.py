@@ -123,7 +123,7 @@ def read(text: str, named: bool = False) -> Queue:
     """
     clusters, cluster = set() if named else {""}, ""
     lines: dict[str, list[tuple[str, str, QueueRow]]] = {}
-    # not splitlines(): a comment may have other separators of lines
+    # splitlines() would not do: a comment may have other separators of lines
     for line in text.split("\n"):
         if line.startswith(_CLUSTER_LINE):
             cluster = line.removeprefix(_CLUSTER_LINE).strip()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-# so that a failure shows the values, also where a site's tests import them
+# With this, a failure shows the values, also where a site's tests import them.
 pytest.register_assert_rewrite(
     *(
         f"{__name__}.{module}"

@@ -352,7 +352,7 @@ class JobContract(_Leased):
         if job.finds:
             assert [job.find(task.tag) for task in tasks] == ids
             assert not job.others(tasks[0].tag, ids[0])
-            # one that is found instead is surplus
+            # A job that is found instead is surplus.
             assert [*job.others(tasks[0].tag, "")] == ids[:1]
             assert job.find(secrets.token_hex(16)) is None
 

@@ -67,7 +67,7 @@ def _open(path: Path) -> int:
     # NFS locks only what is open for writing
     try:
         return os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-    except PermissionError:  # that of another user
+    except PermissionError:  # the file belongs to another user
         return os.open(path, os.O_RDONLY)
 
 

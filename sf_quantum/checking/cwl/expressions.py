@@ -103,6 +103,6 @@ def expressions(text: str) -> Iterator[str]:
     :raises SubstitutionError: if one has no end
     """
     while (span := scanner(text)) is not None:
-        if text[span[0]] == "$":  # or it is an escape
+        if text[span[0]] == "$":  # else this is an escape
             yield text[slice(*span)]
         text = text[span[1] :]

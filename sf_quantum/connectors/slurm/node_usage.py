@@ -122,7 +122,7 @@ class NodeUsage:
             )
 
     def _seen_on(self, row: QueueRow) -> None:
-        # for a COMPLETING job, Slurm lists only the nodes that are not free yet
+        # Slurm lists only those nodes of a COMPLETING job that are not free yet.
         all_nodes = row.node_list and row.state != "COMPLETING"
         if all_nodes and row.started is not None:
             self._hold(row.started, row.nodes, row.node_list)

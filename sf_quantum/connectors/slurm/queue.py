@@ -89,7 +89,7 @@ class SlurmQueue:
             self.login, controller, interval_seconds, self._list, self._submit_again
         )
         self._polled = -math.inf
-        # when a job or a step was last submitted, or ended
+        # time at which a job or a step was last submitted, or ended
         self._changed = -math.inf
         self._closed = False
 
@@ -180,7 +180,7 @@ class SlurmQueue:
 
     async def scancel(self, *ids: str) -> None:
         """Cancel jobs; if that fails, the login node's shell cancels them later."""
-        if ids := tuple(filter(None, ids)):  # one may be being submitted again
+        if ids := tuple(filter(None, ids)):  # a job may be being submitted again
             await self.controller.cancel(*ids)
 
     async def close(self) -> None:
@@ -239,7 +239,7 @@ class SlurmQueue:
         if self._is_busy() or self._unsettled():
             pause = min(pause, self._polled + pause - _now())
             if pause <= 0:
-                self._spawn(self._poll())  # while marks are still read
+                self._spawn(self._poll())  # marks are still being read
                 pause = self._interval
         if not self._is_busy():
             # An ended job settles once Slurm has freed its nodes; no mark is to come.

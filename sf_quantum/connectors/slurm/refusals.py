@@ -53,7 +53,7 @@ _CAUSES = {
         "time ?limit": "time timeMin",
         "node count": "nodes",
         "PartitionNodeLimit|processors requested": f"nodes {_CPU_OPTIONS}",
-        # also of a time limit, before Slurm's scheduler has looked at the job
+        # Slurm says this of a time limit, too, before Slurm's scheduler has looked at the job
         "PartitionConfig|partition configuration": f"nodes time timeMin {_CPU_OPTIONS}",
         "node configuration|BadConstraints": f"constraint nodes {_NODE_OPTIONS} "
         f"{_GRES_OPTIONS} {_CPU_OPTIONS} {_MEMORY_OPTIONS} tmp",

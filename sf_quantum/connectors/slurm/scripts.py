@@ -119,7 +119,7 @@ case $owner in "$me") ;; '') exit 74 ;; *) exit 0 ;; esac"""
 # whether the driver is alive
 _DRIVEN = """\
 driven() {{
-  # by the clock of the file system, like the times of the other files
+  # the clock of the file system, which the times of the other files follow
   now=$(: >"$d/$k.now"; stat -c %Y "$d/$k.now")
   # opening a file makes NFS revalidate its cache
   cat "$d/alive" "$d/gone" >/dev/null 2>&1
@@ -175,7 +175,7 @@ JOB_CPUS_PER_NODE_PACK*|JOB_GROUP) unset "$v"
   export SLURM_JOB_NODELIST="$SLURM_NODELIST" SLURM_NNODES=1 SLURM_JOB_NUM_NODES=1
   SLURM_CLUSTER_NAME=$(plain scontrol show config | sed -n 's/^ClusterName *= //p')
   export SLURM_CLUSTER_NAME
-  # in MB; Slurm prints 1500M or 1.50G
+  # the variables are in MB; Slurm prints 1500M or 1.50G
   eval "$(echo "$job" |
     sed -n 's/.* MinMemory\\([A-Za-z]*\\)=\\([0-9.]*\\)\\([MGT]\\) .*/\\1 \\2 \\3/p' |
     awk '{ print "export SLURM_MEM_PER_" toupper($1) "=" $2 * 1024 ^ (index("MGT", $3) - 1) }'

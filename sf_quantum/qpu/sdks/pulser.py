@@ -166,7 +166,7 @@ def _task(tag: str, sequence: Pulses, given: JobParams) -> tuple[Pulses, Task]:
     if sequence.is_parametrized() or sequence.is_register_mappable():
         sequence = sequence.build(**given.get("variables", {}))
     try:
-        # also of NumPy's integers
+        # NumPy's integers are accepted, too
         runs = index(given.get("runs", 1))
     except TypeError as error:
         raise InputError(f"runs: expected an integer, not {given['runs']!r}") from error

@@ -29,17 +29,24 @@ from sf_quantum.qpu.environment import RESOURCES, TOKEN, TYPES, listed
 from sf_quantum.qpu.sfq.credentials import Credentials
 from sf_quantum.qpu.sfq.service_client import ServiceClient
 from sf_quantum.qpu.sfq.service_qpu import SfqQpu
+from sf_quantum.qpu.vendors.variables import (
+    DWAVE_ENDPOINT,
+    DWAVE_TOKEN,
+    IQM_ENDPOINT,
+    IQM_TOKEN,
+    WARDEN_URL,
+)
 
 # each client's path at the service, and its variables for URL and credential
 CLIENTS: Mapping[str, tuple[str, str, str]] = {
-    "annealer": ("/sapi/v2", "DWAVE_API_ENDPOINT", "DWAVE_API_TOKEN"),
+    "annealer": ("/sapi/v2", DWAVE_ENDPOINT, DWAVE_TOKEN),
     "superconducting": ("", "IQM_SERVER_URL", "IQM_TOKEN"),
 }
 # QRMI's type for a technology, and its variables for URL and credential, after the QPU's
 # name; that of warden is made by MUNGE
 QRMI: Mapping[str, tuple[str, str, str | None]] = {
-    "superconducting": ("iqm-server", "QRMI_IQM_ISA_ENDPOINT", "QRMI_IQM_ISA_TOKEN"),
-    "neutral-atom": ("pasqal-local", "QRMI_WARDEN_URL", None),
+    "superconducting": ("iqm-server", IQM_ENDPOINT, IQM_TOKEN),
+    "neutral-atom": ("pasqal-local", WARDEN_URL, None),
 }
 MUNGE_HEADER = "X-Munge-Cred"
 # what warden tells everybody, and QRMI asks for without a credential

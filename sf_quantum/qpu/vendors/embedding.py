@@ -238,7 +238,7 @@ def main() -> None:
     """Search once: arguments on standard input, the embedding on standard output."""
     import minorminer
 
-    # so that it ends even if the process that started it has died
+    # With the limits, the process ends even if the one that started it has died.
     resource.setrlimit(resource.RLIMIT_CPU, (2 * SEARCH_SECONDS, 2 * SEARCH_SECONDS))
     resource.setrlimit(resource.RLIMIT_AS, (MOST_BYTES, MOST_BYTES))
     source, target, seed = json.load(sys.stdin)

@@ -34,6 +34,7 @@ from sf_quantum.qpu import AuthenticationError
 from sf_quantum.qpu.native_circuits import NativeCircuit, number_of, read
 from sf_quantum.qpu.vendors.qrmi import Gates
 from sf_quantum.qpu.vendors.rest import RestApi
+from sf_quantum.qpu.vendors.variables import IQM_ENDPOINT, IQM_TOKEN
 from sf_quantum.text import one_line
 
 if TYPE_CHECKING:
@@ -142,16 +143,16 @@ class IqmServer(Gates):
     solving = ("qiskit", "scipy")
     extra = "iqm"
     kinds: ClassVar[tuple[Kind, ...]] = ("circuit",)
-    url_variable = "QRMI_IQM_ISA_ENDPOINT"
+    url_variable = IQM_ENDPOINT
 
     @cached_property
     def _api(self) -> RestApi:
         environment = self._resource.environment
-        for key in ("QRMI_IQM_ISA_ENDPOINT", "QRMI_IQM_ISA_TOKEN"):
+        for key in (IQM_ENDPOINT, IQM_TOKEN):
             if not environment.get(key):
                 raise InputError(f"{self._who}: {key} is missing")
-        token = {"Authorization": f"Bearer {environment['QRMI_IQM_ISA_TOKEN']}"}
-        client = Client(f"{environment['QRMI_IQM_ISA_ENDPOINT']}/api/v1", token)
+        token = {"Authorization": f"Bearer {environment[IQM_TOKEN]}"}
+        client = Client(f"{environment[IQM_ENDPOINT]}/api/v1", token)
         return RestApi(
             self.name,
             client,

@@ -52,6 +52,7 @@ from sf_quantum.qpu.configuration import check_keys, config_text
 from sf_quantum.qpu.environment import TOKEN, job_ids, required
 from sf_quantum.qpu.passes import Passes
 from sf_quantum.qpu.qrmi_config import Resource
+from sf_quantum.qpu.vendors.variables import WARDEN_URL
 from sf_quantum.text import described
 from sf_quantum.threads import in_thread
 
@@ -261,7 +262,7 @@ class QrmiQpu(Qpu):
         kinds = {name.lower(): name for name in dir(qrmi.ResourceType)}
         kind = getattr(qrmi.ResourceType, kinds[self.type.replace("-", "")])
         with errors(self._who):
-            # not through the environment of the process, which all instances share
+            # The environment of the process would not do, since all instances share it.
             return qrmi.QuantumResource.from_config(self.name, kind, settings)
 
     def close(self) -> None:
@@ -360,7 +361,7 @@ class _Pasqal(QrmiQpu):
             status = self.status()
         except AuthenticationError:
             raise
-        except QuantumError as error:  # not the task's fault
+        except QuantumError as error:  # this is not the task's fault
             raise NotAccepted(str(error)) from error
         if not status.online:
             raise NotAccepted(f"{self._who} is not online: {status.reason}")
@@ -440,7 +441,7 @@ class PasqalLocal(_Pasqal):
 
     type = "pasqal-local"
     sessions = True
-    url_variable = "QRMI_WARDEN_URL"
+    url_variable = WARDEN_URL
 
 
 class PasqalCloud(_Pasqal):
@@ -554,7 +555,7 @@ class PrimitiveRunner:
 
         text = qasm3.dumps(circuit.assign_parameters(values))
         made, combine = self.passes.expanded(text)
-        # one that is not changed needs no reading
+        # A circuit that no pass changes needs no reading.
         pubs = [
             (circuit, values) if one == text else (qasm3.loads(one),) for one in made
         ]

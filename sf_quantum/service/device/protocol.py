@@ -371,6 +371,6 @@ def calibrated_values(calibration: Mapping[str, JSON]) -> dict[str, float]:
     return {
         name: float(value)
         for name, value in mapping(calibration.get("values")).items()
-        # not NaN, which JSON does not know, nor what is no float
+        # JSON does not know NaN, and other types are not floats
         if isinstance(value, int | float) and abs(value) <= sys.float_info.max
     }

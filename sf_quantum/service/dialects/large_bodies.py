@@ -111,7 +111,7 @@ async def in_turn(
 ) -> Submission:
     """Run what reads a whole body, in its user's turn."""
     if len(body) > PROCESS_BYTES:
-        # not in the thread pool, where it would delay authentication
+        # This thread is its own: in the thread pool, it would delay authentication.
         return await asyncio.wrap_future(in_thread(whole))
     return await queue.reader.bodies.run(whole)
 
@@ -190,7 +190,7 @@ def _busy() -> Refused:
 def main() -> None:
     """Read one submission."""
     os.nice(10)  # the service and its device go first
-    # so that it ends even if the service has died
+    # With the limits, the process ends even if the service has died.
     resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS + 1))
     given, body = json.loads(sys.stdin.buffer.readline()), sys.stdin.buffer.read()
     memory = MEMORY_BYTES + BYTES_PER_BYTE * len(body)

@@ -17,7 +17,7 @@ class TokenBuckets:
         self._rate = rate
         self._burst = burst
         self._clock = clock
-        # when each bucket will be full again; a full bucket needs no entry
+        # time at which each bucket will be full again; a full bucket needs no entry
         self._full_at: dict[str, float] = {}
 
     def take(self, sender: str) -> float:

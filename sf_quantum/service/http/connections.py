@@ -37,7 +37,7 @@ CHECK_SECONDS = 2.0
 # Requests that one connection may send before their answers; no known client sends a
 # second.
 PIPELINED = 4
-# where the request of a connection keeps what cancels its answer
+# key under which a connection's request keeps what cancels its answer
 CANCEL = "sfq_cancel"
 # kept for files, threads and child processes
 OTHER_FILES = 128

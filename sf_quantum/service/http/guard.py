@@ -187,7 +187,7 @@ class Guard:
             # the client has gone, or uvicorn stops
             if not status and error.args != (CANCEL,):
                 await self._refuse(request, _STOPPED)(scope, receive, answer)
-        finally:  # also after an error of ours, which has been answered
+        finally:  # an error of ours has been answered, too
             seconds = time.monotonic() - began
             self.traffic.ended(request, id_, sender, name, status, seconds)
 
@@ -267,7 +267,7 @@ class Guard:
             # a compressed body is not text yet, and a large one takes long: its route
             # checks it, beside the event loop
             if len(body) <= SMALL_BYTES and not compressed:
-                with suppress(ValueError):  # not JSON: the route reports that
+                with suppress(ValueError):  # this is not JSON, which the route reports
                     parsed(body)
             whole = Whole(send)
             receive = _replay(body, request.receive)
@@ -277,7 +277,7 @@ class Guard:
             finally:
                 # the large bodies of the next requests need not wait for a slow client
                 turn.end()
-                if whole.complete:  # also the answer that tells of an error of ours
+                if whole.complete:  # as is an answer that tells of an error of ours
                     await self._answers.send(name, whole, send)
         finally:
             turn.end()

@@ -73,7 +73,7 @@ class Tokens:
             detail = "needs a bearer token"
             raise Unauthorized(detail, "Authorization", BEARER_CHALLENGE)
         if await self.problem():
-            # not 401, which clients take as final: the token may be good
+            # Clients take 401 as final, but the token may be good.
             what = "tokens file is empty" if self._is_empty else "tokens cannot be read"
             raise AuthError(503, f"the {what}; ask an admin", "Authorization")
         entry = self._entries.get(digest(token.strip()))
@@ -101,7 +101,7 @@ class Tokens:
         self._version = _version(self._path)
         try:
             self._entries = read_tokens(self._path)
-            # only now: until then, other requests would be checked by older entries
+            # Until now, other requests would be checked by older entries
             self._problem = None
         except InputError as error:
             # a token that was taken back may be among those read before

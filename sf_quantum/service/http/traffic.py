@@ -56,7 +56,7 @@ class Traffic:
         :param name: name of the sender
         :param status: 0 if the client went away before the answer
         """
-        # not the path itself, which may contain the id of a lease, a secret
+        # The path itself may contain the id of a lease, a secret
         route = getattr(request.scope.get("route"), "path", OTHER)
         method = request.method if request.method in METHODS else OTHER
         result = f"{status // 100}xx" if status else "none"

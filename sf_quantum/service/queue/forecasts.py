@@ -216,7 +216,7 @@ class Forecasts:
         run_seconds = estimator.run_seconds(entry)
         eta = None
         if not self._worker.stopping:
-            if not self._jobs.on_device:  # else the vendor's queue is behind these
+            if not self._jobs.on_device:  # else the vendor's queue is behind our jobs
                 wait += self._jobs.device.status.eta_seconds
             eta = seconds_until_start(availability, wait, run_seconds)
         reason = "" if waiting is None else WAITS

@@ -99,7 +99,7 @@ class JobReader:
         :param before: id of a job; lists only those submitted before it
         """
         if key is not None:
-            # not an admin's view of all jobs
+            # A key finds the user's own jobs alone, also those of an admin.
             who, lease = Identity(who.user, admin=False), None
         if lease is not None:
             self._leases.find(who, lease)

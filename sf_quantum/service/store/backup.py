@@ -21,7 +21,7 @@ def back_up(database: Path, target: Path) -> None:
 
     :raises InputError: if the database cannot be read, or the target not written
     """
-    # not Path.is_file(), which raises an error for a folder of another user
+    # Path.is_file() would not do: it raises an error for a folder of another user
     if not os.path.isfile(database):
         why = "no file that this user may read"
         raise InputError(f"{database}: {why}; name a service's state folder")

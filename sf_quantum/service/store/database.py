@@ -266,7 +266,7 @@ def _prepare(
         )
     db.execute("PRAGMA journal_mode = WAL")
     db.execute("PRAGMA synchronous = FULL")
-    # so that pages that change often, at the ends of indexes, are copied less often
+    # Pages that change often, at the ends of indexes, are copied less often then.
     db.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
     db.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
     steps = schema if empty else " ".join(upgrades[step] for step in missing)

@@ -67,7 +67,7 @@ class StoredLeases(Records):
         def change(db: sqlite3.Connection) -> Lease:
             now, steady = time.time(), self._clock()
             db.execute(
-                # one that waited was held for no time
+                # A lease that waited was held for no time.
                 "UPDATE leases SET closed = ?, closed_steady = ?, reason = ?, "
                 "opened_steady = CASE WHEN waiting THEN ? ELSE opened_steady END "
                 "WHERE id = ? AND closed IS NULL",

@@ -12,7 +12,7 @@ from sf_quantum.service.domain.jobs import Used
 from sf_quantum.service.store.store import Store
 
 Value: TypeAlias = str | float
-# not below 0: at a boot, the clock may have been set
+# A wait is not below 0, though at a boot the clock may have been set.
 WAIT = (
     "max(0, coalesce(jobs.started_steady, jobs.ended_steady) - jobs.submitted_steady)"
 )

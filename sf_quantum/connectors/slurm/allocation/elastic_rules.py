@@ -60,7 +60,7 @@ class ElasticPool(Generic[Held]):
         self._uses: dict[Held, _Use] = {}
         # whether no job has followed those of a step in their allocations
         self._last_step: dict[str, bool] = {}
-        # when an allocation was given back without waiting for a job, by the same step
+        # times at which an allocation was given back without waiting for a job, by the same step
         self._given_back: dict[str, float] = {}
         # Seconds for which the latest allocations were held until they were given back.
         self._held_seconds: deque[float] = deque(maxlen=LATEST)

@@ -78,6 +78,6 @@ class ShortLimit:
         end = started + 60 * minutes
         if ends is not None and end >= ends:
             return None
-        # even if the answer to the request is lost
+        # The limit may be in force even if the answer to the request is lost.
         self._lowered = end
         return minutes

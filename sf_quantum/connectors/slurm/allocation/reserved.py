@@ -225,7 +225,7 @@ class Components:
             return await allocation.run(job, requested)
         finally:
             self._busy.discard(allocation)
-            # even if it has ended, since other jobs wait for it
+            # An allocation that has ended is put back, too, since other jobs wait for it.
             free.put_nowait(allocation)
             self._give_released_back()
 

@@ -299,7 +299,7 @@ class Slurmrestd:
             versions = self._versions
             full = f"/{api}/{versions[0]}/{path}"
             reply, status = self._exchange(method, full, content(versions[0]))
-            # one that the daemon lacks; an unknown job has an error of Slurm's
+            # The daemon lacks this version; an unknown job has an error of Slurm's
             if status == 404 and reply is None and len(versions) > 1:
                 self._versions = versions[1:]
                 continue

@@ -46,7 +46,7 @@ _CANCEL = """\
   n=0 quiet=0
   while [ $n -lt 60 ] && [ $quiet -lt 3 ]; do
     quiet=$((quiet + 1))
-    # on the login node's own cluster, and on those that its jobs named
+    # the jobs are on the login node's own cluster, or on those that they named
     for at in --sibling $(sort -u "$d/clusters" 2>/dev/null); do
       if ids=$(plain squeue $at --noheader --user="$(id -un)" --format='%F %T %k'); then
         ids=$(echo "$ids" | sed -n '{own}' | sort -u)
@@ -76,7 +76,7 @@ look() {{
   done
 }}
 owner() {{ [ "$(cat "$d/owner")" = $me ]; }}
-# a job that is ending may still write files there, for long on a busy node
+# a job that is ending may still write files into the spool, for long on a busy node
 remove() {{
   n=0
   until rm -rf "$d" || [ $n -ge {removals} ]; do n=$((n + 1)); sleep {pause}; done
@@ -91,8 +91,8 @@ end() {{
 {cancel}
   remove
 }}
-# in the background, since a connector kills a shell that does not end soon; dash would wait
-# for a function without the parentheses
+# the end runs in the background, since a connector kills a shell that does not end soon; dash
+# would wait for a function without the parentheses
 trap '(end) </dev/null >/dev/null 2>&1 &' EXIT"""
 
 

@@ -24,7 +24,7 @@ if [ -z "$id" ] && [ -e "$f"tried ]; then
 fi{at_once}
 if [ -z "$id" ]; then
   {record}: >"$f"tried
-  # with these, it would wait for the job's end, or submit elsewhere or several times
+  # with these, sbatch would wait for the job's end, or submit elsewhere or several times
   id=$(unset SBATCH_WAIT SBATCH_CLUSTERS SLURM_CLUSTERS SBATCH_ARRAY_INX
     exec sbatch --parsable --comment={comment}{note} {options} <<'END-SBATCH-{key}'
 {body}
@@ -53,14 +53,14 @@ now() {{
     SLURM_TIME_FORMAT=%s sbatch --test-only {options} --nodes=1 --wrap=true 2>&1 |
     sed -n 's/.*Job \([0-9]*\) to start at \([0-9][0-9]*\) .*/\1 \2/p')
   [ $# -gt 0 ] && [ $2 -le $(($(date +%s) + 1)) ] || return 1
-  # in a federation, another cluster might grant it
+  # in a federation, another cluster might grant the allocation
   [ $1 -le {max} ] || return 1
-  # nor does it pass by the jobs that wait for nodes
+  # the allocation may not pass by the jobs that wait for nodes
   ! plain squeue --noheader --states=PENDING {partition} --format=%r |
     grep -Eqx 'None|Priority|Resources'
 }}
 # nobody tells Slurm that the steps of an allocation without a batch script have been killed
-# with their node, if its daemon is back soon; by the clock of the file system
+# with their node, if its daemon is back soon; the clock is that of the file system
 silent() {{
   cat "$f"now >/dev/null 2>&1
   seen=$(stat -c %Y "$f"now 2>/dev/null || stat -c %Y "$f"up 2>/dev/null) &&

@@ -8,14 +8,16 @@ from typing import Self
 
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON, parse_json
+from sf_quantum.qpu.vendors.variables import DWAVE_ENDPOINT, DWAVE_TOKEN
 
+_SOLVER = "DWAVE_API_SOLVER"
 # The variables of D-Wave's client, and its options.
 VARIABLES = {
-    "DWAVE_API_ENDPOINT": "endpoint",
-    "DWAVE_API_TOKEN": "token",
-    "DWAVE_API_SOLVER": "solver",
+    DWAVE_ENDPOINT: "endpoint",
+    DWAVE_TOKEN: "token",
+    _SOLVER: "solver",
 }
-REQUIRED = ("DWAVE_API_ENDPOINT", "DWAVE_API_TOKEN")
+REQUIRED = (DWAVE_ENDPOINT, DWAVE_TOKEN)
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,7 @@ class Connection:
         try:
             return parse_json(solver)
         except ValueError as error:
-            raise InputError("DWAVE_API_SOLVER: not a name and not JSON") from error
+            raise InputError(f"{_SOLVER}: not a name and not JSON") from error
 
     @property
     def is_named(self) -> bool:

@@ -73,10 +73,10 @@ class Errors:
         factor = (1.0 + age) * excess
         grown = {
             "control_error": self.control * math.hypot(1.0, age) * excess,
-            # at 0.5 a bit carries no information
+            # At 0.5, a bit carries no information.
             "readout_false_one": min(0.5, self.false_one * factor),
             "readout_false_zero": min(0.5, self.false_zero * factor),
-            # at 1 nothing is left of the state
+            # At 1, nothing is left of the state.
             "gate_error_one_qubit": min(1.0, self.one_qubit * factor),
             "gate_error_two_qubits": min(1.0, self.two_qubits * factor),
             "t1_seconds": self.t1 / factor,

@@ -305,7 +305,7 @@ def _pause(seconds_left: float | None) -> float:
     """Return the seconds until a lease is renewed, whatever its vendor tells."""
     if seconds_left is None:
         return math.inf
-    if not seconds_left >= RENEWAL_SECONDS:  # also if it is not a number
+    if not seconds_left >= RENEWAL_SECONDS:  # NaN is refused, too
         return RENEWAL_SECONDS
     return min(seconds_left, MAX_RENEWAL_SECONDS)
 

@@ -24,7 +24,7 @@ STATUSES: Mapping[State, str] = {
     "Failed": "failed",
     "Cancelled": "aborted",
 }
-# not in our OpenAPI document, as IQM's present API
+# Our OpenAPI document leaves these out, as IQM's present API.
 router = APIRouter(include_in_schema=False)
 
 

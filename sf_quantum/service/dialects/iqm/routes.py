@@ -53,7 +53,7 @@ async def _jobs(request: Request) -> Jobs:
 
 
 JobsDep = Annotated[Jobs, Depends(_jobs)]
-# not in our OpenAPI document: IQM's client defines it
+# Our OpenAPI document leaves this API out: IQM's client defines it.
 router = APIRouter(prefix=PREFIX, include_in_schema=False)
 
 

@@ -67,7 +67,7 @@ class _Run(Protocol):
     def __call__(self, make: Callable[[], _T], /) -> Awaitable[_T]: ...
 
 
-# not in our OpenAPI document: D-Wave's client defines it
+# Our OpenAPI document leaves this API out: D-Wave's client defines it.
 router = APIRouter(prefix=PREFIX, include_in_schema=False)
 
 

@@ -47,7 +47,7 @@ class UsersQuery(BaseModel):
 
     @property
     def users(self) -> list[str]:
-        # not a validator's work, since it may block and queries are read in the loop
+        # A validator could not do this: it may block, and queries are read in the loop
         return [*map(user_name, self.user_id)]
 
     @property

@@ -95,7 +95,7 @@ class Attempt:
         self._control = Control()
         self._on_device: DeviceJob | None = None
         self._payload: str | None = None
-        # between two slices, it has not been submitted
+        # Between two slices, the job has not been submitted.
         unsure = unsure and not (job.slices and job.slice_shots is None)
         self._surplus = ""
         # QPU seconds, and seconds on the device, of all finished slices, including

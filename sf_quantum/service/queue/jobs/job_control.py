@@ -217,6 +217,6 @@ class JobControl:
                 await asyncio.sleep(0)
             if isinstance(live.state, OnDevice):
                 await live.until(Done, worker.INTERRUPT_SECONDS)
-            # not if another submission has moved it to another lease
+            # Another submission may have moved the job to another lease.
             elif live.ends_with_lease and live.entry.lease == lease_id:
                 self.table.cancelled(live)

@@ -173,7 +173,9 @@ class JobRun:
         settled = await _written(lambda: self._write_end(job, ended, result))
         interruption = self._live.interruption
         if not settled.final and interruption is not None:
-            if interruption.cancels:  # while its return to the queue was written
+            if (
+                interruption.cancels
+            ):  # this was while its return to the queue was written
                 note = interruption.note()
                 settled = await _written(
                     lambda: self._store.progress.cancel_waiting(number, note)

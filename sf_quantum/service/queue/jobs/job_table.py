@@ -142,7 +142,7 @@ class JobTable:
             live.move(live.state.moved())
         if isinstance(live.state, Waiting):
             self._place(live)
-        elif live.ends_with_lease:  # not on disk, where it has the new lease
+        elif live.ends_with_lease:  # on disk, the job has the new lease
             self.restored(live)
 
     def take(self) -> LiveJob | None:

@@ -39,7 +39,7 @@ class Worker:
         self.table = table
         self._slice_seconds = settings.slice_seconds
         self._max_losses = settings.service_deaths
-        # when the worker ends in any case, by the monotonic clock
+        # monotonic time at which the worker ends in any case
         self._ends_by = math.inf
         self._taking_back: asyncio.Task[None] | None = None
 

@@ -45,7 +45,7 @@ class Revocations:
         self._users = users
         self._file = queue.store.path.parent / FILE
         self._permitted = self._read()
-        # when users were first found without their permission, by the monotonic clock
+        # monotonic time at which users were first found without their permission
         self._since: dict[str, float] = {}
 
     async def run(self) -> None:

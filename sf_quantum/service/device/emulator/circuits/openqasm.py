@@ -312,7 +312,7 @@ class _Flattening:
         numbers = range(circuit.num_qubits) if places is None else places
         place = dict(zip(circuit.qubits, numbers, strict=True))
         for n, one in enumerate(circuit.data):
-            if places is None:  # and not of a block
+            if places is None:  # the place in the circuit, not in a block
                 self.place = n
             self._add(flat, one.operation, one.qubits, one.clbits, place)
         return flat

@@ -105,7 +105,7 @@ def _noise_model(noise: Noise | None) -> NoiseModel:
     if noise is None:
         return NoiseModel()
     calibration = noise.calibration
-    # so that a seed repeats the counts for a while
+    # A seed repeats the counts for a while.
     present = replace(calibration, age=round(calibration.age, 2))
     rates = noise.errors.aged(present.age, present.excess)
     return NoiseModel(
