@@ -17,12 +17,12 @@ from streamflow.core.exception import WorkflowExecutionException
 from streamflow.deployment.connector.base import BaseConnector
 from streamflow.deployment.connector.local import LocalConnector
 
-from sf_quantum.connectors.slurm.transport import login, spool_shell
+from sf_quantum.connectors.slurm.transport import answers, login, spool_shell
 from sf_quantum.connectors.slurm.transport.controller import Commands
 from sf_quantum.connectors.slurm.transport.login import LoginNode
 from sf_quantum.connectors.slurm.transport.spool_shell import SpoolShell
 from tests.support.slurm_jobs import StandIns
-from tests.support.waiting import SECONDS
+from tests.support.waiting import SECONDS, until_async
 
 pytestmark = pytest.mark.process
 
@@ -363,6 +363,21 @@ async def test_what_was_read_is_removed_with_its_command(
     assert await shell.look(None) == []
     assert [file.exists() for file in files] == [False, False, True]
     await shell.close()
+
+
+async def test_the_cleaning_up_ends_soon_if_the_cluster_is_gone(
+    node: LoginNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(answers, "PATIENCE_SECONDS", 1)
+    squeue = tmp_path / "squeue"
+    squeue.write_text("#!/bin/sh\nexec sleep 600\n")
+    squeue.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    shell = SpoolShell(node)
+    await shell.look(None)
+    await shell.leave()
+    spool = Path(node.spool)
+    await until_async(lambda: not spool.exists(), "the spool is removed")
 
 
 @pytest.mark.parametrize("end", ["close", "leave"])

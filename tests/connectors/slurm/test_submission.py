@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import select
 import subprocess
 import time
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 from sf_quantum.connectors.slurm import scripts
 from sf_quantum.connectors.slurm.sbatch_options import at_once_options
 from sf_quantum.connectors.slurm.services import SlurmService
-from sf_quantum.connectors.slurm.transport import answers
+from sf_quantum.connectors.slurm.transport import answers, submission
 from sf_quantum.connectors.slurm.transport.submission import submission_command
 from sf_quantum.files import JSON
 
@@ -84,6 +85,7 @@ class Commands:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self.pass_fds: tuple[int, ...] = ()
         (folder / "spool").mkdir()
         self.put("sbatch", "cat >$0.got; echo >>$0.tries; echo 42")
         self.put("squeue", "true")
@@ -109,6 +111,7 @@ class Commands:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
+            pass_fds=self.pass_fds,
         )
         return done.stdout, done.returncode
 
@@ -344,6 +347,49 @@ def test_an_allocation_whose_hold_never_begins_is_given_back(
 ) -> None:
     monkeypatch.setattr(scripts, "TRIES", 3)
     salloc.holds("exit 1")
+    salloc.submit()
+    salloc.until("scancel")
+    assert len(salloc.ran("srun")) == 3
+
+
+@pytest.mark.parametrize("failing", ["exit 1", "exec sleep 600"])
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_hold_ends_soon_after_its_cluster_is_gone(
+    salloc: Salloc,
+    commands: Commands,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    failing: str,
+    begun: bool,
+) -> None:
+    """Without a driver, no command of Slurm's is waited for longer than a minute."""
+    monkeypatch.setattr(submission, "PATIENCE_SECONDS", 1)
+    up = "touch ${0%/*}/spool/key.up; " if begun else ""
+    gone = (
+        f"printf '#!/bin/sh\\n{failing}\\n' | tee ${{0%/*}}/squeue >${{0%/*}}/scancel"
+    )
+    salloc.holds(f"{up}{gone}; exit 1")
+    ended, held = os.pipe()
+    commands.pass_fds = (held,)
+    assert salloc.submit() == "50\n"
+    os.close(held)
+    # the shell that watches the allocation holds the other end
+    assert select.select([ended], [], [], 30)[0] == [ended]
+    assert os.read(ended, 1) == b""
+    os.close(ended)
+    assert len(salloc.ran("srun")) == 1
+
+
+def test_a_hold_outlives_a_silent_controller_while_its_driver_lives(
+    salloc: Salloc, commands: Commands, tmp_path: Path
+) -> None:
+    (tmp_path / "spool/alive").touch()
+    commands.put(
+        "squeue",
+        'case "$*" in *--jobs=*) echo away >&2; exit 1; esac\n'
+        "echo '50 RUNNING sfq:run:key-a'",
+    )
+    salloc.holds("touch ${0%/*}/spool/key.up; [ $(wc -l <$0.ran) -gt 2 ]")
     salloc.submit()
     salloc.until("scancel")
     assert len(salloc.ran("srun")) == 3

@@ -20,7 +20,7 @@ from streamflow.core.exception import WorkflowExecutionException
 from sf_quantum.connectors import guardian
 from sf_quantum.connectors.slurm import scripts
 from sf_quantum.connectors.slurm.scripts import JobMark
-from sf_quantum.connectors.slurm.transport import login
+from sf_quantum.connectors.slurm.transport import answers, login
 from sf_quantum.connectors.slurm.transport.login import LoginNode
 
 LOOK_SECONDS = 2.0
@@ -41,20 +41,23 @@ END_SECONDS = 8
 #: job runs on another cluster.
 OWN = r"/ REVOKED /d; s/^\([0-9]*\) [A-Z_]* sfq:{run}:{key}[^ ]*\( .*\)*$/\1/p"
 # A job that was being submitted appears late in the queue, so the queue must be empty several
-# times in a row.
+# times in a row. A cluster that is gone would let each `squeue` wait for minutes.
 _CANCEL = """\
-  n=0 quiet=0
-  while [ $n -lt 60 ] && [ $quiet -lt 3 ]; do
-    quiet=$((quiet + 1))
+  n=0 quiet=0 heard=$(date +%s)
+  while [ $n -lt 60 ] && [ $quiet -lt 3 ] &&
+    [ $(($(date +%s) - heard)) -lt {patience} ]
+  do
+    quiet=$((quiet + 1)) answered=1
     # the jobs are on the login node's own cluster, or on those that they named
     for at in --sibling $(sort -u "$d/clusters" 2>/dev/null); do
-      if ids=$(plain squeue $at --noheader --user="$(id -un)" --format='%F %T %k'); then
+      if ids=$(plain timeout {patience} squeue $at --noheader --user="$(id -un)" --format='%F %T %k'); then
         ids=$(echo "$ids" | sed -n '{own}' | sort -u)
         [ -z "$ids" ] || {{ quiet=0; cancel "${{at#--sibling}}" $ids; }}
       else
-        quiet=0
+        quiet=0 answered=
       fi
     done
+    [ -z "$answered" ] || heard=$(date +%s)
     n=$((n + 1)); sleep 0.5
   done"""
 # A shell with a successor leaves the cleaning up to it.
@@ -106,7 +109,8 @@ class SpoolShell:
     def __init__(self, login: LoginNode, cancel: str = "") -> None:
         self.login = login
         self._cancel = cancel or _CANCEL.format(
-            own=OWN.format(run=login.driver_run, key="")
+            own=OWN.format(run=login.driver_run, key=""),
+            patience=answers.PATIENCE_SECONDS,
         )
         self._shell: Shell | None = None
         # whether a remote shell is reading marks

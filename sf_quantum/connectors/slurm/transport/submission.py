@@ -43,10 +43,15 @@ echo "$id"
 # options.
 _AT_ONCE = r"""
 id=${{id%%;*}}
+# 0 while Slurm lists the allocation, 1 once it does not; 2 without an answer
 there() {{
-  case $(plain squeue --noheader --states=CF,R,S,ST --jobs="$id" 2>&1) in
-    ''|*"Invalid job id"*) return 1
-  esac
+  if told=$(plain timeout "${{left:-{patience}}}" \
+    squeue --noheader --states=CF,R,S,ST --jobs="$id" 2>&1)
+  then
+    [ -n "$told" ]; return
+  fi
+  case $told in *"Invalid job id"*) return 1; esac
+  return 2
 }}
 now() {{
   set -- $({clear}
@@ -66,6 +71,12 @@ silent() {{
   seen=$(stat -c %Y "$f"now 2>/dev/null || stat -c %Y "$f"up 2>/dev/null) &&
     alive=$(stat -c %Y "${{f%/*}}/alive" 2>/dev/null) && [ $((alive - seen)) -gt {silent} ]
 }}
+# whether the driver has lately shown a sign of life, by the clock of the file system
+driven() {{
+  touch "$f"given
+  now=$(stat -c %Y "$f"given) && alive=$(stat -c %Y "${{f%/*}}/alive") &&
+    [ $((now - alive)) -le {silent} ]
+}}
 hold() {{
   # a running step may be reading the old file
   cat >"$f"new <<'END-SALLOC-{key}' && mv "$f"new "$f"hold && echo "$id" >"$f"given || {{
@@ -78,12 +89,12 @@ END-SALLOC-{key}
     host=$(uname -n) n=0
     export SLURM_SUBMIT_DIR="$PWD" SLURM_SUBMIT_HOST="${{host%%.*}}"
     while [ -e "$f"hold ]; do
-      if silent && plain scancel "$id"; then break; fi
+      if silent && plain timeout {patience} scancel "$id"; then break; fi
       sleep {pause}
     done & watch=$!
     # the end of this `srun` does not end the allocation
     while srun --jobid="$id" --quiet --overlap --nodes=1 --ntasks=1 --job-name={key}-hold \
-      /bin/sh "$f"hold; code=$?; there
+      /bin/sh "$f"hold; code=$?; there || {{ [ $? = 2 ] && driven; }}
     do
       case $code in 0|74) break; esac
       [ -e "$f"up ] || n=$((n + 1))
@@ -91,10 +102,11 @@ END-SALLOC-{key}
       sleep {pause}
     done
     kill $watch 2>/dev/null
-    n=0
-    while there && ! plain scancel "$id" && [ $n -lt {tries} ]; do
-      n=$((n + 1)); sleep {pause}
-    done
+    # a cluster that is gone would let each of these commands wait for minutes
+    end=$(($(date +%s) + {patience}))
+    while left=$((end - $(date +%s))); [ $left -gt 0 ] && {{ there || [ $? = 2 ]; }} &&
+      ! plain timeout "$left" scancel "$id"
+    do sleep {pause}; done
   ) </dev/null >/dev/null 2>&1 &
 }}
 if [ -z "$id" ] && [ -e "$f"tried ]; then
@@ -116,6 +128,8 @@ elif [ -n "$id" ] && [ "$id" = "$(cat "$f"given 2>/dev/null)" ] && [ ! -e "$f"up
 fi"""
 #: An allocation is cancelled after this time without a sign of life of its script.
 SILENT_SECONDS = 120
+#: How long the shell waits for a command about an allocation, and tries to give one back.
+PATIENCE_SECONDS = 60
 
 
 def submission_command(
@@ -150,6 +164,7 @@ def submission_command(
             clear=scripts.CLEAR,
             pause=scripts.PAUSE_SECONDS,
             silent=SILENT_SECONDS,
+            patience=PATIENCE_SECONDS,
             tries=scripts.TRIES,
             unknown=scripts.UNKNOWN,
             max=ids.MAX_NUMBER,
