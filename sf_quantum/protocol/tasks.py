@@ -70,6 +70,11 @@ class WrongAnswer(QpuError):
         self.answer = answer
 
 
+def shots_of(parameters: JobParameters) -> int:
+    """Return the shots of a job, ``num_reads``, which are 1 by default."""
+    return parameters.get("num_reads") or 1
+
+
 @dataclass(frozen=True)
 class Task:
     """One attempt at a job, or at a slice of its shots.
@@ -94,7 +99,7 @@ class Task:
 
     @property
     def shots(self) -> int:
-        return self.parameters.get("num_reads") or 1
+        return shots_of(self.parameters)
 
     @property
     def result_bytes(self) -> int:

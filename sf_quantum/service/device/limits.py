@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sf_quantum.protocol.tasks import JobParameters
+from sf_quantum.protocol.tasks import JobParameters, shots_of
 from sf_quantum.samplers.defaults import SWEEPS
 from sf_quantum.samplers.problem import FieldError
 from sf_quantum.service.domain.jobs import Size
@@ -50,7 +50,7 @@ class ComputeLimits(Section):
 
         :raises FieldError: if it would; the error names the field of the request
         """
-        shots = parameters.get("num_reads") or 1
+        shots = shots_of(parameters)
         if (values := shots * size.values) > self.values:
             detail = f"{shots:,} shots of {size.values:,} variables or bits"
             detail = f"{detail} are {values:,} values; at most {self.values:,} per job"
@@ -83,5 +83,5 @@ def evolution_of(size: Size, bond_dimension: int) -> int:
 
 def updates_of(size: Size, parameters: JobParameters) -> int:
     """Return reads times sweeps times interactions of a problem."""
-    reads = parameters.get("num_reads") or 1
+    reads = shots_of(parameters)
     return reads * (parameters.get("num_sweeps") or SWEEPS) * size.updates

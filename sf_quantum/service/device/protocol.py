@@ -20,7 +20,14 @@ from typing import TYPE_CHECKING, Self
 
 from sf_quantum.files import JSON, mapping
 from sf_quantum.protocol.descriptions import Description, Topology
-from sf_quantum.protocol.tasks import JobParameters, Kind, Outcome, Progress, Task
+from sf_quantum.protocol.tasks import (
+    JobParameters,
+    Kind,
+    Outcome,
+    Progress,
+    Task,
+    shots_of,
+)
 from sf_quantum.samplers.problem import FieldError
 from sf_quantum.service.device import problems
 from sf_quantum.service.device.limits import ComputeLimits
@@ -248,7 +255,7 @@ class Device(ABC):
         if kind not in description.kinds:
             kinds = " and ".join(description.kinds)
             raise FieldError(kind, f"this device runs {kinds} only")
-        shots = parameters.get("num_reads") or 1
+        shots = shots_of(parameters)
         if description.shots is not None and shots > description.shots:
             detail = f"{shots} shots; at most {description.shots} per job"
             raise FieldError("parameters.num_reads", detail)

@@ -15,6 +15,7 @@ from typing import Literal, Self, TypeAlias
 from sf_quantum.files import JSON
 from sf_quantum.protocol.tasks import Kind as Kind
 from sf_quantum.protocol.tasks import State as State
+from sf_quantum.protocol.tasks import shots_of
 
 # the classes that users may request
 UserClass: TypeAlias = Literal["production", "test", "development"]
@@ -346,7 +347,7 @@ class Job:
 
     @property
     def shots(self) -> int:
-        return self.parameters.get("num_reads") or 1
+        return shots_of(self.parameters)
 
     @property
     def final(self) -> bool:

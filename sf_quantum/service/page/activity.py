@@ -459,7 +459,7 @@ class _Rows:
             "short_id": str(job.number) if job.dialect in self.numbered else job.id[:8],
             "label": self.labels.get(job.number),
             "idempotency_key": job.key,
-            "shots": job.parameters.get("num_reads") or 1,
+            "shots": job.shots,
             "note": job.note or (forecast and forecast.reason) or None,
             "position": forecast.position if forecast else None,
             "started": started,

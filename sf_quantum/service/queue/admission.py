@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 
+from sf_quantum.protocol.tasks import shots_of
 from sf_quantum.samplers.problem import FieldError
 from sf_quantum.service.device.drift import DriftWatch
 from sf_quantum.service.device.processes import Busy
@@ -58,7 +59,7 @@ class Admission:
         except Busy as error:
             retry = {"Retry-After": f"{BUSY_SECONDS}"}
             raise Refused(503, str(error), headers=retry) from error
-        shots = submission.parameters.get("num_reads") or 1
+        shots = shots_of(submission.parameters)
         job_limits.check_sizes(lease, submission.kind, shots, size)
         return size
 
@@ -74,7 +75,7 @@ class Admission:
             expected = self._jobs.estimator.seconds(submission.kind, modelled)
             job_limits.check_run_seconds(most, expected)
         self.check_budget(lease, cost.qpu_seconds)
-        shots = submission.parameters.get("num_reads") or 1
+        shots = shots_of(submission.parameters)
         payload_bytes = len(submission.payload)
         self._jobs.counts.check(lease, shots, cost.qpu_seconds, payload_bytes)
 

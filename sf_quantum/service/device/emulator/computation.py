@@ -9,7 +9,7 @@ from typing import ClassVar
 from pydantic import TypeAdapter
 
 from sf_quantum.files import JSON
-from sf_quantum.protocol.tasks import JobParameters, Result
+from sf_quantum.protocol.tasks import JobParameters, Result, shots_of
 from sf_quantum.service.device.emulator.device_errors import Noise
 from sf_quantum.service.device.limits import ComputeLimits, evolution_of, updates_of
 from sf_quantum.service.device.processes import ask
@@ -43,11 +43,11 @@ def compute_seconds(
     """Estimate the CPU time of a computation."""
     bond_dimension = (limits or ComputeLimits()).bond_dimension
     if evolution := evolution_of(size, bond_dimension):
-        shots = size.values * (parameters.get("num_reads") or 1)
+        shots = size.values * shots_of(parameters)
         seconds = SEQUENCE_SECONDS + evolution * EVOLUTION_SECONDS
         return seconds + shots * ATOM_SHOT_SECONDS
     if size.gates or size.shot_amplitudes:
-        shots = parameters.get("num_reads") or 1
+        shots = shots_of(parameters)
         amplitudes = size.amplitudes + shots * size.shot_amplitudes
         each = size.circuits * CIRCUIT_SECONDS + size.gates * GATE_SECONDS
         return each + amplitudes * AMPLITUDE_SECONDS

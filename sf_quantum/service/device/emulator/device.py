@@ -31,6 +31,7 @@ from sf_quantum.protocol.tasks import (
     State,
     Task,
     UnknownJob,
+    shots_of,
 )
 from sf_quantum.samplers.defaults import SEEDS
 from sf_quantum.samplers.problem import FieldError
@@ -300,7 +301,7 @@ class EmulatedDevice(DeviceSettings, Device):
         modelled = self.hardware.job_seconds(parameters, size.circuits)
         modelled *= size.problems or 1  # each has a set-up of its own
         if size.photons:
-            shots = parameters.get("num_reads") or 1
+            shots = shots_of(parameters)
             modelled = self.hardware.photon_seconds(
                 self.errors, shots, photons=size.photons, detected=size.detected
             )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from sf_quantum.protocol.descriptions import Timing
 from sf_quantum.protocol.run_times import TIMINGS
-from sf_quantum.protocol.tasks import JobParameters
+from sf_quantum.protocol.tasks import JobParameters, shots_of
 from sf_quantum.samplers.defaults import SWEEPS
 
 HOUR = 3600.0
@@ -107,7 +107,7 @@ class Technology:
 
     def job_seconds(self, parameters: JobParameters, circuits: int = 1) -> float:
         """Return the run time of a job on the hardware; each circuit has all shots."""
-        shots = circuits * (parameters.get("num_reads") or 1)
+        shots = circuits * shots_of(parameters)
         extra = (parameters.get("num_sweeps") or SWEEPS) - SWEEPS
         seconds = self.timing.job_seconds(shots) + shots * extra * self.sweep_seconds
         # Solver parameters of SAPI can lengthen the set-up and each shot.

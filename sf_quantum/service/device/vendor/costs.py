@@ -6,7 +6,7 @@ import math
 import threading
 
 from sf_quantum.protocol.descriptions import Timing
-from sf_quantum.protocol.tasks import JobParameters, Outcome
+from sf_quantum.protocol.tasks import JobParameters, Outcome, shots_of
 from sf_quantum.service.device.protocol import Cost
 from sf_quantum.service.device.vendor.job_table import VendorJob
 from sf_quantum.service.domain.jobs import Size
@@ -37,7 +37,7 @@ class Costs:
         :param timing: as the vendor tells it
         """
         if timing is not None:
-            shots = parameters.get("num_reads") or 1
+            shots = shots_of(parameters)
             shots *= 1 if size is None else size.circuits
             # A solver's parameters can lengthen the set-up and each shot.
             setup, shot = (parameters.get(key) or 0 for key in ("setup_ns", "shot_ns"))

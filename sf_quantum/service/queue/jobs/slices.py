@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from sf_quantum.files import JSON
-from sf_quantum.protocol.tasks import JobParameters
+from sf_quantum.protocol.tasks import JobParameters, shots_of
 from sf_quantum.samplers.defaults import SEEDS
 from sf_quantum.service.device.protocol import Cost, Device
 from sf_quantum.service.domain.jobs import Job, Kind, Size
@@ -227,7 +227,7 @@ def slice_parts(
     :param size: size of its payload, if the time of its computation depends on its
         shots
     """
-    shots = parameters.get("num_reads") or 1
+    shots = shots_of(parameters)
     parts = parts or shots
     if slice_seconds is None:
         return parts

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, cast
 
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON, check_nesting, unique
-from sf_quantum.protocol.tasks import JobParameters
+from sf_quantum.protocol.tasks import JobParameters, shots_of
 from sf_quantum.samplers.defaults import ATOMS
 from sf_quantum.samplers.neutral_atom import contract, tensor_networks
 from sf_quantum.text import described, shortened
@@ -75,7 +75,7 @@ def simulate(
     :raises InputError: if the sequence cannot be simulated
     """
     program = _program(text, _most())
-    shots, seed = parameters.get("num_reads") or 1, parameters.get("seed") or 0
+    shots, seed = shots_of(parameters), parameters.get("seed") or 0
     if not program.measured & program.bases:
         return {"0" * program.atoms: shots}
     if program.exact:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
-from sf_quantum.protocol.tasks import JobParameters
+from sf_quantum.protocol.tasks import JobParameters, shots_of
 from sf_quantum.samplers.defaults import SEEDS
 from sf_quantum.service.device.emulator.circuits.batches import Group, batch
 from sf_quantum.service.device.emulator.circuits.circuit import ARCHITECTURE
@@ -126,7 +126,7 @@ def simulate(
     native = architecture and ARCHITECTURE.validate_python(architecture)
     job = batch(content, native or None)
     seed = parameters.get("seed") or 0
-    shots = parameters.get("num_reads") or 1
+    shots = shots_of(parameters)
     # errors change with each attempt
     seed = (seed + (noise.seed if noise else 0)) % SEEDS
     alike: dict[tuple[str, frozenset[str]], list[Group]] = {}

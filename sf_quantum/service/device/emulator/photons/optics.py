@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
-from sf_quantum.protocol.tasks import JobParameters
+from sf_quantum.protocol.tasks import JobParameters, shots_of
 from sf_quantum.samplers.defaults import SEEDS
 from sf_quantum.service.device.emulator.device_errors import Noise
 from sf_quantum.service.domain.photonic import PhotonicExperiment
@@ -79,7 +79,7 @@ def simulate(
     experiment.min_detected_photons_filter(request.needed)
     computer = SimulatedComputer("CliffordClifford2017")
     computer.noise = _noise_model(noise)
-    shots = parameters.get("num_reads") or 1
+    shots = shots_of(parameters)
     read = Counter[tuple[int, ...]]()
     for first in range(0, shots, BATCH):
         some = min(BATCH, shots - first)
