@@ -89,6 +89,33 @@ class PendingReason:
     hopeless: bool
 
 
+class PendingReasons:
+    """The reasons why a job is pending, each of which is logged once."""
+
+    def __init__(self) -> None:
+        #: time of the submission on the event loop's clock
+        self.since = 0.0
+        #: the reason for which Slurm never starts the job, once there is one
+        self.refusal: asyncio.Future[str] = asyncio.Future()
+        self._reported: set[str] = set()
+
+    def unreported(
+        self, rows: Sequence[QueueRow], now: float
+    ) -> Iterator[PendingReason]:
+        """Yield the reasons in ``squeue`` that are to be logged."""
+        for row in rows:
+            reason = row.reason.strip("()")
+            if row.state != "PENDING" or reason in self._reported:
+                continue
+            if is_refusal(reason) and not self.refusal.done():
+                self.refusal.set_result(reason)
+            hopeless = answers.is_hopeless(reason)
+            long = now - self.since >= LONG_SECONDS
+            if hopeless or (long and not self._reported):
+                self._reported.add(reason)
+                yield PendingReason(reason, hopeless)
+
+
 class BatchJob:
     """A Slurm job that runs a job of a step, or holds nodes for several.
 
@@ -125,8 +152,7 @@ class BatchJob:
         #: done when the nodes of an allocation are granted; cancelled if it ends before
         self.granted: asyncio.Future[JobMark] = asyncio.Future()
         self.ended: asyncio.Future[JobOutcome] = asyncio.Future()
-        #: the reason for which Slurm never starts it, once there is one
-        self.refusal: asyncio.Future[str] = asyncio.Future()
+        self.pending = PendingReasons()
         self._components: list[BatchJob] = []
         self._before = BatchJobState.SUBMITTING
         self._denials = 0
@@ -135,10 +161,8 @@ class BatchJob:
         # First failure of a task of an array, which Slurm may forget before the last
         # task ends.
         self._failed_task: JobOutcome | None = None
-        self._reported: set[str] = set()
         # submissions that have ended well
         self._well: set[str] = set()
-        self._queued_at = 0.0
         # The moment at which squeue first listed the job as running after its end is on the
         # event loop's clock.
         self._unnoticed_since: float | None = None
@@ -166,7 +190,7 @@ class BatchJob:
 
     def accepted(self, slurm_job: str, now: float) -> None:
         """Slurm has accepted the job; ``now`` is on the event loop's clock."""
-        self._queued_at = now
+        self.pending.since = now
         self.usage.submitted(slurm_job, self.group)
         # a mark may precede the answer of sbatch, and its job id takes precedence
         self.slurm_job = self.slurm_job or slurm_job
@@ -185,7 +209,7 @@ class BatchJob:
         component_number = int(ids.number(self.slurm_job)) + number
         component.slurm_job = ids.of(str(component_number), ids.cluster(self.slurm_job))
         component.comment, component.clusters = self.comment, self.clusters
-        component.accepted(self.slurm_job, self._queued_at)
+        component.accepted(self.slurm_job, self.pending.since)
         if self.granted.done():
             component._be(BatchJobState.RUNNING)
             if not self.granted.cancelled():
@@ -228,22 +252,6 @@ class BatchJob:
             for row in rows:
                 self.usage.seen(row)
             self._be(_where(*(row.state for row in rows)))
-
-    def pending_reasons(
-        self, rows: Sequence[QueueRow], now: float
-    ) -> Iterator[PendingReason]:
-        """The reasons in ``squeue`` why the job is pending that have not been logged yet."""
-        for row in rows:
-            reason = row.reason.strip("()")
-            if row.state != "PENDING" or reason in self._reported:
-                continue
-            if is_refusal(reason) and not self.refusal.done():
-                self.refusal.set_result(reason)
-            hopeless = answers.is_hopeless(reason)
-            long = now - self._queued_at >= LONG_SECONDS
-            if hopeless or (long and not self._reported):
-                self._reported.add(reason)
-                yield PendingReason(reason, hopeless)
 
     def shown(self, records: list[JobOutcome]) -> JobOutcome | None:
         """``scontrol`` has answered: the outcome, None if the job runs or will (again)."""

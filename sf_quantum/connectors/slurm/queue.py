@@ -312,7 +312,7 @@ class SlurmQueue:
 
     def _say_pending(self, job: BatchJob, rows: Sequence[QueueRow]) -> None:
         name = capitalized(job.name)
-        for pending in job.pending_reasons(rows, _now()):
+        for pending in job.pending.unreported(rows, _now()):
             state = (
                 f"Slurm job {ids.words(job.slurm_job)} is pending ({pending.reason})"
             )

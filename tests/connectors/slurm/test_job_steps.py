@@ -165,7 +165,7 @@ async def test_the_queue_tells_where_a_job_is(
 
 async def test_a_job_that_pends_long_or_in_vain_is_reported_once() -> None:
     def reasons(job: BatchJob, reason: str, now: float) -> list[PendingReason]:
-        return list(job.pending_reasons([row("PENDING", reason)], now))
+        return list(job.pending.unreported([row("PENDING", reason)], now))
 
     job = batch_job()
     assert reasons(job, "(Priority)", 9.9 + LONG_SECONDS) == []
@@ -176,9 +176,11 @@ async def test_a_job_that_pends_long_or_in_vain_is_reported_once() -> None:
     expected = [PendingReason("InvalidQOS", hopeless=True)]
     assert reasons(job, "InvalidQOS", 99.0) == expected
     assert reasons(job, "InvalidQOS", 99.0) == []
-    assert list(job.pending_reasons([row("RUNNING", "InvalidAccount")], 99.0)) == []
+    assert list(job.pending.unreported([row("RUNNING", "InvalidAccount")], 99.0)) == []
     several = [row("RUNNING"), row("PENDING", "InvalidAccount")]
-    assert [r.reason for r in job.pending_reasons(several, 99.0)] == ["InvalidAccount"]
+    assert [r.reason for r in job.pending.unreported(several, 99.0)] == [
+        "InvalidAccount"
+    ]
 
 
 async def test_scontrol_ends_a_job_only_if_all_of_it_has_ended() -> None:
@@ -372,7 +374,9 @@ async def test_a_component_is_where_the_first_one_is(record: Journal) -> None:
     job = batch_job()
     waiting = job.component(1, usage())
     assert (state(waiting), waiting.slurm_job, waiting.name) == (S.QUEUED, "8", "solve")
-    pending = waiting.pending_reasons([row("PENDING", "Priority")], 10.0 + LONG_SECONDS)
+    pending = waiting.pending.unreported(
+        [row("PENDING", "Priority")], 10.0 + LONG_SECONDS
+    )
     assert len(list(pending)) == 1
     job.marked(BEGUN)
     assert state(waiting) is S.RUNNING

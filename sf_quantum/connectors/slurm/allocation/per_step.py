@@ -60,11 +60,11 @@ async def run_alone(queue: SlurmQueue, job: StepJob) -> JobOutcome:
         # cancelled futures would count as the end of the job
         if hints.of(job.name).has_alternative:
             either: list[asyncio.Future[JobOutcome] | asyncio.Future[str]]
-            either = [batch_job.ended, batch_job.refusal]
+            either = [batch_job.ended, batch_job.pending.refusal]
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
             if not batch_job.ended.done():
                 raise SlurmRefusal(
-                    f"Slurm never starts {batch_job.name}: {batch_job.refusal.result()}"
+                    f"Slurm never starts {batch_job.name}: {batch_job.pending.refusal.result()}"
                 )
         outcome = await asyncio.shield(batch_job.ended)
     except BaseException:

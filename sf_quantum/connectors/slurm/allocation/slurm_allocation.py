@@ -112,7 +112,7 @@ class SlurmAllocation:
     @property
     def refusal(self) -> asyncio.Future[str]:
         """Done once Slurm gives a reason for which it never grants the nodes."""
-        return self.own.refusal
+        return self.own.pending.refusal
 
     def never_granted(self) -> SlurmRefusal:
         """The error of a job that leaves nodes which Slurm never grants."""
