@@ -20,6 +20,7 @@ from pydantic_core import core_schema
 
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON, KeyPath, mapping
+from sf_quantum.protocol.calibrations import CalibrationData
 from sf_quantum.protocol.descriptions import Description, Topology
 from sf_quantum.protocol.tasks import JobParameters, Kind, Outcome, Task
 from sf_quantum.qpu import Qpu
@@ -84,13 +85,11 @@ class Original:
     @property
     def measured(self) -> dict[str, float]:
         """The errors of its latest calibration that are emulated, by their names here."""
-        values = mapping((self.description.calibration or {}).get("values"))
-        errors = {error: values.get(name) for error, name in VALUES.items()}
+        values = CalibrationData.read(self.description.calibration).values
         return {
-            error: float(value)
-            for error, value in errors.items()
-            if isinstance(value, int | float)
-            and 0 <= value <= MOST.get(error, MOST_ERROR)
+            error: values[name]
+            for error, name in VALUES.items()
+            if name in values and 0 <= values[name] <= MOST.get(error, MOST_ERROR)
         }
 
 
@@ -188,10 +187,9 @@ class TwinDevice(EmulatedDevice):
         outcome = super().run(task, stop)
         if (result := outcome.result) is None:
             return outcome
-        calibration = mapping(self._described.calibration)
         twin_of: JSON = {
             "qpu": self.original.name,
-            "calibration": calibration.get("id"),
+            "calibration": CalibrationData.read(self._described.calibration).id or None,
         }
         info = {**result.info, "twin_of": twin_of}
         return replace(outcome, result=replace(result, info=info))

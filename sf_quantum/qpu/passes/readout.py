@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sf_quantum.errors import InputError
+from sf_quantum.protocol.calibrations import CalibrationData
 from sf_quantum.protocol.descriptions import Description
 from sf_quantum.protocol.values import number
 from sf_quantum.qpu.passes import Counts, Pass
@@ -30,8 +31,7 @@ class Readout(Pass):
 
     def __init__(self, described: Description) -> None:
         super().__init__(described)
-        calibrated = (described.calibration or {}).get("values")
-        values = calibrated if isinstance(calibrated, dict) else {}
+        values = CalibrationData.read(described.calibration).values
         names = "readout_false_one", "readout_false_zero"
         errors = [number(values.get(name)) for name in names]
         if None in errors:

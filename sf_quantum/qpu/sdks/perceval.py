@@ -36,6 +36,7 @@ from perceval.utils.noise_model import noise_to_perf_dict, perf_dict_to_noise
 
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON, mapping
+from sf_quantum.protocol.calibrations import CalibrationData
 from sf_quantum.protocol.descriptions import Description
 from sf_quantum.protocol.tasks import Outcome, Task
 from sf_quantum.protocol.values import number
@@ -307,7 +308,7 @@ def experiment(setup: Experiment) -> dict[str, JSON]:
 
 def performances(described: Description) -> dict[str, float]:
     """Write a calibration as Perceval's clouds do, in per cent."""
-    calibrated = mapping((described.calibration or {}).get("values"))
+    calibrated = CalibrationData.read(described.calibration).values
     values = {name: number(calibrated.get(name)) or 0.0 for name in calibrated}
     loss = values.get("source_loss_db", 0.0) + values.get("loss_db", 0.0)
     noise = NoiseModel(

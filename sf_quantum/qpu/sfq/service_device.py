@@ -8,6 +8,7 @@ from typing import get_args
 
 from sf_quantum.errors import QpuError
 from sf_quantum.files import JSON, MAX_NUMBER
+from sf_quantum.protocol.calibrations import CalibrationData
 from sf_quantum.protocol.descriptions import Description, Timing, Topology
 from sf_quantum.protocol.tasks import Kind
 from sf_quantum.protocol.values import count, read
@@ -54,7 +55,6 @@ def status(service: ServiceClient, size: JobSize | None) -> QpuStatus:
         path += f"?reads={size.reads}"
         path += f"&variables={size.variables}" if size.variables else ""
     device = read(_Device, service.send("GET", path).json())
-    calibration_id = (device.calibration or {}).get("id")
     # The service assumes a job of one read if it is not sent a size.
     is_sized = size is not None
     return QpuStatus(
@@ -67,7 +67,7 @@ def status(service: ServiceClient, size: JobSize | None) -> QpuStatus:
         vqpus=device.vqpus,
         leases=device.leases,
         queue_length=device.queue_length,
-        calibration=str(calibration_id) if calibration_id else None,
+        calibration=CalibrationData.read(device.calibration).id or None,
         eta_seconds=device.eta_seconds,
         position=device.position,
         cost_per_second=device.cost_per_second,

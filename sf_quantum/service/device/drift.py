@@ -46,8 +46,8 @@ class DriftWatch:
 
     def look(self, device: Device) -> None:
         """Add the device's readings since the last call."""
-        if (calibration := device.description.calibration) is not None:
-            self.renewed(str(calibration.get("id")))
+        if device.description.calibration is not None:
+            self.renewed(device.calibration_data.id)
         for reading in device.readings(self._last):
             self._last = reading
             for name, deviation in reading.deviations.items():

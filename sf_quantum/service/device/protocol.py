@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from sf_quantum.files import JSON, mapping
+from sf_quantum.files import JSON
+from sf_quantum.protocol.calibrations import CalibrationData
 from sf_quantum.protocol.descriptions import Description, Topology
 from sf_quantum.protocol.tasks import (
     JobParameters,
@@ -144,24 +143,20 @@ class Device(ABC):
         return
 
     @property
+    def calibration_data(self) -> CalibrationData:
+        """What is known of the present calibration."""
+        return CalibrationData.read(self.description.calibration)
+
+    @property
     def calibrated(self) -> float | None:
         """Time of the calibration, if it is known, in seconds since the epoch."""
-        calibration = self.description.calibration or {}
-        try:
-            return datetime.fromisoformat(str(calibration.get("time"))).timestamp()
-        except ValueError:
-            return None
+        return self.calibration_data.seconds
 
     @property
     def calibration_age(self) -> float | None:
         """Seconds since the calibration, if its time is known."""
         made = self.calibrated
         return None if made is None else max(0.0, time.time() - made)
-
-    @property
-    def calibrated_values(self) -> dict[str, float]:
-        """The values of the calibration, by name."""
-        return calibrated_values(self.description.calibration or {})
 
     @property
     def calibration_wear(self) -> float:
@@ -180,12 +175,11 @@ class Device(ABC):
 
     def history(self) -> CalibrationHistory | None:
         """Tell of the last calibrations; may take a moment."""
-        calibration, made = self.description.calibration, self.calibrated
-        if calibration is None or made is None:
+        calibration, made = self.calibration_data, self.calibrated
+        if made is None:
             return None
-        values = {name: [value] for name, value in self.calibrated_values.items()}
-        id_ = str(calibration.get("id"))
-        return CalibrationHistory(id_, made, [made], [], values)
+        values = {name: [value] for name, value in calibration.values.items()}
+        return CalibrationHistory(calibration.id, made, [made], [], values)
 
     def readings(self, after: Reading | None) -> Sequence[Reading]:
         """List its measurements of its own errors after a given one, oldest first."""
@@ -371,13 +365,3 @@ class Device(ABC):
     def close(self) -> None:
         """Give back what it holds: leases, processes, connections."""
         return
-
-
-def calibrated_values(calibration: Mapping[str, JSON]) -> dict[str, float]:
-    """Pick the numbers among the values that a vendor tells of a calibration."""
-    return {
-        name: float(value)
-        for name, value in mapping(calibration.get("values")).items()
-        # JSON does not know NaN, and other types are not floats
-        if isinstance(value, int | float) and abs(value) <= sys.float_info.max
-    }

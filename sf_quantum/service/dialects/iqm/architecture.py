@@ -13,6 +13,7 @@ from itertools import combinations
 from uuid import NAMESPACE_OID, UUID, uuid5
 
 from sf_quantum.files import JSON
+from sf_quantum.protocol.calibrations import CalibrationData
 from sf_quantum.protocol.descriptions import Description
 from sf_quantum.service.device.protocol import Device
 from sf_quantum.service.dialects.common import utc
@@ -84,7 +85,7 @@ def identity(device: Device) -> str:
 
 def calibration_set(device: Device, calibration: Mapping[str, JSON] | None) -> str:
     """Return the UUID of a calibration; a vendor's own stays as it is."""
-    name = str((calibration or {}).get("id", ""))
+    name = CalibrationData.read(calibration).id
     try:
         return str(UUID(name))
     except ValueError:
@@ -164,7 +165,7 @@ def observations(
 
 def _metrics(device: Device, chip: Architecture) -> Iterator[tuple[str, float]]:
     """List names and values of what is known, the same for all qubits."""
-    values = device.calibrated_values
+    values = device.calibration_data.values
     qubits, single = [*chip.numbers], values.get("gate_error_one_qubit")
     for name in qubits:
         path = f"metrics.ssro.measure.{IMPLEMENTATIONS['measure']}.{name}"

@@ -379,12 +379,11 @@ def show(
 
 
 def _calibration(device: Device) -> CalibrationAnswer | None:
-    if (calibration := device.description.calibration) is None:
+    if device.description.calibration is None:
         return None
+    calibration = device.calibration_data
     return CalibrationAnswer(
-        id=str(calibration.get("id") or ""),
-        time=str(calibration["time"]) if calibration.get("time") else None,
-        values=device.calibrated_values,
+        id=calibration.id, time=calibration.time or None, values=calibration.values
     )
 
 

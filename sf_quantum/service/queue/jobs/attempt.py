@@ -17,11 +17,12 @@ from dataclasses import dataclass, replace
 
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
+from sf_quantum.protocol.calibrations import CalibrationData
 from sf_quantum.protocol.tasks import Outcome, Progress, Result, Task
 from sf_quantum.protocol.values import count
 from sf_quantum.samplers.problem import FieldError
 from sf_quantum.service.device.merging import merged
-from sf_quantum.service.device.protocol import Device, calibrated_values
+from sf_quantum.service.device.protocol import Device
 from sf_quantum.service.domain.jobs import Job, Recovery
 from sf_quantum.service.domain.reasons import Cause, Interruption
 from sf_quantum.service.queue.jobs.attempt_control import Control, Detached, Interrupt
@@ -218,7 +219,10 @@ class Attempt:
         calibrations = _calibrations(
             outcome.calibration, calibration if submitted else None, now
         )
-        outcome = replace(outcome, calibration=calibrations and _summary(calibrations))
+        outcome = replace(
+            outcome,
+            calibration=calibrations and CalibrationData.read(calibrations).to_json(),
+        )
         completed = outcome.result is not None
         seconds = self._on_device.seconds(completed) if self._on_device else 0.0
         outcome = _in_json(outcome)
@@ -338,7 +342,7 @@ class Attempt:
         if (batch := self._slices.batch) is not None:
             several = shots // self._job.shots
             info |= {"shots": self._job.shots, batch.what: several}
-        info["calibration"] = (outcome.calibration or {}).get("id")
+        info["calibration"] = CalibrationData.read(outcome.calibration).id or None
         if "seed" in result.info:
             info["seed"] = result.info["seed"]
         used = outcome.qpu_seconds or 0.0, outcome.seconds or 0.0
@@ -383,13 +387,3 @@ def _calibrations(
         one for one in (before, now) if one and one.get("id") == by_vendor.get("id")
     )
     return {**next(same, {}), **by_vendor}
-
-
-def _summary(calibration: dict[str, JSON]) -> dict[str, JSON]:
-    """Return what the service tells of a calibration, whatever its vendor tells."""
-    id_, made = calibration.get("id"), calibration.get("time")
-    return {
-        "id": str(id_ or ""),
-        **({"time": str(made)} if made else {}),
-        "values": {**calibrated_values(calibration)},
-    }

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 from statistics import fmean, linear_regression
 
+from sf_quantum.protocol.calibrations import CalibrationData
 from sf_quantum.service.device import quality_problem
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import Identity, Job, Lease, Submission
@@ -183,8 +184,8 @@ class QualityJobs:
         sample_set = json.loads(text)
         hits, reads = quality_problem.hits(sample_set, optimum)
         device = self._queue.device
-        calibration = str((device.description.calibration or {}).get("id"))
-        same = (job.calibration or {}).get("id") == calibration
+        id_ = CalibrationData.read(job.calibration).id
+        same = id_ != "" and id_ == device.calibration_data.id
         age = device.calibration_wear if same else 1.0
         result = QualityResult(time.time(), age, reads, hits)
         row = (*astuple(result), self._device)
@@ -202,7 +203,7 @@ class QualityJobs:
             self._results.append(result)
             self.baseline = Baseline.fit(self._results, self._settings.learn)
         elif same:
-            self._queue.drift.renewed(calibration)
+            self._queue.drift.renewed(id_)
             self._queue.drift.observe(SERIES, self.baseline.deviation(result))
 
     async def _read(self) -> None:
