@@ -1,4 +1,4 @@
-"""How long each loop of this package waits before it tries or asks again, and deadlines.
+"""How long each loop of this package waits before it tries or asks again.
 
 Libraries such as tenacity repeat a call until it succeeds. The loops of this package also
 wait for events, and go back to the first pause when there is progress, so they use only
@@ -12,9 +12,7 @@ there spreads clients further, but has some ask again at once.
 
 from __future__ import annotations
 
-import math
 import random
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -68,15 +66,3 @@ GIVEN_UP = Backoff(10.0, 3600.0)
 TASK = Backoff(1.0, 60.0, jitter=0.0)
 #: the service's own database, on a disk that is full or slow
 DATABASE = Backoff(0.1, 2.0, growth=3.0, jitter=0.0)
-
-
-class Deadline:
-    """A moment on the monotonic clock, in some seconds; ``None`` for never."""
-
-    def __init__(self, seconds: float | None) -> None:
-        self._moment = math.inf if seconds is None else time.monotonic() + seconds
-
-    @property
-    def left(self) -> float:
-        """The remaining seconds, at least 0; infinite without a deadline."""
-        return max(0.0, self._moment - time.monotonic())

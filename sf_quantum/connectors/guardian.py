@@ -26,7 +26,7 @@ from pathlib import Path
 
 import psutil
 
-from sf_quantum.backoff import Deadline
+from sf_quantum.deadline import Deadline
 from sf_quantum.errors import QuantumError
 from sf_quantum.files import JSON, parse_json
 

@@ -12,7 +12,8 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 
-from sf_quantum.backoff import Backoff, Deadline
+from sf_quantum.backoff import Backoff
+from sf_quantum.deadline import Deadline
 from sf_quantum.errors import InputError
 from sf_quantum.malleability import slurm
 from sf_quantum.malleability.program_nodes import (

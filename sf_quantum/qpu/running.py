@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import ClassVar, Protocol, TypeVar
 
 from sf_quantum import backoff
-from sf_quantum.backoff import Deadline
+from sf_quantum.deadline import Deadline
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.protocol.descriptions import Description
 from sf_quantum.protocol.tasks import (

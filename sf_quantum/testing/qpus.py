@@ -29,7 +29,8 @@ import pytest
 from dimod import BinaryQuadraticModel, SampleSet
 
 from sf_quantum import qpu
-from sf_quantum.backoff import REQUEST, Deadline
+from sf_quantum.backoff import REQUEST
+from sf_quantum.deadline import Deadline
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
 from sf_quantum.protocol.descriptions import Description

@@ -25,7 +25,7 @@ from streamflow.core.exception import (
 from streamflow.core.scheduling import AvailableLocation
 from streamflow.deployment.connector.local import LocalConnector
 
-from sf_quantum import backoff, qpu
+from sf_quantum import backoff, deadline, qpu
 from sf_quantum.backoff import Backoff
 from sf_quantum.connectors import guardian, hints, leases, quantum
 from sf_quantum.connectors.hints import JobHints
@@ -405,7 +405,7 @@ async def test_patience_ends_with_the_qpus_reason(
     await step.connector.deploy(False)
     step.qpu.free.clear()
     clock = SimpleNamespace(monotonic=lambda: 10.0 * step.qpu.refused)
-    monkeypatch.setattr(backoff, "time", clock)
+    monkeypatch.setattr(deadline, "time", clock)
     with pytest.raises(
         WorkflowExecutionException, match="no lease of QPU my_qpu: all held"
     ):

@@ -27,11 +27,12 @@ GROUPS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-
 # What modules of the foundation, and the plugin, may import of ours. The docstring of each
 # room ends with what the room may import.
 _FOUNDATION = {
-    *("backoff", "errors", "files", "registry", "text", "threads"),
+    *("backoff", "deadline", "errors", "files", "registry", "text", "threads"),
     *("validation", "version", "yaml"),
 }
 LAYERS = {
     "backoff": set(),
+    "deadline": set(),
     "errors": set(),
     "files": {"errors"},
     "registry": {"errors", "text"},

@@ -17,7 +17,7 @@ from enum import Enum
 from functools import partial
 
 from sf_quantum import backoff
-from sf_quantum.backoff import Deadline
+from sf_quantum.deadline import Deadline
 from sf_quantum.errors import InputError, QpuError, QuantumError
 from sf_quantum.files import JSON
 from sf_quantum.protocol.tasks import OVER, LeaseJob, LeaseLost

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from contextlib import suppress
 
 from sf_quantum import backoff
-from sf_quantum.backoff import Deadline
+from sf_quantum.deadline import Deadline
 from sf_quantum.errors import InputError, QpuError, QuantumError
 from sf_quantum.files import JSON
 from sf_quantum.net.transport import Client, KeptClient, Response, Unreachable

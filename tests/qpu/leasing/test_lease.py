@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from sf_quantum import backoff
+from sf_quantum import backoff, deadline
 from sf_quantum.backoff import Backoff
 from sf_quantum.cli import main
 from sf_quantum.cli.qpu import lease
@@ -116,7 +116,7 @@ def test_a_qpu_that_stays_in_trouble_is_given_up_in_time(
 ) -> None:
     shaky = ShakyQpu(troubles=10**6)
     clock = SimpleNamespace(monotonic=lambda: 10.0 * len(shaky.keys))
-    monkeypatch.setattr(backoff, "time", clock)
+    monkeypatch.setattr(deadline, "time", clock)
     with (
         LeaseSet([shaky]) as held,
         pytest.raises(QpuError, match="connection refused"),

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 import pytest
 from dimod import BinaryQuadraticModel
 
-from sf_quantum import backoff
+from sf_quantum import backoff, deadline
 from sf_quantum.backoff import Backoff
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON, mapping
@@ -648,7 +648,7 @@ def test_patience_begins_when_the_service_does_not_answer(
 ) -> None:
     passed = [0.0]
     clock = SimpleNamespace(monotonic=lambda: time.monotonic() + passed[0])
-    monkeypatch.setattr(backoff, "time", clock)
+    monkeypatch.setattr(deadline, "time", clock)
     monkeypatch.setattr(service_client, "RETRY_SECONDS", SECONDS)
     queued: dict[str, JSON] = {"id": "j", "state": "Queued"}
     done: dict[str, JSON] = {"id": "j", "state": "Completed"}

@@ -15,10 +15,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from sf_quantum.backoff import Deadline
 from sf_quantum.connectors.slurm.transport import answers, rest_job
 from sf_quantum.connectors.slurm.transport.answers import JobOutcome
 from sf_quantum.connectors.slurm.transport.rest_job import RestJob
+from sf_quantum.deadline import Deadline
 from sf_quantum.errors import InputError, QuantumError
 from sf_quantum.files import JSON, listing, mapping, parse_json
 from sf_quantum.net.transport import KeptClient, Unreachable, Unsendable

@@ -6,6 +6,7 @@ import logging
 from itertools import islice
 
 from sf_quantum import backoff
+from sf_quantum.deadline import Deadline
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.protocol.tasks import NotAccepted, Task
 from sf_quantum.qpu import AuthenticationError
@@ -134,7 +135,7 @@ class DeviceSubmission:
 
     def _arrived(self) -> str | None:
         """Look for the job of a submission without an answer while it may arrive."""
-        deadline = backoff.Deadline(self._device.late_seconds)
+        deadline = Deadline(self._device.late_seconds)
         for pause in backoff.VENDOR.pauses():
             job_id = self._device.find(self._task.tag)
             if job_id is not None or not deadline.left:
