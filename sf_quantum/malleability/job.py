@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import shlex
@@ -15,14 +16,17 @@ from pathlib import Path
 from sf_quantum.backoff import Backoff
 from sf_quantum.deadline import Deadline
 from sf_quantum.errors import InputError
+from sf_quantum.files import cannot_write
 from sf_quantum.malleability import slurm
 from sf_quantum.malleability.program_nodes import (
     JOB_VARIABLE,
+    TASKS_VARIABLE,
     WANTED_VARIABLE,
     Nodes,
     make_folder,
 )
 from sf_quantum.malleability.slurm import Allocation, SlurmError
+from sf_quantum.slurm import tres
 from sf_quantum.text import plural
 
 # looks at a job that waits for its nodes
@@ -31,6 +35,8 @@ _LOOKS = Backoff(0.1, 5.0, growth=1.5)
 _LOWERED_SECONDS = 10.0
 # the daemons of an mpiexec that has ended may take some time to end
 _STEPS_SECONDS = 10.0
+# reasons of a job that waits for its turn or for free nodes
+_USUAL = ("None", "Priority", "Resources", "Prolog")
 _WAITING = ("PENDING", "CONFIGURING", "REQUEUED")
 
 
@@ -58,11 +64,10 @@ class MalleableJob:
         self._here = variables.get("SLURMD_NODENAME")
         self._tell = tell
         self.folder = Path.cwd() / f"sfq-nodes-{self.id}"
-        tasks = re.match(r"\d+", variables.get("SLURM_TASKS_PER_NODE", ""))
-        self._tasks_per_node = int(tasks[0]) if tasks else 1
-        self.nodes = self._look()
         # a job that this one has submitted has inherited its variables
         is_own = variables.get(JOB_VARIABLE) == self.id
+        self._tasks_per_node = _tasks_per_node(variables, is_own, self._own)
+        self.nodes = self._look()
         nodes_wanted = variables.get(
             WANTED_VARIABLE if is_own else "SLURM_JOB_NUM_NODES", ""
         )
@@ -82,20 +87,32 @@ class MalleableJob:
         :raises InputError: if these have to be more, or steps run on the others
         :raises SlurmError: if Slurm refuses; nodes may then have been given back
         """
-        before = self.nodes.names
+        self._own.check_alike()
         make_folder(self.folder)
+        _lock(self.folder)
+        # a program that was killed while it waited for nodes has left its request
+        slurm.cancel_pending(self.name)
+        self.nodes = self._look()
+        before = self.nodes.names
         if keep < len(before):
             kept = self._kept(keep)
             self._check_shared(kept)
             self._check_steps(kept)
-            for one in self.nodes.allocations:
-                left = [name for name in one.nodes if name in kept]
-                if not left:
-                    slurm.cancel(one.job)
-                elif len(left) < len(one.nodes):
-                    slurm.shrink(one.job, left)
+            try:
+                self._release(kept)
+            finally:
+                self._update()
             self._tell(f"job {self.id} keeps {keep} of {len(before)} nodes")
-        self._update()
+        else:
+            self._update()
+
+    def _release(self, kept: list[str]) -> None:
+        for one in self.nodes.allocations:
+            left = [name for name in one.nodes if name in kept]
+            if not left:
+                slurm.cancel(one.job)
+            elif len(left) < len(one.nodes):
+                slurm.shrink(one.name, left)
 
     def _kept(self, keep: int) -> list[str]:
         nodes = self._own.allocation.nodes
@@ -119,7 +136,15 @@ class MalleableJob:
             for one in self.nodes.allocations
             if 0 < len({*one.nodes} & {*kept}) < len(one.nodes)
         ]
-        if resized and self._own.fields.get("OverSubscribe") == "NO":
+        fields = self._own.fields
+        gpus = tres.parse(fields.get("TresPerJob", ""))
+        if resized and any(one.name == "gpu" for one in gpus):
+            # Slurm would start no step in it, as it has fewer GPUs than it requested.
+            raise InputError(
+                f"job {resized[0]} has requested its GPUs for all nodes together (--gpus); "
+                "submit with --gpus-per-node"
+            )
+        if resized and fields.get("OverSubscribe") == "NO":
             raise InputError(
                 f"job {resized[0]} has its nodes exclusively, and Slurm may not give such "
                 "nodes to others after a shrink; request CPUs (--cpus-per-task), or submit "
@@ -130,7 +155,7 @@ class MalleableJob:
         deadline = Deadline(_STEPS_SECONDS)
         for pause in _LOOKS.pauses():
             running = (
-                s for one in self.nodes.allocations for s in slurm.steps(one.job)
+                s for one in self.nodes.allocations for s in slurm.steps(one.name)
             )
             lost = [
                 (step, name)
@@ -155,10 +180,12 @@ class MalleableJob:
             ``None`` for as long as it takes
         :param stop: set to end the wait
         """
-        missing = self.wanted - len(self.nodes.names)
-        if missing <= 0:
-            return
         try:
+            # A node may have failed meanwhile.
+            self._update()
+            missing = self.wanted - len(self.nodes.names)
+            if missing <= 0:
+                return
             self._allocate(missing, Deadline(patience), stop)
             self._update()
         except SlurmError as error:
@@ -181,12 +208,16 @@ class MalleableJob:
                 slurm.cancel(id_)
 
     def _started(self, id_: str, deadline: Deadline, stop: threading.Event) -> bool:
+        told = ""
         for pause in _LOOKS.pauses():
-            state = slurm.state(id_)
+            state, reason = slurm.state(id_)
             if state == "RUNNING":
                 return True
             if state not in _WAITING:
                 raise SlurmError(f"job {id_} for them ended as {state or 'unknown'}")
+            if reason not in ("", told, *_USUAL):
+                self._tell(f"job {id_} waits for {reason}")
+                told = reason
             if deadline.left <= 0 or stop.wait(min(pause, deadline.left)):
                 return False
         raise AssertionError
@@ -201,6 +232,8 @@ class MalleableJob:
             ),
             self._tasks_per_node,
             record.cpus_per_node,
+            record.gpus_per_task,
+            record.gres_option,
         )
 
     def _update(self) -> None:
@@ -212,6 +245,54 @@ class MalleableJob:
                 os.environ.pop(key, None)
             else:
                 os.environ[key] = value
+
+
+def _tasks_per_node(
+    variables: Mapping[str, str], is_own: bool, record: slurm.Job
+) -> int:
+    """Return the tasks per node of a job, for all nodes the same.
+
+    :param is_own: whether the variables are those of an earlier call
+    :raises InputError: if the nodes have different numbers of tasks
+    """
+    if is_own and variables.get(TASKS_VARIABLE, "").isdigit():
+        return int(variables[TASKS_VARIABLE])
+    shape = variables.get("SLURM_TASKS_PER_NODE", "1")
+    if "SLURM_STEP_ID" in variables:
+        # Slurm has set that for the step, which may have fewer tasks than the job.
+        nodes = int(variables.get("SLURM_JOB_NUM_NODES", len(record.allocation.nodes)))
+        tasks, rest = divmod(int(record.fields.get("NumTasks", nodes)), nodes)
+        shape = f"{tasks + 1},{tasks}" if rest else str(tasks)
+    if match := re.fullmatch(r"(\d+)(?:\(x\d+\))?", shape):
+        return max(1, int(match[1]))
+    raise InputError(
+        f"job {record.allocation.name} has {shape} tasks on its nodes; submit with --nodes "
+        "and --ntasks-per-node, so that all nodes are alike"
+    )
+
+
+@cache
+def _lock(folder: Path) -> int:
+    """Keep other programs of the job from changing its nodes until this process ends.
+
+    :raises InputError: if another one does so
+    """
+    path = folder / "lock"
+    try:
+        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        raise cannot_write(path, error) from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        raise InputError(
+            f"{path}: another program of the job has given nodes back, and still runs; "
+            "let one program do so at a time"
+        ) from None
+    except OSError:
+        pass  # Some file systems have no locks.
+    return lock
 
 
 @cache

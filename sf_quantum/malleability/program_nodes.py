@@ -13,8 +13,10 @@ from sf_quantum.errors import InputError
 from sf_quantum.files import cannot_write, replacing
 from sf_quantum.malleability.slurm import Allocation
 
-# variables of the job that has the first nodes, and of the number that is wanted
+# variables of the job that has the first nodes, of the number that is wanted, and of the tasks
+# on each
 JOB_VARIABLE, WANTED_VARIABLE = "SFQ_NODES_JOB", "SFQ_NODES_WANTED"
+TASKS_VARIABLE = "SFQ_TASKS_PER_NODE"
 # these scripts start steps in several jobs, to which this one's variables do not apply
 _CLEAR = r"""for variable in $(env | sed -n 's/^\(SLURM_[A-Za-z0-9_]*\)=.*/\1/p'); do
   [ "$variable" = SLURM_CONF ] || unset "$variable"
@@ -32,7 +34,7 @@ case $host in
 *) echo "$0: $host is none of the nodes" >&2; exit 1
 esac
 {clear}
-exec srun --jobid="$job" --nodelist="$host" --nodes=1 --ntasks=1 --cpus-per-task={cpus} \\
+exec srun --jobid="$job" --nodelist="$host" --nodes=1 --ntasks=1 --cpus-per-task={cpus}{gpus} \\
   --mem=0 --overlap --mpi=none --input=none --quiet /bin/sh -c "$*"
 """
 _SRUN = """\
@@ -54,11 +56,15 @@ class Nodes:
     :param allocations: its own job's first
     :param tasks_per_node: tasks per node that the job requested
     :param cpus_per_node: CPUs per node of its own job
+    :param gpus_per_task: as the option of ``srun`` takes it; empty if not requested so
+    :param gres: what the job has on each node, as ``--gres`` takes it
     """
 
     allocations: tuple[Allocation, ...]
     tasks_per_node: int
     cpus_per_node: int
+    gpus_per_task: str = ""
+    gres: str = ""
 
     @property
     def names(self) -> list[str]:
@@ -80,6 +86,7 @@ class Nodes:
             "SFQ_NUM_NODES": str(len(self.names)),
             JOB_VARIABLE: self.allocations[0].job,
             WANTED_VARIABLE: str(wanted),
+            TASKS_VARIABLE: str(self.tasks_per_node),
             "SFQ_SRUN": str(folder / "srun"),
             # MPICH
             "HYDRA_HOST_FILE": hosts,
@@ -97,8 +104,9 @@ class Nodes:
             **dict.fromkeys(("SLURM_JOB_NUM_NODES", "SLURM_NNODES"), str(len(nodes))),
             "SLURM_JOB_CPUS_PER_NODE": f"{self.cpus_per_node}{times}",
             "SLURM_TASKS_PER_NODE": f"{self.tasks_per_node}{times}",
-            "SLURM_NTASKS": None,
-            "SLURM_NPROCS": None,
+            **dict.fromkeys(
+                ("SLURM_NTASKS", "SLURM_NPROCS"), str(self.tasks_per_node * len(nodes))
+            ),
         }
 
     def write(self, folder: Path, wanted: int) -> None:
@@ -111,13 +119,20 @@ class Nodes:
         cases = [f"{'|'.join(one.nodes)}) job={one.job} ;;" for one in self.allocations]
         tasks, cpus = self.tasks_per_node, self.cpus_per_node
         each = f"--ntasks-per-node={tasks} --cpus-per-task={max(1, cpus // tasks)}"
+        gpus = ""
+        if self.gpus_per_task:
+            each += f" --gpus-per-task={self.gpus_per_task}"
+            # The daemon is one task, and its processes use all GPUs of the node.
+            gpus = f" --gres={self.gres}"
         steps = [
             f"srun --jobid={one.job} --nodes={len(one.nodes)} {each} --overlap "
             '"$@" &\npids="$pids $!"'
             for one in self.allocations
         ]
         hosts = [name for name in self.names for _ in range(tasks)]
-        launch = _LAUNCH.format(cases="\n".join(cases), clear=_CLEAR, cpus=cpus)
+        launch = _LAUNCH.format(
+            cases="\n".join(cases), clear=_CLEAR, cpus=cpus, gpus=gpus
+        )
         srun = _SRUN.format(steps="\n".join(steps), clear=_CLEAR)
         _write(folder / "launch", launch.splitlines())
         _write(folder / "srun", srun.splitlines())

@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from sf_quantum.errors import QuantumError
+from sf_quantum.errors import InputError, QuantumError
 from sf_quantum.slurm import records, squeue, tres
 from sf_quantum.text import one_line
 
@@ -21,6 +21,13 @@ _VARIABLES = "PATH LD_LIBRARY_PATH HOME USER LOGNAME SLURM_CONF".split()
 _TIMEOUT_SECONDS = 120.0
 # Pause between two checks of a further allocation whether its owner still runs.
 PAUSE_SECONDS = 5
+# options for the values of a job's OverSubscribe
+_SHARING = {
+    "NO": ["--exclusive"],
+    "USER": ["--exclusive=user"],
+    "MCS": ["--exclusive=mcs"],
+    "YES": ["--oversubscribe"],
+}
 _MEGABYTES = {"K": 1 / 1024, "M": 1, "G": 1024, "T": 1024**2}
 
 _HOLD = """\
@@ -49,10 +56,18 @@ class Allocation:
     """The nodes of one Slurm job.
 
     :param nodes: their names, the batch script's node first
+    :param task: name of the job as a task of an array, such as ``6_1``. Slurm's commands take
+        the number of an array's last task for the whole array
     """
 
     job: str
     nodes: tuple[str, ...]
+    task: str = ""
+
+    @property
+    def name(self) -> str:
+        """The name of this job alone for Slurm's commands."""
+        return self.task or self.job
 
 
 @dataclass(frozen=True)
@@ -60,15 +75,71 @@ class Job:
     """A job as ``scontrol show job`` describes it.
 
     :param fields: such as ``Partition``, without those that have no value
+    :param shares: resources by node
     """
 
     allocation: Allocation
     fields: Mapping[str, str]
+    shares: tuple[records.Share, ...]
 
     @property
     def cpus_per_node(self) -> int:
         """The CPUs that it has on each node."""
         return int(self.fields["NumCPUs"]) // len(self.allocation.nodes)
+
+    @property
+    def gpus_per_task(self) -> str:
+        """The value of ``--gpus-per-task``, if the job has it."""
+        requested = tres.parse(self.fields.get("TresPerTask", ""))
+        gpus = [str(one).removeprefix("gpu:") for one in requested if one.name == "gpu"]
+        return ",".join(gpus)
+
+    @property
+    def gres_option(self) -> str:
+        """What it has on each node, as ``--gres`` takes it."""
+        return ",".join(map(str, self.gres()))
+
+    def gres(self, share: records.Share | None = None) -> list[tres.Resource]:
+        """Return what else a node has to have, such as GPUs.
+
+        What was not requested per node, such as ``--gpus-per-task``, is what the job has on
+        a node. A QPU is not the node's: the job that asked for it has its lease.
+
+        :param share: one of the job's; by default the first one
+        """
+        requested = tres.parse(self.fields.get("TresPerNode", ""))
+        share = share or next(iter(self.shares), None)
+        allocated = tres.parse(share.gres) if share else []
+        names = {"qpu", *(one.name for one in requested)}
+        return [
+            *(one for one in requested if one.name != "qpu"),
+            *(one for one in allocated if one.name not in names and one.units),
+        ]
+
+    def check_alike(self) -> None:
+        """Check that further nodes can be like each of its own.
+
+        :raises InputError: if its nodes differ, or were chosen together
+        """
+        first = self.shares[0] if self.shares else None
+        for other in self.shares[1:]:
+            if first and other.cpus != first.cpus:
+                raise InputError(
+                    f"job {self.allocation.name} has {first.cpus} CPUs on {first.nodes} but "
+                    f"{other.cpus} on {other.nodes}; submit with --nodes and "
+                    "--ntasks-per-node, so that all nodes are alike"
+                )
+            if first and self.gres(other) != self.gres(first):
+                raise InputError(
+                    f"job {self.allocation.name} has {first.gres} on {first.nodes} but "
+                    f"{other.gres} on {other.nodes}; submit with --gpus-per-node"
+                )
+        features = self.fields.get("Features", "")
+        if set(features) & set("[*"):
+            raise InputError(
+                f"job {self.allocation.name} has the constraint {features}, which holds for "
+                "all its nodes together; submit with one that holds for each node"
+            )
 
 
 def job(id_: str) -> Job:
@@ -76,18 +147,21 @@ def job(id_: str) -> Job:
 
     :raises SlurmError: if it does not, or Slurm does not answer
     """
-    entries = records.read(run("scontrol", "show", "job", id_))
+    text = run("scontrol", "--details", "show", "job", id_)
+    # The number of an array's last task is also that of the array.
+    entries = [entry for entry in records.read(text) if entry.job == id_]
     if len(entries) != 1:
         raise SlurmError(
             f"job {id_}: cannot read its record: {len(entries)} jobs in it"
         )
-    fields = entries[0].fields
+    entry, fields = entries[0], entries[0].fields
     if "NodeList" not in fields:
         raise SlurmError(f"job {id_} has no nodes, its state is {fields['JobState']}")
     names = hostnames(fields["NodeList"])
     batch = [name for name in names if name == fields.get("BatchHost")]
     nodes = (*batch, *(name for name in names if name not in batch))
-    return Job(Allocation(id_, nodes), fields)
+    task = f"{entry.array}_{entry.task}" if entry.task else ""
+    return Job(Allocation(id_, nodes, task), fields, entry.shares)
 
 
 def hostnames(expression: str) -> list[str]:
@@ -102,24 +176,28 @@ def named(name: str, *states: str) -> list[tuple[str, str]]:
     return squeue.allocations(run("squeue", "--noheader", *wanted, form))
 
 
-def state(id_: str) -> str:
-    """Return the state of a job, in Slurm's words; empty once it is forgotten."""
-    return run("squeue", "--noheader", "--states=all", f"--jobs={id_}", "--format=%T")
+def state(id_: str) -> tuple[str, str]:
+    """Return the state of a job and its reason, in Slurm's words; empty once forgotten."""
+    text = run(
+        "squeue", "--noheader", "--states=all", f"--jobs={id_}", "--format=%T %r"
+    )
+    word, _, reason = text.partition(" ")
+    return word, reason
 
 
-def steps(id_: str) -> list[tuple[str, list[str]]]:
+def steps(job_name: str) -> list[tuple[str, list[str]]]:
     """List the steps of a job, other than its batch script: id and nodes."""
     form = f"--format={squeue.STEPS_FORMAT}"
-    lines = run("squeue", "--steps", "--noheader", f"--jobs={id_}", form)
+    lines = run("squeue", "--steps", "--noheader", f"--jobs={job_name}", form)
     return [(step, hostnames(nodes)) for step, nodes in squeue.steps(lines)]
 
 
-def shrink(id_: str, nodes: Sequence[str]) -> None:
+def shrink(job_name: str, nodes: Sequence[str]) -> None:
     """Have a job keep some of its nodes, and give back the others."""
     # scontrol leaves scripts in its folder
     with tempfile.TemporaryDirectory(prefix="sfq-") as folder:
         keep = f"NodeList={','.join(nodes)}"
-        run("scontrol", "update", f"JobId={id_}", keep, folder=folder)
+        run("scontrol", "update", f"JobId={job_name}", keep, folder=folder)
 
 
 def request(owner: Job, name: str, nodes: int, held: Sequence[str]) -> str:
@@ -131,16 +209,20 @@ def request(owner: Job, name: str, nodes: int, held: Sequence[str]) -> str:
     """
     fields = owner.fields
     script = _HOLD.format(
-        owner=owner.allocation.job, start=fields["StartTime"], pause=PAUSE_SECONDS
+        owner=owner.allocation.name, start=fields["StartTime"], pause=PAUSE_SECONDS
     )
     quiet = ("--parsable", "--no-requeue", "--chdir=/", "--output=/dev/null")
     # A node whose CPUs the program does not all have would be chosen again.
-    avoided = (
-        [*held, *hostnames(fields["ExcNodeList"])] if "ExcNodeList" in fields else held
-    )
-    exclude = f"--exclude={','.join(avoided)}"
-    words = (*quiet, f"--job-name={name}", f"--nodes={nodes}", exclude, *_like(owner))
+    avoided = [*held, *_named_nodes(fields, "ExcNodeList")]
+    chosen = [one for one in _named_nodes(fields, "ReqNodeList") if one not in held]
+    lists = {"exclude": avoided, "nodelist": chosen[:nodes]}
+    where = [f"--{key}={','.join(names)}" for key, names in lists.items() if names]
+    words = (*quiet, f"--job-name={name}", f"--nodes={nodes}", *where, *_like(owner))
     return run("sbatch", *words, script=script).partition(";")[0]
+
+
+def _named_nodes(fields: Mapping[str, str], key: str) -> list[str]:
+    return hostnames(fields[key]) if key in fields else []
 
 
 def _like(owner: Job) -> list[str]:
@@ -154,33 +236,34 @@ def _like(owner: Job) -> list[str]:
             "qos": "QOS",
             "constraint": "Features",
             "reservation": "Reservation",
+            "wckey": "WCKey",
         }.items()
-        if key in fields
+        # a star marks the user's default
+        if key in fields and not fields[key].startswith("*")
     }
     # a number of tasks would set the number of nodes, too
     options["mincpus"] = str(owner.cpus_per_node)
-    for option, key in (("mem", "MinMemoryNode"), ("mem-per-cpu", "MinMemoryCPU")):
+    sizes = {
+        "mem": "MinMemoryNode",
+        "mem-per-cpu": "MinMemoryCPU",
+        "tmp": "MinTmpDiskNode",
+    }
+    # Where Slurm allocates memory, how much is known even if it was requested per GPU.
+    if memory := min((one.memory for one in owner.shares), default=0):
+        options["mem"] = f"{memory}M"
+        sizes = {"tmp": sizes["tmp"]}
+    for option, key in sizes.items():
         if size := re.fullmatch(r"([\d.]+)([KMGT])", fields.get(key, "")):
             options[option] = f"{math.ceil(float(size[1]) * _MEGABYTES[size[2]])}M"
-    if gres := _gres(fields.get("TresPerNode", "")):
+    if gres := owner.gres_option:
         options["gres"] = gres
     if fields.get("TimeLimit") == "UNLIMITED":
         options["time"] = "UNLIMITED"
     elif fields.get("EndTime", "").isdigit():
         seconds = int(fields["EndTime"]) - time.time()
         options["time"] = str(max(1, math.ceil(seconds / 60)))
-    exclusive = ["--exclusive"] if fields.get("OverSubscribe") == "NO" else []
-    return [*(f"--{option}={value}" for option, value in options.items()), *exclusive]
-
-
-def _gres(requested: str) -> str:
-    """Return what else a node has to have, as ``--gres`` takes it.
-
-    A QPU is not the node's: the job that asked for it has its lease.
-
-    :param requested: ``TresPerNode`` of the job
-    """
-    return ",".join(str(one) for one in tres.parse(requested) if one.name != "qpu")
+    sharing = _SHARING.get(fields.get("OverSubscribe", ""), [])
+    return [*(f"--{option}={value}" for option, value in options.items()), *sharing]
 
 
 def lower(id_: str, nodes: int) -> None:
@@ -191,6 +274,11 @@ def lower(id_: str, nodes: int) -> None:
 def cancel(id_: str) -> None:
     """Cancel a job, and give its nodes back."""
     run("scancel", id_)
+
+
+def cancel_pending(name: str) -> None:
+    """Cancel this user's jobs of a name that wait for their nodes."""
+    run("scancel", f"--user={os.geteuid()}", "--state=PENDING", f"--name={name}")
 
 
 def run(*words: str, script: str = "", folder: str | None = None) -> str:

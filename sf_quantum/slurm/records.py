@@ -25,22 +25,44 @@ _FIELD = re.compile(r"(?:^|\s)([\w/:]+)=(\S*)")
 _COMMENT = re.compile(r"\sComment=(.*?)(?=\s+(?:StdErr|StdIn|StdOut|Power)=|\Z)", re.S)
 # requests of resources stand behind the free texts, a line each or between two spaces
 _REQUEST = re.compile(r"\s(TresPer(?:Node|Socket|Task|Job))=(\S+)(?=\s|\Z)")
+# with --details, a line for the nodes on which the job has the same
+_SHARE = re.compile(r"\sNodes=(\S+) CPU_IDs=(\S*) Mem=(\d+) GRES=(\S*)")
 _NOTHING = ("(null)", "N/A")
+
+
+@dataclass(frozen=True)
+class Share:
+    """Resources that a job has on each of some nodes.
+
+    :param nodes: expression of their names
+    :param cpus: number of CPUs
+    :param memory: in MB; 0 where Slurm does not allocate memory
+    :param gres: list in Slurm's words, such as ``gpu:2(IDX:0-1)``
+    """
+
+    nodes: str
+    cpus: int
+    memory: int
+    gres: str
 
 
 @dataclass(frozen=True)
 class JobRecord:
     """A job, or a task of an array.
 
+    :param task: index of the task of an array
+    :param shares: resources by node, if the record has them (``--details``)
     :param comment: empty if it cannot be told from another free text; :data:`NO_COMMENT` for none
     :param fields: fields that Slurm fills in itself, without those that have no value
     """
 
     job: str
     array: str | None
+    task: str | None
     state: str
     comment: str
     fields: Mapping[str, str]
+    shares: tuple[Share, ...]
 
     @property
     def reason(self) -> str:
@@ -108,10 +130,21 @@ def _record(head: str, body: str, free: str) -> JobRecord | None:
     return JobRecord(
         ids["JobId"],
         ids.get("ArrayJobId", fields.get("ArrayJobId")),
+        ids.get("ArrayTaskId"),
         fields["JobState"],
         _comment(free),
         {key: value for key, value in fields.items() if value not in _NOTHING},
+        tuple(
+            Share(nodes, _cpus(cpus), int(memory), gres)
+            for nodes, cpus, memory, gres in _SHARE.findall(body)
+        ),
     )
+
+
+def _cpus(indices: str) -> int:
+    """Count the CPUs in a list such as ``0-3,6``."""
+    ranges = re.findall(r"(\d+)(?:-(\d+))?", indices)
+    return sum(int(last or first) - int(first) + 1 for first, last in ranges)
 
 
 def _comment(free: str) -> str:

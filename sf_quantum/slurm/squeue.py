@@ -52,7 +52,7 @@ STEPS_FORMAT = "%i %N"
 #: the value of ``--format`` for :func:`partition_job`
 PARTITION_FORMAT = "%T|%C|%D|%h|%L|%r"
 
-_NUMBERED_STEP = re.compile(r"^ *(\d+\.\d+) (\S+)", re.MULTILINE)
+_NUMBERED_STEP = re.compile(r"^ *(\d+(?:_\d+)?\.\d+) (\S+)", re.MULTILINE)
 
 
 @dataclass(frozen=True)

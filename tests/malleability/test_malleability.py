@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import re
+import shutil
+import threading
 from pathlib import Path
 
 import pytest
@@ -28,9 +32,11 @@ JobId=7 JobName=x NodeList=none
    NodeList=c[1-3]
    BatchHost=c2
    NumNodes=3 NumCPUs=12 NumTasks=3 CPUs/Task=4 ReqB:S:C:T=0:0:*:*
+   Nodes=c[1-3] CPU_IDs=0-3 Mem=0 GRES=gpu:2(IDX:0-1)
    MinCPUsNode=4 MinMemoryNode=1.50G MinTmpDiskNode=0
    Features=avx DelayBoot=00:00:00
    OverSubscribe=OK Contiguous=0 Licenses=(null) Network=(null)
+   Command=/home/ada/job.sh
    TresPerNode=gres:gpu:2,gres:qpu:1
 """
 IN_JOB = {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "3"}
@@ -42,19 +48,24 @@ class Commands:
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.job = JOB
         self.refused = ""
+        self.steps = ""
+        self.script = ""
         self.run: list[tuple[str, ...]] = []
         patch.setattr(slurm, "run", self._run)
 
     def _run(self, *words: str, script: str = "", folder: str | None = None) -> str:
         self.run.append(words)
         match words:
-            case "scontrol", "show", "job", _:
+            case "scontrol", "--details", "show", "job", _:
                 return self.job
             case "scontrol", "show", "hostnames", names:
                 return {"c[1-3]": "c1\nc2\nc3"}.get(names, names)
             case ("scontrol", "update", *_) if self.refused:
                 raise SlurmError(self.refused)
+            case "squeue", "--steps", *_:
+                return self.steps
             case "sbatch", *_:
+                self.script = script
                 return "8"
         return ""
 
@@ -130,14 +141,158 @@ def test_output_of_slurm_may_be_in_any_encoding() -> None:
     assert slurm.run("printf", r"JobName=f\374r") == "JobName=f\ufffdr"
 
 
+def requested(commands: Commands, **fields: str) -> tuple[str, ...]:
+    """Return the options of a request for a node like those of a job with such fields."""
+    commands.job = JOB
+    for key, value in fields.items():
+        commands.job = re.sub(rf"\b{key}=\S*", f"{key}={value}", commands.job)
+    slurm.request(slurm.job("7"), "sfq-nodes-7", 1, ["c2"])
+    return commands.run[-1]
+
+
 @pytest.mark.parametrize("prefix", ["", "gres:", "gres/"])
 @pytest.mark.parametrize("sign", [":", "="])
 @pytest.mark.parametrize("name", ["gpu", "gpu:a100", "shard"])
-def test_a_gres_is_read_in_all_spellings(prefix: str, sign: str, name: str) -> None:
+def test_a_gres_is_read_in_all_spellings(
+    commands: Commands, prefix: str, sign: str, name: str
+) -> None:
     given = (
         f"{prefix}qpu{sign}1,{prefix}{name}{sign}2,license/matlab=1,{prefix}craynetwork"
     )
-    assert slurm._gres(given) == f"{name}:2,craynetwork:1"
+    options = requested(commands, TresPerNode=given, GRES="")
+    assert f"--gres={name}:2,craynetwork:1" in options
+
+
+def test_gpus_not_requested_by_node_are_those_of_a_node(commands: Commands) -> None:
+    options = requested(commands, TresPerNode="gres:qpu:1", GRES="gpu:a100:2(IDX:0-1)")
+    assert "--gres=gpu:a100:2" in options
+
+
+def test_memory_is_what_the_job_has_on_each_node(commands: Commands) -> None:
+    options = requested(commands, MinMemoryNode="0", Mem="16000")
+    assert "--mem=16000M" in options
+
+
+def test_how_nodes_are_shared_and_chosen_is_kept(commands: Commands) -> None:
+    assert "--exclusive=user" in requested(commands, OverSubscribe="USER")
+    assert "--oversubscribe" in requested(commands, OverSubscribe="YES")
+    assert "--nodelist=c1" in requested(commands, ReqNodeList="c[1-3]")
+    assert "--tmp=2048M" in requested(commands, MinTmpDiskNode="2G")
+
+
+def test_gpus_of_tasks_are_those_of_each_step(commands: Commands) -> None:
+    commands.job = JOB.replace(
+        "TresPerNode=gres:gpu:2,gres:qpu:1", "TresPerTask=gres:gpu:1"
+    )
+    held = job()
+    held.shrink(1)
+    assert "--gpus-per-task=1 " in (held.folder / "srun").read_text()
+    assert "--gres=gpu:2 " in (held.folder / "launch").read_text()
+
+
+UNLIKE = {
+    "has 4 CPUs on c1 but 2 on c[2-3]; submit with --nodes and --ntasks-per-node": (
+        "Nodes=c[1-3] CPU_IDs=0-3 Mem=0 GRES=gpu:2(IDX:0-1)",
+        "Nodes=c1 CPU_IDs=0-3 Mem=0 GRES= Nodes=c[2-3] CPU_IDs=0,2 Mem=0 GRES=",
+    ),
+    "has gpu:1(IDX:0) on c1 but gpu:2(IDX:0-1) on c[2-3]; submit with --gpus-per-node": (
+        "Nodes=c[1-3] CPU_IDs=0-3 Mem=0 GRES=gpu:2(IDX:0-1)",
+        "Nodes=c1 CPU_IDs=0-3 Mem=0 GRES=gpu:1(IDX:0) "
+        "Nodes=c[2-3] CPU_IDs=0-3 Mem=0 GRES=gpu:2(IDX:0-1) TresPerTask=gres:gpu:1",
+    ),
+    "has the constraint [a|b], which holds for all its nodes together": (
+        "Features=avx",
+        "Features=[a|b]",
+    ),
+    "has requested its GPUs for all nodes together (--gpus); submit with "
+    "--gpus-per-node": ("TresPerNode=", "TresPerJob="),
+}
+
+
+@pytest.mark.parametrize("message", UNLIKE)
+def test_nodes_that_no_other_is_like_are_kept(commands: Commands, message: str) -> None:
+    commands.job = JOB.replace(*UNLIKE[message])
+    if "TresPerTask" in commands.job:
+        commands.job = commands.job.replace("TresPerNode=gres:gpu:2,gres:qpu:1", "")
+    with pytest.raises(InputError, match=re.escape(message)):
+        job().shrink(1)
+    assert not [words for words in commands.run if "update" in words]
+
+
+def test_different_numbers_of_tasks_are_refused(commands: Commands) -> None:
+    with pytest.raises(InputError, match=r"has 2,1\(x2\) tasks on its nodes; submit"):
+        job(SLURM_TASKS_PER_NODE="2,1(x2)")
+    commands.job = JOB.replace("NumTasks=3", "NumTasks=4")
+    with pytest.raises(InputError, match=r"has 2,1 tasks on its nodes; submit"):
+        job(SLURM_TASKS_PER_NODE="1", SLURM_STEP_ID="0")
+
+
+def test_a_step_does_not_tell_how_many_tasks_the_job_has(commands: Commands) -> None:
+    commands.job = JOB.replace("NumTasks=3", "NumTasks=6")
+    step = {"SLURM_TASKS_PER_NODE": "1", "SLURM_STEP_ID": "0"}
+    assert job(**step).nodes.tasks_per_node == 2
+    # afterwards, the job's number of nodes is not that of its start
+    later = {
+        "SFQ_NODES_JOB": "7",
+        "SFQ_TASKS_PER_NODE": "2",
+        "SLURM_JOB_NUM_NODES": "1",
+    }
+    assert job(**step | later).nodes.tasks_per_node == 2
+
+
+def test_the_last_task_of_an_array_is_not_the_array(commands: Commands) -> None:
+    task = JOB.replace("JobId=7", "JobId=7 ArrayJobId=7 ArrayTaskId=1")
+    commands.job = JOB.replace("JobId=7", "JobId=8 ArrayJobId=7 ArrayTaskId=0") + task
+    held = job()
+    held.shrink(1)
+    assert ("scontrol", "update", "JobId=7_1", "NodeList=c2") in commands.run
+    assert any("--jobs=7_1" in words for words in commands.run if "--steps" in words)
+    assert "--jobid=7 " in (held.folder / "srun").read_text()
+    slurm.request(slurm.job("7"), held.name, 2, ["c2"])
+    assert "--jobs=7_1 " in commands.script
+
+
+def test_a_step_of_an_array_keeps_its_node(
+    commands: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sf_quantum.malleability.job._STEPS_SECONDS", 0.0)
+    commands.steps = "7_1.batch c2\n7_1.0 c1\n"
+    with pytest.raises(InputError, match=r"cannot give back c1, on which step 7_1\.0"):
+        job().shrink(1)
+
+
+def test_one_program_of_a_job_gives_nodes_back_at_a_time(
+    commands: Commands, tmp_path: Path
+) -> None:
+    (tmp_path / "sfq-nodes-7").mkdir(0o700)
+    with open(tmp_path / "sfq-nodes-7" / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(InputError, match=r"lock: another program of the job"):
+            job().shrink(1)
+    assert not [words for words in commands.run if "update" in words]
+    job().shrink(1)
+
+
+def test_a_request_of_a_killed_program_is_cancelled(commands: Commands) -> None:
+    job().shrink(1)
+    names = [words[1:] for words in commands.run if words[0] in ("scancel", "scontrol")]
+    pending = (f"--user={os.geteuid()}", "--state=PENDING", "--name=sfq-nodes-7")
+    assert names.index(pending) < names.index(("update", "JobId=7", "NodeList=c2"))
+
+
+@pytest.mark.parametrize("reason", ["QOSMaxJobsPerUserLimit", "Resources"])
+def test_why_nodes_do_not_come_is_said_once(
+    commands: Commands, monkeypatch: pytest.MonkeyPatch, reason: str
+) -> None:
+    states = iter([("PENDING", reason)] * 3 + [("RUNNING", "None")])
+    monkeypatch.setattr(slurm, "state", lambda id_: next(states))
+    lines: list[str] = []
+    held = MalleableJob(IN_JOB, lines.append)
+    held.shrink(3)
+    held.wanted = 4
+    held.grow(None, threading.Event())
+    said = [line for line in lines if "waits" in line]
+    assert said == [f"job 8 waits for {reason}"] * (reason != "Resources")
 
 
 def test_what_cannot_be_given_back_is_refused_at_once(
@@ -148,7 +303,7 @@ def test_what_cannot_be_given_back_is_refused_at_once(
         job().shrink(1)
     with pytest.raises(InputError, match="job 7 is heterogeneous"):
         job(SLURM_HET_SIZE="2")
-    (tmp_path / "sfq-nodes-7").rmdir()
+    shutil.rmtree(tmp_path / "sfq-nodes-7", ignore_errors=True)
     (tmp_path / "sfq-nodes-7").write_text("")
     with pytest.raises(InputError, match="sfq-nodes-7"):
         job().shrink(1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import getpass
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -158,14 +159,43 @@ def test_nodes_are_lent_during_a_call_and_come_back(
     lab.wait_idle(SECONDS)
 
 
-def test_parts_of_nodes_come_back_on_as_many_nodes(
+SHAPES = {
+    "parts of nodes": (*PARTS, "--nodes=3"),
+    "tasks by their number": (*PARTS[:2], "--ntasks=6", "--cpus-per-task=2"),
+    "chosen nodes": (
+        *PARTS,
+        "--nodelist=c1,c2,c3",
+        "--exclusive=user",
+        "--job-name=a' b;",
+    ),
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_as_many_nodes_and_tasks_come_back(
+    lab: Lab, service: RunningService, tmp_path: Path, shape: str
+) -> None:
+    calls = CALLS.partition("gate between")[0] + "echo plain $(srun hostname | wc -l)\n"
+    program = Program(lab, tmp_path, f"URL={service.url}\n{calls}", SHAPES[shape])
+    program.ends()
+    tasks = 2 if shape == "tasks by their number" else 1
+    nodes = "".join(f"on {node} " * tasks for node in ("c1", "c2", "c3"))
+    assert f"{nodes}are 3\n" in program.said
+    assert f"plain {tasks}\n" in program.said
+    lab.wait_idle(SECONDS)
+
+
+def test_tasks_of_an_array_keep_their_own_nodes(
     lab: Lab, service: RunningService, tmp_path: Path
 ) -> None:
     calls = CALLS.partition("gate between")[0]
-    program = Program(lab, tmp_path, f"URL={service.url}\n{calls}", PARTS)
-    program.ends()
-    assert "on c1 on c2 on c3 are 3\n" in program.said
+    script = f"""cd $(mktemp -d "$PWD/XXX"); exec >>../said; URL={service.url}
+{calls}"""
+    shape = ("--partition=compute", "--cpus-per-task=1", "--nodes=2", "--array=0-1")
+    Program(lab, tmp_path, script, shape)
     lab.wait_idle(SECONDS)
+    said = (tmp_path / "said").read_text()
+    assert len(re.findall(r"^on c\d on c\d are 2$", said, re.MULTILINE)) == 2
 
 
 OFFLOAD = """\

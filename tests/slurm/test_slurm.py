@@ -118,6 +118,27 @@ def test_requests_for_resources_are_read_behind_free_texts(release: str) -> None
     assert record.fields["NodeList"] == "c[1-2]"
 
 
+@pytest.mark.parametrize("release", RELEASES)
+def test_details_tell_what_a_task_has_on_each_node(release: str) -> None:
+    form = RELEASES[release].replace(
+        " MinCPUsNode",
+        "   Nodes=c1 CPU_IDs=0-2,5 Mem=400 GRES=gpu:1(IDX:0)"
+        "   Nodes=c[2-3] CPU_IDs=0 Mem=0 GRES= MinCPUsNode",
+    )
+    text = form.format(
+        job="7 ArrayJobId=6 ArrayTaskId=1",
+        name="n",
+        comment="a Nodes=c9 CPU_IDs=0 Mem=1 GRES=",
+        command="(null)",
+    )
+    (record,) = records.read(text)
+    assert (record.job, record.array, record.task) == ("7", "6", "1")
+    assert record.shares == (
+        records.Share("c1", 4, 400, "gpu:1(IDX:0)"),
+        records.Share("c[2-3]", 1, 0, ""),
+    )
+
+
 @given(comment=st.text(st.characters(exclude_characters="\n", codec="utf-8")))
 def test_any_comment_in_one_line_is_read_from_squeue(comment: str) -> None:
     line = f"7|7|RUNNING|None|1|2|1|c1|0|0|{comment}|\n"
