@@ -75,7 +75,7 @@ SERVICE = "import sys; from sf_quantum.cli import main; sys.exit(main(sys.argv[2
 IDLE_SECONDS = 10.0
 # A job notes its start, its lease, and its end with the exit code of its program.
 SCRIPT = """#!/bin/sh
-run={runs}/{name}.${{SLURM_JOB_ID:-${{FLUX_JOB_ID:-none}}}}
+run={runs}/{name}.${{SLURM_JOB_ID:-0$FLUX_JOB_ID}}
 echo start $(date +%s.%N) >>$run
 {lease} sh -c 'echo lease $qpu_QRMI_JOB_ACQUISITION_TOKEN >>'$run';
   {sfq} solve --problem {problem} --reads 10 --output {runs}/{name}.json; code=$?
