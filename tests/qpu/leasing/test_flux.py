@@ -23,6 +23,7 @@ from sf_quantum.service.domain.reasons import LeaseEndCause
 from sf_quantum.service.http.auth import FixedIdentity
 from tests.support import flux_instance
 from tests.support.flux_instance import FluxInstance
+from tests.support.folders import ROOT
 from tests.support.service import RunningService, running_service
 from tests.support.service_process import SFQ
 from tests.support.site_daemons import write_site_file
@@ -170,6 +171,11 @@ def test_bounds_of_the_attributes_are_those_of_the_lease(site: Site) -> None:
     [
         ("sfq.qpu=other", "unknown QPU 'other' (known: qpu)"),
         (
+            "sfq.shot=5",
+            "unknown bound 'qpu-shot', did you mean 'qpu-shots'? (known: qpu-qubits, "
+            "qpu-seconds, qpu-shots)",
+        ),
+        (
             "sfq.qpu-shots=many",
             "qpu-shots: expected a whole number of at least 1, not 'many'",
         ),
@@ -183,6 +189,19 @@ def test_a_wrong_attribute_is_reported_in_the_queue(
         site.gate().look()
         assert site.memo(job) == expected
         assert not leases(service)
+
+
+def test_a_submission_plugin_holds_jobs_that_name_a_qpu(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLUX_CLI_PLUGINPATH", str(ROOT / "deployments" / "flux"))
+    job, other = (
+        site.flux.submit("true", f"--setattr=sfq.{attribute}")
+        for attribute in ("qpu=qpu", "other=qpu")
+    )
+    site.flux.ended(other)
+    assert site.is_held(job)
+    site.cancel(job)
 
 
 def test_what_cannot_start_yet_asks_for_nothing(site: Site) -> None:

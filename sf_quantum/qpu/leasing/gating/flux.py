@@ -70,12 +70,7 @@ class Flux(Scheduler):
             except QpuError:  # the job has ended meanwhile
                 return ""
             system = mapping(mapping(mapping(spec)["attributes"]).get("system") or {})
-            words = system.get("sfq")
-            self._requests[id_] = (
-                " ".join(f"{key}={value}" for key, value in words.items())
-                if isinstance(words, dict)
-                else ""
-            )
+            self._requests[id_] = _words(system.get("sfq"))
         return self._requests[id_]
 
     def applicant(self, job: str) -> Applicant:
@@ -103,6 +98,17 @@ def job_of(variables: Mapping[str, str]) -> tuple[BatchJob, str] | None:
     if not (text := variables.get("FLUX_JOB_ID")):
         return None
     return BatchJob("Flux", None, _job_id(text)), ""
+
+
+def _words(attributes: JSON) -> str:
+    """Write the attributes below ``sfq`` as a request; any other key is a wrong bound."""
+    if not isinstance(attributes, dict):
+        return ""
+    words = []
+    for key, value in attributes.items():
+        word = re.sub(r"\W", "_", key.removeprefix("qpu-"))
+        words.append(f"{'qpu' if key == 'qpu' else f'qpu-{word}'}={value}")
+    return " ".join(words)
 
 
 def _job_id(text: str) -> str:

@@ -62,7 +62,7 @@ MakeRequest: TypeAlias = Callable[
 def parse_request(text: str) -> tuple[str, dict[str, JSON]]:
     """Read the QPU and the bounds of a job, such as ``qpu=fresnel qpu-shots=100``.
 
-    :raises InputError: if a word is malformed
+    :raises InputError: if a word is malformed, or there are bounds and no QPU
     """
     words = dict(_WORD.findall(text))
     qpu = words.pop("", "")
@@ -76,6 +76,8 @@ def parse_request(text: str) -> tuple[str, dict[str, JSON]]:
         if not pattern.fullmatch(value):
             raise InputError(f"qpu-{word}: expected {expected}, not {value!r}")
         hints[key] = float(value) if pattern is _SECONDS else int(value)
+    if hints and not qpu:
+        raise InputError("bounds without a QPU; name one: qpu=NAME")
     if "maxQpuSeconds" in hints:
         hints["expectedSeconds"] = hints["maxQpuSeconds"]
     return qpu, hints

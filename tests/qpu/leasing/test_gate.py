@@ -1,0 +1,226 @@
+"""The gate over a batch system in memory, and how it reads Flux, without either installed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+import pytest
+
+from sf_quantum.errors import InputError, QpuError
+from sf_quantum.files import JSON
+from sf_quantum.qpu import Qpu
+from sf_quantum.qpu.leasing.batch_jobs import lease_request
+from sf_quantum.qpu.leasing.gating import flux
+from sf_quantum.qpu.leasing.gating.gate import Gate, parse_request
+from sf_quantum.qpu.leasing.gating.scheduler import Applicant, GatedJob, Scheduler
+from sf_quantum.qpu.leasing.held_leases import AcquireOptions
+from sf_quantum.qpu.leasing.places import Places
+from sf_quantum.qpu.sfq.service_qpu import SfqQpu
+from sf_quantum.service.domain.jobs import Identity, Lease
+from sf_quantum.service.http.auth import FixedIdentity
+from tests.support.service import RunningService, running_service
+from tests.support.waiting import until
+
+HELD = GatedJob("ada", "qpu=qpu", True, True, True, "held")
+ADMIN = FixedIdentity(Identity("operator", admin=True))
+
+
+class FakeScheduler(Scheduler):
+    """Jobs that the test changes."""
+
+    title = "Fake"
+
+    def __init__(self) -> None:
+        super().__init__("one")
+        self.listed: dict[str, GatedJob] = {}
+        self.explained: dict[str, str] = {}
+
+    def jobs(self) -> dict[str, GatedJob]:
+        return {**self.listed}
+
+    def applicant(self, job: str) -> Applicant:
+        return Applicant(self.listed[job].user, "", "", {})
+
+    def release(self, job: str) -> None:
+        self.listed[job] = replace(self.listed[job], is_held=False, reason="busy")
+
+    def hold(self, job: str) -> None:
+        if not self.listed[job].is_pending:
+            raise QpuError("it has started")
+        self.listed[job] = replace(self.listed[job], is_held=True)
+
+    def explain(self, job: str, text: str) -> None:
+        self.explained[job] = text
+
+
+class Site:
+    """A gate over jobs in memory, and a service."""
+
+    def __init__(self, service: RunningService) -> None:
+        self.service = service
+        self.scheduler = FakeScheduler()
+        qpu = SfqQpu("qpu", service.url)
+
+        def request(
+            job: str, _: str, hints: Mapping[str, JSON]
+        ) -> tuple[Qpu, AcquireOptions]:
+            user = self.scheduler.listed[job].user
+            client = SfqQpu("qpu", service.url, lease_options={"user": user})
+            return client, lease_request(self.scheduler.name(job), None, hints)
+
+        places = [Places("qpu", 8, 4)]
+        self.gate = Gate([qpu], places, request, self.scheduler, hold_seconds=0.0)
+
+    @property
+    def held(self) -> list[Lease]:
+        return self.service.queue.leases.held
+
+    def look_until_held(self, count: int = 1) -> None:
+        self.gate.look()
+        until(lambda: len(self.held) == count, "a lease")
+
+    def keys(self) -> list[str]:
+        return [str(lease.key) for lease in self.held]
+
+
+@pytest.fixture
+def site() -> Iterator[Site]:
+    with running_service(authenticate=ADMIN) as service:
+        yield Site(service)
+
+
+def test_a_held_job_is_released_with_a_lease_of_its_user(site: Site) -> None:
+    site.scheduler.listed = {"f1": HELD}
+    site.look_until_held()
+    assert site.scheduler.listed["f1"].is_held
+    site.gate.look()
+    assert not site.scheduler.listed["f1"].is_held
+    assert (site.keys(), site.held[0].user) == (["fake-one-f1"], "ada")
+
+
+def test_the_lease_of_a_job_ends_after_two_lists_without_it(site: Site) -> None:
+    site.scheduler.listed = {"f1": HELD}
+    site.look_until_held()
+    site.scheduler.listed = {}
+    site.gate.look()
+    assert site.held
+    site.gate.look()
+    assert not site.held
+
+
+def test_jobs_ask_in_the_order_in_which_they_are_listed(site: Site) -> None:
+    site.scheduler.listed = {"f9": HELD, "f10": HELD}
+    site.look_until_held()
+    assert site.keys() == ["fake-one-f9"]
+
+
+def test_a_job_without_nodes_is_held_and_the_next_has_the_lease(site: Site) -> None:
+    site.scheduler.listed = {"f1": HELD}
+    site.look_until_held()
+    site.gate.look()
+    site.scheduler.listed["f2"] = HELD
+    site.gate.look()
+    until(lambda: site.keys() == ["fake-one-f2"], "the lease of the next")
+    assert site.scheduler.listed["f1"].is_held
+    assert site.scheduler.explained["f1"] == (
+        "qpu: its lease had no nodes (busy), it asks again"
+    )
+
+
+def test_a_job_that_starts_meanwhile_keeps_its_lease(site: Site) -> None:
+    site.scheduler.listed = {"f1": HELD}
+    site.look_until_held()
+    site.scheduler.listed["f1"] = replace(HELD, is_held=False, is_pending=False)
+    for _ in range(3):
+        site.gate.look()
+    assert site.keys() == ["fake-one-f1"]
+
+
+def test_leases_of_other_clusters_are_left_alone(site: Site) -> None:
+    site.service.ask("POST", "/v1/leases", {"key": "fake-two-f1"})
+    for _ in range(3):
+        site.gate.look()
+    assert site.keys() == ["fake-two-f1"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("qpu-shots=5", "bounds without a QPU"),
+        ("qpu=qpu qpu-shot=5", "unknown bound 'qpu-shot'"),
+        ("qpu=qpu qpu-seconds=0", "expected a number of seconds above 0, not '0'"),
+    ],
+)
+def test_a_wrong_request_is_refused(text: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        parse_request(text)
+
+
+# As flux-core 0.88 prints them, without what is not read.
+ROWS: list[dict[str, JSON]] = [
+    {"id": 28454158336, "state": "DEPEND", "urgency": 0, "jobid": "\u0192kMPzwq"},
+    {"id": 24612175872, "state": "SCHED", "urgency": 0, "jobid": "\u0192eVtqQs"},
+    {"id": 109924319232, "state": "RUN", "urgency": 16, "jobid": "\u01923tUdsQK"},
+]
+SPEC: dict[str, JSON] = {"qpu": "fresnel", "qpu-seconds": 30, "max-shots": 5}
+
+
+class FakeFlux:
+    """Answers of ``flux``."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, ...]] = []
+
+    def __call__(self, _: str, *words: str) -> str:
+        self.asked.append(words)
+        user: dict[str, JSON] = {"username": "ada", "userid": 7, "annotations": {}}
+        match words:
+            case ["jobs", *_]:
+                return json.dumps({"jobs": [{**row, **user} for row in ROWS]})
+            case ["job", "info", "feVtqQs", "jobspec"]:
+                return json.dumps({"attributes": {"system": {"sfq": SPEC}}})
+            case ["job", "info", *_]:
+                return json.dumps({"attributes": {"system": {"sfq": 1}}})
+            case ["kvs", "get", _] if ("kvs", "put") not in self._kvs():
+                raise QpuError("flux: flux-kvs: sfq.gate: No such file or directory")
+        return "a1b2"
+
+    def _kvs(self) -> set[tuple[str, ...]]:
+        return {words[:2] for words in self.asked}
+
+
+@pytest.fixture
+def fake_flux(monkeypatch: pytest.MonkeyPatch) -> FakeFlux:
+    fake = FakeFlux()
+    monkeypatch.setattr(flux, "run_command", fake)
+    return fake
+
+
+def test_jobs_of_flux_are_listed_in_the_order_of_submission(
+    fake_flux: FakeFlux,
+) -> None:
+    jobs = flux.Flux().jobs()
+    assert {id_: (job.is_held, job.may_start) for id_, job in jobs.items()} == {
+        "feVtqQs": (True, True),
+        "fkMPzwq": (True, False),
+        "f3tUdsQK": (False, False),
+    }
+    assert [*jobs] == ["feVtqQs", "fkMPzwq", "f3tUdsQK"]
+    assert not jobs["f3tUdsQK"].is_pending
+
+
+def test_attributes_of_flux_jobs_are_read_once(fake_flux: FakeFlux) -> None:
+    scheduler = flux.Flux()
+    for _ in range(2):
+        request = scheduler.jobs()["feVtqQs"].request
+        assert request == "qpu=fresnel qpu-seconds=30 qpu-max_shots=5"
+    asked = [words[2] for words in fake_flux.asked if words[:2] == ("job", "info")]
+    assert asked == ["feVtqQs", "fkMPzwq"]
+
+
+def test_a_flux_instance_is_named_once(fake_flux: FakeFlux) -> None:
+    assert {flux.Flux().name("f1").key for _ in range(2)} == {"flux-a1b2-f1"}
+    puts = [words for words in fake_flux.asked if words[:2] == ("kvs", "put")]
+    assert len(puts) == 1
