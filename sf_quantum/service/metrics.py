@@ -142,9 +142,7 @@ class QpuCollector(Collector):
         watch.look(device)
         if (made := device.calibrated) is not None:
             yield _gauge("sfq_calibration_timestamp_seconds", made)
-        values = {
-            (name,): value for name, value in device.calibration_data.values.items()
-        }
+        values = {(name,): value for name, value in device.calibrated_values.items()}
         yield _gauge("sfq_calibration_error_ratio", values, "value")
         reading = device.reading
         usual = {} if reading is None else reading.expected

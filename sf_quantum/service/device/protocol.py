@@ -159,6 +159,11 @@ class Device(ABC):
         return None if made is None else max(0.0, time.time() - made)
 
     @property
+    def calibrated_values(self) -> dict[str, float]:
+        """The values of the calibration, by name."""
+        return self.calibration_data.values
+
+    @property
     def calibration_wear(self) -> float:
         """The calibration's age, from 0 (new) to 1 (about to be renewed)."""
         return 0.0
@@ -178,7 +183,7 @@ class Device(ABC):
         calibration, made = self.calibration_data, self.calibrated
         if made is None:
             return None
-        values = {name: [value] for name, value in calibration.values.items()}
+        values = {name: [value] for name, value in self.calibrated_values.items()}
         return CalibrationHistory(calibration.id, made, [made], [], values)
 
     def readings(self, after: Reading | None) -> Sequence[Reading]:

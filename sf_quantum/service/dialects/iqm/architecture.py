@@ -165,7 +165,7 @@ def observations(
 
 def _metrics(device: Device, chip: Architecture) -> Iterator[tuple[str, float]]:
     """List names and values of what is known, the same for all qubits."""
-    values = device.calibration_data.values
+    values = device.calibrated_values
     qubits, single = [*chip.numbers], values.get("gate_error_one_qubit")
     for name in qubits:
         path = f"metrics.ssro.measure.{IMPLEMENTATIONS['measure']}.{name}"

@@ -383,7 +383,9 @@ def _calibration(device: Device) -> CalibrationAnswer | None:
         return None
     calibration = device.calibration_data
     return CalibrationAnswer(
-        id=calibration.id, time=calibration.time or None, values=calibration.values
+        id=calibration.id,
+        time=calibration.time or None,
+        values=device.calibrated_values,
     )
 
 

@@ -22,7 +22,6 @@ from hypothesis import strategies as st
 from starlette.requests import HTTPConnection
 
 from sf_quantum.files import JSON, mapping
-from sf_quantum.protocol.calibrations import CalibrationData
 from sf_quantum.protocol.descriptions import Description, Topology
 from sf_quantum.qpu.vendors import iqm
 from sf_quantum.service.device.emulator.circuits.templates import template_of
@@ -632,14 +631,12 @@ class Measured:
     identity = "two"
     calibrated = 0.0
     description = Description("superconducting", 2, ("circuit",))
-    calibration_data: ClassVar[CalibrationData] = CalibrationData(
-        values={
-            "gate_error_one_qubit": 0.002,
-            "gate_error_two_qubits": 0.04,
-            "t1_seconds": 5e-5,
-            "t2_seconds": 1e-5,
-        }
-    )
+    calibrated_values: ClassVar[dict[str, float]] = {
+        "gate_error_one_qubit": 0.002,
+        "gate_error_two_qubits": 0.04,
+        "t1_seconds": 5e-5,
+        "t2_seconds": 1e-5,
+    }
 
 
 def test_gates_and_times_as_iqms_clients_find_them() -> None:
@@ -659,7 +656,7 @@ def test_gates_and_times_as_iqms_clients_find_them() -> None:
     assert not [name for name in found if "ssro" in str(name)]
     # and read again
     back = iqm._calibration("7", iqm._Metrics.model_validate(told))["values"]
-    assert back == pytest.approx(Measured.calibration_data.values)
+    assert back == pytest.approx(Measured.calibrated_values)
 
 
 def test_the_qpu_and_how_it_is(service: RunningService) -> None:
