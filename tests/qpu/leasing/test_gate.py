@@ -100,6 +100,19 @@ def test_a_held_job_is_released_with_a_lease_of_its_user(site: Site) -> None:
     assert (site.keys(), site.held[0].user) == (["fake-one-f1"], "ada")
 
 
+def test_users_can_gate_their_own_jobs_without_being_admins() -> None:
+    with running_service(
+        authenticate=FixedIdentity(Identity("ada", admin=False))
+    ) as service:
+        site = Site(service)
+        other = replace(HELD, user="eve")
+        site.scheduler.listed = {"f1": other, "f2": HELD}
+        site.look_until_held()
+        assert site.keys() == ["fake-one-f2"]
+        site.gate.look()
+        assert "only root and admins" in site.scheduler.explained["f1"]
+
+
 def test_the_lease_of_a_job_ends_after_two_lists_without_it(site: Site) -> None:
     site.scheduler.listed = {"f1": HELD}
     site.look_until_held()
