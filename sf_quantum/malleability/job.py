@@ -85,26 +85,27 @@ class MalleableJob:
         """Give back all nodes but some, this process's and the batch script's among them.
 
         :raises InputError: if these have to be more, or steps run on the others
-        :raises SlurmError: if Slurm refuses; nodes may then have been given back
+        :raises SlurmError: if Slurm refuses; nodes may then have been given back, though not
+            if a limit of the site would keep others from coming
         """
         self._own.check_alike()
         make_folder(self.folder)
         _lock(self.folder)
         # a program that was killed while it waited for nodes has left its request
         slurm.cancel_pending(self.name)
-        self.nodes = self._look()
+        # It has its variables and files also if Slurm refuses.
+        self._update()
         before = self.nodes.names
         if keep < len(before):
             kept = self._kept(keep)
             self._check_shared(kept)
+            self._check_limits(kept)
             self._check_steps(kept)
             try:
                 self._release(kept)
             finally:
                 self._update()
             self._tell(f"job {self.id} keeps {keep} of {len(before)} nodes")
-        else:
-            self._update()
 
     def _release(self, kept: list[str]) -> None:
         for one in self.nodes.allocations:
@@ -151,6 +152,12 @@ class MalleableJob:
                 "with the nodes to keep and let --regrow-to get the others"
             )
 
+    def _check_limits(self, kept: list[str]) -> None:
+        missing = self.wanted - len(kept)
+        # The jobs of an earlier call count among the user's, and are cancelled first.
+        if missing > 0 and len(self.nodes.allocations) == 1:
+            slurm.check_request(self._own, self.name, missing, kept)
+
     def _check_steps(self, kept: list[str]) -> None:
         deadline = Deadline(_STEPS_SECONDS)
         for pause in _LOOKS.pauses():
@@ -195,17 +202,26 @@ class MalleableJob:
     def _allocate(
         self, missing: int, deadline: Deadline, stop: threading.Event
     ) -> None:
-        id_ = slurm.request(self._own, self.name, missing, self.nodes.names)
-        self._tell(f"waiting for {plural(missing, 'node')} (job {id_})")
+        if self._allocated(missing, deadline, stop) or missing == 1 or stop.is_set():
+            return
+        # If that job asked for fewer nodes now, it would get the fewest that have its CPUs.
+        fewer = f"--nodes=1-{missing}"
+        self._allocated(missing, Deadline(_LOWERED_SECONDS), stop, fewer)
+
+    def _allocated(
+        self, missing: int, deadline: Deadline, stop: threading.Event, *options: str
+    ) -> bool:
+        held = self.nodes.names
+        id_ = slurm.request(self._own, self.name, missing, held, *options)
+        nodes = plural(missing, "node")
+        self._tell(f"waiting for {'up to ' * bool(options)}{nodes} (job {id_})")
         started = False
         try:
             started = self._started(id_, deadline, stop)
-            if not started and missing > 1 and not stop.is_set():
-                slurm.lower(id_, missing)
-                started = self._started(id_, Deadline(_LOWERED_SECONDS), stop)
         finally:
             if not started:
                 slurm.cancel(id_)
+        return started
 
     def _started(self, id_: str, deadline: Deadline, stop: threading.Event) -> bool:
         told = ""

@@ -200,11 +200,14 @@ def shrink(job_name: str, nodes: Sequence[str]) -> None:
         run("scontrol", "update", f"JobId={job_name}", keep, folder=folder)
 
 
-def request(owner: Job, name: str, nodes: int, held: Sequence[str]) -> str:
+def request(
+    owner: Job, name: str, nodes: int, held: Sequence[str], *options: str
+) -> str:
     """Submit a job that holds further nodes, like those of a job, until that job ends.
 
     :param name: name of the new job
     :param held: the nodes that the program has already
+    :param options: further options of ``sbatch``, which prevail
     :returns: its id
     """
     fields = owner.fields
@@ -218,7 +221,20 @@ def request(owner: Job, name: str, nodes: int, held: Sequence[str]) -> str:
     lists = {"exclude": avoided, "nodelist": chosen[:nodes]}
     where = [f"--{key}={','.join(names)}" for key, names in lists.items() if names]
     words = (*quiet, f"--job-name={name}", f"--nodes={nodes}", *where, *_like(owner))
-    return run("sbatch", *words, script=script).partition(";")[0]
+    return run("sbatch", *words, *options, script=script).partition(";")[0]
+
+
+def check_request(owner: Job, name: str, nodes: int, held: Sequence[str]) -> None:
+    """Check that the site's limits let a user submit what :func:`request` submits.
+
+    :raises SlurmError: with the limit
+    """
+    try:
+        request(owner, name, nodes, held, "--test-only")
+    except SlurmError as error:
+        # Other messages are about nodes that are not free now.
+        if "policy" in str(error):
+            raise
 
 
 def _named_nodes(fields: Mapping[str, str], key: str) -> list[str]:
@@ -264,11 +280,6 @@ def _like(owner: Job) -> list[str]:
         options["time"] = str(max(1, math.ceil(seconds / 60)))
     sharing = _SHARING.get(fields.get("OverSubscribe", ""), [])
     return [*(f"--{option}={value}" for option, value in options.items()), *sharing]
-
-
-def lower(id_: str, nodes: int) -> None:
-    """Have a job that waits for nodes start with as many of them as are free."""
-    run("scontrol", "update", f"JobId={id_}", f"NumNodes=1-{nodes}")
 
 
 def cancel(id_: str) -> None:

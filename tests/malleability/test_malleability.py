@@ -60,7 +60,7 @@ class Commands:
                 return self.job
             case "scontrol", "show", "hostnames", names:
                 return {"c[1-3]": "c1\nc2\nc3"}.get(names, names)
-            case ("scontrol", "update", *_) if self.refused:
+            case (("scontrol" | "sbatch") as command, *_) if command in self.refused:
                 raise SlurmError(self.refused)
             case "squeue", "--steps", *_:
                 return self.steps
@@ -318,6 +318,22 @@ def test_a_program_goes_on_if_slurm_refuses(
     malleability.give_back(held, 1)
     assert caplog.messages == [f"Nodes are not given back: {commands.refused}"]
     assert len(held.nodes.names) == 3
+    assert os.environ["SFQ_NUM_NODES"] == "3"
+    assert (held.folder / "srun").exists()
+
+
+def test_nodes_are_kept_if_a_limit_lets_none_come_back(
+    commands: Commands, caplog: pytest.LogCaptureFixture
+) -> None:
+    held = job()
+    commands.refused = "sbatch --parsable: Job violates accounting/QOS policy"
+    malleability.give_back(held, 1)
+    assert caplog.messages == [f"Nodes are not given back: {commands.refused}"]
+    assert not [words for words in commands.run if "update" in words]
+    # nodes that are not free now may be later
+    commands.refused = "sbatch --parsable: Requested nodes are busy"
+    malleability.give_back(held, 1)
+    assert ("scontrol", "update", "JobId=7", "NodeList=c2") in commands.run
 
 
 def test_variables_of_another_job_are_not_believed(commands: Commands) -> None:

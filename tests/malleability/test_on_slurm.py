@@ -185,6 +185,24 @@ def test_as_many_nodes_and_tasks_come_back(
     lab.wait_idle(SECONDS)
 
 
+def test_all_free_nodes_come_if_patience_ends(
+    start_lab: StartLab, service: RunningService, tmp_path: Path
+) -> None:
+    where = CALLS.splitlines()[1]
+    script = f"""URL={service.url}
+sfq lease --url "$URL" --shrink-to 1 --regrow-to 4 --patience 0 -- true
+. ./sfq-nodes-*/environment.sh
+{where}
+where"""
+    with start_lab(Options(nodes=4, qnodes=0)) as lab:
+        guest = lab.submit("--nodelist=c4", *WHOLE, "-o/dev/null", "--wrap=sleep 300")
+        until_runs(lab, guest)
+        program = Program(lab, tmp_path, script, PARTS)
+        program.ends()
+        lab.output("scancel", str(guest))
+    assert "on c1 on c2 on c3 are 3\n" in program.said
+
+
 def test_tasks_of_an_array_keep_their_own_nodes(
     lab: Lab, service: RunningService, tmp_path: Path
 ) -> None:
