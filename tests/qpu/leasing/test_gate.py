@@ -188,7 +188,7 @@ class FakeFlux:
 
     def __call__(self, _: str, *words: str) -> str:
         self.asked.append(words)
-        user: dict[str, JSON] = {"username": "ada", "userid": 7, "annotations": {}}
+        user: dict[str, JSON] = {"username": "ada", "userid": 7}
         match words:
             case ["jobs", *_]:
                 return json.dumps({"jobs": [{**row, **user} for row in ROWS]})

@@ -53,7 +53,7 @@ class Flux(Scheduler):
     def _job(self, id_: str, row: Mapping[str, JSON]) -> GatedJob:
         is_pending = row["state"] in _PENDING
         is_held = is_pending and row["urgency"] == 0
-        sched = mapping(mapping(row["annotations"]).get("sched") or {})
+        sched = mapping(mapping(row.get("annotations") or {}).get("sched") or {})
         return GatedJob(
             user=str(row["username"]),
             request=self._request(id_) if is_held else "",
