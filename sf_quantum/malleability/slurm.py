@@ -107,13 +107,17 @@ class Job:
 
         :param share: one of the job's; by default the first one
         """
-        requested = tres.parse(self.fields.get("TresPerNode", ""))
+        by_node = tres.parse(self.fields.get("TresPerNode", ""))
+        others = {
+            one.name
+            for key in ("TresPerTask", "TresPerSocket", "TresPerJob")
+            for one in tres.parse(self.fields.get(key, ""))
+        }.difference(one.name for one in by_node)
         share = share or next(iter(self.shares), None)
         allocated = tres.parse(share.gres) if share else []
-        names = {"qpu", *(one.name for one in requested)}
         return [
-            *(one for one in requested if one.name != "qpu"),
-            *(one for one in allocated if one.name not in names and one.units),
+            *(one for one in by_node if one.name != "qpu"),
+            *(one for one in allocated if one.name in others - {"qpu"} and one.units),
         ]
 
     def check_alike(self) -> None:
@@ -259,15 +263,16 @@ def _like(owner: Job) -> list[str]:
     }
     # a number of tasks would set the number of nodes, too
     options["mincpus"] = str(owner.cpus_per_node)
+    if "MemPerTres" in fields:  # such as --mem-per-gpu
+        memory = min((one.memory for one in owner.shares), default=0)
+        options["mem"] = f"{memory}M"
+    elif fields.get("MinMemoryNode") == "0":  # all that a node has
+        options["mem"] = "0"
     sizes = {
         "mem": "MinMemoryNode",
         "mem-per-cpu": "MinMemoryCPU",
         "tmp": "MinTmpDiskNode",
     }
-    # Where Slurm allocates memory, how much is known even if it was requested per GPU.
-    if memory := min((one.memory for one in owner.shares), default=0):
-        options["mem"] = f"{memory}M"
-        sizes = {"tmp": sizes["tmp"]}
     for option, key in sizes.items():
         if size := re.fullmatch(r"([\d.]+)([KMGT])", fields.get(key, "")):
             options[option] = f"{math.ceil(float(size[1]) * _MEGABYTES[size[2]])}M"

@@ -164,13 +164,21 @@ def test_a_gres_is_read_in_all_spellings(
 
 
 def test_gpus_not_requested_by_node_are_those_of_a_node(commands: Commands) -> None:
-    options = requested(commands, TresPerNode="gres:qpu:1", GRES="gpu:a100:2(IDX:0-1)")
+    other = "gres:qpu:1 TresPerTask=gres:gpu:1"
+    options = requested(commands, TresPerNode=other, GRES="gpu:a100:2(IDX:0-1)")
     assert "--gres=gpu:a100:2" in options
 
 
-def test_memory_is_what_the_job_has_on_each_node(commands: Commands) -> None:
-    options = requested(commands, MinMemoryNode="0", Mem="16000")
-    assert "--mem=16000M" in options
+def test_gpus_that_come_with_a_node_are_not_requested(commands: Commands) -> None:
+    options = requested(commands, TresPerNode="", OverSubscribe="NO")
+    assert not [option for option in options if "gres" in option]
+
+
+def test_memory_by_gpu_is_what_the_job_has_on_each_node(commands: Commands) -> None:
+    memory = "gres:gpu:2 MemPerTres=gres:gpu:100"
+    options = requested(commands, MinMemoryNode="0", Mem="200", TresPerNode=memory)
+    assert "--mem=200M" in options
+    assert "--mem=0" in requested(commands, MinMemoryNode="0", Mem="16000")
 
 
 def test_how_nodes_are_shared_and_chosen_is_kept(commands: Commands) -> None:
