@@ -44,7 +44,7 @@ class Backoff:
             pause = min(pause * self.growth, self.longest_seconds)
 
 
-#: requests to a QPU service, which restarts within seconds
+#: requests to a QPU, and to a QPU service, which restarts within seconds
 REQUEST = Backoff(0.2, 3.0)
 #: jobs in a vendor's queue
 JOB = Backoff(0.05, 2.0, growth=1.5)

@@ -15,9 +15,9 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
+from sf_quantum.clustering.consensus_qubo import Overlaps
 from sf_quantum.clustering.kernels import Doubles, Ints
 from sf_quantum.clustering.methods import canonical
-from sf_quantum.clustering.qubo import Overlaps
 from sf_quantum.clustering.result import Clustering
 from sf_quantum.clustering.samples import Samples
 from sf_quantum.clustering.silhouette import EXACT_UP_TO, DistanceSums, Score

@@ -1,38 +1,11 @@
-"""The QPU jobs of a workflow job: their idempotency key, purpose and journal entry."""
+"""The QPU jobs of a workflow job in its run's journal."""
 
 from __future__ import annotations
-
-import hashlib
-import uuid
-from collections.abc import Sequence
 
 from sf_quantum import journal
 from sf_quantum.files import number_or_null
 from sf_quantum.journal import events
 from sf_quantum.protocol.tasks import LeaseJob
-from sf_quantum.qpu.sfq import service_variables
-
-
-def job_key(job: str) -> str:
-    """Derive a key that is the same when a stopped run is started again."""
-    run = journal.current()
-    if run is None:
-        return uuid.uuid4().hex
-    return hashlib.sha256(f"{run.origin}\n{job}".encode()).hexdigest()
-
-
-def purpose(job: str) -> str:
-    """Build the purpose of leases and QPU jobs: ``RUN:/step/tag`` if there is a journal."""
-    run = journal.current()
-    return job if run is None else f"{run.run}:{job}"
-
-
-def variables(job: str, qpus: Sequence[str]) -> dict[str, str]:
-    """Make the variables with which the clients of a job mark its QPU jobs.
-
-    :param qpus: names of the QPUs
-    """
-    return service_variables.marks(qpus, job_key(job), purpose(job))
 
 
 def record(

@@ -17,7 +17,7 @@ from streamflow.core.deployment import Connector
 from streamflow.core.exception import WorkflowExecutionException
 from streamflow.core.scheduling import AvailableLocation
 
-from sf_quantum.connectors import hints, qpu_jobs
+from sf_quantum.connectors import hints, job_variables, qpu_jobs
 from sf_quantum.connectors.leased_jobs import (
     LeasedJob,
     LeasedJobs,
@@ -34,7 +34,7 @@ from sf_quantum.connectors.wrapper import Invocation, LocationWrapper, Result
 from sf_quantum.errors import QpuError
 from sf_quantum.files import JSON
 from sf_quantum.qpu import JobSize, Qpu, QpuStatus
-from sf_quantum.qpu.environment import JOB_ID, JOB_UID, job_environment
+from sf_quantum.qpu.environment import JOB_UID
 from sf_quantum.qpu.leasing.held_leases import (
     LeaseProblem,
 )
@@ -231,12 +231,7 @@ class QuantumConnector(LocationWrapper, ABC):
         They go through a pipe, so they are on no command line and in no log.
         """
         client = self._job_client(job.pool)
-        variables = {
-            **job_environment([(client, job.lease.token)]),
-            JOB_ID: job.name,
-            # a kept lease has the purpose of its first job
-            **qpu_jobs.variables(job.name, [client.name]),
-        }
+        variables = job_variables.of_lease(job.name, client, job.lease.token)
         lines = [
             f"export {key}={shlex.quote(value)}" for key, value in variables.items()
         ]

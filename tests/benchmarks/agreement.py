@@ -23,9 +23,9 @@ from sklearn.metrics import adjusted_rand_score
 from sklearn.preprocessing import StandardScaler
 
 from sf_quantum.clustering.consensus import Criteria, State, advance, best_consensus
+from sf_quantum.clustering.consensus_qubo import PENALTIES, WEIGHTS, overlaps
 from sf_quantum.clustering.methods import METHODS, Ranges, apply, draw
 from sf_quantum.clustering.points import read_points
-from sf_quantum.clustering.qubo import PENALTIES, WEIGHTS, overlaps
 from sf_quantum.clustering.result import Clustering, assess
 from sf_quantum.samplers.neal import NealSampler
 from tests.support import qubos

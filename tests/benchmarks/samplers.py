@@ -34,9 +34,9 @@ from dimod.core.sampler import Sampler
 from sklearn.datasets import make_blobs
 
 from sf_quantum import samplers
+from sf_quantum.clustering.consensus_qubo import PENALTIES, WEIGHTS, overlaps
 from sf_quantum.clustering.kernels import Doubles
 from sf_quantum.clustering.methods import METHODS, Ranges, apply, draw
-from sf_quantum.clustering.qubo import PENALTIES, WEIGHTS, overlaps
 from sf_quantum.clustering.result import Clustering, assess
 from sf_quantum.errors import InputError
 from sf_quantum.qpu.environment import from_environment, job_environment

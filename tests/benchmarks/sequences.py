@@ -22,8 +22,8 @@ import warnings
 from pulser import AnalogDevice, Pulse, Register, Sequence
 from pulser.waveforms import BlackmanWaveform, RampWaveform
 
-from sf_quantum.service.device.emulator.atoms import pulses
-from sf_quantum.service.device.emulator.atoms.sequence import SequenceSimulator
+from sf_quantum.service.device.emulator.atoms import simulation
+from sf_quantum.service.device.emulator.atoms.runner import SequenceSimulator
 from sf_quantum.service.device.emulator.computation import compute_seconds
 from sf_quantum.service.device.emulator.device import EmulatedDevice
 from sf_quantum.service.domain.jobs import Size
@@ -79,7 +79,7 @@ def checked(content: str) -> Size:
 def cpu_seconds(content: str, shots: int) -> float:
     """Simulate a sequence, and return the CPU time."""
     began = time.process_time()
-    pulses.simulate(content, {"num_reads": shots, "seed": 1}, bond_dimension=64)
+    simulation.simulate(content, {"num_reads": shots, "seed": 1}, bond_dimension=64)
     return time.process_time() - began
 
 

@@ -31,9 +31,9 @@ from sf_quantum.clustering.consensus import (
     state_content,
     summary,
 )
+from sf_quantum.clustering.consensus_qubo import Overlaps, overlaps
 from sf_quantum.clustering.kernels import Doubles, Ints
 from sf_quantum.clustering.methods import canonical
-from sf_quantum.clustering.qubo import Overlaps, overlaps
 from sf_quantum.clustering.result import Cluster, Clustering
 from sf_quantum.clustering.samples import Samples
 from sf_quantum.clustering.silhouette import DistanceSums

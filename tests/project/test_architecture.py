@@ -63,6 +63,7 @@ PURE = (
     ),
 )
 # by the files that may import them; dimod is the field's common format, nobody's own
+_ATOMS = "service/device/emulator/atoms"
 _CIRCUITS = "service/device/emulator/circuits"
 _QASM = "openqasm programs supported scopes unrolling expressions syntax".split()
 VENDORS: dict[str, tuple[str, ...]] = {
@@ -77,7 +78,7 @@ VENDORS: dict[str, tuple[str, ...]] = {
         ("pulser", "pulser_simulation"),
         (
             *("samplers/neutral_atom.py", "qpu/sdks/pulser.py"),
-            "service/device/emulator/atoms/pulses.py",
+            *(f"{_ATOMS}/{name}.py" for name in ("device", "parsing", "simulation")),
         ),
     ),
     **dict.fromkeys(("emu_mps", "torch"), ("samplers/neutral_atom.py",)),

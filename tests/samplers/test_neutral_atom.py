@@ -19,7 +19,7 @@ from sf_quantum.samplers.neutral_atom import (
     RegisterLimits,
     embed,
 )
-from sf_quantum.service.device.emulator.atoms.sequence import available
+from sf_quantum.service.device.emulator.atoms.runner import available
 from sf_quantum.testing.samplers import problem
 
 LIMITS = RegisterLimits(radius=9.8, apart=4.0, reach=50.0)

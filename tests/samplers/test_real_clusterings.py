@@ -10,8 +10,8 @@ from dimod import BinaryQuadraticModel, SampleSet
 
 from sf_quantum import samplers
 from sf_quantum.cli import main
+from sf_quantum.clustering.consensus_qubo import overlaps
 from sf_quantum.clustering.methods import METHODS, Ranges, apply, draw
-from sf_quantum.clustering.qubo import overlaps
 from sf_quantum.clustering.result import Clustering, assess
 from sf_quantum.samplers.exact import ExactSampler
 from sf_quantum.samplers.presolve import Presolve

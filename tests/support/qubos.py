@@ -6,7 +6,7 @@ from typing import cast
 
 from dimod import BINARY, BinaryQuadraticModel, SampleSet
 
-from sf_quantum.clustering.qubo import Overlaps, qubo
+from sf_quantum.clustering.consensus_qubo import Overlaps, qubo
 from sf_quantum.clustering.samples import Samples
 from sf_quantum.files import JSON
 

@@ -18,12 +18,12 @@ from sf_quantum.cli.qpu.lease import add_bounds
 from sf_quantum.errors import InputError, QpuError, QuantumError
 from sf_quantum.qpu import opening
 from sf_quantum.qpu.environment import job_environment, job_ids
-from sf_quantum.qpu.leasing.batch_jobs import BatchJob, lease_request, list_leases
+from sf_quantum.qpu.leasing.batch_jobs import list_leases
 from sf_quantum.qpu.leasing.burst import controller, watch
 from sf_quantum.qpu.leasing.burst.accounting import account
-from sf_quantum.qpu.leasing.burst.classes import class_of
 from sf_quantum.qpu.leasing.burst.folder import Folder
 from sf_quantum.qpu.leasing.burst.licenses import Licenses
+from sf_quantum.qpu.leasing.burst.request import slurm_request
 from sf_quantum.qpu.leasing.burst.waiting import Asking, wait_for_tasks
 from sf_quantum.qpu.leasing.gating.gate import Gate
 from sf_quantum.qpu.leasing.gating.in_job import held_environment
@@ -162,8 +162,7 @@ def _acquire(args: argparse.Namespace) -> None:
     asking.begin(sys.argv[1:])
     wait_for_tasks(details)
     hints = opening.hints(vars(args))
-    class_ = class_of(args.class_of, details.partitions, details.qos, details.priority)
-    request = lease_request(BatchJob("Slurm", cluster, str(args.job)), class_, hints)
+    request = slurm_request(args.job, cluster, details, args.class_of, hints)
     token = asking.ask(request)
     # The job's environment does not have the credentials of the site.
     (sfq_qpu,) = replace(service.selection(args), settings=None).qpus({})

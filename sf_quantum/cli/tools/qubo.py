@@ -6,7 +6,7 @@ import argparse
 from dataclasses import asdict
 
 from sf_quantum.cli.arguments import add_clusterings
-from sf_quantum.clustering import qubo
+from sf_quantum.clustering import consensus_qubo
 from sf_quantum.clustering.result import read_clustering
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON, write_json
@@ -18,15 +18,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_clusterings(parser)
     add(
         "--weights",
-        choices=qubo.WEIGHTS,
-        default=qubo.WEIGHTS[0],
+        choices=consensus_qubo.WEIGHTS,
+        default=consensus_qubo.WEIGHTS[0],
         help="a candidate's weight: size times mean silhouette, or size alone as in "
         "eq. 1 of Rocco et al. (default %(default)s)",
     )
     add(
         "--penalty",
-        choices=qubo.PENALTIES,
-        default=qubo.PENALTIES[0],
+        choices=consensus_qubo.PENALTIES,
+        default=consensus_qubo.PENALTIES[0],
         help="the penalty of an overlap: just above the lighter weight, or the number of "
         "candidates as in eq. 1 (default %(default)s); both are exact",
     )
@@ -43,19 +43,19 @@ def run(args: argparse.Namespace) -> int:
     clusterings = [read_clustering(args.clusterings[0])]
     points = clusterings[0].size
     clusterings += [read_clustering(path, points) for path in args.clusterings[1:]]
-    overlap = qubo.overlaps(clusterings)
+    overlap = consensus_qubo.overlaps(clusterings)
     if not overlap.candidates:
         raise InputError(
             f"{', '.join(args.clusterings)}: no cluster in any of them; "
             "nothing to aggregate (for DBSCAN, raise --radius)"
         )
-    model = qubo.qubo(overlap, args.weights, args.penalty)
-    weight = qubo.weights(overlap.candidates, args.weights)
+    model = consensus_qubo.qubo(overlap, args.weights, args.penalty)
+    weight = consensus_qubo.weights(overlap.candidates, args.weights)
     write_json(
         args.output,
         {
             "type": "problem",
-            "identity": qubo.identity(clusterings),
+            "identity": consensus_qubo.identity(clusterings),
             "weights": args.weights,
             "penalty": args.penalty,
             "points": len(overlap.atoms),

@@ -14,8 +14,8 @@ from sf_quantum.cli.arguments import (
     whole,
 )
 from sf_quantum.clustering import consensus
+from sf_quantum.clustering.consensus_qubo import identity, overlaps
 from sf_quantum.clustering.points import read_points
-from sf_quantum.clustering.qubo import identity, overlaps
 from sf_quantum.clustering.result import read_clustering
 from sf_quantum.clustering.samples import read_samples
 from sf_quantum.errors import InputError

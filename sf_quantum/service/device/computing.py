@@ -36,7 +36,8 @@ from sf_quantum.samplers.defaults import SEEDS, SWEEPS
 from sf_quantum.samplers.neal import NealSampler
 from sf_quantum.service.device import merging, messages, verification
 from sf_quantum.service.device.emulator import annealing_sampler, annealing_schedules
-from sf_quantum.service.device.emulator.atoms import pulses
+from sf_quantum.service.device.emulator.atoms import device as atoms
+from sf_quantum.service.device.emulator.atoms import simulation
 from sf_quantum.service.device.emulator.circuits import aer
 from sf_quantum.service.device.emulator.computation import NOISE
 from sf_quantum.service.device.emulator.device_errors import Noise
@@ -127,7 +128,7 @@ def run(
     if kind == "photonic":
         experiment = PhotonicExperiment.model_validate(content)
         return optics.simulate(experiment, parameters, errors)
-    counter = pulses.simulate(content, parameters, **more)
+    counter = simulation.simulate(content, parameters, **more)
     return {"counter": errors.misread(counter) if errors else {**counter}}
 
 
@@ -225,8 +226,8 @@ def verify(
 CALLS: Mapping[str, Callable[..., Answer]] = {
     "run": run,
     "solve": solve,
-    "check": pulses.check,
-    "specs": pulses.specs,
+    "check": simulation.check,
+    "specs": atoms.specs,
     "size": size,
     "optics": check_optics,
     "merge": merge,

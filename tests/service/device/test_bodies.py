@@ -14,7 +14,7 @@ from sf_quantum.files import JSON, MAX_NESTING
 from sf_quantum.samplers import problem
 from sf_quantum.samplers.problem import FieldError, document
 from sf_quantum.service.device.computing import run
-from sf_quantum.service.device.emulator.atoms import pulses, sequence
+from sf_quantum.service.device.emulator.atoms import runner, simulation
 from tests.benchmarks import bodies
 from tests.support.adversarial import SEQUENCE
 
@@ -103,7 +103,7 @@ def _mock(register: list[JSON], operation: dict[str, JSON]) -> str:
     return json.dumps({**SEQUENCE, **parts, "device": device, "channels": channels})
 
 
-@pytest.mark.skipif(not sequence.available(), reason="pulser is not installed")
+@pytest.mark.skipif(not runner.available(), reason="pulser is not installed")
 @settings(FEW, max_examples=25)
 @given(
     distance=st.floats() | st.floats(1.0, 10.0),
@@ -128,20 +128,20 @@ def test_an_accepted_sequence_runs(
     ]
     text = _mock(register, operation)
     try:
-        told = pulses.check(json.dumps(text), 10)
+        told = simulation.check(json.dumps(text), 10)
     except InputError:
         assume(False)
     # others would take too long, for which the limits of the device refuse them
     assume(int(str(told["radians"])) < MAX_RADIANS)
-    counter = pulses.simulate(text, {"num_reads": 3, "seed": 1}, 8)
+    counter = simulation.simulate(text, {"num_reads": 3, "seed": 1}, 8)
     assert sum(counter.values()) == 3
 
 
 @pytest.mark.parametrize(("opening", "closing"), [("[", "]"), ('{"a":', "}")])
 @pytest.mark.parametrize("depth", [MAX_NESTING + 1, 100_000])
 def test_a_deep_sequence_is_refused(opening: str, closing: str, depth: int) -> None:
-    if not sequence.available():
+    if not runner.available():
         pytest.skip("pulser is not installed")
     text = opening * depth + "1" + closing * depth
     with pytest.raises(InputError, match=f"nested more than {MAX_NESTING} deep"):
-        pulses.check(json.dumps(text), 10)
+        simulation.check(json.dumps(text), 10)

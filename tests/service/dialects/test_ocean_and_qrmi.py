@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sf_quantum.files import JSON
-from sf_quantum.service.device.emulator.atoms import sequence
+from sf_quantum.service.device.emulator.atoms import runner
 from sf_quantum.service.http.tokens import new_token, token_entry
 from tests.support.waiting import until
 from tests.support.warden_service import SEQUENCE, Service, serving
@@ -20,9 +20,7 @@ pytestmark = [pytest.mark.process, pytest.mark.devices("sfq")]
 READS, SHOTS = 200, 100
 
 
-@pytest.mark.skipif(
-    not sequence.available(), reason="pulser-simulation is not installed"
-)
+@pytest.mark.skipif(not runner.available(), reason="pulser-simulation is not installed")
 def test_both_in_one_queue(
     alone: list[str],
     munge_socket: Path,

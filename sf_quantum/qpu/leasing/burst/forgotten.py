@@ -6,7 +6,6 @@ import time
 from collections.abc import Container, Mapping
 
 from sf_quantum.errors import QpuError
-from sf_quantum.qpu.leasing.burst.children import Children, logged, logger
 from sf_quantum.qpu.leasing.burst.controller import (
     ENDING,
     PRE_RUN,
@@ -16,6 +15,7 @@ from sf_quantum.qpu.leasing.burst.controller import (
     slurm,
 )
 from sf_quantum.qpu.leasing.burst.folder import Entry, Folder, Held, Why, is_asking
+from sf_quantum.qpu.leasing.burst.watch_processes import Children, logged, logger
 from sf_quantum.slurm.squeue import QueuedJob
 
 # Age from which what a job has left is swept, if nobody else has done so.

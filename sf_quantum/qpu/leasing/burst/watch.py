@@ -30,7 +30,6 @@ from pathlib import Path
 
 from sf_quantum.errors import QpuError
 from sf_quantum.qpu.leasing.batch_jobs import without_nodes
-from sf_quantum.qpu.leasing.burst.children import Children, logged, logger
 from sf_quantum.qpu.leasing.burst.controller import (
     STAGED,
     STAGING,
@@ -44,6 +43,7 @@ from sf_quantum.qpu.leasing.burst.controller import (
 from sf_quantum.qpu.leasing.burst.folder import Entry, Folder, Held, Why, is_asking
 from sf_quantum.qpu.leasing.burst.forgotten import GONE_SECONDS, Forgotten
 from sf_quantum.qpu.leasing.burst.places import LostPlaces
+from sf_quantum.qpu.leasing.burst.watch_processes import Children, logged, logger
 from sf_quantum.qpu.leasing.places import Places
 from sf_quantum.slurm.burst import Buffer
 from sf_quantum.slurm.squeue import QueuedJob

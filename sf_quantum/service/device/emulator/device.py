@@ -36,7 +36,7 @@ from sf_quantum.protocol.tasks import (
 from sf_quantum.samplers.defaults import SEEDS
 from sf_quantum.samplers.problem import FieldError
 from sf_quantum.service.device.circuits import texts
-from sf_quantum.service.device.emulator.atoms import sequence
+from sf_quantum.service.device.emulator.atoms import runner
 from sf_quantum.service.device.emulator.calibrations import Calibrations
 from sf_quantum.service.device.emulator.circuits.circuit import (
     Architecture,
@@ -203,7 +203,7 @@ class EmulatedDevice(DeviceSettings, Device):
         """See :meth:`Device.specs`."""
         if self.technology == PHOTONIC:
             return photonic.specs(self.name, self.size)
-        return sequence.specs(self.name, self.size)
+        return runner.specs(self.name, self.size)
 
     @property
     def price(self) -> float | None:

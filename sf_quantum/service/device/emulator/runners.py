@@ -8,7 +8,7 @@ from typing import ClassVar, Protocol
 from sf_quantum.files import JSON
 from sf_quantum.protocol.tasks import Result
 from sf_quantum.service.device import problems
-from sf_quantum.service.device.emulator.atoms.sequence import SequenceSimulator
+from sf_quantum.service.device.emulator.atoms.runner import SequenceSimulator
 from sf_quantum.service.device.emulator.circuits.circuit import CircuitSimulator
 from sf_quantum.service.device.emulator.computation import Computation, SeparateRunner
 from sf_quantum.service.device.emulator.photons.photonic import PhotonicSimulator

@@ -15,7 +15,7 @@ import pytest
 
 from sf_quantum.files import JSON
 from sf_quantum.net.transport import Client
-from sf_quantum.service.device.emulator.atoms import sequence
+from sf_quantum.service.device.emulator.atoms import runner
 from sf_quantum.testing.samplers import problem as ring
 from tests.support import forking
 from tests.support.service import example_bqm
@@ -53,7 +53,7 @@ def start(
 
 
 with_pulser = pytest.mark.skipif(
-    not sequence.available(), reason="pulser-simulation is not installed"
+    not runner.available(), reason="pulser-simulation is not installed"
 )
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root becomes other users")
 
@@ -259,9 +259,9 @@ os.environ["local_qpu_QRMI_JOB_ACQUISITION_TOKEN"] = token
 connection = PulserQRMIConnection()
 (device,) = connection.fetch_available_devices().values()
 sequence = Sequence(Register({"a": (0, 0), "b": (0, 6)}), device)
-sequence.declare_channel("g", "rydberg_global")
-sequence.add(Pulse.ConstantPulse(400, 6.0, 0.0, 0.0), "g")
-sequence.measure("ground-rydberg")
+runner.declare_channel("g", "rydberg_global")
+runner.add(Pulse.ConstantPulse(400, 6.0, 0.0, 0.0), "g")
+runner.measure("ground-rydberg")
 done = connection.submit(sequence, wait=True, job_params=[JobParams(runs=30)])
 sys.stdout.write(str(sum(done.results[0].final_bitstrings.values())))
 resource.release(token)

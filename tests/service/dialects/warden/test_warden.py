@@ -18,7 +18,7 @@ from sf_quantum.files import JSON
 from sf_quantum.net.transport import Response
 from sf_quantum.protocol.tasks import Result
 from sf_quantum.samplers.problem import FieldError
-from sf_quantum.service.device.emulator.atoms import sequence
+from sf_quantum.service.device.emulator.atoms import runner
 from sf_quantum.service.device.emulator.computation import Computation
 from sf_quantum.service.device.emulator.device import EmulatedDevice
 from sf_quantum.service.device.emulator.runners import ProblemRunner, Runner, installed
@@ -424,7 +424,7 @@ def test_wrong_jobs_name_the_field(
 def test_a_service_without_pulser_says_so(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(sequence, "available", lambda: False)
+    monkeypatch.setattr(runner, "available", lambda: False)
     with running_service(EmulatedDevice(time_scale=0, runners=installed())) as service:
         warden = Warden(service)
         session = warden.session()
@@ -446,16 +446,16 @@ def test_the_device_is_described_once_however_many_ask(
         others.wait(0.3)  # those who come meanwhile
         return Result('{"specs": "told"}')
 
-    monkeypatch.setattr(sequence, "available", lambda: True)
-    monkeypatch.setattr(sequence, "ask", ask)
-    sequence._specs.cache_clear()
+    monkeypatch.setattr(runner, "available", lambda: True)
+    monkeypatch.setattr(runner, "ask", ask)
+    runner._specs.cache_clear()
     warden = start()
     try:
         with ThreadPoolExecutor(5) as threads:
             answers = threads.map(lambda _: warden.ask("GET", "/qpu/specs"), range(5))
             assert {answer.json()["specs"] for answer in answers} == {"told"}
     finally:
-        sequence._specs.cache_clear()
+        runner._specs.cache_clear()
     assert len(asked) == 1
 
 

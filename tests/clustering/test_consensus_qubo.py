@@ -10,15 +10,15 @@ from dimod import BinaryQuadraticModel
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sf_quantum.clustering.kernels import Doubles
-from sf_quantum.clustering.methods import canonical
-from sf_quantum.clustering.qubo import (
+from sf_quantum.clustering.consensus_qubo import (
     PENALTIES,
     WEIGHTS,
     Overlaps,
     overlaps,
     weights,
 )
+from sf_quantum.clustering.kernels import Doubles
+from sf_quantum.clustering.methods import canonical
 from sf_quantum.clustering.result import Cluster, Clustering
 from sf_quantum.errors import InputError
 from tests.support import qubos

@@ -15,8 +15,8 @@ from sf_quantum.files import JSON
 from sf_quantum.protocol.tasks import Task
 from sf_quantum.samplers.neutral_atom import tensor_networks
 from sf_quantum.samplers.problem import FieldError
-from sf_quantum.service.device.emulator.atoms import sequence
-from sf_quantum.service.device.emulator.atoms.sequence import SequenceSimulator
+from sf_quantum.service.device.emulator.atoms import runner
+from sf_quantum.service.device.emulator.atoms.runner import SequenceSimulator
 from sf_quantum.service.device.emulator.computation import (
     Computation,
     compute_seconds,
@@ -30,7 +30,7 @@ from tests.support.folders import DATA
 
 TEXT = (DATA / "sequence.json").read_text()
 with_pulser = pytest.mark.skipif(
-    not sequence.available(), reason="pulser-simulation is not installed"
+    not runner.available(), reason="pulser-simulation is not installed"
 )
 RUNNER = SequenceSimulator()
 
@@ -165,7 +165,7 @@ def test_more_bonds_cost_more() -> None:
 @pytest.mark.process
 @with_pulser
 def test_memory_has_a_bound() -> None:
-    endless = json.loads(sequence.specs("q", 5))
+    endless = json.loads(runner.specs("q", 5))
     for key in ("max_sequence_duration", "pre_calibrated_layouts"):
         del endless[key]
     for channel in endless["channels"]:
@@ -188,7 +188,7 @@ def test_counts_add_up_and_the_seed_decides() -> None:
 
 @with_pulser
 def test_the_device_is_pulsers_and_no_larger_than_ours() -> None:
-    specs = json.loads(sequence.specs("q", 5))
+    specs = json.loads(runner.specs("q", 5))
     assert (specs["name"], specs["max_atom_num"]) == ("AnalogDevice", 5)
 
 
@@ -247,7 +247,7 @@ def test_a_text_is_expected() -> None:
 def test_where_pulser_is_not_installed(
     monkeypatch: pytest.MonkeyPatch, call: Callable[[], object]
 ) -> None:
-    monkeypatch.setattr(sequence, "available", lambda: False)
+    monkeypatch.setattr(runner, "available", lambda: False)
     with pytest.raises(InputError, match=r"pip install 'sf-quantum\[pulser\]'"):
         call()
-    assert json.loads(sequence.specs("of-a-site", 3)) == {"name": "of-a-site"}
+    assert json.loads(runner.specs("of-a-site", 3)) == {"name": "of-a-site"}

@@ -1,0 +1,51 @@
+"""The environment variables of a workflow job that uses a QPU.
+
+``qpu.environment`` has those by which any program finds its QPU, and
+``qpu.sfq.service_variables`` those of the client of our own service.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from collections.abc import Sequence
+
+from sf_quantum import journal
+from sf_quantum.qpu import Qpu
+from sf_quantum.qpu.environment import JOB_ID, job_environment
+from sf_quantum.qpu.sfq import service_variables
+
+
+def of_lease(job: str, client: Qpu, token: str) -> dict[str, str]:
+    """Make the variables of a job that has a lease.
+
+    :param token: the lease's
+    """
+    return {
+        **job_environment([(client, token)]),
+        JOB_ID: job,
+        # a kept lease has the purpose of its first job
+        **marks(job, [client.name]),
+    }
+
+
+def job_key(job: str) -> str:
+    """Derive a key that is the same when a stopped run is started again."""
+    run = journal.current()
+    if run is None:
+        return uuid.uuid4().hex
+    return hashlib.sha256(f"{run.origin}\n{job}".encode()).hexdigest()
+
+
+def purpose(job: str) -> str:
+    """Build the purpose of leases and QPU jobs: ``RUN:/step/tag`` if there is a journal."""
+    run = journal.current()
+    return job if run is None else f"{run.run}:{job}"
+
+
+def marks(job: str, qpus: Sequence[str]) -> dict[str, str]:
+    """Make the variables with which the clients of a job mark its QPU jobs.
+
+    :param qpus: names of the QPUs
+    """
+    return service_variables.marks(qpus, job_key(job), purpose(job))
