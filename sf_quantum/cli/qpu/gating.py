@@ -7,20 +7,22 @@ import logging
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NoReturn
 
 from sf_quantum.cli.arguments import checked, seconds, sentence
 from sf_quantum.cli.qpu import service
-from sf_quantum.errors import InputError
+from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
 from sf_quantum.qpu import Qpu
 from sf_quantum.qpu.leasing.batch_jobs import lease_request
 from sf_quantum.qpu.leasing.burst import watch
 from sf_quantum.qpu.leasing.burst.classes import ClassRule, class_of
 from sf_quantum.qpu.leasing.burst.folder import Folder
-from sf_quantum.qpu.leasing.gating.gate import Gate
+from sf_quantum.qpu.leasing.gating.gate import LOOK_SECONDS, Gate, logger
 from sf_quantum.qpu.leasing.gating.scheduler import Scheduler
 from sf_quantum.qpu.leasing.held_leases import AcquireOptions
 from sf_quantum.qpu.leasing.places import Places
@@ -50,10 +52,23 @@ def add_gate(
 def run(args: argparse.Namespace) -> int:
     """Run the gate of :func:`add_gate`, until a signal ends it."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    gate = make_gate(args, args.make_scheduler())
-    with alone(args):
-        gate.run()
+    run_gate(args, args.make_scheduler)
     return 0
+
+
+def run_gate(
+    args: argparse.Namespace, make_scheduler: Callable[[], Scheduler]
+) -> NoReturn:
+    """Run a gate, which waits for a batch system that does not answer yet."""
+    with alone(args):
+        while True:
+            try:
+                scheduler = make_scheduler()
+                break
+            except QpuError as error:
+                logger.warning("%s", error)
+                time.sleep(LOOK_SECONDS)
+        make_gate(args, scheduler).run()
 
 
 def add_classes(parser: argparse.ArgumentParser) -> None:

@@ -25,7 +25,6 @@ from sf_quantum.qpu.leasing.burst.folder import Folder
 from sf_quantum.qpu.leasing.burst.licenses import Licenses
 from sf_quantum.qpu.leasing.burst.request import slurm_request
 from sf_quantum.qpu.leasing.burst.waiting import Asking, wait_for_tasks
-from sf_quantum.qpu.leasing.gating.gate import Gate
 from sf_quantum.qpu.leasing.gating.in_job import held_environment
 from sf_quantum.qpu.leasing.gating.slurm import Slurm
 from sf_quantum.qpu.sfq.service_qpu import SfqQpu
@@ -210,15 +209,8 @@ def _watch(args: argparse.Namespace) -> None:
     )
 
 
-def make_gate(args: argparse.Namespace) -> Gate:
-    """Make the gate that the options describe."""
-    return gating.make_gate(args, Slurm())
-
-
 def _gate(args: argparse.Namespace) -> None:
-    gate = make_gate(args)
-    with gating.alone(args):
-        gate.run()
+    gating.run_gate(args, Slurm)
 
 
 def _license(text: str) -> tuple[str, str]:

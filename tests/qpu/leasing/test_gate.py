@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from sf_quantum.cli.qpu import gating
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
 from sf_quantum.qpu import Qpu
@@ -237,3 +240,19 @@ def test_a_flux_instance_is_named_once(fake_flux: FakeFlux) -> None:
     assert {flux.Flux().name("f1").key for _ in range(2)} == {"flux-a1b2-f1"}
     puts = [words for words in fake_flux.asked if words[:2] == ("kvs", "put")]
     assert len(puts) == 1
+
+
+def test_a_gate_waits_for_a_batch_system_that_is_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers: list[Exception] = [QpuError("refused"), QpuError("refused")]
+
+    def make() -> Scheduler:
+        if answers:
+            raise answers.pop()
+        raise InputError("it answers")
+
+    monkeypatch.setattr(gating, "LOOK_SECONDS", 0)
+    args = argparse.Namespace(command="fake", act="gate", state=tmp_path)
+    with pytest.raises(InputError, match="it answers"):
+        gating.run_gate(args, make)

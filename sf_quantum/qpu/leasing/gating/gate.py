@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TypeAlias
+from typing import NoReturn, TypeAlias
 
 from sf_quantum.errors import InputError, QpuError, QuantumError
 from sf_quantum.files import JSON
@@ -139,7 +139,7 @@ class Gate:
         self._missing = Counter[str]()
         self._explained: dict[str, str] = {}
 
-    def run(self) -> None:
+    def run(self) -> NoReturn:
         """Look whenever a lease is granted, and every few seconds."""
         while True:
             try:

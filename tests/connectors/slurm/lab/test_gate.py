@@ -12,11 +12,12 @@ from operator import attrgetter
 
 import pytest
 
-from sf_quantum.cli.qpu import slurm
+from sf_quantum.cli.qpu import gating, slurm
 from sf_quantum.errors import QpuError
 from sf_quantum.files import JSON
 from sf_quantum.qpu.leasing.burst import controller
 from sf_quantum.qpu.leasing.gating.gate import Gate
+from sf_quantum.qpu.leasing.gating.slurm import Slurm
 from sf_quantum.service.domain.jobs import Lease
 from sf_quantum.service.domain.reasons import LeaseEndCause
 from tests.conftest import StartLab
@@ -41,7 +42,8 @@ class GateSite(Site):
         """Make a gate in this process, whose looks the test calls."""
         parser = argparse.ArgumentParser()
         slurm.configure(parser)
-        return slurm.make_gate(parser.parse_args(self.words("gate", *options)))
+        args = parser.parse_args(self.words("gate", *options))
+        return gating.make_gate(args, Slurm())
 
     def submit(self, script: str, *options: str) -> int:
         return super().submit(script, "--comment=qpu=qpu", *options)
