@@ -16,7 +16,11 @@ from contextlib import contextmanager
 from functools import cache
 
 from sf_quantum.errors import InputError
-from sf_quantum.malleability.job import MalleableJob, cancelled_with_process
+from sf_quantum.malleability.job import (
+    MalleableJob,
+    cancelled_with_process,
+    lock_nodes,
+)
 from sf_quantum.malleability.slurm import SlurmError
 
 logger = logging.getLogger(__name__)
@@ -48,7 +52,7 @@ def offload(
     give_back(job, keep)
     names = job.nodes.names
     yield names
-    cancelled_with_process(job.name)
+    cancelled_with_process(job.name, lock_nodes(job.folder))
     job.grow(patience, threading.Event())
     names[:] = job.nodes.names
 

@@ -90,7 +90,7 @@ class MalleableJob:
         """
         self._own.check_alike()
         make_folder(self.folder)
-        _lock(self.folder)
+        lock_nodes(self.folder)
         # a program that was killed while it waited for nodes has left its request
         slurm.cancel_pending(self.name)
         # It has its variables and files also if Slurm refuses.
@@ -288,9 +288,10 @@ def _tasks_per_node(
 
 
 @cache
-def _lock(folder: Path) -> int:
+def lock_nodes(folder: Path) -> int:
     """Keep other programs of the job from changing its nodes until this process ends.
 
+    :returns: descriptor of the lock, which lasts until no process has it
     :raises InputError: if another one does so
     """
     path = folder / "lock"
@@ -298,22 +299,32 @@ def _lock(folder: Path) -> int:
         lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     except OSError as error:
         raise cannot_write(path, error) from error
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(lock)
-        raise InputError(
-            f"{path}: another program of the job has given nodes back, and still runs; "
-            "let one program do so at a time"
-        ) from None
-    except OSError:
-        pass  # Some file systems have no locks.
+    deadline = Deadline(_STEPS_SECONDS)
+    for pause in _LOOKS.pauses():
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        except BlockingIOError:
+            if deadline.left > 0:
+                time.sleep(pause)
+                continue
+            os.close(lock)
+            raise InputError(
+                f"{path}: another program of the job has given nodes back, and still runs; "
+                "let one program do so at a time"
+            ) from None
+        except OSError:
+            break  # Some file systems have no locks.
     return lock
 
 
 @cache
-def cancelled_with_process(name: str) -> subprocess.Popen[bytes]:
-    """Have the jobs of a name cancelled when this process ends, also by SIGKILL."""
+def cancelled_with_process(name: str, lock: int) -> subprocess.Popen[bytes]:
+    """Have the jobs of a name cancelled when this process ends, also by SIGKILL.
+
+    :param lock: descriptor of :func:`lock_nodes`, which is kept until they are cancelled:
+        the next program of the job would take their nodes for its own
+    """
     # nobody writes to the pipe: its end is the end of this process
     reading, _ = os.pipe()
     script = f'cat >/dev/null; scancel --user="$(id -un)" --name={shlex.quote(name)}'
@@ -324,6 +335,7 @@ def cancelled_with_process(name: str) -> subprocess.Popen[bytes]:
             stdin=reading,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
+            pass_fds=[lock],
             start_new_session=True,
         )
     finally:

@@ -6,6 +6,7 @@ import fcntl
 import os
 import re
 import shutil
+import signal
 import threading
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from sf_quantum import malleability, qpu
 from sf_quantum.cli import main
 from sf_quantum.errors import InputError
 from sf_quantum.malleability import slurm
-from sf_quantum.malleability.job import MalleableJob
+from sf_quantum.malleability.job import MalleableJob, cancelled_with_process
 from sf_quantum.malleability.slurm import SlurmError
 
 # as Slurm 22.05 prints it
@@ -270,8 +271,9 @@ def test_a_step_of_an_array_keeps_its_node(
 
 
 def test_one_program_of_a_job_gives_nodes_back_at_a_time(
-    commands: Commands, tmp_path: Path
+    commands: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("sf_quantum.malleability.job._STEPS_SECONDS", 0.0)
     (tmp_path / "sfq-nodes-7").mkdir(0o700)
     with open(tmp_path / "sfq-nodes-7" / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -286,6 +288,19 @@ def test_a_request_of_a_killed_program_is_cancelled(commands: Commands) -> None:
     names = [words[1:] for words in commands.run if words[0] in ("scancel", "scontrol")]
     pending = (f"--user={os.geteuid()}", "--state=PENDING", "--name=sfq-nodes-7")
     assert names.index(pending) < names.index(("update", "JobId=7", "NodeList=c2"))
+
+
+@pytest.mark.process
+def test_nodes_stay_locked_until_they_are_cancelled(tmp_path: Path) -> None:
+    with open(tmp_path / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        canceller = cancelled_with_process.__wrapped__("sfq-nodes-7", lock.fileno())
+    with open(tmp_path / "lock") as lock:
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.killpg(canceller.pid, signal.SIGKILL)
+        canceller.wait()
+        fcntl.flock(lock, fcntl.LOCK_EX)
 
 
 @pytest.mark.parametrize("reason", ["QOSMaxJobsPerUserLimit", "Resources"])
