@@ -56,6 +56,7 @@ COMMANDS = {
         "qpu", "acquire and release leases for a site's Slurm, as its plugins ask"
     ),
     "flux": Command("qpu", "acquire and release leases for the held jobs of Flux"),
+    "pbs": Command("qpu", "acquire and release leases for the held jobs of OpenPBS"),
     "qpus": Command(
         "qpu", "list the usable kinds of QPU, and the status of given QPUs"
     ),

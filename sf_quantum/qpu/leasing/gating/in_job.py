@@ -8,11 +8,15 @@ from sf_quantum.errors import InputError
 from sf_quantum.qpu import Qpu
 from sf_quantum.qpu.environment import job_environment, job_ids
 from sf_quantum.qpu.leasing.batch_jobs import list_leases
-from sf_quantum.qpu.leasing.gating import flux, slurm
+from sf_quantum.qpu.leasing.gating import flux, pbs, slurm
 from sf_quantum.qpu.sfq.service_qpu import SfqQpu
 
 # The variable by which each batch system names the job, and what reads it.
-_SCHEDULERS = {"FLUX_JOB_ID": flux.job_of, "SLURM_JOB_ID": slurm.job_of}
+_SCHEDULERS = {
+    "FLUX_JOB_ID": flux.job_of,
+    "PBS_JOBID": pbs.job_of,
+    "SLURM_JOB_ID": slurm.job_of,
+}
 
 
 def held_environment(

@@ -1,0 +1,120 @@
+"""What the gate reads of OpenPBS: the JSON of ``qstat`` 23.06, and the environment of jobs."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+
+from sf_quantum.errors import InputError, QpuError
+from sf_quantum.files import JSON
+from sf_quantum.qpu.leasing.gating import in_job, pbs
+from sf_quantum.qpu.leasing.gating.gate import parse_request
+from sf_quantum.qpu.leasing.gating.scheduler import GatedJob
+
+HELD: dict[str, JSON] = {
+    "Job_Owner": "ada@login",
+    "euser": "ada",
+    "job_state": "H",
+    "queue": "workq",
+    "Hold_Types": "o",
+    "Resource_List": {
+        **{"ncpus": 1, "place": "pack", "qpu": "fresnel"},
+        **{"qpu_seconds": 1.5, "qpu_shots": 1000},
+    },
+}
+
+
+def qstat(**jobs: dict[str, JSON]) -> str:
+    listed = {"Jobs": jobs} if jobs else {}
+    return json.dumps({"timestamp": 1, "pbs_server": "pbs-1", **listed})
+
+
+def gated(**attributes: JSON) -> GatedJob:
+    text = qstat(**{"7.pbs-1": {**HELD, **attributes}})
+    return pbs._gated(pbs.read_jobs(text, "pbs-1")["7"])
+
+
+def test_resources_of_a_job_are_its_request() -> None:
+    job = gated()
+    assert parse_request(job.request) == (
+        "fresnel",
+        {"maxQpuSeconds": 1.5, "expectedSeconds": 1.5, "maxShots": 1000},
+    )
+    assert (job.user, job.is_held, job.is_pending, job.may_start) == (
+        *("ada", True, True, True),
+    )
+
+
+@pytest.mark.parametrize(
+    ("state", "holds", "is_held"),
+    [
+        ("H", "o", True),
+        ("H", "ou", False),
+        ("H", "so", False),
+        ("H", "u", False),
+        ("R", "o", False),
+        ("Q", "n", False),
+    ],
+)
+def test_only_the_operators_hold_is_the_gates(
+    state: str, holds: str, is_held: bool
+) -> None:
+    assert gated(job_state=state, Hold_Types=holds).is_held is is_held
+
+
+@pytest.mark.parametrize(
+    ("state", "counts", "is_pending"),
+    [
+        ("Q", None, True),
+        ("W", None, True),
+        ("T", None, True),
+        ("R", None, False),
+        ("E", None, False),
+        ("S", None, False),
+        ("H", "Queued:3 Running:0 Exiting:0 Expired:0 ", True),
+        ("H", "Queued:1 Running:2 Exiting:0 Expired:0 ", False),
+        ("B", "Queued:1 Running:0 Exiting:0 Expired:2 ", False),
+    ],
+)
+def test_a_job_with_nodes_is_not_pending(
+    state: str, counts: str | None, is_pending: bool
+) -> None:
+    assert gated(job_state=state, array_state_count=counts).is_pending is is_pending
+
+
+def test_a_job_waits_for_its_time() -> None:
+    for delay, may_start in ((60, False), (-60, True)):
+        start = time.ctime(time.time() + delay)
+        assert gated(Execution_Time=start).may_start is may_start
+
+
+def test_a_name_with_a_separator_is_not_cut() -> None:
+    request = gated(Resource_List={"qpu": "a,b qpu-shots=1"}).request
+    assert parse_request(request) == ("a+b+qpu-shots=1", {})
+
+
+def test_jobs_are_listed_in_the_order_of_submission() -> None:
+    jobs = {f"{id_}.pbs-1": HELD for id_ in ("10", "9[]", "8")}
+    text = qstat(**jobs, **{"1.elsewhere": HELD})
+    assert [*pbs.read_jobs(text, "pbs-1")] == ["8", "9[]", "10"]
+    assert not pbs.read_jobs(qstat(), "pbs-1")
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", "qstat: busy", "[" * 100_000])
+def test_other_output_is_not_an_empty_queue(text: str) -> None:
+    with pytest.raises(QpuError, match=r"^qstat: "):
+        pbs.read_jobs(text, "pbs-1")
+
+
+def test_the_tasks_of_an_array_are_one_job() -> None:
+    task = {"PBS_JOBID": "7[2].pbs-1", "PBS_ARRAY_ID": "7[].pbs-1", "LOGNAME": "ada"}
+    assert pbs.job_of(task) == (("PBS", "pbs-1", "7[]"), "ada")
+    assert pbs.job_of({"PBS_JOBID": "7.pbs-1"}) == (("PBS", "pbs-1", "7"), "")
+    assert pbs.job_of({}) is None
+
+
+def test_outside_a_batch_job_no_lease_is_found() -> None:
+    with pytest.raises(InputError, match="PBS_JOBID is not set"):
+        in_job.held_environment([], {})
