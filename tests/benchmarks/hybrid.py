@@ -1,28 +1,30 @@
 """Rocco et al.'s experiment on the Slurm lab: time and nodes of each kind of allocation.
 
-    python -m tests.benchmarks.hybrid [--runs 5] [--jobs 4] [--json results.json]
+    python -m tests.benchmarks.hybrid [--runs 5] [--jobs 4] [--scale 0.1] [--json results.json]
     python -m tests.benchmarks.hybrid --loaded [--opponent ../checkout]
 
 R. Rocco et al., QCE 2025, section IV: four iterations of clustering (k-means 1 s,
 DBSCAN 12 s, hierarchical 76 s), quantum phase (120 s in table I, 1 s in table II) and
 silhouette (59 s), on three classical nodes and a quantum one; one workflow alone
-("single"), and two started together ("double"). Here the phases sleep a tenth of that.
-The rows:
+("single"), and two started together ("double"). Here the phases sleep that long, times
+``--scale``. The rows:
 
-- ``reserved``: one allocation of three nodes for the run, with quantum offloading; the
-  paper's baseline. The clustering phase lasts as long as its slowest method.
-- ``stock``: StreamFlow's own connector in the authors' shape, one job of three nodes
-that
+- ``rigid``: a program in one Slurm job of three nodes; the paper's baseline.
+- ``malleable``: the same program with one line more, ``with qpu.offload(keep=1)`` around
+  the quantum phase and the silhouette, as in the paper.
+- ``reserved``: a workflow with one allocation of three nodes for the run. The clustering
+  phase lasts as long as its slowest method.
+- ``stock``: StreamFlow's own connector in the authors' shape, one job of three nodes that
   clusters, one of a node for the silhouette; polled every second, its default being 5.
 - ``per-step``: one job of one node for each method, the longest first, and for the
   silhouette.
-- ``elastic``: the same jobs on one-node allocations, at most three, given back after
-one
+- ``elastic``: the same jobs on one-node allocations, at most three, given back after one
   idle second down to ``keep``; the next ones are requested during the quantum phase.
   The quantum job has an allocation too, released as soon as it ends.
 
 Wall seconds are from the first driver's first request for a job to the end of the last
-job, by the journals; the drivers' start-up is not included. Node-seconds are from
+job, by the journals; the drivers' start-up is not included. Those of programs are from
+the submission of the first. Node-seconds are from
 Slurm's record for every row (``slurm_runs.holds``), with a separate figure for the
 quantum partition. Each figure is also divided by that of the baseline in the same run.
 
@@ -59,6 +61,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from sf_quantum.files import JSON
 from tests.benchmarks import slurm_runs
+from tests.benchmarks.hybrid_programs import Phases, Program, holds
 from tests.benchmarks.hybrid_tables import (
     BASELINE,
     LOADED,
@@ -88,11 +91,6 @@ ITERATIONS = 4
 CLUSTERINGS = (76.0, 12.0, 1.0)
 SILHOUETTE = 59.0
 QUANTUM = {"I": 120.0, "II": 1.0, LOADED: 120.0}
-# of one iteration
-PHASES = {
-    experiment: SCALE * (max(CLUSTERINGS) + SILHOUETTE + seconds)
-    for experiment, seconds in QUANTUM.items()
-}
 MODES = {"single": 1, "double": 2}
 SERVICES: dict[str, dict[str, JSON]] = {
     # as in the paper, jobs do not share nodes
@@ -111,7 +109,7 @@ class Row:
     """A way to run the workflow.
 
     :param connector: its type
-    :param clusterings: seconds of each job of the clustering phase, before the scale
+    :param clusterings: how many jobs the clustering phase has, of the longest methods
     :param cluster: the service of these jobs
     :param score: the service of the silhouette
     :param config: of the connector, beside the services
@@ -120,15 +118,18 @@ class Row:
     """
 
     connector: str
-    clusterings: tuple[float, ...]
+    clusterings: int
     cluster: str
     score: str
     config: Mapping[str, JSON]
     node: Mapping[str, JSON]
     quantum: Mapping[str, JSON] = field(default_factory=dict)
 
-    def write(self, folder: Path, quantum_seconds: float, iterations: int) -> Path:
-        """Write the StreamFlow file of one workflow."""
+    def write(self, folder: Path, phases: Phases) -> Path:
+        """Write the StreamFlow file of one workflow.
+
+        :param phases: those of a program; the clusterings are the row's own
+        """
         services: dict[str, JSON] = {
             **SERVICES,
             "node": {**SERVICES["node"], **self.node},
@@ -138,10 +139,12 @@ class Row:
             folder,
             CWL,
             {
-                "clusterings": [_sleep(seconds) for seconds in self.clusterings],
-                "quantum": f"sleep {_sleep(quantum_seconds)}",
-                "silhouette": _sleep(SILHOUETTE),
-                "iterations": iterations,
+                "clusterings": [
+                    f"{seconds:g}" for seconds in phases.clusterings[: self.clusterings]
+                ],
+                "quantum": f"sleep {phases.quantum:g}",
+                "silhouette": f"{phases.silhouette:g}",
+                "iterations": phases.iterations,
             },
             self.connector,
             {"maxConcurrentJobs": 10, "services": services, **self.config},
@@ -153,14 +156,10 @@ class Row:
         )
 
 
-def _sleep(seconds: float) -> str:
-    return f"{seconds * SCALE:g}"
-
-
 def _apart(**allocation: JSON) -> Row:
     """Return one job for each method."""
     own: dict[str, JSON] = {"allocation": allocation} if allocation else {}
-    return Row("sfq.slurm", CLUSTERINGS, "node", "node", {}, own)
+    return Row("sfq.slurm", 3, "node", "node", {}, own)
 
 
 def _elastic(keep: int, *, ahead: bool) -> Row:
@@ -170,18 +169,23 @@ def _elastic(keep: int, *, ahead: bool) -> Row:
     return replace(row, quantum=quantum)
 
 
-_TOGETHER = (max(CLUSTERINGS),)
 _RESERVED: dict[str, JSON] = {"strategy": "reserved", "reserve": ["compute"]}
+_PROGRAMS: dict[str, Row | Program] = {
+    BASELINE: Program(malleable=False),
+    "malleable": Program(malleable=True),
+}
 ROWS = {
-    BASELINE: Row(
-        *("sfq.slurm", _TOGETHER, "compute", "compute"), {"allocation": _RESERVED}, {}
+    **_PROGRAMS,
+    "reserved": Row(
+        *("sfq.slurm", 1, "compute", "compute"), {"allocation": _RESERVED}, {}
     ),
-    STOCK: Row("slurm", _TOGETHER, "compute", "node", {"pollingInterval": 1}, {}),
+    STOCK: Row("slurm", 1, "compute", "node", {"pollingInterval": 1}, {}),
     "per-step": _apart(),
     "elastic, keep 0": _elastic(0, ahead=True),
     "elastic, keep 1": _elastic(1, ahead=True),
 }
 LOADED_ROWS = {
+    **_PROGRAMS,
     LOADED_BASELINE: _apart(),
     **{
         f"elastic, keep {keep}{', ahead' if ahead else ''}": _elastic(keep, ahead=ahead)
@@ -203,6 +207,13 @@ class Setting:
     seed: int
     iterations: int
     opponent: Path | None
+    scale: float
+
+    def phases(self, experiment: str) -> Phases:
+        """Return the scaled phases."""
+        clusterings = [seconds * self.scale for seconds in CLUSTERINGS]
+        quantum = QUANTUM[experiment] * self.scale
+        return Phases(clusterings, quantum, SILHOUETTE * self.scale, self.iterations)
 
 
 @dataclass(frozen=True)
@@ -232,7 +243,7 @@ class Run:
         return sum(one.node_seconds for one in self.held if one.partition == partition)
 
 
-def run(case: Case, setting: Setting, stop: Event) -> Run:
+def measure(case: Case, setting: Setting, stop: Event) -> Figures:
     """Run a case on a lab of its own.
 
     :param stop: set to abort the run with an error
@@ -245,21 +256,18 @@ def run(case: Case, setting: Setting, stop: Event) -> Run:
         tempfile.TemporaryDirectory(prefix="sfq-hybrid-") as folder,
         running(Path(folder) / "lab", setting.options) as lab,
     ):
-        files = [
-            row.write(
-                Path(folder) / str(n), QUANTUM[case.experiment], setting.iterations
-            )
-            for n in range(MODES[case.mode])
-        ]
-        load, seed = setting.load, setting.seed + case.run
-        with others(lab, load, seed) if loaded else nullcontext():
+        load, seed, scale = setting.load, setting.seed + case.run, setting.scale
+        phases, count = setting.phases(case.experiment), MODES[case.mode]
+        busy = others(lab, load, seed, scale) if loaded else nullcontext()
+        if isinstance(row, Program):
+            with busy:
+                wall, first = row.run(lab, Path(folder), phases, count, stop)
+            held = sum(hold.node_seconds for hold in holds(lab, first))
+            return Figures(wall, held)
+        files = [row.write(Path(folder) / str(n), phases) for n in range(count)]
+        with busy:
             journals = slurm_runs.drive(lab, files, stop, package)
-        return Run(journals, slurm_runs.holds(lab))
-
-
-def measure(case: Case, setting: Setting, stop: Event) -> Figures:
-    """Return the figures of :func:`run`."""
-    return run(case, setting, stop).figures()
+        return Run(journals, slurm_runs.holds(lab)).figures()
 
 
 class OthersJob(NamedTuple):
@@ -273,23 +281,23 @@ class OthersJob(NamedTuple):
     nodes: int
 
 
-def others_jobs(load: float, seed: int) -> Iterator[OthersJob]:
+def others_jobs(load: float, seed: int, scale: float = SCALE) -> Iterator[OthersJob]:
     """Draw the jobs of other users, without an end.
 
     :param load: the node-seconds that they request, relative to those of the cluster
     """
     draws = random.Random(seed)
-    lasting = sum(OTHERS_SECONDS) / 2 * SCALE
+    lasting = sum(OTHERS_SECONDS) / 2 * scale
     mean_pause = 1.5 * lasting / (3 * load)
     at = 0.0
     while True:
         at += draws.expovariate(1 / mean_pause)
-        seconds = round(draws.uniform(*OTHERS_SECONDS) * SCALE, 2)
+        seconds = round(draws.uniform(*OTHERS_SECONDS) * scale, 2)
         yield OthersJob(at, seconds, draws.choice((1, 2)))
 
 
 @contextmanager
-def others(lab: Lab, load: float, seed: int) -> Iterator[None]:
+def others(lab: Lab, load: float, seed: int, scale: float = SCALE) -> Iterator[None]:
     """Let other users submit for some time before the block, and until its end.
 
     :param load: see :func:`others_jobs`
@@ -298,7 +306,7 @@ def others(lab: Lab, load: float, seed: int) -> Iterator[None]:
     began = time.monotonic()
 
     def submit() -> None:
-        for job in others_jobs(load, seed):
+        for job in others_jobs(load, seed, scale):
             if over.wait(began + job.at - time.monotonic()):
                 break
             wanted = (f"--nodes={job.nodes}", "--exclusive", "--output=/dev/null")
@@ -308,7 +316,7 @@ def others(lab: Lab, load: float, seed: int) -> Iterator[None]:
     with ThreadPoolExecutor(1) as pool:
         submitting = pool.submit(submit)
         try:
-            over.wait(LEAD_SECONDS * SCALE)
+            over.wait(LEAD_SECONDS * scale)
             yield
         finally:
             over.set()
@@ -370,6 +378,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--jobs", type=int, default=1, help="cases side by side")
+    parser.add_argument("--scale", type=float, default=SCALE, help="of all seconds")
     parser.add_argument("--json", type=Path, help="a file for every figure")
     parser.add_argument("--table", nargs="+", choices=("I", "II"), default=["I", "II"])
     parser.add_argument("--mode", nargs="+", choices=MODES, default=[*MODES])
@@ -396,6 +405,7 @@ def main() -> None:
     setting = Setting(
         *(Options(qpus=args.qpus), args.load, args.seed, args.iterations),
         args.opponent and args.opponent.resolve(),
+        args.scale,
     )
     cases = list(_cases(args))
     results = measure_all(
@@ -405,7 +415,7 @@ def main() -> None:
         lines = [asdict(case) | asdict(figures) for case, figures in results.items()]
         args.json.write_text(json.dumps(lines, indent=1) + "\n")
     if results:
-        phases = {name: args.iterations * seconds for name, seconds in PHASES.items()}
+        phases = {name: setting.phases(name).seconds for name in QUANTUM}
         print(report(results, phases))
     if failed := len(cases) - len(results):
         sys.exit(f"{failed} of {len(cases)} cases failed")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import mean, quantiles, stdev
 
 #: the baselines of the ratios; the first is the paper's own
-BASELINE, LOADED_BASELINE = "reserved", "per-step"
+BASELINE, LOADED_BASELINE = "rigid", "per-step"
 LOADED = "loaded"
 #: the end of the name of a row that was run with another checkout
 OPPONENT = ", opponent"
@@ -38,7 +38,7 @@ class Figures:
 
     :param wall: seconds
     :param nodes: classical node-seconds
-    :param idle: those of them in which no job ran
+    :param idle: those of them in which no job ran; of workflows, as the rest
     :param qnodes: quantum node-seconds
     :param queued: seconds that requests for classical nodes waited, by the journal
     :param account_error: see :func:`tests.benchmarks.slurm_runs.account_error_seconds`
@@ -46,10 +46,10 @@ class Figures:
 
     wall: float
     nodes: float
-    idle: float
-    qnodes: float
-    queued: float
-    account_error: float
+    idle: float | None = None
+    qnodes: float | None = None
+    queued: float | None = None
+    account_error: float = 0.0
 
 
 Results = dict[Case, Figures]
@@ -70,9 +70,12 @@ def table(results: Results, baseline: str) -> list[str]:
         cells = [
             _spread([f.wall for f in own], 1),
             _spread([f.nodes for f in own], 1),
-            _spread([f.idle for f in own], 1),
-            _spread([f.qnodes for f in own], 1),
-            _spread([f.queued for f in own], 1),
+            *(
+                _spread([value for value in values if value is not None], 1)
+                for values in zip(
+                    *((f.idle, f.qnodes, f.queued) for f in own), strict=True
+                )
+            ),
             *(_spread(values, 3) for values in ratios(results, row, baseline)),
         ]
         lines.append(f"| {row} | {' | '.join(cells)} |")

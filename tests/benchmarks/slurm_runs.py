@@ -31,7 +31,7 @@ OTHERS = "other"
 _JOB = r"JobId=(?:\d+\+\d+\((\d+)\)|(\d+(?:\+\d+)?))"
 STARTED = rf"sched.* (?:Started|Allocate|_slurm_rpc_allocate_resources) {_JOB} "
 ENDED = rf"(?:_job_complete: {_JOB} done|.*REQUEST_KILL_JOB {_JOB} )"
-_SUBMITTED = rf"_slurm_rpc_submit_batch_job: {_JOB} "
+SUBMITTED = rf"_slurm_rpc_submit_batch_job: {_JOB} "
 # Slurm takes the second before it decides, and logs afterwards
 _LATE_SECONDS = 2
 
@@ -306,7 +306,7 @@ def holds(lab: Lab) -> list[Hold]:
 
 def submissions(lab: Lab) -> list[float]:
     """Return when the controller received each batch job, in epoch seconds."""
-    return sorted(min(times) for times in moments(lab, _SUBMITTED).values())
+    return sorted(min(times) for times in moments(lab, SUBMITTED).values())
 
 
 def moments(lab: Lab, pattern: str) -> dict[int, list[float]]:
