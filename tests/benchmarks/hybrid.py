@@ -35,8 +35,8 @@ once, which ``--qpus 2`` allows here.
 
 ``--loaded``: on a cluster where other users' jobs of one or two nodes queue (random, by
 a seed, the same for each row), the phases of table I, one workflow: what ``keep`` and
-``ahead`` buy. Figures are divided by those of ``per-step``. ``idle node-s`` are those in
-which no job ran. With ``--opponent``, the rows with ``ahead`` are run with the package of
+``ahead`` buy, and how long the other users' jobs wait. Figures are divided by those of
+``per-step``. ``idle node-s`` are those in which no job ran. With ``--opponent``, the rows with ``ahead`` are run with the package of
 another checkout as well, and compared with it; with ``--jobs 2``, at the same time.
 
 Each measurement has its own lab, so several can run in parallel (``--jobs``).
@@ -56,6 +56,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field, replace
 from itertools import chain, product
 from pathlib import Path
+from statistics import mean
 from threading import Event
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
@@ -263,11 +264,32 @@ def measure(case: Case, setting: Setting, stop: Event) -> Figures:
             with busy:
                 wall, first = row.run(lab, Path(folder), phases, count, stop)
             held = sum(hold.node_seconds for hold in holds(lab, first))
-            return Figures(wall, held)
-        files = [row.write(Path(folder) / str(n), phases) for n in range(count)]
-        with busy:
-            journals = slurm_runs.drive(lab, files, stop, package)
-        return Run(journals, slurm_runs.holds(lab)).figures()
+            figures = Figures(wall, held)
+        else:
+            files = [row.write(Path(folder) / str(n), phases) for n in range(count)]
+            with busy:
+                journals = slurm_runs.drive(lab, files, stop, package)
+            figures = Run(journals, slurm_runs.holds(lab)).figures()
+        if not loaded:
+            return figures
+        waited = others_waited(lab, LEAD_SECONDS * scale, phases.seconds)
+        return replace(figures, others=waited)
+
+
+def others_waited(lab: Lab, lead: float, seconds: float) -> float:
+    """Return the mean seconds that other users' jobs waited for their nodes.
+
+    :param lead: of jobs submitted so long after the first
+    :param seconds: and for so long
+    """
+    jobs = [job for job in lab.jobcomp() if job.name == slurm_runs.OTHERS]
+    began = min(job.submitted for job in jobs) + lead
+    # One that is still waiting when all are cancelled has waited until then.
+    return mean(
+        min(job.started, job.ended) - job.submitted
+        for job in jobs
+        if began <= job.submitted < began + seconds
+    )
 
 
 class OthersJob(NamedTuple):

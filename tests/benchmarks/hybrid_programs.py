@@ -37,7 +37,6 @@ for _ in range({iterations}):
         run(["sfq", "lease", "--url", "{url}", "--", "sleep", "{quantum:g}"])
         run(["sleep", "{silhouette:g}"])
 """
-SHRUNK = r"sched: _update_job: setting nodes to \S+ for JobId=(\d+)"
 
 
 @dataclass(frozen=True)
@@ -124,7 +123,7 @@ def holds(lab: Lab, first: Mapping[int, int]) -> Iterator[slurm_runs.Hold]:
 
     :param first: the nodes that each program's job had at its start
     """
-    shrunk = slurm_runs.moments(lab, SHRUNK)
+    shrunk = slurm_runs.moments(lab, slurm_runs.SHRUNK)
     for hold in slurm_runs.holds(lab):
         yield hold
         # Slurm's record has the nodes that the job had at its end.

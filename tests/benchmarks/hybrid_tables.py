@@ -42,6 +42,8 @@ class Figures:
     :param qnodes: quantum node-seconds
     :param queued: seconds that requests for classical nodes waited, by the journal
     :param account_error: see :func:`tests.benchmarks.slurm_runs.account_error_seconds`
+    :param others: mean seconds that other users' jobs waited for their nodes, of those
+        submitted while the phases alone would have run
     """
 
     wall: float
@@ -50,6 +52,7 @@ class Figures:
     qnodes: float | None = None
     queued: float | None = None
     account_error: float = 0.0
+    others: float | None = None
 
 
 Results = dict[Case, Figures]
@@ -61,9 +64,9 @@ def table(results: Results, baseline: str) -> list[str]:
     :param baseline: the row for the ratios
     """
     lines = [
-        "| row | wall s | node-s | idle node-s | quantum node-s | queued s | wall ratio "
-        "| node-s ratio |",
-        "|---|---|---|---|---|---|---|---|",
+        "| row | wall s | node-s | idle node-s | quantum node-s | queued s | others queued s "
+        "| wall ratio | node-s ratio |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     for row in dict.fromkeys(case.row for case in results):
         own = [figures for case, figures in results.items() if case.row == row]

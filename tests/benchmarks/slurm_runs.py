@@ -9,7 +9,7 @@ import resource
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -31,6 +31,7 @@ OTHERS = "other"
 _JOB = r"JobId=(?:\d+\+\d+\((\d+)\)|(\d+(?:\+\d+)?))"
 STARTED = rf"sched.* (?:Started|Allocate|_slurm_rpc_allocate_resources) {_JOB} "
 ENDED = rf"(?:_job_complete: {_JOB} done|.*REQUEST_KILL_JOB {_JOB} )"
+SHRUNK = r"sched: _update_job: setting nodes to \S+ for JobId=(\d+)"
 SUBMITTED = rf"_slurm_rpc_submit_batch_job: {_JOB} "
 # Slurm takes the second before it decides, and logs afterwards
 _LATE_SECONDS = 2
@@ -67,16 +68,18 @@ def write(
     inputs: Mapping[str, JSON],
     connector: str,
     config: Mapping[str, JSON],
-    services: Mapping[str, str],
+    services: Mapping[str, str | Sequence[str]],
     others: Mapping[str, JSON] | None = None,
+    candidate: Mapping[str, JSON] | None = None,
 ) -> Path:
     """Write a StreamFlow file that runs a workflow on a lab.
 
     :param folder: created; holds all files of the run
     :param connector: ``slurm`` or ``sfq.slurm``
     :param config: the connector's
-    :param services: the service of each step, or one of ``others``
+    :param services: the service of each step, or one of ``others``; several of a candidate
     :param others: further deployments
+    :param candidate: settings of the filter of steps with several targets
     :returns: the file
     """
     folder.mkdir()
@@ -89,6 +92,11 @@ def write(
             return {"deployment": name}
         return {"deployment": "slurm", "service": name}
 
+    def binding(names: str | Sequence[str]) -> dict[str, JSON]:
+        if isinstance(names, str):
+            return {"target": target(names)}
+        return {"target": [target(name) for name in names], "filters": ["candidate"]}
+
     content: dict[str, JSON] = {
         "version": "v1.0",
         "workflows": {
@@ -96,8 +104,7 @@ def write(
                 "type": "cwl",
                 "config": {"file": str(cwl), "settings": "job.json"},
                 "bindings": [
-                    {"step": step, "target": target(name)}
-                    for step, name in services.items()
+                    {"step": step, **binding(names)} for step, names in services.items()
                 ],
             }
         },
@@ -117,6 +124,10 @@ def write(
         },
         "scheduling": {"scheduler": {"type": "sfq.journal", "config": {}}},
     }
+    if candidate is not None:
+        settings: JSON = {"type": "sfq.candidate", "config": {**candidate}}
+        content["bindingFilters"] = {"candidate": settings}
+        content["failureManager"] = {"type": "default", "config": {"max_retries": 3}}
     file = folder / "streamflow.yml"
     file.write_text(json.dumps(content))  # JSON is valid YAML
     return file

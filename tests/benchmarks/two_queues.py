@@ -19,6 +19,10 @@ by ``--scale``; the figures are divided by it again, other than CPU seconds and 
   circuit on one core of the quantum partition.
 - ``per-step``, ``elastic``, ``ahead``, ``reserved``: ``sfq.slurm`` with that allocation, and
   the circuits through ``sfq.rest`` and a QPU service in front of the vendor, on no node.
+- ``candidate``: ``per-step``, with each circuit on the QPU or, for 25 s on the nodes, by a
+  classical method, whichever is expected to end first.
+- ``malleable``: ``plain`` on up to four nodes, of which the job gives back all but one for
+  each circuit (``qpu.offload(keep=1)``).
 - ``per-step, session``: the service keeps the vendor's session from circuit to circuit.
 
 The distributions of the wait: constant 0, 10, 30 and 60 s; ``heavy``, log-normal with a

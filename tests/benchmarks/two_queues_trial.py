@@ -53,7 +53,11 @@ PLAIN = "plain"
 CONSTANT = ("0", "10", "30", "60")
 HEAVY_MEDIAN, HEAVY_SIGMA = 10.0, 1.5
 
-# What runs on the nodes of the ways without a workflow; the standard library alone.
+#: seconds on the nodes for which a classical method takes the place of a circuit
+CLASSICAL_SECONDS = 25.0
+
+# What runs on the nodes of the ways without a workflow; the standard library alone, but of a
+# malleable program.
 PROGRAM = """\
 import json, signal, subprocess, sys, time, urllib.request
 
@@ -79,11 +83,16 @@ def result(booking=""):
     with open(own["results"], "a") as results:
         print(time.time(), file=results)
 
-def loop(booking=""):
+def loop(booking="", around=result):
     for _ in range(own["circuits"]):
         time.sleep(own["phase"])
-        result(booking)
+        around(booking)
         time.sleep(own["phase"])
+
+def offloaded(booking):
+    from sf_quantum import qpu
+    with qpu.offload(keep=1):
+        result(booking)
 
 def session(body):
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
@@ -102,6 +111,7 @@ def scout():
 
 modes = {
     "plain": loop,
+    "malleable": lambda: loop(around=offloaded),
     "session": lambda: session(lambda: loop("own")),
     "inside": lambda: loop("own"),
     "scout": lambda: session(scout),
@@ -242,6 +252,8 @@ class Trial:
         self.url = ""
         self.journal: list[JournalEvent] = []
         self.jobs: list[Allocated] = []
+        # of the jobs that hold further nodes of a malleable one
+        self._names: set[str] = set()
 
     def __enter__(self) -> Trial:
         self.sockets = Path(tempfile.mkdtemp(prefix="tq"))
@@ -281,21 +293,21 @@ class Trial:
                 "results": str(self.results),
             }
             (self.folder / "own.json").write_text(json.dumps(own))
-        words = (sys.executable, "-S", "-E", str(file), mode)
+        bare = () if mode == "malleable" else ("-S", "-E")
+        words = (sys.executable, *bare, str(file), mode)
         return " ".join([*words, str(self.folder / "own.json"), *arguments])
 
     def submit(self, command: str, *options: str, cores: int, name: str = "") -> int:
-        """Submit a batch job of so many cores."""
-        return self.lab.submit(
+        """Submit a batch job of so many cores, on one node unless the options have more."""
+        job = self.lab.submit(
             f"--job-name={name or self.name}",
-            *(
-                f"--partition={self.partition}",
-                "--ntasks=1",
-                f"--cpus-per-task={cores}",
-            ),
+            *(f"--partition={self.partition}", "--ntasks-per-node=1"),
+            f"--cpus-per-task={cores}",
             *(f"--chdir={self.folder}", f"--output={self.folder}/%j.log"),
             *(*options, self.script(command)),
         )
+        self._names.add(f"sfq-nodes-{job}")
+        return job
 
     def script(self, command: str) -> str:
         file = self.folder / f"{len([*self.folder.glob('*.sh')])}.sh"
@@ -344,10 +356,17 @@ class Trial:
         until(ready, "the service")
         return self.url
 
-    def write(self, connector: str, config: Mapping[str, JSON], circuit: str) -> Path:
+    def write(
+        self,
+        connector: str,
+        config: Mapping[str, JSON],
+        circuit: str,
+        candidate: Mapping[str, JSON] | None = None,
+    ) -> Path:
         """Write the StreamFlow file.
 
         :param circuit: URL of the QPU service; empty for a job on the quantum partition
+        :param candidate: settings of the filter, if circuits may also run on nodes
         """
         phase = f"{PHASE_SECONDS * self.setting.scale:g}"
         shape: dict[str, JSON] = {"jobName": self.name, "ntasks": 1}
@@ -358,7 +377,10 @@ class Trial:
             problem = self.folder / "problem.json"
             problem.write_text(json.dumps({"bqm": frustrated_bqm()}))
             solve = f"sfq solve --problem {problem} --output s.json --reads 10 --seed 1"
-            command = f"{solve} && date +%s.%N >>{self.results}"
+            seconds = CLASSICAL_SECONDS * self.setting.scale
+            classical = f"touch {self.folder}/classical-$$ && sleep {seconds:g}"
+            method = f'{{ if [ -n "$QRMI_JOB_QPU_RESOURCES" ]; then {solve}; else {classical}; fi; }}'
+            command = f"{method} && date +%s.%N >>{self.results}"
             rest: JSON = {"url": circuit}
             others["qpu"] = {"type": "sfq.rest", "config": rest, "wraps": "host"}
         else:
@@ -377,10 +399,11 @@ class Trial:
             {"services": services, **config},
             {
                 "/iterate/cluster": self.name,
-                "/iterate/solve": "qpu",
+                "/iterate/solve": "qpu" if candidate is None else ["qpu", self.name],
                 "/iterate/score": self.name,
             },
             others,
+            candidate,
         )
 
     # figures
@@ -404,6 +427,10 @@ class Trial:
         rows = until(ended, f"the accounts of {self.name}")
         started = slurm_runs.moments(self.lab, slurm_runs.STARTED)
         over = slurm_runs.moments(self.lab, slurm_runs.ENDED)
+        # The accounting has a job that gives nodes back once with each number of them.
+        for job, times in slurm_runs.moments(self.lab, slurm_runs.SHRUNK).items():
+            for found in (started, over):
+                found.setdefault(job, []).extend(times)
         return [
             Allocated(
                 *(int(job), name, int(cores)),
@@ -427,7 +454,9 @@ class Trial:
         results = [*map(float, self.results.read_text().split())]
         scouts = [job.core_seconds for job in jobs if job.name.endswith("-scout")]
         done = self.vendor_phases().count("done")
-        if (len(results), done) != (CIRCUITS, CIRCUITS + bool(scouts)):
+        classical = len([*self.folder.glob("classical-*")])
+        due = CIRCUITS + bool(scouts) - classical
+        if (len(results), done) != (CIRCUITS, due):
             raise RunError(f"{self.cell}: {len(results)} results, {done} circuits")
         return Figures(
             held=sum(job.core_seconds for job in jobs) / scale,
@@ -441,7 +470,7 @@ class Trial:
 
     def owns(self, job: str) -> bool:
         """Whether a job with this name is of this trial."""
-        return self.name in re.split(r"[ -]", job)
+        return job in self._names or self.name in re.split(r"[ -]", job)
 
     def queued(self) -> int:
         """Return how many of its jobs Slurm has in its queue, or runs."""

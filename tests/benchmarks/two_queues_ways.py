@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import time
@@ -16,7 +17,7 @@ import psutil
 from sf_quantum.files import JSON
 from tests.benchmarks import slurm_runs
 from tests.benchmarks.slurm_runs import RunError
-from tests.benchmarks.two_queues_trial import PLAIN, QUANTUM, Figures, Trial
+from tests.benchmarks.two_queues_trial import NODES, PLAIN, QUANTUM, Figures, Trial
 from tests.support.journals import Event as JournalEvent
 
 
@@ -51,6 +52,17 @@ class Program:
 
 
 @dataclass(frozen=True)
+class Malleable(Program):
+    """A job whose cores are spread over nodes, and that keeps one of these for a circuit."""
+
+    def start(self, trial: Trial) -> list[int]:
+        nodes = math.gcd(trial.cell.cores, NODES)
+        command = trial.program(self.mode)
+        cores = trial.cell.cores // nodes
+        return [trial.submit(command, f"--nodes={nodes}", cores=cores)]
+
+
+@dataclass(frozen=True)
 class Scout(Program):
     """A job of one core that waits in the vendor's queue, and one that it releases."""
 
@@ -69,11 +81,13 @@ class Flow:
     :param connector: of the phases on nodes
     :param allocation: of it
     :param keeps_session: whether the QPU service keeps the vendor's session
+    :param candidate: settings of the filter, if circuits may also run on nodes
     """
 
     connector: str = "sfq.slurm"
     allocation: Mapping[str, JSON] = field(default_factory=dict)
     keeps_session: bool = False
+    candidate: Mapping[str, JSON] | None = None
 
     def run(self, trial: Trial, stop: Event) -> Figures:
         file, driver = self.start(trial)
@@ -108,7 +122,7 @@ class Flow:
         # beside the jobs of classical steps, that of a circuit counts as one
         config: dict[str, JSON] = {"maxConcurrentJobs": 2}
         config |= {"allocation": allocation} if allocation else {}
-        file = trial.write(self.connector, config, url)
+        file = trial.write(self.connector, config, url, self.candidate)
         return file, slurm_runs.start(trial.lab, file, {})
 
 
@@ -179,4 +193,6 @@ WAYS: Mapping[str, Program | Flow] = {
     "elastic": Flow(allocation=_ELASTIC),
     "ahead": Flow(allocation={**_ELASTIC, "ahead": True}),
     "reserved": Flow(allocation={"strategy": "reserved"}),
+    "candidate": Flow(candidate={"prefer": "earliest"}),
+    "malleable": Malleable("malleable"),
 }
