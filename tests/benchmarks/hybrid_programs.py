@@ -95,8 +95,10 @@ class Program:
                 if stop.wait(1):
                     raise slurm_runs.RunError("stopped")
         logs = {job: (folder / f"log-{n}").read_text() for n, job in enumerate(jobs)}
+        # The controller forgets jobs that ended long ago.
+        states = {job.id: job.state for job in lab.jobcomp()}
         for job, log in logs.items():
-            if lab.state(job) != "COMPLETED":
+            if states[job] != "COMPLETED":
                 raise slurm_runs.RunError(log)
         submitted = slurm_runs.moments(lab, slurm_runs.SUBMITTED)
         ended = slurm_runs.moments(lab, slurm_runs.ENDED)
