@@ -23,7 +23,6 @@ from streamflow.log_handler import logger
 
 from sf_quantum import journal
 from sf_quantum.candidates.attempts import Attempt, Attempts, Capacity, shared_state
-from sf_quantum.candidates.budgets import BudgetWatch
 from sf_quantum.candidates.decision import (
     CandidateJob,
     Decision,
@@ -42,6 +41,7 @@ from sf_quantum.candidates.decision import (
     needs_usage,
 )
 from sf_quantum.candidates.forecast import Forecast, QueueForecasts
+from sf_quantum.candidates.overruns import OverrunWatch
 from sf_quantum.candidates.remarks import Remarks
 from sf_quantum.candidates.targets import (
     StatusPoller,
@@ -135,7 +135,7 @@ class CandidateFilter(BindingFilter):
         self._forecasts = QueueForecasts()
         self._attempts = Attempts(costs or {}, cooldown, shared_state())
         self._remarks = Remarks(name, self._attempts)
-        self._budgets = BudgetWatch(name, self._attempts, self._remarks, timeout)
+        self._budgets = OverrunWatch(name, self._attempts, self._remarks, timeout)
 
     async def get_targets(
         self, job: Job, targets: MutableSequence[Target]

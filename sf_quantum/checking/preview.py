@@ -35,7 +35,7 @@ from sf_quantum.checking.schema import rules
 from sf_quantum.checking.workflows import Workflow
 from sf_quantum.files import JSON, listing, mapping, number
 from sf_quantum.qpu import DEFAULT_READS, JobSize, QpuStatus
-from sf_quantum.reporting.columns import align
+from sf_quantum.reporting.aligned import align
 
 #: where StreamFlow runs a step that no binding names
 LOCAL = "local"

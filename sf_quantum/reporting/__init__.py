@@ -1,7 +1,7 @@
 """Reports on runs from their journals: tables, progress, pictures, resource usage.
 
-``report`` makes rows of a journal, ``columns`` and ``pictures`` show them, ``runs`` finds
-journals, ``usage`` adds up what was held.
+``attempts`` makes rows of a journal, ``report``, ``progress`` and ``pictures`` show them,
+``runs`` finds journals, ``run_usage`` adds up what was held.
 
 Imports: journal.
 """

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from html import escape
 
 from sf_quantum.reporting import pictures, report, run_usage
-from sf_quantum.reporting.report import JobAttempt
+from sf_quantum.reporting.attempts import JobAttempt
 from sf_quantum.reporting.run_usage import RunUsage
 from sf_quantum.text import plural
 

@@ -24,7 +24,7 @@ from matplotlib.typing import ColorType
 
 from sf_quantum.errors import InputError
 from sf_quantum.files import replacing
-from sf_quantum.reporting.report import REUSED, JobAttempt
+from sf_quantum.reporting.attempts import REUSED, JobAttempt
 from sf_quantum.reporting.run_usage import RunUsage, together
 
 # decisions shown below the timeline, and characters of each

@@ -24,7 +24,7 @@ from sf_quantum.journal.events import (
     Slurm,
     SlurmEvent,
 )
-from sf_quantum.reporting.columns import align
+from sf_quantum.reporting.aligned import align
 from sf_quantum.text import plural, rounded
 
 HEADER = (

@@ -10,7 +10,7 @@ from sf_quantum import journal
 from sf_quantum.files import JSON
 from sf_quantum.journal.events import Decision, End, Event, Overrun, RunWarning
 from sf_quantum.reporting import report, run_usage
-from sf_quantum.reporting.report import JobAttempt
+from sf_quantum.reporting.attempts import LOST, RUNNING, JobAttempt, collect, mark_lost
 from sf_quantum.reporting.run_usage import RunUsage
 from sf_quantum.text import plural
 
@@ -50,11 +50,11 @@ class Run:
         :raises InputError: if the journal is missing, or is none
         """
         events = self.events()
-        attempts = report.collect(events)
+        attempts = collect(events)
         ended, alive = journal.status(events), journal.is_open(self.path)
         if not alive:
-            report.mark_lost(attempts)
-        status = ended or (report.RUNNING if alive else report.LOST)
+            mark_lost(attempts)
+        status = ended or (RUNNING if alive else LOST)
         return Report(self.path, status, events, attempts)
 
 

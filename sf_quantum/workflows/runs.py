@@ -18,7 +18,8 @@ from sf_quantum.errors import InputError, QuantumError
 from sf_quantum.files import exists
 from sf_quantum.journal.events import End
 from sf_quantum.journal.failures import remedy
-from sf_quantum.reporting import outputs, report
+from sf_quantum.reporting import attempts, outputs, report
+from sf_quantum.reporting.progress import progress_lines
 from sf_quantum.reporting.runs import Report, Run
 from sf_quantum.text import escaped
 from sf_quantum.workflows.driver import begun
@@ -112,8 +113,8 @@ def run(
                 journals, process.pid, existing, lambda: process.poll() is None
             )
             if path is not None:
-                for line in report.progress(journal.follow(path)):
-                    progress(escaped(line))
+                for text in progress_lines(journal.follow(path)):
+                    progress(escaped(text))
             process.wait()
         except BaseException:
             process.send_signal(signal.SIGINT)
@@ -234,7 +235,7 @@ def _resumed(file: Path, journals: Path) -> str:
         )
     last = events[-1]
     why = (isinstance(last, End) and last.reason) or ""
-    words = report.WORDS.get(end or report.LOST, end)
+    words = report.WORDS.get(end or attempts.LOST, end)
     return f"resuming run {path.stem}, which {words}{f': {why}' if why else ''}"
 
 

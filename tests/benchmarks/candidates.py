@@ -29,7 +29,7 @@ from sf_quantum import journal
 from sf_quantum.errors import QpuError
 from sf_quantum.files import JSON
 from sf_quantum.net.transport import Client
-from sf_quantum.reporting import report
+from sf_quantum.reporting import attempts
 from tests.support.folders import ROOT
 from tests.support.journals import Event, collect, read
 
@@ -52,7 +52,7 @@ class Run:
     events: list[Event]
 
     @property
-    def rows(self) -> list[report.JobAttempt]:
+    def rows(self) -> list[attempts.JobAttempt]:
         """The attempts of all jobs."""
         return collect(self.events)
 
@@ -62,7 +62,7 @@ class Run:
         return max(row.ended or 0 for row in self.rows) - self.rows[0].asked
 
     @property
-    def solved(self) -> list[report.JobAttempt]:
+    def solved(self) -> list[attempts.JobAttempt]:
         """The attempts of the candidate."""
         return [row for row in self.rows if f"/{row.step}" == STEP]
 

@@ -19,7 +19,7 @@ from sf_quantum.files import JSON
 from sf_quantum.journal import Journal, results
 from sf_quantum.journal.events import FIELDS, KINDS, STATUSES
 from sf_quantum.planning.measured import fitting, journals
-from sf_quantum.reporting import pictures, report, run_usage
+from sf_quantum.reporting import pictures, progress, run_usage
 from sf_quantum.reporting.runs import Report, Run
 from sf_quantum.workflows import runs
 from tests.support.journals import Event, line, read, typed, whole
@@ -96,7 +96,7 @@ def read_everything(path: Path, file: Path) -> Report:
     assert json.dumps(told.to_json())
     assert str(told)
     assert len(told[:]) == len(told)
-    assert [*report.progress(journal.follow(path))]
+    assert [*progress.progress_lines(journal.follow(path))]
     assert run_usage.overall([told.usage])
     runs._resumed(file, path.parent)
     record = Journal(path.parent, resumes=True)

@@ -69,7 +69,7 @@ _QASM = "openqasm programs supported scopes unrolling expressions syntax".split(
 VENDORS: dict[str, tuple[str, ...]] = {
     "dwave": (
         *(f"qpu/vendors/dwave/{name}.py" for name in ("__init__", "client", "solver")),
-        *("qpu/vendors/dwave/sampler.py", "qpu/vendors/embedding.py"),
+        *("qpu/vendors/dwave/embedded.py", "qpu/vendors/embedding.py"),
         "samplers/neal.py",
     ),
     "minorminer": ("qpu/vendors/embedding.py",),

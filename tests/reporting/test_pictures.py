@@ -15,7 +15,7 @@ from sf_quantum.clustering.points import Points
 from sf_quantum.files import JSON
 from sf_quantum.journal.events import Qpu
 from sf_quantum.reporting import pictures
-from sf_quantum.reporting.report import JobAttempt
+from sf_quantum.reporting.attempts import JobAttempt
 from tests.support.journals import typed
 from tests.support.pictures import illegible
 

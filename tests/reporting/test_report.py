@@ -15,7 +15,8 @@ from sf_quantum.cli import main
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
 from sf_quantum.reporting import pictures, report
-from sf_quantum.reporting.report import JobAttempt
+from sf_quantum.reporting.attempts import JobAttempt
+from sf_quantum.reporting.progress import print_progress
 from sf_quantum.reporting.runs import Run
 from tests.support.journals import (
     Event,
@@ -133,7 +134,7 @@ class Terminal(io.StringIO):
 
 def test_a_terminal_has_a_line_of_progress() -> None:
     terminal = Terminal()
-    report.print_progress(typed(a_run()), terminal)
+    print_progress(typed(a_run()), terminal)
     text = terminal.getvalue()
     assert "\r\x1b[Krunning: /loop/a/0.0.1 on nodes/c1\r\x1b[Kcompleted /loop/a" in text
     assert text.count("\n") == 4
@@ -143,7 +144,7 @@ def test_a_terminal_has_a_line_of_progress() -> None:
 def test_progress_shows_what_others_wrote_escaped() -> None:
     events = json.loads(json.dumps(a_run()).replace('"nodes', r'"\u001b[2Jnodes'))
     stream = io.StringIO()
-    report.print_progress(typed(events), stream)
+    print_progress(typed(events), stream)
     assert r"\x1b[2J" in stream.getvalue()
     assert "\x1b" not in stream.getvalue()
 

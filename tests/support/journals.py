@@ -11,8 +11,9 @@ from typing import TypeAlias
 from sf_quantum import journal
 from sf_quantum.files import JSON
 from sf_quantum.journal import Journal, events
-from sf_quantum.reporting import report, run_usage
-from sf_quantum.reporting.report import JobAttempt
+from sf_quantum.reporting import attempts, run_usage
+from sf_quantum.reporting.attempts import JobAttempt
+from sf_quantum.reporting.progress import progress_lines
 from sf_quantum.reporting.run_usage import RunUsage
 
 #: the content of an event's line; a test may leave fields out: see `whole`
@@ -55,11 +56,11 @@ def read(path: str | Path) -> list[Event]:
 
 
 def collect(contents: Iterable[Event]) -> list[JobAttempt]:
-    return report.collect(typed(contents))
+    return attempts.collect(typed(contents))
 
 
 def progress(contents: Iterable[Event]) -> Iterator[str]:
-    return report.progress(typed(contents))
+    return progress_lines(typed(contents))
 
 
 def measure(contents: Iterable[Event]) -> RunUsage:

@@ -14,7 +14,7 @@ from sf_quantum.cli.qpu import service
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON, mapping
 from sf_quantum.qpu.sfq.service_client import ServiceClient
-from sf_quantum.reporting.columns import align
+from sf_quantum.reporting.aligned import align
 from sf_quantum.text import escaped, plural
 
 _DEVICE, _WINDOWS = "/v1/device", "/v1/device/maintenance"

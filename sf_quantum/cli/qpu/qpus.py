@@ -13,7 +13,7 @@ from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
 from sf_quantum.qpu import Qpu, QpuStatus
 from sf_quantum.qpu.environment import RESOURCES
-from sf_quantum.reporting.columns import align
+from sf_quantum.reporting.aligned import align
 
 HEADS = ("qpu", "type", "technology", "state", "leases", "queue", "start in", "note")
 KEYS = (

@@ -19,7 +19,7 @@ from sf_quantum.protocol.bounds import RESULT_BYTES
 from sf_quantum.qpu.selection import QpuSelection
 from sf_quantum.qpu.sfq.service_client import REQUEST_SECONDS, ServiceClient
 from sf_quantum.qpu.sfq.service_qpu import SfqQpu
-from sf_quantum.reporting.columns import align
+from sf_quantum.reporting.aligned import align
 from sf_quantum.text import rounded, utc
 
 _NUMBERS = ("position", "start in s", "QPU s")

@@ -15,7 +15,7 @@ from sf_quantum.errors import InputError
 from sf_quantum.files import JSON, check_writable, mapping, number
 from sf_quantum.protocol.usage_columns import KEYS, SUMS, By
 from sf_quantum.qpu.sfq.service_client import ServiceClient
-from sf_quantum.reporting.columns import align
+from sf_quantum.reporting.aligned import align
 from sf_quantum.text import PERIOD, csv_row, plural
 
 # the sums that the table leaves out; CSV and JSON have them

@@ -8,7 +8,7 @@ import re
 
 from sf_quantum import samplers
 from sf_quantum.errors import InputError
-from sf_quantum.reporting.columns import align
+from sf_quantum.reporting.aligned import align
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

@@ -339,7 +339,7 @@ def _change(plan: Plan, best: Result, results: Sequence[Result]) -> list[str]:
 def _table(results: Sequence[Result]) -> list[str]:
     from sf_quantum.planning.experiment import MEASURES
     from sf_quantum.planning.recommendation import interval
-    from sf_quantum.reporting.columns import align
+    from sf_quantum.reporting.aligned import align
 
     shown = [
         (name, *_COLUMNS[name])

@@ -9,7 +9,7 @@ import sys
 from sf_quantum import journal
 from sf_quantum.cli.arguments import picture
 from sf_quantum.errors import InputError
-from sf_quantum.reporting import report, run_usage
+from sf_quantum.reporting import progress, run_usage
 from sf_quantum.reporting.runs import Report, Run
 
 
@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _show(run: Run, args: argparse.Namespace) -> Report:
     if args.follow:
-        report.print_progress(journal.follow(run.path), sys.stdout)
+        progress.print_progress(journal.follow(run.path), sys.stdout)
     summary = run.report()
     if args.json:
         print(json.dumps(summary.to_json(), indent=2))

@@ -11,7 +11,7 @@ from pathlib import Path
 from sf_quantum.cli import discard_output
 from sf_quantum.errors import InputError
 from sf_quantum.reporting import outputs
-from sf_quantum.reporting.report import LiveProgress
+from sf_quantum.reporting.progress import LiveProgress
 from sf_quantum.reporting.runs import Run
 from sf_quantum.text import escaped
 from sf_quantum.validation import ValidationErrors

@@ -23,7 +23,7 @@ from sf_quantum.files import JSON
 from sf_quantum.journal import events
 from sf_quantum.journal.events import Event
 from sf_quantum.planning.measured.journals import EarlierRuns
-from sf_quantum.reporting.report import JobAttempt, collect
+from sf_quantum.reporting.attempts import JobAttempt, collect
 
 # reasons of squeue(1) for which a job does not wait for nodes: Slurm has not considered it
 _UNCONSIDERED = {"None", "Prolog"}

@@ -11,7 +11,7 @@ import yaml
 
 from sf_quantum.cli import main
 from sf_quantum.cli.workflow.init import TEMPLATES
-from sf_quantum.reporting import report
+from sf_quantum.reporting import attempts, report
 from tests.lab import Lab
 from tests.support import forking
 from tests.support.forking import BIN
@@ -27,7 +27,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def run(folder: Path, file: str, **variables: str) -> list[report.JobAttempt]:
+def run(folder: Path, file: str, **variables: str) -> list[attempts.JobAttempt]:
     tools = f"{forking.stand_ins()}:{BIN}:{os.environ['PATH']}"
     command = ["streamflow", "run", file, "--outdir", "results"]
     forking.run(command, folder, {**os.environ, "PATH": tools, **variables})

@@ -42,7 +42,7 @@ from sf_quantum.qpu.environment import TOKEN, required
 from sf_quantum.qpu.vendors.dwave import solver as solvers
 from sf_quantum.qpu.vendors.dwave.client import LIVE, DWaveClient, missing_package
 from sf_quantum.qpu.vendors.dwave.connection import REQUIRED, VARIABLES, Connection
-from sf_quantum.qpu.vendors.dwave.sampler import DWaveEmbedded, ending, message
+from sf_quantum.qpu.vendors.dwave.embedded import DWaveEmbedded, ending, message
 from sf_quantum.qpu.vendors.embedding import (
     Embedded,
     WrongEmbedding,

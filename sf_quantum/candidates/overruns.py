@@ -8,7 +8,7 @@ from sf_quantum.candidates.decision import CandidateJob, StepRules, overruns
 from sf_quantum.journal import events
 
 
-class BudgetWatch:
+class OverrunWatch:
     """The budgets of a filter's steps, which the end of the run reports if they are exceeded.
 
     :param name: name of the filter
