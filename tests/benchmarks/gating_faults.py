@@ -1,6 +1,6 @@
 """Each way to hold nodes only with a QPU, while what it is made of is killed.
 
-    python -m tests.benchmarks.gating_faults [--way plugins gate licenses lease flux]
+    python -m tests.benchmarks.gating_faults [--way plugins gate licenses lease flux pbs]
                                              [--kills 50] [--seed 1]
 
 A user keeps some jobs in the queue of a lab, each of which needs a QPU: a service with a
@@ -16,6 +16,8 @@ user submits a job again if it has failed, or if a killed controller has forgott
   node, on which the other ways have none
 - ``flux``: held jobs of a Flux instance, and ``sfq flux gate``; killed are all its brokers, as
   with the power of their machines
+- ``pbs``: jobs of OpenPBS that request the QPU, and ``sfq pbs gate``; killed are also the
+  scheduler, and MOM, which runs the jobs on the node
 
 In the end, each job has succeeded with samples, each failure had a reason, no lease is held, and
 the vendor has no job that is not over. The figures are the longest times in which nodes were
@@ -49,10 +51,11 @@ from sf_quantum.service.store.store import Store
 from tests.benchmarks.crashes import KilledService
 from tests.benchmarks.slurm_site_faults import Interval, Missed, kill_plugin, minus
 from tests.lab import Lab, running
-from tests.support import flux_instance
+from tests.support import flux_instance, pbs_lab
 from tests.support.flux_instance import FluxInstance
 from tests.support.folders import ROOT
 from tests.support.lab_conf import Options
+from tests.support.pbs_lab import PbsLab
 from tests.support.service import example_bqm
 from tests.support.service_process import SFQ
 from tests.support.site_daemons import write_site_file
@@ -60,7 +63,7 @@ from tests.support.vendor import VendorProcess
 from tests.support.waiting import until
 
 SLURM_WAYS = ("plugins", "gate", "licenses", "lease")
-WAYS = (*SLURM_WAYS, "flux")
+WAYS = (*SLURM_WAYS, "flux", "pbs")
 # Slurm takes no burst buffers from root.
 USER, ACCOUNT = "daemon", "physics"
 VQPUS = 2
@@ -75,7 +78,7 @@ SERVICE = "import sys; from sf_quantum.cli import main; sys.exit(main(sys.argv[2
 IDLE_SECONDS = 10.0
 # A job notes its start, its lease, and its end with the exit code of its program.
 SCRIPT = """#!/bin/sh
-run={runs}/{name}.${{SLURM_JOB_ID:-0$FLUX_JOB_ID}}
+run={runs}/{name}.${{SLURM_JOB_ID:-0$FLUX_JOB_ID$PBS_JOBID}}
 echo start $(date +%s.%N) >>$run
 {lease} sh -c 'echo lease $qpu_QRMI_JOB_ACQUISITION_TOKEN >>'$run';
   {sfq} solve --problem {problem} --reads 10 --output {runs}/{name}.json; code=$?
@@ -216,7 +219,11 @@ class Trial(ABC):
     @property
     def parts(self) -> list[str]:
         """What is killed."""
-        own = {"plugins": ["acquire", "watch"], "lease": ["login node"]}
+        own = {
+            "plugins": ["acquire", "watch"],
+            "lease": ["login node"],
+            "pbs": ["daemon", "pbs_sched", "pbs_mom"],
+        }
         return ["controller", "service", "vendor", *own.get(self.way, ["daemon"])]
 
     def strike(self, part: str) -> None:
@@ -282,6 +289,7 @@ class Trial(ABC):
             "plugins": f"{sfq} lease --held --",
             "gate": f"{sfq} lease --held {qpu} --",
             "flux": f"{sfq} lease --held {qpu} --",
+            "pbs": f"{sfq} lease --held {qpu} --",
             "licenses": f"{sfq} lease {qpu} --",
             "lease": f"{sfq} lease --held --",
         }[self.way]
@@ -535,6 +543,63 @@ class FluxTrial(Trial):
         return self._instance.run("jobs", "-a").stdout
 
 
+class PbsTrial(Trial):
+    """A lab of OpenPBS."""
+
+    def __init__(self, lab: PbsLab, folder: Path, seed: int) -> None:
+        super().__init__("pbs", folder, seed)
+        self._lab = lab
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {**os.environ, **self._lab.environment}
+
+    @property
+    def daemon(self) -> list[str]:
+        return ["pbs", "gate"]
+
+    def kill_controller(self) -> None:
+        self._lab.kill("pbs_server")
+
+    def start_controller(self) -> None:
+        self._lab.start("pbs_server")
+        self._lab.wait_until_it_answers()
+
+    def kill_other(self, part: str) -> bool:
+        self._lab.kill(part)
+        time.sleep(self._draws.uniform(0, AWAY_SECONDS))
+        self._lab.start(part)
+        return True
+
+    def operate(self) -> None:
+        """Release what PBS holds after too many attempts to start it."""
+        for job in self._lab.run("qselect", "-h", "s").stdout.split():
+            self.by_operator["job held"] += 1
+            self._lab.run("qrls", "-h", "s", job)
+
+    def queued(self) -> set[str] | None:
+        listed = self._lab.run("qselect")
+        ids = (id_.partition(".")[0] for id_ in listed.stdout.split())
+        return {*ids} if listed.returncode == 0 else None
+
+    def queue(self, job: Job, script: Path, out: Path) -> None:
+        # MOM writes the output there immediately.
+        output = ("-k", "doe", "-j", "oe", "-o", str(out), "-S", "/bin/sh")
+        limits = ("-l", "qpu=qpu", "-l", "walltime=300")
+        job.id = self._lab.submit(*output, *limits, str(script))
+
+    def fate(self, job: Job) -> str | None:
+        shown = self._lab.run("qstat", "-x", "-f", job.id)
+        if "Unknown Job Id" in shown.stderr:
+            return "a killed controller has forgotten it"
+        if status := re.search(r"Exit_status = (\S+)", shown.stdout):
+            return f"PBS: exit status {status[1]}"
+        return None
+
+    def jobs_shown(self) -> str:
+        return self._lab.run("qstat", "-f").stdout
+
+
 def _kill_tree(process: subprocess.Popen[bytes] | None) -> None:
     """Kill a session's processes, as if their machine had lost its power."""
     assert process
@@ -557,9 +622,13 @@ def _trial(way: str, seed: int) -> Iterator[Trial]:
         folder = Path(opened.enter_context(temporary))
         folder.chmod(0o755)
         config = write_site_file(folder, f"unix:{folder / 's'}")
-        if way == "flux":
-            instance = opened.enter_context(flux_instance.running(folder))
-            trial: Trial = FluxTrial(instance, folder, seed)
+        if way in ("flux", "pbs"):
+            if way == "flux":
+                instance = opened.enter_context(flux_instance.running(folder))
+                trial: Trial = FluxTrial(instance, folder, seed)
+            else:
+                lab_ = opened.enter_context(pbs_lab.running())
+                trial = PbsTrial(lab_, folder, seed)
             trial.serve(opened)
             yield trial
             return

@@ -40,6 +40,7 @@ set hook sfq event = "queuejob,runjob"
 import hook sfq application/x-python default {hook}
 set server acl_roots = root@*
 set server job_history_enable = True
+set server scheduler_iteration = 5
 set node {name} resources_available.ncpus = 16
 """
 

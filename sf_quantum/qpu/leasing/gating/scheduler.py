@@ -14,6 +14,7 @@ from typing import ClassVar, NamedTuple
 
 from sf_quantum.errors import QpuError
 from sf_quantum.qpu.leasing.batch_jobs import BatchJob
+from sf_quantum.text import one_line
 
 # Longest wait for a command of a batch system.
 COMMAND_SECONDS = 60.0
@@ -115,5 +116,5 @@ def run_command(*command: str) -> str:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise QpuError(f"{command[0]}: {error}") from error
     if done.returncode != 0:
-        raise QpuError(f"{command[0]}: {done.stderr.strip()}")
+        raise QpuError(f"{command[0]}: {one_line(done.stderr.strip())}")
     return done.stdout.strip()
