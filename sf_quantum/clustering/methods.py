@@ -61,6 +61,8 @@ def kmeans(points: Doubles, centres: list[int]) -> Ints:
 def dbscan(points: Doubles, radius: float, least: int) -> Ints:
     """Cluster by DBSCAN: core points connected within ``radius``, and border points.
 
+    Distances are Euclidean, as ``_kernels.c`` computes them.
+
     A border point within reach of several clusters joins that of its nearest core
     point; in the original algorithm this depends on the order of the points.
 

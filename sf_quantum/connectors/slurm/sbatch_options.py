@@ -1,4 +1,7 @@
-"""Options of ``sbatch`` and ``salloc`` for the jobs of services, as words for the shell."""
+"""Options of ``sbatch`` and ``salloc`` for the jobs of services, as words for the shell.
+
+Which keys a service may have is in ``connectors/schemas/slurm.json``.
+"""
 
 from __future__ import annotations
 

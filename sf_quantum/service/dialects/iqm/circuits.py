@@ -46,7 +46,7 @@ MAX_QUBITS = 10_000
 SHOWN, SHOWN_QUBITS = 100, 5
 # prx as iqm-client defines it, up to a global phase
 PRX = "gate prx(t, p) q { U(t, p - pi/2, pi/2 - p) q; }"
-# names and numbers of arguments, and whether they act on each qubit by itself
+# Names of the arguments of each operation; ``architecture`` has the implementations.
 ARGUMENTS: Mapping[str, tuple[str, ...]] = {
     "prx": ("angle", "phase"),
     "cz": (),
