@@ -72,7 +72,7 @@ def test_a_flux_job_within_a_slurm_job_finds_its_own_lease(
 
 
 def test_outside_a_job_the_missing_variables_are_named(service: RunningService) -> None:
-    with pytest.raises(InputError, match="FLUX_JOB_ID or SLURM_JOB_ID is not set"):
+    with pytest.raises(InputError, match=r"FLUX_JOB_ID or .* is not set"):
         find(service)
 
 
