@@ -191,6 +191,27 @@ def test_a_wrong_attribute_is_reported_in_the_queue(
         assert not leases(service)
 
 
+@pytest.mark.parametrize(
+    "value", ["[" * 300 + "]" * 300, '{"a":' * 900 + "1" + "}" * 900]
+)
+def test_nested_annotations_and_attributes_spare_other_jobs(
+    site: Site, tmp_path: Path, value: str
+) -> None:
+    deep = tmp_path / "deep.json"
+    deep.write_text(f"[{value}]")
+    with site.serving() as service:
+        annotated = site.flux.submit("true", "--urgency=hold")
+        site.flux.output("job", "memo", annotated, f"x={value}")
+        wrong = site.submit("true", f"--setattr=^user.x={deep}")
+        job = site.submit("true")
+        gate = site.gate()
+        look_until_held(gate, service)
+        gate.look()
+        site.output(job)
+        assert site.memo(wrong).startswith("unknown bound 'qpu-unreadable_jobspec'")
+        site.flux.output("cancel", annotated, wrong)
+
+
 def test_a_submission_plugin_holds_jobs_that_name_a_qpu(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -174,11 +174,11 @@ def test_a_wrong_request_is_refused(text: str, message: str) -> None:
         parse_request(text)
 
 
-# As flux-core 0.88 prints them, without what is not read.
-ROWS: list[dict[str, JSON]] = [
-    {"id": 28454158336, "state": "DEPEND", "urgency": 0, "jobid": "\u0192kMPzwq"},
-    {"id": 24612175872, "state": "SCHED", "urgency": 0, "jobid": "\u0192eVtqQs"},
-    {"id": 109924319232, "state": "RUN", "urgency": 16, "jobid": "\u01923tUdsQK"},
+# As flux-core 0.88 prints them.
+ROWS = [
+    "fkMPzwq\t7\tada\t\tDEPEND\t0\t28454158336",
+    "feVtqQs\t7\tada\t\tSCHED\t0\t24612175872",
+    "f3tUdsQK\t7\tada\t\tRUN\t16\t109924319232",
 ]
 SPEC: dict[str, JSON] = {"qpu": "fresnel", "qpu-seconds": 30, "max-shots": 5}
 
@@ -188,13 +188,13 @@ class FakeFlux:
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, ...]] = []
+        self.rows = ROWS
 
     def __call__(self, _: str, *words: str) -> str:
         self.asked.append(words)
-        user: dict[str, JSON] = {"username": "ada", "userid": 7}
         match words:
             case ["jobs", *_]:
-                return json.dumps({"jobs": [{**row, **user} for row in ROWS]})
+                return "\n".join(self.rows)
             case ["job", "info", "feVtqQs", "jobspec"]:
                 return json.dumps({"attributes": {"system": {"sfq": SPEC}}})
             case ["job", "info", *_]:
@@ -234,6 +234,12 @@ def test_attributes_of_flux_jobs_are_read_once(fake_flux: FakeFlux) -> None:
         assert request == "qpu=fresnel qpu-seconds=30 qpu-max_shots=5"
     asked = [words[2] for words in fake_flux.asked if words[:2] == ("job", "info")]
     assert asked == ["feVtqQs", "fkMPzwq"]
+
+
+def test_a_list_that_flux_does_not_print_is_a_qpu_error(fake_flux: FakeFlux) -> None:
+    fake_flux.rows = [*ROWS, "feVtqQs"]
+    with pytest.raises(QpuError, match="flux jobs: not its list: "):
+        flux.Flux().jobs()
 
 
 def test_a_flux_instance_is_named_once(fake_flux: FakeFlux) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from sf_quantum.errors import InputError, QpuError
-from sf_quantum.files import JSON, listing, mapping, parse_json
+from sf_quantum.files import mapping, parse_json
 from sf_quantum.qpu.environment import JOB_ID, JOB_UID
 from sf_quantum.qpu.leasing.batch_jobs import BatchJob
 from sf_quantum.qpu.leasing.gating.scheduler import (
@@ -16,6 +17,7 @@ from sf_quantum.qpu.leasing.gating.scheduler import (
     Scheduler,
     run_command,
 )
+from sf_quantum.text import shortened
 
 # The states of jobs without nodes, flux_job_states(7).
 _PENDING = ("DEPEND", "PRIORITY", "SCHED")
@@ -24,6 +26,22 @@ _PENDING = ("DEPEND", "PRIORITY", "SCHED")
 _NAME_KEY = "sfq.gate"
 # Flux writes ids with a florin sign, which a locale may garble, or with an f.
 _F58 = re.compile(r"(?:f|[^\x00-\x7f]+)([1-9A-HJ-NP-Za-km-z]+)")
+
+
+class _Row(NamedTuple):
+    """A line of ``flux jobs`` in :data:`_FORMAT`."""
+
+    id: str
+    uid: str
+    user: str
+    queue: str
+    state: str
+    urgency: str
+    number: str
+
+
+# Guests write none of these freely. Flux itself fails at some of their annotations.
+_FORMAT = "{id.f58plain}\t{userid}\t{username}\t{queue}\t{state}\t{urgency}\t{id.dec}"
 
 
 class Flux(Scheduler):
@@ -36,48 +54,48 @@ class Flux(Scheduler):
 
     def __init__(self) -> None:
         super().__init__(_instance_name())
-        self._rows: Mapping[str, Mapping[str, JSON]] = {}
+        self._rows: Mapping[str, _Row] = {}
         # Attributes of jobs do not change.
         self._requests: dict[str, str] = {}
 
     def jobs(self) -> dict[str, GatedJob]:
-        output = _flux("jobs", "--json", "--count=0", "-A")
-        rows = listing(mapping(parse_json(output.encode()))["jobs"])
-        by_number = sorted(map(mapping, rows), key=lambda row: int(str(row["id"])))
-        self._rows = {_job_id(str(row["jobid"])): row for row in by_number}
+        output = _flux("jobs", "-A", "--count=0", "--no-header", f"--format={_FORMAT}")
+        try:
+            rows = [_Row(*line.split("\t")) for line in output.splitlines()]
+            rows.sort(key=lambda row: int(row.number))
+        except (TypeError, ValueError):
+            raise QpuError(f"flux jobs: not its list: {shortened(output)!r}") from None
+        self._rows = {row.id: row for row in rows}
         self._requests = {
             id_: text for id_, text in self._requests.items() if id_ in self._rows
         }
-        return {id_: self._job(id_, row) for id_, row in self._rows.items()}
+        return {row.id: self._job(row) for row in rows}
 
-    def _job(self, id_: str, row: Mapping[str, JSON]) -> GatedJob:
-        is_pending = row["state"] in _PENDING
-        is_held = is_pending and row["urgency"] == 0
-        sched = mapping(mapping(row.get("annotations") or {}).get("sched") or {})
+    def _job(self, row: _Row) -> GatedJob:
+        is_pending = row.state in _PENDING
+        is_held = is_pending and row.urgency == "0"
         return GatedJob(
-            user=str(row["username"]),
-            request=self._request(id_) if is_held else "",
+            user=row.user,
+            request=self._request(row.id) if is_held else "",
             is_pending=is_pending,
             is_held=is_held,
-            may_start=row["state"] == "SCHED",
-            reason=str(sched.get("reason_pending") or "no reason"),
+            may_start=row.state == "SCHED",
+            reason=f"state {row.state}",
         )
 
     def _request(self, id_: str) -> str:
         if id_ not in self._requests:
             try:
-                spec = parse_json(_flux("job", "info", id_, "jobspec").encode())
+                jobspec = _flux("job", "info", id_, "jobspec")
             except QpuError:  # the job has ended meanwhile
                 return ""
-            system = mapping(mapping(mapping(spec)["attributes"]).get("system") or {})
-            self._requests[id_] = _words(system.get("sfq"))
+            self._requests[id_] = _read_request(jobspec)
         return self._requests[id_]
 
     def applicant(self, job: str) -> Applicant:
         row = self._rows[job]
-        variables = {JOB_UID: str(row["userid"]), JOB_ID: job}
-        queue = str(row.get("queue") or "")
-        return Applicant(str(row["username"]), queue, "", variables)
+        variables = {JOB_UID: row.uid, JOB_ID: job}
+        return Applicant(row.user, row.queue, "", variables)
 
     def release(self, job: str) -> None:
         _flux("job", "urgency", job, "default")
@@ -100,10 +118,15 @@ def job_of(variables: Mapping[str, str]) -> tuple[BatchJob, str] | None:
     return BatchJob("Flux", None, _job_id(text)), ""
 
 
-def _words(attributes: JSON) -> str:
+def _read_request(jobspec: str) -> str:
     """Write the attributes below ``sfq`` as a request; any other key is a wrong bound."""
-    if not isinstance(attributes, dict):
-        return ""
+    try:
+        spec = mapping(parse_json(jobspec))
+    except ValueError:  # such as a user's attribute that is nested too deeply
+        return "qpu-unreadable_jobspec="
+    attributes = mapping(
+        mapping(mapping(spec.get("attributes")).get("system")).get("sfq")
+    )
     words = []
     for key, value in attributes.items():
         word = re.sub(r"\W", "_", key.removeprefix("qpu-"))

@@ -113,7 +113,8 @@ def run_command(*command: str) -> str:
             errors="replace",
             timeout=COMMAND_SECONDS,
         )
-    except (OSError, subprocess.TimeoutExpired) as error:
+    # A ValueError is a word that no command can have, such as one with a NUL.
+    except (OSError, ValueError, subprocess.TimeoutExpired) as error:
         raise QpuError(f"{command[0]}: {error}") from error
     if done.returncode != 0:
         raise QpuError(f"{command[0]}: {one_line(done.stderr.strip())}")
