@@ -59,22 +59,26 @@ class FakeScheduler(Scheduler):
 
 
 class Site:
-    """A gate over jobs in memory, and a service."""
+    """A gate over jobs in memory, and a service.
 
-    def __init__(self, service: RunningService) -> None:
+    :param others: services of further QPUs, by name
+    """
+
+    def __init__(self, service: RunningService, **others: RunningService) -> None:
         self.service = service
         self.scheduler = FakeScheduler()
-        qpu = SfqQpu("qpu", service.url)
+        urls = {name: one.url for name, one in {"qpu": service, **others}.items()}
 
         def request(
-            job: str, _: str, hints: Mapping[str, JSON]
+            job: str, qpu: str, hints: Mapping[str, JSON]
         ) -> tuple[Qpu, AcquireOptions]:
             user = self.scheduler.listed[job].user
-            client = SfqQpu("qpu", service.url, lease_options={"user": user})
+            client = SfqQpu(qpu, urls[qpu], lease_options={"user": user})
             return client, lease_request(self.scheduler.name(job), None, hints)
 
-        places = [Places("qpu", 8, 4)]
-        self.gate = Gate([qpu], places, request, self.scheduler, hold_seconds=0.0)
+        qpus = [SfqQpu(name, url) for name, url in urls.items()]
+        places = [Places(name, 8, 4) for name in urls]
+        self.gate = Gate(qpus, places, request, self.scheduler, hold_seconds=0.0)
 
     @property
     def held(self) -> list[Lease]:
@@ -83,6 +87,13 @@ class Site:
     def look_until_held(self, count: int = 1) -> None:
         self.gate.look()
         until(lambda: len(self.held) == count, "a lease")
+
+    def look_until_released(self, job: str) -> None:
+        def is_released() -> bool:
+            self.gate.look()
+            return not self.scheduler.listed[job].is_held
+
+        until(is_released, "the release of the job")
 
     def keys(self) -> list[str]:
         return [str(lease.key) for lease in self.held]
@@ -152,6 +163,50 @@ def test_a_job_that_starts_meanwhile_keeps_its_lease(site: Site) -> None:
     for _ in range(3):
         site.gate.look()
     assert site.keys() == ["fake-one-f1"]
+
+
+def test_a_job_with_another_qpu_asks_for_that_alone(site: Site) -> None:
+    with running_service(authenticate=ADMIN) as other:
+        site = Site(site.service, other=other)
+        taken = site.service.acquire()
+        site.scheduler.listed = {"f1": HELD}
+        site.gate.look()
+        site.scheduler.listed = {"f1": replace(HELD, request="qpu=other")}
+        site.look_until_released("f1")
+        site.service.ask("DELETE", f"/v1/leases/{taken}")
+        assert (site.held, len(other.queue.leases.held)) == ([], 1)
+        assert not site.service.queue.leases.waiting
+
+
+def test_a_lease_that_is_no_longer_wanted_is_given_back(site: Site) -> None:
+    with running_service(authenticate=ADMIN) as other:
+        site = Site(site.service, other=other)
+        site.scheduler.listed = {"f1": HELD}
+        site.look_until_held()
+        site.scheduler.listed = {"f1": replace(HELD, request="qpu=other")}
+        site.look_until_released("f1")
+        assert (site.held, len(other.queue.leases.held)) == ([], 1)
+
+
+def test_changed_bounds_are_those_of_the_lease(site: Site) -> None:
+    site.scheduler.listed = {"f1": replace(HELD, request="qpu=qpu qpu-shots=9")}
+    site.look_until_held()
+    site.scheduler.listed = {"f1": replace(HELD, request="qpu=qpu qpu-shots=5")}
+    site.look_until_released("f1")
+    assert [lease.max_shots for lease in site.held] == [5]
+
+
+def test_a_refused_job_with_another_request_asks_at_once(site: Site) -> None:
+    eve = FixedIdentity(Identity("eve", admin=False))
+    with running_service(authenticate=eve) as other:
+        site = Site(site.service, other=other)
+        site.scheduler.listed = {"f1": replace(HELD, request="qpu=other")}
+        site.gate.look()
+        until(lambda: site.gate._requests["f1"][1].done(), "a refusal")
+        site.gate.look()
+        assert "only root and admins" in site.scheduler.explained["f1"]
+        site.scheduler.listed = {"f1": HELD}
+        site.look_until_released("f1")
 
 
 def test_leases_of_other_clusters_are_left_alone(site: Site) -> None:

@@ -4,6 +4,7 @@
 
     held, and its request names a QPU         asks for a lease
     held, has a lease                         released
+    held, its request was changed             asks anew, its lease is given back
     released, has no nodes in time            held, its lease goes to the next job
     ended or cancelled                        its lease is given back
 
@@ -53,13 +54,15 @@ _BOUNDS = {
     "qubits": ("maxQubits", _WHOLE, "a whole number of at least 1"),
 }
 logger = logging.getLogger("sfq-gate")
+#: name of a QPU and bounds of its lease; the name is empty if the job requests none
+Wish: TypeAlias = tuple[str, dict[str, JSON]]
 #: makes the request of a job for a lease of a QPU, and the client that sends it
 MakeRequest: TypeAlias = Callable[
     [str, str, Mapping[str, JSON]], tuple[Qpu, AcquireOptions]
 ]
 
 
-def parse_request(text: str) -> tuple[str, dict[str, JSON]]:
+def parse_request(text: str) -> Wish:
     """Read the QPU and the bounds of a job, such as ``qpu=fresnel qpu-shots=100``.
 
     :raises InputError: if a word is malformed, or there are bounds and no QPU
@@ -132,6 +135,8 @@ class Gate:
         self._hold_seconds = hold_seconds
         self._scheduler = scheduler
         self._requests: dict[str, tuple[_Request, Future[str]]] = {}
+        # The latest request of each job, which its user may have changed since.
+        self._asked: dict[str, Wish] = {}
         # The first has when a refused job may ask again, the second when a job was first
         # seen to have a lease and no nodes.
         self._refused: dict[str, float] = {}
@@ -175,21 +180,26 @@ class Gate:
             }
             for name, found in listed.items()
         }
+        wishes = {id_: self._wish(id_, job) for id_, job in jobs.items()}
         holders = {job for held in leases.values() for job in held}
         missing = holders - jobs.keys()
         self._missing = Counter({job: self._missing[job] + 1 for job in missing})
         self._waits = {job: at for job, at in self._waits.items() if job in holders}
+        present = jobs.keys() | holders | self._requests.keys()
+        self._asked = {job: to for job, to in self._asked.items() if job in present}
         for qpu, held in leases.items():
-            for job, token in held.items():
-                check = partial(self._check, job, jobs, self._qpus[qpu], token)
-                self._try(job, check)
+            for id_, token in held.items():
+                state = jobs.get(id_), wishes.get(id_, ("", {}))
+                check = partial(self._check, id_, *state, self._qpus[qpu], token)
+                self._try(id_, check)
         for id_, (request, _) in self._requests.items():
-            if id_ not in jobs or not jobs[id_].is_held or not jobs[id_].may_start:
+            is_wanted = wishes.get(id_) == self._asked[id_]
+            if not (is_wanted and jobs[id_].is_held and jobs[id_].may_start):
                 request.stop.set()
             elif request.reason:
                 self._explain(id_, request.reason)
         for places in self._places:
-            self._ask(places, jobs, {*leases[places.qpu]})
+            self._ask(places, jobs, wishes, leases)
 
     def _reap(self) -> None:
         """Forget requests that have ended; the service lists the leases granted."""
@@ -202,14 +212,19 @@ class Gate:
                 self._refuse(job, error)
 
     def _check(
-        self, id_: str, jobs: Mapping[str, GatedJob], qpu: SfqQpu, token: str
+        self, id_: str, job: GatedJob | None, wish: Wish, qpu: SfqQpu, token: str
     ) -> None:
         """Do with a job that has a lease what its state requires."""
-        job = jobs.get(id_)
         if job is None:
             if self._missing[id_] >= GONE_LOOKS:
                 qpu.release(token)
                 logger.info("job %s is gone: its lease is released", id_)
+        elif job.is_held and (
+            wish[0] != qpu.name or wish != self._asked.get(id_, wish)
+        ):
+            qpu.release(token)
+            text = "job %s: its request was changed, its lease of %s is released"
+            logger.info(text, id_, qpu.name)
         elif job.is_held:
             # A lease whose beginning is not on disk yet may end with the gate that requested
             # it; this fails for one.
@@ -235,15 +250,26 @@ class Gate:
         return True
 
     def _ask(
-        self, places: Places, jobs: Mapping[str, GatedJob], holders: set[str]
+        self,
+        places: Places,
+        jobs: Mapping[str, GatedJob],
+        wishes: Mapping[str, Wish],
+        leases: Mapping[str, Mapping[str, str]],
     ) -> None:
         """Let held jobs ask in the order of their submission, while there are places."""
         users, waiting = Counter[str](), list[str]()
-        wishes = {id_: self._wish(id_, job) for id_, job in jobs.items()}
-        for id_, (qpu, _) in wishes.items():
-            if id_ in holders or (id_ in self._requests and qpu == places.qpu):
-                users[jobs[id_].user] += 1
-            elif qpu == places.qpu and self._may_ask(id_, jobs[id_]):
+        for id_, job in jobs.items():
+            # A job has one lease or request at a time, regardless of what it asks for now.
+            used = [qpu for qpu, held in leases.items() if id_ in held]
+            if id_ in self._requests:
+                used.append(self._asked[id_][0])
+            if places.qpu in used:
+                users[job.user] += 1
+            elif (
+                not used
+                and wishes[id_][0] == places.qpu
+                and self._may_ask(id_, job, wishes[id_])
+            ):
                 waiting.append(id_)
         # Places that nobody else wants are not bound by a user's share.
         for share in (places.share, places.count):
@@ -254,12 +280,13 @@ class Gate:
                     users[user] += 1
                     self._try(id_, partial(self._request, id_, *wishes[id_]))
 
-    def _may_ask(self, id_: str, job: GatedJob) -> bool:
+    def _may_ask(self, id_: str, job: GatedJob, wish: Wish) -> bool:
         refused = self._refused.get(id_, 0.0) > time.monotonic()
-        return job.is_held and job.may_start and not refused
+        is_same = wish == self._asked.get(id_, wish)
+        return job.is_held and job.may_start and not (refused and is_same)
 
-    def _wish(self, id_: str, job: GatedJob) -> tuple[str, dict[str, JSON]]:
-        """Return the QPU that a job asks for; none if it names none or is wrong."""
+    def _wish(self, id_: str, job: GatedJob) -> Wish:
+        """Return what a job asks for; no QPU if it names none or is wrong."""
         try:
             qpu, hints = parse_request(job.request)
             if qpu and qpu not in self._qpus:
@@ -269,7 +296,8 @@ class Gate:
             return "", {}
         return qpu, hints
 
-    def _request(self, job: str, qpu: str, hints: Mapping[str, JSON]) -> None:
+    def _request(self, job: str, qpu: str, hints: dict[str, JSON]) -> None:
+        self._asked[job] = qpu, hints
         request = _Request(*self._make_request(job, qpu, hints))
         self._requests[job] = request, request.start()
 
