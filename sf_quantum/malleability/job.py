@@ -35,6 +35,8 @@ _LOOKS = Backoff(0.1, 5.0, growth=1.5)
 _LOWERED_SECONDS = 10.0
 # the daemons of an mpiexec that has ended may take some time to end
 _STEPS_SECONDS = 10.0
+# Longest wait for a Slurm that does not answer, to cancel requests that it may have.
+_AWAY_SECONDS = 60.0
 # reasons of a job that waits for its turn or for free nodes
 _USUAL = ("None", "Priority", "Resources", "Prolog")
 _WAITING = ("PENDING", "CONFIGURING", "REQUEUED")
@@ -197,7 +199,22 @@ class MalleableJob:
             self._update()
         except SlurmError as error:
             self._tell(f"no further nodes: {error}")
+            self._withdraw(stop)
         self._tell(f"job {self.id} has {len(self.nodes.names)} of {self.wanted} nodes")
+
+    def _withdraw(self, stop: threading.Event) -> None:
+        """Cancel the requests of which Slurm's answer was lost, or use their nodes."""
+        deadline = Deadline(_AWAY_SECONDS)
+        for pause in _LOOKS.pauses():
+            try:
+                slurm.cancel_pending(self.name)
+                self._update()
+                return
+            except SlurmError as error:
+                if deadline.left <= 0 or stop.wait(min(pause, deadline.left)):
+                    text = f"requests for nodes may be left ({error}); cancel them:"
+                    self._tell(f"{text} scancel --state=PENDING --name={self.name}")
+                    return
 
     def _allocate(
         self, missing: int, deadline: Deadline, stop: threading.Event
@@ -226,7 +243,11 @@ class MalleableJob:
     def _started(self, id_: str, deadline: Deadline, stop: threading.Event) -> bool:
         told = ""
         for pause in _LOOKS.pauses():
-            state, reason = slurm.state(id_)
+            try:
+                state, reason = slurm.state(id_)
+            except SlurmError as error:
+                # No answer is not an end: slurmctld may be back in a moment.
+                state, reason = "PENDING", f"Slurm ({error})"
             if state == "RUNNING":
                 return True
             if state not in _WAITING:

@@ -182,9 +182,13 @@ def named(name: str, *states: str) -> list[tuple[str, str]]:
 
 def state(id_: str) -> tuple[str, str]:
     """Return the state of a job and its reason, in Slurm's words; empty once forgotten."""
-    text = run(
-        "squeue", "--noheader", "--states=all", f"--jobs={id_}", "--format=%T %r"
-    )
+    words = ("--noheader", "--states=all", f"--jobs={id_}", "--format=%T %r")
+    try:
+        text = run("squeue", *words)
+    except SlurmError as error:
+        if "Invalid job id" not in str(error):
+            raise
+        text = ""
     word, _, reason = text.partition(" ")
     return word, reason
 

@@ -52,10 +52,17 @@ class Commands:
         self.steps = ""
         self.script = ""
         self.run: list[tuple[str, ...]] = []
+        # the next outputs of commands, by their beginning
+        self.answers: dict[str, list[str | SlurmError]] = {}
         patch.setattr(slurm, "run", self._run)
 
     def _run(self, *words: str, script: str = "", folder: str | None = None) -> str:
         self.run.append(words)
+        for beginning, answers in self.answers.items():
+            if answers and " ".join(words).startswith(beginning):
+                if isinstance(answer := answers.pop(0), SlurmError):
+                    raise answer
+                return answer
         match words:
             case "scontrol", "--details", "show", "job", _:
                 return self.job
@@ -316,6 +323,61 @@ def test_why_nodes_do_not_come_is_said_once(
     held.grow(None, threading.Event())
     said = [line for line in lines if "waits" in line]
     assert said == [f"job 8 waits for {reason}"] * (reason != "Resources")
+
+
+def grown(commands: Commands, patience: float | None) -> list[str]:
+    """Have a job request a fourth node, and return the lines about that."""
+    lines: list[str] = []
+    held = MalleableJob(IN_JOB, lines.append)
+    held.shrink(3)
+    commands.run.clear()
+    held.wanted = 4
+    held.grow(patience, threading.Event())
+    return lines
+
+
+def test_a_wait_for_nodes_outlasts_a_slurm_that_is_away(commands: Commands) -> None:
+    commands.answers["squeue --noheader --states=all"] = [
+        SlurmError("squeue: Unable to contact slurm controller"),
+        "RUNNING None",
+    ]
+    lines = grown(commands, None)
+    assert "job 8 waits for Slurm (squeue: Unable to contact slurm controller)" in lines
+    assert not [words for words in commands.run if words[0] == "scancel"]
+
+
+def test_a_wait_for_nodes_ends_with_a_job_slurm_forgot(commands: Commands) -> None:
+    commands.answers["squeue --noheader --states=all"] = [
+        SlurmError("squeue: slurm_load_jobs error: Invalid job id specified")
+    ]
+    assert "no further nodes: job 8 for them ended as unknown" in grown(commands, None)
+
+
+@pytest.mark.parametrize("lost", ["sbatch --parsable", "scancel 8"])
+def test_nodes_are_not_left_waiting_by_lost_answers(
+    commands: Commands, lost: str
+) -> None:
+    away = SlurmError(f"{lost}: no answer from Slurm")
+    commands.answers[lost] = [away]
+    commands.answers["squeue --noheader --states=all"] = ["PENDING Resources"]
+    commands.answers["scancel --user"] = ["", away, away]
+    lines = grown(commands, 0.0)
+    cancels = [words for words in commands.run if "--name=sfq-nodes-7" in words]
+    assert [words[0] for words in cancels].count("scancel") == 3
+    assert f"no further nodes: {away}" in lines
+
+
+def test_requests_that_may_be_left_are_reported(
+    commands: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sf_quantum.malleability.job._AWAY_SECONDS", 0.0)
+    away = SlurmError("scancel: no answer from Slurm")
+    commands.answers["sbatch"] = [SlurmError("sbatch: no answer from Slurm")]
+    commands.answers["scancel --user"] = ["", away]
+    assert (
+        f"requests for nodes may be left ({away}); cancel them: scancel "
+        "--state=PENDING --name=sfq-nodes-7"
+    ) in grown(commands, None)
 
 
 def test_what_cannot_be_given_back_is_refused_at_once(
