@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +18,12 @@ from sf_quantum.qpu import Qpu
 from sf_quantum.qpu.leasing.batch_jobs import lease_request
 from sf_quantum.qpu.leasing.gating import flux
 from sf_quantum.qpu.leasing.gating.gate import Gate, parse_request
-from sf_quantum.qpu.leasing.gating.scheduler import Applicant, GatedJob, Scheduler
+from sf_quantum.qpu.leasing.gating.scheduler import (
+    Applicant,
+    GatedJob,
+    Scheduler,
+    run_command,
+)
 from sf_quantum.qpu.leasing.held_leases import AcquireOptions
 from sf_quantum.qpu.leasing.places import Places
 from sf_quantum.qpu.sfq.service_qpu import SfqQpu
@@ -244,21 +250,30 @@ class FakeFlux:
     def __init__(self) -> None:
         self.asked: list[tuple[str, ...]] = []
         self.rows = ROWS
+        self.owner = os.getuid()
 
     def __call__(self, _: str, *words: str) -> str:
         self.asked.append(words)
         match words:
+            case ["getattr", "security.owner"]:
+                return str(self.owner)
+            case ["job", "urgency", *_] if ("queue", "status") in self._begun():
+                raise QpuError("flux: urgency cannot be changed")
+            case ["queue", "status", *_]:
+                return (
+                    f"{2 - self.asked.count(words)} alloc requests pending to scheduler"
+                )
             case ["jobs", *_]:
                 return "\n".join(self.rows)
             case ["job", "info", "feVtqQs", "jobspec"]:
                 return json.dumps({"attributes": {"system": {"sfq": SPEC}}})
             case ["job", "info", *_]:
                 return json.dumps({"attributes": {"system": {"sfq": 1}}})
-            case ["kvs", "get", _] if ("kvs", "put") not in self._kvs():
+            case ["kvs", "get", _] if ("kvs", "put") not in self._begun():
                 raise QpuError("flux: flux-kvs: sfq.gate: No such file or directory")
         return "a1b2"
 
-    def _kvs(self) -> set[tuple[str, ...]]:
+    def _begun(self) -> set[tuple[str, ...]]:
         return {words[:2] for words in self.asked}
 
 
@@ -295,6 +310,34 @@ def test_a_list_that_flux_does_not_print_is_a_qpu_error(fake_flux: FakeFlux) -> 
     fake_flux.rows = [*ROWS, "feVtqQs"]
     with pytest.raises(QpuError, match="flux jobs: not its list: "):
         flux.Flux().jobs()
+
+
+def test_nodes_that_arrive_after_a_hold_of_flux_refuse_it(fake_flux: FakeFlux) -> None:
+    scheduler = flux.Flux()
+    with pytest.raises(QpuError, match="urgency cannot be changed"):
+        scheduler.hold("feVtqQs")
+    statuses = [words for words in fake_flux.asked if words[0] == "queue"]
+    assert len(statuses) == 2
+
+
+def test_a_gate_of_another_user_than_the_owner_is_refused(fake_flux: FakeFlux) -> None:
+    fake_flux.owner += 1
+    with pytest.raises(
+        InputError, match=f"owner of the instance, uid {fake_flux.owner}"
+    ):
+        flux.Flux()
+
+
+def test_commands_of_batch_systems_run_in_the_locale_c(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("LC_ALL", "de_DE.UTF-8")
+    assert run_command("printenv", "LC_ALL") == "C.UTF-8"
+
+
+def test_a_word_that_no_command_can_have_is_a_qpu_error() -> None:
+    with pytest.raises(QpuError, match="null byte"):
+        run_command("true", "\0")
 
 
 def test_a_flux_instance_is_named_once(fake_flux: FakeFlux) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import getpass
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -12,19 +14,22 @@ from sf_quantum.qpu.leasing.batch_jobs import BatchJob
 from sf_quantum.qpu.leasing.gating import flux
 from sf_quantum.qpu.leasing.gating.in_job import held_environment
 from sf_quantum.qpu.sfq.service_qpu import SfqQpu
+from sf_quantum.service.domain.jobs import Identity
+from sf_quantum.service.http.auth import FixedIdentity
 from tests.support.service import RunningService, running_service
 
+ADMIN = FixedIdentity(Identity(getpass.getuser(), admin=True))
 TOKEN = "qpu_QRMI_JOB_ACQUISITION_TOKEN"
 
 
 @pytest.fixture
 def service() -> Iterator[RunningService]:
-    with running_service(vqpus=4) as running:
+    with running_service(authenticate=ADMIN, vqpus=4) as running:
         yield running
 
 
-def acquire(service: RunningService, key: str) -> str:
-    body: dict[str, JSON] = {"key": key}
+def acquire(service: RunningService, key: str, **user: str) -> str:
+    body: dict[str, JSON] = {"key": key, **user}
     answer = service.ask("POST", "/v1/leases", body)
     return str(mapping(parse_json(answer.body))["id"])
 
@@ -40,6 +45,22 @@ def test_a_flux_job_finds_its_lease_in_any_locale(
     lease = acquire(service, "flux-one-f2Xq")
     acquire(service, "flux-one-f2Xr")
     assert find(service, FLUX_JOB_ID=id_) == lease
+
+
+def test_a_flux_job_does_not_find_the_lease_of_another_user(
+    service: RunningService,
+) -> None:
+    acquire(service, "flux-two-f2", user="ada")
+    lease = acquire(service, "flux-one-f2")
+    assert find(service, FLUX_JOB_ID="f2") == lease
+
+
+def test_a_flux_job_of_a_uid_without_a_name_finds_its_lease(
+    service: RunningService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "getuid", lambda: 2**31 - 7)
+    lease = acquire(service, "flux-one-f2")
+    assert find(service, FLUX_JOB_ID="f2") == lease
 
 
 def test_a_word_that_is_not_an_id_of_flux_is_refused() -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import pwd
 import re
+import time
 import uuid
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -21,6 +24,9 @@ from sf_quantum.text import shortened
 
 # The states of jobs without nodes, flux_job_states(7).
 _PENDING = ("DEPEND", "PRIORITY", "SCHED")
+# Longest wait for the scheduler to withdraw a job. Flux reports only the number of all jobs
+# that the scheduler considers, so a busy queue takes this long.
+SETTLE_SECONDS = 2.0
 # The instance's name: job ids of another instance may be the same, and no attribute of the
 # broker lasts exactly as long as the jobs do.
 _NAME_KEY = "sfq.gate"
@@ -47,12 +53,18 @@ _FORMAT = "{id.f58plain}\t{userid}\t{username}\t{queue}\t{state}\t{urgency}\t{id
 class Flux(Scheduler):
     """The instance of ``FLUX_URI``, or the system's, of which this user is the owner.
 
-    :raises QpuError: if it does not answer, or another user is its owner
+    :raises InputError: if another user is its owner
+    :raises QpuError: if it does not answer
     """
 
     title = "Flux"
 
     def __init__(self) -> None:
+        owner = _flux("getattr", "security.owner")
+        if owner != str(os.getuid()):
+            raise InputError(
+                f"sfq flux gate: run the gate as the owner of the instance, uid {owner}"
+            )
         super().__init__(_instance_name())
         self._rows: Mapping[str, _Row] = {}
         # Attributes of jobs do not change.
@@ -101,7 +113,12 @@ class Flux(Scheduler):
         _flux("job", "urgency", job, "default")
 
     def hold(self, job: str) -> None:
-        # Flux refuses it once the job has nodes.
+        # Flux refuses a hold once the job has nodes. It does not wait for the scheduler to
+        # withdraw the job: nodes may still arrive, for which the second hold is refused.
+        _flux("job", "urgency", job, "hold")
+        end = time.monotonic() + SETTLE_SECONDS
+        while _is_scheduling() and time.monotonic() < end:
+            time.sleep(0.2)
         _flux("job", "urgency", job, "hold")
 
     def explain(self, job: str, text: str) -> None:
@@ -112,10 +129,17 @@ class Flux(Scheduler):
 
 
 def job_of(variables: Mapping[str, str]) -> tuple[BatchJob, str] | None:
-    """Read the Flux job of an environment; its instance and user are not known there."""
+    """Read the Flux job of an environment, and its user if the uid has a name.
+
+    Its instance is not known there. An admin also sees leases of the same id in others.
+    """
     if not (text := variables.get("FLUX_JOB_ID")):
         return None
-    return BatchJob("Flux", None, _job_id(text)), ""
+    try:
+        user = pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        user = ""
+    return BatchJob("Flux", None, _job_id(text)), user
 
 
 def _read_request(jobspec: str) -> str:
@@ -154,6 +178,12 @@ def _instance_name() -> str:
     # The name survives a crash of the broker, as do jobs.
     _flux("kvs", "put", "--sync", f"{_NAME_KEY}={uuid.uuid4().hex[:12]}")
     return _flux("kvs", "get", _NAME_KEY)
+
+
+def _is_scheduling() -> bool:
+    """Return whether the scheduler considers any job."""
+    status = _flux("queue", "status", "--verbose")
+    return "0 alloc requests pending to scheduler" not in status.splitlines()
 
 
 def _flux(*words: str) -> str:

@@ -6,6 +6,7 @@ Another batch system is a subclass of :class:`Scheduler` in a module here, an en
 
 from __future__ import annotations
 
+import os
 import subprocess
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -107,6 +108,8 @@ def run_command(*command: str) -> str:
     try:
         done = subprocess.run(
             command,
+            # messages and times as they are read here, not as of the site's language
+            env={**os.environ, "LC_ALL": "C.UTF-8"},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
