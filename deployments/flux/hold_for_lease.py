@@ -5,11 +5,15 @@ In ``/etc/flux/cli/plugins``, or in a folder of ``FLUX_CLI_PLUGINPATH``.
 
 from flux.cli.plugin import CLIPlugin
 
+KEYS = ("sfq", "sfq.qpu")
+
 
 class HoldForLease(CLIPlugin):
     """Sets the urgency of flux submit, run, batch and alloc."""
 
     def preinit(self, args):
-        keys = [text.partition("=")[0] for text in args.setattr or ()]
-        if "sfq.qpu" in keys or "system.sfq.qpu" in keys:
-            args.urgency = "hold"
+        for text in args.setattr or ():
+            # A ^ precedes the key of a value in a file.
+            key = text.partition("=")[0].lstrip("^").removeprefix("attributes")
+            if key.removeprefix(".system.").removeprefix("system.") in KEYS:
+                args.urgency = "hold"

@@ -212,17 +212,35 @@ def test_nested_annotations_and_attributes_spare_other_jobs(
         site.flux.output("cancel", annotated, wrong)
 
 
+@pytest.mark.parametrize(
+    "attribute",
+    [
+        "sfq.qpu=qpu",
+        "system.sfq.qpu=qpu",
+        ".system.sfq.qpu=qpu",
+        "attributes.system.sfq.qpu=qpu",
+        'sfq={"qpu": "qpu"}',
+        "^sfq=sfq.json",
+        "^attributes.system.sfq=sfq.json",
+    ],
+)
 def test_a_submission_plugin_holds_jobs_that_name_a_qpu(
+    site: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, attribute: str
+) -> None:
+    monkeypatch.setenv("FLUX_CLI_PLUGINPATH", str(ROOT / "deployments" / "flux"))
+    monkeypatch.chdir(tmp_path)
+    Path("sfq.json").write_text('{"qpu": "qpu"}')
+    job = site.flux.submit("true", f"--setattr={attribute}")
+    until(lambda: site.is_held(job), "it is held", SECONDS)
+    assert Flux().jobs()[job].request == "qpu=qpu"
+    site.cancel(job)
+
+
+def test_a_submission_plugin_holds_no_other_jobs(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FLUX_CLI_PLUGINPATH", str(ROOT / "deployments" / "flux"))
-    job, other = (
-        site.flux.submit("true", f"--setattr=sfq.{attribute}")
-        for attribute in ("qpu=qpu", "other=qpu")
-    )
-    site.flux.ended(other)
-    assert site.is_held(job)
-    site.cancel(job)
+    site.flux.ended(site.flux.submit("true", "--setattr=sfq.other=qpu"))
 
 
 def test_what_cannot_start_yet_asks_for_nothing(site: Site) -> None:
