@@ -36,7 +36,7 @@ create resource qpu_shots type=long
 create resource qpu_seconds type=float
 create resource qpu_qubits type=long
 create hook sfq
-set hook sfq event = "queuejob,runjob"
+set hook sfq event = "queuejob,modifyjob,runjob"
 import hook sfq application/x-python default {hook}
 set server acl_roots = root@*
 set server job_history_enable = True

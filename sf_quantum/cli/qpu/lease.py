@@ -122,7 +122,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="acquire no leases: CMD uses the leases in its environment, which the "
         "batch system acquires and releases; if it has none, and a QPU is selected, the "
-        "lease that sfq slurm gate or sfq flux gate holds for its job",
+        "lease that the gate of sfq slurm, flux or pbs holds for its job",
     )
     add(
         "--clients",

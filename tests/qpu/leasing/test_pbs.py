@@ -1,9 +1,9 @@
-"""What the gate reads of OpenPBS: the JSON of ``qstat`` 23.06, and the environment of jobs."""
+"""What the gate reads of OpenPBS 23.06, and of the environment of jobs."""
 
 from __future__ import annotations
 
-import json
 import time
+from pathlib import Path
 
 import pytest
 
@@ -20,20 +20,15 @@ HELD: dict[str, JSON] = {
     "queue": "workq",
     "Hold_Types": "o",
     "Resource_List": {
-        **{"ncpus": 1, "place": "pack", "qpu": "fresnel"},
-        **{"qpu_seconds": 1.5, "qpu_shots": 1000},
+        **{"ncpus": "1", "place": "pack", "qpu": "fresnel"},
+        **{"qpu_seconds": "1.5", "qpu_shots": "1000"},
     },
 }
 
 
-def qstat(**jobs: dict[str, JSON]) -> str:
-    listed = {"Jobs": jobs} if jobs else {}
-    return json.dumps({"timestamp": 1, "pbs_server": "pbs-1", **listed})
-
-
 def gated(**attributes: JSON) -> GatedJob:
-    text = qstat(**{"7.pbs-1": {**HELD, **attributes}})
-    return pbs._gated(pbs.read_jobs(text, "pbs-1")["7"])
+    jobs: dict[str, JSON] = {"7.pbs-1": {**HELD, **attributes}}
+    return pbs._gated(pbs.read_jobs({"jobs": jobs}, "pbs-1")["7"])
 
 
 def test_resources_of_a_job_are_its_request() -> None:
@@ -86,7 +81,7 @@ def test_a_job_with_nodes_is_not_pending(
 
 def test_a_job_waits_for_its_time() -> None:
     for delay, may_start in ((60, False), (-60, True)):
-        start = time.ctime(time.time() + delay)
+        start = str(int(time.time()) + delay)
         assert gated(Execution_Time=start).may_start is may_start
 
 
@@ -96,16 +91,31 @@ def test_a_name_with_a_separator_is_not_cut() -> None:
 
 
 def test_jobs_are_listed_in_the_order_of_submission() -> None:
-    jobs = {f"{id_}.pbs-1": HELD for id_ in ("10", "9[]", "8")}
-    text = qstat(**jobs, **{"1.elsewhere": HELD})
-    assert [*pbs.read_jobs(text, "pbs-1")] == ["8", "9[]", "10"]
-    assert not pbs.read_jobs(qstat(), "pbs-1")
+    jobs: dict[str, JSON] = {f"{id_}.pbs-1": HELD for id_ in ("10", "9[]", "8")}
+    jobs["1.elsewhere"] = HELD
+    assert [*pbs.read_jobs({"jobs": jobs}, "pbs-1")] == ["8", "9[]", "10"]
+    assert not pbs.read_jobs({"jobs": {}}, "pbs-1")
 
 
-@pytest.mark.parametrize("text", ["", "{}", "[]", "qstat: busy", "[" * 100_000])
-def test_other_output_is_not_an_empty_queue(text: str) -> None:
-    with pytest.raises(QpuError, match=r"^qstat: "):
-        pbs.read_jobs(text, "pbs-1")
+@pytest.mark.parametrize("output", ["", "[]", "{}", "libpbs.so", "[" * 100_000])
+def test_other_output_is_not_an_empty_queue(
+    output: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pbs, "run_command", lambda *_: output)
+    with pytest.raises(QpuError, match=r"^PBS: "):
+        pbs.list_status()
+
+
+def test_a_host_without_pbs_says_what_is_missing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    conf = tmp_path / "pbs.conf"
+    monkeypatch.setenv("PBS_CONF_FILE", str(conf))
+    with pytest.raises(QpuError, match=r"^PBS: cannot read .*pbs\.conf"):
+        pbs.list_status()
+    conf.write_text(f"PBS_EXEC={tmp_path}\n")
+    with pytest.raises(QpuError, match=r"^PBS: .*libpbs\.so"):
+        pbs.list_status()
 
 
 def test_the_tasks_of_an_array_are_one_job() -> None:

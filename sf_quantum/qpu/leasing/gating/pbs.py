@@ -6,15 +6,16 @@ cannot release it. A job whose dependency is unfulfilled also has the manager's 
 
 from __future__ import annotations
 
-import json
 import pwd
 import re
+import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from pathlib import Path
 
-from sf_quantum.errors import QpuError
-from sf_quantum.files import JSON, mapping
+from sf_quantum.errors import InputError, QpuError
+from sf_quantum.files import JSON, listing, mapping, parse_json
 from sf_quantum.qpu.environment import JOB_ID, JOB_UID
 from sf_quantum.qpu.leasing.batch_jobs import BatchJob
 from sf_quantum.qpu.leasing.gating.scheduler import (
@@ -44,12 +45,14 @@ class Pbs(Scheduler):
     title = "PBS"
 
     def __init__(self) -> None:
-        (server,) = _listed(run_command("qstat", "-B", "-f", "-F", "json"), "Server")
-        super().__init__(server)
+        servers = listing(list_status()["servers"])
+        if len(servers) != 1:
+            raise QpuError(f"PBS lists {len(servers)} servers; expected one")
+        super().__init__(str(servers[0]))
 
     def jobs(self) -> dict[str, GatedJob]:
-        records = read_jobs(run_command("qstat", "-f", "-F", "json"), self._cluster)
-        return {job: _gated(records[job]) for job in records}
+        records = read_jobs(list_status(), self._cluster)
+        return {job: _gated(record) for job, record in records.items()}
 
     def applicant(self, job: str) -> Applicant:
         record = self._record(job)
@@ -57,8 +60,8 @@ class Pbs(Scheduler):
         try:
             uid = pwd.getpwnam(user).pw_uid
         except KeyError:
-            raise QpuError(f"user {user} of PBS job {job} is unknown here") from None
-        variables = {JOB_UID: str(uid), JOB_ID: f"{job}.{self._cluster}"}
+            raise InputError(f"user {user!r} is unknown on the gate's host") from None
+        variables = {JOB_UID: str(uid), JOB_ID: job}
         return Applicant(user, str(record.get("queue", "")), "", variables)
 
     def release(self, job: str) -> None:
@@ -83,36 +86,41 @@ class Pbs(Scheduler):
 
         :raises QpuError: if it is not listed
         """
-        text = run_command("qstat", "-f", "-F", "json", job)
-        if (record := read_jobs(text, self._cluster).get(job)) is None:
-            raise QpuError(f"qstat does not list job {job}")
+        if (record := read_jobs(list_status(job), self._cluster).get(job)) is None:
+            raise QpuError(f"PBS does not list job {job}")
         return record
 
 
-def read_jobs(text: str, server: str) -> dict[str, Mapping[str, JSON]]:
-    """Read the output of ``qstat -f -F json``: attributes by id, in the order of submission.
+def list_status(*job: str) -> Mapping[str, JSON]:
+    """Ask the server for its jobs, or for one of them; see ``pbs_status``.
 
-    :param server: the server of the jobs
-    :raises QpuError: if it is not such output
+    :raises QpuError: if it does not answer
+    """
+    program = Path(__file__).with_name("pbs_status.py")
+    try:
+        output = run_command(sys.executable, "-I", str(program), *job)
+    except QpuError as error:  # whose first word is the interpreter
+        raise QpuError(f"PBS: {str(error).partition(': ')[2]}") from error
+    try:
+        content = mapping(parse_json(output.encode()))
+    except ValueError as error:
+        raise QpuError(f"PBS: {error}") from error
+    if not isinstance(content.get("jobs"), dict):
+        raise QpuError(f"PBS: not a list of jobs: {shortened(output)!r}")
+    return content
+
+
+def read_jobs(status: Mapping[str, JSON], server: str) -> dict[str, Mapping[str, JSON]]:
+    """Return the attributes of a server's jobs by id, in the order of submission.
+
+    :param status: the output of ``pbs_status``
     """
     records: dict[str, Mapping[str, JSON]] = {}
-    for id_, record in _listed(text, "Jobs").items():
+    for id_, record in mapping(status["jobs"]).items():
         number, _, its_server = id_.partition(".")
         if its_server == server:
             records[number] = mapping(record)
     return dict(sorted(records.items(), key=lambda item: int(item[0].rstrip("[]"))))
-
-
-def _listed(text: str, kind: str) -> Mapping[str, JSON]:
-    """Return the objects of a kind; without any, ``qstat`` omits the kind."""
-    try:
-        # Variables of jobs may be there twice.
-        listed = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise QpuError(f"qstat: {error}") from error
-    if not isinstance(listed, dict) or "pbs_server" not in listed:
-        raise QpuError(f"qstat: not its JSON: {shortened(text)!r}")
-    return mapping(listed.get(kind))
 
 
 def _gated(record: Mapping[str, JSON]) -> GatedJob:
@@ -144,8 +152,8 @@ def _request(resources: Mapping[str, JSON]) -> str:
 
 
 def _is_due(start: str) -> bool:
-    """Return whether a start as of ctime(3) is past; none is."""
-    return not start or time.mktime(time.strptime(start)) <= time.time()
+    """Return whether a start, in epoch seconds, is past; none is."""
+    return not start.isdecimal() or int(start) <= time.time()
 
 
 def job_of(variables: Mapping[str, str]) -> tuple[BatchJob, str] | None:
