@@ -21,9 +21,9 @@ import os, sys
 os.nice(10)
 from pathlib import Path
 from sf_quantum import journal
-from sf_quantum.reporting import pictures, report
+from sf_quantum.reporting import attempts, pictures, report
 if file := sys.stdin.read():
-    rows = report.collect(journal.read(report.locate(file)))
+    rows = attempts.collect(journal.read(report.locate(file)))
     pictures.draw_timeline(rows, Path(sys.argv[1]))
 """
 
