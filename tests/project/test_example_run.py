@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import runpy
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.support.journals import a_run, write
 
 RUN = Path(__file__).parents[2] / "examples/clustering-aggregation/run.py"
 
@@ -23,6 +26,15 @@ def test_example_begins_its_check_without_importing_matplotlib() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )
     assert not {"numpy", "matplotlib", "streamflow"} & set(done.stderr.split())
+
+
+@pytest.mark.process
+def test_the_example_draws_the_timeline_of_a_run(tmp_path: Path) -> None:
+    path = write(tmp_path / "1.jsonl", a_run())
+    draw, picture = runpy.run_path(str(RUN))["DRAW"], tmp_path / "timeline.png"
+    command = [sys.executable, "-c", draw, str(picture)]
+    subprocess.run(command, input=str(path), text=True, check=True)
+    assert picture.stat().st_size > 0
 
 
 @pytest.mark.process

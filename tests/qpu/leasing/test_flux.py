@@ -255,6 +255,18 @@ def test_what_cannot_start_yet_asks_for_nothing(site: Site) -> None:
         site.flux.ended(second)
 
 
+def test_a_batch_script_and_its_jobs_run_with_its_lease(site: Site) -> None:
+    script = site.folder / "batch.sh"
+    lease = site.held_lease("echo leased")
+    script.write_text(f"#!/bin/sh\n{lease}\nflux run {lease}\n")
+    script.chmod(0o755)
+    held = ("--urgency=hold", "--setattr=sfq.qpu=qpu", "-N1")
+    with site.serving(), running_gate(site):
+        out = f"--output={site.folder}/{{{{id}}}}.out"
+        job = site.flux.output("batch", out, *held, str(script))
+        assert site.output(job).splitlines().count("leased") == 2
+
+
 def test_a_job_that_is_cancelled_when_granted_loses_its_lease(site: Site) -> None:
     with site.serving() as service:
         gate, job = site.gate(), site.submit("true")

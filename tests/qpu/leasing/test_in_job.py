@@ -92,6 +92,14 @@ def test_a_flux_job_within_a_slurm_job_finds_its_own_lease(
     assert find(service, FLUX_JOB_ID="f2", SLURM_JOB_ID="7") == lease
 
 
+@pytest.mark.parametrize("inner", [{}, {"FLUX_JOB_ID": "f9"}])
+def test_a_batch_script_of_flux_and_its_jobs_find_its_lease(
+    service: RunningService, inner: dict[str, str]
+) -> None:
+    lease = acquire(service, "flux-one-f2")
+    assert find(service, FLUX_ENCLOSING_ID="f2", **inner) == lease
+
+
 def test_outside_a_job_the_missing_variables_are_named(service: RunningService) -> None:
     with pytest.raises(InputError, match=r"FLUX_JOB_ID or .* is not set"):
         find(service)

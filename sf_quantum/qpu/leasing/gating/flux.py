@@ -133,7 +133,19 @@ def job_of(variables: Mapping[str, str]) -> tuple[BatchJob, str] | None:
 
     Its instance is not known there. An admin also sees leases of the same id in others.
     """
-    if not (text := variables.get("FLUX_JOB_ID")):
+    return _job_named(variables.get("FLUX_JOB_ID"))
+
+
+def enclosing_job_of(variables: Mapping[str, str]) -> tuple[BatchJob, str] | None:
+    """Read the job of ``flux batch`` or ``flux alloc`` that an environment is within.
+
+    Such a job is an instance of its own, and its script no job of that.
+    """
+    return _job_named(variables.get("FLUX_ENCLOSING_ID"))
+
+
+def _job_named(text: str | None) -> tuple[BatchJob, str] | None:
+    if not text:
         return None
     try:
         user = pwd.getpwuid(os.getuid()).pw_name

@@ -14,6 +14,7 @@ from sf_quantum.qpu.sfq.service_qpu import SfqQpu
 # The variable by which each batch system names the job, and what reads it.
 _SCHEDULERS = {
     "FLUX_JOB_ID": flux.job_of,
+    "FLUX_ENCLOSING_ID": flux.enclosing_job_of,
     "PBS_JOBID": pbs.job_of,
     "SLURM_JOB_ID": slurm.job_of,
 }
