@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from sf_quantum import journal
 from sf_quantum.connectors.slurm.services import SlurmService
 from sf_quantum.connectors.slurm.transport.answers import JobOutcome
@@ -57,8 +59,9 @@ class NodeUsage:
         elif row.state == "PENDING":
             self._pending_reason = row.reason.strip("()") or None
             if self.nodes:
-                ended = row.ended or row.started or self._started
-                self._release(ended or self._requested)
+                ended = row.ended or row.started or self._started or self._requested
+                # Slurm may list when it expects the next start and end instead.
+                self._release(min(ended, time.time()))
                 self._wait_again()
 
     def given_up(self, at: float) -> None:

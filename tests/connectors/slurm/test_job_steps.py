@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -451,6 +452,21 @@ def test_when_a_requeued_job_gave_its_nodes_back(
     entry.seen(row())
     entry.seen(row_)
     assert written(record, "status", "at")[-1] == ["released", expected]
+
+
+def test_the_expected_end_of_a_requeued_job_is_none_of_its_nodes(
+    record: Journal,
+) -> None:
+    entry = usage()
+    entry.submitted("7")
+    entry.seen(row(started=100.0))
+    expected = time.time() + 120.0
+    # As Slurm 24.11 lists a job that waits for its time, without a limit.
+    entry.seen(row("PENDING", "BeginTime", expected, expected + 365 * 86400))
+    ((status, at),) = written(record, "status", "at")[-1:]
+    assert status == "released"
+    assert isinstance(at, float)
+    assert expected - 120.0 <= at <= time.time()
 
 
 def test_without_slurms_times_those_of_the_script_count(record: Journal) -> None:
