@@ -184,14 +184,14 @@ class Cluster:
     def lose_node(self, name: str) -> None:
         """Fail a node, and let Slurm know at once.
 
-        A short timeout of Slurm's would also take nodes down that are only slow. No other job
-        gets the node meanwhile: it would wait for minutes for its launch there.
+        A short timeout of Slurm's would also take nodes down that are only slow. Until it is
+        started, no other job gets the node, which a late answer of its daemon to the
+        controller would return to service.
         """
-        update = ("scontrol", "update", f"nodename={name}")
-        self.output(*update, "state=drain", "reason=lost")
+        update = ("scontrol", "update", f"nodename={name}", "reason=lost")
+        self.output(*update, "state=drain")
         self.stop_node(name)
-        for state in ("down", "undrain"):
-            self.output(*update, f"state={state}", "reason=lost")
+        self.output(*update, "state=down")
 
     def start_node(self, name: str) -> None:
         """Start a node's daemon, and wait until Slurm has the node back."""
@@ -200,6 +200,8 @@ class Cluster:
             lambda: not re.search(r"down|unknown|\*", self.nodes()[name]),
             f"{name} is back",
         )
+        if "drain" in self.nodes()[name]:
+            self.output("scontrol", "update", f"nodename={name}", "state=undrain")
 
     def stop_controller(self) -> None:
         """Stop the controller; jobs run on."""
