@@ -15,6 +15,7 @@ from sf_quantum.service.domain.jobs import Identity
 from sf_quantum.service.http.auth import FixedIdentity
 from tests.lab import Lab
 from tests.support.service import RunningService, running_service
+from tests.support.service_process import SFQ
 from tests.support.waiting import SECONDS
 
 SLURM = FixedIdentity(Identity("slurm", admin=True))
@@ -30,26 +31,39 @@ def write_site_file(folder: Path, url: str) -> Path:
     return file
 
 
-class Site:
-    """A lab, and the QPU that ``qrmi_config.json`` names."""
+class QpuSite:
+    """The QPU that ``qrmi_config.json`` names, and what a site's daemon is told of it."""
 
-    def __init__(self, lab: Lab, folder: Path) -> None:
-        self.lab = lab
+    def __init__(self, folder: Path, admin: FixedIdentity) -> None:
         self.folder = folder
         self.config = folder / "qrmi_config.json"
+        self._admin = admin
 
     @contextmanager
     def serving(
-        self, vqpus: int = 1, *, authenticate: FixedIdentity = SLURM
+        self, vqpus: int = 1, *, authenticate: FixedIdentity | None = None
     ) -> Iterator[RunningService]:
-        with running_service(authenticate=authenticate, vqpus=vqpus) as service:
+        identity = authenticate or self._admin
+        with running_service(authenticate=identity, vqpus=vqpus) as service:
             write_site_file(self.folder, service.url)
             yield service
 
     def words(self, act: str, *options: str) -> list[str]:
-        """Return the arguments of ``sfq slurm`` for a daemon."""
+        """Return the arguments of ``sfq slurm`` or the like for a daemon."""
         selected = ["--qrmi-config", str(self.config), "--qpu", "qpu"]
         return [act, "--state", str(self.folder / "state"), *selected, *options]
+
+    def held_lease(self) -> str:
+        """The command that runs another under the lease of the gate."""
+        return f"{SFQ[0]} lease --held --qrmi-config {self.config} --qpu qpu --"
+
+
+class Site(QpuSite):
+    """A lab with such a QPU."""
+
+    def __init__(self, lab: Lab, folder: Path) -> None:
+        super().__init__(folder, SLURM)
+        self.lab = lab
 
     def submit(self, script: str, *options: str) -> int:
         output = f"--output={self.folder}/%A.out"

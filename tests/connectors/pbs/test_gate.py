@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
-import argparse
 import os
-import random
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 
-from sf_quantum.cli.qpu import gating, pbs
+from sf_quantum.cli.qpu import pbs
 from sf_quantum.errors import QpuError
 from sf_quantum.files import JSON
 from sf_quantum.qpu.leasing.gating.gate import Gate
 from sf_quantum.qpu.leasing.gating.pbs import Pbs
-from sf_quantum.service.domain.jobs import Identity, Lease
-from sf_quantum.service.domain.reasons import LeaseEndCause
+from sf_quantum.service.domain.jobs import Identity
 from sf_quantum.service.http.auth import FixedIdentity
 from tests.support import pbs_lab
+from tests.support.gates import (
+    kept_leases,
+    kill_gates,
+    leases,
+    look_until_held,
+    make_gate,
+    running_gate,
+)
 from tests.support.pbs_lab import USER, PbsError, PbsLab
-from tests.support.service import RunningService, running_service
-from tests.support.service_process import SFQ
-from tests.support.site_daemons import write_site_file
+from tests.support.site_daemons import QpuSite
 from tests.support.waiting import until
 
 pytestmark = [
@@ -37,50 +40,24 @@ KILLS = 10
 LONGEST_LIFE_SECONDS = 3.0
 
 
-class Site:
+class Site(QpuSite):
     """A lab, and the QPU that ``qrmi_config.json`` names."""
 
     def __init__(self, lab: PbsLab, folder: Path) -> None:
+        super().__init__(folder, ADMIN)
         self.lab = lab
-        self.folder = folder
-        self.config = folder / "qrmi_config.json"
-
-    @contextmanager
-    def serving(self, vqpus: int = 1) -> Iterator[RunningService]:
-        with running_service(authenticate=ADMIN, vqpus=vqpus) as service:
-            write_site_file(self.folder, service.url)
-            yield service
-
-    def words(self, *options: str) -> list[str]:
-        selected = ["--qrmi-config", str(self.config), "--qpu", "qpu"]
-        return ["gate", "--state", str(self.folder / "state"), *selected, *options]
 
     def gate(self, *options: str) -> Gate:
-        """Make a gate in this process, whose looks the test calls."""
-        parser = argparse.ArgumentParser()
-        pbs.configure(parser)
-        args = parser.parse_args(self.words(*options))
-        return gating.make_gate(args, Pbs())
+        return make_gate(pbs, Pbs(), self.words("gate", *options))
 
-    @contextmanager
-    def running_gate(self) -> Iterator[subprocess.Popen[bytes]]:
-        """Run a gate as a process, which is killed at the end of the block."""
-        process = subprocess.Popen([*SFQ, "pbs", *self.words()])
-        try:
-            yield process
-        finally:
-            process.kill()
-            process.wait()
+    def running_gate(self) -> AbstractContextManager[subprocess.Popen[bytes]]:
+        return running_gate("pbs", self.words("gate"))
 
     def submit(self, script: str, *options: str, user: str = "") -> str:
         named = ("-l", "qpu=qpu", "-N", "job", "-S", "/bin/sh", "-j", "oe")
         output = ("-o", f"{self.folder}/")
         words = (*named, *output, *options, "--", "/bin/sh", "-c", script)
         return self.lab.submit(*words, user=user)
-
-    def lease_of_gate(self) -> str:
-        """The command that runs another under the lease of the gate."""
-        return f"{SFQ[0]} lease --held --qrmi-config {self.config} --qpu qpu --"
 
     def has_ended(self, job: str) -> bool:
         return self.lab.job(job)["job_state"] == "F"
@@ -106,25 +83,13 @@ def _environment(site: Site, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         site.lab.run("qdel", "-W", "force", *jobs)
 
 
-def leases(service: RunningService) -> list[Lease]:
-    return sorted(
-        service.queue.store.leases.latest(None), key=lambda lease: lease.opened
-    )
-
-
-def look_until_held(gate: Gate, service: RunningService) -> None:
-    """Look until a lease is granted, of which the gate has not taken notice."""
-    gate.look()
-    until(lambda: len(leases(service)) == 1, "a lease")
-
-
 def keys(site: Site, *jobs: str) -> list[str]:
     return [f"pbs-{site.lab.name}-{job}" for job in jobs]
 
 
 def test_jobs_run_in_turn_each_with_its_lease(site: Site) -> None:
     with site.serving() as service, site.running_gate():
-        script = f"{site.lease_of_gate()} env"
+        script = f"{site.held_lease()} env"
         jobs = [site.submit(script) for _ in range(3)]
         for job, output in [(job, site.output(job)) for job in jobs]:
             (lease,) = (one for one in leases(service) if [one.key] == keys(site, job))
@@ -221,7 +186,7 @@ def test_a_job_that_is_deleted_when_granted_loses_its_lease(site: Site) -> None:
 def test_a_job_that_an_operator_releases_has_no_lease(site: Site) -> None:
     with site.serving() as service:
         service.acquire()
-        job = site.submit(f"{site.lease_of_gate()} echo ran")
+        job = site.submit(f"{site.held_lease()} echo ran")
         site.lab.output("qrls", "-h", "o", job)
         assert site.output(job).strip() == (
             f"sfq lease: PBS job {job} has no lease: was it released before its lease "
@@ -259,7 +224,7 @@ def test_a_job_that_runs_is_not_held(site: Site) -> None:
 def test_the_tasks_of_an_array_share_a_lease(site: Site) -> None:
     with site.serving() as service, site.running_gate():
         tokens = site.folder / "tokens"
-        script = f"{site.lease_of_gate()} sh -c 'env | grep TOKEN >>{tokens}'"
+        script = f"{site.held_lease()} sh -c 'env | grep TOKEN >>{tokens}'"
         job = site.submit(script, "-J", "1-3")
         until(lambda: site.has_ended(job), "three tasks")
         (lease,) = leases(service)
@@ -272,7 +237,7 @@ def test_the_tasks_of_an_array_share_a_lease(site: Site) -> None:
 def test_a_job_that_is_run_again_keeps_its_lease(site: Site) -> None:
     with site.serving() as service, site.running_gate():
         first = site.folder / "first"
-        script = f"[ -e {first} ] || {{ touch {first}; sleep 60; }}; {site.lease_of_gate()} true"
+        script = f"[ -e {first} ] || {{ touch {first}; sleep 60; }}; {site.held_lease()} true"
         job = site.submit(script)
         until(first.exists, "it runs")
         site.lab.output("qrerun", job)
@@ -310,15 +275,9 @@ def test_while_the_server_is_away_leases_are_kept(site: Site) -> None:
 
 
 def test_killed_at_any_moment_it_loses_no_job_and_no_lease(site: Site) -> None:
-    moments = random.Random(1)
     with site.serving() as service:
         jobs = [site.submit("sleep 1") for _ in range(4)]
-        for _ in range(KILLS):
-            with (
-                site.running_gate() as process,
-                pytest.raises(subprocess.TimeoutExpired),
-            ):
-                process.wait(moments.uniform(0.2, LONGEST_LIFE_SECONDS))
+        kill_gates(site.running_gate, KILLS, LONGEST_LIFE_SECONDS)
         with site.running_gate():
             for job in jobs:
                 site.output(job)
@@ -328,8 +287,7 @@ def test_killed_at_any_moment_it_loses_no_job_and_no_lease(site: Site) -> None:
             (0, 1)
         ]
         # One that is granted just when the gate is killed goes back immediately.
-        gone = LeaseEndCause.CLIENT_GONE.value
-        kept = [lease.key for lease in leases(service) if lease.reason != gone]
+        kept = [lease.key for lease in kept_leases(service)]
         assert kept == keys(site, *jobs)
 
 

@@ -2,31 +2,34 @@
 
 from __future__ import annotations
 
-import argparse
 import json
-import random
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 
-from sf_quantum.cli.qpu import flux, gating
+from sf_quantum.cli.qpu import flux
 from sf_quantum.errors import QpuError
 from sf_quantum.files import JSON
 from sf_quantum.qpu.leasing.gating.flux import Flux
 from sf_quantum.qpu.leasing.gating.gate import Gate
 from sf_quantum.service.domain.jobs import Identity, Lease
-from sf_quantum.service.domain.reasons import LeaseEndCause
 from sf_quantum.service.http.auth import FixedIdentity
 from tests.support import flux_instance
 from tests.support.flux_instance import FluxInstance
 from tests.support.folders import ROOT
-from tests.support.service import RunningService, running_service
-from tests.support.service_process import SFQ
-from tests.support.site_daemons import write_site_file
+from tests.support.gates import (
+    kept_leases,
+    kill_gates,
+    leases,
+    look_until_held,
+    make_gate,
+    running_gate,
+)
+from tests.support.site_daemons import QpuSite
 from tests.support.waiting import SECONDS, until
 
 pytestmark = [
@@ -39,38 +42,22 @@ KILLS = 10
 LONGEST_LIFE_SECONDS = 4.0
 
 
-class Site:
+class Site(QpuSite):
     """An instance, and the QPU that ``qrmi_config.json`` names."""
 
     def __init__(self, instance: FluxInstance) -> None:
+        super().__init__(instance.folder, ADMIN)
         self.flux = instance
-        self.folder = instance.folder
-        self.config = self.folder / "qrmi_config.json"
-
-    @contextmanager
-    def serving(self, vqpus: int = 1) -> Iterator[RunningService]:
-        with running_service(authenticate=ADMIN, vqpus=vqpus) as service:
-            write_site_file(self.folder, service.url)
-            yield service
-
-    def words(self, *options: str) -> list[str]:
-        selected = ["--qrmi-config", str(self.config), "--qpu", "qpu"]
-        return ["gate", "--state", str(self.folder / "state"), *selected, *options]
 
     def gate(self, *options: str) -> Gate:
-        """Make a gate in this process, whose looks the test calls."""
-        parser = argparse.ArgumentParser()
-        flux.configure(parser)
-        return gating.make_gate(parser.parse_args(self.words(*options)), Flux())
+        return make_gate(flux, Flux(), self.words("gate", *options))
+
+    def running_gate(self) -> AbstractContextManager[subprocess.Popen[bytes]]:
+        return running_gate("flux", self.words("gate"))
 
     def submit(self, script: str, *options: str) -> str:
         held = ["--urgency=hold", "--setattr=sfq.qpu=qpu", *options]
         return self.flux.submit(script, *held)
-
-    def held_lease(self, script: str) -> str:
-        """The command that runs another under the lease of the gate."""
-        lease = f"{SFQ[0]} lease --held --qrmi-config {self.config} --qpu qpu --"
-        return f"{lease} {script}"
 
     def output(self, job: str) -> str:
         self.flux.ended(job)
@@ -114,36 +101,13 @@ def _environment(site: Site, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     site.flux.output("queue", "idle")
 
 
-def leases(service: RunningService) -> list[Lease]:
-    return sorted(
-        service.queue.store.leases.latest(None), key=lambda lease: lease.opened
-    )
-
-
 def holders(found: list[Lease]) -> list[str]:
     return [str(lease.key).rpartition("-")[2] for lease in found]
 
 
-def look_until_held(gate: Gate, service: RunningService) -> None:
-    """Look until a lease is granted, of which the gate has not taken notice."""
-    gate.look()
-    until(lambda: len(leases(service)) == 1, "a lease", SECONDS)
-
-
-@contextmanager
-def running_gate(site: Site) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a gate as a process, which is killed at the end of the block."""
-    process = subprocess.Popen([*SFQ, "flux", *site.words()])
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.wait()
-
-
 def test_jobs_run_in_turn_each_with_its_lease(site: Site) -> None:
-    with site.serving() as service, running_gate(site):
-        script = site.held_lease("env")
+    with site.serving() as service, site.running_gate():
+        script = f"{site.held_lease()} env"
         jobs = [site.submit(script) for _ in range(3)]
         for job in jobs:
             output = site.output(job)
@@ -257,11 +221,11 @@ def test_what_cannot_start_yet_asks_for_nothing(site: Site) -> None:
 
 def test_a_batch_script_and_its_jobs_run_with_its_lease(site: Site) -> None:
     script = site.folder / "batch.sh"
-    lease = site.held_lease("echo leased")
+    lease = f"{site.held_lease()} echo leased"
     script.write_text(f"#!/bin/sh\n{lease}\nflux run {lease}\n")
     script.chmod(0o755)
     held = ("--urgency=hold", "--setattr=sfq.qpu=qpu", "-N1")
-    with site.serving(), running_gate(site):
+    with site.serving(), site.running_gate():
         out = f"--output={site.folder}/{{{{id}}}}.out"
         job = site.flux.output("batch", out, *held, str(script))
         assert site.output(job).splitlines().count("leased") == 2
@@ -281,7 +245,7 @@ def test_a_job_that_is_released_too_early_has_no_lease(site: Site) -> None:
     with site.serving() as service:
         service.acquire()
         gate = site.gate()
-        job = site.submit(site.held_lease("echo ran"))
+        job = site.submit(f"{site.held_lease()} echo ran")
         gate.look()
         site.flux.output("job", "urgency", job, "default")
         *_, line = site.output(job).splitlines()
@@ -308,7 +272,7 @@ def test_a_job_without_nodes_is_held_again_for_the_next(site: Site) -> None:
         assert site.is_held(first)
         assert "its lease had no nodes" in site.memo(first)
         site.cancel(first, busy)
-        with running_gate(site):
+        with site.running_gate():
             site.output(second)
         assert holders(leases(service)) == [first, second]
 
@@ -343,27 +307,20 @@ def test_while_the_service_is_away_jobs_stay_held(site: Site) -> None:
         gate.look()
     assert site.is_held(job)
     # the service that is back has forgotten the lease
-    with site.serving() as service, running_gate(site):
+    with site.serving() as service, site.running_gate():
         site.output(job)
         assert len(leases(service)) == 1
 
 
 def test_killed_at_any_moment_it_loses_no_job_and_no_lease(site: Site) -> None:
-    moments = random.Random(1)
     with site.serving() as service:
         jobs = [site.submit("sleep 1") for _ in range(5)]
-        for _ in range(KILLS):
-            with (
-                running_gate(site) as process,
-                pytest.raises(subprocess.TimeoutExpired),
-            ):
-                process.wait(moments.uniform(0.2, LONGEST_LIFE_SECONDS))
-        with running_gate(site):
+        kill_gates(site.running_gate, KILLS, LONGEST_LIFE_SECONDS)
+        with site.running_gate():
             assert {site.flux.ended(job) for job in jobs} == {"COMPLETED"}
             until(lambda: not service.queue.leases.held, "no lease", SECONDS)
         # One that is granted just when the gate is killed goes back at once.
-        gone = LeaseEndCause.CLIENT_GONE.value
-        kept = [lease for lease in leases(service) if lease.reason != gone]
+        kept = kept_leases(service)
         assert holders(kept) == jobs
     for job, lease in zip(jobs, kept, strict=True):
         shown = site.flux.job(job)
@@ -375,14 +332,14 @@ def test_killed_at_any_moment_it_loses_no_job_and_no_lease(site: Site) -> None:
 def test_an_instance_that_is_killed_keeps_its_held_jobs(site: Site) -> None:
     """Last, since its brokers are others afterwards."""
     with site.serving() as service:
-        gate, job = site.gate(), site.submit(site.held_lease("echo ran"))
+        gate, job = site.gate(), site.submit(f"{site.held_lease()} echo ran")
         look_until_held(gate, service)
         site.flux.output("kvs", "sync")
         site.flux.kill()
         with pytest.raises(QpuError):
             gate.look()
         site.flux.start()
-        with running_gate(site):
+        with site.running_gate():
             assert site.output(job).splitlines()[-1] == "ran"
             until(lambda: not service.queue.leases.held, "no lease", SECONDS)
         assert holders(leases(service)) == [job]

@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
-import argparse
-import random
 import shutil
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from operator import attrgetter
 
 import pytest
 
-from sf_quantum.cli.qpu import gating, slurm
+from sf_quantum.cli.qpu import slurm
 from sf_quantum.errors import QpuError
 from sf_quantum.files import JSON
 from sf_quantum.qpu.leasing.burst import controller
 from sf_quantum.qpu.leasing.gating.gate import Gate
 from sf_quantum.qpu.leasing.gating.slurm import Slurm
-from sf_quantum.service.domain.jobs import Lease
-from sf_quantum.service.domain.reasons import LeaseEndCause
 from tests.conftest import StartLab
 from tests.support.folders import ROOT
+from tests.support.gates import (
+    kept_leases,
+    kill_gates,
+    leases,
+    look_until_held,
+    make_gate,
+    running_gate,
+)
 from tests.support.lab_conf import Options
-from tests.support.service import RunningService
 from tests.support.service_process import SFQ
 from tests.support.site_daemons import Site
 from tests.support.waiting import SECONDS
@@ -39,18 +42,13 @@ class GateSite(Site):
     """A site whose jobs name the QPU in their comments."""
 
     def gate(self, *options: str) -> Gate:
-        """Make a gate in this process, whose looks the test calls."""
-        parser = argparse.ArgumentParser()
-        slurm.configure(parser)
-        args = parser.parse_args(self.words("gate", *options))
-        return gating.make_gate(args, Slurm())
+        return make_gate(slurm, Slurm(), self.words("gate", *options))
+
+    def running_gate(self) -> AbstractContextManager[subprocess.Popen[bytes]]:
+        return running_gate("slurm", self.words("gate"))
 
     def submit(self, script: str, *options: str) -> int:
         return super().submit(script, "--comment=qpu=qpu", *options)
-
-    def held_lease(self) -> str:
-        """The command that runs another under the lease of the gate."""
-        return f"{SFQ[0]} lease --held --qrmi-config {self.config} --qpu qpu --"
 
 
 @pytest.fixture(scope="module")
@@ -77,20 +75,8 @@ def _environment(site: GateSite, monkeypatch: pytest.MonkeyPatch) -> Iterator[No
         yield
 
 
-def leases(service: RunningService) -> list[Lease]:
-    return sorted(
-        service.queue.store.leases.latest(None), key=lambda lease: lease.opened
-    )
-
-
-def look_until_held(site: GateSite, gate: Gate, service: RunningService) -> None:
-    """Look until a lease is granted, of which the gate has not taken notice."""
-    gate.look()
-    site.lab.wait_for(lambda: len(leases(service)) == 1, "a lease", SECONDS)
-
-
 def test_jobs_run_in_turn_each_with_its_lease(site: GateSite) -> None:
-    with site.serving() as service, running_gate(site):
+    with site.serving() as service, site.running_gate():
         jobs = [site.submit("env", "--hold") for _ in range(3)]
         for job in jobs:
             output = site.output(job)
@@ -112,7 +98,7 @@ def test_bounds_in_the_comment_are_those_of_the_lease(site: GateSite) -> None:
     with site.serving() as service:
         gate, words = site.gate(), "qpu=qpu qpu-seconds=1.5 qpu-shots=7"
         job = site.submit("true", f"--comment={words}")
-        look_until_held(site, gate, service)
+        look_until_held(gate, service)
         (lease,) = leases(service)
         assert (lease.max_qpu_seconds, lease.max_shots) == (1.5, 7)
         gate.look()
@@ -156,7 +142,7 @@ def test_what_others_hold_or_cannot_start_asks_for_nothing(site: GateSite) -> No
 def test_a_job_that_is_cancelled_when_granted_loses_its_lease(site: GateSite) -> None:
     with site.serving() as service:
         gate, job = site.gate(), site.submit("true")
-        look_until_held(site, gate, service)
+        look_until_held(gate, service)
         site.lab.output("scancel", str(job))
         gate.look()
         gate.look()
@@ -199,14 +185,14 @@ def test_a_job_without_nodes_is_held_again_for_the_next(site: GateSite) -> None:
     with site.serving() as service:
         gate = site.gate("--hold-seconds", "0")
         first = site.submit("true", "--exclude=q1")  # the partition's only node
-        look_until_held(site, gate, service)
+        look_until_held(gate, service)
         second = site.submit("true")
         gate.look()
         site.lab.wait_for(lambda: service.queue.leases.waiting == 1, "both", SECONDS)
         gate.look()
         assert site.reason(first) == "JobHeldUser"
         site.lab.output("scancel", str(first))
-        with running_gate(site):
+        with site.running_gate():
             site.output(second)
         holders = [lease.slurm_job_id for lease in leases(service)]
         assert holders == [str(first), str(second)]
@@ -224,7 +210,7 @@ def test_a_job_that_runs_is_not_held(site: GateSite) -> None:
 
 
 def test_the_tasks_of_an_array_share_a_lease(site: GateSite) -> None:
-    with site.serving() as service, running_gate(site):
+    with site.serving() as service, site.running_gate():
         script = f"{site.held_lease()} sh -c 'env | grep TOKEN >>{site.folder}/tokens'"
         site.submit(script, "--array=1-3")
         tokens = site.folder / "tokens"
@@ -243,27 +229,21 @@ def test_the_tasks_of_an_array_share_a_lease(site: GateSite) -> None:
 def test_while_the_service_is_away_jobs_stay_held(site: GateSite) -> None:
     with site.serving() as service:
         gate, job = site.gate(), site.submit("true")
-        look_until_held(site, gate, service)
+        look_until_held(gate, service)
     with pytest.raises(QpuError):
         gate.look()
     assert site.reason(job) == "JobHeldUser"
     # the service that is back has forgotten the lease
-    with site.serving() as service, running_gate(site):
+    with site.serving() as service, site.running_gate():
         site.output(job)
         assert len(leases(service)) == 1
 
 
 def test_killed_at_any_moment_it_loses_no_job_and_no_lease(site: GateSite) -> None:
-    moments = random.Random(1)
     with site.serving() as service:
         jobs = [site.submit("sleep 1") for _ in range(6)]
-        for _ in range(KILLS):
-            with (
-                running_gate(site) as process,
-                pytest.raises(subprocess.TimeoutExpired),
-            ):
-                process.wait(moments.uniform(0.2, LONGEST_LIFE_SECONDS))
-        with running_gate(site):
+        kill_gates(site.running_gate, KILLS, LONGEST_LIFE_SECONDS)
+        with site.running_gate():
             for job in jobs:
                 site.output(job)
                 assert site.lab.state(job) == "COMPLETED"
@@ -271,8 +251,7 @@ def test_killed_at_any_moment_it_loses_no_job_and_no_lease(site: GateSite) -> No
                 lambda: not service.queue.leases.held, "no lease", SECONDS
             )
         # One that is granted just when the gate is killed goes back at once.
-        gone = LeaseEndCause.CLIENT_GONE.value
-        kept = [lease for lease in leases(service) if lease.reason != gone]
+        kept = kept_leases(service)
         assert [lease.slurm_job_id for lease in kept] == [*map(str, jobs)]
     # Slurm's own record, in whole seconds: none was started twice, or without its lease
     record = sorted(
@@ -282,14 +261,3 @@ def test_killed_at_any_moment_it_loses_no_job_and_no_lease(site: GateSite) -> No
     for done, lease in zip(record, kept, strict=True):
         assert lease.closed is not None
         assert int(lease.opened) <= done.started <= done.ended <= lease.closed
-
-
-@contextmanager
-def running_gate(site: GateSite) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a gate as a process, which is killed at the end of the block."""
-    process = subprocess.Popen([*SFQ, "slurm", *site.words("gate")])
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.wait()
