@@ -168,9 +168,8 @@ class LeasedJobs:
         job.loss = await job.pool.lost(look)
         if job.loss.problem is not LeaseProblem.REFUSED:
             await job.pool.release_or_expire(job.lease)
-        elif (
-            not elsewhere
-        ):  # else the job ends at its next request, as after other losses
+        # A job that may go elsewhere ends at its next request, as after other losses.
+        elif not elsewhere:
             running.cancel()
 
     async def give_back(self) -> None:

@@ -241,7 +241,7 @@ class MalleableJob:
         return started
 
     def _started(self, id_: str, deadline: Deadline, stop: threading.Event) -> bool:
-        told = ""
+        reported = ""
         for pause in _LOOKS.pauses():
             try:
                 state, reason = slurm.state(id_)
@@ -252,9 +252,9 @@ class MalleableJob:
                 return True
             if state not in _WAITING:
                 raise SlurmError(f"job {id_} for them ended as {state or 'unknown'}")
-            if reason not in ("", told, *_USUAL):
+            if reason not in ("", reported, *_USUAL):
                 self._tell(f"job {id_} waits for {reason}")
-                told = reason
+                reported = reason
             if deadline.left <= 0 or stop.wait(min(pause, deadline.left)):
                 return False
         raise AssertionError

@@ -13,8 +13,8 @@ from sf_quantum.errors import InputError
 from sf_quantum.files import cannot_write, replacing
 from sf_quantum.malleability.slurm import Allocation
 
-# variables of the job that has the first nodes, of the number that is wanted, and of the tasks
-# on each
+# These variables have the job of the first nodes, the number of nodes that the program wants,
+# and the tasks on each.
 JOB_VARIABLE, WANTED_VARIABLE = "SFQ_NODES_JOB", "SFQ_NODES_WANTED"
 TASKS_VARIABLE = "SFQ_TASKS_PER_NODE"
 # these scripts start steps in several jobs, to which this one's variables do not apply

@@ -25,7 +25,7 @@ _FIELD = re.compile(r"(?:^|\s)([\w/:]+)=(\S*)")
 _COMMENT = re.compile(r"\sComment=(.*?)(?=\s+(?:StdErr|StdIn|StdOut|Power)=|\Z)", re.S)
 # requests of resources stand behind the free texts, a line each or between two spaces
 _REQUEST = re.compile(r"\s(TresPer(?:Node|Socket|Task|Job)|MemPerTres)=(\S+)(?=\s|\Z)")
-# with --details, a line for the nodes on which the job has the same
+# The option --details adds a line for the nodes on which the job has the same.
 _SHARE = re.compile(r"\sNodes=(\S+) CPU_IDs=(\S*) Mem=(\d+) GRES=(\S*)")
 _NOTHING = ("(null)", "N/A")
 

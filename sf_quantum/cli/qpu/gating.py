@@ -46,13 +46,14 @@ def add_gate(
     )
     add_places(gate)
     add_classes(gate)
-    gate.set_defaults(make_scheduler=make_scheduler, parser=gate)
+    gate.set_defaults(action=lambda args: run_gate(args, make_scheduler), parser=gate)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the gate of :func:`add_gate`, until a signal ends it."""
+    """Run the action of a subcommand, such as that of :func:`add_gate`."""
+    # Batch systems and service managers end a process so.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    run_gate(args, args.make_scheduler)
+    args.action(args)
     return 0
 
 
@@ -110,10 +111,10 @@ def sfq_qpus(args: argparse.Namespace) -> list[SfqQpu]:
     :raises InputError: if one is not behind an ``sfq serve``
     """
     qpus = service.selection(args).qpus({})
-    found = [qpu for qpu in qpus if isinstance(qpu, SfqQpu)]
-    if others := [qpu.name for qpu in qpus if qpu not in found]:
+    clients = [qpu for qpu in qpus if isinstance(qpu, SfqQpu)]
+    if others := [qpu.name for qpu in qpus if qpu not in clients]:
         raise InputError(f"QPU {others[0]!r} is not behind an sfq serve")
-    return found
+    return clients
 
 
 def client(args: argparse.Namespace, **options: str) -> Qpu:

@@ -68,15 +68,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     _add_can_start(watching)
     gating.add_places(watching)
-    gate = _add(
-        actions,
-        "gate",
-        "release held jobs once they have a lease, where Slurm has no burst buffers",
-        _gate,
-        job=False,
-    )
-    gating.add_places(gate)
-    gating.add_classes(gate)
+    gating.add_gate(actions, Slurm)
     licensing = _add(
         actions,
         "licenses",
@@ -110,10 +102,7 @@ def _add_can_start(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the action."""
-    # Slurm ends so what it has started for a job
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    args.action(args)
-    return 0
+    return gating.run(args)
 
 
 def _add(
@@ -133,8 +122,8 @@ def _add(
         required=True,
         type=Path,
         metavar="DIR",
-        help="the folder of the environments of jobs that have leases; gate and licenses "
-        "only lock it",
+        help="the folder of the environments of jobs that have leases; licenses only "
+        "locks it",
     )
     added.set_defaults(action=action, parser=added)
     return added
@@ -207,10 +196,6 @@ def _watch(args: argparse.Namespace) -> None:
             release=lambda job, qpu_name: _release_words(args, job, qpu_name),
         )
     )
-
-
-def _gate(args: argparse.Namespace) -> None:
-    gating.run_gate(args, Slurm)
 
 
 def _license(text: str) -> tuple[str, str]:

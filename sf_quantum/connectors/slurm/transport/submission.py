@@ -24,7 +24,7 @@ if [ -z "$id" ] && [ -e "$f"tried ]; then
 fi{at_once}
 if [ -z "$id" ]; then
   {record}: >"$f"tried
-  # with these, sbatch would wait for the job's end, or submit elsewhere or several times
+  # sbatch would use these to wait for the job's end, or submit elsewhere or several times
   id=$(unset SBATCH_WAIT SBATCH_CLUSTERS SLURM_CLUSTERS SBATCH_ARRAY_INX
     exec sbatch --parsable --comment={comment}{note} {options} <<'END-SBATCH-{key}'
 {body}
@@ -58,7 +58,7 @@ now() {{
     SLURM_TIME_FORMAT=%s sbatch --test-only {options} --nodes=1 --wrap=true 2>&1 |
     sed -n 's/.*Job \([0-9]*\) to start at \([0-9][0-9]*\) .*/\1 \2/p')
   [ $# -gt 0 ] && [ $2 -le $(($(date +%s) + 1)) ] || return 1
-  # in a federation, another cluster might grant the allocation
+  # another cluster of a federation might grant the allocation
   [ $1 -le {max} ] || return 1
   # the allocation may not pass by the jobs that wait for nodes
   ! plain squeue --noheader --states=PENDING {partition} --format=%r |

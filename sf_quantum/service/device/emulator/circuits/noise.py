@@ -48,7 +48,7 @@ def noise_model(
     ones = rates.get("readout_false_zero", 0.0)
 
     def relaxation(seconds: float) -> QuantumError:
-        # for qubits of which none is told
+        # A qubit without known times does not relax.
         t1, t2 = rates.get("t1_seconds", math.inf), rates.get("t2_seconds", math.inf)
         return thermal_relaxation_error(t1, min(t2, 2 * t1), seconds)
 
