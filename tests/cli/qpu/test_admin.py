@@ -8,7 +8,7 @@ import json
 import re
 import time
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -223,7 +223,7 @@ def test_usage_prints_the_csv_of_the_service(service: RunningService, sfq: Sfq) 
     body: dict[str, JSON] = {"problem": example_bqm(), "purpose": "=HYPERLINK(0)"}
     service.ask("POST", "/v1/jobs", {**body, "idempotency_key": "k"}, lease=lease)
     service.until(lease, "Completed", 2)
-    until = f"{datetime.now(UTC):%Y-%m-%dT%H:%M}:59Z"
+    until = f"{datetime.now(UTC) + timedelta(minutes=2):%Y-%m-%dT%H:%M:%SZ}"
     for by in KEYS:
         path = f"/v1/accounting?by={by}&format=csv&until={until}"
         told = service.ask("GET", path).body.decode().replace("\r\n", "\n")

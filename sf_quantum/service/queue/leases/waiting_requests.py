@@ -52,7 +52,9 @@ class WaitingRequest:
         request, opened = self.request, time.time()
         total_seconds = settings.leases.total_seconds
         return Lease(
-            id=secrets.token_urlsafe(24),
+            # With a "-" at its beginning, commands would take it for an option, and a
+            # spreadsheet for a formula.
+            id=secrets.token_hex(16),
             user=self.user,
             job_class=self.job_class,
             job=request.job,

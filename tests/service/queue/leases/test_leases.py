@@ -46,6 +46,7 @@ from sf_quantum.service.queue.leases import slurm_jobs, vqpus
 from sf_quantum.service.queue.leases.entitlements import lease_class
 from sf_quantum.service.queue.leases.lease_states import Held
 from sf_quantum.service.queue.leases.slurm_jobs import QUERIES_AT_ONCE
+from sf_quantum.service.queue.leases.waiting_requests import WaitingRequest
 from sf_quantum.text import utc
 from tests.support.service import (
     RunningService,
@@ -61,6 +62,12 @@ pytestmark = pytest.mark.devices("sfq", "dwave", "acme", always=["acme"])
 ANN, BOB = Identity("ann", admin=False), Identity("bob", admin=False)
 ADMIN = Identity("root", admin=True, root=True)
 HOUR = 3600.0
+
+
+def test_the_id_of_a_lease_is_no_option_of_a_command() -> None:
+    waiting = WaitingRequest("ann", "test", LeaseRequest("solve"), 1, 0)
+    ids = [waiting.new_lease(ServiceSettings()).id for _ in range(1000)]
+    assert [one for one in ids if not one[0].isalnum()] == []
 
 
 def running(
