@@ -521,14 +521,16 @@ def test_a_plan_reads_the_account(site: Site) -> None:
     # seconds since the epoch, as on the page
     show = ("env", "SLURM_TIME_FORMAT=%s", *sacct.COMMAND.split(), "--allocations")
     show += ("--jobs", ",".join(map(str, jobs)))
-    # two jobs after the header, each with an end
-    site.lab.wait_for(
-        lambda: not site.lab.output(*show).count("|Unknown|")
-        and len(site.lab.output(*show).splitlines()) == 3,
-        "the end of both jobs",
-        SECONDS,
-    )
-    trace = sacct.parse(site.lab.output(*show).splitlines(), {"compute": 1}, None)
+    text = ""
+
+    def over() -> bool:
+        nonlocal text
+        text = site.lab.output(*show)
+        # two jobs after the header, each with an end
+        return len(text.splitlines()) == 3 and "|Unknown|" not in text
+
+    site.lab.wait_for(over, "the end of both jobs", SECONDS)
+    trace = sacct.parse(text.splitlines(), {"compute": 1}, None)
     assert not trace.left_out
     first, second = trace.jobs
     # it is the first to end, and the record begins with that
