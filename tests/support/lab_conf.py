@@ -188,10 +188,9 @@ def _lines(
         f"PlugStackConfig={lab}/plugstack.conf",
         "JobCompType=jobcomp/filetxt",
         f"JobCompLoc={folder}/jobcomp",
-        # The host's own cgroups, energy and devices are none of the lab's business.
-        # linuxproc follows parents, and so misses a process that is forked while its
-        # parent is killed (1 in 60 jobs cancelled at their start).
-        "ProctrackType=proctrack/pgid",
+        # The host's own cgroups, energy and devices are none of the lab's business. It
+        # follows parents, and kills what has a session of its own, as cgroups do.
+        "ProctrackType=proctrack/linuxproc",
         "TaskPlugin=task/none",
         "JobAcctGatherType=jobacct_gather/none",
         *(site or ["AccountingStorageType=accounting_storage/none"]),

@@ -218,7 +218,15 @@ class Project:
         ]
 
     def processes(self) -> list[psutil.Process]:
-        """Every process that came from this project's drivers, and these."""
+        """This project's drivers and what they started, unless Slurm has lost it.
+
+        ``proctrack/linuxproc`` follows parents, so it misses a process that is forked while
+        its parent is killed (1 of 60 jobs cancelled at their start), as cgroups do not.
+        """
+        return [one for one in self.all_processes() if not _is_lost(one)]
+
+    def all_processes(self) -> list[psutil.Process]:
+        """This project's drivers and what they started."""
         mark, name = f"SFQ_TEST={self.mark}\0".encode(), f"{self.mark:.15}\n"
         drivers = [one.pid for one in self._drivers if one.poll() is None]
         found = []
@@ -263,6 +271,15 @@ class Project:
         (self.folder / name).write_text(json.dumps(content))
 
 
+def _is_lost(process: psutil.Process) -> bool:
+    with suppress(psutil.Error):
+        parents = [one.name() for one in process.parents()]
+        return "SLURMD_NODENAME" in process.environ() and not any(
+            name.startswith("slurmstepd") for name in parents
+        )
+    return False
+
+
 def _target(name: str) -> dict[str, JSON]:
     deployment, _, service = name.partition("/")
     return {"deployment": deployment, **({"service": service} if service else {})}
@@ -277,7 +294,7 @@ def project(tmp_path: Path) -> Iterator[Project]:
     for path in (tmp_path / journal.DIRECTORY).glob("*.jsonl"):
         for line in path.read_bytes().splitlines():
             parse(line)
-    for process in made.processes():
+    for process in made.all_processes():
         with suppress(psutil.Error):  # it ends in that moment
             process.kill()
     shutil.rmtree(made.service_folder(), ignore_errors=True)
