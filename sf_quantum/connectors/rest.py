@@ -26,9 +26,11 @@ from sf_quantum.qpu import (
     selection,
 )
 
+# configuration keys that are hints for leases, which kinds of QPU may refuse
+HINTS = ("latestStart", "priority", "reservation")
 # configuration keys that are not the client's
 CONNECTOR = frozenset(
-    "type vqpus lease idle wait latestStart clients transferBufferSize".split()
+    (*"type vqpus lease idle wait clients transferBufferSize".split(), *HINTS)
 )
 NO_MUNGE = ("munge", False)
 # keys of any kind that name files
@@ -108,8 +110,7 @@ class RestConnector(QuantumConnector):
         guardian.current()
         try:
             config = _client_config(self.type, self._config, self._folder)
-            if (latest := self._config["latestStart"]) is not None:
-                self.lease_hints = {"latestStart": latest_start(latest)}
+            self.lease_hints = _hints(self.type, self._config)
             client = selection.client(self.type, self.qpu, config)
             problem = client.problem()
         except InputError as error:
@@ -177,7 +178,7 @@ def _client_config(
 ) -> dict[str, JSON]:
     """Select the client's part of a configuration, with absolute paths.
 
-    :raises InputError: if ``latestStart`` is no time, or ``clients`` is set for another kind
+    :raises InputError: if a hint for leases is wrong, or ``clients`` is set for another kind
         of QPU than ``sfq``; clients of SDKs find those by their variables anyway
     """
     if config.get("clients") and type_ != selection.SFQ:
@@ -185,8 +186,7 @@ def _client_config(
             f"clients: for QPUs of type {selection.SFQ}; the clients of SDKs find one of "
             f"type {type_} by the variables that it has"
         )
-    if (latest := config.get("latestStart")) is not None:
-        latest_start(latest)
+    _hints(type_, config)
     client_config: dict[str, JSON] = {
         key: value
         for key, value in config.items()
@@ -199,3 +199,16 @@ def _client_config(
     if isinstance(url := client_config.get("url"), str):
         client_config["url"] = socket_in(url, folder)
     return client_config
+
+
+def _hints(type_: str, config: Mapping[str, JSON]) -> dict[str, JSON]:
+    """Read the hints for leases, see :meth:`.Qpu.hinted`.
+
+    :raises InputError: if ``latestStart`` is no time, or the kind would ignore another hint
+    """
+    hints = {key: config[key] for key in HINTS if config.get(key) is not None}
+    if "latestStart" in hints:
+        hints["latestStart"] = latest_start(hints["latestStart"])
+    if (problem := qpu.load(type_).hint_problem(hints)) is not None:
+        raise InputError(problem)
+    return hints

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import datetime
 
 from sf_quantum.errors import InputError
@@ -17,6 +18,14 @@ MAX_PRIORITY = 1000
 LATEST_START = "latest_start"
 #: how a latest start is written
 A_TIME = "a time with its zone, such as 2026-12-01T08:00:00+01:00"
+
+
+@dataclass(frozen=True)
+class ReservedTime:
+    """A time for which a QPU is reserved for its user, in seconds since the epoch."""
+
+    starts: float
+    ends: float
 
 
 def latest_start(text: JSON) -> float:

@@ -21,6 +21,7 @@ from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
 from sf_quantum.malleability import offload as offload
 from sf_quantum.protocol.descriptions import Description
+from sf_quantum.protocol.leases import ReservedTime
 from sf_quantum.protocol.tasks import Kind, LeaseJob, Outcome, Progress, Task
 from sf_quantum.registry import Registry
 
@@ -163,6 +164,11 @@ class Qpu(ABC):
     fewer_reads: ClassVar[bool] = False
     #: whether jobs end with their lease, of which only a submission tells that it has ended
     sessions: ClassVar[bool] = False
+    #: whether requests for leases may have a priority
+    priorities: ClassVar[bool] = False
+    #: the reservations that a lease may name, in the vendor's words; ``None`` if only the
+    #: QPU's service knows them
+    reservations: ClassVar[tuple[str, ...] | None] = ()
 
     @classmethod
     def problem(cls) -> str | None:
@@ -236,7 +242,7 @@ class Qpu(ABC):
     def hinted(self, hints: Mapping[str, JSON]) -> Self:
         """Get this QPU with hints for the leases it acquires.
 
-        A kind that passes on a priority or a reservation overrides this.
+        A kind with :attr:`priorities` or :attr:`reservations` overrides this.
 
         :param hints: ``expectedSeconds``, ``pattern``, ``priority``, ``reservation``, and
             ``latestStart`` in seconds since the epoch;
@@ -245,13 +251,36 @@ class Qpu(ABC):
         :returns: this object itself where this kind takes no hints
         :raises InputError: if a priority or a reservation would be ignored
         """
-        for key in ("priority", "reservation"):
-            if hints.get(key):
-                raise InputError(
-                    f"QPU {self.name!r} has the type {self.type}, whose leases have no "
-                    f"{key}: omit it"
-                )
+        if (problem := self.hint_problem(hints)) is not None:
+            raise InputError(f"QPU {self.name!r}: {problem}")
         return self
+
+    @classmethod
+    def hint_problem(cls, hints: Mapping[str, JSON]) -> str | None:
+        """Explain which hint this kind would ignore, with what is right, if any.
+
+        :param hints: see :meth:`hinted`
+        """
+        if hints.get("priority") and not cls.priorities:
+            return f"QPUs of type {cls.type} have no priorities: omit priority"
+        reservation, names = hints.get("reservation"), cls.reservations
+        if not reservation or names is None or reservation in names:
+            return None
+        which = f"QPUs of type {cls.type}"
+        if not names:
+            return f"{which} have no reservations: omit reservation"
+        right = " or ".join(map(repr, names))
+        return f"{which} have no reservation {reservation!r}: write {right}"
+
+    def reserved_time(self, reservation: str) -> ReservedTime | None:
+        """Ask when the vendor has reserved the QPU, on the driver's side.
+
+        :param reservation: one of :attr:`reservations`
+        :returns: the time that runs, or else the next one; ``None`` if none is booked
+        :raises InputError: if the vendor refuses the question
+        :raises QpuError: if it does not answer
+        """
+        raise NotImplementedError(f"QPU type {self.type!r} has no reservations")
 
     def sized(self, size: JobSize | None) -> Self:
         """Get this QPU with a status that says what a job of a size costs.

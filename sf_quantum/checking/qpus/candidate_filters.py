@@ -6,10 +6,14 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 
+from streamflow.core.deployment import Target
+
+from sf_quantum import qpu
 from sf_quantum.candidates.decision import (
     FilterRules,
     StepRules,
@@ -22,7 +26,12 @@ from sf_quantum.candidates.targets import (
 from sf_quantum.checking.bindings.binding import Binding
 from sf_quantum.checking.cwl import types
 from sf_quantum.checking.cwl.processes import Process
-from sf_quantum.checking.deployments.references import CANDIDATE, EMULATOR, SLURM
+from sf_quantum.checking.deployments.references import (
+    CANDIDATE,
+    EMULATOR,
+    REST,
+    SLURM,
+)
 from sf_quantum.checking.document import (
     Document,
     FileProblem,
@@ -30,9 +39,11 @@ from sf_quantum.checking.document import (
     suggestion,
 )
 from sf_quantum.checking.qpus.problem_sizes import ProblemSizes
+from sf_quantum.errors import InputError
 from sf_quantum.files import JSON, KeyPath, listing, mapping
 from sf_quantum.journal import ADVICE, SCHEDULER
 from sf_quantum.protocol.leases import A_TIME
+from sf_quantum.qpu import qrmi_config
 
 
 def check_filters(document: Document) -> Iterator[FileProblem]:
@@ -253,6 +264,7 @@ class _FilterCheck:
             where = ("failureManager", "config", "max_retries")
             what = f"{path} needs {needed} attempts to try all its targets"
             yield document.problem(where, what, f"write {needed} or more")
+        yield from self._hints(binding, rules)
         if quantum and len(quantum) < len(targets):
             yield from self._nothing(binding, rules, quantum)
         # one of the names in costs may be meant for the target
@@ -264,6 +276,41 @@ class _FilterCheck:
                 what = f"{name} is emulated and free, so budget.cost does not limit it"
                 right = f"set the cost of a QPU second: costs: {{{name}: ...}}"
                 yield document.problem(where, what, right)
+
+    def _hints(self, binding: Binding, rules: StepRules) -> Iterator[FileProblem]:
+        """Find a priority or a reservation that a QPU would refuse."""
+        document, path = self.document, binding.path
+        for key in ("priority", "reservation"):
+            hint = {key: rules.hints.get(key)}
+            refused = {}
+            for target in binding.targets.values():
+                for kind in self._kinds(target):
+                    if problem := kind.hint_problem(hint):
+                        refused[target_name(target)] = problem
+            for name, problem in refused.items():
+                why, _, right = problem.rpartition(": ")
+                where, what = self._level(path, key), f"{name} can never run {path}"
+                if refused.keys() >= {*binding.quantum_targets}:
+                    yield document.problem(where, f"{what}: {why}", right)
+                else:
+                    right = f"the other targets run it, or {right}"
+                    yield document.remark(where, f"{what}: {why}", right)
+
+    def _kinds(self, target: Target) -> Iterator[type[qpu.Qpu]]:
+        """List the kinds of a target's QPUs; those that cannot be told are left out."""
+        deployment = target.deployment
+        config = {**deployment.config}
+        types: list[JSON] = []
+        if deployment.type == REST:
+            types = [config.get("type", "sfq")]
+        service = mapping(mapping(config.get("services")).get(target.service or ""))
+        with suppress(InputError):  # other checks report it
+            if isinstance(file := config.get("qrmiConfig"), str):
+                path = str(self.document.folder / Path(file).expanduser())
+                names = map(str, listing(service.get("qpu")))
+                types += [qrmi_config.read(path, name).type for name in names]
+            for type_ in types:
+                yield qpu.load(str(type_))
 
     def _nothing(
         self, binding: Binding, rules: StepRules, quantum: list[str]

@@ -89,7 +89,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add(
         "--reservation",
         metavar="NAME",
-        help="a reservation of the QPU; refused by QPUs that have none, as by sfq serve",
+        help="a reservation of the QPU in its vendor's words, such as timeslot of IQM, within "
+        "which the lease is granted; refused by QPUs without it",
     )
     add_bounds(parser)
     add(

@@ -101,9 +101,10 @@ def acquire(
     key = request.key or uuid.uuid4().hex
     wait = _Wait(request, stop or threading.Event())
     reported = None if on_wait else ""
+    latest = request.latest_start
     # A repeated request may have been granted in time.
-    if wait.deadline.left <= 0 and request.latest_start and request.key is None:
-        raise LeaseTooLate(f"{qpu.name}: not granted by {utc(request.latest_start)}")
+    if latest is not None and latest <= time.time() and request.key is None:
+        raise LeaseTooLate(f"{qpu.name}: not granted by {utc(latest)}")
     while True:
         began = time.monotonic()
         # the first attempt does not wait, so that on_wait is called at once

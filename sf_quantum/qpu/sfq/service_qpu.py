@@ -71,6 +71,8 @@ class SfqQpu(Qpu):
     variables = tuple(service_variables.CONFIG_KEYS)
     kinds = service_device.KINDS
     finds = True
+    priorities = True
+    reservations = None
 
     def __init__(
         self,

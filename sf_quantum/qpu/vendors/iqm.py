@@ -8,17 +8,21 @@ and does not tell the time that is billed, a position in the queue or a calibrat
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar, Self
 from urllib.parse import quote
 
-from pydantic import BaseModel, BeforeValidator, Field, TypeAdapter
+from pydantic import AwareDatetime, BaseModel, BeforeValidator, Field, TypeAdapter
 
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON, MAX_NUMBER, parse_json
 from sf_quantum.net.transport import Client
 from sf_quantum.protocol.descriptions import Description, Topology
+from sf_quantum.protocol.leases import ReservedTime
 from sf_quantum.protocol.tasks import (
     OVER,
     Kind,
@@ -30,12 +34,13 @@ from sf_quantum.protocol.tasks import (
     WrongAnswer,
 )
 from sf_quantum.protocol.values import check_about, count, number
-from sf_quantum.qpu import AuthenticationError
+from sf_quantum.qpu import AuthenticationError, LeaseTooLate, NoLease
+from sf_quantum.qpu.environment import TOKEN
 from sf_quantum.qpu.native_circuits import NativeCircuit, number_of, read
 from sf_quantum.qpu.vendors.qrmi import Gates
 from sf_quantum.qpu.vendors.rest import RestApi
 from sf_quantum.qpu.vendors.variables import IQM_ENDPOINT, IQM_TOKEN
-from sf_quantum.text import one_line
+from sf_quantum.text import one_line, utc
 
 if TYPE_CHECKING:
     from sf_quantum.samplers.qaoa import CircuitRunner
@@ -52,6 +57,14 @@ STATES: Mapping[str, State] = {
 }
 # the code with which a job that is over cannot be cancelled
 OVER_ALREADY = "illegal_job_status"
+# IQM's only reservation: a time that the account has booked, in which its jobs run. The
+# token of a lease in it begins so, since the job's side has to know.
+TIMESLOT = "timeslot"
+# the code with which a job is refused whose account has booked none
+NO_TIMESLOT = "no_booked_timeslots"
+# How long ago a timeslot may have begun that still runs, in seconds. IQM does not say
+# whether it lists one that began before the time range.
+LONGEST_TIMESLOT = 86400.0
 # what a set of calibrations tells, by our names: begin and end of its name, and the factor
 # that makes a depolarising error of an average fidelity, if it is one
 OBSERVED: Mapping[str, tuple[str, str, float]] = {
@@ -99,6 +112,15 @@ class _Limits(BaseModel):
     max_shots_per_circuit: Count = None
 
 
+class _Timeslot(BaseModel):
+    start: AwareDatetime
+    end: AwareDatetime
+
+
+class _Timeslots(BaseModel):
+    booked_slots: list[_Timeslot]
+
+
 class _Computer(BaseModel):
     limits: _Limits | None = None
 
@@ -144,6 +166,56 @@ class IqmServer(Gates):
     extra = "iqm"
     kinds: ClassVar[tuple[Kind, ...]] = ("circuit",)
     url_variable = IQM_ENDPOINT
+    reservations = (TIMESLOT,)
+    # The request for a lease that names a reservation; ``None`` for others.
+    _reserving: Mapping[str, JSON] | None = None
+
+    def hinted(self, hints: Mapping[str, JSON]) -> Self:
+        """See :meth:`Qpu.hinted`; a lease in a timeslot is granted while one runs."""
+        super().hinted(hints)
+        if not hints.get("reservation"):
+            return self
+        hinted = type(self)(self._resource)
+        hinted._reserving = hints
+        return hinted
+
+    def acquire(self, job: str | None = None) -> str:
+        """See :meth:`Qpu.acquire`; QRMI's client asks IQM nothing."""
+        if self._reserving is None:
+            return super().acquire(job)
+        reserved = self.reserved_time(TIMESLOT)
+        if reserved is None:
+            detail = "no timeslot is booked: book one at IQM, or omit the reservation"
+            raise InputError(f"{self._who}: {detail}")
+        if reserved.starts > time.time():
+            detail = f"the next booked timeslot begins at {utc(reserved.starts)}"
+            latest = self._reserving.get("latestStart")
+            if isinstance(latest, int | float) and latest < reserved.starts:
+                detail = f"not granted by {utc(latest)}: {detail}"
+                raise LeaseTooLate(f"{self._who}: {detail}")
+            raise NoLease(f"{self._who}: {detail}")
+        return f"{TIMESLOT}-{super().acquire(job)}"
+
+    def reserved_time(self, reservation: str) -> ReservedTime | None:
+        """See :meth:`Qpu.reserved_time`; timeslots without a gap are one."""
+        now = time.time()
+        since = datetime.fromtimestamp(now - LONGEST_TIMESLOT, UTC)
+        path = f"/quantum-computers/{self._alias}/timeslots"
+        start = quote(f"{since:%Y-%m-%dT%H:%M:%SZ}")
+        answer = self._api.send(
+            "GET", f"{path}?timerange_start={start}", expected=(404,)
+        )
+        if answer.status == 404:
+            raise InputError(f"{self._api.reason(answer)} (asked for its timeslots)")
+        listed = self._api.checked(_Timeslots, answer).booked_slots
+        times = sorted((one.start.timestamp(), one.end.timestamp()) for one in listed)
+        reserved: ReservedTime | None = None
+        for starts, ends in times:
+            if reserved is not None and starts <= reserved.ends:
+                reserved = replace(reserved, ends=max(ends, reserved.ends))
+            elif reserved is None or reserved.ends <= now:
+                reserved = ReservedTime(starts, ends)
+        return None if reserved is None or reserved.ends <= now else reserved
 
     @cached_property
     def _api(self) -> RestApi:
@@ -233,10 +305,15 @@ class IqmServer(Gates):
             ],
             "shots": task.shots,
         }
-        path = f"/jobs/{self._alias}/circuit?use_timeslot=false&tag={quote(task.tag)}"
-        answer = self._api.send("POST", path, job, expected=(404,))
-        if answer.status == 404:
+        token = self._resource.environment.get(TOKEN, "")
+        flag = json.dumps(token.startswith(f"{TIMESLOT}-"))
+        path = f"/jobs/{self._alias}/circuit?use_timeslot={flag}&tag={quote(task.tag)}"
+        answer = self._api.send("POST", path, job, expected=(403, 404))
+        code = answer.json().get("error_code")
+        if answer.status == 404 or (answer.status == 403 and code == NO_TIMESLOT):
             raise InputError(self._api.reason(answer))
+        if answer.status == 403:
+            raise AuthenticationError(self._api.reason(answer))
         return self._api.checked(_Submitted, answer).id
 
     def poll(self, job_id: str) -> Progress:

@@ -217,6 +217,30 @@ def test_kinds_of_qpu(kind: str, line: str, monkeypatch: pytest.MonkeyPatch) -> 
     assert found() == [f"sf.yml:33: deployments.q.config.type: {line}"]
 
 
+REFUSED = [
+    ("priority: 5", "QPUs of type dwave have no priorities; omit priority"),
+    ("reservation: r", "QPUs of type dwave have no reservations; omit reservation"),
+]
+
+
+@pytest.mark.parametrize(("hint", "line"), REFUSED)
+def test_hints_that_a_kind_of_qpu_has_not(hint: str, line: str) -> None:
+    key, config = hint.partition(":")[0], f"{{{hint}, url: 'https://q', type: dwave}}"
+    candidate("{deployment: q}", "{}")
+    edited(FILE, "sfq.emulator, config: {}", f"sfq.rest, config: {config}")
+    assert found() == [f"sf.yml:33: deployments.q.config.{key}: {line}"]
+
+
+@pytest.mark.parametrize(("hint", "line"), REFUSED)
+def test_hints_of_candidates_that_their_qpu_has_not(hint: str, line: str) -> None:
+    key, config = hint.partition(":")[0], "{url: 'https://q', type: dwave}"
+    candidate("{deployment: q}", f"{{{hint}}}")
+    edited(FILE, "sfq.emulator, config: {}", f"sfq.rest, config: {config}")
+    (told,) = [one for one in found() if key in one]
+    where = f"sf.yml:35: bindingFilters.mix.config.{key}: "
+    assert told == f"{where}q can never run /loop/solve: {line}"
+
+
 def limited(config: str) -> list[str]:
     """The remarks on a candidate's limits, for a problem of nine variables."""
     candidate = f"type: sfq.candidate, config: {config}"

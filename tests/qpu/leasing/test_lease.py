@@ -150,11 +150,17 @@ def test_a_kind_without_them_refuses_priority_and_reservation(
 ) -> None:
     shaky, (key,) = ShakyQpu(troubles=0), hint
     with pytest.raises(
-        InputError, match=f"QPU 'q' has the type shaky, .* no {key}: omit"
+        InputError, match=f"QPU 'q': QPUs of type shaky have no .*: omit {key}$"
     ):
         acquire(shaky, AcquireOptions("job", hints=hint))
     assert shaky.keys == []
     assert acquire(shaky, AcquireOptions("job", hints={"priority": 0})) == "secret"
+
+
+def test_a_request_that_may_not_wait_is_made_before_its_latest_start() -> None:
+    shaky, hints = ShakyQpu(troubles=0), {"latestStart": time.time() + 3600}
+    request = AcquireOptions("job", wait_seconds=0, hints={**hints})
+    assert acquire(shaky, request) == "secret"
 
 
 def test_a_qpu_is_not_asked_after_the_latest_start() -> None:
