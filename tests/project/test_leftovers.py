@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -17,7 +18,7 @@ pytestmark = pytest.mark.process
 
 
 async def cancelled(folder: Path, command: str) -> None:
-    """Cancel a command of StreamFlow's connector once its process has begun."""
+    """Cancel a command of StreamFlow's connector as soon as its process has begun."""
     connector = LocalConnector("local", str(folder))
     (found,) = (await connector.get_available_locations()).values()
     pid = folder / "pid"
@@ -25,7 +26,12 @@ async def cancelled(folder: Path, command: str) -> None:
     job = asyncio.create_task(
         connector.run(found.location, [line], capture_output=True, job_name="/s/0")
     )
-    await asyncio.to_thread(until, lambda: pid.exists() and bool(pid.read_text()))
+    loop = asyncio.get_running_loop()
+    while not (pid.exists() and pid.read_text()):
+        # each turn of the loop lasts long enough for the process to begin before it has
+        # the pipes
+        loop.call_soon(time.sleep, 0.02)
+        await asyncio.sleep(0)
     job.cancel()
     with suppress(asyncio.CancelledError):
         await job

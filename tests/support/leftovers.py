@@ -48,14 +48,18 @@ class Leftovers:
         **options: object,
     ) -> Process:
         marked = {**(os.environ if env is None else env), MARKER: self._mark}
-        process = await create(*words, env=marked, **options)
         loop = asyncio.get_running_loop()
         if loop not in self._started:
             self._started[loop] = []
             close = partial(self._close, loop, loop.close)
             self._patch.setattr(loop, "close", close)
-        self._started[loop].append(process)
-        return process
+        creating = asyncio.ensure_future(create(*words, env=marked, **options))
+        try:
+            return await asyncio.shield(creating)
+        finally:
+            # Also if this is cancelled: asyncio, cancelled before it has connected the
+            # pipes, waits until everything that the process has started closes them.
+            self._started[loop].append(await creating)
 
     def _close(
         self, loop: asyncio.AbstractEventLoop, close: Callable[[], None]
