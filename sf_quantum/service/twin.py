@@ -92,6 +92,15 @@ class Original:
             if name in values and 0 <= values[name] <= MOST.get(error, MOST_ERROR)
         }
 
+    @cached_property
+    def hardware(self) -> Technology:
+        """Its technology, with the run times and errors that it reports, else the usual ones."""
+        usual = TECHNOLOGIES[self.description.technology]
+        errors = replace(usual.errors, **self.measured)
+        return replace(
+            usual, timing=self.description.timing or usual.timing, errors=errors
+        )
+
 
 class TwinDevice(EmulatedDevice):
     """An emulated device that stands for another one."""
@@ -136,14 +145,10 @@ class TwinDevice(EmulatedDevice):
     def _described(self) -> Description:
         return self.original.description
 
-    @cached_property
+    @property
     def hardware(self) -> Technology:
-        """See :attr:`EmulatedDevice.hardware`: as it is told, or as is usual."""
-        usual = TECHNOLOGIES[self.technology]
-        errors = replace(usual.errors, **self.original.measured)
-        return replace(
-            usual, timing=self._described.timing or usual.timing, errors=errors
-        )
+        """See :attr:`EmulatedDevice.hardware`: that of the original."""
+        return self.original.hardware
 
     @property
     def payloads(self) -> tuple[Kind, ...]:
@@ -155,7 +160,7 @@ class TwinDevice(EmulatedDevice):
         """Number of qubits in service."""
         return self._described.qubits or self.qubits
 
-    @cached_property
+    @property
     def graph(self) -> Topology | None:
         """The working graph of an annealer, if it is told."""
         return self._described.topology if self.technology == "annealer" else None

@@ -84,12 +84,14 @@ def _served(
 ) -> Iterator[dict[str, JSON]]:
     if kind == "sfq":
         if device.technology == "annealer":
-            device = _copy(device, {"qubits": min(device.qubits, MOST_QUBITS)})
+            device = device.model_copy(
+                update={"qubits": min(device.qubits, MOST_QUBITS)}
+            )
         with serve(device, folder, False) as url:
             yield _client(kind, url, folder)
         return
     pytest.importorskip("dwave.system", reason="the extra dwave is missing")
-    device = _copy(device, _annealer(device, MOST_OF_DWAVE))
+    device = device.model_copy(update=_annealer(device, MOST_OF_DWAVE))
     with pytest.MonkeyPatch.context() as patch, serve(device, folder, True) as url:
         patch.setenv("DWAVE_CACHE_HOME", str(folder / "cache"))
         yield _client(kind, url, folder)
@@ -102,12 +104,6 @@ def _client(kind: Kind, url: str, folder: Path) -> dict[str, JSON]:
     token = folder / "token"
     token.write_text("any")
     return {"url": f"{url}/sapi/v2", "tokenFile": str(token)}
-
-
-def _copy(device: EmulatedDevice, update: dict[str, JSON]) -> EmulatedDevice:
-    """Copy a device, whose ``model_copy`` keeps the graph that it has made."""
-    fields = {name: getattr(device, name) for name in EmulatedDevice.model_fields}
-    return EmulatedDevice(**{**fields, **update})
 
 
 def _annealer(device: EmulatedDevice, most: int) -> dict[str, JSON]:

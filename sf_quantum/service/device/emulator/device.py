@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Self
 
 from pydantic import (
@@ -136,7 +135,7 @@ class EmulatedDevice(DeviceSettings, Device):
         self.layout.check()
         return self
 
-    @cached_property
+    @property
     def layout(self) -> Layout:
         """The qubits."""
         return Layout(self.technology, self.qubits, self.topology, self.out_of_service)
@@ -210,7 +209,7 @@ class EmulatedDevice(DeviceSettings, Device):
         """See :attr:`Device.price`."""
         return self.cost_per_second
 
-    @cached_property
+    @property
     def graph(self) -> Topology | None:
         """See :attr:`Device.graph`."""
         return self.layout.graph

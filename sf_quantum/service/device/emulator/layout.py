@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from functools import cached_property
 
 from sf_quantum.errors import InputError
 from sf_quantum.protocol.descriptions import Topology
@@ -72,7 +71,7 @@ class Layout:
         kind = self.topology or DEFAULT_TOPOLOGY
         return working(kind, self.qubits, self.out_of_service)
 
-    @cached_property
+    @property
     def lattice(self) -> Topology | None:
         """The couplings of a gate-based device, unless all qubits are coupled."""
         usual = SQUARE if self.qubits in LATTICES else COMPLETE

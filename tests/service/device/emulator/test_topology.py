@@ -91,6 +91,25 @@ async def test_an_annealers_graph_is_made_before_there_are_requests(
     tmp_path: Path,
 ) -> None:
     device = EmulatedDevice(qubits=47)
-    assert "graph" not in vars(device)
+    before = working.cache_info().misses
     async with running_queue(tmp_path, device):
-        assert "graph" in vars(device)
+        assert working.cache_info().misses == before + 1
+        assert device.graph is not None
+        assert working.cache_info().misses == before + 1
+
+
+def test_a_copied_device_has_its_own_qubits() -> None:
+    annealer = EmulatedDevice(qubits=40)
+    assert qubits(annealer) == {*working("pegasus", 40, frozenset()).qubits}
+    smaller = annealer.model_copy(update={"qubits": 30})
+    assert qubits(smaller) == {*working("pegasus", 30, frozenset()).qubits}
+    assert smaller.description.qubits == 30
+    lattice = EmulatedDevice(technology="superconducting", qubits=20)
+    cut = lattice.model_copy(update={"out_of_service": frozenset({0})})
+    assert qubits(lattice) - qubits(cut) == {0}
+
+
+def qubits(device: EmulatedDevice) -> set[int]:
+    topology = device.description.topology
+    assert topology is not None
+    return {*topology.qubits}
