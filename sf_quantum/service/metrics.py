@@ -140,11 +140,12 @@ class QpuCollector(Collector):
         device, watch = self._queue.device, self._queue.drift
         quality = self._telemetry.quality
         watch.look(device)
-        if (made := device.calibrated) is not None:
+        calibrations = device.calibrations
+        if (made := calibrations.made) is not None:
             yield _gauge("sfq_calibration_timestamp_seconds", made)
-        values = {(name,): value for name, value in device.calibrated_values.items()}
+        values = {(name,): value for name, value in calibrations.data.values.items()}
         yield _gauge("sfq_calibration_error_ratio", values, "value")
-        reading = device.reading
+        reading = calibrations.reading
         usual = {} if reading is None else reading.expected
         expected = {(name,): value for name, value in usual.items()}
         yield _gauge("sfq_calibration_error_expected_ratio", expected, "value")

@@ -173,7 +173,7 @@ class TwinDevice(EmulatedDevice):
             qubits=self.size,
             kinds=self.payloads,
             timing=self.timing,
-            calibration=self.reading.summary,
+            calibration=self.calibrations.reading.summary,
         )
 
     def check(self, kind: Kind, content: JSON, parameters: JobParameters) -> Size:

@@ -50,6 +50,7 @@ from sf_quantum.samplers.neutral_atom import NeutralAtomSampler
 from sf_quantum.samplers.problem import FieldError, document
 from sf_quantum.service import device as devices
 from sf_quantum.service.device.protocol import Device, Recovery
+from sf_quantum.service.device.readings import Calibrations
 from sf_quantum.service.domain.jobs import Size
 from sf_quantum.testing.qpus import PHOTONIC, Lie, problem, sequence
 
@@ -213,21 +214,20 @@ class DeviceContract:
     def test_what_is_known_is_told_without_blocking(
         self, make: Callable[[], Device], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        names = [name for name, _ in inspect.getmembers(Device, _is_property)]
-        assert "description" in names
         with closing(make()) as device:
             for _ in ("before it was asked anything", "after it"):
                 with no_waiting(monkeypatch):
-                    for name in names:
-                        getattr(device, name)
+                    assert "description" in read_properties(device, Device)
+                    assert "data" in read_properties(device.calibrations, Calibrations)
                     device.elapsed_seconds(device.cost({"num_reads": SHOTS}))
                 refreshed(device)
 
     def test_its_calibrations_are_in_order(self, device: Device) -> None:
-        made, age = device.calibrated, device.calibration_age
+        calibrations = device.calibrations
+        made, age = calibrations.made, calibrations.age_seconds
         assert (made is None) == (age is None)
-        assert 0 <= device.calibration_wear <= 1
-        if (history := device.history()) is not None:
+        assert 0 <= calibrations.wear <= 1
+        if (history := calibrations.history()) is not None:
             assert [*history.times] == sorted(history.times)
             assert [*history.renewals] == sorted(history.renewals)
             for values in history.values.values():
@@ -509,7 +509,8 @@ class DeviceContract:
                 description.calibration, allow_nan=False, ensure_ascii=False
             )
             assert text.isprintable()
-            assert device.calibration_age is None or device.calibration_age >= 0
+            age = device.calibrations.age_seconds
+            assert age is None or age >= 0
             assert device.price is None or 0 <= device.price < math.inf
             assert 0 <= device.cost({"num_reads": 100}).qpu_seconds < math.inf
 
@@ -698,7 +699,15 @@ def assert_times(outcome: Outcome) -> None:
         assert seconds is None or 0 <= seconds < math.inf
 
 
-def _is_property(member: T) -> bool:
+def read_properties(part: T, base: type[T]) -> list[str]:
+    """Read the properties of a base class, and return their names."""
+    names = [name for name, _ in inspect.getmembers(base, _is_property)]
+    for name in names:
+        getattr(part, name)
+    return names
+
+
+def _is_property(member: property | None) -> bool:
     return isinstance(member, property)
 
 

@@ -90,10 +90,10 @@ def readings(device: EmulatedDevice, clock: Clock, periods: int) -> Iterator[Rea
     """Yield every reading of some calibrations."""
     last: Reading | None = None
     for _ in range(periods * READINGS):
-        for reading in device.readings(last):
+        for reading in device.calibrations.readings(last):
             yield reading
             last = reading
-        clock.now += device.until_next_reading
+        clock.now += device.calibrations.until_next_reading
 
 
 def alarms(

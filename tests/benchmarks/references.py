@@ -50,7 +50,7 @@ def photons(number: int, noise: float) -> Iterator[float]:
         noise=noise,
         calibration_seconds=1e9,
     )
-    values = device.reading.values
+    values = device.calibrations.reading.values
     model = NoiseModel(
         brightness=10 ** (-values.get("source_loss_db", 0.0) / 10),
         transmittance=10 ** (-values.get("loss_db", 0.0) / 10),

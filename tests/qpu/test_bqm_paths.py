@@ -205,7 +205,7 @@ def verified(bqm: BinaryQuadraticModel) -> SampleSet:
 
 def misread(bqm: BinaryQuadraticModel) -> SampleSet:
     device = EmulatedDevice(seed=1, noise=1.0)
-    noise = Noise(device.errors, device.calibration, 1)
+    noise = Noise(device.errors, device.calibrations.present, 1)
     told = serialized(added_up(bqm))
     return read(noise.run_problem(bqm.to_serializable(), lambda _: told))
 

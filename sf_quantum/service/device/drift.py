@@ -46,9 +46,10 @@ class DriftWatch:
 
     def look(self, device: Device) -> None:
         """Add the device's readings since the last call."""
+        calibrations = device.calibrations
         if device.description.calibration is not None:
-            self.renewed(device.calibration_data.id)
-        for reading in device.readings(self._last):
+            self.renewed(calibrations.data.id)
+        for reading in calibrations.readings(self._last):
             self._last = reading
             for name, deviation in reading.deviations.items():
                 self.observe(name, deviation)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import math
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -30,12 +29,12 @@ from sf_quantum.protocol.tasks import (
 from sf_quantum.samplers.problem import FieldError
 from sf_quantum.service.device import problems
 from sf_quantum.service.device.limits import ComputeLimits
+from sf_quantum.service.device.readings import Calibrations
 from sf_quantum.service.domain.jobs import Recovery as Recovery
 from sf_quantum.service.domain.jobs import Size
 
 if TYPE_CHECKING:
     from sf_quantum.service.device.operations import Operation
-    from sf_quantum.service.device.readings import Reading
 
 
 @dataclass(frozen=True)
@@ -72,23 +71,6 @@ class Cost:
         """Return the cost of such jobs one after the other."""
         spread = self.spread * math.sqrt(jobs)
         return Cost(self.qpu_seconds * jobs, spread, self.compute_seconds)
-
-
-@dataclass(frozen=True)
-class CalibrationHistory:
-    """The last calibrations of a device; times are seconds since the epoch.
-
-    :param made: time of the present calibration
-    :param times: when the values were measured
-    :param renewals: when it was calibrated, within these times
-    :param values: values at each of the times, by name
-    """
-
-    id: str
-    made: float
-    times: Sequence[float]
-    renewals: Sequence[float]
-    values: Mapping[str, Sequence[float]]
 
 
 class Device(ABC):
@@ -143,57 +125,14 @@ class Device(ABC):
         return
 
     @property
-    def calibration_data(self) -> CalibrationData:
-        """What is known of the present calibration."""
-        return CalibrationData.read(self.description.calibration)
-
-    @property
-    def calibrated(self) -> float | None:
-        """Time of the calibration, if it is known, in seconds since the epoch."""
-        return self.calibration_data.seconds
-
-    @property
-    def calibration_age(self) -> float | None:
-        """Seconds since the calibration, if its time is known."""
-        made = self.calibrated
-        return None if made is None else max(0.0, time.time() - made)
-
-    @property
-    def calibrated_values(self) -> dict[str, float]:
-        """The values of the calibration, by name."""
-        return self.calibration_data.values
-
-    @property
-    def calibration_wear(self) -> float:
-        """The calibration's age, from 0 (new) to 1 (about to be renewed)."""
-        return 0.0
+    def calibrations(self) -> Calibrations:
+        """Its calibrations, as of now; by default, the one that its description names."""
+        return Calibrations(CalibrationData.read(self.description.calibration))
 
     @property
     def variant(self) -> str:
         """What its results depend on, beside what its description says."""
         return ""
-
-    @property
-    def reading(self) -> Reading | None:
-        """Its latest measurement of its own errors, if it makes any."""
-        return None
-
-    def history(self) -> CalibrationHistory | None:
-        """Tell of the last calibrations; may take a moment."""
-        calibration, made = self.calibration_data, self.calibrated
-        if made is None:
-            return None
-        values = {name: [value] for name, value in self.calibrated_values.items()}
-        return CalibrationHistory(calibration.id, made, [made], [], values)
-
-    def readings(self, after: Reading | None) -> Sequence[Reading]:
-        """List its measurements of its own errors after a given one, oldest first."""
-        return ()
-
-    @property
-    def until_next_reading(self) -> float:
-        """Seconds until the next reading."""
-        return 60.0
 
     @property
     def controls(self) -> Sequence[Operation[Self]]:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 from sf_quantum.files import JSON
+from sf_quantum.protocol.calibrations import CalibrationData
 
 # factor on the errors of a faulty calibration
 FAULT_FACTOR = 20.0
@@ -72,3 +75,75 @@ class Reading:
             name: math.log(value / self.expected[name]) / READING_ERROR
             for name, value in self.values.items()
         }
+
+
+@dataclass(frozen=True)
+class CalibrationHistory:
+    """The last calibrations of a device; times are seconds since the epoch.
+
+    :param made: time of the present calibration
+    :param times: when the values were measured
+    :param renewals: when it was calibrated, within these times
+    :param values: values at each of the times, by name
+    """
+
+    id: str
+    made: float
+    times: Sequence[float]
+    renewals: Sequence[float]
+    values: Mapping[str, Sequence[float]]
+
+
+class Calibrations:
+    """The calibrations of a device as of now, as far as they are known.
+
+    A device that knows more than its present calibration has a subclass.
+
+    :param data: the present calibration
+    """
+
+    def __init__(self, data: CalibrationData) -> None:
+        self._data = data
+
+    @property
+    def data(self) -> CalibrationData:
+        """What users are told of the present calibration."""
+        return self._data
+
+    @property
+    def made(self) -> float | None:
+        """Time of the present calibration, if known, in seconds since the epoch."""
+        return self.data.seconds
+
+    @property
+    def age_seconds(self) -> float | None:
+        """Seconds since the present calibration, if its time is known."""
+        made = self.made
+        return None if made is None else max(0.0, time.time() - made)
+
+    @property
+    def wear(self) -> float:
+        """Age of the present calibration, from 0 (new) to 1 (about to be renewed)."""
+        return 0.0
+
+    @property
+    def reading(self) -> Reading | None:
+        """The latest reading, if the device measures its own errors."""
+        return None
+
+    @property
+    def until_next_reading(self) -> float:
+        """Seconds until the next reading."""
+        return 60.0
+
+    def readings(self, after: Reading | None) -> Sequence[Reading]:
+        """List the readings after a given one, oldest first."""
+        return ()
+
+    def history(self) -> CalibrationHistory | None:
+        """Return the last calibrations; may take a moment."""
+        data, made = self.data, self.made
+        if made is None:
+            return None
+        values = {name: [value] for name, value in data.values.items()}
+        return CalibrationHistory(data.id, made, [made], [], values)

@@ -526,7 +526,7 @@ def _utilisation(until: float, minutes: Sequence[Minute]) -> Utilisation:
 
 def _calibration(queue: JobQueue) -> CalibrationShown | None:
     """Describe the errors of the last calibrations."""
-    if (history := queue.device.history()) is None:
+    if (history := queue.device.calibrations.history()) is None:
         return None
     return CalibrationShown(
         id=history.id,

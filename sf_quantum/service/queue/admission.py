@@ -109,7 +109,7 @@ class Admission:
 
     def _check_calibration(self, seconds: float) -> None:
         device = self._jobs.device
-        age = device.calibration_age
+        age = device.calibrations.age_seconds
         if age is None:
             detail = "the device does not tell when it was calibrated"
             raise FieldError("calibrated_within", detail)

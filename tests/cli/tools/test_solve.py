@@ -178,7 +178,7 @@ def test_circuits_of_qaoa_run_on_a_qpu_that_takes_circuits(
         assert samples.info["mitigation"] == ["readout"]
         assert samples.info["timing"]["qpu_seconds"] > 0
         assert samples.info["technology"] == "superconducting"
-        assert samples.info["calibration"]["id"] == device.calibration.id
+        assert samples.info["calibration"]["id"] == device.calibrations.present.id
         (problem.parent / "samples.json").unlink()
         code, line = solve(*quick, "--set", "mitigation=readuot")
         assert code == 2

@@ -105,7 +105,7 @@ def test_qubits_that_are_out_of_service(tmp_path: Path) -> None:
     )
     with running_service(device, tcp=True) as service:
         told = client(service.url, tmp_path).describe()
-        known = service.queue.device.calibrated_values
+        known = service.queue.device.calibrations.data.values
     assert (told.qubits, told.out_of_service) == (4, frozenset({1}))
     assert told.topology is not None
     assert told.topology.qubits == (0, 2, 3, 4)

@@ -39,10 +39,10 @@ def readings(device: EmulatedDevice, clock: Clock, periods: int) -> Iterator[Rea
     """Every reading of some calibrations, one after the other."""
     last = None
     for _ in range(periods * READINGS):
-        for reading in device.readings(last):
+        for reading in device.calibrations.readings(last):
             yield reading
             last = reading
-        clock.now += device.until_next_reading
+        clock.now += device.calibrations.until_next_reading
 
 
 def watched(faults: Faults, seed: int = 1) -> list[tuple[float, list[str]]]:

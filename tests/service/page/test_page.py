@@ -403,13 +403,13 @@ def test_the_calibration_is_told_with_its_drift() -> None:
         now[0] += 2500
         told = _told(service)["calibration"]
         assert isinstance(told, dict)
-        assert told["id"] == device.calibration.id
+        assert told["id"] == device.calibrations.present.id
         assert told["renewals"] == [1e9, 1e9 + 1000, 1e9 + 2000]
         values = told["values"]
         assert isinstance(values, list)
         named = {one["name"]: one for one in values if isinstance(one, dict)}
         assert {name: one["value"] for name, one in named.items()} == (
-            device.reading.values
+            device.calibrations.reading.values
         )
         history = named["readout_false_one"]["history"]
         assert isinstance(history, list)

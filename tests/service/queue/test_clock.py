@@ -166,7 +166,7 @@ def test_a_calibration_ages_as_time_passes(clocks: Clocks, step: float) -> None:
     device = EmulatedDevice(started=clocks.wall)
     clocks.wall += step
     clocks.pass_(100.0)
-    assert device.calibration_age == pytest.approx(100.0)
+    assert device.calibrations.age_seconds == pytest.approx(100.0)
 
 
 @pytest.mark.parametrize("step", [-HOUR, HOUR])

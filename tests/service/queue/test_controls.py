@@ -96,10 +96,10 @@ def test_an_operation_shows_its_changes_and_keeps_the_device(
 ) -> None:
     device = EmulatedDevice(noise=1.0, seed=1)
     values = {one.name: one.least for one in operation.parameters}
-    before = device.faults.model_dump(), device.noise, device.calibration.id
+    before = device.faults.model_dump(), device.noise, device.calibrations.present.id
     changed = operation.change(device, values)
     assert changed is not device
-    after = device.faults.model_dump(), device.noise, device.calibration.id
+    after = device.faults.model_dump(), device.noise, device.calibrations.present.id
     assert after == before
     shown = operation.settings(changed)
     assert {name: shown[name] for name in values} == values
@@ -108,15 +108,15 @@ def test_an_operation_shows_its_changes_and_keeps_the_device(
 def test_to_recalibrate_makes_the_next_calibration_now() -> None:
     now = [1000.0]
     device = EmulatedDevice(seed=1, clock=lambda: now[0], started=1000.0)
-    ids = [device.calibration.id]
+    ids = [device.calibrations.present.id]
     now[0] += 0.5 * 3600
     again = BY_NAME["recalibrate"].change(device, {})
-    ids.append(again.calibration.id)
-    assert again.calibration.age == 0
+    ids.append(again.calibrations.present.id)
+    assert again.calibrations.present.age == 0
     # as if its time had come
     now[0] = 1000.0 + 3600
-    assert ids == [ids[0], device.calibration.id]
-    ids.append(BY_NAME["recalibrate"].change(again, {}).calibration.id)
+    assert ids == [ids[0], device.calibrations.present.id]
+    ids.append(BY_NAME["recalibrate"].change(again, {}).calibrations.present.id)
     assert len(set(ids)) == 3
 
 
@@ -125,9 +125,11 @@ def test_another_time_scale_keeps_the_calibration_and_its_age() -> None:
     device = EmulatedDevice(seed=1, clock=lambda: now[0], started=1000.0)
     now[0] += 2.25 * 3600
     scaled = BY_NAME["set-time-scale"].change(device, {"time_scale": 0.1})
-    assert scaled.calibration.id == device.calibration.id
-    assert scaled.calibration.age == pytest.approx(device.calibration.age)
-    assert scaled.calibration_period == pytest.approx(360)
+    assert scaled.calibrations.present.id == device.calibrations.present.id
+    assert scaled.calibrations.present.age == pytest.approx(
+        device.calibrations.present.age
+    )
+    assert scaled.calibrations.period == pytest.approx(360)
 
 
 @pytest.mark.parametrize(

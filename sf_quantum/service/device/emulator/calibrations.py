@@ -5,16 +5,18 @@ from __future__ import annotations
 import hashlib
 import math
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from sf_quantum.protocol.calibrations import CalibrationData
 from sf_quantum.service.device.emulator.settings import Faults
 from sf_quantum.service.device.emulator.technologies import Errors
-from sf_quantum.service.device.protocol import CalibrationHistory
 from sf_quantum.service.device.readings import (
     READING_ERROR,
     READINGS,
     Calibration,
+    CalibrationHistory,
+    Calibrations,
     Reading,
 )
 
@@ -22,8 +24,8 @@ from sf_quantum.service.device.readings import (
 PERIODS, EVERY = 3, 4
 
 
-@dataclass(frozen=True)
-class Calibrations:
+@dataclass(frozen=True, kw_only=True)
+class EmulatedCalibrations(Calibrations):
     """Calibrations, one after the other; times are seconds since the epoch.
 
     :param device: text that tells the device from others, for the ids
@@ -32,56 +34,80 @@ class Calibrations:
     :param period: lifetime of a calibration in seconds
     :param started: time of the first calibration
     :param first: number of calibrations before that
+    :param changed: time since which the settings are what they are
+    :param now: the present time
     """
 
     device: str
     seed: int
     errors: Errors
     faults: Faults
-    period: float = field(kw_only=True)
-    started: float = field(kw_only=True)
-    first: int = field(kw_only=True)
+    period: float
+    started: float
+    first: int
+    changed: float
+    now: float
 
-    def at(self, now: float) -> Calibration:
-        """Return the calibration of a time."""
-        return self._calibration(*self.number_and_age(now))
+    @property
+    def data(self) -> CalibrationData:
+        """See :attr:`Calibrations.data`: the latest reading."""
+        return CalibrationData.read(self.reading.summary)
 
-    def age_seconds(self, now: float) -> float:
-        """Return the age of the calibration of a time."""
-        return (now - self.started) % self.period
+    @property
+    def made(self) -> float:
+        """See :attr:`Calibrations.made`."""
+        return self.present.made.timestamp()
 
-    def reading(self, now: float) -> Reading:
-        """Return the latest reading before a time."""
-        number, age = self.number_and_age(now)
-        return self._read(number, _slot(age))
+    @property
+    def age_seconds(self) -> float:
+        """See :attr:`Calibrations.age_seconds`."""
+        return (self.now - self.started) % self.period
 
-    def until_next_reading(self, now: float) -> float:
-        """Return the seconds until the next reading."""
+    @property
+    def wear(self) -> float:
+        """See :attr:`Calibrations.wear`."""
+        return self.present.age
+
+    @property
+    def present(self) -> Calibration:
+        """The present calibration, with what no user sees of it."""
+        return self._calibration(*self._number_and_age(self.now))
+
+    @property
+    def number(self) -> int:
+        """Number of the present calibration since ``started``, from 0."""
+        return self._number_and_age(self.now)[0]
+
+    @property
+    def reading(self) -> Reading:
+        """See :attr:`Calibrations.reading`."""
+        return self._reading_at(self.now)
+
+    @property
+    def until_next_reading(self) -> float:
+        """See :attr:`Calibrations.until_next_reading`."""
         interval = self.period / READINGS
-        return interval - self.age_seconds(now) % interval
+        return interval - self.age_seconds % interval
 
-    def readings(self, now: float, after: Reading | None) -> list[Reading]:
-        """List the readings of the calibration of a time after a given one, oldest first."""
-        number, age = self.number_and_age(now)
+    def readings(self, after: Reading | None) -> list[Reading]:
+        """See :meth:`Calibrations.readings`; those of the present calibration."""
+        number, age = self._number_and_age(self.now)
         first = 0
         if after and after.calibration.id == self._calibration(number, 0.0).id:
             first = after.number + 1
         return [self._read(number, slot) for slot in range(first, _slot(age) + 1)]
 
-    def history(self, now: float, changed: float) -> CalibrationHistory:
-        """Return some readings of the last calibrations.
-
-        :param changed: time since which the settings are what they are
-        """
+    def history(self) -> CalibrationHistory:
+        """See :meth:`Calibrations.history`; some readings since ``changed``."""
         slot = self.period / READINGS
-        last = max(0, int((now - self.started) / slot))
-        changed_slot = math.ceil((changed - self.started) / slot)
+        last = max(0, int((self.now - self.started) / slot))
+        changed_slot = math.ceil((self.changed - self.started) / slot)
         # always the same readings, so that points do not move from answer to answer
         first = -(-max(0, last - PERIODS * READINGS, changed_slot) // EVERY) * EVERY
         numbers = [*range(first, last, EVERY), last]
         # The middle of a slot is read, as rounding at its border could yield a
         # neighbour.
-        readings = [self.reading(self.started + (n + 0.5) * slot) for n in numbers]
+        readings = [self._reading_at(self.started + (n + 0.5) * slot) for n in numbers]
         renewed = range(-(-first // READINGS) * READINGS, last + 1, READINGS)
         latest = readings[-1]
         return CalibrationHistory(
@@ -92,10 +118,14 @@ class Calibrations:
             {name: [one.values[name] for one in readings] for name in latest.values},
         )
 
-    def number_and_age(self, now: float) -> tuple[int, float]:
+    def _number_and_age(self, moment: float) -> tuple[int, float]:
         """Return the number and the relative age of the calibration of a time."""
-        number, rest = divmod(now - self.started, self.period)
+        number, rest = divmod(moment - self.started, self.period)
         return int(number), rest / self.period
+
+    def _reading_at(self, moment: float) -> Reading:
+        number, age = self._number_and_age(moment)
+        return self._read(number, _slot(age))
 
     def _read(self, number: int, slot: int) -> Reading:
         calibration = self._calibration(number, slot / READINGS)

@@ -36,7 +36,7 @@ from sf_quantum.samplers.defaults import SEEDS
 from sf_quantum.samplers.problem import FieldError
 from sf_quantum.service.device.circuits import texts
 from sf_quantum.service.device.emulator.atoms import runner
-from sf_quantum.service.device.emulator.calibrations import Calibrations
+from sf_quantum.service.device.emulator.calibrations import EmulatedCalibrations
 from sf_quantum.service.device.emulator.circuits.circuit import (
     Architecture,
     CircuitSimulator,
@@ -62,14 +62,9 @@ from sf_quantum.service.device.emulator.technologies import (
 from sf_quantum.service.device.limits import ComputeLimits
 from sf_quantum.service.device.operations import Operation, Values
 from sf_quantum.service.device.protocol import (
-    CalibrationHistory,
     Cost,
     Device,
     Recovery,
-)
-from sf_quantum.service.device.readings import (
-    Calibration,
-    Reading,
 )
 from sf_quantum.service.domain.jobs import Kind, Size
 from sf_quantum.service.domain.reasons import QPU_OFFLINE
@@ -178,15 +173,10 @@ class EmulatedDevice(DeviceSettings, Device):
             self.out_of_service,
             self.shots,
             self.timing,
-            self.reading.summary,
+            self.calibrations.reading.summary,
             self.graph or self.layout.lattice,
             native_gates=NATIVE_GATES if self.layout.lattice else (),
         )
-
-    @property
-    def calibration_wear(self) -> float:
-        """See :attr:`Device.calibration_wear`."""
-        return self.calibration.age
 
     @property
     def variant(self) -> str:
@@ -235,59 +225,23 @@ class EmulatedDevice(DeviceSettings, Device):
         return self.hardware.errors.times(self.noise)
 
     @property
-    def calibration_period(self) -> float:
-        """Lifetime of a calibration in seconds, by the clock."""
+    def calibrations(self) -> EmulatedCalibrations:
+        """See :attr:`Device.calibrations`: those that the seed draws, as set now."""
         period = self.calibration_seconds
         if period is None:
             period = self.hardware.calibration_seconds
-        # with time scale 0, calibrations are renewed in real time
-        return period * (self.time_scale or 1.0)
-
-    @property
-    def calibrations(self) -> Calibrations:
-        """The calibrations that the seed draws, as they are set now."""
-        return Calibrations(
-            f"{self.name}/{self.technology}/{self.qubits}",
-            self._root,
-            self.errors,
-            self.faults,
-            period=self.calibration_period,
+        return EmulatedCalibrations(
+            device=f"{self.name}/{self.technology}/{self.qubits}",
+            seed=self._root,
+            errors=self.errors,
+            faults=self.faults,
+            # with time scale 0, calibrations are renewed in real time
+            period=period * (self.time_scale or 1.0),
             started=self.started,
             first=self.first_calibration,
+            changed=self.changed or self.started,
+            now=self.clock(),
         )
-
-    @property
-    def calibration(self) -> Calibration:
-        """The present calibration."""
-        return self.calibrations.at(self.clock())
-
-    @property
-    def calibrated(self) -> float | None:
-        """See :attr:`Device.calibrated`."""
-        return self.calibration.made.timestamp()
-
-    @property
-    def calibration_age(self) -> float:
-        """Age of the present calibration in seconds, by the clock."""
-        return self.calibrations.age_seconds(self.clock())
-
-    @property
-    def reading(self) -> Reading:
-        """The latest reading."""
-        return self.calibrations.reading(self.clock())
-
-    @property
-    def until_next_reading(self) -> float:
-        """Seconds until the next reading, by the clock."""
-        return self.calibrations.until_next_reading(self.clock())
-
-    def readings(self, after: Reading | None) -> list[Reading]:
-        """See :meth:`Device.readings`."""
-        return self.calibrations.readings(self.clock(), after)
-
-    def history(self) -> CalibrationHistory:
-        """See :meth:`Device.history`; since an admin's last change."""
-        return self.calibrations.history(self.clock(), self.changed or self.started)
 
     @property
     def controls(self) -> Sequence[Operation[EmulatedDevice]]:
@@ -411,7 +365,7 @@ class EmulatedDevice(DeviceSettings, Device):
         parameters = dict(task.parameters)
         if parameters.get("seed") is None:
             parameters["seed"] = self._random_of(task, "seed").randrange(SEEDS)
-        summary = self.reading.summary
+        summary = self.calibrations.reading.summary
         result = self._compute(task, parameters, stop.is_set)
         wait = modelled * self.time_scale - (time.monotonic() - begin)
         stopped = (
@@ -438,7 +392,7 @@ class EmulatedDevice(DeviceSettings, Device):
         noise = None
         if self.errors != Errors():
             seed = self._random_of(task, "errors", task.attempt).getrandbits(64)
-            noise = Noise(self.errors, self.calibration, seed)
+            noise = Noise(self.errors, self.calibrations.present, seed)
         computation = Computation(task.payload, parameters, noise, self.compute)
         return self._runner(task.kind).run(computation, interrupted)
 
@@ -473,16 +427,16 @@ def _changed(
 
 
 def _recalibrate(device: EmulatedDevice, _: Values) -> EmulatedDevice:
-    now = device.clock()
-    number = device.calibrations.number_and_age(now)[0]
-    first = device.first_calibration + number + 1
-    return _changed(device, {"started": now, "first_calibration": first})
+    calibrations = device.calibrations
+    first = device.first_calibration + calibrations.number + 1
+    started = calibrations.now
+    return _changed(device, {"started": started, "first_calibration": first})
 
 
 def _set_time_scale(device: EmulatedDevice, values: Values) -> EmulatedDevice:
     """Change the time scale without a change of the calibration or its age."""
     scaled = _changed(device, values)
-    ratio = scaled.calibration_period / device.calibration_period
+    ratio = scaled.calibrations.period / device.calibrations.period
     now = device.clock()
     started = now - (now - device.started) * ratio
     return scaled.model_copy(update={"started": started})
@@ -498,7 +452,7 @@ OPERATIONS: Sequence[Operation[EmulatedDevice]] = (
         "recalibrate",
         "Renew the calibration now.",
         _recalibrate,
-        lambda device: {"calibration": device.calibration.id},
+        lambda device: {"calibration": device.calibrations.present.id},
     ),
     Operation(
         "set-noise",

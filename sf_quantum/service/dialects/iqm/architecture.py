@@ -133,7 +133,7 @@ def observations(
         of which there is none
     """
     id_ = calibration_set(device, device.description.calibration)
-    made = time(device.calibrated or 0.0)
+    made = time(device.calibrations.made or 0.0)
     values = _metrics(device, chip) if metrics else ()
     return {
         "observation_set_type": "quality-metric-set" if metrics else "calibration-set",
@@ -165,7 +165,7 @@ def observations(
 
 def _metrics(device: Device, chip: Architecture) -> Iterator[tuple[str, float]]:
     """List names and values of what is known, the same for all qubits."""
-    values = device.calibrated_values
+    values = device.calibrations.data.values
     qubits, single = [*chip.numbers], values.get("gate_error_one_qubit")
     for name in qubits:
         path = f"metrics.ssro.measure.{IMPLEMENTATIONS['measure']}.{name}"

@@ -330,7 +330,7 @@ def _no_calibration(asked: str) -> Refused:
 
 def _health(queue: JobQueue) -> dict[str, JSON]:
     online = qpu_status(queue) == "online"
-    updated = queue.device.calibrated
+    updated = queue.device.calibrations.made
     return {
         "healthy": online,
         "updated_at": None if updated is None else architecture.time(updated),

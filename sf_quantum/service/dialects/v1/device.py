@@ -361,7 +361,7 @@ def show(
         maintenance=queue.availability.next_maintenance,
         maintenance_seconds=queue.availability.maintenance_seconds,
         calibration=_calibration(device),
-        calibration_age_seconds=device.calibration_age,
+        calibration_age_seconds=device.calibrations.age_seconds,
         drift=DriftAnswer(
             alarms=watch.alarms,
             sums={
@@ -381,11 +381,11 @@ def show(
 def _calibration(device: Device) -> CalibrationAnswer | None:
     if device.description.calibration is None:
         return None
-    calibration = device.calibration_data
+    calibration = device.calibrations.data
     return CalibrationAnswer(
         id=calibration.id,
         time=calibration.time or None,
-        values=device.calibrated_values,
+        values=calibration.values,
     )
 
 

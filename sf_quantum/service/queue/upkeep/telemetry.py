@@ -185,8 +185,8 @@ class QualityJobs:
         hits, reads = quality_problem.hits(sample_set, optimum)
         device = self._queue.device
         id_ = CalibrationData.read(job.calibration).id
-        same = id_ != "" and id_ == device.calibration_data.id
-        age = device.calibration_wear if same else 1.0
+        same = id_ != "" and id_ == device.calibrations.data.id
+        age = device.calibrations.wear if same else 1.0
         result = QualityResult(time.time(), age, reads, hits)
         row = (*astuple(result), self._device)
         query = (
@@ -242,5 +242,5 @@ class Telemetry:
     async def _follow(self) -> None:
         while True:
             self._queue.drift.look(self._queue.device)
-            seconds = self._queue.device.until_next_reading
+            seconds = self._queue.device.calibrations.until_next_reading
             await asyncio.sleep(max(READING_SECONDS, seconds))

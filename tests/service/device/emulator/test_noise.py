@@ -113,9 +113,10 @@ def test_what_it_gets_wrong_stays_with_the_qubit(annealer: EmulatedDevice) -> No
     assert biases_off(annealer, part)[:20] == pytest.approx(off[:20])
     other = annealer.model_copy(update={"seed": 2})
     assert biases_off(other, whole) != off
-    assert other.calibration.id != annealer.calibration.id
+    assert other.calibrations.present.id != annealer.calibrations.present.id
     assert (
-        annealer.model_copy(update={"noise": 2.0}).calibration == annealer.calibration
+        annealer.model_copy(update={"noise": 2.0}).calibrations.present
+        == annealer.calibrations.present
     )
 
 
@@ -125,7 +126,7 @@ def test_errors_are_of_the_ranges_of_the_device(annealer: EmulatedDevice) -> Non
     fields = {label: 0.01 * bias for label, bias in whole.linear.items()}
     pairs = {pair: 0.01 * bias for pair, bias in whole.quadratic.items()}
     weak = BinaryQuadraticModel(fields, pairs, 0.0, Vartype.SPIN)
-    noise = Noise(annealer.errors, annealer.calibration, 1)
+    noise = Noise(annealer.errors, annealer.calibrations.present, 1)
     errors = []
     for scaled in (True, False):
         programmed = noise._programmed(weak, scaled=scaled)
@@ -206,16 +207,16 @@ def clock() -> Clock:
 
 def test_errors_drift_and_a_calibration_is_renewed(clock: Clock) -> None:
     device = EmulatedDevice(time_scale=0, noise=1, seed=1, clock=clock, started=0.0)
-    first, bqm = device.calibration, chain(500)
+    first, bqm = device.calibrations.present, chain(500)
     fresh = biases_off(device, bqm)
     clock.seconds = 0.99 * HOUR
-    assert device.calibration.id == first.id
+    assert device.calibrations.present.id == first.id
     drifted = biases_off(device, bqm)
     assert drifted != fresh
     assert spread(drifted) > 1.2 * spread(fresh)
     clock.seconds = 1.01 * HOUR
-    assert device.calibration.id != first.id
-    assert device.calibration.summary["time"] == "1970-01-01T01:00:00+00:00"
+    assert device.calibrations.present.id != first.id
+    assert device.calibrations.present.summary["time"] == "1970-01-01T01:00:00+00:00"
     renewed = biases_off(device, bqm)
     assert spread(renewed) == pytest.approx(spread(fresh), rel=0.1)
     assert renewed != fresh
@@ -241,11 +242,11 @@ def test_read_out_drifts_too(clock: Clock) -> None:
 
 def test_the_time_scale_compresses_the_calibration_too(clock: Clock) -> None:
     device = EmulatedDevice(time_scale=0.01, clock=clock, started=0.0)
-    first = device.calibration.id
+    first = device.calibrations.present.id
     clock.seconds = 35.0
-    assert device.calibration.id == first
+    assert device.calibrations.present.id == first
     clock.seconds = 37.0
-    assert device.calibration.id != first
+    assert device.calibrations.present.id != first
 
 
 def test_a_wrong_calibration_until_it_is_renewed(clock: Clock) -> None:
@@ -257,5 +258,5 @@ def test_a_wrong_calibration_until_it_is_renewed(clock: Clock) -> None:
     for hour in range(40):
         clock.seconds = hour * HOUR
         wrong.append(spread(biases_off(device, chain())) > 0.1)
-        assert device.calibration.faulty is wrong[-1]
+        assert device.calibrations.present.faulty is wrong[-1]
     assert 10 < sum(wrong) < 30

@@ -173,9 +173,10 @@ def check_status(device: Device) -> None:
         assert text.isprintable()
         assert len(text) <= 1000
     json.dumps(device.description.calibration, allow_nan=False)
-    json.dumps(device.calibrated_values, allow_nan=False)
+    json.dumps(device.calibrations.data.values, allow_nan=False)
     assert 0 <= device.cost({"num_reads": 100}).qpu_seconds < 1e12
-    assert device.calibration_age is None or device.calibration_age >= 0
+    age = device.calibrations.age_seconds
+    assert age is None or age >= 0
     assert device.price is None or 0 <= device.price < 1e13
 
 

@@ -13,7 +13,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from email.message import Message
 from http.client import HTTPConnection as Http
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 from uuid import UUID
 
 import pytest
@@ -22,12 +22,14 @@ from hypothesis import strategies as st
 from starlette.requests import HTTPConnection
 
 from sf_quantum.files import JSON, mapping
+from sf_quantum.protocol.calibrations import CalibrationData
 from sf_quantum.protocol.descriptions import Description, Topology
 from sf_quantum.qpu.vendors import iqm
 from sf_quantum.service.device.emulator.circuits.templates import template_of
 from sf_quantum.service.device.emulator.device import EmulatedDevice
 from sf_quantum.service.device.emulator.settings import Faults
 from sf_quantum.service.device.protocol import Device
+from sf_quantum.service.device.readings import Calibrations
 from sf_quantum.service.dialects import large_bodies
 from sf_quantum.service.dialects.iqm import architecture, circuits, measurements
 from sf_quantum.service.dialects.iqm.architecture import Architecture
@@ -629,14 +631,17 @@ class Measured:
 
     name = "two"
     identity = "two"
-    calibrated = 0.0
     description = Description("superconducting", 2, ("circuit",))
-    calibrated_values: ClassVar[dict[str, float]] = {
-        "gate_error_one_qubit": 0.002,
-        "gate_error_two_qubits": 0.04,
-        "t1_seconds": 5e-5,
-        "t2_seconds": 1e-5,
-    }
+    calibrations = Calibrations(
+        CalibrationData(
+            values={
+                "gate_error_one_qubit": 0.002,
+                "gate_error_two_qubits": 0.04,
+                "t1_seconds": 5e-5,
+                "t2_seconds": 1e-5,
+            }
+        )
+    )
 
 
 def test_gates_and_times_as_iqms_clients_find_them() -> None:
@@ -656,7 +661,7 @@ def test_gates_and_times_as_iqms_clients_find_them() -> None:
     assert not [name for name in found if "ssro" in str(name)]
     # and read again
     back = iqm._calibration("7", iqm._Metrics.model_validate(told))["values"]
-    assert back == pytest.approx(Measured.calibrated_values)
+    assert back == pytest.approx(Measured.calibrations.data.values)
 
 
 def test_the_qpu_and_how_it_is(service: RunningService) -> None:

@@ -138,7 +138,7 @@ def test_the_answer_and_the_samples_tell_the_calibration() -> None:
         path = f"/v1/jobs/{job['id']}"
         told = json.loads(service.ask("GET", f"{path}?wait=60").body)["calibration"]
         info = json.loads(service.ask("GET", f"{path}/result").body)["info"]
-        present = emulated(service.queue).reading
+        present = emulated(service.queue).calibrations.reading
     assert info["calibration"] == told
     assert told["id"] == present.calibration.id
     assert [*told["values"]] == ["readout_false_one", "readout_false_zero"]

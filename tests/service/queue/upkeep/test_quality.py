@@ -105,7 +105,7 @@ def test_a_job_has_its_own_class_and_takes_no_vqpu() -> None:
         assert job["state"] == "Completed"
         calibration = job["calibration"]
         assert isinstance(calibration, dict)
-        assert calibration["id"] == emulated(service.queue).calibration.id
+        assert calibration["id"] == emulated(service.queue).calibrations.present.id
         assert listed(service, "/v1/leases") == []
         # the only vQPU is free
         assert service.acquire()

@@ -855,7 +855,7 @@ def test_errors_in_the_middle_of_a_circuit() -> None:
 def test_a_device_tells_its_errors_and_has_none_without_noise() -> None:
     keys: dict[str, JSON] = {"technology": "superconducting", "qubits": 2}
     device = EmulatedDevice.from_config({**keys, "noise": 1.0})
-    values = device.calibrated_values
+    values = device.calibrations.data.values
     usual = TECHNOLOGIES["superconducting"].errors
     assert values["gate_error_two_qubits"] == pytest.approx(usual.two_qubits, rel=0.3)
     assert values["t2_seconds"] == pytest.approx(usual.t2, rel=0.3)
@@ -863,7 +863,7 @@ def test_a_device_tells_its_errors_and_has_none_without_noise() -> None:
     assert noisier.one_qubit == pytest.approx(3 * usual.one_qubit)
     assert noisier.t1 == pytest.approx(usual.t1 / 3)
     ideal = EmulatedDevice.from_config({**keys, "noise": 0.0})
-    assert (ideal.errors, ideal.calibrated_values) == (Errors(), {})
+    assert (ideal.errors, ideal.calibrations.data.values) == (Errors(), {})
     middle = f"{HEAD}qubit q; bit c; {'h q; ' * 10} c = measure q;"
     told, exact = (one.check("circuit", middle, {}) for one in (device, ideal))
     # with the errors of the ten gates, and the sampling of all shots

@@ -366,7 +366,7 @@ def test_rare_coincidences_do_not_hold_the_qpu() -> None:
 
 def test_a_calibration_tells_the_losses() -> None:
     device = EmulatedDevice(technology="photonic", noise=1.0, seed=1)
-    values = device.reading.values
+    values = device.calibrations.reading.values
     assert {*values} == {"source_loss_db", "loss_db", "distinguishability", "g2"}
     assert values["source_loss_db"] == pytest.approx(8.66, rel=0.3)
     worn = device.errors.aged(1.0)

@@ -35,7 +35,7 @@ NOISY = EmulatedDevice(
 
 def noise_of(device: EmulatedDevice) -> NoiseModel:
     """Return the noise that the calibration of a device tells."""
-    values = device.reading.values
+    values = device.calibrations.reading.values
     return NoiseModel(
         brightness=10 ** (-values.get("source_loss_db", 0.0) / 10),
         transmittance=10 ** (-values.get("loss_db", 0.0) / 10),
