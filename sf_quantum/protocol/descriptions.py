@@ -94,3 +94,8 @@ class Description:
     specs: str | None = None
     native_gates: tuple[str, ...] = ()
     solver: dict[str, JSON] | None = None
+
+    @property
+    def graph(self) -> Topology | None:
+        """The working graph of an annealer; ``None`` for other technologies."""
+        return self.topology if self.technology == "annealer" else None

@@ -21,7 +21,7 @@ from pydantic_core import core_schema
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON, KeyPath, mapping
 from sf_quantum.protocol.calibrations import CalibrationData
-from sf_quantum.protocol.descriptions import Description, Topology
+from sf_quantum.protocol.descriptions import Description
 from sf_quantum.protocol.tasks import JobParameters, Kind, Outcome, Task
 from sf_quantum.qpu import Qpu
 from sf_quantum.qpu.sfq.service_qpu import SfqQpu
@@ -161,18 +161,13 @@ class TwinDevice(EmulatedDevice):
         return self._described.qubits or self.qubits
 
     @property
-    def graph(self) -> Topology | None:
-        """The working graph of an annealer, if it is told."""
-        return self._described.topology if self.technology == "annealer" else None
-
-    @property
     def description(self) -> Description:
         """See :attr:`Device.description`: the other's, with a calibration of its own."""
         return replace(
             self._described,
             qubits=self.size,
             kinds=self.payloads,
-            timing=self.timing,
+            timing=self.hardware.timing,
             calibration=self.calibrations.reading.summary,
         )
 

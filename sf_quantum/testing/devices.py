@@ -49,7 +49,7 @@ from sf_quantum.protocol.tasks import (
 from sf_quantum.samplers.neutral_atom import NeutralAtomSampler
 from sf_quantum.samplers.problem import FieldError, document
 from sf_quantum.service import device as devices
-from sf_quantum.service.device.protocol import Device, Recovery
+from sf_quantum.service.device.protocol import Device, DeviceJobs, Recovery
 from sf_quantum.service.device.readings import Calibrations
 from sf_quantum.service.domain.jobs import Size
 from sf_quantum.testing.qpus import PHOTONIC, Lie, problem, sequence
@@ -218,6 +218,7 @@ class DeviceContract:
             for _ in ("before it was asked anything", "after it"):
                 with no_waiting(monkeypatch):
                     assert "description" in read_properties(device, Device)
+                    assert "depth" in read_properties(device.jobs, DeviceJobs)
                     assert "data" in read_properties(device.calibrations, Calibrations)
                     device.elapsed_seconds(device.cost({"num_reads": SHOTS}))
                 refreshed(device)
@@ -239,8 +240,8 @@ class DeviceContract:
         with closing(make()) as again:
             assert again.name == device.name
             assert again.identity == device.identity
-            assert again.recovery is device.recovery
-        assert device.depth >= 1
+            assert again.jobs.recovery is device.jobs.recovery
+        assert device.jobs.depth >= 1
 
     # what a job may be, and costs
 
@@ -290,17 +291,17 @@ class DeviceContract:
             assert isinstance(checked(device, task), Size)
             job_id = submitted(device, task)
             assert over(device, job_id, task) == "Completed"
-            outcome = device.result(job_id, task)
+            outcome = device.jobs.result(job_id, task)
             assert_completed(outcome, task)
 
     def test_as_many_jobs_as_it_takes(self, device: Device) -> None:
         task, *_ = self.tasks(device)
-        tasks = [replace(task, tag=new_tag()) for _ in range(min(device.depth, 3))]
+        tasks = [replace(task, tag=new_tag()) for _ in range(min(device.jobs.depth, 3))]
         jobs = {submitted(device, task): task for task in tasks}
         assert len(jobs) == len(tasks)
         for job_id, task in jobs.items():
             assert over(device, job_id, task) == "Completed"
-            assert_completed(device.result(job_id, task), task)
+            assert_completed(device.jobs.result(job_id, task), task)
 
     def test_a_poll_waits_for_the_job_or_its_cancellation(
         self, make_lasting: Callable[[], Device]
@@ -311,10 +312,10 @@ class DeviceContract:
             polls, began = 0, time.monotonic()
             # a slow machine asks less often
             while (seconds := time.monotonic() - began) < 1:
-                assert device.poll(job_id, task).state == "Running"
+                assert device.jobs.poll(job_id, task).state == "Running"
                 polls += 1
                 assert polls <= MOST_POLLS, "poll() of a running job does not wait"
-            device.cancel(job_id)
+            device.jobs.cancel(job_id)
             assert over(device, job_id, task) == "Cancelled"
             pause = seconds / polls
             if pause < WORTH_ENDING:
@@ -328,11 +329,11 @@ class DeviceContract:
         with closing(make_lasting()) as device:
             task, *_ = self.tasks(refreshed(device))
             job_id = running(device, task)
-            device.cancel(job_id)
-            device.cancel(job_id)
+            device.jobs.cancel(job_id)
+            device.jobs.cancel(job_id)
             assert over(device, job_id, task) == "Cancelled"
-            device.cancel(job_id)
-            outcome = device.result(job_id, task)
+            device.jobs.cancel(job_id)
+            outcome = device.jobs.result(job_id, task)
             assert (outcome.result, outcome.failure) == (None, None)
             assert_times(outcome)
 
@@ -340,16 +341,16 @@ class DeviceContract:
         task, *_ = self.tasks(device)
         job_id = submitted(device, task)
         assert over(device, job_id, task) == "Completed"
-        device.cancel(job_id)
-        assert_completed(device.result(job_id, task), task)
-        device.cancel(job_id)
+        device.jobs.cancel(job_id)
+        assert_completed(device.jobs.result(job_id, task), task)
+        device.jobs.cancel(job_id)
 
     def test_a_job_that_it_does_not_know(self, device: Device) -> None:
         task, *_ = self.tasks(device)
-        for ask in (device.poll, device.result):
+        for ask in (device.jobs.poll, device.jobs.result):
             with pytest.raises(UnknownJob):
                 ask(self.unknown_id, task)
-        device.cancel(self.unknown_id)
+        device.jobs.cancel(self.unknown_id)
 
     def test_a_submission_that_cannot_be_made_has_made_no_job(
         self, make: Callable[[], Device], device: Device, cut_off: Callable[[], None]
@@ -360,7 +361,7 @@ class DeviceContract:
             # any other QpuError is one after which there may be a job; a device that is
             # not reached through this process's connections takes the job
             with suppress(NotAccepted):
-                unconnected.submit(task)
+                unconnected.jobs.submit(task)
 
     def test_a_wrong_payload_is_refused(self, device: Device) -> None:
         for task in self.tasks(device):
@@ -373,7 +374,7 @@ class DeviceContract:
             with suppress(InputError):
                 job_id = submitted(device, wrong)
                 assert over(device, job_id, wrong) == "Failed"
-                outcome = device.result(job_id, wrong)
+                outcome = device.jobs.result(job_id, wrong)
                 assert outcome.failure
                 assert outcome.result is None
 
@@ -385,16 +386,16 @@ class DeviceContract:
         device.close()
         with closing(make()) as again:
             refreshed(again)
-            if device.recovery in (Recovery.AGAIN, Recovery.LOST):
+            if device.jobs.recovery in (Recovery.AGAIN, Recovery.LOST):
                 with pytest.raises(UnknownJob):
-                    again.poll(job_id, task)
+                    again.jobs.poll(job_id, task)
                 return
-            if device.recovery is Recovery.BY_TAG:
-                assert again.find(task.tag) == job_id
-                assert not again.others(task.tag, job_id)
-                assert [*again.others(task.tag, "")] == [job_id]
+            if device.jobs.recovery is Recovery.BY_TAG:
+                assert again.jobs.find(task.tag) == job_id
+                assert not again.jobs.others(task.tag, job_id)
+                assert [*again.jobs.others(task.tag, "")] == [job_id]
             assert over(again, job_id, task) == "Completed"
-            assert_completed(again.result(job_id, task), task)
+            assert_completed(again.jobs.result(job_id, task), task)
 
     # what its vendor answers is checked before it counts
 
@@ -445,7 +446,7 @@ class DeviceContract:
                 submitted(device, replace(task, tag=new_tag()))
             assert_plain(str(refused.value))
             assert over(device, job_id, task) == "Completed"
-            assert_completed(device.result(job_id, task), task)
+            assert_completed(device.jobs.result(job_id, task), task)
 
     def test_another_jobs_answers_are_none_of_a_job(
         self, make_lying: Callable[[Lie], Device | None]
@@ -459,9 +460,9 @@ class DeviceContract:
             job_id = submitted(device, again)
             mistake = "the state or the result of another job is taken for a job's own"
             with pytest.raises(QpuError):
-                assert device.poll(job_id, again) is None, mistake
+                assert device.jobs.poll(job_id, again) is None, mistake
             with pytest.raises(QpuError):
-                assert device.result(job_id, again) is None, mistake
+                assert device.jobs.result(job_id, again) is None, mistake
 
     def test_no_more_time_counts_than_has_passed(
         self, make_lying: Callable[[Lie], Device | None]
@@ -515,7 +516,7 @@ class DeviceContract:
             assert 0 <= device.cost({"num_reads": 100}).qpu_seconds < math.inf
 
     def test_a_tag_that_was_never_used(self, device: Device) -> None:
-        assert device.find(new_tag()) is None
+        assert device.jobs.find(new_tag()) is None
 
     def test_it_gives_everything_back(self, make_lasting: Callable[[], Device]) -> None:
         before = {*threading.enumerate()}
@@ -579,7 +580,7 @@ def submitted(device: Device, task: Task) -> str:
 
     def accepted() -> bool:
         try:
-            job_ids.append(device.submit(task))
+            job_ids.append(device.jobs.submit(task))
         except NotAccepted:
             device.refresh()
         return bool(job_ids)
@@ -594,7 +595,7 @@ def submitted(device: Device, task: Task) -> str:
 def running(device: Device, task: Task) -> str:
     """Submit a job of a device whose jobs last, and wait until it runs."""
     job_id = submitted(device, task)
-    until(lambda: device.poll(job_id, task).state == "Running", "it runs")
+    until(lambda: device.jobs.poll(job_id, task).state == "Running", "it runs")
     return job_id
 
 
@@ -606,14 +607,14 @@ def cancelled_poll(device: Device, task: Task) -> float:
     def poll() -> float:
         began = time.monotonic()
         begun.set()
-        device.poll(job_id, task)
+        device.jobs.poll(job_id, task)
         return time.monotonic() - began
 
     with ThreadPoolExecutor(1) as pool:
         seconds = pool.submit(poll)
         begun.wait()
         time.sleep(0.02)  # most likely, it waits by now
-        device.cancel(job_id)
+        device.jobs.cancel(job_id)
         assert over(device, job_id, task) == "Cancelled"
         return seconds.result()
 
@@ -623,7 +624,7 @@ def over(device: Device, job_id: str, task: Task) -> State:
     states: list[State] = []
 
     def ended() -> bool:
-        states.append(device.poll(job_id, task).state)
+        states.append(device.jobs.poll(job_id, task).state)
         assert states[-1] in get_args(State)
         return states[-1] not in ("Queued", "Running")
 
@@ -653,7 +654,7 @@ def outcome_of(device: Device, task: Task) -> Outcome | None:
     job_id = submitted(device, task)
     over(device, job_id, task)
     try:
-        return device.result(job_id, task)
+        return device.jobs.result(job_id, task)
     except QpuError as error:
         assert_plain(str(error))
         return None
@@ -699,7 +700,7 @@ def assert_times(outcome: Outcome) -> None:
         assert seconds is None or 0 <= seconds < math.inf
 
 
-def read_properties(part: T, base: type[T]) -> list[str]:
+def read_properties(part: T, base: Callable[..., T]) -> list[str]:
     """Read the properties of a base class, and return their names."""
     names = [name for name, _ in inspect.getmembers(base, _is_property)]
     for name in names:

@@ -222,7 +222,7 @@ def measured(route: Route) -> Iterator[tuple[Meter, RunningService]]:
             lease = service.acquire()
             answer = service.ask("POST", "/v1/jobs", first, lease=lease)
             assert answer.status == 201, answer.json()
-            until(lambda: bool(device.runs), "the first job is on the device")
+            until(lambda: bool(device.threads), "the first job is on the device")
         # as sfq serve does: a collection of a test's objects is not what a body costs
         gc.collect()
         gc.freeze()

@@ -138,7 +138,7 @@ def test_a_twin_has_what_its_original_tells(
     told, own = device.description, twin.description
     assert own == replace(told, calibration=own.calibration, specs=device.specs())
     assert twin.name == "cold-twin"
-    assert twin.graph == device.graph
+    assert twin.description.graph == device.description.graph
     assert twin.compute_limits == device.compute_limits
     assert twin.cost({"num_reads": 7}) == device.cost({"num_reads": 7})
     assert json.loads(twin.specs()) == json.loads(device.specs())
@@ -193,8 +193,8 @@ def test_errors_are_those_of_the_latest_calibration() -> None:
 def test_what_is_not_told_is_as_usual() -> None:
     told = Description("annealer", 0, ("problem", "sequence"))
     twin = TwinDevice.of(Original("q", told), DeviceSettings())
-    assert twin.timing == TECHNOLOGIES["annealer"].timing
-    assert (twin.graph, twin.description.qubits) == (None, 5000)
+    assert twin.hardware.timing == TECHNOLOGIES["annealer"].timing
+    assert (twin.description.graph, twin.description.qubits) == (None, 5000)
     assert [remark.partition(":")[0] for remark in twin.remarks()] == [
         "q does not tell its size",
         "q does not tell its run times",
@@ -208,7 +208,7 @@ def test_any_graph_and_limits_of_its_own() -> None:
     limits = ComputeLimits(values=100, cpu_seconds=900)
     own = DeviceSettings(name="test", compute=ComputeLimits(values=7000))
     twin = TwinDevice.of(Original("lab", told, limits), own)
-    assert twin.graph is GRAPH
+    assert twin.description.graph is GRAPH
     assert twin.name == "test"
     assert twin.cost({"num_reads": 2}).qpu_seconds == 2.5
     assert (twin.compute.values, twin.compute.cpu_seconds) == (100, 300)
@@ -237,7 +237,7 @@ def test_the_device_of_a_configuration(
         with caplog.at_level(logging.WARNING):
             twin = TwinDevice.from_config({"of": str(path)})
     assert twin.name == "far-twin"
-    assert twin.graph == device.graph
+    assert twin.description.graph == device.description.graph
     assert "does not tell its control_error" in caplog.text
     path.write_text(json.dumps({"device": {**KEYS, "technology": "neutral-atom"}}))
     told = original(str(path))

@@ -108,7 +108,10 @@ def _client(kind: Kind, url: str, folder: Path) -> dict[str, JSON]:
 
 def _annealer(device: EmulatedDevice, most: int) -> dict[str, JSON]:
     """What makes an annealer of a device, whose jobs last as long as they did."""
-    longer = device.timing.setup_seconds / TECHNOLOGIES["annealer"].timing.setup_seconds
+    longer = (
+        device.hardware.timing.setup_seconds
+        / TECHNOLOGIES["annealer"].timing.setup_seconds
+    )
     return {
         "technology": "annealer",
         "qubits": min(device.qubits, most),
@@ -125,7 +128,10 @@ def _acme(device: EmulatedDevice, folder: Path) -> Iterator[dict[str, JSON]]:
 
 
 def _like(vendor: Control, device: EmulatedDevice) -> None:
-    shot, least = device.timing.job_seconds(1), device.timing.setup_seconds
+    shot, least = (
+        device.hardware.timing.job_seconds(1),
+        device.hardware.timing.setup_seconds,
+    )
     scale = device.time_scale * MICROSECONDS
     vendor.set(
         qubits=min(device.qubits, ACME_QUBITS),

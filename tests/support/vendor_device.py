@@ -19,7 +19,7 @@ from sf_quantum.protocol.tasks import (
     Task,
     UnknownJob,
 )
-from sf_quantum.service.device.protocol import Cost, Device, DeviceStatus
+from sf_quantum.service.device.protocol import Cost, Device, DeviceJobs, DeviceStatus
 from sf_quantum.service.domain.jobs import (
     Identity,
     Job,
@@ -100,8 +100,8 @@ class Vendor:
         return [str(json.loads(job.task.payload)["info"]["name"]) for job in jobs]
 
 
-class VendorDevice(Device):
-    """A client of the vendor, with the means to find jobs again that a test chooses."""
+class VendorDevice(Device, DeviceJobs):
+    """A client of the vendor and its jobs, found again by the means that a test chooses."""
 
     price: float | None = None
 
@@ -136,6 +136,10 @@ class VendorDevice(Device):
 
     def cost(self, parameters: JobParameters, size: Size | None = None) -> Cost:
         return Cost(0.1 * (parameters.get("num_reads") or 1) if self.timed else 9.0)
+
+    @property
+    def jobs(self) -> Self:
+        return self
 
     @property
     def recovery(self) -> Recovery:

@@ -8,42 +8,42 @@ import socket
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TypeVar, cast
+from typing import cast
 
 import pytest
 
 from sf_quantum.errors import QpuError
 from sf_quantum.protocol.tasks import Outcome, Progress, Task
-from sf_quantum.service.device.emulator import device as emulated
+from sf_quantum.service.device.emulator import emulated_jobs
 from sf_quantum.service.device.emulator.device import EmulatedDevice
+from sf_quantum.service.device.emulator.emulated_jobs import EmulatedJobs
 from sf_quantum.service.device.protocol import Device, DeviceStatus
 from sf_quantum.testing import devices
 from sf_quantum.testing.devices import DeviceContract, closing
 from sf_quantum.testing.qpus import Lie
 
-D = TypeVar("D", bound=EmulatedDevice)
 CONTRACT = DeviceContract()
 
 
-class Restless(EmulatedDevice):
+class Restless(EmulatedJobs):
     """Does not wait for a job that runs."""
 
     def poll(self, job_id: str, task: Task) -> Progress:
-        done = self.runs[job_id].outcome.done()
+        done = self.threads[job_id].outcome.done()
         return super().poll(job_id, task) if done else Progress("Running")
 
 
-class Deaf(EmulatedDevice):
+class Deaf(EmulatedJobs):
     """Waits for as long after a cancellation."""
 
     def poll(self, job_id: str, task: Task) -> Progress:
-        if not self.runs[job_id].outcome.done():
+        if not self.threads[job_id].outcome.done():
             time.sleep(devices.WORTH_ENDING)
-        done = self.runs[job_id].outcome.done()
+        done = self.threads[job_id].outcome.done()
         return super().poll(job_id, task) if done else Progress("Running")
 
 
-class Talkative(EmulatedDevice):
+class Talkative(EmulatedJobs):
     """Leaves ``info`` in the text of results."""
 
     def result(self, job_id: str, task: Task) -> Outcome:
@@ -68,7 +68,7 @@ class AskedInVain(EmulatedDevice):
         return 1.0
 
 
-class Numbering(EmulatedDevice):
+class Numbering(EmulatedJobs):
     """Counts its jobs."""
 
     def submit(self, task: Task) -> str:
@@ -76,7 +76,7 @@ class Numbering(EmulatedDevice):
         return cast("str", 1)
 
 
-class Doubting(EmulatedDevice):
+class Doubting(EmulatedJobs):
     """Takes a refused connection for an answer that was lost."""
 
     def submit(self, task: Task) -> str:
@@ -87,15 +87,25 @@ class Doubting(EmulatedDevice):
         return super().submit(task)
 
 
-class Gullible(EmulatedDevice):
-    """Believes whatever its vendor says."""
+class Mutant(EmulatedDevice):
+    """An emulated device with jobs that break the contract."""
 
-    lie: str = ""
+    mutation: type[EmulatedJobs] = EmulatedJobs
+
+    @property
+    def jobs(self) -> EmulatedJobs:
+        return self.mutation(self.run, self.threads)
+
+
+class GullibleJobs(EmulatedJobs):
+    """Believes whatever its vendor says of jobs."""
+
+    lie = ""
 
     def submit(self, task: Task) -> str:
         job_id = super().submit(task)
         if self.lie == "one id":
-            self.runs["the same"] = self.runs[job_id]
+            self.threads["the same"] = self.threads[job_id]
             return "the same"
         return job_id
 
@@ -113,6 +123,18 @@ class Gullible(EmulatedDevice):
             case _:
                 told["variable_labels"] = ["somebody", "else"]
         return replace(outcome, result=replace(outcome.result, text=json.dumps(told)))
+
+
+class Gullible(EmulatedDevice):
+    """Believes whatever its vendor says."""
+
+    lie: str = ""
+
+    @property
+    def jobs(self) -> GullibleJobs:
+        jobs = GullibleJobs(self.run, self.threads)
+        jobs.lie = self.lie
+        return jobs
 
     @property
     def status(self) -> DeviceStatus:
@@ -146,11 +168,11 @@ def test_a_device_that_believes_a_result_is_found() -> None:
 
 @pytest.fixture(autouse=True)
 def short_polls(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(emulated, "POLL_SECONDS", 1.2 * devices.WORTH_ENDING)
+    monkeypatch.setattr(emulated_jobs, "POLL_SECONDS", 1.2 * devices.WORTH_ENDING)
 
 
-def lasting(kind: type[D]) -> Callable[[], D]:
-    return lambda: kind(time_scale=1e6)
+def lasting(mutation: type[EmulatedJobs]) -> Callable[[], Mutant]:
+    return lambda: Mutant(time_scale=1e6, mutation=mutation)
 
 
 def test_a_busy_loop_is_found() -> None:
@@ -166,7 +188,7 @@ def test_a_poll_that_ignores_cancel_is_found(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_info_in_the_text_is_found() -> None:
     with (
-        closing(Talkative(time_scale=0)) as device,
+        closing(Mutant(time_scale=0, mutation=Talkative)) as device,
         pytest.raises(AssertionError, match="info is a field"),
     ):
         CONTRACT.test_each_kind_of_job_runs(device)
@@ -181,7 +203,7 @@ def test_half_of_a_refresh_is_found(kind: type[Device]) -> None:
 
 def test_an_id_that_is_no_text_is_found() -> None:
     with (
-        closing(Numbering(time_scale=0)) as device,
+        closing(Mutant(time_scale=0, mutation=Numbering)) as device,
         pytest.raises(AssertionError, match="is a text"),
     ):
         CONTRACT.test_as_many_jobs_as_it_takes(device)
@@ -198,14 +220,14 @@ def test_a_refused_connection_that_leaves_doubt_is_found(
 
     with closing(EmulatedDevice()) as device, pytest.raises(QpuError):
         CONTRACT.test_a_submission_that_cannot_be_made_has_made_no_job(
-            Doubting, device, cut_off
+            lambda: Mutant(mutation=Doubting), device, cut_off
         )
 
 
 def test_a_device_that_keeps_the_contract_passes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    CONTRACT.test_a_poll_waits_for_the_job_or_its_cancellation(lasting(EmulatedDevice))
+    CONTRACT.test_a_poll_waits_for_the_job_or_its_cancellation(lasting(EmulatedJobs))
     with closing(EmulatedDevice(time_scale=0)) as device:
         CONTRACT.test_it_is_asked_how_it_is_if_that_can_change(device)
         CONTRACT.test_as_many_jobs_as_it_takes(device)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Self
 
 from sf_quantum.files import JSON
 from sf_quantum.protocol.calibrations import CalibrationData
-from sf_quantum.protocol.descriptions import Description, Topology
+from sf_quantum.protocol.descriptions import Description
 from sf_quantum.protocol.tasks import (
     JobParameters,
     Kind,
@@ -73,157 +73,17 @@ class Cost:
         return Cost(self.qpu_seconds * jobs, spread, self.compute_seconds)
 
 
-class Device(ABC):
-    """A device that the service drives.
+class DeviceJobs(ABC):
+    """The jobs on a device: submitted, found again, followed, read, cancelled.
 
     Its attributes do not block. Its methods may, unless they say otherwise; they are
     called in threads, and must be safe there.
-
-    :param name: name of the QPU, for users
     """
-
-    name: str
-
-    @classmethod
-    @abstractmethod
-    def from_config(cls, config: Mapping[str, JSON]) -> Self:
-        """Make the device from the configuration's section, without its ``type``.
-
-        :raises InputError: if a key is unknown, missing or wrong
-        """
-
-    def keep_in(self, folder: Path) -> None:
-        """Keep in this folder what the next service has to know, such as leases.
-
-        Called once, when the service starts. Others may be able to read the folder, so
-        secrets need files of mode 0600.
-        """
-        return
-
-    # how it is
-
-    @property
-    @abstractmethod
-    def description(self) -> Description:
-        """The device as it is now, as far as is known."""
-
-    @property
-    def status(self) -> DeviceStatus:
-        """Whether it takes work; as of the last :meth:`refresh`."""
-        return DeviceStatus()
-
-    @property
-    def refresh_seconds(self) -> float | None:
-        """The pause between two calls of :meth:`refresh`; ``None`` if it needs none."""
-        return None
-
-    def refresh(self) -> None:
-        """Ask the device how it is, for :attr:`description` and :attr:`status`.
-
-        A device that does not answer is offline; this raises nothing.
-        """
-        return
-
-    @property
-    def calibrations(self) -> Calibrations:
-        """Its calibrations, as of now; by default, the one that its description names."""
-        return Calibrations(CalibrationData.read(self.description.calibration))
-
-    @property
-    def variant(self) -> str:
-        """What its results depend on, beside what its description says."""
-        return ""
-
-    @property
-    def controls(self) -> Sequence[Operation[Self]]:
-        """The operations of admins on it."""
-        return ()
-
-    @property
-    def graph(self) -> Topology | None:
-        """The working graph of an annealer; ``None`` for other technologies."""
-        description = self.description
-        return description.topology if description.technology == "annealer" else None
-
-    @property
-    def price(self) -> float | None:
-        """The cost of a second of QPU time, in the site's unit."""
-        return None
-
-    def specs(self) -> str:
-        """Describe it in Pulser's abstract representation, JSON; may take a second."""
-        return self.description.specs or json.dumps({"name": self.name})
-
-    # what a job may be, and costs
-
-    @property
-    def compute_limits(self) -> ComputeLimits | None:
-        """The limits of a job's computation on the service's own machine."""
-        return None
-
-    @property
-    def custom_annealing(self) -> bool:
-        """Whether a problem may say how it is annealed; see :mod:`.emulator.annealing_schedules`."""
-        return False
-
-    @property
-    def takes_lists(self) -> bool:
-        """Whether it takes a list of BQMs; else the service sends them one after the other."""
-        return False
-
-    def check(self, kind: Kind, content: JSON, parameters: JobParameters) -> Size:
-        """Refuse a job that cannot run on it; may take seconds.
-
-        :returns: the size of its payload
-        :raises FieldError: if it cannot run; the error names the field of the request
-        :raises Busy: if this machine is too busy to check it now
-        """
-        self.check_parameters(kind, parameters)
-        if kind != "problem":
-            return Size()
-        size = problems.check(content, self.description.qubits)
-        return Size(size.values, problems=size.problems, qubits=size.qubits)
-
-    def check_parameters(self, kind: Kind, parameters: JobParameters) -> None:
-        """Refuse a job that cannot run on it, whatever its content.
-
-        :raises FieldError: if it cannot run; the error names the field of the request
-        """
-        description = self.description
-        if kind not in description.kinds:
-            kinds = " and ".join(description.kinds)
-            raise FieldError(kind, f"this device runs {kinds} only")
-        shots = shots_of(parameters)
-        if description.shots is not None and shots > description.shots:
-            detail = f"{shots} shots; at most {description.shots} per job"
-            raise FieldError("parameters.num_reads", detail)
-
-    def check_size(self, size: Size, parameters: JobParameters) -> None:
-        """Refuse a job whose payload has been checked elsewhere, by its size.
-
-        :raises FieldError: if it cannot run; the error names the field of the request
-        """
-        return
-
-    @abstractmethod
-    def cost(self, parameters: JobParameters, size: Size | None = None) -> Cost:
-        """Estimate what a job costs; does not block."""
-
-    def elapsed_seconds(self, cost: Cost) -> float:
-        """Return how long a job of this cost occupies the device; does not block."""
-        return max(cost.qpu_seconds, cost.compute_seconds)
-
-    # jobs
 
     @property
     @abstractmethod
     def recovery(self) -> Recovery:
-        """What becomes of a job on the device when the service is killed."""
-
-    @property
-    def identity(self) -> str:
-        """Tells whether a job of an earlier service is on this device, at this vendor."""
-        return self.name
+        """What becomes of a job when the service is killed."""
 
     @property
     def depth(self) -> int:
@@ -305,6 +165,153 @@ class Device(ABC):
 
         :raises QpuError: if the device does not answer
         """
+
+
+class Device(ABC):
+    """A device that the service drives.
+
+    Its attributes do not block. Its methods may, unless they say otherwise; they are
+    called in threads, and must be safe there.
+
+    :param name: name of the QPU, for users
+    """
+
+    name: str
+
+    @classmethod
+    @abstractmethod
+    def from_config(cls, config: Mapping[str, JSON]) -> Self:
+        """Make the device from the configuration's section, without its ``type``.
+
+        :raises InputError: if a key is unknown, missing or wrong
+        """
+
+    def keep_in(self, folder: Path) -> None:
+        """Keep in this folder what the next service has to know, such as leases.
+
+        Called once, when the service starts. Others may be able to read the folder, so
+        secrets need files of mode 0600.
+        """
+        return
+
+    # how it is
+
+    @property
+    @abstractmethod
+    def description(self) -> Description:
+        """The device as it is now, as far as is known."""
+
+    @property
+    def status(self) -> DeviceStatus:
+        """Whether it takes work; as of the last :meth:`refresh`."""
+        return DeviceStatus()
+
+    @property
+    def refresh_seconds(self) -> float | None:
+        """The pause between two calls of :meth:`refresh`; ``None`` if it needs none."""
+        return None
+
+    def refresh(self) -> None:
+        """Ask the device how it is, for :attr:`description` and :attr:`status`.
+
+        A device that does not answer is offline; this raises nothing.
+        """
+        return
+
+    @property
+    def calibrations(self) -> Calibrations:
+        """Its calibrations, as of now; by default, the one that its description names."""
+        return Calibrations(CalibrationData.read(self.description.calibration))
+
+    @property
+    def variant(self) -> str:
+        """What its results depend on, beside what its description says."""
+        return ""
+
+    @property
+    def controls(self) -> Sequence[Operation[Self]]:
+        """The operations of admins on it."""
+        return ()
+
+    @property
+    def price(self) -> float | None:
+        """The cost of a second of QPU time, in the site's unit."""
+        return None
+
+    def specs(self) -> str:
+        """Describe it in Pulser's abstract representation, JSON; may take a second."""
+        return self.description.specs or json.dumps({"name": self.name})
+
+    # what a job may be, and costs
+
+    @property
+    def compute_limits(self) -> ComputeLimits | None:
+        """The limits of a job's computation on the service's own machine."""
+        return None
+
+    @property
+    def custom_annealing(self) -> bool:
+        """Whether a problem may say how it is annealed; see :mod:`.emulator.annealing_schedules`."""
+        return False
+
+    @property
+    def takes_lists(self) -> bool:
+        """Whether it takes a list of BQMs; else the service sends them one after the other."""
+        return False
+
+    def check(self, kind: Kind, content: JSON, parameters: JobParameters) -> Size:
+        """Refuse a job that cannot run on it; may take seconds.
+
+        :returns: the size of its payload
+        :raises FieldError: if it cannot run; the error names the field of the request
+        :raises Busy: if this machine is too busy to check it now
+        """
+        self.check_parameters(kind, parameters)
+        if kind != "problem":
+            return Size()
+        size = problems.check(content, self.description.qubits)
+        return Size(size.values, problems=size.problems, qubits=size.qubits)
+
+    def check_parameters(self, kind: Kind, parameters: JobParameters) -> None:
+        """Refuse a job that cannot run on it, whatever its content.
+
+        :raises FieldError: if it cannot run; the error names the field of the request
+        """
+        description = self.description
+        if kind not in description.kinds:
+            kinds = " and ".join(description.kinds)
+            raise FieldError(kind, f"this device runs {kinds} only")
+        shots = shots_of(parameters)
+        if description.shots is not None and shots > description.shots:
+            detail = f"{shots} shots; at most {description.shots} per job"
+            raise FieldError("parameters.num_reads", detail)
+
+    def check_size(self, size: Size, parameters: JobParameters) -> None:
+        """Refuse a job whose payload has been checked elsewhere, by its size.
+
+        :raises FieldError: if it cannot run; the error names the field of the request
+        """
+        return
+
+    @abstractmethod
+    def cost(self, parameters: JobParameters, size: Size | None = None) -> Cost:
+        """Estimate what a job costs; does not block."""
+
+    def elapsed_seconds(self, cost: Cost) -> float:
+        """Return how long a job of this cost occupies the device; does not block."""
+        return max(cost.qpu_seconds, cost.compute_seconds)
+
+    # jobs
+
+    @property
+    @abstractmethod
+    def jobs(self) -> DeviceJobs:
+        """The jobs on it."""
+
+    @property
+    def identity(self) -> str:
+        """Tells whether a job of an earlier service is on this device, at this vendor."""
+        return self.name
 
     def close(self) -> None:
         """Give back what it holds: leases, processes, connections."""

@@ -94,7 +94,7 @@ class JobQueue:
         device.keep_in(self.store.path.parent)
         # the graph of an emulated annealer is made now, and not during a request
         logger.debug("device %s: %s", device.name, device.description.technology)
-        recovering = recover(self.store, deaths, device.identity, device.recovery)
+        recovering = recover(self.store, deaths, device.identity, device.jobs.recovery)
         for job in recovering.result():
             log_recovered(job)
         operation.record(self.store, self.availability.operation, starts=True).result()

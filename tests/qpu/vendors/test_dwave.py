@@ -93,7 +93,7 @@ def test_an_interrupted_sampler_cancels_its_leases_problems_only(
 
 def test_the_solver_describes_its_graph_and_timing() -> None:
     device = EmulatedDevice(qubits=100, time_scale=0, out_of_service=OUT)
-    graph = device.graph
+    graph = device.description.graph
     assert graph is not None
     with running_service(device, tcp=True) as service:
         described = client(service).describe()

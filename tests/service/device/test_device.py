@@ -55,7 +55,7 @@ def test_samples_are_those_of_neal(bqm: dict[str, JSON]) -> None:
     local.pop("info")
     assert json.loads(outcome.result.text) == json.loads(json.dumps(local))
     # 20 sweeps stand for 4 us of annealing, not 20
-    expected = device.timing.job_seconds(10) - 10 * 16e-6
+    expected = device.hardware.timing.job_seconds(10) - 10 * 16e-6
     assert outcome.qpu_seconds == pytest.approx(expected)
 
 

@@ -195,7 +195,7 @@ def test_bonds_of_little_entanglement_are_cheap() -> None:
 
 
 def annealer_problem(service: RunningService) -> dict[str, JSON]:
-    graph = service.queue.device.graph
+    graph = service.queue.device.description.graph
     assert graph is not None
     lin = numpy.ones(len(graph.qubits))
     quad = numpy.zeros(len(graph.couplers))

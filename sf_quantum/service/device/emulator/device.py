@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import random
 import secrets
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, wait
-from dataclasses import dataclass, replace
 from typing import Self
 
 from pydantic import (
@@ -19,30 +15,23 @@ from pydantic import (
     model_validator,
 )
 
-from sf_quantum.errors import InputError
 from sf_quantum.files import JSON, KeyPath
-from sf_quantum.protocol.descriptions import Description, Timing, Topology
+from sf_quantum.protocol.descriptions import Description
 from sf_quantum.protocol.tasks import (
     JobParameters,
     Outcome,
-    Progress,
-    Result,
-    State,
     Task,
-    UnknownJob,
     shots_of,
 )
-from sf_quantum.samplers.defaults import SEEDS
-from sf_quantum.samplers.problem import FieldError
-from sf_quantum.service.device.circuits import texts
 from sf_quantum.service.device.emulator.atoms import runner
 from sf_quantum.service.device.emulator.calibrations import EmulatedCalibrations
 from sf_quantum.service.device.emulator.circuits.circuit import (
     Architecture,
     CircuitSimulator,
 )
-from sf_quantum.service.device.emulator.computation import Computation, compute_seconds
-from sf_quantum.service.device.emulator.device_errors import Noise
+from sf_quantum.service.device.emulator.computation import compute_seconds
+from sf_quantum.service.device.emulator.emulated_jobs import EmulatedJobs, JobThread
+from sf_quantum.service.device.emulator.emulation import Emulation, size_on_device
 from sf_quantum.service.device.emulator.layout import Layout
 from sf_quantum.service.device.emulator.photons import photonic
 from sf_quantum.service.device.emulator.photons.photonic import PhotonicSimulator
@@ -64,28 +53,14 @@ from sf_quantum.service.device.operations import Operation, Values
 from sf_quantum.service.device.protocol import (
     Cost,
     Device,
-    Recovery,
 )
 from sf_quantum.service.domain.jobs import Kind, Size
-from sf_quantum.service.domain.reasons import QPU_OFFLINE
 from sf_quantum.service.domain.settings import NotNegative
-from sf_quantum.threads import in_thread
 from sf_quantum.validation import dotted, validated
 
-# Longest shot of an experiment with photons.
-MOST_SHOT_SECONDS = 3600
 # Native gates of a lattice, by their names in Qiskit; IQM's name for the first is prx.
 NATIVE_GATES = ("r", "cz")
-# the longest wait for a change of a job's state
-POLL_SECONDS = 1.0
-
-
-@dataclass(frozen=True)
-class _Run:
-    """A job on the device, which a thread computes."""
-
-    stop: threading.Event
-    outcome: Future[Outcome]
+ONE_SHOT: JobParameters = {"num_reads": 1}
 
 
 def _steady() -> Callable[[], float]:
@@ -117,8 +92,10 @@ class EmulatedDevice(DeviceSettings, Device):
     started: float = Field(default_factory=time.time)
     first_calibration: int = 0
     changed: float | None = None
-    #: Runs by the id of their job; shared with copies of the device.
-    runs: SkipValidation[dict[str, _Run]] = Field(default_factory=dict, repr=False)
+    #: Threads by the id of their job; shared with copies of the device.
+    threads: SkipValidation[dict[str, JobThread]] = Field(
+        default_factory=dict, repr=False
+    )
 
     @classmethod
     def from_config(cls, config: Mapping[str, JSON]) -> Self:
@@ -139,11 +116,6 @@ class EmulatedDevice(DeviceSettings, Device):
     def hardware(self) -> Technology:
         """The hardware that it stands for."""
         return TECHNOLOGIES[self.technology]
-
-    @property
-    def timing(self) -> Timing:
-        """Modelled times, without ``faults.slow`` and the time scale."""
-        return self.hardware.timing
 
     @property
     def payloads(self) -> tuple[Kind, ...]:
@@ -172,9 +144,9 @@ class EmulatedDevice(DeviceSettings, Device):
             self.payloads,
             self.out_of_service,
             self.shots,
-            self.timing,
+            self.hardware.timing,
             self.calibrations.reading.summary,
-            self.graph or self.layout.lattice,
+            self.layout.graph or self.layout.lattice,
             native_gates=NATIVE_GATES if self.layout.lattice else (),
         )
 
@@ -198,11 +170,6 @@ class EmulatedDevice(DeviceSettings, Device):
     def price(self) -> float | None:
         """See :attr:`Device.price`."""
         return self.cost_per_second
-
-    @property
-    def graph(self) -> Topology | None:
-        """See :attr:`Device.graph`."""
-        return self.layout.graph
 
     @property
     def size(self) -> int:
@@ -232,7 +199,7 @@ class EmulatedDevice(DeviceSettings, Device):
             period = self.hardware.calibration_seconds
         return EmulatedCalibrations(
             device=f"{self.name}/{self.technology}/{self.qubits}",
-            seed=self._root,
+            seed=self.entropy if self.seed is None else self.seed,
             errors=self.errors,
             faults=self.faults,
             # with time scale 0, calibrations are renewed in real time
@@ -271,20 +238,8 @@ class EmulatedDevice(DeviceSettings, Device):
         size = self._runner(kind).check(content, qubits=self.size)
         self.check_size(size, parameters)
         if size.photons:
-            self._check_shot(size)
+            photonic.check_shot(size, self.elapsed_seconds(self.cost(ONE_SHOT, size)))
         return size
-
-    def _check_shot(self, size: Size) -> None:
-        """Refuse photons of which too many have to arrive: no slice is less than a shot."""
-        seconds = self.elapsed_seconds(self.cost({"num_reads": 1}, size))
-        if seconds > MOST_SHOT_SECONDS:
-            detail = (
-                f"{size.detected} of {size.photons} photons arrive together once in"
-            )
-            detail = (
-                f"{detail} {seconds:,.0f} s; at most {MOST_SHOT_SECONDS:,} s per shot"
-            )
-            raise FieldError("photonic.min_detected_photons", detail)
 
     def _runner(self, kind: Kind) -> Runner:
         runner = self.runners[kind]
@@ -300,119 +255,22 @@ class EmulatedDevice(DeviceSettings, Device):
         self.compute.check(size, parameters)
 
     @property
-    def recovery(self) -> Recovery:
-        """See :attr:`Device.recovery`: what a computation costs is not paid."""
-        return Recovery.AGAIN
-
-    def submit(self, task: Task) -> str:
-        """See :meth:`Device.submit`."""
-        stop = threading.Event()
-        outcome = in_thread(lambda: self.run(task, stop))
-        self.runs[task.tag] = _Run(stop, outcome)
-        return task.tag
-
-    def poll(self, job_id: str, task: Task) -> Progress:
-        """See :meth:`Device.poll`."""
-        outcome = self._run(job_id).outcome
-        if not wait([outcome], timeout=POLL_SECONDS).done:
-            return Progress("Running")
-        if outcome.exception() is not None:
-            return Progress("Failed")
-        return Progress(_state(outcome.result()))
-
-    def result(self, job_id: str, task: Task) -> Outcome:
-        """See :meth:`Device.result`."""
-        run = self._run(job_id)
-        try:
-            return run.outcome.result()
-        except InputError as error:  # it could not be computed
-            return Outcome(failure=str(error))
-        finally:
-            del self.runs[job_id]
-
-    def cancel(self, job_id: str) -> None:
-        """See :meth:`Device.cancel`."""
-        if (run := self.runs.get(job_id)) is not None:
-            run.stop.set()
+    def jobs(self) -> EmulatedJobs:
+        """See :attr:`Device.jobs`."""
+        return EmulatedJobs(self.run, self.threads)
 
     def close(self) -> None:
         """See :meth:`Device.close`: its jobs are run again by the next service."""
-        for run in [*self.runs.values()]:
-            run.stop.set()
-
-    def _run(self, job_id: str) -> _Run:
-        if (run := self.runs.get(job_id)) is None:
-            raise UnknownJob(f"{self.name}: no job {job_id}")
-        return run
+        self.jobs.stop()
 
     def run(self, task: Task, stop: threading.Event) -> Outcome:
         """Run a job; blocks until it ends.
 
         :param stop: stops the job at once, without a result
         """
-        begin = time.monotonic()
-        draws = self._random_of(task, "faults", task.attempt)
-        if draws.random() < self.faults.offline:
-            return Outcome(None, QPU_OFFLINE, 0.0, 0.0)
-        size = None
-        if task.kind == "circuit":
-            size = Size(circuits=texts(json.loads(task.payload))[1])
-        elif task.kind == "problem" and task.payload.startswith("["):
-            size = Size(problems=len(json.loads(task.payload)))
-        elif task.kind == PhotonicSimulator.kind:
-            size = photonic.size(photonic.experiment(json.loads(task.payload)))
-        modelled = self.cost(task.parameters, size).qpu_seconds * self.faults.slow
-        parameters = dict(task.parameters)
-        if parameters.get("seed") is None:
-            parameters["seed"] = self._random_of(task, "seed").randrange(SEEDS)
-        summary = self.calibrations.reading.summary
-        result = self._compute(task, parameters, stop.is_set)
-        wait = modelled * self.time_scale - (time.monotonic() - begin)
-        stopped = (
-            stop.wait(min(wait, threading.TIMEOUT_MAX)) if wait > 0 else stop.is_set()
-        )
-        seconds = time.monotonic() - begin
-        if stopped:
-            used = min(modelled, seconds / self.time_scale) if self.time_scale else 0.0
-            return Outcome(None, None, used, seconds, summary)
-        if draws.random() < self.faults.fail:
-            return Outcome(None, "the QPU failed", modelled, seconds, summary)
-        info: dict[str, JSON] = {
-            **result.info,
-            **({"sampler": self.type} if "sampler" in result.info else {}),
-            "qpu": self.name,
-            "technology": self.technology,
-            "calibration": summary,
-        }
-        return Outcome(replace(result, info=info), None, modelled, seconds, summary)
-
-    def _compute(
-        self, task: Task, parameters: JobParameters, interrupted: Callable[[], bool]
-    ) -> Result:
-        noise = None
-        if self.errors != Errors():
-            seed = self._random_of(task, "errors", task.attempt).getrandbits(64)
-            noise = Noise(self.errors, self.calibrations.present, seed)
-        computation = Computation(task.payload, parameters, noise, self.compute)
-        return self._runner(task.kind).run(computation, interrupted)
-
-    def _random_of(self, task: Task, what: str, *more: int) -> random.Random:
-        """Draw for a job; of its first slice as for a job without slices."""
-        part = [task.part] if task.part else []
-        return self._random(what, task.number, *more, *part)
-
-    def _random(self, *key: str | int) -> random.Random:
-        return random.Random(json.dumps([self._root, *key]))
-
-    @property
-    def _root(self) -> int:
-        return self.entropy if self.seed is None else self.seed
-
-
-def _state(outcome: Outcome) -> State:
-    if outcome.failure is not None:
-        return "Failed"
-    return "Cancelled" if outcome.result is None else "Completed"
+        modelled = self.cost(task.parameters, size_on_device(task)).qpu_seconds
+        runner = self._runner(task.kind)
+        return Emulation(self, self.calibrations, runner, task, modelled).run(stop)
 
 
 def _key(path: KeyPath, _: JSON) -> str:

@@ -11,7 +11,7 @@ import hashlib
 import json
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
 
@@ -22,14 +22,11 @@ from sf_quantum.protocol.tasks import (
     JobParameters,
     Kind,
     NotAccepted,
-    Outcome,
-    Progress,
-    Task,
 )
 from sf_quantum.qpu import NoLease, Qpu
 from sf_quantum.samplers.problem import FieldError
 from sf_quantum.service.device import problems
-from sf_quantum.service.device.protocol import Cost, Device, DeviceStatus, Recovery
+from sf_quantum.service.device.protocol import Cost, Device, DeviceStatus
 from sf_quantum.service.device.vendor import sizes
 from sf_quantum.service.device.vendor.answers import (
     bounded_errors,
@@ -46,7 +43,6 @@ from sf_quantum.validation import dotted, validated
 class QpuDevice(Device):
     """Any registered kind of QPU; see :class:`QpuSettings`.
 
-    :ivar jobs: its jobs at the vendor
     :raises InputError: if the kind cannot be used, or ``config`` is wrong
     """
 
@@ -68,7 +64,7 @@ class QpuDevice(Device):
         kinds: tuple[Kind, ...] = self._kind.kinds or ("problem",)
         self._state = VendorState(settings, Description("unknown", 0, kinds))
         self._costs = Costs(settings.expected_seconds)
-        self.jobs = VendorJobs(settings, self._lease, self._state, self._costs)
+        self._jobs = VendorJobs(settings, self._lease, self._state, self._costs)
 
     @classmethod
     def from_config(cls, config: Mapping[str, JSON]) -> Self:
@@ -171,10 +167,8 @@ class QpuDevice(Device):
     # jobs
 
     @property
-    def recovery(self) -> Recovery:
-        if self.jobs.samplings is not None:
-            return Recovery.LOST
-        return Recovery.BY_TAG if self._kind.finds else Recovery.BY_ID
+    def jobs(self) -> VendorJobs:
+        return self._jobs
 
     @property
     def identity(self) -> str:
@@ -184,47 +178,6 @@ class QpuDevice(Device):
     def _identity(self, client: Qpu) -> str:
         text = json.dumps([self._settings.qpu, self.name, client.identity])
         return hashlib.sha256(text.encode()).hexdigest()
-
-    @property
-    def depth(self) -> int:
-        return 1 if self.jobs.samplings is not None else 1 + self._settings.ahead
-
-    @property
-    def longest_seconds(self) -> float | None:
-        return self._settings.longest_seconds
-
-    @property
-    def give_up_seconds(self) -> float:
-        return self._settings.give_up_seconds
-
-    def answered_since(self, moment: float) -> bool:
-        """See :meth:`Device.answered_since`, but for the pause between two requests."""
-        return self._state.heard_since(moment - self._settings.refresh_seconds)
-
-    def abandon(self, job_id: str) -> None:
-        self.jobs.table.forget(job_id)
-
-    @property
-    def late_seconds(self) -> float:
-        return self._settings.late_seconds
-
-    def submit(self, task: Task) -> str:
-        return self.jobs.submit(task, self.cost(task.parameters))
-
-    def find(self, tag: str) -> str | None:
-        return self.jobs.find(tag)
-
-    def others(self, tag: str, job_id: str) -> Sequence[str]:
-        return self.jobs.others(tag, job_id)
-
-    def poll(self, job_id: str, task: Task) -> Progress:
-        return self.jobs.poll(job_id)
-
-    def result(self, job_id: str, task: Task) -> Outcome:
-        return self.jobs.result(job_id, task)
-
-    def cancel(self, job_id: str) -> None:
-        self.jobs.cancel(job_id)
 
     def close(self) -> None:
         self.jobs.close()

@@ -20,7 +20,7 @@ from sf_quantum.protocol.tasks import (
 )
 from sf_quantum.qpu import Qpu
 from sf_quantum.service.device import processes
-from sf_quantum.service.device.protocol import Cost
+from sf_quantum.service.device.protocol import DeviceJobs, Recovery
 from sf_quantum.service.device.vendor import answers
 from sf_quantum.service.device.vendor.answers import Passed, VendorAnswers
 from sf_quantum.service.device.vendor.costs import Costs
@@ -34,7 +34,7 @@ from sf_quantum.service.device.vendor.state import VendorState
 T = TypeVar("T")
 
 
-class VendorJobs:
+class VendorJobs(DeviceJobs):
     """The jobs at a vendor, under its lease, or samplings if its API has no jobs.
 
     :ivar table: the jobs that are not over
@@ -69,14 +69,42 @@ class VendorJobs:
             self.samplings.close()
         self._lease.close(self.samplings is None and self.table.busy)
 
-    def submit(self, task: Task, expected: Cost) -> str:
-        """See :meth:`Device.submit`; refused credentials are no fault of a job.
+    @property
+    def recovery(self) -> Recovery:
+        if self.samplings is not None:
+            return Recovery.LOST
+        return Recovery.BY_TAG if self._kind.finds else Recovery.BY_ID
 
-        :param expected: cost that is expected of it
-        """
+    @property
+    def depth(self) -> int:
+        return 1 if self.samplings is not None else 1 + self._settings.ahead
+
+    @property
+    def longest_seconds(self) -> float | None:
+        return self._settings.longest_seconds
+
+    @property
+    def give_up_seconds(self) -> float:
+        return self._settings.give_up_seconds
+
+    @property
+    def late_seconds(self) -> float:
+        return self._settings.late_seconds
+
+    def answered_since(self, moment: float) -> bool:
+        """See :meth:`DeviceJobs.answered_since`, but for the pause between two requests."""
+        return self._state.heard_since(moment - self._settings.refresh_seconds)
+
+    def abandon(self, job_id: str) -> None:
+        self.table.forget(job_id)
+
+    def submit(self, task: Task) -> str:
+        """See :meth:`DeviceJobs.submit`; refused credentials are no fault of a job."""
         for trouble in (self._state.access, self._state.vendor):
             if left := trouble.left:
                 raise NotAccepted(trouble.why, left)
+        timing = self._state.description.timing
+        expected = self._costs.cost(timing, task.parameters, None)
         job = self._new_job(expected.qpu_seconds)
         samplings = self.samplings
         self._answers.jobs.begin(task.tag)
@@ -93,14 +121,14 @@ class VendorJobs:
         return job_id
 
     def find(self, tag: str) -> str | None:
-        """See :meth:`Device.find`."""
+        """See :meth:`DeviceJobs.find`."""
         if not self._kind.finds:
             return None
         job_id = self._look_up(lambda jobs: jobs.find(tag))
         return None if job_id is None else self._answers.job_id(job_id, tag)
 
     def others(self, tag: str, job_id: str) -> Sequence[str]:
-        """See :meth:`Device.others`."""
+        """See :meth:`DeviceJobs.others`."""
         if not self._kind.finds:
             return ()
         job_ids = self._look_up(lambda jobs: jobs.others(tag, job_id))
@@ -113,8 +141,8 @@ class VendorJobs:
         except InputError as error:
             raise QpuError(str(error)) from error
 
-    def poll(self, job_id: str) -> Progress:
-        """See :meth:`Device.poll`."""
+    def poll(self, job_id: str, task: Task) -> Progress:
+        """See :meth:`DeviceJobs.poll`."""
         job = self._job(job_id)
         pause = self._settings.poll_seconds
         vendor = self._state.vendor if self.samplings is None else None
@@ -137,7 +165,7 @@ class VendorJobs:
         return progress
 
     def result(self, job_id: str, task: Task) -> Outcome:
-        """See :meth:`Device.result`."""
+        """See :meth:`DeviceJobs.result`."""
         job = self._job(job_id)
         try:
             outcome = self._about(
@@ -185,7 +213,7 @@ class VendorJobs:
         return ends and self._lease.is_lost(job.lease)
 
     def cancel(self, job_id: str) -> None:
-        """See :meth:`Device.cancel`."""
+        """See :meth:`DeviceJobs.cancel`."""
         job = self._job(job_id)
         job.cancelled = True
         try:

@@ -41,9 +41,9 @@ def check_known(device: Device) -> None:
 def graph(device: Device) -> Topology:
     """Return the graph of an annealer; other devices have none: 404."""
     check_known(device)
-    if device.graph is None:
+    if (graph := device.description.graph) is None:
         raise Refused(404, f"{device.name} is not an annealer and has no solver")
-    return device.graph
+    return graph
 
 
 def check_solver(device: Device, name: str, graph_id: str | None = None) -> None:

@@ -77,7 +77,7 @@ def solvers(request: Request, queue: Queue, _: Who, filter: str = "all") -> Resp
     """List the solver, or none if the device is not an annealer."""
     configurations: list[dict[str, JSON]] = []
     refusals.check_known(queue.device)
-    if queue.device.graph is not None:
+    if queue.device.description.graph is not None:
         configurations.append(solver.filtered(solver.configuration(queue), filter))
     return _cached(request, [*configurations], configurations)
 

@@ -104,7 +104,7 @@ def identity(device: Device, graph_id: str | None = None) -> dict[str, JSON]:
 
 def batch_bytes(device: Device) -> int:
     """Return the size of the largest request of D-Wave's client; 0 without a solver."""
-    if (graph := device.graph) is None:
+    if (graph := device.description.graph) is None:
         return 0
     # the biases of a problem are doubles, in base64
     biases = 4 * math.ceil(8 * (graph.labels + len(graph.couplers)) / 3)

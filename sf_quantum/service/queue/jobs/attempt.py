@@ -125,7 +125,7 @@ class Attempt:
         """Whether what it has on the device is to end when another job pre-empts it."""
         runs = self.progress.state == "Running"
         ends = self._slices.are_several or self._slices.is_short
-        return (ends and runs) or not runs_again(self._device, self._job)
+        return (ends and runs) or not runs_again(self._device.jobs, self._job)
 
     def pauses_for(self, interruption: Interruption) -> bool:
         """Whether what is on the device ends by itself, and nothing more is submitted."""
@@ -138,7 +138,7 @@ class Attempt:
     def _how(self, interruption: Interruption) -> Interrupt:
         if interruption.cause is Cause.PREEMPTION and self.pauses:
             return Interrupt.PAUSE
-        continues = self._device.recovery in (Recovery.BY_TAG, Recovery.BY_ID)
+        continues = self._device.jobs.recovery in (Recovery.BY_TAG, Recovery.BY_ID)
         stops = interruption.cause is Cause.SERVICE_STOP
         return Interrupt.DETACH if stops and continues else Interrupt.CANCEL
 

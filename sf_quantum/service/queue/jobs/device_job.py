@@ -29,7 +29,7 @@ from sf_quantum.protocol.tasks import (
     UnknownJob,
 )
 from sf_quantum.qpu import AuthenticationError
-from sf_quantum.service.device.protocol import Device
+from sf_quantum.service.device.protocol import Device, DeviceJobs
 from sf_quantum.service.domain.jobs import Job, Recovery
 from sf_quantum.service.domain.reasons import MAY_RUN_ON, NOT_FOUND_AGAIN, VANISHED
 from sf_quantum.service.queue.jobs.attempt_control import Control, Detached, Interrupt
@@ -52,12 +52,12 @@ MOST_WHY = 300
 UNREAD = "its result cannot be read"
 
 
-def runs_again(device: Device, job: Job) -> bool:
+def runs_again(device_jobs: DeviceJobs, job: Job) -> bool:
     """Whether a job may run again that has been killed on the device.
 
     Where nothing can be learnt of it afterwards, it may still run there.
     """
-    return device.recovery is not Recovery.LOST or job.repeatable
+    return device_jobs.recovery is not Recovery.LOST or job.repeatable
 
 
 class DeviceJob:
@@ -88,7 +88,7 @@ class DeviceJob:
         self.id = job_id
         self.progress = Progress("Queued")
         self._store = store
-        self._device = device
+        self._device_jobs = device.jobs
         self._job = job
         self._task = task
         self._control = control
@@ -106,7 +106,7 @@ class DeviceJob:
         self._overdue = False
         #: set when it is followed no longer
         self.given_up: GivenUp | None = None
-        self._hope = Hope(device)
+        self._hope = Hope(device.jobs)
         self._submission = DeviceSubmission(
             store,
             device,
@@ -149,15 +149,15 @@ class DeviceJob:
         It is not run again, since it may run on, unless it is repeatable.
         """
         why = one_line(why)[:MOST_WHY]
-        device, job_id, note = self._device, self.id, self._control.note
+        device_jobs, job_id, note = self._device_jobs, self.id, self._control.note
         self.given_up = GivenUp(job_id, self._task.tag, why)
         self.surplus = f"{MAY_RUN_ON}: {why}"
         logger.warning("job %s: %s", self._job.id, self.surplus)
-        abandon(device, job_id, cancel=not self._is_to_end)
+        abandon(device_jobs, job_id, cancel=not self._is_to_end)
         if self._control.interrupt is Interrupt.CANCEL:
             again = note is None or self._job.repeatable
             return Outcome(failure=None if again else note)
-        ran = f"it ran for more than {device.longest_seconds or 0.0:g} s"
+        ran = f"it ran for more than {device_jobs.longest_seconds or 0.0:g} s"
         return Outcome(failure=ran if self._overdue else "its fate is unknown")
 
     def _followed_to_end(self, job_id: str) -> Outcome:
@@ -167,14 +167,14 @@ class DeviceJob:
             return self._vanished(error)
 
     def _followed(self, job_id: str) -> Outcome:
-        device, task = self._device, self._task
+        task = self._task
         self._submitted_at = time.monotonic()
         pauses = backoff.VENDOR.pauses()
         while self.progress.state not in OVER:
             trouble: QpuError | AuthenticationError | None = None
             try:
                 self.cancel_if_asked()
-                self.progress = device.poll(job_id, task)
+                self.progress = self._device_jobs.poll(job_id, task)
                 pauses = backoff.VENDOR.pauses()
             except UnknownJob:
                 raise
@@ -194,17 +194,17 @@ class DeviceJob:
 
     def _explained(self, outcome: Outcome) -> Outcome:
         """Say why a job has failed that the service has stopped."""
-        device, note = self._device, self._control.note
+        device_jobs, note = self._device_jobs, self._control.note
         if self._overdue and self._control.interrupt is None:
-            failure = f"it ran for more than {device.longest_seconds:g} s"
+            failure = f"it ran for more than {device_jobs.longest_seconds:g} s"
             # nor would it be shorter if it ran again
             return replace(outcome, failure=failure, lost=None)
-        if outcome.failure is None and note and not runs_again(device, self._job):
+        if outcome.failure is None and note and not runs_again(device_jobs, self._job):
             return replace(outcome, failure=f"{note}; {NOT_FOUND_AGAIN}")
         return outcome
 
     def _check_duration(self) -> None:
-        longest = self._device.longest_seconds
+        longest = self._device_jobs.longest_seconds
         self._overdue = longest is not None and self.seconds(False) > longest
 
     def seconds(self, completed: bool) -> float:
@@ -219,16 +219,16 @@ class DeviceJob:
         """Cancel the job on the device, whose fate cannot be followed any more."""
         with suppress(Exception):
             job_id = self.id
-            if job_id is None and self._device.recovery is Recovery.BY_TAG:
-                job_id = self._device.find(self._task.tag)
+            if job_id is None and self._device_jobs.recovery is Recovery.BY_TAG:
+                job_id = self._device_jobs.find(self._task.tag)
             if job_id is not None:
-                self._device.cancel(job_id)
+                self._device_jobs.cancel(job_id)
 
     def _read(self, job_id: str, pauses: Iterator[float]) -> Outcome:
         failed = 0
         while True:
             try:
-                return self._device.result(job_id, self._task)
+                return self._device_jobs.result(job_id, self._task)
             except UnknownJob:
                 raise
             except AuthenticationError as error:
@@ -252,7 +252,7 @@ class DeviceJob:
 
     def _is_answered(self, job_id: str) -> bool:
         with suppress(QpuError, AuthenticationError):
-            self._device.poll(job_id, self._task)
+            self._device_jobs.poll(job_id, self._task)
             return True
         return False
 
@@ -275,12 +275,12 @@ class DeviceJob:
             # the device may forget the job before it has answered
             self._cancelling_sent = True
             with suppress(QpuError, InputError):
-                self._device.cancel(job_id)
+                self._device_jobs.cancel(job_id)
                 self._cancelled = True
 
     def _note_interruption(self) -> None:
         job, note = self._job, self._control.note
-        if note is None or self._device.recovery is Recovery.AGAIN:
+        if note is None or self._device_jobs.recovery is Recovery.AGAIN:
             return
         try:
             written(

@@ -47,7 +47,8 @@ class DeviceSubmission:
         perhaps_twice: bool,
     ) -> None:
         self._store = store
-        self._device = device
+        self._identity = device.identity
+        self._device_jobs = device.jobs
         self._job = job
         self._task = task
         self._control = control
@@ -72,7 +73,7 @@ class DeviceSubmission:
                 unsure = False
                 if control.interrupt is not None or not self._sent():
                     return None
-                return self._kept(self._device.submit(self._task))
+                return self._kept(self._device_jobs.submit(self._task))
             except NotAccepted as error:
                 trouble: QpuError | AuthenticationError = error
                 self._note(error)
@@ -102,19 +103,19 @@ class DeviceSubmission:
 
         :returns: what became of them, for users; empty if there are none
         """
-        device, surplus = self._device, ""
-        if not self._perhaps_twice or device.recovery is not Recovery.BY_TAG:
+        device_jobs, surplus = self._device_jobs, ""
+        if not self._perhaps_twice or device_jobs.recovery is not Recovery.BY_TAG:
             return surplus
         for pause in islice(backoff.VENDOR.pauses(), SURPLUS_TRIES):
             try:
-                if not (others := device.others(self._task.tag, job_id)):
+                if not (others := device_jobs.others(self._task.tag, job_id)):
                     return surplus
                 late = (
                     f"a submission arrived late, as {', '.join(others)} on the device"
                 )
                 surplus = f"{late}, and could not be cancelled"
                 for other in others:
-                    device.cancel(other)
+                    device_jobs.cancel(other)
                 return f"{late}, and was cancelled: it may have been billed"
             except (QpuError, AuthenticationError) as error:
                 self._note(error)
@@ -123,21 +124,21 @@ class DeviceSubmission:
 
     def _sent(self) -> bool:
         """Note that the device may have the job from now on; not if it is over."""
-        if self._device.recovery is Recovery.AGAIN:
+        if self._device_jobs.recovery is Recovery.AGAIN:
             return True
-        number, identity = self._job.number, self._device.identity
+        number, identity = self._job.number, self._identity
         return not written(lambda: self._store.progress.send(number, identity)).final
 
     def _not_sent(self, unsure: bool) -> None:
         """Note that the device has no such job."""
-        if self._device.recovery is not Recovery.AGAIN and not unsure:
+        if self._device_jobs.recovery is not Recovery.AGAIN and not unsure:
             written(lambda: self._store.progress.not_sent(self._job.number))
 
     def _arrived(self) -> str | None:
         """Look for the job of a submission without an answer while it may arrive."""
-        deadline = Deadline(self._device.late_seconds)
+        deadline = Deadline(self._device_jobs.late_seconds)
         for pause in backoff.VENDOR.pauses():
-            job_id = self._device.find(self._task.tag)
+            job_id = self._device_jobs.find(self._task.tag)
             if job_id is not None or not deadline.left:
                 return job_id
             self._control.pause(min(pause, deadline.left))
@@ -150,7 +151,7 @@ class DeviceSubmission:
 
         :raises InputError: if it cannot be, and the job must not run twice
         """
-        recovery = self._device.recovery
+        recovery = self._device_jobs.recovery
         if recovery is Recovery.BY_TAG:
             return True
         if recovery is Recovery.AGAIN or self._job.repeatable:
@@ -158,7 +159,7 @@ class DeviceSubmission:
         raise InputError(f"{error}; {NOT_FOUND_AGAIN}")
 
     def _kept(self, job_id: str) -> str:
-        if self._device.recovery is Recovery.AGAIN:
+        if self._device_jobs.recovery is Recovery.AGAIN:
             return job_id
         # The vendor's id is on disk before anything else is done with the job.
         written(lambda: self._store.progress.submitted(self._job.number, job_id))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.protocol.tasks import NotAccepted
-from sf_quantum.service.device.protocol import Device
+from sf_quantum.service.device.protocol import DeviceJobs
 
 # Share of the device's `give_up_seconds`: how recent an answer to another request has
 # to be, and the longest pause between attempts.
@@ -36,8 +36,8 @@ class Hopeless(Exception):
 class Hope:
     """The times after which a job on a device is given up."""
 
-    def __init__(self, device: Device) -> None:
-        self._device = device
+    def __init__(self, device_jobs: DeviceJobs) -> None:
+        self._device_jobs = device_jobs
         # Time since when the job is to end, and since when all requests about it have
         # failed.
         self._to_end_since: float | None = None
@@ -45,7 +45,7 @@ class Hope:
 
     def pause(self, seconds: float) -> float:
         """Return a pause after which it is not too late to give the job up."""
-        return min(seconds, self._device.give_up_seconds * _RECENT)
+        return min(seconds, self._device_jobs.give_up_seconds * _RECENT)
 
     def check(
         self, error: QpuError | InputError | None, state: str, *, is_to_end: bool
@@ -59,7 +59,7 @@ class Hope:
         :param state: its latest state on the device
         :raises Hopeless: if it is given up
         """
-        now, seconds = time.monotonic(), self._device.give_up_seconds
+        now, seconds = time.monotonic(), self._device_jobs.give_up_seconds
         if is_to_end:
             self._to_end_since = self._to_end_since or now
             if now - self._to_end_since >= seconds:
@@ -70,14 +70,14 @@ class Hope:
         if error is None:
             self._failing_since = None
             return
-        if not self._device.answered_since(now - seconds * _RECENT):
+        if not self._device_jobs.answered_since(now - seconds * _RECENT):
             self._failing_since = now
         self._failing_since = self._failing_since or now
         if now - self._failing_since >= seconds:
             raise Hopeless(f"for {seconds:g} s, only requests about it fail: {error}")
 
 
-def abandon(device: Device, job_id: str | None, *, cancel: bool) -> None:
+def abandon(device_jobs: DeviceJobs, job_id: str | None, *, cancel: bool) -> None:
     """Let the device forget a job that is given up.
 
     :param job_id: its id on the device, if that is known
@@ -86,5 +86,5 @@ def abandon(device: Device, job_id: str | None, *, cancel: bool) -> None:
     if job_id is not None:
         with suppress(QpuError, InputError):
             if cancel:
-                device.cancel(job_id)
-        device.abandon(job_id)
+                device_jobs.cancel(job_id)
+        device_jobs.abandon(job_id)

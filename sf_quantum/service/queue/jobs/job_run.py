@@ -63,7 +63,7 @@ class JobRun:
     async def run(self) -> None:
         """Run the job until the end of the attempt is on disk, or left to the next service."""
         live, number = self._live, self._live.number
-        if self._device.recovery is Recovery.AGAIN:
+        if self._device.jobs.recovery is Recovery.AGAIN:
             # The attempt is on disk before the device has the job, so that none goes
             # unrecorded.
             job = await _written(lambda: self._store.progress.start(number))
@@ -105,7 +105,7 @@ class JobRun:
             with suppress(RuntimeError):
                 loop.call_soon_threadsafe(self._seen_running)
 
-        live.entry.stays = not runs_again(self._device, job)
+        live.entry.stays = not runs_again(self._device.jobs, job)
         stage = live.stage
         recovered = isinstance(stage, Taken) and stage.recovered
         attempt = Attempt(

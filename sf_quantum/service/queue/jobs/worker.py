@@ -129,7 +129,7 @@ class Worker:
     async def _take(self) -> LiveJob | None:
         """Take the next job for the device, unless it has enough."""
         on_device = self.table.on_device
-        if len(on_device) >= self.table.device.depth:
+        if len(on_device) >= self.table.device.jobs.depth:
             return None
         if on_device:
             attempt = on_device[-1].attempt

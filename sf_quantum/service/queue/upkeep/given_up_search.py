@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from sf_quantum import backoff
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.protocol.tasks import OVER, Task, UnknownJob
-from sf_quantum.service.device.protocol import Device
+from sf_quantum.service.device.protocol import Device, DeviceJobs
 from sf_quantum.service.domain.jobs import Recovery
 from sf_quantum.service.store import given_up
 from sf_quantum.service.store.given_up import Entry
@@ -49,7 +49,7 @@ class Search:
 
     async def _look(self, device: Device, entry: Entry) -> None:
         outcome = await asyncio.wrap_future(
-            in_thread(lambda: self._found(device, entry))
+            in_thread(lambda: self._found(device.jobs, entry))
         )
         if outcome is not None:
             ended, billed = outcome
@@ -60,19 +60,21 @@ class Search:
         pauses = self._pauses.setdefault(entry.number, backoff.GIVEN_UP.pauses())
         self._due[entry.number] = time.monotonic() + next(pauses)
 
-    def _found(self, device: Device, entry: Entry) -> tuple[str, float | None] | None:
+    def _found(
+        self, device_jobs: DeviceJobs, entry: Entry
+    ) -> tuple[str, float | None] | None:
         """Return what became of a job, and what it cost; ``None`` if that is not known yet."""
         if self._store.clock() - entry.since > LOOKED_FOR_SECONDS:
             return f"nothing is known of it after {LOOKED_FOR_SECONDS:,.0f} s", None
         try:
             job_id = entry.device_job
             if job_id is None:
-                if device.recovery is not Recovery.BY_TAG:
+                if device_jobs.recovery is not Recovery.BY_TAG:
                     return "the vendor finds no job by its tag", None
-                job_id = device.find(entry.tag)
+                job_id = device_jobs.find(entry.tag)
             if job_id is None:
                 return "the vendor has no such job", None
-            return self._of(device, job_id, entry)
+            return self._of(device_jobs, job_id, entry)
         except UnknownJob as error:
             return f"the vendor knows it no more: {error}", None
         except (QpuError, InputError) as error:
@@ -80,22 +82,22 @@ class Search:
             return None
 
     def _of(
-        self, device: Device, job_id: str, entry: Entry
+        self, device_jobs: DeviceJobs, job_id: str, entry: Entry
     ) -> tuple[str, float | None] | None:
         job = self._store.jobs.get(entry.job)
         if job is None:
             return "it is deleted here", None
         payload = self._store.jobs.payload(entry.job) or json.dumps(None)
         task = Task(entry.tag, job.kind, payload, job.parameters, entry.job)
-        state = device.poll(job_id, task).state
+        state = device_jobs.poll(job_id, task).state
         if state not in OVER:
-            device.cancel(job_id)
-            device.abandon(job_id)
+            device_jobs.cancel(job_id)
+            device_jobs.abandon(job_id)
             return None
         billed: float | None = None
         try:
-            billed = device.result(job_id, task).qpu_seconds
+            billed = device_jobs.result(job_id, task).qpu_seconds
         except (QpuError, InputError) as error:
             logger.info("job %s, which was given up: %s", entry.job, error)
-        device.abandon(job_id)
+        device_jobs.abandon(job_id)
         return f"{state} at the vendor", billed

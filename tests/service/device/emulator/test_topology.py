@@ -94,7 +94,7 @@ async def test_an_annealers_graph_is_made_before_there_are_requests(
     before = working.cache_info().misses
     async with running_queue(tmp_path, device):
         assert working.cache_info().misses == before + 1
-        assert device.graph is not None
+        assert device.description.graph is not None
         assert working.cache_info().misses == before + 1
 
 

@@ -316,7 +316,7 @@ def submitted(device: QpuDevice) -> str:
     def submit() -> str | None:
         device.refresh()
         try:
-            return device.submit(TASK)
+            return device.jobs.submit(TASK)
         except NotAccepted:
             return None
 
@@ -334,9 +334,9 @@ def test_it_is_what_its_vendor_says(
     assert device.description == Description("unknown", 0, ("problem",))
     assert refreshed(device) == DeviceStatus()
     assert device.description == acme.description
-    assert (device.depth, device.recovery) == (2, Recovery.BY_TAG)
+    assert (device.jobs.depth, device.jobs.recovery) == (2, Recovery.BY_TAG)
     assert device.refresh_seconds == 1.0
-    assert make(ahead=4).depth == 5
+    assert make(ahead=4).jobs.depth == 5
 
 
 def test_its_identity_is_its_vendors(
@@ -493,7 +493,7 @@ def test_the_status_is_told_whether_or_not_it_is_described(
 ) -> None:
     device = make(describe_seconds=1e-9)
     device.refresh()
-    job = device.submit(TASK)
+    job = device.jobs.submit(TASK)
     acme.raises["describe"] = [NotAccepted("HTTP status 503")] * 9
     acme.told = replace(acme.told, online=False, reason="maintenance")
     assert refreshed(device) == DeviceStatus(False, "maintenance")
@@ -501,13 +501,13 @@ def test_the_status_is_told_whether_or_not_it_is_described(
     acme.told = replace(acme.told, online=True)
     # as it was described before
     assert refreshed(device).online
-    assert device.poll(job, TASK).state == "Running"
+    assert device.jobs.poll(job, TASK).state == "Running"
 
 
 def test_what_others_have_in_its_queue_is_told(device: QpuDevice, acme: Vendor) -> None:
     acme.told = replace(acme.told, queue_length=3, eta_seconds=25.0)
     assert refreshed(device) == DeviceStatus(queue_length=3, eta_seconds=25.0)
-    device.submit(TASK)  # the vendor counts it, too; 10 s are expected of it
+    device.jobs.submit(TASK)  # the vendor counts it, too; 10 s are expected of it
     acme.told = replace(acme.told, queue_length=4, eta_seconds=35.0)
     assert refreshed(device) == DeviceStatus(queue_length=3, eta_seconds=25.0)
 
@@ -537,14 +537,14 @@ def test_a_vendor_that_asks_for_a_pause_gets_it(
 ) -> None:
     acme.raises["submit"] = [NotAccepted("too many requests", 1000.0)]
     with pytest.raises(NotAccepted, match="too many requests"):
-        device.submit(TASK)
+        device.jobs.submit(TASK)
     with pytest.raises(NotAccepted, match="too many requests") as told:
-        device.submit(TASK)
+        device.jobs.submit(TASK)
     assert told.value.retry_seconds is not None
     assert 900 < told.value.retry_seconds <= 1000
     acme.jobs["job-7"] = "Running"
     with pytest.raises(QpuError, match="too many requests"):
-        device.poll("job-7", TASK)
+        device.jobs.poll("job-7", TASK)
     before = acme.calls.copy()
     assert refreshed(device).online
     assert acme.calls == before
@@ -559,32 +559,32 @@ def test_a_lease_is_held_while_there_is_work(
     device = make(idle_seconds=1e-9)
     device.refresh()
     assert acme.lease is None
-    first, second = device.submit(TASK), device.submit(TASK)
+    first, second = device.jobs.submit(TASK), device.jobs.submit(TASK)
     device.refresh()
     assert acme.lease == "lease-1"
     assert acme.calls["renew"] == 1
     for job in (first, second):
         acme.jobs[job] = "Completed"
-        assert device.poll(job, TASK).state == "Completed"
+        assert device.jobs.poll(job, TASK).state == "Completed"
         assert acme.lease == "lease-1"
-        assert device.result(job, TASK).qpu_seconds == 0.5
+        assert device.jobs.result(job, TASK).qpu_seconds == 0.5
     device.refresh()
     assert acme.lease is None
-    device.submit(TASK)
+    device.jobs.submit(TASK)
     assert acme.lease == "lease-2"
     # one that the service was killed with would be found
     assert len(acme.keys) == 1
 
 
 def test_an_idle_lease_is_kept_for_a_while(device: QpuDevice, acme: Vendor) -> None:
-    job = device.submit(TASK)
-    device.result(job, TASK)
+    job = device.jobs.submit(TASK)
+    device.jobs.result(job, TASK)
     device.refresh()
     assert acme.lease == "lease-1"
     device.close()
     assert acme.lease is None
     with pytest.raises(NotAccepted, match="is stopping"):
-        device.submit(TASK)
+        device.jobs.submit(TASK)
 
 
 def test_a_vendor_that_hangs_does_not_keep_the_service(
@@ -603,11 +603,11 @@ def test_jobs_that_go_on_keep_their_lease(
     make: Callable[..., QpuDevice], acme: Vendor
 ) -> None:
     killed, stopped = make(), make()
-    killed.submit(TASK)
+    killed.jobs.submit(TASK)
     killed.close()
     assert acme.lease == "lease-1"
     acme.lease = None
-    stopped.cancel(stopped.submit(TASK))
+    stopped.jobs.cancel(stopped.jobs.submit(TASK))
     stopped.close()
     assert acme.lease is None
     assert acme.leases == 2
@@ -618,7 +618,7 @@ def test_a_lease_that_cannot_be_given_back_is_given_back_later(
 ) -> None:
     device = make(idle_seconds=1e-9)
     device.refresh()
-    device.result(device.submit(TASK), TASK)
+    device.jobs.result(device.jobs.submit(TASK), TASK)
     acme.raises["release"] = [QpuError("HTTP status 502"), QpuError("HTTP status 502")]
     device.refresh()
     assert acme.lease == "lease-1"
@@ -659,7 +659,7 @@ def test_a_lease_is_on_disk_before_its_use_and_private(
     device.keep_in(folder)
     device.refresh()
     with caplog.at_level("DEBUG"), pytest.raises(QpuError, match="killed"):
-        device.submit(TASK)
+        device.jobs.submit(TASK)
     ((text, mode),) = kept
     assert json.loads(text) == {"held": "lease-1", "unwanted": []}
     assert oct(mode) == oct(stat.S_IFREG | 0o600)
@@ -675,12 +675,12 @@ def test_the_service_goes_on_with_a_killed_ones_lease(
 ) -> None:
     killed, after = make(), make(idle_seconds=1e-9)
     killed.keep_in(folder)
-    job = killed.submit(TASK)
+    job = killed.jobs.submit(TASK)
     after.keep_in(folder)
-    after.poll(job, TASK)
+    after.jobs.poll(job, TASK)
     after.refresh()
     assert acme.under[-1] == (job, "lease-1")
-    after.result(job, TASK)
+    after.jobs.result(job, TASK)
     after.refresh()
     assert (acme.leases, acme.lease) == (1, None)
 
@@ -690,13 +690,13 @@ def test_a_lease_that_has_ended_meanwhile_is_replaced(
 ) -> None:
     killed, after = make(), make()
     killed.keep_in(folder)
-    job = killed.submit(TASK)
+    job = killed.jobs.submit(TASK)
     acme.lease = None
     acme.outcome = Outcome()
     after.keep_in(folder)
     # it ended with that lease
-    assert after.result(job, TASK).lost == "its lease has ended at the vendor"
-    after.submit(TASK)
+    assert after.jobs.result(job, TASK).lost == "its lease has ended at the vendor"
+    after.jobs.submit(TASK)
     assert acme.lease == "lease-2"
 
 
@@ -705,7 +705,7 @@ def test_the_next_service_gives_back_leases_left_open(
 ) -> None:
     stopped, after = make(), make()
     stopped.keep_in(folder)
-    stopped.cancel(stopped.submit(TASK))
+    stopped.jobs.cancel(stopped.jobs.submit(TASK))
     acme.raises["release"] = [QpuError("HTTP status 502")]
     stopped.close()
     assert acme.lease == "lease-1"
@@ -719,10 +719,10 @@ def test_jobs_that_go_on_leave_their_lease_to_the_next_service(
 ) -> None:
     stopped, after = make(), make()
     stopped.keep_in(folder)
-    job = stopped.submit(TASK)
+    job = stopped.jobs.submit(TASK)
     stopped.close()
     after.keep_in(folder)
-    after.poll(job, TASK)
+    after.jobs.poll(job, TASK)
     assert acme.under[-1] == (job, "lease-1")
 
 
@@ -732,13 +732,13 @@ def test_a_file_that_cannot_be_read_is_no_obstacle(
 ) -> None:
     device, other = make(), make(name="other")
     device.keep_in(folder)
-    device.submit(TASK)
+    device.jobs.submit(TASK)
     (file,) = folder.glob("vendor-lease-*")
     file.write_text(text)
     after = make()
     after.keep_in(folder)
     until(lambda: refreshed(after).online, "it is online")
-    after.submit(TASK)
+    after.jobs.submit(TASK)
     assert acme.under[-1][1] == acme.lease
     # that of another QPU has another file
     other.keep_in(folder)
@@ -759,14 +759,14 @@ def test_a_lease_is_used_though_it_cannot_be_written(
 
     monkeypatch.setattr("sf_quantum.files.tempfile.mkstemp", full)
     device.keep_in(folder)
-    device.submit(TASK)
+    device.jobs.submit(TASK)
     assert acme.lease == "lease-1"
     assert "the lease of QPU one is not on disk" in caplog.text
 
 
 def test_many_threads_take_one_lease(device: QpuDevice, acme: Vendor) -> None:
     with ThreadPoolExecutor(8) as threads:
-        jobs = [*threads.map(lambda _: device.submit(TASK), range(40))]
+        jobs = [*threads.map(lambda _: device.jobs.submit(TASK), range(40))]
     assert len(jobs) == 40
     assert acme.leases == 1
 
@@ -774,9 +774,9 @@ def test_many_threads_take_one_lease(device: QpuDevice, acme: Vendor) -> None:
 def test_a_job_waits_for_a_lease(device: QpuDevice, acme: Vendor) -> None:
     acme.raises["acquire"] = [NoLease("all leases are held")]
     with pytest.raises(NotAccepted, match="all leases are held"):
-        device.submit(TASK)
+        device.jobs.submit(TASK)
     assert refreshed(device).online
-    device.submit(TASK)
+    device.jobs.submit(TASK)
 
 
 def test_a_lease_that_is_refused_makes_the_device_offline(
@@ -784,7 +784,7 @@ def test_a_lease_that_is_refused_makes_the_device_offline(
 ) -> None:
     acme.raises["acquire"] = [InputError("class: production is not for you")]
     with pytest.raises(NotAccepted, match="not for you"):
-        device.submit(TASK)
+        device.jobs.submit(TASK)
     assert device.status.reason == "class: production is not for you"
     until(lambda: refreshed(device).online, "it is accepted")
 
@@ -795,13 +795,13 @@ def test_a_lease_that_is_refused_makes_the_device_offline(
 def test_a_lost_lease_is_taken_anew(
     device: QpuDevice, acme: Vendor, refusal: QuantumError
 ) -> None:
-    early = device.submit(TASK)
+    early = device.jobs.submit(TASK)
     acme.lease = None
     acme.raises["submit"] = [refusal]
-    late = device.submit(TASK)
+    late = device.jobs.submit(TASK)
     assert acme.lease == "lease-2"
-    device.poll(early, TASK)
-    device.poll(late, TASK)
+    device.jobs.poll(early, TASK)
+    device.jobs.poll(late, TASK)
     # those of the old lease are asked about under the new one
     assert acme.under[-2:] == [(early, "lease-2"), (late, "lease-2")]
 
@@ -809,10 +809,10 @@ def test_a_lost_lease_is_taken_anew(
 def test_a_lease_that_is_lost_while_jobs_run_is_noticed(
     device: QpuDevice, acme: Vendor
 ) -> None:
-    job = device.submit(TASK)
+    job = device.jobs.submit(TASK)
     acme.lease = "another's"
     device.refresh()
-    device.poll(job, TASK)
+    device.jobs.poll(job, TASK)
     assert acme.under[-1] == (job, "lease-2")
 
 
@@ -820,13 +820,13 @@ def test_a_job_of_which_an_answer_was_lost_renews_the_lease(
     device: QpuDevice, acme: Vendor
 ) -> None:
     acme.renewal = None  # it does not expire
-    job = device.submit(TASK)
+    job = device.jobs.submit(TASK)
     device.refresh()
     device.refresh()
     assert acme.calls["renew"] == 1
     acme.raises["poll"] = [QpuError("connection reset")]
     with pytest.raises(QpuError, match="connection reset"):
-        device.poll(job, TASK)
+        device.jobs.poll(job, TASK)
     until(lambda: refreshed(device).online and acme.calls["renew"] == 2, "renewed")
 
 
@@ -835,8 +835,8 @@ def test_a_job_that_is_rarely_asked_about_keeps_the_lease(
 ) -> None:
     device = make(poll_seconds=3000, idle_seconds=1e-9)
     device.refresh()
-    job = device.submit(TASK)
-    device.poll(job, TASK)
+    job = device.jobs.submit(TASK)
+    device.jobs.poll(job, TASK)
     monkeypatch.setattr(job_table, "FORGOTTEN_SECONDS", 0.0)
     waits: list[float] = []
 
@@ -847,7 +847,7 @@ def test_a_job_that_is_rarely_asked_about_keeps_the_lease(
 
     (one,) = device.jobs.table.wanted
     monkeypatch.setattr(one.woken, "wait", wait)
-    assert device.poll(job, TASK).state == "Running"
+    assert device.jobs.poll(job, TASK).state == "Running"
     assert waits
     assert (acme.lease, acme.calls["release"]) == ("lease-1", 0)
 
@@ -855,14 +855,14 @@ def test_a_job_that_is_rarely_asked_about_keeps_the_lease(
 def test_a_lease_that_cannot_be_asked_about_is_kept(
     device: QpuDevice, acme: Vendor
 ) -> None:
-    job = device.submit(TASK)
+    job = device.jobs.submit(TASK)
     for method in ("poll", "renew"):
         acme.raises[method] = [Unsendable("p.txt: no such file")]
     with pytest.raises(QpuError, match=r"p.txt: no such file"):
-        device.poll(job, TASK)
+        device.jobs.poll(job, TASK)
     assert acme.calls["renew"] == 1
     until(lambda: refreshed(device).online, "it is online again")
-    assert device.poll(job, TASK).state == "Running"
+    assert device.jobs.poll(job, TASK).state == "Running"
     assert acme.under[-1] == (job, "lease-1")
 
 
@@ -870,18 +870,18 @@ def test_a_lease_whose_end_is_uncertain_is_given_back(
     device: QpuDevice, acme: Vendor, tmp_path: Path
 ) -> None:
     device.keep_in(tmp_path)
-    device.submit(TASK)
+    device.jobs.submit(TASK)
     acme.raises["renew"] = [InputError("HTTP status 405")]
     until(lambda: refreshed(device).online and not acme.lease, "it is given back")
     assert acme.calls["release"] == 1
-    device.submit(TASK)
+    device.jobs.submit(TASK)
     assert acme.lease == "lease-2"
 
 
 def test_a_refused_job_is_refused(device: QpuDevice, acme: Vendor) -> None:
     acme.raises["submit"] = [InputError("num_reads: at most 3")]
     with pytest.raises(InputError, match="at most 3"):
-        device.submit(TASK)
+        device.jobs.submit(TASK)
     assert acme.leases == 1
     assert device.status.online
 
@@ -892,17 +892,17 @@ def test_a_refused_job_is_refused(device: QpuDevice, acme: Vendor) -> None:
 def test_wrong_credentials_are_no_fault_of_a_job(
     device: QpuDevice, acme: Vendor, tmp_path: Path
 ) -> None:
-    job = device.submit(TASK)
+    job = device.jobs.submit(TASK)
     acme.password = "changed"
     with pytest.raises(NotAccepted, match="wrong password"):
-        device.submit(TASK)
+        device.jobs.submit(TASK)
     assert device.status == DeviceStatus(False, "acme refuses: wrong password (p.txt)")
     with pytest.raises(NotAccepted, match="wrong password"):
-        device.poll(job, TASK)
+        device.jobs.poll(job, TASK)
     assert not refreshed(device).online
     (tmp_path / "p.txt").write_text("changed")
     until(lambda: refreshed(device).online, "they are accepted")
-    device.poll(job, TASK)
+    device.jobs.poll(job, TASK)
     assert acme.under[-1] == (job, "lease-1")
     assert submitted(device) == "job-1"
 
@@ -926,11 +926,11 @@ def test_polling_pauses_and_is_woken_by_a_cancellation(
 ) -> None:
     device = make(poll_seconds=3600)
     device.refresh()
-    job = device.submit(TASK)
-    assert device.poll(job, TASK).state == "Running"
+    job = device.jobs.submit(TASK)
+    assert device.jobs.poll(job, TASK).state == "Running"
     with ThreadPoolExecutor(1) as thread:
-        second = thread.submit(device.poll, job, TASK)
-        device.cancel(job)
+        second = thread.submit(device.jobs.poll, job, TASK)
+        device.jobs.cancel(job)
         assert second.result().state == "Cancelled"
     assert acme.calls["poll"] == 2
 
@@ -954,7 +954,7 @@ def test_the_vendor_is_asked_when_a_job_should_end(
     assert pause(1e6, 1) == 3600
     # of two jobs, the second ends after the first
     for _ in range(2):
-        device.submit(TASK)
+        device.jobs.submit(TASK)
     first, second = table.wanted
     queued, at_500 = Progress("Queued"), Progress("Queued", 1, 500)
     assert table.pause(first, queued, 3600) == pytest.approx(1000)
@@ -967,8 +967,8 @@ def test_the_pace_of_jobs_is_learnt(device: QpuDevice, acme: Vendor) -> None:
     acme.told = replace(acme.told, calibration="c2")
     device.refresh()
     acme.outcome = Outcome(COMPLETED.result, qpu_seconds=0.25, seconds=0.75)
-    device.result(device.submit(TASK), TASK)
-    device.submit(TASK)
+    device.jobs.result(device.jobs.submit(TASK), TASK)
+    device.jobs.submit(TASK)
     (job,) = device.jobs.table.wanted
     assert job.expected_seconds == pytest.approx(0.75)
 
@@ -976,42 +976,42 @@ def test_the_pace_of_jobs_is_learnt(device: QpuDevice, acme: Vendor) -> None:
 def test_a_job_that_the_vendor_has_forgotten_is_unknown(
     device: QpuDevice, acme: Vendor
 ) -> None:
-    for call in (device.poll, device.result):
+    for call in (device.jobs.poll, device.jobs.result):
         with pytest.raises(UnknownJob, match="no job job-9"):
             call("job-9", TASK)
-    device.cancel("job-9")
+    device.jobs.cancel("job-9")
     device.close()
     assert acme.lease is None
 
 
 def test_a_refusal_is_no_answer_about_a_job(device: QpuDevice, acme: Vendor) -> None:
-    job = device.submit(TASK)
-    for method, call in (("poll", device.poll), ("result", device.result)):
+    job = device.jobs.submit(TASK)
+    for method, call in (("poll", device.jobs.poll), ("result", device.jobs.result)):
         acme.raises[method] = [InputError("HTTP status 400")]
         with pytest.raises(QpuError, match="HTTP status 400"):
             call(job, TASK)
     acme.raises["find"] = [InputError("HTTP status 400")]
     with pytest.raises(QpuError, match="HTTP status 400"):
-        device.find("a-1")
-    assert device.find("a-1") is None
+        device.jobs.find("a-1")
+    assert device.jobs.find("a-1") is None
 
 
 def test_a_job_that_the_vendor_cancels_has_failed(
     device: QpuDevice, acme: Vendor
 ) -> None:
     acme.outcome = Outcome()
-    job = device.submit(TASK)
-    assert device.result(job, TASK).failure == "the vendor cancelled it"
+    job = device.jobs.submit(TASK)
+    assert device.jobs.result(job, TASK).failure == "the vendor cancelled it"
     acme.outcome = Outcome(note="closed: helium")
-    told = device.result(device.submit(TASK), TASK).failure
+    told = device.jobs.result(device.jobs.submit(TASK), TASK).failure
     assert told == "the vendor cancelled it: closed: helium"
-    job = device.submit(TASK)
-    device.cancel(job)
-    assert device.result(job, TASK).failure is None
+    job = device.jobs.submit(TASK)
+    device.jobs.cancel(job)
+    assert device.jobs.result(job, TASK).failure is None
     # one that a former service has submitted
     acme.jobs["job-9"] = "Running"
-    device.cancel("job-9")
-    assert device.result("job-9", TASK).failure is None
+    device.jobs.cancel("job-9")
+    assert device.jobs.result("job-9", TASK).failure is None
 
 
 @pytest.mark.parametrize(
@@ -1040,44 +1040,44 @@ def test_a_job_that_the_vendor_cancels_with_its_lease_is_lost(
     if not renews:
         monkeypatch.setattr(AcmeLeases, "renew", Qpu.renew)
     acme.outcome = Outcome(note="revoked", qpu_seconds=0.5)
-    job = device.submit(TASK)
+    job = device.jobs.submit(TASK)
     if ended:
         acme.lease = None
-    outcome = device.result(job, TASK)
+    outcome = device.jobs.result(job, TASK)
     assert (outcome.lost, outcome.failure) == (lost, failure)
     assert outcome.qpu_seconds == 0.5
     # not one that the service has cancelled
-    job = device.submit(TASK)
-    device.cancel(job)
-    assert device.result(job, TASK).lost is None
+    job = device.jobs.submit(TASK)
+    device.jobs.cancel(job)
+    assert device.jobs.result(job, TASK).lost is None
 
 
 def test_a_leases_end_is_asked_for_until_the_vendor_answers(
     device: QpuDevice, acme: Vendor
 ) -> None:
     acme.outcome = Outcome()
-    job = device.submit(TASK)
+    job = device.jobs.submit(TASK)
     acme.lease = None
-    device.poll(job, TASK)  # under another lease
+    device.jobs.poll(job, TASK)  # under another lease
     assert acme.lease == "lease-2"
-    assert device.result(job, TASK).lost
-    job = device.submit(TASK)
+    assert device.jobs.result(job, TASK).lost
+    job = device.jobs.submit(TASK)
     acme.raises["renew"] = [QpuError("HTTP status 502")]
     with pytest.raises(QpuError, match="502"):
-        device.result(job, TASK)
-    assert device.result(job, TASK).failure == "the vendor cancelled it"
+        device.jobs.result(job, TASK)
+    assert device.jobs.result(job, TASK).failure == "the vendor cancelled it"
 
 
 @pytest.mark.parametrize("ended", [True, False])
 def test_a_job_that_is_forgotten_with_its_lease_says_so(
     device: QpuDevice, acme: Vendor, ended: bool
 ) -> None:
-    job = device.submit(TASK)
+    job = device.jobs.submit(TASK)
     acme.jobs.clear()
     if ended:
         acme.lease = None
     with pytest.raises(UnknownJob) as unknown:
-        device.poll(job, TASK)
+        device.jobs.poll(job, TASK)
     assert unknown.value.lease_lost is ended
 
 
@@ -1130,20 +1130,20 @@ def test_the_cost_is_learnt_from_what_was_billed(
     assert device.cost({}) == Cost(7.0, 7.0)
     for billed in (0.5, 0.75):
         acme.outcome = Outcome(COMPLETED.result, qpu_seconds=billed)
-        device.result(device.submit(TASK), TASK)
+        device.jobs.result(device.jobs.submit(TASK), TASK)
     assert device.cost({}).qpu_seconds == pytest.approx(0.55)
     assert device.cost({}).spread == pytest.approx(0.1)
     # one that failed or was cancelled says nothing of the others
     acme.outcome = Outcome(failure="it burnt", qpu_seconds=1000.0)
-    device.result(device.submit(TASK), TASK)
+    device.jobs.result(device.jobs.submit(TASK), TASK)
     # where nothing is billed, the time that it was seen to run counts
     acme.outcome = Outcome(COMPLETED.result)
-    job = device.submit(TASK)
-    device.result(job, TASK)
+    job = device.jobs.submit(TASK)
+    device.jobs.result(job, TASK)
     assert device.cost({}).qpu_seconds == pytest.approx(0.55)
-    job = device.submit(TASK)
-    device.poll(job, TASK)
-    device.result(job, TASK)
+    job = device.jobs.submit(TASK)
+    device.jobs.poll(job, TASK)
+    device.jobs.result(job, TASK)
     assert device.cost({}).qpu_seconds < 0.55
 
 
@@ -1153,18 +1153,18 @@ def test_a_job_whose_start_was_unseen_teaches_no_time(
     former, device = make(), make(expected_seconds=7)
     former.refresh()
     device.refresh()
-    first, second, third = (former.submit(TASK) for _ in range(3))
+    first, second, third = (former.jobs.submit(TASK) for _ in range(3))
     acme.outcome = Outcome(COMPLETED.result)
-    device.poll(first, TASK)
-    device.result(first, TASK)
+    device.jobs.poll(first, TASK)
+    device.jobs.result(first, TASK)
     assert device.cost({}) == Cost(7.0, 7.0)
     # unless the vendor tells it
     for job in (second, third):
         acme.outcome = Outcome(COMPLETED.result, qpu_seconds=0.5, seconds=0.75)
-        device.result(job, TASK)
+        device.jobs.result(job, TASK)
     assert device.cost({}) == Cost(0.5, 0.0)
     # how long it takes for its cost is not known: neither is what it was to cost
-    device.submit(TASK)
+    device.jobs.submit(TASK)
     (own,) = device.jobs.table.wanted
     assert own.expected_seconds == 0.5
 
@@ -1213,17 +1213,17 @@ def test_one_id_for_two_jobs_fails_the_second(
     device, after = make(), make()
     device.keep_in(folder)
     other = replace(TASK, tag="b-1")
-    assert device.submit(TASK) == device.submit(TASK) == "job-0"
+    assert device.jobs.submit(TASK) == device.jobs.submit(TASK) == "job-0"
     after.keep_in(folder)
     for one in (device, after):
         with pytest.raises(InputError, match="that of an earlier submission"):
-            one.submit(other)
+            one.jobs.submit(other)
         with pytest.raises(InputError, match="that of an earlier submission"):
-            one.find("b-1")
-        assert one.find("a-1") == "job-0"
+            one.jobs.find("b-1")
+        assert one.jobs.find("a-1") == "job-0"
         # what is another submission's is not cancelled as surplus of this one
-        assert one.others("b-1", "job-2") == ["job-1"]
-        assert one.poll("job-0", TASK).state == "Running"
+        assert one.jobs.others("b-1", "job-2") == ["job-1"]
+        assert one.jobs.poll("job-0", TASK).state == "Running"
 
 
 WRONG = "\x1b[2J" + "x" * 10**6
@@ -1238,12 +1238,12 @@ def test_an_error_of_a_client_is_a_malformed_answer(
     def fails(*_: str | Task) -> None:
         raise error
 
-    job = device.submit(TASK)
+    job = device.jobs.submit(TASK)
     calls: list[Callable[[], Progress | Outcome | str | None]] = [
-        lambda: device.poll(job, TASK),
-        lambda: device.result(job, TASK),
-        lambda: device.cancel(job),
-        lambda: device.find("a-1"),
+        lambda: device.jobs.poll(job, TASK),
+        lambda: device.jobs.result(job, TASK),
+        lambda: device.jobs.cancel(job),
+        lambda: device.jobs.find("a-1"),
         lambda: submitted(device),
     ]
     with monkeypatch.context() as patch:
@@ -1267,7 +1267,7 @@ def test_a_token_that_is_none_is_no_lease(
 ) -> None:
     monkeypatch.setattr(Acme, "acquire_waiting", lambda *_, **__: token)
     with pytest.raises(NotAccepted, match="a token"):
-        device.submit(TASK)
+        device.jobs.submit(TASK)
 
 
 @pytest.mark.parametrize("told", [math.nan, math.inf, -math.inf, -1.0, 0.0, 1e300])
@@ -1298,7 +1298,7 @@ def sampling(
 
 def ended(device: QpuDevice, job: str, task: Task) -> State:
     def state() -> State | None:
-        told = device.poll(job, task).state
+        told = device.jobs.poll(job, task).state
         return None if told == "Running" else told
 
     return until(state, "it ends")
@@ -1308,11 +1308,11 @@ def ended(device: QpuDevice, job: str, task: Task) -> State:
 def test_a_sampler_runs_in_a_process_of_its_own(
     sampling: QpuDevice, tmp_path: Path
 ) -> None:
-    assert (sampling.depth, sampling.recovery) == (1, Recovery.LOST)
-    assert sampling.find("a-1") is None
-    job = sampling.submit(TASK)
+    assert (sampling.jobs.depth, sampling.jobs.recovery) == (1, Recovery.LOST)
+    assert sampling.jobs.find("a-1") is None
+    job = sampling.jobs.submit(TASK)
     assert ended(sampling, job, TASK) == "Completed"
-    outcome = sampling.result(job, TASK)
+    outcome = sampling.jobs.result(job, TASK)
     assert outcome.result is not None
     assert json.loads(outcome.result.text)["type"] == "SampleSet"
     assert outcome.result.info["variable"] == "lease-1"
@@ -1328,9 +1328,9 @@ def test_a_time_that_a_sampler_makes_up_is_not_billed(
 ) -> None:
     result = Result(info={"timing": {"qpu_seconds": told}})
     monkeypatch.setattr(processes, "ask", lambda *_, **__: result)
-    job = sampling.submit(TASK)
+    job = sampling.jobs.submit(TASK)
     assert ended(sampling, job, TASK) == "Completed"
-    assert sampling.result(job, TASK).qpu_seconds is None
+    assert sampling.jobs.result(job, TASK).qpu_seconds is None
 
 
 @pytest.mark.process
@@ -1338,15 +1338,15 @@ def test_a_sampler_is_killed_by_a_cancellation(
     sampling: QpuDevice, acme: Vendor, tmp_path: Path
 ) -> None:
     task = replace(TASK, parameters={"num_reads": 99})
-    job = sampling.submit(task)
+    job = sampling.jobs.submit(task)
     pid = until(lambda: file_text(tmp_path / "pid99"), "it runs")
     process = psutil.Process(int(pid))
     assert "acme" not in " ".join(process.cmdline())
-    sampling.cancel(job)
+    sampling.jobs.cancel(job)
     assert ended(sampling, job, task) == "Cancelled"
     assert not process.is_running()
     # what it left at the vendor ends with the lease
-    outcome = sampling.result(job, task)
+    outcome = sampling.jobs.result(job, task)
     assert (outcome.result, outcome.failure) == (None, None)
     sampling.refresh()
     assert acme.lease is None
@@ -1356,23 +1356,23 @@ def test_a_sampler_is_killed_by_a_cancellation(
 @pytest.mark.process
 def test_a_sampler_that_fails_tells_why(sampling: QpuDevice) -> None:
     task = replace(TASK, parameters={"num_reads": 13})
-    job = sampling.submit(task)
+    job = sampling.jobs.submit(task)
     assert ended(sampling, job, task) == "Failed"
-    assert sampling.result(job, task).failure == "acme has bad luck"
+    assert sampling.jobs.result(job, task).failure == "acme has bad luck"
 
 
 def test_a_sampler_from_before_a_restart_cannot_be_found(sampling: QpuDevice) -> None:
-    for call in (sampling.poll, sampling.result):
+    for call in (sampling.jobs.poll, sampling.jobs.result):
         with pytest.raises(UnknownJob, match="cannot be found again"):
             call("0123", TASK)
-    sampling.cancel("0123")
+    sampling.jobs.cancel("0123")
 
 
 @pytest.mark.process
 def test_a_sampler_ends_with_the_service(
     sampling: QpuDevice, acme: Vendor, tmp_path: Path
 ) -> None:
-    sampling.submit(replace(TASK, parameters={"num_reads": 99}))
+    sampling.jobs.submit(replace(TASK, parameters={"num_reads": 99}))
     pid = until(lambda: file_text(tmp_path / "pid99"), "it runs")
     process = psutil.Process(int(pid))
     sampling.close()
@@ -1448,7 +1448,7 @@ def test_a_kind_that_cannot_be_used_here_is_refused(
 
 def test_a_device_leaves_no_thread(device: QpuDevice) -> None:
     before = threading.active_count()
-    device.submit(TASK)
+    device.jobs.submit(TASK)
     device.refresh()
     assert threading.active_count() == before
 
@@ -1486,7 +1486,7 @@ def test_a_service_drives_another_service() -> None:
         assert leases(vendor) == 0
         (behind,) = vendor.queue.store.jobs.latest()
         assert told["qpu_seconds"] == behind.qpu_seconds
-        assert front.recovery is Recovery.BY_TAG
+        assert front.jobs.recovery is Recovery.BY_TAG
 
 
 def test_a_job_ended_with_its_lease_runs_under_another() -> None:
@@ -1524,12 +1524,14 @@ def test_it_waits_in_the_vendors_queue_for_leases() -> None:
         keys: dict[str, JSON] = {"qpu": "sfq", "config": config, "poll_seconds": 0.01}
         front = QpuDevice.from_config(keys)
         with pytest.raises(NotAccepted, match="the only vQPU is held"):
-            front.submit(TASK)
+            front.jobs.submit(TASK)
         vendor.ask("DELETE", f"/v1/leases/{theirs}")
         job = until(lambda: submitted(front), "it gets a lease")
         # the next service of a killed one gets the same lease
         again = QpuDevice.from_config(keys)
-        until(lambda: again.poll(job, TASK).state == "Completed", "it is found again")
+        until(
+            lambda: again.jobs.poll(job, TASK).state == "Completed", "it is found again"
+        )
         assert leases(vendor) == 1
-        again.result(job, TASK)
+        again.jobs.result(job, TASK)
         again.close()

@@ -184,7 +184,7 @@ def check_job(device: Device, task: Task) -> None:
     """Run a job as far as it goes."""
     began = time.monotonic()
     try:
-        job_id = device.submit(task)
+        job_id = device.jobs.submit(task)
     except QuantumError as error:
         assert_plain(str(error))
         return
@@ -192,10 +192,10 @@ def check_job(device: Device, task: Task) -> None:
     assert job_id.isprintable()
     if not is_over(device, job_id, task):
         with suppress(QuantumError):
-            device.cancel(job_id)
+            device.jobs.cancel(job_id)
         return
     try:
-        outcome = device.result(job_id, task)
+        outcome = device.jobs.result(job_id, task)
     except QpuError as error:
         assert_plain(str(error))
         return
@@ -217,7 +217,7 @@ def is_over(device: Device, job_id: str, task: Task) -> bool:
     """Poll a job a few times, also if that fails."""
     for _ in range(POLLS):
         try:
-            if device.poll(job_id, task).state in OVER:
+            if device.jobs.poll(job_id, task).state in OVER:
                 return True
         except NotAccepted:
             device.refresh()

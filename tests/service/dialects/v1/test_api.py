@@ -95,10 +95,13 @@ def test_the_graph_of_an_annealer_is_told() -> None:
     device = EmulatedDevice(qubits=40, out_of_service=frozenset({34}))
     with running_service(device) as service:
         told = service.ask("GET", "/v1/device/topology").json()
-    assert device.graph is not None
+    assert device.description.graph is not None
     assert told.keys() == {"kind", "shape", "labels", "couplers"}
-    assert told["couplers"] == [[*pair] for pair in device.graph.couplers]
-    assert (told["kind"], told["shape"]) == ("pegasus", [*device.graph.shape])
+    assert told["couplers"] == [[*pair] for pair in device.description.graph.couplers]
+    assert (told["kind"], told["shape"]) == (
+        "pegasus",
+        [*device.description.graph.shape],
+    )
     with running_service(EmulatedDevice(technology="neutral-atom")) as service:
         answer = service.ask("GET", "/v1/device/topology")
     assert answer.status == 404

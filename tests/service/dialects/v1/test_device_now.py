@@ -87,10 +87,12 @@ def test_a_size_that_is_none_is_refused(asked: str) -> None:
 
 
 def test_an_annealers_graph_has_only_what_is_in_service() -> None:
-    whole = EmulatedDevice(qubits=40).graph
+    whole = EmulatedDevice(qubits=40).description.graph
     assert whole is not None
     dead = whole.qubits[5]
-    graph = EmulatedDevice(qubits=40, out_of_service=frozenset({dead})).graph
+    graph = EmulatedDevice(
+        qubits=40, out_of_service=frozenset({dead})
+    ).description.graph
     assert graph is not None
     assert {*whole.qubits} - {*graph.qubits} == {dead}
     assert all(dead not in pair for pair in graph.couplers)

@@ -23,6 +23,8 @@ from sf_quantum.service.domain.photonic import PhotonicExperiment
 
 #: Numbers of modes and photons of Quandela's Belenos.
 MOST_MODES, MOST_PHOTONS = 24, 12
+# Longest shot of an experiment.
+MOST_SHOT_SECONDS = 3600
 # CPU time of the check of a circuit with the most components
 CHECK_SECONDS = 30
 # Sampling n photons (Clifford and Clifford 2017) takes as long as changing so many amplitudes
@@ -91,6 +93,17 @@ def size(setup: PhotonicExperiment) -> Size:
         detected=setup.needed,
         qubits=setup.modes,
     )
+
+
+def check_shot(size: Size, seconds: float) -> None:
+    """Refuse photons of which too many have to arrive: no slice is less than a shot.
+
+    :param seconds: time of a shot on the device
+    """
+    if seconds > MOST_SHOT_SECONDS:
+        detail = f"{size.detected} of {size.photons} photons arrive together once in"
+        detail = f"{detail} {seconds:,.0f} s; at most {MOST_SHOT_SECONDS:,} s per shot"
+        raise FieldError("photonic.min_detected_photons", detail)
 
 
 def lack() -> str | None:

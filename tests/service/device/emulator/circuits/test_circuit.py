@@ -617,7 +617,7 @@ def test_lattices(qubits: int, topology: str | None, couplers: int) -> None:
     assert len(told.topology.couplers if told.topology else ()) == couplers
     assert told.native_gates == (("r", "cz") if told.topology else ())
     # SAPI is for annealers
-    assert device.graph is None
+    assert device.description.graph is None
 
 
 @pytest.mark.parametrize(

@@ -335,7 +335,7 @@ def test_time_grows_as_photons_are_lost() -> None:
         content["min_detected_photons"] = detected
         size = photonic.size(photonic.experiment(content))
         seconds = device.cost({"num_reads": 10**6}, size).qpu_seconds
-        return (seconds - device.timing.setup_seconds) / 10**6
+        return (seconds - device.hardware.timing.setup_seconds) / 10**6
 
     assert shot(1) == pytest.approx(pulse / 0.06)
     assert shot(2) == pytest.approx(2 * pulse / 0.06**2)

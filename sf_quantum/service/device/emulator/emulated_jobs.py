@@ -1,0 +1,92 @@
+"""The jobs on an emulated device: each is computed in a thread of its own."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, wait
+from dataclasses import dataclass
+
+from sf_quantum.errors import InputError
+from sf_quantum.protocol.tasks import Outcome, Progress, State, Task, UnknownJob
+from sf_quantum.service.device.protocol import DeviceJobs, Recovery
+from sf_quantum.threads import in_thread
+
+# the longest wait for a change of a job's state
+POLL_SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class JobThread:
+    """A job on the device, which a thread computes."""
+
+    stop: threading.Event
+    outcome: Future[Outcome]
+
+
+class EmulatedJobs(DeviceJobs):
+    """The jobs on an emulated device.
+
+    :param run: runs a job as the device is set now; blocks until it ends, or is stopped
+    :param threads: the threads by the id of their job, which copies of a device share
+    """
+
+    def __init__(
+        self,
+        run: Callable[[Task, threading.Event], Outcome],
+        threads: dict[str, JobThread],
+    ) -> None:
+        self._run = run
+        self.threads = threads
+
+    @property
+    def recovery(self) -> Recovery:
+        """See :attr:`DeviceJobs.recovery`: what a computation costs is not paid."""
+        return Recovery.AGAIN
+
+    def submit(self, task: Task) -> str:
+        """See :meth:`DeviceJobs.submit`."""
+        stop = threading.Event()
+        outcome = in_thread(lambda: self._run(task, stop))
+        self.threads[task.tag] = JobThread(stop, outcome)
+        return task.tag
+
+    def poll(self, job_id: str, task: Task) -> Progress:
+        """See :meth:`DeviceJobs.poll`."""
+        outcome = self._thread(job_id).outcome
+        if not wait([outcome], timeout=POLL_SECONDS).done:
+            return Progress("Running")
+        if outcome.exception() is not None:
+            return Progress("Failed")
+        return Progress(_state(outcome.result()))
+
+    def result(self, job_id: str, task: Task) -> Outcome:
+        """See :meth:`DeviceJobs.result`."""
+        thread = self._thread(job_id)
+        try:
+            return thread.outcome.result()
+        except InputError as error:  # it could not be computed
+            return Outcome(failure=str(error))
+        finally:
+            del self.threads[job_id]
+
+    def cancel(self, job_id: str) -> None:
+        """See :meth:`DeviceJobs.cancel`."""
+        if (thread := self.threads.get(job_id)) is not None:
+            thread.stop.set()
+
+    def stop(self) -> None:
+        """Stop all jobs; the next service runs them again."""
+        for thread in [*self.threads.values()]:
+            thread.stop.set()
+
+    def _thread(self, job_id: str) -> JobThread:
+        if (thread := self.threads.get(job_id)) is None:
+            raise UnknownJob(f"there is no job {job_id}")
+        return thread
+
+
+def _state(outcome: Outcome) -> State:
+    if outcome.failure is not None:
+        return "Failed"
+    return "Cancelled" if outcome.result is None else "Completed"
