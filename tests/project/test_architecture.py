@@ -101,6 +101,8 @@ VENDORS: dict[str, tuple[str, ...]] = {
         ("qpu/sdks/perceval.py", "service/device/emulator/photons/optics.py"),
     ),
 }
+# Largest class of the service: lines, and methods with properties.
+MAX_CLASS_LINES, MAX_METHODS = 300, 25
 OPENERS = {"open", "read_text", "read_bytes", "write_text", "write_bytes", "mkdir"}
 
 
@@ -272,6 +274,24 @@ def test_a_module_says_what_it_is_for() -> None:
         # the package's own file holds nothing but the version
         if any(not isinstance(node, ast.Assign) for node in body[1:]):
             assert ast.unparse(body[1]) == "from __future__ import annotations", module
+
+
+def test_a_class_of_the_service_is_one_idea() -> None:
+    """A larger class holds two, each of which has data of its own."""
+    classes = [
+        (module, node)
+        for module in MODULES
+        if room(module) == "service"
+        for node in nodes(module)
+        if isinstance(node, ast.ClassDef)
+    ]
+    assert classes
+    functions = ast.FunctionDef | ast.AsyncFunctionDef
+    for module, node in classes:
+        lines = (node.end_lineno or 0) - node.lineno + 1
+        methods = sum(isinstance(part, functions) for part in node.body)
+        assert lines <= MAX_CLASS_LINES, (module, node.name, lines)
+        assert methods <= MAX_METHODS, (module, node.name, methods)
 
 
 def test_sql_has_no_numbered_placeholders() -> None:

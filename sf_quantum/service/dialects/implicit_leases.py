@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import sqlite3
 from collections import Counter
@@ -15,6 +14,7 @@ from sf_quantum.service.dialects.dialect import Dialect
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import Identity, Job, LeaseRequest
 from sf_quantum.service.domain.reasons import LeaseEnd, LeaseEndCause
+from sf_quantum.service.queue.background import BackgroundTasks
 from sf_quantum.service.queue.job_queue import JobQueue
 
 JOBS_OVER = LeaseEnd(LeaseEndCause.JOBS_OVER)
@@ -60,7 +60,7 @@ class ImplicitLeases:
         self._purpose = purpose
         # Number of requests and followed submissions that need a lease, by its id.
         self._users: Counter[str] = Counter()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._background = BackgroundTasks()
 
     def start(self) -> None:
         """Follow the leases that an earlier service left open."""
@@ -72,8 +72,7 @@ class ImplicitLeases:
 
     def stop(self) -> None:
         """Stop following leases; they stay held, on disk."""
-        for task in self._tasks:
-            task.cancel()
+        self._background.cancel()
 
     @asynccontextmanager
     async def submitting(
@@ -105,9 +104,7 @@ class ImplicitLeases:
 
     def _keep(self, lease_id: str, jobs: Iterable[Job]) -> None:
         self._users[lease_id] += 1
-        task = asyncio.get_running_loop().create_task(self._follow(lease_id, [*jobs]))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._background.start(self._follow(lease_id, [*jobs]))
 
     async def _follow(self, lease_id: str, jobs: list[Job]) -> None:
         for job in jobs:

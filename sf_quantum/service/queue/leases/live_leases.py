@@ -116,7 +116,7 @@ class Leases:
             await live.opened()
         except asyncio.CancelledError:
             if not vqpus.requests.withdraw(waiting) and not waiting.granted.exception():
-                vqpus.spawn(vqpus.client_gone(waiting.granted.result()))
+                vqpus.background.start(vqpus.client_gone(waiting.granted.result()))
             raise
         if gone is not None and gone.is_set():
             await vqpus.client_gone(live)
@@ -143,7 +143,7 @@ class Leases:
         try:
             await live.opened()
         except asyncio.CancelledError:
-            self._vqpus.spawn(self._vqpus.client_gone(live))
+            self._vqpus.background.start(self._vqpus.client_gone(live))
             raise
         return live.lease
 

@@ -11,7 +11,7 @@ import logging
 import math
 import sqlite3
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -19,6 +19,7 @@ from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import JobClass, Lease, LeaseRequest
 from sf_quantum.service.domain.reasons import LeaseEnd, LeaseEndCause
 from sf_quantum.service.domain.settings import ServiceSettings
+from sf_quantum.service.queue.background import BackgroundTasks
 from sf_quantum.service.queue.events import log_lease, log_lease_end
 from sf_quantum.service.queue.jobs.job_control import JobControl
 from sf_quantum.service.queue.jobs.job_states import LiveJob
@@ -28,7 +29,6 @@ from sf_quantum.service.queue.leases.lease_states import (
     Ending,
     Granting,
     Held,
-    Hold,
     LiveLease,
     Opening,
     Position,
@@ -36,6 +36,7 @@ from sf_quantum.service.queue.leases.lease_states import (
     Waiting,
 )
 from sf_quantum.service.queue.leases.lease_table import LeaseTable
+from sf_quantum.service.queue.leases.occupancy import Occupancy
 from sf_quantum.service.queue.leases.waiting_requests import (
     ClientRequest,
     StoredRequest,
@@ -68,7 +69,9 @@ class VQpus:
         self._control = control
         self._jobs = control.table
         self._store = control.table.store
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._occupancy = Occupancy(control.table)
+        #: the leases' tasks, which write and end them
+        self.background = BackgroundTasks()
 
     def start(self) -> None:
         """Resume the leases of the previous service, held and waiting."""
@@ -78,7 +81,8 @@ class VQpus:
                 live = LiveLease(lease, Waiting())
                 self._wait(live)
             else:
-                live = LiveLease(lease, Opening(self._occupy(lease, ages[lease.id])))
+                hold = self._occupancy.began(lease, ages[lease.id])
+                live = LiveLease(lease, Opening(hold))
                 self._hold(live, live.expect(Opening))
             self.table.add(live)
 
@@ -122,7 +126,7 @@ class VQpus:
             replace(waiting.new_lease(self.ends.settings), waiting=True), Registering()
         )
         self.table.add(live)
-        self.spawn(self._register(live))
+        self.background.start(self._register(live))
         return live
 
     async def client_gone(self, live: LiveLease) -> None:
@@ -187,39 +191,20 @@ class VQpus:
     def _grant(self, stored: StoredRequest) -> None:
         live = stored.live
         live.lease = replace(stored.new_lease(self.ends.settings), id=live.lease.id)
-        hold = self._occupy(live.lease, position=stored.position)
+        hold = self._occupancy.began(live.lease, position=stored.position)
         live.move(live.expect(Waiting).granted(hold))
-        self.spawn(self._write_grant(live))
+        self.background.start(self._write_grant(live))
 
     def _open(self, waiting: ClientRequest) -> None:
         lease = waiting.new_lease(self.ends.settings)
-        hold = self._occupy(lease, position=waiting.position)
+        hold = self._occupancy.began(lease, position=waiting.position)
         live = LiveLease(lease, Opening(hold))
         self.table.add(live)
         waiting.granted.set_result(live)
         for same in self.requests.take_same(waiting):
             same.granted.set_result(live)
             live.clients += 1
-        self.spawn(self._write_new(live))
-
-    def _occupy(
-        self, lease: Lease, age: float = 0.0, position: Position | None = None
-    ) -> Hold:
-        """Let a lease occupy a vQPU, since some seconds ago."""
-        since, expires = time.monotonic() - age, None
-        if lease.expires is not None:
-            seconds = lease.expires - lease.opened
-            expires = since + seconds
-            # The policy compares expiries by the store's clock, not by the monotonic
-            # one.
-            lease = replace(lease, expires=self._store.clock() - age + seconds)
-        self._jobs.policy.leased(lease)
-        self._jobs.estimator.held.add(lease)
-        return Hold(since, expires, position)
-
-    def _vacate(self, lease: Lease) -> None:
-        self._jobs.policy.released(lease)
-        self._jobs.estimator.held.remove(lease.id)
+        self.background.start(self._write_new(live))
 
     async def _register(self, live: LiveLease) -> None:
         try:
@@ -236,7 +221,7 @@ class VQpus:
         try:
             await asyncio.wrap_future(self._store.leases.add(live.lease))
         except sqlite3.Error as error:
-            self._vacate(live.lease)
+            self._occupancy.ended(live.lease)
             self.table.remove(live)
             live.move(live.expect(Opening).failed(error))
             self._assign()
@@ -265,7 +250,7 @@ class VQpus:
 
     def _end_late(self, live: LiveLease) -> None:
         if isinstance(live.state, Waiting) and not self.stopped:
-            self.spawn(self.end_logged(live, LeaseEndCause.NOT_GRANTED))
+            self.background.start(self.end_logged(live, LeaseEndCause.NOT_GRANTED))
 
     def _hold(self, live: LiveLease, state: Opening | Granting) -> None:
         live.touch()
@@ -280,7 +265,7 @@ class VQpus:
             live.activity.clear()
             seconds, cause = self.ends.left(live)
             if seconds <= 0:
-                self.spawn(self.end_logged(live, cause))
+                self.background.start(self.end_logged(live, cause))
                 return
             with suppress(TimeoutError):
                 async with asyncio.timeout(None if seconds == math.inf else seconds):
@@ -309,16 +294,11 @@ class VQpus:
         held_seconds = 0.0 if hold is None else time.monotonic() - hold.since
         log_lease_end(closed, end.cause, held_seconds)
         if hold is not None:
-            self._vacate(lease)
+            self._occupancy.ended(lease)
         self._assign()
         await self._control.end_lease(lease.id, jobs)
         self.table.remove(live)
         return closed
-
-    def spawn(self, work: Coroutine[None, None, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
 
 def seconds_until(moment: float | None) -> float:

@@ -1,0 +1,42 @@
+"""Which leases occupy a vQPU, as the scheduling policy and the ETAs know it."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+from sf_quantum.service.domain.jobs import Lease
+from sf_quantum.service.queue.jobs.job_table import JobTable
+from sf_quantum.service.queue.leases.lease_states import Hold, Position
+
+
+class Occupancy:
+    """Tells the policy and the estimator when a lease occupies a vQPU, and when no more."""
+
+    def __init__(self, jobs: JobTable) -> None:
+        self._jobs = jobs
+
+    def began(
+        self, lease: Lease, age: float = 0.0, position: Position | None = None
+    ) -> Hold:
+        """Note that a lease occupies a vQPU.
+
+        :param age: seconds since it does
+        :param position: position of its request; ``None`` after a restart
+        """
+        since, expires = time.monotonic() - age, None
+        if lease.expires is not None:
+            seconds = lease.expires - lease.opened
+            expires = since + seconds
+            # The policy compares expiries by the store's clock, not by the monotonic
+            # one.
+            clock = self._jobs.store.clock
+            lease = replace(lease, expires=clock() - age + seconds)
+        self._jobs.policy.leased(lease)
+        self._jobs.estimator.held.add(lease)
+        return Hold(since, expires, position)
+
+    def ended(self, lease: Lease) -> None:
+        """Note that the lease's vQPU is free."""
+        self._jobs.policy.released(lease)
+        self._jobs.estimator.held.remove(lease.id)
