@@ -37,7 +37,12 @@ from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import Identity
 from sf_quantum.service.domain.settings import LeaseSettings, ServiceSettings
 from sf_quantum.service.http.auth import FixedIdentity
-from tests.support.service import RunningService, example_bqm, running_service
+from tests.support.service import (
+    RunningService,
+    emulated,
+    example_bqm,
+    running_service,
+)
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.devices("sfq", "dwave")
@@ -97,8 +102,10 @@ def test_a_problem_names_the_graph_that_it_was_submitted_for(
     id_ = service.ask("POST", f"{routes.PREFIX}/problems", problem()).json()["id"]
     path = f"{routes.PREFIX}/problems/{id_}"
     before = service.ask("GET", f"{path}?timeout=60").json()["solver"]
-    changed = Topology("test", (), 48, GRAPH.couplers)
-    monkeypatch.setattr(service.queue.device, "graph", changed)
+    larger = emulated(service.queue).model_copy(update={"qubits": 100})
+    monkeypatch.setattr(service.queue.jobs, "device", larger)
+    changed = refusals.graph(larger)
+    assert changed.id != GRAPH.id
     assert service.ask("GET", path).json()["solver"] == before
     assert before == {"name": "emulator", "version": {"graph_id": GRAPH.id}}
     # a problem of the first release has none
