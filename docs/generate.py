@@ -67,7 +67,7 @@ DIALECTS = {
 STREAMFLOW_TYPES = {
     "sfq.emulator": "connectors/schemas/emulator.json",
     "sfq.rest": "connectors/schemas/rest.json",
-    "sfq.slurm": "connectors/schemas/slurm.json",
+    "sfq.slurm": "connectors/slurm/schema.json",
     "sfq.nodes": "connectors/schemas/nodes.json",
     "sfq.ssh": "connectors/schemas/ssh.json",
     "sfq.candidate": "candidates/schemas/candidate.json",

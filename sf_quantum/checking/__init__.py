@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sf_quantum.checking.deployments.references import Deployments, recovery
-from sf_quantum.checking.deployments.slurm.sites import Sites, bound_deployments
+from sf_quantum.checking.deployments.slurm.listings import Listings, bound_deployments
 from sf_quantum.checking.document import Document, FileProblem, UnreadableError
 from sf_quantum.checking.qpus.availability import Qpus
 from sf_quantum.checking.qpus.candidate_filters import check_filters
@@ -61,13 +61,13 @@ def check_file(path: str | Path, commands: Commands | None = None) -> Findings:
         return Findings([error.problem])
     deployments = Deployments(document, rules())
     qpus = Qpus(document)
-    sites = Sites(deployments, bound_deployments(document.content))
+    listings = Listings(deployments, bound_deployments(document.content))
     names = list(mapping(document.content.get("workflows")))
     keys = [*rules().check(document)]
     problems = [
         *keys,
         *deployments.check(keys),
-        *sites.check(),
+        *listings.check(),
         *recovery(document),
         *check_filters(document),
         *(
@@ -85,7 +85,7 @@ def check_file(path: str | Path, commands: Commands | None = None) -> Findings:
         [problem for problem in ordered if not problem.remark],
         len(names),
         len(deployments.sections),
-        sites.silent | qpus.silent,
+        listings.silent | qpus.silent,
         [problem for problem in ordered if problem.remark],
     )
 

@@ -70,7 +70,7 @@ class EmulatorConnector(QuantumConnector):
     The parameters are the configuration's; see ``schemas/emulator.json``.
     """
 
-    schema = "emulator.json"
+    schema = "schemas/emulator.json"
     # a step that has just ended may still be giving its lease back
     lease_wait_seconds = 20.0
 

@@ -17,7 +17,7 @@ from streamflow.deployment.wrapper import get_inner_location
 from streamflow.log_handler import logger
 
 from sf_quantum import journal
-from sf_quantum.connectors import job_variables, qpu_jobs
+from sf_quantum.connectors import job_marks, qpu_jobs
 from sf_quantum.connectors.hints import JobHints
 from sf_quantum.connectors.leases import (
     JobLease,
@@ -126,7 +126,7 @@ class LeasedJobs:
             job,
             wait_seconds,
             hints=job_hints.lease_hints,
-            purpose=job_variables.purpose(job),
+            purpose=job_marks.purpose(job),
         )
         if not job_hints.has_alternative:
             return await pool.acquire(request)

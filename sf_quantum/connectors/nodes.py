@@ -18,7 +18,7 @@ from sf_quantum.connectors.wrapper import LocationWrapper
 class NodesConnector(LocationWrapper):
     """One location for each of its nodes' names, each running one job at a time."""
 
-    schema = "nodes.json"
+    schema = "schemas/nodes.json"
 
     def __init__(
         self,

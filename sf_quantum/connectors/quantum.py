@@ -17,7 +17,7 @@ from streamflow.core.deployment import Connector
 from streamflow.core.exception import WorkflowExecutionException
 from streamflow.core.scheduling import AvailableLocation
 
-from sf_quantum.connectors import hints, job_variables, qpu_jobs
+from sf_quantum.connectors import hints, job_marks, qpu_jobs
 from sf_quantum.connectors.leased_jobs import (
     LeasedJob,
     LeasedJobs,
@@ -231,7 +231,7 @@ class QuantumConnector(LocationWrapper, ABC):
         They go through a pipe, so they are on no command line and in no log.
         """
         client = self._job_client(job.pool)
-        variables = job_variables.of_lease(job.name, client, job.lease.token)
+        variables = job_marks.of_lease(job.name, client, job.lease.token)
         lines = [
             f"export {key}={shlex.quote(value)}" for key, value in variables.items()
         ]

@@ -46,7 +46,7 @@ class RestConnector(QuantumConnector):
         that is a site's own
     """
 
-    schema = "rest.json"
+    schema = "schemas/rest.json"
 
     def __init__(
         self,

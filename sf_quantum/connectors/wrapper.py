@@ -60,12 +60,12 @@ class Invocation:
 class InvokedConnector(Connector, ABC):
     """Subclasses define :meth:`invoke` instead of ``run`` with its long signature."""
 
-    #: the file of its JSON Schema
+    #: the file of its JSON Schema, below this folder
     schema: ClassVar[str]
 
     @classmethod
     def get_schema(cls) -> str:
-        return files(__package__).joinpath("schemas", cls.schema).read_text("utf-8")
+        return files(__package__).joinpath(cls.schema).read_text("utf-8")
 
     @abstractmethod
     async def invoke(self, invocation: Invocation) -> Result:

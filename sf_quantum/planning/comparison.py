@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 from sf_quantum.errors import InputError
 from sf_quantum.planning import experiment
-from sf_quantum.planning.drawing import Load
+from sf_quantum.planning.allocation_lines import not_granted
 from sf_quantum.planning.experiment import WEIGHTED, Result
+from sf_quantum.planning.random_draws import Load
 from sf_quantum.planning.recommendation import Recommendation, recommend, weigh
-from sf_quantum.planning.streamflow import not_granted
 from sf_quantum.planning.workload import Workload
 from sf_quantum.validation import ValidationErrors
 

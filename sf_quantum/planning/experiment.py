@@ -11,7 +11,7 @@ from statistics import fmean
 import simpy
 
 from sf_quantum.files import JSON
-from sf_quantum.planning import drawing
+from sf_quantum.planning import random_draws
 from sf_quantum.planning.estimate import Estimate
 from sf_quantum.planning.simulation.application import Application, Outcome
 from sf_quantum.planning.simulation.cluster import Cluster
@@ -95,7 +95,7 @@ class Result:
 
 
 def run(
-    workload: Workload, strategy: Strategy, recorded: Sequence[drawing.Load]
+    workload: Workload, strategy: Strategy, recorded: Sequence[random_draws.Load]
 ) -> Result | str:
     """Simulate a strategy in all repetitions.
 
@@ -103,7 +103,7 @@ def run(
     """
     repetitions = []
     for repetition in range(workload.repetitions):
-        applications = drawing.applications(workload, repetition)
+        applications = random_draws.applications(workload, repetition)
         if repetition == 0 and (why := obstacle(workload, strategy, applications)):
             return why
         simulation = Simulation(workload, strategy, repetition, applications, recorded)
@@ -135,7 +135,7 @@ class Simulation:
         strategy: Strategy,
         repetition: int,
         applications: Sequence[Application],
-        recorded: Sequence[drawing.Load],
+        recorded: Sequence[random_draws.Load],
     ) -> None:
         self._workload = workload
         self._strategy = strategy
@@ -171,7 +171,7 @@ class Simulation:
                 if one.most_jobs is not None
             },
         )
-        self.others = drawing.Others(workload, repetition, self._site)
+        self.others = random_draws.Others(workload, repetition, self._site)
         self.others.start(recorded)
 
     def run(self) -> dict[str, float]:

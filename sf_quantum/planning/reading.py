@@ -8,13 +8,13 @@ from pathlib import Path
 from sf_quantum import yaml
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON, KeyPath
-from sf_quantum.planning.drawing import Load
 from sf_quantum.planning.quantities import MOST_JOBS
+from sf_quantum.planning.random_draws import Load
 from sf_quantum.planning.simulation.site import licence
 from sf_quantum.planning.simulation.strategies import Elastic
 from sf_quantum.planning.traces import qpu as qpu_traces
 from sf_quantum.planning.traces import sacct, swf, usage
-from sf_quantum.planning.traces.files import no_job
+from sf_quantum.planning.traces.bounded_files import no_job
 from sf_quantum.planning.traces.node_trace import NodeTrace
 from sf_quantum.planning.traces.qpu import QpuTrace
 from sf_quantum.planning.workload import (

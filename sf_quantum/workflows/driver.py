@@ -172,7 +172,7 @@ def _line(content: JSON) -> bytes:
 
 def _protect(log: Path) -> None:
     """Let the run write over nothing in the folder of its log that no run has written."""
-    from sf_quantum.connectors.outputs import protect
+    from sf_quantum.connectors.streamflow_outputs import protect
 
     protect(log.parent.resolve(), written_earlier(log))
 

@@ -37,7 +37,7 @@ from typing import NamedTuple
 
 from sf_quantum.files import JSON, mapping
 from sf_quantum.files import number as as_number
-from sf_quantum.planning import experiment, streamflow
+from sf_quantum.planning import allocation_lines, experiment
 from sf_quantum.planning.measured import fitting, sources
 from sf_quantum.planning.measured.journals import EarlierRuns
 from sf_quantum.planning.simulation.strategies import (
@@ -183,7 +183,7 @@ def measure(cell: Cell, number: int, stop: Event) -> Measured:
 
 def _write(folder: Path, cell: Cell) -> Path:
     """Write a StreamFlow file with the lines that ``sfq plan`` prints."""
-    lines = streamflow.config(workload(cell, {}), STRATEGIES[cell.strategy], NAME)
+    lines = allocation_lines.config(workload(cell, {}), STRATEGIES[cell.strategy], NAME)
     services = {name: dict(mapping(keys)) for name, keys in _services(lines)}
     # as in the paper, jobs do not share nodes
     services["compute"]["exclusive"] = True

@@ -26,7 +26,7 @@ from statistics import median, quantiles
 from typing import NamedTuple
 
 from sf_quantum.files import JSON
-from sf_quantum.planning import drawing, reading
+from sf_quantum.planning import random_draws, reading
 from sf_quantum.planning.comparison import Comparison, Objective, compare
 from sf_quantum.planning.simulation.application import ClassicalStep
 from sf_quantum.planning.workload import HOUR, Workload
@@ -74,7 +74,7 @@ def draw(seed: int, number: int) -> Workload:
 
 def _hours(workload: Workload) -> float:
     """Return the hours for which the busiest QPU or all nodes are needed."""
-    runs = drawing.applications(workload, 0)
+    runs = random_draws.applications(workload, 0)
     nodes = workload.partitions["compute"].nodes
     classical = sum(
         task.nodes * task.seconds

@@ -41,7 +41,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean, median
 
-from sf_quantum.planning import drawing, reading
+from sf_quantum.planning import random_draws, reading
 from sf_quantum.planning.experiment import Simulation
 from sf_quantum.planning.simulation.application import (
     Application,
@@ -390,7 +390,7 @@ def print_comparison(args: argparse.Namespace, place: Path, number: int) -> None
         overheads = measure_overheads(cluster)
         workload, trace = load(args, place, overheads)
         predicted = predict(workload, trace, number)
-        applications = drawing.applications(workload, 0)
+        applications = random_draws.applications(workload, 0)
         run = Run(cluster, workload.strategies[number])
         load_before = os.getloadavg()
         asyncio.run(_with_follower(cluster, run.all(applications, trace)))
@@ -464,7 +464,7 @@ def load(
 
 
 def predict(workload: Workload, trace: NodeTrace, number: int) -> Mapping[str, float]:
-    applications = drawing.applications(workload, 0)
+    applications = random_draws.applications(workload, 0)
     strategy = workload.strategies[number]
     found = Simulation(workload, strategy, 0, applications, [trace]).run()
     # the clients' partition is that of the classical phases

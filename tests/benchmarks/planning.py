@@ -25,7 +25,7 @@ from statistics import median
 from typing import NamedTuple
 
 from sf_quantum.files import JSON
-from sf_quantum.planning import drawing, experiment, reading
+from sf_quantum.planning import experiment, random_draws, reading
 from sf_quantum.planning.experiment import Simulation
 from sf_quantum.planning.simulation.strategies import (
     CoScheduled,
@@ -94,7 +94,7 @@ def measure(jobs: int, strategy: int) -> Speed:
     """Simulate one repetition in this process."""
     workload = large(jobs)
     began = time.process_time()
-    applications = drawing.applications(workload, 0)
+    applications = random_draws.applications(workload, 0)
     simulation = Simulation(
         workload, workload.strategies[strategy], 0, applications, []
     )

@@ -20,7 +20,7 @@ from docs.generate import (
 )
 from sf_quantum.cli import main
 from sf_quantum.errors import InputError
-from sf_quantum.planning import experiment, reading, streamflow
+from sf_quantum.planning import allocation_lines, experiment, reading
 from sf_quantum.planning.experiment import Result
 from sf_quantum.planning.recommendation import recommend, weigh
 from sf_quantum.planning.simulation.strategies import (
@@ -225,16 +225,18 @@ def test_bounds_that_exclude_all() -> None:
 )
 def test_lines_for_the_streamflow_file(strategy: Strategy, allocation: object) -> None:
     workload = reading.load(PAPER)
-    lines = streamflow.lines(workload, strategy)
+    lines = allocation_lines.lines(workload, strategy)
     content = yaml.safe_load("\n".join(lines))
     assert content.pop("vqpus", None) == strategy.vqpus
-    assert content == streamflow.config(workload, strategy, "clustering-aggregation")
+    assert content == allocation_lines.config(
+        workload, strategy, "clustering-aggregation"
+    )
     assert content["allocation"] == allocation
     assert content["maxConcurrentJobs"] == 3
     # as simulated, quantum steps are jobs of their own, whose node is not kept
     quantum = content["services"]["neutral-atoms"].get("allocation")
     assert quantum == ("per-step" if isinstance(strategy, Elastic) else None)
-    schema = read_schema("connectors/schemas/slurm.json")
+    schema = read_schema("connectors/slurm/schema.json")
     properties = schema["properties"]
     assert isinstance(properties, dict)
     rule = {"$defs": schema["$defs"], "allOf": [properties["allocation"]]}
@@ -245,7 +247,9 @@ def test_services_of_several_sizes(tmp_path: Path) -> None:
     path = tmp_path / "workload.yml"
     text = PAPER.read_text().replace("tasks: 3", "nodes: 3, least: 2")
     path.write_text(text)
-    keys = streamflow.config(reading.load(path), PerStep(), "clustering-aggregation")
+    keys = allocation_lines.config(
+        reading.load(path), PerStep(), "clustering-aggregation"
+    )
     services = keys["services"]
     assert isinstance(services, dict)
     assert services["compute-2-3"] == {"partition": "compute", "nodes": "2-3"}
@@ -356,7 +360,7 @@ def test_a_name_stays_in_its_comment(tmp_path: Path) -> None:
     path = tmp_path / "workload.yml"
     text = PAPER.read_text().replace("clustering-aggregation:", '"a\\nb: [":')
     path.write_text(text)
-    lines = streamflow.lines(reading.load(path), PerStep())
+    lines = allocation_lines.lines(reading.load(path), PerStep())
     assert yaml.safe_load("\n".join(lines))["allocation"] == "per-step"
 
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from sf_quantum.cli import main
 from sf_quantum.files import JSON
 from sf_quantum.journal import DIRECTORY
+from sf_quantum.planning import allocation_lines, reading, site_nodes
 from sf_quantum.planning import plan as plans
-from sf_quantum.planning import reading, site_nodes, streamflow
 from sf_quantum.planning.simulation.strategies import Reserved
 from sf_quantum.slurm.components import Component
 from tests.support.checked_files import sinfo, slurm_lists
@@ -293,7 +293,7 @@ def test_services_of_one_partition_share_its_nodes(
 ) -> None:
     path = tmp_path / "workload.yml"
     path.write_text(SIZES.format(nodes=nodes))
-    keys = streamflow.config(reading.load(path), Reserved(), "a")
+    keys = allocation_lines.config(reading.load(path), Reserved(), "a")
     assert keys["allocation"] == {"strategy": "reserved", "reserve": reserve}
 
 

@@ -14,7 +14,7 @@ from sf_quantum.journal import DIRECTORY
 from sf_quantum.planning import experiment, reading
 from sf_quantum.planning.measured import fitting, journals
 from sf_quantum.planning.measured.fitting import Fit
-from sf_quantum.planning.workflow import CLASSICAL_SECONDS, QPU_SECONDS
+from sf_quantum.planning.streamflow_workload import CLASSICAL_SECONDS, QPU_SECONDS
 from tests.support.journals import Event, typed, write
 from tests.support.planned_journals import (
     BESIDE,

@@ -9,7 +9,7 @@ import pytest
 
 from sf_quantum.cli import main
 from sf_quantum.errors import InputError
-from sf_quantum.planning import drawing, map_picture, reading, strategy_map
+from sf_quantum.planning import map_picture, random_draws, reading, strategy_map
 from sf_quantum.planning.comparison import Objective
 from sf_quantum.planning.simulation.application import QuantumStep
 from sf_quantum.planning.strategy_map import LOADS, RATIOS
@@ -48,8 +48,8 @@ def test_the_ratio_is_that_of_quantum_to_classical_time(
     tmp_path: Path, ratio: float
 ) -> None:
     workload = load(tmp_path, WORKLOAD)
-    (before,) = drawing.applications(workload, 0)
-    (after,) = drawing.applications(strategy_map.varied(workload, ratio, 0.0), 0)
+    (before,) = random_draws.applications(workload, 0)
+    (after,) = random_draws.applications(strategy_map.varied(workload, ratio, 0.0), 0)
     quantum = sum(step.seconds for step in after.steps if isinstance(step, QuantumStep))
     assert quantum / (after.seconds - quantum) == pytest.approx(ratio)
     # and all phases together take as long
@@ -63,7 +63,7 @@ def test_the_ratio_of_phases_that_are_not_in_each_pass(tmp_path: Path) -> None:
     )
     workload = load(tmp_path, text.replace("nodes: 8", "nodes: 8, queue_seconds: 50"))
     varied = strategy_map.varied(workload, 3.0, 0.25)
-    (after,) = drawing.applications(varied, 0)
+    (after,) = random_draws.applications(varied, 0)
     quantum = sum(step.seconds for step in after.quantum_steps())
     assert after.seconds == pytest.approx(3 * 60 + 30 + 3 * 100)
     assert quantum == pytest.approx(0.75 * after.seconds)

@@ -14,7 +14,7 @@ from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
 from sf_quantum.planning import experiment, reading
 from sf_quantum.planning.simulation.strategies import PerStep
-from sf_quantum.planning.traces import files, qpu, sacct, swf, usage
+from sf_quantum.planning.traces import bounded_files, qpu, sacct, swf, usage
 from sf_quantum.planning.traces.node_trace import NodeTrace
 from sf_quantum.planning.traces.qpu import QpuJob, QpuTrace
 from sf_quantum.validation import ValidationErrors
@@ -108,7 +108,7 @@ def test_a_huge_trace_is_not_read_to_its_end(
     path.write_text(f"{head}1,2{'0' * 2_000_000}\n")
     with pytest.raises(InputError, match="trace: line 3: has 1,000,000 characters"):
         read(path)
-    monkeypatch.setattr(files, "MOST_LINES", 9)
+    monkeypatch.setattr(bounded_files, "MOST_LINES", 9)
     path.write_text(head + 9 * "1,2\n")
     with pytest.raises(InputError, match="trace: more than 9 lines; cut it to fewer"):
         read(path)

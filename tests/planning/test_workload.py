@@ -9,7 +9,7 @@ import pytest
 
 from sf_quantum.errors import InputError
 from sf_quantum.files import mapping
-from sf_quantum.planning import drawing, experiment, reading, streamflow
+from sf_quantum.planning import allocation_lines, experiment, random_draws, reading
 from sf_quantum.planning.experiment import Result
 from sf_quantum.planning.simulation.application import ClassicalStep, QuantumStep
 from sf_quantum.planning.simulation.strategies import (
@@ -44,7 +44,7 @@ def write(folder: Path, text: str) -> Path:
 
 def test_an_application_is_drawn(tmp_path: Path) -> None:
     workload = reading.load(write(tmp_path, WORKLOAD))
-    (application,) = drawing.applications(workload, 0)
+    (application,) = random_draws.applications(workload, 0)
     first, second, *_ = application.steps
     assert len(application.steps) == 4
     assert isinstance(first, ClassicalStep)
@@ -58,7 +58,7 @@ def test_an_application_is_drawn(tmp_path: Path) -> None:
 def test_spread_is_relative_to_the_mean(tmp_path: Path) -> None:
     text = WORKLOAD.replace("seconds: 100", "seconds: 100, spread: 0.5")
     text = text.replace("repeats: 2", "repeats: 4000")
-    (application,) = drawing.applications(reading.load(write(tmp_path, text)), 0)
+    (application,) = random_draws.applications(reading.load(write(tmp_path, text)), 0)
     times = [step.seconds for step in application.steps[::2]]
     mean = sum(times) / len(times)
     variance = sum((time - mean) ** 2 for time in times) / len(times)
@@ -74,7 +74,7 @@ def test_no_job_is_drawn_that_no_window_lets_run(tmp_path: Path) -> None:
     )
     text += "background: {quantum: [{per_hour: 3, seconds: 60}], warm_up_seconds: 9}\n"
     workload = reading.load(write(tmp_path, text))
-    (application,) = drawing.applications(workload, 0)
+    (application,) = random_draws.applications(workload, 0)
     jobs = [job for step in application.quantum_steps() for job in step.jobs]
     assert max(jobs) == 65
     assert isinstance(experiment.run(workload, PerStep(), []), experiment.Result)
@@ -83,8 +83,12 @@ def test_no_job_is_drawn_that_no_window_lets_run(tmp_path: Path) -> None:
 def test_repetitions_have_their_own_draws(tmp_path: Path) -> None:
     text = WORKLOAD.replace("seconds: 100", "seconds: 100, spread: 0.5")
     workload = reading.load(write(tmp_path, text))
-    assert drawing.applications(workload, 0) == drawing.applications(workload, 0)
-    assert drawing.applications(workload, 0) != drawing.applications(workload, 1)
+    assert random_draws.applications(workload, 0) == random_draws.applications(
+        workload, 0
+    )
+    assert random_draws.applications(workload, 0) != random_draws.applications(
+        workload, 1
+    )
 
 
 def test_measures_of_one_run(tmp_path: Path) -> None:
@@ -221,14 +225,14 @@ def test_reserved_holds_nodes_for_the_tasks_that_run_at_once(tmp_path: Path) -> 
     text = WORKLOAD.replace("{nodes: 2, seconds: 100}", "{tasks: 3, seconds: 100}")
     text = text.replace("{nodes: 4,", "{nodes: 4, most_jobs: 2,")
     workload = reading.load(write(tmp_path, text))
-    (application,) = drawing.applications(workload, 0)
+    (application,) = random_draws.applications(workload, 0)
     assert Reserved().holds(application)["compute"] == 2
     # a program runs all of them
     assert CoScheduled().holds(application)["compute"] == 3
-    keys = streamflow.config(workload, Reserved(), "loop")
+    keys = allocation_lines.config(workload, Reserved(), "loop")
     assert keys["maxConcurrentJobs"] == 2
     assert mapping(keys["allocation"])["reserve"] == {"compute": 2, "qpu": 1}
-    kept = streamflow.config(workload, Elastic(keep=5), "loop")["allocation"]
+    kept = allocation_lines.config(workload, Elastic(keep=5), "loop")["allocation"]
     assert kept == {"strategy": "elastic", "keep": 2}
 
 
@@ -238,7 +242,7 @@ def test_each_strategy_holds_the_nodes_of_a_client(tmp_path: Path) -> None:
     text = WORKLOAD.replace("quantum: {nodes: 1}", "quantum: {nodes: 3}")
     text = text.replace("shots: 500", "shots: 500, nodes: 3")
     three = reading.load(write(tmp_path, text))
-    (application,) = drawing.applications(three, 0)
+    (application,) = random_draws.applications(three, 0)
     for strategy in (CoScheduled(), Reserved(), PerStep(), Elastic()):
         assert strategy.holds(application)["quantum"] == 3
         held = [
@@ -247,7 +251,7 @@ def test_each_strategy_holds_the_nodes_of_a_client(tmp_path: Path) -> None:
             if not isinstance(measured := experiment.run(workload, strategy, []), str)
         ]
         assert held[1] == pytest.approx(3 * held[0])
-        services = mapping(streamflow.config(three, strategy, "loop")["services"])
+        services = mapping(allocation_lines.config(three, strategy, "loop")["services"])
         assert mapping(services["qpu"])["nodes"] == "3"
 
 
@@ -457,7 +461,7 @@ def test_what_would_not_end_is_refused(
 def test_more_jobs_of_others_than_can_be_simulated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(drawing, "MOST_JOBS", 50)
+    monkeypatch.setattr(random_draws, "MOST_JOBS", 50)
     text = (
         f"{WORKLOAD}background: {{jobs: [{{per_hour: 60, seconds: 9}}], "
         "quantum: [{per_hour: 9, seconds: 9}], warm_up_seconds: 7200}\n"

@@ -16,11 +16,11 @@ from sf_quantum.files import JSON, check_writable, mapping
 
 if TYPE_CHECKING:
     from sf_quantum.planning.comparison import Comparison, Objective
-    from sf_quantum.planning.drawing import Load
     from sf_quantum.planning.experiment import Result
     from sf_quantum.planning.plan import Plan
+    from sf_quantum.planning.random_draws import Load
     from sf_quantum.planning.strategy_map import Cell
-    from sf_quantum.planning.workflow import WorkflowPlan
+    from sf_quantum.planning.streamflow_workload import WorkflowPlan
     from sf_quantum.planning.workload import Workload
 
 OBJECTIVES = ("wall", "node-seconds", "cost", "energy")
@@ -287,7 +287,7 @@ def _json(
 
 
 def _text(plan: Plan, recorded: Sequence[Load], comparison: Comparison) -> list[str]:
-    from sf_quantum.planning.traces.files import described
+    from sf_quantum.planning.traces.bounded_files import described
 
     recommended = comparison.recommended
     text = [*_table(comparison.results), ""]

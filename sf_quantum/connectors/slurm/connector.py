@@ -65,7 +65,7 @@ from sf_quantum.slurm.partitions import DESCRIPTIONS_COMMAND, Partition, describ
 class SlurmConnector(InvokedConnector, Stock):
     """Runs jobs on the partitions of a cluster.
 
-    The parameters are the configuration keys in ``schemas/slurm.json``. Those not listed
+    The parameters are the configuration keys in ``schema.json``. Those not listed
     below are StreamFlow's.
 
     :param allocation: the strategy that requests and releases nodes
@@ -76,7 +76,7 @@ class SlurmConnector(InvokedConnector, Stock):
         plugin
     """
 
-    schema = "slurm.json"
+    schema = "slurm/schema.json"
 
     def __init__(
         self,

@@ -23,7 +23,7 @@ from streamflow.core.exception import (
 )
 
 from sf_quantum import backoff, journal
-from sf_quantum.connectors import hints, job_variables, qpu_jobs
+from sf_quantum.connectors import hints, job_marks, qpu_jobs
 from sf_quantum.connectors.hints import JobHints
 from sf_quantum.connectors.leases import (
     LeaseFailure,
@@ -103,7 +103,7 @@ class QpuUse:
 
     def command(self, line: str) -> str:
         """Wrap a shell command so that it runs with its leases and leaves an account."""
-        marks = job_variables.marks(self.job, self.qpus)
+        marks = job_marks.marks(self.job, self.qpus)
         variables = [f"{key}={shlex.quote(value)}" for key, value in marks.items()]
         lease = f"env {' '.join(variables)} sfq lease --qpu {','.join(self.qpus)}"
         # each task of an array has its own account

@@ -24,7 +24,7 @@ from sf_quantum.connectors.slurm.node_usage import NodeUsage
 from sf_quantum.connectors.slurm.outcomes import Outcomes, is_unknown
 from sf_quantum.connectors.slurm.sbatch_options import JobOptions
 from sf_quantum.connectors.slurm.scripts import JobMark
-from sf_quantum.connectors.slurm.submissions import Submissions
+from sf_quantum.connectors.slurm.submission_retries import Submissions
 from sf_quantum.connectors.slurm.transport.answers import (
     LOST,
     JobOutcome,

@@ -1,6 +1,6 @@
 """Options of ``sbatch`` and ``salloc`` for the jobs of services, as words for the shell.
 
-Which keys a service may have is in ``connectors/schemas/slurm.json``.
+Which keys a service may have is in ``schema.json``.
 """
 
 from __future__ import annotations

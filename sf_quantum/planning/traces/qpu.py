@@ -19,7 +19,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from sf_quantum.files import replacing
 from sf_quantum.planning.quantities import Seconds
-from sf_quantum.planning.traces import files
+from sf_quantum.planning.traces import bounded_files
 from sf_quantum.service.domain.jobs import JobClass
 from sf_quantum.service.domain.settings import NotNegative
 from sf_quantum.text import csv_cell, one_line, unknown
@@ -162,7 +162,7 @@ def read(path: Path) -> QpuTrace:
     :raises InputError: if it cannot be read, has another version or unknown columns, or
         no job is left
     """
-    return files.read(path, "a trace of QPU jobs", parse, errors="strict")
+    return bounded_files.read(path, "a trace of QPU jobs", parse, errors="strict")
 
 
 def parse(lines: Iterable[str]) -> QpuTrace:

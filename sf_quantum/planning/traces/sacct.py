@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from sf_quantum.planning.traces import files
+from sf_quantum.planning.traces import bounded_files
 from sf_quantum.planning.traces.node_trace import NodeJob, NodeTrace
 from sf_quantum.slurm.accounting import TRACE_FIELDS, TRACE_OPTIONAL
 from sf_quantum.slurm.counts import count
@@ -63,7 +63,7 @@ def read(path: Path, partitions: Mapping[str, int], partition: str | None) -> No
     :raises InputError: if it cannot be read, or no job is left
     """
     parse_ = partial(parse, partitions=partitions, partition=partition)
-    return files.read(path, "sacct --parsable2", parse_)
+    return bounded_files.read(path, "sacct --parsable2", parse_)
 
 
 def parse(

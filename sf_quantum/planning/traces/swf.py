@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
 
-from sf_quantum.planning.traces import files
+from sf_quantum.planning.traces import bounded_files
 from sf_quantum.planning.traces.node_trace import NodeJob, NodeTrace
 
 COLUMNS = 18
@@ -32,7 +32,7 @@ def read(path: Path, partition: str, nodes: int) -> NodeTrace:
     :param nodes: number of nodes of the partition; larger jobs are left out
     :raises InputError: if it cannot be read, or no job is left
     """
-    return files.read(
+    return bounded_files.read(
         path,
         "a trace in the Standard Workload Format",
         partial(parse, partition=partition, nodes=nodes),

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sf_quantum.checking.deployments.slurm import sites
+from sf_quantum.checking.deployments.slurm import listings
 from sf_quantum.cli import main
 from sf_quantum.files import JSON
 from tests.lab import Lab
@@ -390,7 +390,7 @@ def test_a_login_node_that_refuses_connections_is_a_remark(
 def test_a_login_node_that_keeps_silent_is_a_remark(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sites, "SECONDS", 0.5)
+    monkeypatch.setattr(listings, "SECONDS", 0.5)
     # the kernel accepts the connection, and nobody reads what it says
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]

@@ -25,7 +25,7 @@ from sf_quantum.connectors.slurm.transport.controller import (
     SubmissionFailed,
 )
 from sf_quantum.connectors.slurm.transport.login import LoginNode
-from sf_quantum.connectors.slurm.transport.submission import submission_command
+from sf_quantum.connectors.slurm.transport.submit_command import submission_command
 from sf_quantum.files import JSON
 from sf_quantum.slurm import ids, squeue
 

@@ -15,7 +15,7 @@ from streamflow.deployment.connector.local import LocalConnector
 
 from sf_quantum import backoff, journal
 from sf_quantum.backoff import Backoff
-from sf_quantum.connectors.slurm import job, outcomes, queue, submissions
+from sf_quantum.connectors.slurm import job, outcomes, queue, submission_retries
 from sf_quantum.connectors.slurm.job import BatchJob, BatchJobState
 from sf_quantum.connectors.slurm.node_usage import NodeUsage
 from sf_quantum.connectors.slurm.queue import SlurmQueue
@@ -188,7 +188,7 @@ async def test_sinfo_says_why_sbatch_does_not_answer(
     """With a wrong SLURM_CONF, Slurm's commands are silent for a minute."""
     record = journal.Journal(tmp_path)
     record.start("site.yml", ["site"], {})
-    monkeypatch.setattr(submissions, "SUBMISSION_SECONDS", 0.0)
+    monkeypatch.setattr(submission_retries, "SUBMISSION_SECONDS", 0.0)
     diagnosed, usual = asyncio.Event(), slurm.run
 
     async def run(command: str) -> tuple[str, int]:

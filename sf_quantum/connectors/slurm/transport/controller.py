@@ -19,7 +19,7 @@ from sf_quantum.connectors.slurm.transport import answers, login
 from sf_quantum.connectors.slurm.transport.answers import JobOutcome
 from sf_quantum.connectors.slurm.transport.login import LoginNode
 from sf_quantum.connectors.slurm.transport.spool_shell import OWN
-from sf_quantum.connectors.slurm.transport.submission import submission_command
+from sf_quantum.connectors.slurm.transport.submit_command import submission_command
 from sf_quantum.slurm import config, ids, partitions, squeue
 from sf_quantum.slurm.partitions import SilentSlurm
 from sf_quantum.slurm.squeue import QueueRow
@@ -34,7 +34,7 @@ class Submission:
     :param comment: text by which the job is found in the queue if Slurm's reply is lost
     :param note: what follows in the comment, quoted for the shell
     :param options: options of ``sbatch``; as text, quoted for the shell
-    :param at_once: see :func:`sf_quantum.connectors.slurm.transport.submission.submission_command`
+    :param at_once: see :func:`sf_quantum.connectors.slurm.transport.submit_command.submission_command`
     :param clusters: clusters that the options name, separated by commas
     """
 

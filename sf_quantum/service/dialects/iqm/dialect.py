@@ -10,7 +10,7 @@ from starlette.routing import BaseRoute
 
 from sf_quantum.files import JSON
 from sf_quantum.service.dialects.implicit_leases import LeaselessDialect
-from sf_quantum.service.dialects.iqm import circuits, earlier, refusals, routes
+from sf_quantum.service.dialects.iqm import circuits, earlier_api, refusals, routes
 from sf_quantum.service.dialects.iqm.jobs import Jobs
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import Submission
@@ -35,7 +35,7 @@ class Iqm(LeaselessDialect):
 
     @classmethod
     def routes(cls) -> Sequence[BaseRoute]:
-        return [*routes.router.routes, *earlier.router.routes]
+        return [*routes.router.routes, *earlier_api.router.routes]
 
     def refusal(self, request: Request, refused: Refused) -> Response:
         return refusals.refused(request, refused)

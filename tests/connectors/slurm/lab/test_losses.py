@@ -16,7 +16,7 @@ import pytest
 from streamflow.core.exception import WorkflowExecutionException
 
 from sf_quantum.connectors.slurm import scripts
-from sf_quantum.connectors.slurm.transport import submission
+from sf_quantum.connectors.slurm.transport import submit_command
 from sf_quantum.files import JSON
 from tests.conftest import StartLab
 from tests.lab import Lab
@@ -85,7 +85,7 @@ async def test_a_job_ends_whose_node_was_killed_and_is_back(
     start_lab: StartLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(scripts, "PAUSE_SECONDS", 0.5)
-    monkeypatch.setattr(submission, "SILENT_SECONDS", 10)
+    monkeypatch.setattr(submit_command, "SILENT_SECONDS", 10)
     services: dict[str, JSON] = {"node": {"partition": "compute"}}
     with start_lab(Options(nodes=1, qnodes=0)) as lab:
         async with site(lab, tmp_path, ELASTIC, services=services) as held:

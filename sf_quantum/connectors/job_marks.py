@@ -1,7 +1,7 @@
-"""The environment variables of a workflow job that uses a QPU.
+"""The marks of a workflow job: its id, and the key and purpose of its leases and QPU jobs.
 
-``qpu.environment`` has those by which any program finds its QPU, and
-``qpu.sfq.service_variables`` those of the client of our own service.
+They reach the job as variables, beside those that tell a job its QPU, which
+``qpu.environment`` makes; ``qpu.sfq.service_variables`` writes the marks for our service.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Files with traces: opening and reading them, with bounds for damaged ones."""
+"""Opens files with traces, within bounds for damaged ones; the formats parse their lines."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ from streamflow.workflow.step import ExecuteStep, GatherStep
 from streamflow.workflow.token import ListToken
 from streamflow.workflow.utils import get_token_value
 
-from sf_quantum.connectors import outputs
+from sf_quantum.connectors import streamflow_outputs
 from sf_quantum.files import JSON
 from tests.support.candidate_runs import bind
 
@@ -68,7 +68,7 @@ AMBIGUOUS = (_array(["null", "int"]), "int[]?", "File[]?", "Any[]")
 
 @pytest.fixture(autouse=True)
 def _installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    for owner, method in outputs.REPLACEMENTS:
+    for owner, method in streamflow_outputs.REPLACEMENTS:
         monkeypatch.setattr(owner, method.__name__, method)
 
 

@@ -47,8 +47,8 @@ _REFUSALS = (asyncssh.PermissionDenied, asyncssh.HostKeyNotVerifiable)
 Source: TypeAlias = Callable[[], dict[str, Partition]]
 
 
-class Sites:
-    """The Slurms of one StreamFlow file.
+class Listings:
+    """What the Slurms of one StreamFlow file list.
 
     :param steps: the deployments to which each step is bound, for all workflows
     """

@@ -14,8 +14,8 @@ import pytest
 from sf_quantum.connectors.slurm import scripts
 from sf_quantum.connectors.slurm.sbatch_options import at_once_options
 from sf_quantum.connectors.slurm.services import SlurmService
-from sf_quantum.connectors.slurm.transport import answers, submission
-from sf_quantum.connectors.slurm.transport.submission import submission_command
+from sf_quantum.connectors.slurm.transport import answers, submit_command
+from sf_quantum.connectors.slurm.transport.submit_command import submission_command
 from sf_quantum.files import JSON
 
 pytestmark = pytest.mark.process
@@ -363,7 +363,7 @@ def test_a_hold_ends_soon_after_its_cluster_is_gone(
     begun: bool,
 ) -> None:
     """Without a driver, no command of Slurm's is waited for longer than a minute."""
-    monkeypatch.setattr(submission, "PATIENCE_SECONDS", 1)
+    monkeypatch.setattr(submit_command, "PATIENCE_SECONDS", 1)
     up = "touch ${0%/*}/spool/key.up; " if begun else ""
     gone = (
         f"printf '#!/bin/sh\\n{failing}\\n' | tee ${{0%/*}}/squeue >${{0%/*}}/scancel"
