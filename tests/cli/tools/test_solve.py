@@ -481,6 +481,22 @@ def test_neal_imports_no_other_sampler() -> None:
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
+@pytest.mark.process
+def test_solving_on_a_qpu_imports_networkx_only_for_graphs(
+    problem: Path, service: RunningService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _environment(monkeypatch, service.url, service.acquire())
+    code = (
+        "import sys; from sf_quantum.cli import main;"
+        "code = main(['solve', *sys.argv[1:]]);"
+        "assert 'dimod' in sys.modules and 'networkx' not in sys.modules;"
+        "import dimod; dimod.to_networkx_graph(dimod.BQM({}, {'ab': 1.0}, 'SPIN'));"
+        "sys.exit(code)"
+    )
+    files = ["--problem", str(problem), "--output", str(problem.parent / "s.json")]
+    assert subprocess.run([sys.executable, "-c", code, *files]).returncode == 0
+
+
 def test_who_waits_is_told_once_for_how_long(
     problem: Path,
     monkeypatch: pytest.MonkeyPatch,

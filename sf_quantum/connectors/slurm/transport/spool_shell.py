@@ -27,7 +27,8 @@ LOOK_SECONDS = 2.0
 # Each pause is a process on the login node, unless the driver runs there. While nothing
 # happens, pauses grow with the time, so the end of a job is seen at most this part of it
 # too late.
-LOOK_PAUSE_SECONDS, MAX_LOOK_PAUSE_SECONDS, LOOK_PAUSE_PART = 0.1, 0.5, 0.02
+LOOK_PAUSE_SECONDS, MAX_LOOK_PAUSE_SECONDS = 0.1, 0.5
+LOOK_PAUSE_PART, LOCAL_LOOK_PAUSE_PART = 0.02, 0.01
 # how long the shell waits for a driver that has lost its connection to reconnect
 GRACE_SECONDS = 45
 LOCAL_GRACE_SECONDS = 3
@@ -127,7 +128,8 @@ class SpoolShell:
         :param quiet_seconds: wait up to :data:`LOOK_SECONDS` for a mark, after so long
             without one; do not wait if None
         """
-        pause = LOOK_PAUSE_PART * (quiet_seconds or 0.0)
+        part = LOCAL_LOOK_PAUSE_PART if self.login.local else LOOK_PAUSE_PART
+        pause = part * (quiet_seconds or 0.0)
         pause = min(max(LOOK_PAUSE_SECONDS, pause), MAX_LOOK_PAUSE_SECONDS)
         polls = 0 if quiet_seconds is None else math.ceil(LOOK_SECONDS / pause)
         if self.login.local:
