@@ -24,6 +24,9 @@ by ``--scale``; the figures are divided by it again, other than CPU seconds and 
 - ``malleable``: ``plain`` on up to four nodes, of which the job gives back all but one for
   each circuit (``qpu.offload(keep=1)``).
 - ``per-step, session``: the service keeps the vendor's session from circuit to circuit.
+- ``site plugins``: ``plain`` by ``sbatch --qpu``; the plugins of ``deployments/slurm`` acquire
+  the job's lease of the QPU service before the job has nodes, on which its circuits queue.
+- ``site plugins, session``: the same, and the service keeps the vendor's session.
 
 The distributions of the wait: constant 0, 10, 30 and 60 s; ``heavy``, log-normal with a
 median of 10 s and a mean of 31 s; ``file``, the quantiles of a column of seconds in a CSV
@@ -43,6 +46,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import signal
 import sys
 import tempfile
@@ -54,19 +58,21 @@ from pathlib import Path
 from statistics import median
 from threading import Event
 
+import psutil
+
 from tests.benchmarks import hybrid, slurm_runs, two_queues_plan
 from tests.benchmarks.page import Block, wrapped
 from tests.benchmarks.two_queues_cancel import (
     cancel_at_moments,
     cancel_at_random,
     full_node,
+    moments,
 )
 from tests.benchmarks.two_queues_plan import Known
 from tests.benchmarks.two_queues_trial import (
     CIRCUIT_SECONDS,
     CIRCUITS,
     CONSTANT,
-    OPTIONS,
     PARTITION,
     PHASE_SECONDS,
     PLAIN,
@@ -74,10 +80,13 @@ from tests.benchmarks.two_queues_trial import (
     Figures,
     Setting,
     Trial,
+    add_user,
     read_waits,
+    with_qpus,
 )
-from tests.benchmarks.two_queues_ways import WAYS
+from tests.benchmarks.two_queues_ways import WAYS, Leased, cpu_seconds
 from tests.lab import Lab, running
+from tests.support import plugin_site
 from tests.support.lab_supervisor import missing
 
 
@@ -135,7 +144,7 @@ def report(results: Mapping[Cell, Figures]) -> list[str]:
         ]
         every = [*own.values()]
         helpers = "-"
-        if any(one.cpu for one in every):
+        if any(one.cpu + one.service for one in every):
             helpers = f"{median(one.cpu + one.service for one in every):.1f}, "
             helpers += f"{median(one.mib for one in every):.0f}"
         cells = (
@@ -212,21 +221,34 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     waits = read_waits(args.queue_file, args.column) if args.queue_file else []
     setting = Setting(args.scale, args.seed, waits)
+    chosen = [
+        cell
+        for run in range(args.runs)
+        for cell in cells(args.queues, args.cores, args.ways, run)
+    ]
+    named = [(f"c{number}", cell.way) for number, cell in enumerate(chosen)]
+    if args.moments:
+        named = [(name, way) for name, way, _ in moments(args.ways)]
+    leased = [name for name, way in named if isinstance(WAYS[way], Leased)]
     with (
         tempfile.TemporaryDirectory(prefix="sfq-tq-") as made,
-        running(Path(made) / "lab", OPTIONS) as lab,
+        running(Path(made) / "lab", with_qpus(Path(made), leased)) as lab,
     ):
         folder = Path(made)
+        if leased:
+            add_user(lab)
         if args.moments or args.cancellations:
             with full_node(lab):
                 if args.moments:
-                    lines = cancel_at_moments(lab, folder, setting, args.jobs)
+                    lines = cancel_at_moments(
+                        lab, folder, setting, args.ways, args.jobs
+                    )
                 else:
                     number = args.cancellations
                     lines = cancel_at_random(lab, folder, setting, number, args.jobs)
             blocks = {args.block: lines}
         else:
-            blocks = _run(lab, folder, setting, args)
+            blocks = _run(lab, folder, setting, chosen, args)
     for name, lines in blocks.items():
         print(*lines, "", sep="\n")
         if args.page:
@@ -234,14 +256,13 @@ def main() -> None:
 
 
 def _run(
-    lab: Lab, folder: Path, setting: Setting, args: argparse.Namespace
+    lab: Lab,
+    folder: Path,
+    setting: Setting,
+    chosen: Sequence[Cell],
+    args: argparse.Namespace,
 ) -> dict[str, list[str]]:
     """Run all cells; the lines of each block of the page."""
-    chosen = [
-        cell
-        for run in range(args.runs)
-        for cell in cells(args.queues, args.cores, args.ways, run)
-    ]
     numbers = {cell: number for number, cell in enumerate(chosen)}
     known: list[Known] = []
 
@@ -259,13 +280,26 @@ def _run(
     text = (
         f"The load average was {load:.0f} before, and {os.getloadavg()[0]:.0f} after."
     )
-    blocks = {args.block: [*report(results), text]}
+    if leased := sum(isinstance(WAYS[cell.way], Leased) for cell in chosen):
+        text += (
+            f" For {leased} jobs, the site's plugins ran {_plugin_seconds(lab):.0f} CPU "
+            "seconds on the controller's host."
+        )
+    blocks = {args.block: [*report(results), *wrapped(text)]}
     program = two_queues_plan.Program(
         PHASE_SECONDS * args.scale, CIRCUIT_SECONDS * args.scale, CIRCUITS
     )
     if lines := two_queues_plan.table(program, known, args.scale):
         blocks[f"{args.block}_plan"] = lines
     return blocks
+
+
+def _plugin_seconds(lab: Lab) -> float:
+    """Return the CPU seconds of all that the plugins have run on the controller's host."""
+    watch = re.match(r"\d+", (plugin_site.state(lab) / "watch").read_text())
+    processes = [plugin_site.script_daemon(lab)]
+    processes += [psutil.Process(int(watch[0]))] if watch else []
+    return sum(map(cpu_seconds, processes))
 
 
 if __name__ == "__main__":

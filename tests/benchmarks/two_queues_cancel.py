@@ -83,11 +83,19 @@ def is_moment(trial: Trial, moment: Moment) -> bool:
     )
 
 
-def cancel_at_moments(lab: Lab, folder: Path, setting: Setting, jobs: int) -> list[str]:
+def moments(ways: Sequence[str]) -> list[tuple[str, str, Moment]]:
+    """List the trials of ways at all moments: name, way and moment."""
+    keys = enumerate(product(ways, MOMENTS))
+    return [(f"m{number}", way, moment) for number, (way, moment) in keys]
+
+
+def cancel_at_moments(
+    lab: Lab, folder: Path, setting: Setting, ways: Sequence[str], jobs: int
+) -> list[str]:
     """Cancel each way at each moment, and return the table of what is left."""
 
-    def one(number: int, way: str, moment: Moment) -> dict[str, int]:
-        own = folder / f"m{number}"
+    def one(name: str, way: str, moment: Moment) -> dict[str, int]:
+        own = folder / name
         own.mkdir()
         with Trial(lab, own, own.name, Cell("30", 4, way, 0), setting) as trial:
             # what is at the vendor stays there, unless somebody cancels it
@@ -99,11 +107,12 @@ def cancel_at_moments(lab: Lab, folder: Path, setting: Setting, jobs: int) -> li
                 trial.partition = FULL
             return cancelled(trial, SIGNALS[0], lambda: is_moment(trial, moment))
 
-    keys = [*product(WAYS, MOMENTS)]
-    results = _all(jobs, lambda job: one(job[0], *job[1]), [*enumerate(keys)])
+    trials = moments(ways)
+    results = _all(jobs, lambda trial: one(*trial), trials)
+    keys = [(way, moment) for _, way, moment in trials]
     found = dict(zip(keys, results, strict=True))
     lines = [f"| way | {' | '.join(MOMENTS)} |", f"|---{'|---' * len(MOMENTS)}|"]
-    for way in WAYS:
+    for way in ways:
         cells = (_left(found[way, moment]) for moment in MOMENTS)
         lines.append(f"| {way} | {' | '.join(cells)} |")
     return lines

@@ -24,7 +24,7 @@ from sf_quantum.planning.workload import Workload
 from tests.benchmarks import hybrid, plan_lab
 from tests.benchmarks.page import wrapped
 
-#: those that the model has; ``session`` is ``plain`` with one wait
+#: those that the model has; one that keeps a session has one wait
 STRATEGIES: Mapping[str, Strategy] = {
     "plain": CoScheduled(),
     "session": CoScheduled(),
@@ -33,6 +33,8 @@ STRATEGIES: Mapping[str, Strategy] = {
     "elastic": Elastic(idle=1, max=1),
     "ahead": Elastic(idle=1, max=1, ahead=True),
     "reserved": Reserved(),
+    "site plugins": CoScheduled(),
+    "site plugins, session": CoScheduled(),
 }
 
 

@@ -8,13 +8,12 @@ import math
 import os
 import random
 import re
-import shutil
 import subprocess
 import sys
-import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
 
@@ -27,8 +26,10 @@ from sf_quantum.samplers.problem import document
 from tests.benchmarks import hybrid, slurm_runs
 from tests.benchmarks.slurm_runs import BIN, RunError
 from tests.lab import Lab
+from tests.support import lab_site
 from tests.support.journals import Event as JournalEvent
 from tests.support.lab_conf import Options
+from tests.support.plugin_site import USER
 from tests.support.vendor import Vendor
 from tests.support.vendor_machine import KEY
 from tests.support.waiting import until
@@ -47,7 +48,11 @@ NODES = 4
 # whose only node is never free
 FULL = "full"
 OPTIONS = Options(
-    nodes=NODES, cpus=1024, site=True, extra=(f"PartitionName={FULL} Nodes=c{NODES}",)
+    nodes=NODES,
+    qnodes=2,
+    cpus=1024,
+    site=True,
+    extra=(f"PartitionName={FULL} Nodes=q2",),
 )
 PLAIN = "plain"
 CONSTANT = ("0", "10", "30", "60")
@@ -78,10 +83,16 @@ def circuit(booking=""):
         time.sleep(own["poll"])
     return call("GET", f"/jobs/{job}/spins")
 
-def result(booking=""):
-    circuit(booking)
+def result(booking="", around=circuit):
+    around(booking)
     with open(own["results"], "a") as results:
         print(time.time(), file=results)
+
+seeds = iter(range(own["circuits"]))
+
+def solved(booking):
+    # under one lease, the same job again would be answered at once
+    subprocess.run([*own["solve"], "--seed", str(next(seeds))], check=True)
 
 def loop(booking="", around=result):
     for _ in range(own["circuits"]):
@@ -115,6 +126,7 @@ modes = {
     "session": lambda: session(lambda: loop("own")),
     "inside": lambda: loop("own"),
     "scout": lambda: session(scout),
+    "leased": lambda: loop(around=lambda booking: result(booking, solved)),
     "circuit": result,
 }
 modes[mode]()
@@ -231,6 +243,47 @@ class Allocated:
         return self.cores * (self.ended - self.started)
 
 
+def service_socket(folder: Path) -> Path:
+    """Return the socket of a trial's service, whose path has to be short."""
+    return folder.with_suffix(".sock")
+
+
+def with_qpus(folder: Path, names: Sequence[str]) -> Options:
+    """Return what a lab is made of whose plugins know a QPU for each of some trials.
+
+    :param folder: of all trials, which the user of their jobs may read from here on
+    :param names: of these trials
+    """
+    if not names:
+        return OPTIONS
+    folder.chmod(0o755)
+    resources: list[JSON] = [
+        {
+            "name": name,
+            "type": "sfq",
+            "environment": {"SFQ_URL": f"unix:{service_socket(folder / name)}"},
+        }
+        for name in names
+    ]
+    file = folder / "qrmi_config.json"
+    file.write_text(json.dumps({"resources": resources}))
+    return replace(OPTIONS, qrmi_config=str(file))
+
+
+def add_user(lab: Lab) -> None:
+    """Add the user of jobs with burst buffers to an account.
+
+    :raises SystemExit: if this user cannot run what runs here
+    """
+    lab.run("sacctmgr", "-i", "add", "user", USER, f"account={lab_site.ACCOUNTS[0]}")
+    words = ("setpriv", "--reuid", USER, "--regid", USER, "--clear-groups")
+    if os.getuid() == 0 and lab.run(*words, sys.executable, "-V").returncode != 0:
+        sys.exit(
+            f"user {USER}, as whom root runs the ways of the site's plugins, cannot run "
+            f"{sys.executable}: use a Python that everybody may run"
+        )
+
+
 class Trial:
     """One cell on a lab that it shares with others: its vendor, its service, its jobs.
 
@@ -254,9 +307,10 @@ class Trial:
         self.jobs: list[Allocated] = []
         # of the jobs that hold further nodes of a malleable one
         self._names: set[str] = set()
+        #: when the first job of a program was submitted
+        self.began = 0.0
 
     def __enter__(self) -> Trial:
-        self.sockets = Path(tempfile.mkdtemp(prefix="tq"))
         scale = self.setting.scale
         self.vendor.__enter__()
         self.vendor.set(
@@ -270,7 +324,6 @@ class Trial:
         if self.service is not None:
             self.service.terminate()
             self.service.wait()
-        shutil.rmtree(self.sockets)
         self.vendor.__exit__()
 
     @property
@@ -291,6 +344,7 @@ class Trial:
                 "phase": PHASE_SECONDS * self.setting.scale,
                 "circuits": CIRCUITS,
                 "results": str(self.results),
+                "solve": self.solve(),
             }
             (self.folder / "own.json").write_text(json.dumps(own))
         bare = () if mode == "malleable" else ("-S", "-E")
@@ -299,6 +353,7 @@ class Trial:
 
     def submit(self, command: str, *options: str, cores: int, name: str = "") -> int:
         """Submit a batch job of so many cores, on one node unless the options have more."""
+        self.began = self.began or time.time()
         job = self.lab.submit(
             f"--job-name={name or self.name}",
             *(f"--partition={self.partition}", "--ntasks-per-node=1"),
@@ -308,6 +363,23 @@ class Trial:
         )
         self._names.add(f"sfq-nodes-{job}")
         return job
+
+    def solve(self) -> list[str]:
+        """Return the command of a circuit that goes through the QPU service."""
+        problem = self.folder / "problem.json"
+        problem.write_text(json.dumps({"bqm": frustrated_bqm()}))
+        words = ["solve", "--problem", str(problem), "--output", "s.json"]
+        return [str(BIN / "sfq"), *words, "--reads", "10"]
+
+    def admit(self) -> list[str]:
+        """Let the user of jobs with burst buffers, whom root has not, use the folder.
+
+        :returns: the options of such a job
+        """
+        self.folder.chmod(0o777)
+        service_socket(self.folder).chmod(0o666)
+        options = [f"--qpu={self.name}"]
+        return [*options, f"--uid={USER}"] if os.getuid() == 0 else options
 
     def script(self, command: str) -> str:
         file = self.folder / f"{len([*self.folder.glob('*.sh')])}.sh"
@@ -332,8 +404,7 @@ class Trial:
         }
         file = self.folder / "service.yml"
         file.write_text(json.dumps(config))
-        # a folder with a short path, as those of sockets have to be
-        socket = self.sockets / "s"
+        socket = service_socket(self.folder)
         words = ["serve", "--config", str(file), "--socket", str(socket)]
         paths = [self.vendor.site(), os.environ.get("PYTHONPATH", "")]
         with open(self.folder / "service.log", "wb") as log:
@@ -374,9 +445,7 @@ class Trial:
         services: dict[str, JSON] = {self.name: node}
         others: dict[str, JSON] = {}
         if circuit:
-            problem = self.folder / "problem.json"
-            problem.write_text(json.dumps({"bqm": frustrated_bqm()}))
-            solve = f"sfq solve --problem {problem} --output s.json --reads 10 --seed 1"
+            solve = " ".join([*self.solve(), "--seed", "1"])
             seconds = CLASSICAL_SECONDS * self.setting.scale
             classical = f"touch {self.folder}/classical-$$ && sleep {seconds:g}"
             method = f'{{ if [ -n "$QRMI_JOB_QPU_RESOURCES" ]; then {solve}; else {classical}; fi; }}'

@@ -17,7 +17,14 @@ import psutil
 from sf_quantum.files import JSON
 from tests.benchmarks import slurm_runs
 from tests.benchmarks.slurm_runs import RunError
-from tests.benchmarks.two_queues_trial import NODES, PLAIN, QUANTUM, Figures, Trial
+from tests.benchmarks.two_queues_trial import (
+    NODES,
+    PARTITION,
+    PLAIN,
+    QUANTUM,
+    Figures,
+    Trial,
+)
 from tests.support.journals import Event as JournalEvent
 
 
@@ -33,15 +40,19 @@ class Program:
     component: tuple[str, ...] = ()
 
     def run(self, trial: Trial, stop: Event) -> Figures:
-        began = time.time()
         jobs = self.start(trial)
+        helpers = Helpers(trial)
         pause = 0.2 + 2 * trial.setting.scale
         while trial.queued():
+            helpers.look()
             if stop.wait(pause):
                 raise RunError("stopped")
+        helpers.end()
         if bad := [job for job in jobs if trial.lab.state(job) != "COMPLETED"]:
-            raise RunError(f"{trial.cell}: jobs {bad} have not completed")
-        return trial.figures(began)
+            logs = (trial.folder / f"{job}.log" for job in bad)
+            said = [log.read_text(errors="replace") for log in logs if log.exists()]
+            raise RunError(f"{trial.cell}: jobs {bad} have not completed: {said}")
+        return trial.figures(trial.began, service=helpers.service, mib=helpers.mib)
 
     def start(self, trial: Trial) -> list[int]:
         """Submit the jobs."""
@@ -60,6 +71,23 @@ class Malleable(Program):
         command = trial.program(self.mode)
         cores = trial.cell.cores // nodes
         return [trial.submit(command, f"--nodes={nodes}", cores=cores)]
+
+
+@dataclass(frozen=True)
+class Leased(Program):
+    """A job whose lease the site's plugins acquire before it has nodes.
+
+    :param keeps_session: whether the QPU service keeps the vendor's session
+    """
+
+    keeps_session: bool = False
+
+    def start(self, trial: Trial) -> list[int]:
+        trial.serve(keeps_session=self.keeps_session)
+        if trial.partition == PARTITION:
+            trial.partition = QUANTUM  # whose nodes have the QPUs
+        options, command = trial.admit(), trial.program(self.mode)
+        return [trial.submit(command, *options, cores=trial.cell.cores)]
 
 
 @dataclass(frozen=True)
@@ -93,7 +121,7 @@ class Flow:
         file, driver = self.start(trial)
         with driver, ExitStack() as stack:
             stack.callback(driver.kill)  # of one that has ended it does nothing
-            helpers = Helpers(driver, trial.service, 1 + 10 * trial.setting.scale)
+            helpers = Helpers(trial, driver)
             began = time.time()
             while not helpers.look():
                 if stop.wait(0.2):
@@ -133,35 +161,33 @@ def _times(jobs: Sequence[JournalEvent], status: str) -> Iterator[float]:
 
 
 class Helpers:
-    """What a driver and a QPU service use while the driver runs.
-
-    :param pause: seconds between two looks at their memory, which cost CPU time
-    """
+    """What a QPU service uses during a run, and a driver, if there is one."""
 
     def __init__(
-        self,
-        driver: subprocess.Popen[bytes],
-        service: subprocess.Popen[bytes] | None,
-        pause: float,
+        self, trial: Trial, driver: subprocess.Popen[bytes] | None = None
     ) -> None:
-        self._pause, self._next = pause, time.monotonic() + pause
+        # between two looks at their memory, which cost CPU time
+        self._pause = 1 + 10 * trial.setting.scale
+        self._next = time.monotonic() + self._pause
         self.cpu = self.service = self.mib = 0.0
         self._driver = driver
+        service = trial.service
         self._service = psutil.Process(service.pid) if service else None
         self._before = self._service_seconds()
 
     def look(self) -> bool:
         """Look at their memory; whether the driver has ended."""
-        pid, status, usage = os.wait4(self._driver.pid, os.WNOHANG)
-        if pid:
-            self._driver.returncode = os.waitstatus_to_exitcode(status)
-            self.cpu = usage.ru_utime + usage.ru_stime
-            self.service = self._service_seconds() - self._before
-            return True
+        if (driver := self._driver) is not None:
+            pid, status, usage = os.wait4(driver.pid, os.WNOHANG)
+            if pid:
+                driver.returncode = os.waitstatus_to_exitcode(status)
+                self.cpu = usage.ru_utime + usage.ru_stime
+                self.end()
+                return True
         if time.monotonic() < self._next:
             return False
         self._next = time.monotonic() + self._pause
-        roots = [psutil.Process(self._driver.pid)]
+        roots = [psutil.Process(driver.pid)] if driver else []
         roots += [self._service] if self._service else []
         held = 0
         for root in roots:
@@ -171,13 +197,24 @@ class Helpers:
         self.mib = max(self.mib, held / 2**20)
         return False
 
+    def end(self) -> None:
+        """Count what the service has used."""
+        self.service = self._service_seconds() - self._before
+
     def _service_seconds(self) -> float:
-        if self._service is None:
-            return 0.0
-        times = self._service.cpu_times()
-        return float(
-            times.user + times.system + times.children_user + times.children_system
-        )
+        return cpu_seconds(self._service) if self._service else 0.0
+
+
+def cpu_seconds(process: psutil.Process) -> float:
+    """Return the CPU seconds of a process and of all that it has started."""
+    total = 0.0
+    for one in (process, *process.children(recursive=True)):
+        with suppress(psutil.Error):  # it has just ended
+            times = one.cpu_times()
+            # of children that have ended, and that their parent has waited for
+            total += times.children_user + times.children_system
+            total += times.user + times.system
+    return total
 
 
 # given back after a second without a job
@@ -195,4 +232,6 @@ WAYS: Mapping[str, Program | Flow] = {
     "reserved": Flow(allocation={"strategy": "reserved"}),
     "candidate": Flow(candidate={"prefer": "earliest"}),
     "malleable": Malleable("malleable"),
+    "site plugins": Leased("leased"),
+    "site plugins, session": Leased("leased", keeps_session=True),
 }

@@ -145,6 +145,8 @@ def command(name: str, run: Path) -> list[str] | None:
     match name:
         case "mariadbd":
             server = [DATABASE, *_SMALL, f"--datadir={private}/data"]
+            # It aborts if its temporary tables vanish, which others may remove from /tmp.
+            server += [f"--tmpdir={private}"]
             server += ["--user=root"] if os.getuid() == 0 else []
             script = (
                 f'mkdir {private}/data && "$@" --bootstrap <{private}/tables.sql && '

@@ -133,7 +133,7 @@ class Site:
     @property
     def state(self) -> Path:
         """What the plugins keep of jobs."""
-        return (self.lab.folder / "run").resolve() / "private" / "qpu"
+        return state(self.lab)
 
     def asks(self, job: int) -> psutil.Process | None:
         """The process that asks for a job's lease, if it runs."""
@@ -149,10 +149,7 @@ class Site:
 
     def script_daemon(self) -> psutil.Process:
         """The process that runs the plugins' scripts for the controller."""
-        conf = (self.lab.folder / "slurm.conf").read_text()
-        (file,) = re.findall(r"(?m)^SlurmctldPidFile=(.*)", conf)
-        (process,) = psutil.Process(int(Path(file).read_text())).children()
-        return process
+        return script_daemon(self.lab)
 
     def pipes(self, qpu: str) -> list[Counter[str]]:
         """How many ends of each pipe the processes of Slurm that wait for a lease have."""
@@ -181,6 +178,18 @@ class Site:
             f"{job}: {pattern}",
             SECONDS,
         )
+
+
+def script_daemon(lab: Lab) -> psutil.Process:
+    """Return the process that runs the plugins' scripts for the controller of a lab."""
+    (file,) = re.findall(r"(?m)^SlurmctldPidFile=(.*)", lab.conf.read_text())
+    (process,) = psutil.Process(int(Path(file).read_text())).children()
+    return process
+
+
+def state(lab: Lab) -> Path:
+    """Return the folder of what the plugins of a lab keep of jobs."""
+    return (lab.folder / "run").resolve() / "private" / "qpu"
 
 
 def asking(qpu: str) -> list[str]:
