@@ -33,13 +33,13 @@ from starlette.routing import Route
 from sf_quantum.cli import COMMANDS
 from sf_quantum.files import JSON
 from sf_quantum.net.transport import Client
-from sf_quantum.planning import workload
 from sf_quantum.planning.simulation.strategies import (
     CoScheduled,
     Elastic,
     PerStep,
     Reserved,
 )
+from sf_quantum.planning.workloads import workload
 from sf_quantum.service.config import Configuration
 from sf_quantum.service.dialects import dialect
 from sf_quantum.service.queue.jobs import job_states

@@ -31,7 +31,7 @@ from streamflow.recovery.failure_manager import (
 
 from sf_quantum.candidates.attempts import Capacity
 from sf_quantum.candidates.decision import Exclusion, Obstacle
-from sf_quantum.connectors.quantum import QuantumConnector
+from sf_quantum.connectors.quantum.location import QuantumConnector
 from sf_quantum.errors import QuantumError
 from sf_quantum.files import JSON
 from sf_quantum.journal import scheduler

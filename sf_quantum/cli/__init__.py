@@ -53,10 +53,10 @@ COMMANDS = {
     "token": Command("qpu", "create a bearer token for a user of the QPU service"),
     "lease": Command("qpu", "run a command under a lease of the QPUs it needs"),
     "slurm": Command(
-        "qpu", "acquire and release leases for a site's Slurm, as its plugins ask"
+        "batch", "acquire and release leases for a site's Slurm, as its plugins ask"
     ),
-    "flux": Command("qpu", "acquire and release leases for the held jobs of Flux"),
-    "pbs": Command("qpu", "acquire and release leases for the held jobs of OpenPBS"),
+    "flux": Command("batch", "acquire and release leases for the held jobs of Flux"),
+    "pbs": Command("batch", "acquire and release leases for the held jobs of OpenPBS"),
     "qpus": Command(
         "qpu", "list the usable kinds of QPU, and the status of given QPUs"
     ),

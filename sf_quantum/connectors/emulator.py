@@ -23,8 +23,8 @@ from streamflow.deployment.connector.ssh import SSHConnector
 from streamflow.log_handler import logger
 
 from sf_quantum.connectors import guardian
-from sf_quantum.connectors.leases import LeasePool, QpuUnavailable
-from sf_quantum.connectors.quantum import QuantumConnector, variable
+from sf_quantum.connectors.quantum.leases import LeasePool, QpuUnavailable
+from sf_quantum.connectors.quantum.location import QuantumConnector, variable
 from sf_quantum.deadline import Deadline
 from sf_quantum.files import JSON, number
 from sf_quantum.protocol.run_times import TIMINGS

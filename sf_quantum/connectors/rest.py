@@ -13,8 +13,8 @@ from streamflow.log_handler import logger
 
 from sf_quantum import backoff, qpu
 from sf_quantum.connectors import guardian
-from sf_quantum.connectors.leases import LeasePool, QpuUnavailable
-from sf_quantum.connectors.quantum import QuantumConnector, variable
+from sf_quantum.connectors.quantum.leases import LeasePool, QpuUnavailable
+from sf_quantum.connectors.quantum.location import QuantumConnector, variable
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON, socket_in
 from sf_quantum.protocol.leases import latest_start

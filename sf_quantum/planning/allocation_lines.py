@@ -14,7 +14,7 @@ from sf_quantum.planning.simulation.strategies import (
     Reserved,
     Strategy,
 )
-from sf_quantum.planning.workload import ApplicationSettings, Phase, Workload
+from sf_quantum.planning.workloads.workload import ApplicationSettings, Phase, Workload
 from sf_quantum.slurm.components import Component
 from sf_quantum.text import one_line
 

@@ -11,7 +11,7 @@ from sf_quantum.planning.allocation_lines import not_granted
 from sf_quantum.planning.experiment import WEIGHTED, Result
 from sf_quantum.planning.random_draws import Load
 from sf_quantum.planning.recommendation import Recommendation, recommend, weigh
-from sf_quantum.planning.workload import Workload
+from sf_quantum.planning.workloads.workload import Workload
 from sf_quantum.validation import ValidationErrors
 
 # what makes a measure comparable

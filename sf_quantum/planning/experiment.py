@@ -18,7 +18,7 @@ from sf_quantum.planning.simulation.cluster import Cluster
 from sf_quantum.planning.simulation.qpu import Device, Process, QpuService, Window
 from sf_quantum.planning.simulation.site import Site, licence
 from sf_quantum.planning.simulation.strategies import Strategy
-from sf_quantum.planning.workload import HOUR, Qpu, Workload
+from sf_quantum.planning.workloads.workload import HOUR, Qpu, Workload
 from sf_quantum.service.domain.settings import PolicyChoice
 
 # run time below which a wait is not counted as a larger slowdown (Feitelson et al.,

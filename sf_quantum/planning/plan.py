@@ -10,14 +10,18 @@ from pathlib import Path
 from sf_quantum import yaml
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON, mapping, replacing
-from sf_quantum.planning import reading
 from sf_quantum.planning.allocation_lines import config, lines
 from sf_quantum.planning.measured import fitting, journals, sources
 from sf_quantum.planning.measured.fitting import Fit
 from sf_quantum.planning.measured.sources import Sources
 from sf_quantum.planning.simulation.strategies import Strategy
-from sf_quantum.planning.streamflow_workload import StreamFlowFile, WorkflowPlan, dumped
-from sf_quantum.planning.workload import Workload
+from sf_quantum.planning.workloads import reading
+from sf_quantum.planning.workloads.streamflow_workload import (
+    StreamFlowFile,
+    WorkflowPlan,
+    dumped,
+)
+from sf_quantum.planning.workloads.workload import Workload
 from sf_quantum.reporting.report import journals_of
 from sf_quantum.slurm.partitions import SilentSlurm, of_this_host
 from sf_quantum.text import unknown

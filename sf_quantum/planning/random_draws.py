@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeAlias, cast
 
 from sf_quantum.errors import InputError
-from sf_quantum.planning.quantities import MOST_JOBS
 from sf_quantum.planning.simulation.application import (
     Application,
     ClassicalStep,
@@ -25,7 +24,8 @@ from sf_quantum.planning.simulation.qpu import Process
 from sf_quantum.planning.simulation.site import Site
 from sf_quantum.planning.traces.node_trace import NodeTrace
 from sf_quantum.planning.traces.qpu import QpuJob, QpuLoad
-from sf_quantum.planning.workload import (
+from sf_quantum.planning.workloads.quantities import MOST_JOBS
+from sf_quantum.planning.workloads.workload import (
     HOUR,
     ApplicationSettings,
     Background,

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
 from sf_quantum.planning.comparison import Comparison, Objective, compare
-from sf_quantum.planning.reading import conflicts
 from sf_quantum.planning.simulation.strategies import Strategy
-from sf_quantum.planning.workload import (
+from sf_quantum.planning.workloads.reading import conflicts
+from sf_quantum.planning.workloads.workload import (
     HOUR,
     ApplicationSettings,
     Background,

@@ -28,7 +28,7 @@ from sf_quantum.service.http.tokens import read_tokens
 from sf_quantum.service.run import check_certificate, socket_problem
 from sf_quantum.service.scheduling import policies
 from sf_quantum.service.state import DATABASE, check_state
-from sf_quantum.service.store.database import REMEDY
+from sf_quantum.service.store.file.database import REMEDY
 from sf_quantum.service.store.schema import VERSION
 from sf_quantum.validation import ValidationErrors, validated
 

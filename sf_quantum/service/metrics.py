@@ -31,7 +31,7 @@ from sf_quantum.service.http.traffic import Traffic
 from sf_quantum.service.queue.job_queue import JobQueue
 from sf_quantum.service.queue.observations import STATES, Histogram, Reason
 from sf_quantum.service.queue.upkeep.telemetry import SERIES, Telemetry
-from sf_quantum.service.store.disk import DiskUse
+from sf_quantum.service.store.file.disk import DiskUse
 from sf_quantum.version import __version__
 
 OVER: tuple[State, ...] = ("Completed", "Failed", "Cancelled")

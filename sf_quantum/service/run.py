@@ -27,8 +27,8 @@ from sf_quantum.net.transport import SOCKET_PATH_BYTES
 from sf_quantum.service.app import Service, build
 from sf_quantum.service.config import Auth, Configuration, Listen
 from sf_quantum.service.config_reload import merged
-from sf_quantum.service.device import processes
 from sf_quantum.service.device.emulator.device import EmulatedDevice
+from sf_quantum.service.device.processes import process_pool
 from sf_quantum.service.device.protocol import Device
 from sf_quantum.service.http import auth
 from sf_quantum.service.http.connections import Server, raise_limit
@@ -85,7 +85,7 @@ def serve(
                 _unix_listener(config.listen.socket.absolute(), config.auth)
             )
         if isinstance(device, EmulatedDevice):
-            processes.start(device.warm_kinds)  # their imports take seconds
+            process_pool.start(device.warm_kinds)  # their imports take seconds
         service = build(
             store,
             device,

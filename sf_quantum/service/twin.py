@@ -29,7 +29,7 @@ from sf_quantum.service.config import ORIGINALS, File, OwnDevice, load, make_dev
 from sf_quantum.service.device.emulator.device import EmulatedDevice
 from sf_quantum.service.device.emulator.settings import DeviceSettings
 from sf_quantum.service.device.emulator.technologies import TECHNOLOGIES, Technology
-from sf_quantum.service.device.limits import ComputeLimits
+from sf_quantum.service.device.processes.limits import ComputeLimits
 from sf_quantum.service.device.vendor import answers
 from sf_quantum.service.device.vendor.settings import QpuSettings
 from sf_quantum.service.domain.jobs import Size

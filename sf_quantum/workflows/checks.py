@@ -142,7 +142,7 @@ def _other_findings(path: Path) -> tuple[str, list[str]] | None:
     kind = _kind(mapping(content))
     try:
         if kind == "workload":
-            from sf_quantum.planning import reading
+            from sf_quantum.planning.workloads import reading
 
             reading.recorded(reading.checked(content, path), path)
         elif kind == "QPU service":
@@ -164,7 +164,7 @@ def _kind(content: dict[str, JSON]) -> str:
     if content.keys() >= STREAMFLOW:
         return "workflow"
     # the service takes a second to import
-    from sf_quantum.planning.workload import Workload
+    from sf_quantum.planning.workloads.workload import Workload
     from sf_quantum.service.config import Configuration
 
     kinds = {

@@ -43,7 +43,7 @@ import yaml
 from streamflow.cwl import runner
 from streamflow.log_handler import logger
 
-from sf_quantum.connectors.leased_jobs import LeasedJob, LeasedJobs
+from sf_quantum.connectors.quantum.leased_jobs import LeasedJob, LeasedJobs
 from sf_quantum.files import JSON
 from tests import lab
 from tests.support.lab_conf import Options

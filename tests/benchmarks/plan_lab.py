@@ -47,7 +47,7 @@ from sf_quantum.planning.simulation.strategies import (
     Strategy,
 )
 from sf_quantum.planning.traces.node_trace import NodeJob, NodeTrace
-from sf_quantum.planning.workload import Workload
+from sf_quantum.planning.workloads.workload import Workload
 from tests.benchmarks import hybrid, slurm_runs
 from tests.benchmarks.hybrid_tables import LOADED
 from tests.benchmarks.page import Block, wrapped

@@ -26,10 +26,11 @@ from statistics import median, quantiles
 from typing import NamedTuple
 
 from sf_quantum.files import JSON
-from sf_quantum.planning import random_draws, reading
+from sf_quantum.planning import random_draws
 from sf_quantum.planning.comparison import Comparison, Objective, compare
 from sf_quantum.planning.simulation.application import ClassicalStep
-from sf_quantum.planning.workload import HOUR, Workload
+from sf_quantum.planning.workloads import reading
+from sf_quantum.planning.workloads.workload import HOUR, Workload
 from sf_quantum.validation import ValidationErrors
 from tests.benchmarks.page import Block, wrapped
 

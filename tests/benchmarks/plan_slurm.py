@@ -41,7 +41,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean, median
 
-from sf_quantum.planning import random_draws, reading
+from sf_quantum.planning import random_draws
 from sf_quantum.planning.experiment import Simulation
 from sf_quantum.planning.simulation.application import (
     Application,
@@ -50,7 +50,8 @@ from sf_quantum.planning.simulation.application import (
 )
 from sf_quantum.planning.simulation.strategies import CoScheduled, Strategy
 from sf_quantum.planning.traces.node_trace import NodeTrace
-from sf_quantum.planning.workload import Workload
+from sf_quantum.planning.workloads import reading
+from sf_quantum.planning.workloads.workload import Workload
 from tests.benchmarks import traces
 from tests.benchmarks.slurm_runs import ENDED, STARTED, heed_sigterm, moments
 from tests.benchmarks.traces import Synthetic

@@ -25,7 +25,7 @@ from statistics import median
 from typing import NamedTuple
 
 from sf_quantum.files import JSON
-from sf_quantum.planning import experiment, random_draws, reading
+from sf_quantum.planning import experiment, random_draws
 from sf_quantum.planning.experiment import Simulation
 from sf_quantum.planning.simulation.strategies import (
     CoScheduled,
@@ -33,7 +33,8 @@ from sf_quantum.planning.simulation.strategies import (
     PerStep,
     Strategy,
 )
-from sf_quantum.planning.workload import Workload
+from sf_quantum.planning.workloads import reading
+from sf_quantum.planning.workloads.workload import Workload
 from tests.benchmarks import hybrid
 from tests.support.folders import ROOT
 

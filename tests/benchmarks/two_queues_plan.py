@@ -20,7 +20,7 @@ from sf_quantum.planning.simulation.strategies import (
     Reserved,
     Strategy,
 )
-from sf_quantum.planning.workload import Workload
+from sf_quantum.planning.workloads.workload import Workload
 from tests.benchmarks import hybrid, plan_lab
 from tests.benchmarks.page import wrapped
 

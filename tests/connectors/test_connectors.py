@@ -28,7 +28,7 @@ from streamflow.deployment.connector.ssh import SSHConnector
 from sf_quantum.connectors import guardian, wrapper
 from sf_quantum.connectors.emulator import BackgroundService, EmulatorConnector
 from sf_quantum.connectors.nodes import NodesConnector
-from sf_quantum.connectors.quantum import QuantumConnector
+from sf_quantum.connectors.quantum.location import QuantumConnector
 from sf_quantum.connectors.rest import RestConnector
 from sf_quantum.connectors.slurm.connector import SlurmConnector
 from sf_quantum.connectors.wrapper import LocationWrapper

@@ -27,18 +27,19 @@ from streamflow.deployment.connector.local import LocalConnector
 
 from sf_quantum import backoff, deadline, qpu
 from sf_quantum.backoff import Backoff
-from sf_quantum.connectors import guardian, hints, leases, quantum
+from sf_quantum.connectors import guardian, hints
 from sf_quantum.connectors.hints import JobHints
-from sf_quantum.connectors.leases import (
+from sf_quantum.connectors.nodes import NodesConnector
+from sf_quantum.connectors.quantum import leases, location
+from sf_quantum.connectors.quantum.leases import (
     JobLease,
     LeaseFailure,
     LeasePool,
     LeaseRefused,
     LeaseWait,
 )
-from sf_quantum.connectors.nodes import NodesConnector
+from sf_quantum.connectors.quantum.running_steps import quantum_steps
 from sf_quantum.connectors.rest import RestConnector
-from sf_quantum.connectors.steps import quantum_steps
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
 from sf_quantum.journal import Journal
@@ -234,7 +235,7 @@ async def test_a_job_has_a_lease_while_it_runs_and_no_longer(step: Step) -> None
 def test_a_client_that_knows_no_lease_is_not_run_to_wait_for_it(
     address: str, refused: bool
 ) -> None:
-    lines = quantum._checks(SfqQpu("q", "http://127.0.0.1:8787/"))
+    lines = location._checks(SfqQpu("q", "http://127.0.0.1:8787/"))
     done = subprocess.run(
         ["sh", "-c", "\n".join([*lines, "echo ran"])],
         env={**os.environ, "DWAVE_API_ENDPOINT": address},
@@ -272,7 +273,7 @@ class Listener:
 async def test_the_eta_of_a_qpu_job_is_followed_while_it_changes(
     step: Step, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sf_quantum.connectors.leased_jobs.ETA_SECONDS", 0.001)
+    monkeypatch.setattr("sf_quantum.connectors.quantum.leased_jobs.ETA_SECONDS", 0.001)
     listener = Listener()
     monkeypatch.setattr(quantum_steps, "listeners", [listener])
     go = step.folder / "go"

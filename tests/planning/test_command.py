@@ -20,7 +20,7 @@ from docs.generate import (
 )
 from sf_quantum.cli import main
 from sf_quantum.errors import InputError
-from sf_quantum.planning import allocation_lines, experiment, reading
+from sf_quantum.planning import allocation_lines, experiment
 from sf_quantum.planning.experiment import Result
 from sf_quantum.planning.recommendation import recommend, weigh
 from sf_quantum.planning.simulation.strategies import (
@@ -30,6 +30,7 @@ from sf_quantum.planning.simulation.strategies import (
     Reserved,
     Strategy,
 )
+from sf_quantum.planning.workloads import reading
 from tests.support.folders import ROOT
 
 PAPER = ROOT / "examples/planning/paper.yml"

@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from sf_quantum.cli import main
 from sf_quantum.files import JSON
 from sf_quantum.journal import DIRECTORY
-from sf_quantum.planning import allocation_lines, reading, site_nodes
+from sf_quantum.planning import allocation_lines, site_nodes
 from sf_quantum.planning import plan as plans
 from sf_quantum.planning.simulation.strategies import Reserved
+from sf_quantum.planning.workloads import reading
 from sf_quantum.slurm.components import Component
 from tests.support.checked_files import sinfo, slurm_lists
 from tests.support.journals import write

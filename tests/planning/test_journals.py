@@ -11,10 +11,14 @@ import yaml
 from sf_quantum.cli import main
 from sf_quantum.errors import InputError
 from sf_quantum.journal import DIRECTORY
-from sf_quantum.planning import experiment, reading
+from sf_quantum.planning import experiment
 from sf_quantum.planning.measured import fitting, journals
 from sf_quantum.planning.measured.fitting import Fit
-from sf_quantum.planning.streamflow_workload import CLASSICAL_SECONDS, QPU_SECONDS
+from sf_quantum.planning.workloads import reading
+from sf_quantum.planning.workloads.streamflow_workload import (
+    CLASSICAL_SECONDS,
+    QPU_SECONDS,
+)
 from tests.support.journals import Event, typed, write
 from tests.support.planned_journals import (
     BESIDE,

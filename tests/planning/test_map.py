@@ -9,11 +9,12 @@ import pytest
 
 from sf_quantum.cli import main
 from sf_quantum.errors import InputError
-from sf_quantum.planning import map_picture, random_draws, reading, strategy_map
+from sf_quantum.planning import map_picture, random_draws, strategy_map
 from sf_quantum.planning.comparison import Objective
 from sf_quantum.planning.simulation.application import QuantumStep
 from sf_quantum.planning.strategy_map import LOADS, RATIOS
-from sf_quantum.planning.workload import Workload
+from sf_quantum.planning.workloads import reading
+from sf_quantum.planning.workloads.workload import Workload
 from tests.support.pictures import illegible
 
 WORKLOAD = """

@@ -24,7 +24,7 @@ from sf_quantum.planning.simulation.strategies import (
     Reserved,
     Strategy,
 )
-from sf_quantum.planning.workload import Workload
+from sf_quantum.planning.workloads.workload import Workload
 
 MINUTE = 60.0
 NODES = 10

@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
-from sf_quantum.planning import experiment, reading
+from sf_quantum.planning import experiment
 from sf_quantum.planning.simulation.strategies import PerStep
 from sf_quantum.planning.traces import bounded_files, qpu, sacct, swf, usage
 from sf_quantum.planning.traces.node_trace import NodeTrace
 from sf_quantum.planning.traces.qpu import QpuJob, QpuTrace
+from sf_quantum.planning.workloads import reading
 from sf_quantum.validation import ValidationErrors
 
 SWF = """\

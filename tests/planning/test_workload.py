@@ -9,7 +9,7 @@ import pytest
 
 from sf_quantum.errors import InputError
 from sf_quantum.files import mapping
-from sf_quantum.planning import allocation_lines, experiment, random_draws, reading
+from sf_quantum.planning import allocation_lines, experiment, random_draws
 from sf_quantum.planning.experiment import Result
 from sf_quantum.planning.simulation.application import ClassicalStep, QuantumStep
 from sf_quantum.planning.simulation.strategies import (
@@ -19,6 +19,7 @@ from sf_quantum.planning.simulation.strategies import (
     Reserved,
     Strategy,
 )
+from sf_quantum.planning.workloads import reading
 from sf_quantum.validation import ValidationErrors
 
 WORKLOAD = """

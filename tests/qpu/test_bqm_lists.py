@@ -18,7 +18,7 @@ from sf_quantum.qpu.sfq.service_qpu import SfqQpu
 from sf_quantum.samplers.problem import FieldError
 from sf_quantum.service.device import problems
 from sf_quantum.service.device.emulator.device import EmulatedDevice
-from sf_quantum.service.device.merging import merge
+from sf_quantum.service.device.processes.merging import merge
 from tests.support.service import RunningService, example_bqm, running_service
 
 

@@ -25,11 +25,11 @@ from sf_quantum.samplers import problem
 from sf_quantum.samplers.energies import recompute
 from sf_quantum.samplers.neal import NealSampler, beta_range
 from sf_quantum.samplers.presolve import LeasedPresolve, Presolve
-from sf_quantum.service.device import merging, verification
 from sf_quantum.service.device.emulator.annealing_sampler import AnnealingSampler
 from sf_quantum.service.device.emulator.annealing_schedules import Annealing
 from sf_quantum.service.device.emulator.device import EmulatedDevice
 from sf_quantum.service.device.emulator.device_errors import Noise
+from sf_quantum.service.device.processes import merging, verification
 from sf_quantum.service.dialects.sapi import qp_format
 from sf_quantum.service.dialects.sapi.parameters import ProblemParameters
 from sf_quantum.service.dialects.sapi.solver import ProblemOptions

@@ -15,7 +15,7 @@ from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
 from sf_quantum.service.device.emulator.device import EmulatedDevice
 from sf_quantum.service.state import DATABASE, check_state, store_in
-from sf_quantum.service.store.backup import back_up
+from sf_quantum.service.store.file.backup import back_up
 from tests.support.service import RunningService, example_bqm, running_service
 
 

@@ -35,8 +35,8 @@ from types import ModuleType
 import coverage
 
 from sf_quantum import cli
-from sf_quantum.service.device import processes
 from sf_quantum.service.device.emulator.device import EmulatedDevice
+from sf_quantum.service.device.processes import process_pool
 from sf_quantum.workflows import driver
 from tests.support.transpiling import leave_out_iqm
 
@@ -56,7 +56,7 @@ PRELOADED = (
     "sf_quantum.plugin",
     *(f"sf_quantum.cli.{cli.COMMANDS[name].folder}.{name}" for name in FORKED),
     "sf_quantum.service.run",
-    processes.MODULE,
+    process_pool.MODULE,
     # what StreamFlow imports for a run
     "cachecontrol.caches",
     "filelock",
@@ -202,7 +202,7 @@ def _fork_for(tests: int, folder: Path) -> None:
     # programs; what the service starts for its jobs; not what inherits descriptors
     program = "''.join(sys.argv[1:2]).endswith('.py')"
     code = "sys.argv[1:2] == ['-c'] and 'multiprocessing' not in sys.argv[2]"
-    module = f"sys.argv[1:3] in {[['-m', processes.MODULE], ['-m', 'pytest']]}"
+    module = f"sys.argv[1:3] in {[['-m', process_pool.MODULE], ['-m', 'pytest']]}"
     much = {
         "cwltool": "True",
         "pytest": "True",

@@ -11,7 +11,7 @@ from types import ModuleType
 
 import pytest
 
-from sf_quantum.cli.qpu import gating
+from sf_quantum.cli.batch import gating
 from sf_quantum.qpu.leasing.gating.gate import Gate
 from sf_quantum.qpu.leasing.gating.scheduler import Scheduler
 from sf_quantum.service.domain.jobs import Lease

@@ -25,7 +25,7 @@ from sf_quantum.checking.document import (
     is_misspelt,
 )
 from sf_quantum.checking.schema import Rules
-from sf_quantum.connectors.quantum import QuantumConnector
+from sf_quantum.connectors.quantum.location import QuantumConnector
 from sf_quantum.connectors.rest import RestConnector
 from sf_quantum.connectors.wrapper import LocationWrapper
 from sf_quantum.files import JSON, KeyPath, listing, mapping

@@ -131,7 +131,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _back_up(args: argparse.Namespace) -> None:
     from sf_quantum.service.state import DATABASE
-    from sf_quantum.service.store.backup import back_up
+    from sf_quantum.service.store.file.backup import back_up
 
     state = args.state
     if args.config is not None:

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from sf_quantum.planning.plan import Plan
     from sf_quantum.planning.random_draws import Load
     from sf_quantum.planning.strategy_map import Cell
-    from sf_quantum.planning.streamflow_workload import WorkflowPlan
-    from sf_quantum.planning.workload import Workload
+    from sf_quantum.planning.workloads.streamflow_workload import WorkflowPlan
+    from sf_quantum.planning.workloads.workload import Workload
 
 OBJECTIVES = ("wall", "node-seconds", "cost", "energy")
 # Limit of repetitions, the same as in a workload file.
@@ -174,8 +174,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Simulate the strategies of a workload file, or of a StreamFlow file."""
     from sf_quantum.planning import plan as plans
-    from sf_quantum.planning import reading, strategy_map
+    from sf_quantum.planning import strategy_map
     from sf_quantum.planning.comparison import compare
+    from sf_quantum.planning.workloads import reading
     from sf_quantum.validation import ValidationErrors
 
     plan = plans.load(args.file, args.journal, dict(args.nodes))

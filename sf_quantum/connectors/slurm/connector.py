@@ -26,6 +26,7 @@ from streamflow.deployment.wrapper import get_inner_location
 
 from sf_quantum import journal
 from sf_quantum.connectors import guardian, hints
+from sf_quantum.connectors.quantum.running_steps import quantum_steps
 from sf_quantum.connectors.slurm import definitions, partition, refusals, scripts
 from sf_quantum.connectors.slurm.allocation.elastic_rules import ElasticSettings
 from sf_quantum.connectors.slurm.allocation.elastic_service import Elastic
@@ -56,7 +57,6 @@ from sf_quantum.connectors.slurm.transport.slurmrestd import (
     Settings,
 )
 from sf_quantum.connectors.slurm.transport.spool_shell import SpoolShell
-from sf_quantum.connectors.steps import quantum_steps
 from sf_quantum.connectors.wrapper import Invocation, InvokedConnector
 from sf_quantum.files import JSON
 from sf_quantum.slurm.partitions import DESCRIPTIONS_COMMAND, Partition, described

@@ -23,9 +23,10 @@ from streamflow.core.exception import (
 )
 
 from sf_quantum import backoff, journal
-from sf_quantum.connectors import hints, job_marks, qpu_jobs
+from sf_quantum.connectors import hints
 from sf_quantum.connectors.hints import JobHints
-from sf_quantum.connectors.leases import (
+from sf_quantum.connectors.quantum import job_marks, qpu_jobs
+from sf_quantum.connectors.quantum.leases import (
     LeaseFailure,
     LeaseRefused,
     LeaseWait,

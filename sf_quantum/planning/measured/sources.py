@@ -10,7 +10,7 @@ from sf_quantum.files import JSON, listing, mapping
 from sf_quantum.planning.measured.fitting import Fit, FittedPhase, Sample
 from sf_quantum.planning.recommendation import figure
 from sf_quantum.planning.simulation.site import Overheads
-from sf_quantum.planning.workload import Workload
+from sf_quantum.planning.workloads.workload import Workload
 
 _DIGITS = 4
 # shortest time of a phase: it has to be positive

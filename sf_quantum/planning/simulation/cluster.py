@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeAlias
 import simpy
 from simpy.events import EventPriority
 
-from sf_quantum.planning.quantities import Count, Interval, Seconds
+from sf_quantum.planning.workloads.quantities import Count, Interval, Seconds
 from sf_quantum.validation import Section
 
 # a pass follows all other events of its instant

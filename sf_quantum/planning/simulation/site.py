@@ -10,7 +10,6 @@ from typing import NamedTuple, TypeAlias, cast
 import simpy
 
 from sf_quantum.connectors.slurm.allocation.forecast import JobForecast
-from sf_quantum.planning.quantities import Seconds, Spread
 from sf_quantum.planning.simulation.application import (
     Application,
     Outcome,
@@ -20,6 +19,7 @@ from sf_quantum.planning.simulation.application import (
 )
 from sf_quantum.planning.simulation.cluster import Allocation, Cluster
 from sf_quantum.planning.simulation.qpu import Process, QpuService
+from sf_quantum.planning.workloads.quantities import Seconds, Spread
 from sf_quantum.service.domain.jobs import Lease
 from sf_quantum.validation import Section
 

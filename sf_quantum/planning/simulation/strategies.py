@@ -10,7 +10,6 @@ import simpy
 from pydantic import Field
 
 from sf_quantum.connectors.slurm.allocation.elastic_rules import ElasticSettings
-from sf_quantum.planning.quantities import Amount, Count, Seconds
 from sf_quantum.planning.simulation.application import (
     Application,
     ClassicalStep,
@@ -22,6 +21,7 @@ from sf_quantum.planning.simulation.cluster import Allocation
 from sf_quantum.planning.simulation.elastic import ElasticAllocations
 from sf_quantum.planning.simulation.qpu import Process
 from sf_quantum.planning.simulation.site import HeldLeases, Site, licence
+from sf_quantum.planning.workloads.quantities import Amount, Count, Seconds
 from sf_quantum.validation import Section
 
 

@@ -18,8 +18,8 @@ from typing import NamedTuple
 from pydantic import TypeAdapter, ValidationError
 
 from sf_quantum.files import replacing
-from sf_quantum.planning.quantities import Seconds
 from sf_quantum.planning.traces import bounded_files
+from sf_quantum.planning.workloads.quantities import Seconds
 from sf_quantum.service.domain.jobs import JobClass
 from sf_quantum.service.domain.settings import NotNegative
 from sf_quantum.text import csv_cell, one_line, unknown

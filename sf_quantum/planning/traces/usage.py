@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from sf_quantum.errors import InputError
 from sf_quantum.files import read_json
-from sf_quantum.planning.workload import HOUR, BackgroundQuantum
+from sf_quantum.planning.workloads.workload import HOUR, BackgroundQuantum
 from sf_quantum.service.domain.settings import NotNegative
 from sf_quantum.validation import dotted
 

@@ -28,7 +28,7 @@ from sf_quantum.protocol.tasks import (
 )
 from sf_quantum.samplers.problem import FieldError
 from sf_quantum.service.device import problems
-from sf_quantum.service.device.limits import ComputeLimits
+from sf_quantum.service.device.processes.limits import ComputeLimits
 from sf_quantum.service.device.readings import Calibrations
 from sf_quantum.service.domain.jobs import Recovery as Recovery
 from sf_quantum.service.domain.jobs import Size

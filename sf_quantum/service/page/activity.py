@@ -26,9 +26,9 @@ from sf_quantum.service.domain.jobs import (
 )
 from sf_quantum.service.queue.job_queue import JobQueue
 from sf_quantum.service.queue.leases.live_leases import visible
-from sf_quantum.service.store.operation import Operation
-from sf_quantum.service.store.usage import used_by_leases
-from sf_quantum.service.store.utilisation import Minute, UtilisationHistory
+from sf_quantum.service.store.reports.operation import Operation
+from sf_quantum.service.store.reports.usage import used_by_leases
+from sf_quantum.service.store.reports.utilisation import Minute, UtilisationHistory
 
 # how long an answer is reused
 FRESH_SECONDS = 1.0

@@ -8,7 +8,7 @@ import json
 from sf_quantum.protocol.tasks import shots_of
 from sf_quantum.samplers.problem import FieldError
 from sf_quantum.service.device.drift import DriftWatch
-from sf_quantum.service.device.processes import Busy
+from sf_quantum.service.device.processes.process_pool import Busy
 from sf_quantum.service.device.protocol import Cost
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import Lease, Size, Submission
@@ -16,8 +16,8 @@ from sf_quantum.service.domain.settings import ServiceSettings
 from sf_quantum.service.queue import job_limits
 from sf_quantum.service.queue.jobs.job_table import JobTable
 from sf_quantum.service.queue.long_work import BUSY_SECONDS, LongWork
-from sf_quantum.service.store import disk
-from sf_quantum.service.store.usage import lease_seconds
+from sf_quantum.service.store.file import disk
+from sf_quantum.service.store.reports.usage import lease_seconds
 from sf_quantum.threads import in_thread
 
 

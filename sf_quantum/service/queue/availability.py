@@ -26,7 +26,7 @@ from typing import Literal, TypeAlias, cast
 from sf_quantum.files import JSON
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.store import audit
-from sf_quantum.service.store.operation import Operation, last_status
+from sf_quantum.service.store.reports.operation import Operation, last_status
 from sf_quantum.service.store.store import Store
 
 Status: TypeAlias = Literal["open", "draining", "closed"]

@@ -33,10 +33,11 @@ from sf_quantum.service.queue.leases.vqpus import STOPPING, VQpus
 from sf_quantum.service.queue.observations import DeviceState
 from sf_quantum.service.queue.reading import JobReader
 from sf_quantum.service.queue.upkeep.endless_tasks import EndlessTasks
-from sf_quantum.service.store import audit, operation
+from sf_quantum.service.store import audit
 from sf_quantum.service.store.recovery import recover
+from sf_quantum.service.store.reports import operation
+from sf_quantum.service.store.reports.usage import recent_use
 from sf_quantum.service.store.store import Store
-from sf_quantum.service.store.usage import recent_use
 
 # Longest wait for the worker to end when the service stops.
 STOP_SECONDS = 3.0

@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 
 from sf_quantum.service.domain.settings import UserLimits
+from sf_quantum.service.store.reports.usage import LEASE, PURPOSE, WAIT
 from sf_quantum.service.store.store import Store
-from sf_quantum.service.store.usage import LEASE, PURPOSE, WAIT
 
 PURGE_SECONDS = 600.0
 TRIM_SECONDS = 10.0

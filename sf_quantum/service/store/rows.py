@@ -9,7 +9,7 @@ from dataclasses import fields
 
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import Job, Lease
-from sf_quantum.service.store.database import Database
+from sf_quantum.service.store.file.database import Database
 
 SELECT_LEASE = f"SELECT {', '.join(field.name for field in fields(Lease))} FROM leases "
 SELECT_JOB = f"SELECT {', '.join(field.name for field in fields(Job))} FROM jobs "

@@ -1,7 +1,7 @@
 """The tables of the state file.
 
 Times come in pairs: ``opened`` is the system's clock, which may be set, and ``opened_steady``
-that of :mod:`sf_quantum.service.store.clock`, by which durations and ages are measured.
+that of :mod:`sf_quantum.service.store.file.clock`, by which durations and ages are measured.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from sf_quantum.files import JSON
-from sf_quantum.service.store.database import Database
+from sf_quantum.service.store.file.database import Database
 
 
 @dataclass(frozen=True)

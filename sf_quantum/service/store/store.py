@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from sf_quantum.service.domain.jobs import Purpose
-from sf_quantum.service.store.clock import steady_clock
-from sf_quantum.service.store.database import Database
+from sf_quantum.service.store.file.clock import steady_clock
+from sf_quantum.service.store.file.database import Database
 from sf_quantum.service.store.jobs import StoredJobs
 from sf_quantum.service.store.leases import StoredLeases
 from sf_quantum.service.store.progress import Progress

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sf_quantum.cli.qpu import pbs
+from sf_quantum.cli.batch import pbs
 from sf_quantum.errors import QpuError
 from sf_quantum.files import JSON
 from sf_quantum.qpu.leasing.gating.gate import Gate

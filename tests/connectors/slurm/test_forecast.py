@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 import pytest
 
+from sf_quantum.connectors.quantum.running_steps import QuantumSteps
 from sf_quantum.connectors.slurm.allocation import history
 from sf_quantum.connectors.slurm.allocation.forecast import (
     FOLLOWS_SECONDS,
@@ -14,7 +15,6 @@ from sf_quantum.connectors.slurm.allocation.forecast import (
     LATEST,
     JobForecast,
 )
-from sf_quantum.connectors.steps import QuantumSteps
 from tests.support.journals import Event, typed
 
 

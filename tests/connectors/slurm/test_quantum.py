@@ -30,7 +30,7 @@ from sf_quantum import backoff
 from sf_quantum.backoff import Backoff
 from sf_quantum.connectors import hints
 from sf_quantum.connectors.hints import JobHints
-from sf_quantum.connectors.leases import LeaseFailure, LeasePool, LeaseRefused
+from sf_quantum.connectors.quantum.leases import LeaseFailure, LeasePool, LeaseRefused
 from sf_quantum.connectors.slurm import quantum
 from sf_quantum.connectors.slurm.quantum import QpuUse, ServiceQpus
 from sf_quantum.connectors.slurm.queue import SlurmQueue

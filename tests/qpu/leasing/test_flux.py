@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from sf_quantum.cli.qpu import flux
+from sf_quantum.cli.batch import flux
 from sf_quantum.errors import QpuError
 from sf_quantum.files import JSON
 from sf_quantum.qpu.leasing.gating.flux import Flux

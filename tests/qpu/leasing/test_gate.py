@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from sf_quantum.cli.qpu import gating
+from sf_quantum.cli.batch import gating
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
 from sf_quantum.qpu import Qpu

@@ -13,8 +13,8 @@ from sf_quantum.errors import InputError
 from sf_quantum.files import JSON, MAX_NESTING
 from sf_quantum.samplers import problem
 from sf_quantum.samplers.problem import FieldError, document
-from sf_quantum.service.device.computing import run
 from sf_quantum.service.device.emulator.atoms import runner, simulation
+from sf_quantum.service.device.processes.program import run
 from tests.benchmarks import bodies
 from tests.support.adversarial import SEQUENCE
 

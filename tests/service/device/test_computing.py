@@ -16,12 +16,12 @@ import pytest
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
 from sf_quantum.samplers.problem import document
-from sf_quantum.service.device import processes
-from sf_quantum.service.device.computing import answered
 from sf_quantum.service.device.emulator.computation import Computation
 from sf_quantum.service.device.emulator.device import EmulatedDevice
 from sf_quantum.service.device.emulator.runners import ProblemRunner
-from sf_quantum.service.device.limits import ComputeLimits
+from sf_quantum.service.device.processes import process_pool
+from sf_quantum.service.device.processes.limits import ComputeLimits
+from sf_quantum.service.device.processes.program import answered
 from sf_quantum.service.domain.jobs import Identity, LeaseRequest, Submission
 from tests.support.service import example_bqm, running_queue
 from tests.support.waiting import until, until_async
@@ -54,30 +54,30 @@ def run(
 
 def computing() -> set[psutil.Process]:
     children = psutil.Process().children()
-    return {child for child in children if processes.MODULE in child.cmdline()}
+    return {child for child in children if process_pool.MODULE in child.cmdline()}
 
 
 def only_process() -> psutil.Process:
     """End those that earlier tests have left, and start one."""
-    processes._processes().end()
+    process_pool._processes().end()
     run(json.dumps(example_bqm()), SMALL)
     (process,) = computing()
     return process
 
 
 def test_as_many_are_kept_as_are_used_at_once() -> None:
-    processes._processes().end()
-    pool = processes._processes()
-    taken = [pool.take(None) for _ in range(processes.MOST_IDLE + 1)]
+    process_pool._processes().end()
+    pool = process_pool._processes()
+    taken = [pool.take(None) for _ in range(process_pool.MOST_IDLE + 1)]
     for process in taken:
         pool.put_back(process)
-    assert len(computing()) == processes.MOST_IDLE
+    assert len(computing()) == process_pool.MOST_IDLE
     pool.end()
 
 
 def test_a_payload_goes_to_the_process_that_has_read_it() -> None:
-    processes._processes().end()
-    pool = processes._processes()
+    process_pool._processes().end()
+    pool = process_pool._processes()
     first, second = pool.take(1), pool.take(2)
     first.known.append(1)
     second.known.append(2)
@@ -171,8 +171,8 @@ def test_one_that_is_killed_between_jobs_is_replaced() -> None:
 def test_a_process_without_an_answer_is_reported(
     monkeypatch: pytest.MonkeyPatch, program: str, status: int
 ) -> None:
-    pool = processes._Processes()
-    monkeypatch.setattr(processes, "_processes", lambda: pool)
+    pool = process_pool._Processes()
+    monkeypatch.setattr(process_pool, "_processes", lambda: pool)
     monkeypatch.setattr(sys, "executable", program)
     with pytest.raises(InputError, match=f"ended with status {status}"):
         run(json.dumps(example_bqm()), SMALL)
@@ -198,7 +198,7 @@ def test_it_ends_with_a_service_that_is_killed() -> None:
 def test_one_whose_service_has_died_does_not_begin() -> None:
     lifeline, ours = os.pipe()
     os.close(ours)
-    command = [sys.executable, "-m", processes.MODULE]
+    command = [sys.executable, "-m", process_pool.MODULE]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=lifeline)
     os.close(lifeline)
     assert done.returncode == 1

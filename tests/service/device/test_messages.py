@@ -7,7 +7,7 @@ from multiprocessing.connection import Connection
 
 import pytest
 
-from sf_quantum.service.device import messages
+from sf_quantum.service.device.processes import messages
 from sf_quantum.threads import in_thread
 
 MESSAGES = [

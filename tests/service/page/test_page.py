@@ -20,16 +20,20 @@ from sf_quantum.service.domain.jobs import Identity, Lease, Submission
 from sf_quantum.service.http.auth import Unauthorized
 from sf_quantum.service.page import activity, routes
 from sf_quantum.service.scheduling.pending import PendingJobs
-from sf_quantum.service.store.operation import (
+from sf_quantum.service.store.recovery import recover
+from sf_quantum.service.store.reports.operation import (
     KEPT_SECONDS,
     Operation,
     periods,
     record,
 )
-from sf_quantum.service.store.recovery import recover
+from sf_quantum.service.store.reports.usage import Filter, Page, usage_report
+from sf_quantum.service.store.reports.utilisation import (
+    MINUTES,
+    Minute,
+    UtilisationHistory,
+)
 from sf_quantum.service.store.store import Store
-from sf_quantum.service.store.usage import Filter, Page, usage_report
-from sf_quantum.service.store.utilisation import MINUTES, Minute, UtilisationHistory
 from tests.support.service import RunningService, example_bqm, running_service
 from tests.support.waiting import until
 

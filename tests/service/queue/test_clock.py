@@ -32,11 +32,12 @@ from sf_quantum.service.queue import availability
 from sf_quantum.service.queue.job_queue import JobQueue
 from sf_quantum.service.queue.upkeep.telemetry import Telemetry
 from sf_quantum.service.scheduling.policies.fair_share import FairShare
-from sf_quantum.service.store import clock, usage
+from sf_quantum.service.store.file import clock
+from sf_quantum.service.store.reports import usage
+from sf_quantum.service.store.reports.usage import Filter, Page
+from sf_quantum.service.store.reports.utilisation import UtilisationHistory
 from sf_quantum.service.store.retention import purge
 from sf_quantum.service.store.store import Store
-from sf_quantum.service.store.usage import Filter, Page
-from sf_quantum.service.store.utilisation import UtilisationHistory
 from tests.support.service import example_bqm, running_queue, running_service
 from tests.support.waiting import SECONDS, until_async
 

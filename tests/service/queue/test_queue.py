@@ -48,8 +48,8 @@ from sf_quantum.service.scheduling.pending import PendingJobs
 from sf_quantum.service.scheduling.policies.classes import Classes
 from sf_quantum.service.scheduling.policies.fair_share import FairShare
 from sf_quantum.service.scheduling.work import PendingJob
+from sf_quantum.service.store.reports.usage import recent_use
 from sf_quantum.service.store.store import Store
-from sf_quantum.service.store.usage import recent_use
 from tests.support.service import example_bqm, problem, running_queue
 from tests.support.waiting import SECONDS
 from tests.support.waiting import until_async as until

@@ -37,7 +37,7 @@ from sf_quantum.service.scheduling.policies.base import Policy
 from sf_quantum.service.scheduling.policies.fair_share import FairShare
 from sf_quantum.service.scheduling.policies.interleave import MOST_PASSES, Interleave
 from sf_quantum.service.scheduling.work import PendingJob, Work
-from sf_quantum.service.store.usage import recent_use
+from sf_quantum.service.store.reports.usage import recent_use
 from tests.support.service import example_bqm, running_queue
 from tests.support.waiting import SECONDS, until_async
 

@@ -23,19 +23,19 @@ from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import Job, Lease, Submission
 from sf_quantum.service.queue.availability import Availability
 from sf_quantum.service.store import audit, given_up
-from sf_quantum.service.store.database import Database
-from sf_quantum.service.store.operation import last_status
+from sf_quantum.service.store.file.database import Database
 from sf_quantum.service.store.recovery import recover
-from sf_quantum.service.store.retention import BATCH, delete, purge, trim
-from sf_quantum.service.store.schema import SCHEMA, VERSION
-from sf_quantum.service.store.store import Store
-from sf_quantum.service.store.usage import (
+from sf_quantum.service.store.reports.operation import last_status
+from sf_quantum.service.store.reports.usage import (
     Filter,
     Page,
     lease_seconds,
     recent_use,
     usage_report,
 )
+from sf_quantum.service.store.retention import BATCH, delete, purge, trim
+from sf_quantum.service.store.schema import SCHEMA, VERSION
+from sf_quantum.service.store.store import Store
 from tests.support.waiting import SECONDS
 
 

@@ -14,10 +14,10 @@ from sf_quantum.protocol.usage_columns import KEYS, By
 from sf_quantum.qpu.sfq.service_qpu import SfqQpu
 from sf_quantum.service.device.emulator.device import EmulatedDevice
 from sf_quantum.service.domain.jobs import Identity, Job, Lease, State, Submission
-from sf_quantum.service.store import usage
+from sf_quantum.service.store.reports import usage
+from sf_quantum.service.store.reports.usage import Filter, Page
 from sf_quantum.service.store.retention import HOUR, purge
 from sf_quantum.service.store.store import Store
-from sf_quantum.service.store.usage import Filter, Page
 from tests.support.service import RunningService, example_bqm, running_service
 
 pytestmark = pytest.mark.devices("sfq", "dwave", "acme", always=["acme"])

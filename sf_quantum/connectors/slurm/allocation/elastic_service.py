@@ -18,6 +18,7 @@ from streamflow.log_handler import logger
 
 from sf_quantum import journal
 from sf_quantum.connectors import hints
+from sf_quantum.connectors.quantum.running_steps import quantum_steps
 from sf_quantum.connectors.slurm.allocation import history
 from sf_quantum.connectors.slurm.allocation.elastic_rules import (
     ElasticPool,
@@ -32,7 +33,6 @@ from sf_quantum.connectors.slurm.allocation.step_job import AllocationGone, Step
 from sf_quantum.connectors.slurm.queue import SlurmQueue
 from sf_quantum.connectors.slurm.services import SlurmService
 from sf_quantum.connectors.slurm.transport.answers import JobOutcome
-from sf_quantum.connectors.steps import quantum_steps
 from sf_quantum.slurm import ids
 
 

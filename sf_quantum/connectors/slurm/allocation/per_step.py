@@ -7,6 +7,7 @@ import time
 from dataclasses import replace
 
 from sf_quantum.connectors import hints
+from sf_quantum.connectors.quantum.running_steps import quantum_steps
 from sf_quantum.connectors.slurm import sbatch_options, scripts
 from sf_quantum.connectors.slurm.allocation.step_job import (
     StepJob,
@@ -19,7 +20,6 @@ from sf_quantum.connectors.slurm.queue import SlurmQueue
 from sf_quantum.connectors.slurm.refusals import SlurmRefusal
 from sf_quantum.connectors.slurm.sbatch_options import JobOptions
 from sf_quantum.connectors.slurm.transport.answers import JobOutcome
-from sf_quantum.connectors.steps import quantum_steps
 
 # Pause between two looks whether Slurm has started a quantum job.
 START_PAUSE_SECONDS = 1.0

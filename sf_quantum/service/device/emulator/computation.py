@@ -11,8 +11,12 @@ from pydantic import TypeAdapter
 from sf_quantum.files import JSON
 from sf_quantum.protocol.tasks import JobParameters, Result, shots_of
 from sf_quantum.service.device.emulator.device_errors import Noise
-from sf_quantum.service.device.limits import ComputeLimits, evolution_of, updates_of
-from sf_quantum.service.device.processes import ask
+from sf_quantum.service.device.processes.limits import (
+    ComputeLimits,
+    evolution_of,
+    updates_of,
+)
+from sf_quantum.service.device.processes.process_pool import ask
 from sf_quantum.service.domain.jobs import Kind, Size
 
 NOISE: TypeAdapter[Noise | None] = TypeAdapter(Noise | None)
@@ -96,7 +100,7 @@ class SeparateRunner:
         return answer or Result()
 
     def arguments(self, computation: Computation) -> dict[str, JSON]:
-        """Return those of :func:`~sf_quantum.service.device.computing.run`."""
+        """Return those of :func:`~sf_quantum.service.device.processes.program.run`."""
         return {
             "kind": self.kind,
             "parameters": dict(computation.parameters),

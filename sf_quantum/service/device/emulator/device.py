@@ -48,8 +48,8 @@ from sf_quantum.service.device.emulator.technologies import (
     Errors,
     Technology,
 )
-from sf_quantum.service.device.limits import ComputeLimits
 from sf_quantum.service.device.operations import Operation, Values
+from sf_quantum.service.device.processes.limits import ComputeLimits
 from sf_quantum.service.device.protocol import (
     Cost,
     Device,

@@ -9,8 +9,8 @@ from pydantic import AfterValidator, Field, Strict
 
 from sf_quantum.service.device.emulator.technologies import TECHNOLOGIES
 from sf_quantum.service.device.emulator.topology import COMPLETE, SQUARE, TOPOLOGIES
-from sf_quantum.service.device.limits import ComputeLimits
 from sf_quantum.service.device.operations import Parameter
+from sf_quantum.service.device.processes.limits import ComputeLimits
 from sf_quantum.service.domain.settings import Count, NotNegative, Positive
 from sf_quantum.text import unknown
 from sf_quantum.validation import Section

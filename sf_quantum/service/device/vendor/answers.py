@@ -31,9 +31,9 @@ from sf_quantum.protocol.tasks import (
 )
 from sf_quantum.protocol.values import count, number
 from sf_quantum.qpu import QpuStatus
-from sf_quantum.service.device import processes
 from sf_quantum.service.device.foreign import TooLarge, plain
-from sf_quantum.service.device.limits import ComputeLimits
+from sf_quantum.service.device.processes import process_pool
+from sf_quantum.service.device.processes.limits import ComputeLimits
 from sf_quantum.service.device.vendor.evidence import Evidence
 from sf_quantum.service.device.vendor.job_ids import VendorJobIds, WrongId
 from sf_quantum.text import MAX_CHARACTERS, described, shortened
@@ -157,7 +157,7 @@ class VendorAnswers:
         }
         for attempt in range(CHECKS):
             try:
-                answer = processes.ask(
+                answer = process_pool.ask(
                     "verify",
                     arguments,
                     task.payload,

@@ -16,8 +16,8 @@ from sf_quantum.errors import InputError
 from sf_quantum.files import JSON, mapping
 from sf_quantum.protocol.tasks import Outcome, Progress, Task, UnknownJob
 from sf_quantum.protocol.values import number
-from sf_quantum.service.device import processes
-from sf_quantum.service.device.limits import ComputeLimits
+from sf_quantum.service.device.processes import process_pool
+from sf_quantum.service.device.processes.limits import ComputeLimits
 from sf_quantum.threads import in_thread
 
 # Limits of the vendor's client, which may embed the problem: far more than it needs.
@@ -98,7 +98,7 @@ def _outcome(
     }
     failure, result = None, None
     try:
-        result = processes.ask("solve", arguments, task.payload, stop.is_set, LIMITS)
+        result = process_pool.ask("solve", arguments, task.payload, stop.is_set, LIMITS)
     except (InputError, OSError) as error:
         failure = str(error)
     outcome = Outcome(result, failure, seconds=time.monotonic() - begin)

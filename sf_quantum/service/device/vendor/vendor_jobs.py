@@ -19,7 +19,7 @@ from sf_quantum.protocol.tasks import (
     WrongAnswer,
 )
 from sf_quantum.qpu import Qpu
-from sf_quantum.service.device import processes
+from sf_quantum.service.device.processes import process_pool
 from sf_quantum.service.device.protocol import DeviceJobs, Recovery
 from sf_quantum.service.device.vendor import answers
 from sf_quantum.service.device.vendor.answers import Passed, VendorAnswers
@@ -117,7 +117,7 @@ class VendorJobs(DeviceJobs):
 
         job_id = self._answers.job_id(self._requests.ask(submitted), task.tag)
         self.table.add(job_id, job)
-        processes.start()  # the result is checked in one of them
+        process_pool.start()  # the result is checked in one of them
         return job_id
 
     def find(self, tag: str) -> str | None:

@@ -15,7 +15,12 @@ from sf_quantum.protocol.usage_columns import KEYS, SUMS, By, UsageRow, UsageSum
 from sf_quantum.service.dialects.common import EVERYWHERE, Queue, Who, since_epoch
 from sf_quantum.service.dialects.v1.models import Strict
 from sf_quantum.service.domain.errors import Refused
-from sf_quantum.service.store.usage import Filter, Page, UsageReport, usage_report
+from sf_quantum.service.store.reports.usage import (
+    Filter,
+    Page,
+    UsageReport,
+    usage_report,
+)
 from sf_quantum.text import PERIOD, csv_row
 
 router = APIRouter(prefix="/v1/accounting", tags=["accounting"], responses=EVERYWHERE)

@@ -21,8 +21,8 @@ from sf_quantum.service.dialects.warden.routes import (
     user_number,
 )
 from sf_quantum.service.domain.jobs import State
-from sf_quantum.service.store import usage
-from sf_quantum.service.store.usage import Filter, Page
+from sf_quantum.service.store.reports import usage
+from sf_quantum.service.store.reports.usage import Filter, Page
 
 Row = TypeVar("Row", bound=BaseModel)
 Texts = Annotated[list[str], Field(default_factory=list, max_length=100)]

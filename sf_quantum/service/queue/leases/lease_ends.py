@@ -12,7 +12,7 @@ from sf_quantum.service.domain.reasons import LeaseEnd, LeaseEndCause
 from sf_quantum.service.domain.settings import ServiceSettings
 from sf_quantum.service.queue.jobs.job_table import JobTable
 from sf_quantum.service.queue.leases.lease_states import LiveLease
-from sf_quantum.service.store.usage import lease_seconds
+from sf_quantum.service.store.reports.usage import lease_seconds
 from sf_quantum.text import utc
 
 logger = logging.getLogger(__name__)

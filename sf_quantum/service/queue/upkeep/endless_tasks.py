@@ -15,7 +15,7 @@ from sf_quantum.service.queue.leases.vqpus import VQpus
 from sf_quantum.service.queue.upkeep.given_up_search import Search
 from sf_quantum.service.queue.upkeep.slurm_watch import SlurmWatch
 from sf_quantum.service.queue.upkeep.supervisor import Supervisor
-from sf_quantum.service.store import operation
+from sf_quantum.service.store.reports import operation
 from sf_quantum.service.store.retention import purge_regularly, trim_regularly
 from sf_quantum.threads import in_thread
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Awaitable, Callable
 
 from sf_quantum.service.queue.job_queue import JobQueue
-from sf_quantum.service.store import disk
+from sf_quantum.service.store.file import disk
 from sf_quantum.service.store.schema import VERSION
 
 # how long an answer holds: everybody may ask, and each look writes to the disk

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from streamflow.core.exception import WorkflowExecutionException
 
+from sf_quantum.connectors.quantum.running_steps import quantum_steps
 from sf_quantum.connectors.slurm import sbatch_options
-from sf_quantum.connectors.steps import quantum_steps
 from sf_quantum.files import JSON
 from tests.conftest import StartLab
 from tests.lab import Lab

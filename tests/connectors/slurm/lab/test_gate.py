@@ -10,7 +10,7 @@ from operator import attrgetter
 
 import pytest
 
-from sf_quantum.cli.qpu import slurm
+from sf_quantum.cli.batch import slurm
 from sf_quantum.errors import QpuError
 from sf_quantum.files import JSON
 from sf_quantum.qpu.leasing.burst import controller

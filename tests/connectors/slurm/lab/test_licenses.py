@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from sf_quantum.cli import main
-from sf_quantum.cli.qpu import slurm
+from sf_quantum.cli.batch import slurm
 from sf_quantum.qpu.leasing.burst import controller
 from sf_quantum.qpu.leasing.burst.licenses import Licenses
 from sf_quantum.service.domain.jobs import Identity

@@ -43,8 +43,8 @@ from sf_quantum.qpu.configuration import check_keys, read_token
 from sf_quantum.qpu.environment import TOKEN
 from sf_quantum.samplers.problem import FieldError
 from sf_quantum.service import run
-from sf_quantum.service.device import processes
 from sf_quantum.service.device.emulator.device import EmulatedDevice
+from sf_quantum.service.device.processes import process_pool
 from sf_quantum.service.device.protocol import Cost, DeviceStatus, Recovery
 from sf_quantum.service.device.vendor import job_table, state
 from sf_quantum.service.device.vendor import lease as vendor_lease
@@ -1287,8 +1287,8 @@ def sampling(
     make: Callable[..., QpuDevice], monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[QpuDevice]:
     """A device whose vendor has no jobs; its processes are its own."""
-    pool = processes._Processes()
-    monkeypatch.setattr(processes, "_processes", lambda: pool)
+    pool = process_pool._Processes()
+    monkeypatch.setattr(process_pool, "_processes", lambda: pool)
     device = make(qpu="acme-sampler")
     device.refresh()
     yield device
@@ -1327,7 +1327,7 @@ def test_a_time_that_a_sampler_makes_up_is_not_billed(
     sampling: QpuDevice, monkeypatch: pytest.MonkeyPatch, told: float
 ) -> None:
     result = Result(info={"timing": {"qpu_seconds": told}})
-    monkeypatch.setattr(processes, "ask", lambda *_, **__: result)
+    monkeypatch.setattr(process_pool, "ask", lambda *_, **__: result)
     job = sampling.jobs.submit(TASK)
     assert ended(sampling, job, TASK) == "Completed"
     assert sampling.jobs.result(job, TASK).qpu_seconds is None

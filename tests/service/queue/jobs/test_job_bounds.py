@@ -12,7 +12,7 @@ from sf_quantum.files import JSON
 from sf_quantum.samplers.problem import FieldError, document
 from sf_quantum.service.device.emulator.computation import compute_seconds
 from sf_quantum.service.device.emulator.device import EmulatedDevice
-from sf_quantum.service.device.limits import ComputeLimits
+from sf_quantum.service.device.processes.limits import ComputeLimits
 from sf_quantum.service.domain.jobs import (
     Identity,
     Kind,

@@ -12,7 +12,7 @@ from sf_quantum.files import JSON
 from sf_quantum.service.http import auth
 from sf_quantum.service.http.tokens import MungeOrTokens, Tokens, token_entry
 from sf_quantum.service.queue.upkeep import readiness
-from sf_quantum.service.store import disk
+from sf_quantum.service.store.file import disk
 from tests.support.service import RunningService, example_bqm, running_service
 
 pytestmark = pytest.mark.devices("sfq", "dwave", "acme")

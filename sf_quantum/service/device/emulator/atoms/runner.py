@@ -14,14 +14,14 @@ from sf_quantum.files import JSON
 from sf_quantum.protocol.tasks import Result
 from sf_quantum.samplers.defaults import ATOMS
 from sf_quantum.samplers.problem import FieldError
-from sf_quantum.service.device import processes
 from sf_quantum.service.device.emulator.computation import (
     Computation,
     SeparateRunner,
     evolution,
 )
-from sf_quantum.service.device.limits import ComputeLimits
-from sf_quantum.service.device.processes import ask
+from sf_quantum.service.device.processes import process_pool
+from sf_quantum.service.device.processes.limits import ComputeLimits
+from sf_quantum.service.device.processes.process_pool import ask
 from sf_quantum.service.domain.jobs import Kind, Size
 
 # CPU time of a check; one of many pulses takes a second
@@ -50,7 +50,7 @@ class SequenceSimulator(SeparateRunner):
             raise FieldError("sequence", detail)
         payload, limits = json.dumps(content), ComputeLimits(cpu_seconds=CHECK_SECONDS)
         try:
-            answer = processes.check("check", {"qubits": qubits}, payload, limits)
+            answer = process_pool.check("check", {"qubits": qubits}, payload, limits)
         except InputError as error:
             raise FieldError("sequence", str(error)) from error
         report = json.loads(answer.text)

@@ -17,10 +17,10 @@ from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
 from sf_quantum.protocol.descriptions import Description
 from sf_quantum.samplers.problem import FieldError
-from sf_quantum.service.device import processes
 from sf_quantum.service.device.circuits import texts
 from sf_quantum.service.device.emulator.computation import Computation, SeparateRunner
-from sf_quantum.service.device.limits import ComputeLimits
+from sf_quantum.service.device.processes import process_pool
+from sf_quantum.service.device.processes.limits import ComputeLimits
 from sf_quantum.service.domain.jobs import Kind, Size
 
 #: Largest number of characters in all texts of a job.
@@ -103,7 +103,7 @@ class CircuitSimulator(SeparateRunner):
         seconds = min(seconds, CHECK_SECONDS, self.limits.cpu_seconds)
         limits = self.limits.model_copy(update={"cpu_seconds": seconds})
         try:
-            answer = processes.check("size", arguments, json.dumps(content), limits)
+            answer = process_pool.check("size", arguments, json.dumps(content), limits)
         except InputError as error:
             raise FieldError("circuit", str(error)) from error
         return Size(**json.loads(answer.text))

@@ -15,9 +15,9 @@ from pydantic import ValidationError
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
 from sf_quantum.samplers.problem import FieldError
-from sf_quantum.service.device import processes
 from sf_quantum.service.device.emulator.computation import Computation, SeparateRunner
-from sf_quantum.service.device.limits import ComputeLimits
+from sf_quantum.service.device.processes import process_pool
+from sf_quantum.service.device.processes.limits import ComputeLimits
 from sf_quantum.service.domain.jobs import Kind, Size
 from sf_quantum.service.domain.photonic import PhotonicExperiment
 
@@ -55,7 +55,7 @@ class PhotonicSimulator(SeparateRunner):
         seconds = min(CHECK_SECONDS, self.limits.cpu_seconds)
         limits = self.limits.model_copy(update={"cpu_seconds": seconds})
         try:
-            processes.check("optics", {}, json.dumps(content), limits)
+            process_pool.check("optics", {}, json.dumps(content), limits)
         except InputError as error:
             raise FieldError("photonic", str(error)) from error
         return size(request)

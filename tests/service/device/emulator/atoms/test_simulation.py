@@ -24,7 +24,7 @@ from sf_quantum.service.device.emulator.computation import (
 )
 from sf_quantum.service.device.emulator.device import EmulatedDevice
 from sf_quantum.service.device.emulator.runners import installed
-from sf_quantum.service.device.limits import ComputeLimits
+from sf_quantum.service.device.processes.limits import ComputeLimits
 from sf_quantum.service.domain.jobs import Size
 from tests.support.folders import DATA
 

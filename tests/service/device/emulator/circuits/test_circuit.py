@@ -34,8 +34,8 @@ from sf_quantum.service.device.emulator.device import EmulatedDevice
 from sf_quantum.service.device.emulator.device_errors import Noise
 from sf_quantum.service.device.emulator.settings import Faults
 from sf_quantum.service.device.emulator.technologies import TECHNOLOGIES, Errors
-from sf_quantum.service.device.limits import ComputeLimits
-from sf_quantum.service.device.merging import merge
+from sf_quantum.service.device.processes.limits import ComputeLimits
+from sf_quantum.service.device.processes.merging import merge
 from sf_quantum.service.device.readings import Calibration
 from tests.support.service import example_bqm, running_service
 

@@ -27,7 +27,7 @@ from sf_quantum.service.device.emulator.device import EmulatedDevice
 from sf_quantum.service.device.emulator.photons import photonic
 from sf_quantum.service.device.emulator.settings import DeviceSettings
 from sf_quantum.service.device.emulator.technologies import TECHNOLOGIES, Errors
-from sf_quantum.service.device.limits import ComputeLimits
+from sf_quantum.service.device.processes.limits import ComputeLimits
 from sf_quantum.testing.qpus import PHOTONIC
 from tests.support.folders import EXAMPLES
 from tests.support.service import RunningService, running_service

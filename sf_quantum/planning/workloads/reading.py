@@ -8,7 +8,6 @@ from pathlib import Path
 from sf_quantum import yaml
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON, KeyPath
-from sf_quantum.planning.quantities import MOST_JOBS
 from sf_quantum.planning.random_draws import Load
 from sf_quantum.planning.simulation.site import licence
 from sf_quantum.planning.simulation.strategies import Elastic
@@ -17,7 +16,8 @@ from sf_quantum.planning.traces import sacct, swf, usage
 from sf_quantum.planning.traces.bounded_files import no_job
 from sf_quantum.planning.traces.node_trace import NodeTrace
 from sf_quantum.planning.traces.qpu import QpuTrace
-from sf_quantum.planning.workload import (
+from sf_quantum.planning.workloads.quantities import MOST_JOBS
+from sf_quantum.planning.workloads.workload import (
     HOUR,
     ApplicationSettings,
     Background,

@@ -7,16 +7,6 @@ from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field
 
-from sf_quantum.planning.quantities import (
-    Amount,
-    Count,
-    Duration,
-    Margin,
-    PerHour,
-    Period,
-    Seconds,
-    Spread,
-)
 from sf_quantum.planning.simulation.cluster import Scheduling
 from sf_quantum.planning.simulation.site import Overheads, Queue
 from sf_quantum.planning.simulation.strategies import (
@@ -25,6 +15,16 @@ from sf_quantum.planning.simulation.strategies import (
     PerStep,
     Reserved,
     Strategy,
+)
+from sf_quantum.planning.workloads.quantities import (
+    Amount,
+    Count,
+    Duration,
+    Margin,
+    PerHour,
+    Period,
+    Seconds,
+    Spread,
 )
 from sf_quantum.service.domain.jobs import Pattern, UserClass
 from sf_quantum.service.domain.settings import ByName, Shares

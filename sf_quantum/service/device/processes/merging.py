@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON, listing, mapping
-from sf_quantum.service.device.processes import ask
+from sf_quantum.service.device.processes.process_pool import ask
 
 
 def merged(texts: Sequence[str], *, by_circuit: bool = False) -> str:

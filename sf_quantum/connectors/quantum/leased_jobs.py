@@ -17,9 +17,9 @@ from streamflow.deployment.wrapper import get_inner_location
 from streamflow.log_handler import logger
 
 from sf_quantum import journal
-from sf_quantum.connectors import job_marks, qpu_jobs
 from sf_quantum.connectors.hints import JobHints
-from sf_quantum.connectors.leases import (
+from sf_quantum.connectors.quantum import job_marks, qpu_jobs
+from sf_quantum.connectors.quantum.leases import (
     JobLease,
     LeaseFailure,
     LeasePool,
@@ -28,7 +28,7 @@ from sf_quantum.connectors.leases import (
     failure,
     note_if_late,
 )
-from sf_quantum.connectors.steps import quantum_steps
+from sf_quantum.connectors.quantum.running_steps import quantum_steps
 from sf_quantum.connectors.wrapper import Invocation, Result
 from sf_quantum.protocol.tasks import LeaseJob
 from sf_quantum.qpu import AuthenticationError

@@ -13,7 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from sf_quantum.cli.arguments import checked, seconds, sentence
-from sf_quantum.cli.qpu import gating, service
+from sf_quantum.cli.batch import gating
+from sf_quantum.cli.qpu import service
 from sf_quantum.cli.qpu.lease import add_bounds
 from sf_quantum.errors import InputError, QpuError, QuantumError
 from sf_quantum.qpu import opening

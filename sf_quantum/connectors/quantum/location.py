@@ -17,19 +17,20 @@ from streamflow.core.deployment import Connector
 from streamflow.core.exception import WorkflowExecutionException
 from streamflow.core.scheduling import AvailableLocation
 
-from sf_quantum.connectors import hints, job_marks, qpu_jobs
-from sf_quantum.connectors.leased_jobs import (
+from sf_quantum.connectors import hints
+from sf_quantum.connectors.quantum import job_marks, qpu_jobs
+from sf_quantum.connectors.quantum.leased_jobs import (
     LeasedJob,
     LeasedJobs,
     is_hopeless,
     report_eta,
 )
-from sf_quantum.connectors.leases import (
+from sf_quantum.connectors.quantum.leases import (
     LeaseFailure,
     LeasePool,
     LeaseRefused,
 )
-from sf_quantum.connectors.steps import quantum_steps
+from sf_quantum.connectors.quantum.running_steps import quantum_steps
 from sf_quantum.connectors.wrapper import Invocation, LocationWrapper, Result
 from sf_quantum.errors import QpuError
 from sf_quantum.files import JSON

@@ -34,7 +34,6 @@ from sf_quantum.qpu.environment import from_environment
 from sf_quantum.samplers import problem
 from sf_quantum.samplers.defaults import SEEDS, SWEEPS
 from sf_quantum.samplers.neal import NealSampler
-from sf_quantum.service.device import merging, messages, verification
 from sf_quantum.service.device.emulator import annealing_sampler, annealing_schedules
 from sf_quantum.service.device.emulator.atoms import device as atoms
 from sf_quantum.service.device.emulator.atoms import simulation
@@ -42,8 +41,9 @@ from sf_quantum.service.device.emulator.circuits import aer
 from sf_quantum.service.device.emulator.computation import NOISE
 from sf_quantum.service.device.emulator.device_errors import Noise
 from sf_quantum.service.device.emulator.photons import optics
-from sf_quantum.service.device.limits import ComputeLimits
-from sf_quantum.service.device.messages import Message
+from sf_quantum.service.device.processes import merging, messages, verification
+from sf_quantum.service.device.processes.limits import ComputeLimits
+from sf_quantum.service.device.processes.messages import Message
 from sf_quantum.service.domain.jobs import Kind
 from sf_quantum.service.domain.photonic import PhotonicExperiment
 

@@ -15,7 +15,8 @@ from streamflow.core.exception import WorkflowExecutionException
 from streamflow.log_handler import logger
 
 from sf_quantum import journal
-from sf_quantum.connectors import guardian, hints, qpu_jobs
+from sf_quantum.connectors import guardian, hints
+from sf_quantum.connectors.quantum import qpu_jobs
 from sf_quantum.connectors.tracebacks import OneLineException, traceback_filter
 from sf_quantum.errors import InputError, QpuError, QuantumError
 from sf_quantum.files import JSON

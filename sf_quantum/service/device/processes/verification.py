@@ -1,7 +1,7 @@
 """Whether a result is one of its job: of its kind, variables, reads and types of numbers.
 
 A result may be large, and is anybody's text: this runs in a process of its own
-(:mod:`.computing`), for :mod:`.answers`.
+(:mod:`.program`), for :mod:`.answers`.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Collection
 from typing import NamedTuple
 
-from sf_quantum.service.store.operation import Operation, periods
+from sf_quantum.service.store.reports.operation import Operation, periods
 from sf_quantum.service.store.rows import LIVE
 from sf_quantum.service.store.store import Store
 

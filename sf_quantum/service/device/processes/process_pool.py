@@ -22,12 +22,12 @@ from multiprocessing import Pipe
 from sf_quantum.errors import InputError, QuantumError
 from sf_quantum.files import JSON, mapping
 from sf_quantum.protocol.tasks import Result
-from sf_quantum.service.device import messages
-from sf_quantum.service.device.limits import ComputeLimits
-from sf_quantum.service.device.messages import Message
+from sf_quantum.service.device.processes import messages
+from sf_quantum.service.device.processes.limits import ComputeLimits
+from sf_quantum.service.device.processes.messages import Message
 from sf_quantum.service.domain.jobs import Kind
 
-MODULE = "sf_quantum.service.device.computing"
+MODULE = "sf_quantum.service.device.processes.program"
 POLL_SECONDS = 0.02
 # one for the device, which runs one job at a time, and one for the check of others
 MOST_IDLE = 2
@@ -65,7 +65,7 @@ def check(
     limits: ComputeLimits,
     patience_seconds: float | None = None,
 ) -> Result:
-    """Check a payload with a function of :mod:`.computing` in a process; blocks.
+    """Check a payload with a function of :mod:`.program` in a process; blocks.
 
     :param limits: limits of the computation, which also bound the CPU time of the check
     :raises InputError: if the payload is refused, or takes more than the limits
@@ -100,7 +100,7 @@ def ask(
     *,
     more: str = "",
 ) -> Result | None:
-    """Call a function of :mod:`.computing` in a process; blocks.
+    """Call a function of :mod:`.program` in a process; blocks.
 
     :param give_up: polled; if true, the process is killed
     :param more: what the function gets after the payload

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from sf_quantum.cli.qpu import gating
+from sf_quantum.cli.batch import gating
 from sf_quantum.qpu.leasing.gating.pbs import Pbs
 
 
