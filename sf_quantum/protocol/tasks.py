@@ -87,6 +87,8 @@ class Task:
     :param number: number of the job in its queue
     :param attempt: number of the attempt at the job, from 1
     :param part: number of the slice, from 0
+    :param reservation: one of the vendor's within which it runs, if not that of its lease at
+        the vendor
     """
 
     tag: str
@@ -96,6 +98,7 @@ class Task:
     number: int = 0
     attempt: int = 1
     part: int = 0
+    reservation: str | None = None
 
     @property
     def shots(self) -> int:

@@ -306,7 +306,8 @@ class IqmServer(Gates):
             "shots": task.shots,
         }
         token = self._resource.environment.get(TOKEN, "")
-        flag = json.dumps(token.startswith(f"{TIMESLOT}-"))
+        booked = task.reservation == TIMESLOT or token.startswith(f"{TIMESLOT}-")
+        flag = json.dumps(booked)
         path = f"/jobs/{self._alias}/circuit?use_timeslot={flag}&tag={quote(task.tag)}"
         answer = self._api.send("POST", path, job, expected=(403, 404))
         code = answer.json().get("error_code")

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Self
 from sf_quantum.files import JSON
 from sf_quantum.protocol.calibrations import CalibrationData
 from sf_quantum.protocol.descriptions import Description
+from sf_quantum.protocol.leases import ReservedTime
 from sf_quantum.protocol.tasks import (
     JobParameters,
     Kind,
@@ -217,6 +218,15 @@ class Device(ABC):
         A device that does not answer is offline; this raises nothing.
         """
         return
+
+    @property
+    def reservations(self) -> Mapping[str, ReservedTime | None]:
+        """The reservations that leases may name, as of the last :meth:`refresh`.
+
+        Each has the time that runs, or else the next one; ``None`` if none is booked. A task
+        names that of its job's lease.
+        """
+        return {}
 
     @property
     def calibrations(self) -> Calibrations:

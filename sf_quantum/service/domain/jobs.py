@@ -67,10 +67,12 @@ class Intent:
     :param latest_start: time by which it is granted, or else not at all, in seconds since
         the epoch; ``None`` sets no limit
     :param priority: rank among the requests of its class that wait; the highest is first
+    :param reservation: one of the vendor's, within whose time it is granted and held
     """
 
     latest_start: float | None = None
     priority: int = 0
+    reservation: str | None = None
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ CREATE TABLE leases (
     tenths INTEGER,
     latest_start REAL,
     priority INTEGER NOT NULL DEFAULT 0,
+    reservation TEXT,
     expected_seconds REAL,
     max_qpu_seconds REAL,
     max_shots INTEGER,

@@ -537,7 +537,7 @@ def test_a_reservation_reaches_the_service_as_it_is_written(
     use = QpuUse("/one/0", ["a"], False, str(tmp_path / "account"), None, job_hints)
     code, said = _run(use, tmp_path, a_SFQ_URL=service.url)
     assert code == 2
-    assert "reservation: this service has no reservations" in said
+    assert "reservation: this QPU has no reservations" in said
 
 
 async def test_hints_that_slurm_does_not_pass_on_are_a_warning(

@@ -178,7 +178,7 @@ def test_a_reservation_is_refused_in_one_line(service: RunningService) -> None:
     code, out, err = _run(*words, *_shell("echo ran"))
     assert (code, out) == (2, "")
     (line,) = err.splitlines()
-    assert line.endswith("reservation: this service has no reservations: omit it")
+    assert line.endswith("reservation: this QPU has no reservations: omit it")
 
 
 def test_it_ends_at_the_latest_start(service: RunningService, tmp_path: Path) -> None:

@@ -277,14 +277,15 @@ def test_what_is_honoured_is_in_the_answer(service: RunningService) -> None:
     hints: dict[str, JSON] = {"latestStart": latest, "priority": 0}
     token = acquire(SfqQpu("q", service.url), AcquireOptions("j", hints=hints))
     lease = service.ask("GET", f"/v1/leases/{token}").json()
-    assert lease["honoured"] == {"latest_start": latest, "priority": 0}
+    honoured = {"latest_start": latest, "priority": 0, "reservation": None}
+    assert lease["honoured"] == honoured
 
 
 @pytest.mark.parametrize(
     ("hint", "said"),
     [
         ({"priority": 1001}, "refuses: priority: "),
-        ({"reservation": "r"}, "reservation: this service has no reservations: omit"),
+        ({"reservation": "r"}, "reservation: this QPU has no reservations: omit"),
     ],
 )
 def test_what_the_service_does_not_honour_is_refused(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import sys
 import time
 from collections.abc import Iterator
@@ -12,12 +13,15 @@ import pytest
 
 from sf_quantum.cli import main
 from sf_quantum.errors import InputError
-from sf_quantum.files import JSON
+from sf_quantum.files import JSON, mapping
 from sf_quantum.protocol.leases import ReservedTime
 from sf_quantum.qpu import LeaseTooLate, NoLease, Qpu
 from sf_quantum.qpu.environment import from_environment, job_environment
 from sf_quantum.qpu.leasing.held_leases import AcquireOptions, acquire
 from sf_quantum.service.device.emulator.device import EmulatedDevice
+from sf_quantum.service.device.vendor.device import QpuDevice
+from sf_quantum.service.domain.jobs import Job
+from sf_quantum.service.domain.settings import ServiceSettings
 from tests.qpu.vendors.test_iqm import (
     ONE,
     Server,
@@ -27,13 +31,20 @@ from tests.qpu.vendors.test_iqm import (
     server,
 )
 from tests.support.iqm_timeslots import TimeslotServer, timeslot_server
-from tests.support.service import running_service
-from tests.support.waiting import SECONDS
+from tests.support.service import RunningService, running_service
+from tests.support.waiting import SECONDS, until
 
 __all__ = ["server"]
 pytestmark = pytest.mark.skipif(
     not importlib.util.find_spec("qrmi"), reason="the package qrmi is not installed"
 )
+FLIP: JSON = {
+    "name": "flip",
+    "instructions": [
+        {"name": "prx", "locus": ["QB1"], "args": {"angle": 1.0, "phase": 0.0}},
+        {"name": "measure", "locus": ["QB1"], "args": {"key": "m"}},
+    ],
+}
 TIMESLOT: dict[str, JSON] = {"reservation": "timeslot"}
 
 
@@ -210,3 +221,63 @@ def test_a_job_without_its_timeslot_is_refused_alone(
     with pytest.raises(InputError, match="why not") as refused:
         client(server.url, tmp_path).submit(ONE)
     assert type(refused.value) is InputError
+
+
+def ended(front: RunningService, lease: str, key: str, circuit: str) -> Job:
+    body: dict[str, JSON] = {"circuit": circuit, "idempotency_key": key}
+    job = str(front.ask("POST", "/v1/jobs", body, lease=lease).json()["id"])
+    until(lambda: one(front, job).final, "the job is over")
+    return one(front, job)
+
+
+def one(front: RunningService, job: str) -> Job:
+    (found,) = [found for found in front.queue.store.jobs.latest() if found.id == job]
+    return found
+
+
+@pytest.mark.process
+def test_a_service_passes_its_leases_timeslots_on(
+    iqm: TimeslotServer, tmp_path: Path
+) -> None:
+    now = float(int(time.time()))
+    begin, end = now - 60, now + 3600
+    iqm.booked = [(begin, end)]
+    client(iqm.url, tmp_path)
+    config: JSON = {"qrmiConfig": str(tmp_path / "qrmi_config.json")}
+    device = QpuDevice.from_config(
+        {"qpu": "iqm-server", "name": "emulator", "config": config}
+    )
+    device.refresh()
+    circuit = json.loads(ONE.payload)
+    with running_service(device, settings=ServiceSettings(vqpus=2)) as front:
+        told = front.ask("GET", "/v1/device").json()["reservations"]
+        assert told == [{"name": "timeslot", "starts": begin, "ends": end}]
+        body: dict[str, JSON] = {"reservation": "timeslot"}
+        answer = front.ask("POST", "/v1/leases", body).json()
+        assert mapping(answer["honoured"])["reservation"] == "timeslot"
+        assert answer["expires"] == end
+        lease, other = str(answer["id"]), front.acquire()
+        for number, token in enumerate((lease, other)):
+            assert ended(front, token, str(number), circuit).state == "Completed"
+        flags = [one["use_timeslot"] for one in iqm.submissions]
+        assert flags == [["true"], ["false"]]
+        # IQM's API, as a program with IQM's client asks under the lease
+        batch: dict[str, JSON] = {"circuits": [FLIP], "shots": 1}
+        path = "/api/v1/jobs/emulator/circuit?use_timeslot=true"
+        assert front.ask("POST", path, batch, lease=lease).status == 201
+        refused = front.ask("POST", path, batch, lease=other)
+        until(lambda: len(iqm.submissions) == 3, "the job is submitted")
+        # what is no longer booked is refused, and the service goes on
+        iqm.booked = []
+        job = ended(front, lease, "late", circuit)
+        assert (job.state, job.note) == (
+            "Failed",
+            "QPU 'emulator': No timeslots are booked",
+        )
+        assert ended(front, other, "other", circuit).state == "Completed"
+    device.close()
+    assert (refused.status, refused.json()["error_code"]) == (
+        403,
+        "no_booked_timeslots",
+    )
+    assert iqm.submissions[2]["use_timeslot"] == ["true"]

@@ -18,6 +18,7 @@ from typing import Self
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
 from sf_quantum.protocol.descriptions import Description
+from sf_quantum.protocol.leases import ReservedTime
 from sf_quantum.protocol.tasks import (
     JobParameters,
     Kind,
@@ -86,6 +87,10 @@ class QpuDevice(Device):
         return self._state.description
 
     @property
+    def reservations(self) -> Mapping[str, ReservedTime | None]:
+        return self._state.reservations
+
+    @property
     def refresh_seconds(self) -> float:
         return self._settings.refresh_seconds
 
@@ -132,6 +137,7 @@ class QpuDevice(Device):
         if state.access.why:
             lease.read_credentials()
         state.describe(lease.driver, state.read_status(lease.driver))
+        state.read_reservations(lease.driver)
         state.refreshed()
         lease.maintain(self.jobs.table.busy)
         if state.access.why:  # is it accepted again?

@@ -13,6 +13,7 @@ from sf_quantum import backoff
 from sf_quantum.backoff import Backoff
 from sf_quantum.errors import InputError, QpuError, QuantumError
 from sf_quantum.protocol.descriptions import Description
+from sf_quantum.protocol.leases import ReservedTime
 from sf_quantum.protocol.tasks import NotAccepted
 from sf_quantum.qpu import Qpu, QpuStatus
 from sf_quantum.service.device.vendor import answers
@@ -73,6 +74,9 @@ class VendorState:
         self._name, self._settings = settings.name, settings
         self.description = description
         self.status: QpuStatus | None = None
+        self.reservations: dict[str, ReservedTime | None] = {}
+        self._reservations_read = -math.inf
+        self._reservations_problem = ""
         self._described = -math.inf
         self._descriptions = Trouble(backoff.STATUS)
         self._calibration: str | None = None
@@ -128,6 +132,31 @@ class VendorState:
         self._descriptions.over()
         self._described = time.monotonic()
         self._calibration = status.calibration
+
+    def read_reservations(self, client: Qpu) -> None:
+        """Ask when the QPU is reserved, if a time is over or some time has passed.
+
+        A reservation of which the vendor has never told is left out.
+        """
+        age, now = time.monotonic() - self._reservations_read, time.time()
+        over = any(one and one.ends <= now for one in self.reservations.values())
+        if not over and age < self._settings.describe_seconds:
+            return
+        self._reservations_read = time.monotonic()
+        # Only jobs that are submitted to the vendor's queue name their reservation.
+        for name in (client.kinds and client.reservations) or ():
+            try:
+                told = {name: client.reserved_time(name)}
+                # Another thread may iterate over the former ones.
+                self.reservations = {**self.reservations, **told}
+                self._reservations_problem = ""
+            except NotAccepted:
+                raise
+            except QuantumError as error:
+                if self._reservations_problem != str(error):
+                    text = "QPU %s: the time of its reservation %s is unknown: %s"
+                    logger.warning(text, self._name, name, error)
+                self._reservations_problem = str(error)
 
     def heard_since(self, moment: float) -> bool:
         """Whether the vendor has answered any request since then."""

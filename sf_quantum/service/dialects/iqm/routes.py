@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
 from typing import Annotated, TypeVar
@@ -172,11 +173,19 @@ async def submit(
     if job_type != "circuit":
         detail = f"{job_type[:100]!r}: this device runs jobs of type 'circuit' only"
         raise Coded(400, "unsupported_job_type", detail)
-    if use_timeslot:
-        raise Coded(403, "no_booked_timeslots", "there are no timeslots to be booked")
+    if use_timeslot and not _in_timeslot(queue, who, x_sfq_lease):
+        detail = "the job's lease does not have the reservation 'timeslot'"
+        raise Coded(403, "no_booked_timeslots", detail)
     metadata: dict[str, JSON] = {} if tag is None else {"tag": tag}
     job = await submitted(request, queue, who, qc, metadata, x_sfq_lease)
     return JSONResponse(jobs.show(job), 201)
+
+
+def _in_timeslot(queue: JobQueue, who: Identity, lease: str | None) -> bool:
+    """Whether a lease of the user is in a timeslot, where all of its jobs go then."""
+    with suppress(Refused):
+        return queue.leases.active(who, lease).reservation == "timeslot"
+    return False
 
 
 async def submitted(

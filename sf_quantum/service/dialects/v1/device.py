@@ -112,6 +112,16 @@ class LimitsAnswer(Strict):
     )
 
 
+class ReservationAnswer(Strict):
+    """A reservation that leases may name; times are seconds since the epoch."""
+
+    name: str = Field(description="In the vendor's words.")
+    starts: float | None = Field(
+        description="Of the time that runs, or else of the next; null if none is booked."
+    )
+    ends: float | None = Field(description="The end of this time.")
+
+
 class DeviceAnswer(Strict):
     """The device and how busy it is."""
 
@@ -131,6 +141,9 @@ class DeviceAnswer(Strict):
     )
     shots: int | None = Field(description="The limit of one job; null for none.")
     payloads: list[Kind] = Field(description="The payloads that a job may have.")
+    reservations: list[ReservationAnswer] = Field(
+        description="What a lease may name as its reservation; empty if nothing."
+    )
     vqpus: int = Field(description="How many leases may be held at once.")
     leases: int = Field(description="How many leases are held.")
     leases_waiting: int = Field(description="Pending requests for a lease.")
@@ -347,6 +360,14 @@ def show(
         native_gates=[*description.native_gates],
         shots=description.shots,
         payloads=[*description.kinds],
+        reservations=[
+            ReservationAnswer(
+                name=name,
+                starts=None if reserved is None else reserved.starts,
+                ends=None if reserved is None else reserved.ends,
+            )
+            for name, reserved in device.reservations.items()
+        ],
         vqpus=queue.vqpus.number,
         leases=len(queue.leases.held),
         leases_waiting=queue.leases.waiting,

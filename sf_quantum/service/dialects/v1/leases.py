@@ -14,7 +14,6 @@ from sf_quantum.protocol.leases import MAX_PRIORITY
 from sf_quantum.service.dialects.common import EVERYWHERE, Queue, Who, refusal
 from sf_quantum.service.dialects.v1.jobs import JobAnswer, shown_job
 from sf_quantum.service.dialects.v1.models import Moment, Name, Seconds, Strict
-from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import (
     Identity,
     JobClass,
@@ -62,7 +61,8 @@ class LeaseBody(Strict):
     )
     reservation: Name | None = Field(
         default=None,
-        description="Refused with 422: the service has no reservations.",
+        description="One of the device's `reservations`, within whose time the lease is "
+        "granted, and ends; refused with 422 if it has none so called, or none is booked.",
     )
     key: Name | None = Field(
         default=None,
@@ -131,6 +131,10 @@ class HonouredAnswer(Strict):
         description="It was granted by then, or ends if it still waits then."
     )
     priority: int = Field(description="Its rank while it waited.")
+    reservation: str | None = Field(
+        description="It was granted within its time, as its jobs are submitted to the "
+        "vendor, and ends with it."
+    )
 
 
 class LeaseAnswer(Strict):
@@ -200,9 +204,7 @@ async def acquire(
     With `wait`, pending requests are granted by class and priority, then as the policy
     says, by default in order of arrival.
     """
-    if body.reservation is not None:
-        raise Refused(422, "this service has no reservations: omit it", "reservation")
-    wanted = LeaseRequest(**body.model_dump(exclude={"wait", "reservation"}))
+    wanted = LeaseRequest(**body.model_dump(exclude={"wait"}))
     async with _disconnection(request, body.wait) as gone:
         lease = await queue.leases.acquire(who, wanted, body.wait, gone)
     return _answer(queue, lease)

@@ -243,7 +243,11 @@ class Attempt:
             payload = slices.payload(payload)
             if not (first and job.slice_shots is not None):
                 written(lambda: self._store.progress.slice_begins(job.number, shots))
-        task = Task(tag, job.kind, payload, parameters, job.number, job.attempt, part)
+        lease = self._store.leases.get(job.lease)
+        task = Task(
+            *(tag, job.kind, payload, parameters, job.number, job.attempt, part),
+            reservation=None if lease is None else lease.reservation,
+        )
         job_id = job.device_job if first else None
         unsure = self._unsure and first
         if job_id is None and not unsure:

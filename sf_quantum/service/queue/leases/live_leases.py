@@ -110,6 +110,9 @@ class Leases:
                 if seconds < wait_seconds:
                     raise _not_granted(request)
                 detail = f"{_held(vqpus.number)}, try again later"
+                name = request.reservation
+                if name is not None and not vqpus.reservations.runs(name):
+                    detail = vqpus.reservations.why(name)
                 raise Refused(409, detail, headers={"Retry-After": "1"})
             live = waiting.granted.result()
             # the time for waiting does not limit this
@@ -276,6 +279,7 @@ class Leases:
             detail = f"cannot be granted by {utc(latest)}: {why}"
             raise Refused(409, detail, LATEST_START)
         self._vqpus.availability.check()
+        self._vqpus.reservations.check(request)
         if self._vqpus.stopped:
             raise Refused(503, STOPPING)
 

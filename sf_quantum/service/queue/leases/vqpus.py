@@ -37,6 +37,7 @@ from sf_quantum.service.queue.leases.lease_states import (
 )
 from sf_quantum.service.queue.leases.lease_table import LeaseTable
 from sf_quantum.service.queue.leases.occupancy import Occupancy
+from sf_quantum.service.queue.leases.reservations import Reservations
 from sf_quantum.service.queue.leases.waiting_requests import (
     ClientRequest,
     StoredRequest,
@@ -66,6 +67,7 @@ class VQpus:
         self.requests = WaitingRequests()
         self.stopped = False
         self.availability = control.table.availability
+        self.reservations = Reservations(control.table)
         self._control = control
         self._jobs = control.table
         self._store = control.table.store
@@ -110,6 +112,11 @@ class VQpus:
         self._assign()
         if not self.availability.works:
             self.requests.refuse(self.availability.reason)
+
+    def device_reported(self) -> None:
+        """Grant leases whose reservation has begun."""
+        if self.reservations.has_any:
+            self._assign()
 
     def request(
         self, user: str, job_class: JobClass, request: LeaseRequest
@@ -182,7 +189,9 @@ class VQpus:
             and self.availability.works
             and len(held := self.table.held) < self.number
         ):
-            waiting = self.requests.take(self._jobs.policy, held)
+            policy, runs = self._jobs.policy, self.reservations.runs
+            if (waiting := self.requests.take(policy, held, runs)) is None:
+                return
             if isinstance(waiting, StoredRequest):
                 self._grant(waiting)
             elif isinstance(waiting, ClientRequest):
@@ -190,13 +199,14 @@ class VQpus:
 
     def _grant(self, stored: StoredRequest) -> None:
         live = stored.live
-        live.lease = replace(stored.new_lease(self.ends.settings), id=live.lease.id)
+        lease = self.reservations.bounded(stored.new_lease(self.ends.settings))
+        live.lease = replace(lease, id=live.lease.id)
         hold = self._occupancy.began(live.lease, position=stored.position)
         live.move(live.expect(Waiting).granted(hold))
         self.background.start(self._write_grant(live))
 
     def _open(self, waiting: ClientRequest) -> None:
-        lease = waiting.new_lease(self.ends.settings)
+        lease = self.reservations.bounded(waiting.new_lease(self.ends.settings))
         hold = self._occupancy.began(lease, position=waiting.position)
         live = LiveLease(lease, Opening(hold))
         self.table.add(live)

@@ -6,7 +6,7 @@ import asyncio
 import secrets
 import time
 from bisect import insort
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from sf_quantum.service.domain.errors import Refused
@@ -65,6 +65,7 @@ class WaitingRequest:
             key=request.key,
             latest_start=request.latest_start,
             priority=request.priority,
+            reservation=request.reservation,
             opened=opened,
             expires=None if total_seconds is None else opened + total_seconds,
             project=request.project,
@@ -139,6 +140,7 @@ class WaitingRequests:
             key=lease.key,
             latest_start=lease.latest_start,
             priority=lease.priority,
+            reservation=lease.reservation,
             project=lease.project,
             tenths=lease.tenths,
             max_qpu_seconds=lease.max_qpu_seconds,
@@ -195,13 +197,22 @@ class WaitingRequests:
             if not (isinstance(waiting, StoredRequest) and waiting.live is live)
         ]
 
-    def take(self, policy: Policy, held: Sequence[Lease]) -> WaitingRequest:
-        """Remove the request that gets a vQPU.
+    def take(
+        self,
+        policy: Policy,
+        held: Sequence[Lease],
+        runs: Callable[[str | None], bool],
+    ) -> WaitingRequest | None:
+        """Remove the request that gets a vQPU, if any may have one.
 
         The policy chooses among those of the highest class and priority.
+
+        :param runs: whether the time of a reservation runs
         """
-        rank = self._requests[0].rank
-        first = [one for one in self._requests if one.rank == rank]
+        ready = [one for one in self._requests if runs(one.request.reservation)]
+        if not ready:
+            return None
+        first = [one for one in ready if one.rank == ready[0].rank]
         index = policy.choose(first, held)
         for earlier in first[:index]:
             earlier.passed += 1

@@ -89,6 +89,7 @@ class EndlessTasks:
 
     def _note_report(self) -> None:
         self._reported.set()
+        self._vqpus.device_reported()
         jobs, availability, reason = (
             self._jobs,
             self._availability,

@@ -1,0 +1,140 @@
+"""Leases within the times for which the device's vendor has reserved it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+
+import pytest
+from pydantic import Field
+
+from sf_quantum.protocol.leases import LATEST_START, ReservedTime
+from sf_quantum.service.device.emulator.device import EmulatedDevice
+from sf_quantum.service.domain.errors import Refused
+from sf_quantum.service.domain.jobs import Identity, LeaseRequest
+from sf_quantum.service.domain.settings import LeaseSettings, ServiceSettings
+from tests.support.service import running_queue
+from tests.support.waiting import until_async as until
+
+ANN, BOB = Identity("ann", admin=False), Identity("bob", admin=False)
+RESERVED = LeaseRequest(reservation="slot")
+
+
+class Reserved(EmulatedDevice):
+    """A device that its vendor reserves.
+
+    :param made: when it was made, in seconds since the epoch
+    :param times: seconds from then to begin and end, by the reservation's name
+    """
+
+    made: float = Field(default_factory=time.time)
+    times: dict[str, tuple[float, float] | None] = Field(default_factory=dict)
+
+    @property
+    def reservations(self) -> dict[str, ReservedTime | None]:
+        return {
+            name: times and ReservedTime(*(self.made + one for one in times))
+            for name, times in self.times.items()
+        }
+
+
+def reserved(**times: tuple[float, float] | None) -> Reserved:
+    return Reserved(time_scale=0, times=times)
+
+
+async def test_a_lease_is_granted_when_its_reservation_begins(tmp_path: Path) -> None:
+    device = reserved(slot=(3600, 7200))
+    settings = ServiceSettings(vqpus=2)
+    async with running_queue(tmp_path, device, settings) as queue:
+        asked = asyncio.create_task(queue.leases.acquire(ANN, RESERVED, 60))
+        await until(lambda: queue.leases.waiting == 1)
+        # the request holds up nobody
+        other = await queue.leases.acquire(BOB, LeaseRequest())
+        queue.vqpus.device_reported()
+        assert not asked.done()
+        device.times["slot"] = (-1, 7200)
+        queue.vqpus.device_reported()
+        lease = await asked
+    assert (other.reservation, other.expires) == (None, None)
+    assert lease.reservation == "slot"
+    assert lease.expires == device.made + 7200
+
+
+async def test_a_lease_ends_with_its_reservation(tmp_path: Path) -> None:
+    device = reserved(slot=None)
+    async with running_queue(tmp_path, device, ServiceSettings()) as queue:
+        device.times["slot"] = (-1, time.time() - device.made + 1)
+        lease = await queue.leases.acquire(ANN, RESERVED)
+        assert lease.held
+        await until(lambda: queue.leases.find(ANN, lease.id).reason is not None)
+        assert queue.leases.find(ANN, lease.id).reason == "its time is over"
+        # until the vendor has told of the next one
+        with pytest.raises(Refused, match="no slot is booked, as far as is known"):
+            await queue.leases.acquire(ANN, RESERVED)
+
+
+async def test_a_shorter_limit_ends_a_lease_before_its_reservation(
+    tmp_path: Path,
+) -> None:
+    limits = LeaseSettings(total_seconds=60)
+    device = reserved(slot=(-1, 3600))
+    async with running_queue(tmp_path, device, ServiceSettings(leases=limits)) as queue:
+        lease = await queue.leases.acquire(ANN, RESERVED)
+    assert lease.expires == pytest.approx(lease.opened + 60)
+
+
+@pytest.mark.parametrize(
+    ("times", "latest", "refusal"),
+    [
+        ({}, None, (422, "reservation", "this QPU has no reservations: omit it")),
+        (
+            {"other": None},
+            None,
+            (422, "reservation", "this QPU has no reservation 'slot': write 'other'"),
+        ),
+        (
+            {"slot": None},
+            None,
+            (422, "reservation", "no slot is booked: book one at the QPU's vendor, or"),
+        ),
+        (
+            {"slot": (3600, 7200)},
+            60.0,
+            (
+                409,
+                LATEST_START,
+                "cannot be granted by .*Z: the next slot begins at .*Z",
+            ),
+        ),
+        ({"slot": (3600, 7200)}, None, (409, "", "the next slot begins at .*Z")),
+    ],
+)
+async def test_what_is_not_reserved_is_refused(
+    tmp_path: Path,
+    times: dict[str, tuple[float, float] | None],
+    latest: float | None,
+    refusal: tuple[int, str, str],
+) -> None:
+    status, field, said = refusal
+    moment = None if latest is None else time.time() + latest
+    request = LeaseRequest(reservation="slot", latest_start=moment)
+    async with running_queue(tmp_path, reserved(**times), ServiceSettings()) as queue:
+        with pytest.raises(Refused, match=said) as refused:
+            await queue.leases.acquire(ANN, request)
+        assert queue.leases.held == []
+    assert (refused.value.status, refused.value.field or "") == (status, field)
+
+
+async def test_a_lease_on_disk_waits_for_its_reservation(tmp_path: Path) -> None:
+    request = LeaseRequest(reservation="slot", key="k")
+    device = reserved(slot=(3600, 7200))
+    async with running_queue(tmp_path, device, ServiceSettings()) as queue:
+        lease = await queue.leases.request(ANN, request)
+        assert lease.waiting
+    async with running_queue(tmp_path, device, ServiceSettings()) as queue:
+        assert queue.leases.waiting_on_disk == [lease.id]
+        device.times["slot"] = (-1, 7200)
+        queue.vqpus.device_reported()
+        await until(lambda: queue.leases.find(ANN, lease.id).held)
+        assert queue.leases.find(ANN, lease.id).expires == device.made + 7200
