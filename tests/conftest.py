@@ -21,8 +21,9 @@ import pytest
 from sf_quantum.connectors import guardian
 from sf_quantum.errors import QpuError
 from sf_quantum.net import munge
+from sf_quantum.service.device import processes
 from tests.lab import Lab, running, shared
-from tests.support import devices
+from tests.support import devices, forking
 from tests.support.folders import ROOT
 from tests.support.lab_conf import Options
 from tests.support.lab_supervisor import SYSTEM_PATH, missing, munged_command
@@ -185,6 +186,17 @@ def _guardian_ended() -> Iterator[None]:
 def _leftovers(monkeypatch: pytest.MonkeyPatch) -> None:
     """End the processes that the test's event loops leave running."""
     Leftovers(monkeypatch)
+
+
+class _ForkedPython:
+    """What the queue and the devices of tests start for their jobs is a fork."""
+
+    @property
+    def executable(self) -> str:
+        return forking.python()
+
+
+vars(processes)["sys"] = _ForkedPython()
 
 
 @pytest.fixture(autouse=True)
