@@ -17,7 +17,7 @@ user submits a job again if it has failed, or if a killed controller has forgott
 - ``flux``: held jobs of a Flux instance, and ``sfq flux gate``; killed are all its brokers, as
   with the power of their machines
 - ``pbs``: jobs of OpenPBS that request the QPU, and ``sfq pbs gate``; killed are also the
-  scheduler, and MOM, which runs the jobs on the node
+  scheduler, MOM, which runs the jobs on the node, and the communication daemon between them
 
 In the end, each job has succeeded with samples, each failure had a reason, no lease is held, and
 the vendor has no job that is not over. The figures are the longest times in which nodes were
@@ -222,7 +222,7 @@ class Trial(ABC):
         own = {
             "plugins": ["acquire", "watch"],
             "lease": ["login node"],
-            "pbs": ["daemon", "pbs_sched", "pbs_mom"],
+            "pbs": ["daemon", "pbs_sched", "pbs_mom", "pbs_comm"],
         }
         return ["controller", "service", "vendor", *own.get(self.way, ["daemon"])]
 

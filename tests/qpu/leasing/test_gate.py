@@ -30,7 +30,7 @@ from sf_quantum.qpu.sfq.service_qpu import SfqQpu
 from sf_quantum.service.domain.jobs import Identity, Lease
 from sf_quantum.service.http.auth import FixedIdentity
 from tests.support.service import RunningService, running_service
-from tests.support.waiting import until
+from tests.support.waiting import SECONDS, until
 
 HELD = GatedJob("ada", "qpu=qpu", True, True, True, "held")
 ADMIN = FixedIdentity(Identity("operator", admin=True))
@@ -70,7 +70,13 @@ class Site:
     :param others: services of further QPUs, by name
     """
 
-    def __init__(self, service: RunningService, **others: RunningService) -> None:
+    def __init__(
+        self,
+        service: RunningService,
+        *,
+        hold_seconds: float = 0.0,
+        **others: RunningService,
+    ) -> None:
         self.service = service
         self.scheduler = FakeScheduler()
         urls = {name: one.url for name, one in {"qpu": service, **others}.items()}
@@ -84,7 +90,9 @@ class Site:
 
         qpus = [SfqQpu(name, url) for name, url in urls.items()]
         places = [Places(name, 8, 4) for name in urls]
-        self.gate = Gate(qpus, places, request, self.scheduler, hold_seconds=0.0)
+        self.gate = Gate(
+            qpus, places, request, self.scheduler, hold_seconds=hold_seconds
+        )
 
     @property
     def held(self) -> list[Lease]:
@@ -160,6 +168,23 @@ def test_a_job_without_nodes_is_held_and_the_next_has_the_lease(site: Site) -> N
     assert site.scheduler.explained["f1"] == (
         "qpu: its lease had no nodes (busy), it asks again"
     )
+
+
+def test_a_lease_is_renewed_while_its_job_waits_for_nodes() -> None:
+    with running_service(authenticate=ADMIN) as service:
+        site = Site(service, hold_seconds=SECONDS)
+        site.scheduler.listed = {"f1": HELD}
+        site.look_until_released("f1")
+        (lease,) = site.held
+
+        def seconds_left() -> float:
+            return service.queue.leases.idle_seconds_left(lease) or 0.0
+
+        whole = seconds_left()
+        until(lambda: seconds_left() < whole - 0.1, "some of its idle time")
+        left = seconds_left()
+        site.gate.look()
+        assert seconds_left() > left
 
 
 def test_a_job_that_starts_meanwhile_keeps_its_lease(site: Site) -> None:

@@ -5,6 +5,7 @@
     held, and its request names a QPU         asks for a lease
     held, has a lease                         released
     held, its request was changed             asks anew, its lease is given back
+    released, has no nodes yet                its lease is renewed
     released, has no nodes in time            held, its lease goes to the next job
     ended or cancelled                        its lease is given back
 
@@ -240,6 +241,10 @@ class Gate:
             text = without_nodes(qpu.name, job.reason)
             self._explain(id_, text)
             logger.info("job %s: %s", id_, text)
+        else:
+            # The idle limit of the service may be below ``hold_seconds``; the job would run
+            # without its lease.
+            qpu.renew(token)
 
     def _is_due(self, job: str) -> bool:
         """Return whether a job has been without nodes for too long."""
