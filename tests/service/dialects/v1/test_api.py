@@ -128,6 +128,7 @@ def test_health_device_and_openapi(service: RunningService) -> None:
         "leases_waiting": 0,
         "queue_length": 0,
         "payloads": device["payloads"],
+        "reservations": [],
         "class": "development",
         "position": 0,
         "eta_seconds": 0.0,
