@@ -17,7 +17,7 @@ from sf_quantum.files import JSON
 from sf_quantum.net.transport import Client
 from sf_quantum.service.device.protocol import Device
 from sf_quantum.service.device.vendor.device import QpuDevice
-from sf_quantum.testing.devices import DeviceContract
+from sf_quantum.testing.devices import VendorContract
 from sf_quantum.testing.qpus import Lie, sequence
 from tests.support import lying
 from tests.support.lying import Liars
@@ -116,7 +116,7 @@ def test_after_sigkill_the_session_goes_on_and_is_given_back(
     service.kill()
 
 
-class TestPasqalLocal(DeviceContract):
+class TestPasqalLocal(VendorContract):
     """Our service through the stock client."""
 
     unknown_id = "999999999"

@@ -19,10 +19,10 @@ from sf_quantum.service.device.emulator.device import EmulatedDevice
 from sf_quantum.service.device.emulator.emulated_jobs import EmulatedJobs
 from sf_quantum.service.device.protocol import Device, DeviceStatus
 from sf_quantum.testing import devices
-from sf_quantum.testing.devices import DeviceContract, closing
+from sf_quantum.testing.devices import VendorContract, closing
 from sf_quantum.testing.qpus import Lie
 
-CONTRACT = DeviceContract()
+CONTRACT = VendorContract()
 
 
 class Restless(EmulatedJobs):

@@ -21,7 +21,7 @@ from sf_quantum.service.device.emulator.technologies import TECHNOLOGIES
 from sf_quantum.service.device.protocol import Device
 from sf_quantum.service.device.vendor.device import QpuDevice
 from sf_quantum.service.twin import Original, TwinDevice
-from sf_quantum.testing.devices import DeviceContract
+from sf_quantum.testing.devices import DeviceContract, VendorContract
 from sf_quantum.testing.qpus import Lie
 from tests.support import lying
 from tests.support import pasqal_device_contract as pasqal
@@ -94,7 +94,7 @@ class TestTwin(DeviceContract):
         return EmulatedDevice(qubits=60, shots=500, out_of_service=out)
 
 
-class TestQpu(DeviceContract):
+class TestQpu(VendorContract):
     """The QPU of another service of ours, whose gates run jobs of all kinds."""
 
     @pytest.fixture
@@ -130,7 +130,7 @@ class TestQpu(DeviceContract):
 
 
 @pytest.mark.skipif(DWaveQpu.problem() is not None, reason=str(DWaveQpu.problem()))
-class TestDWave(DeviceContract):
+class TestDWave(VendorContract):
     """An annealer, through D-Wave's own client."""
 
     @pytest.fixture(autouse=True)
@@ -177,7 +177,7 @@ class TestDWave(DeviceContract):
 
 
 @pytest.mark.skipif(IqmServer.problem() is not None, reason=str(IqmServer.problem()))
-class TestIqm(DeviceContract):
+class TestIqm(VendorContract):
     """A gate-based QPU, through IQM's API, which our service speaks too."""
 
     def gates(self, folder: Path, url: str, poll: float) -> Callable[[], Device]:
@@ -224,7 +224,7 @@ class TestIqm(DeviceContract):
         vendor.kill()
 
 
-class TestAcme(DeviceContract):
+class TestAcme(VendorContract):
     """The QPU of ``examples/new-qpu``, at a stand-in for its vendor."""
 
     @pytest.fixture

@@ -32,7 +32,7 @@ from sf_quantum.service.device.processes.verification import verified
 from sf_quantum.service.device.protocol import Device
 from sf_quantum.service.device.vendor.device import QpuDevice
 from sf_quantum.testing.devices import (
-    DeviceContract,
+    VendorContract,
     assert_plain,
     assert_times,
     closing,
@@ -59,7 +59,7 @@ LIES = settings(
     # the seed of a failure is as good as a smaller one
     phases=(Phase.explicit, Phase.reuse, Phase.generate),
 )
-CONTRACT = DeviceContract()
+CONTRACT = VendorContract()
 
 
 @contextmanager
