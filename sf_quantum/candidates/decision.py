@@ -16,7 +16,7 @@ from typing import Literal, TypeAlias, cast
 
 from sf_quantum.errors import InputError, QuantumError
 from sf_quantum.files import JSON, KeyPath
-from sf_quantum.protocol.leases import latest_start
+from sf_quantum.protocol.leases import LeaseHints, latest_start
 from sf_quantum.text import utc
 
 Prefer: TypeAlias = Literal["quantum", "classical", "earliest"]
@@ -24,7 +24,6 @@ WaitFrom: TypeAlias = Literal["journal", "plan"]
 Mixed: TypeAlias = Literal["refuse", "warn", "allow"]
 # the unit of budgets that are no time
 COST = "cost"
-_HINTS = ("expectedSeconds", "pattern", "priority", "reservation", "latestStart")
 
 
 class Impossible(QuantumError):
@@ -53,7 +52,8 @@ class StepRules:
     :param variables: the input that gives the number of variables
     :param run: the budget of all steps of the filter together
     :param step: the budget of this step
-    :param hints: hints that the QPU service gets
+    :param expected_seconds: hint for the lease, as are ``pattern``, ``priority`` and
+        ``reservation``
     :param reuses_classical: whether a resumed run reuses the result of a classical target
         although a QPU would take the job
     :param reads: the input that gives the number of reads
@@ -72,7 +72,9 @@ class StepRules:
     step: Budget = Budget()
     fallback: bool = True
     expected_seconds: float | None = None
-    hints: Mapping[str, JSON] = field(default_factory=dict)
+    pattern: str | None = None
+    priority: int | None = None
+    reservation: str | None = None
     mixed: Mixed = "warn"
     reads: str | None = None
     qpu_jobs: int = 1
@@ -87,6 +89,17 @@ class StepRules:
             return self.max_wait
         left = max(0.0, self.latest_start - now)
         return left if self.max_wait is None else min(left, self.max_wait)
+
+    @property
+    def hints(self) -> LeaseHints:
+        """The hints that the QPU service gets."""
+        return LeaseHints(
+            self.expected_seconds,
+            self.pattern,
+            self.latest_start,
+            self.priority,
+            self.reservation,
+        )
 
     @property
     def predicts(self) -> bool:
@@ -135,7 +148,6 @@ class FilterRules:
             limits = [b.items() for b in budgets if isinstance(b, dict)]
             of_step |= {**entry, "budget": {k: v for b in limits for k, v in b}}
         config = {**self._config, **of_step}
-        variables, reads = config.get("variables"), config.get("reads")
         return StepRules(
             prefer=cast("Prefer", config.get("prefer") or "quantum"),
             forecast=cast("WaitFrom", config.get("forecast") or "journal"),
@@ -143,14 +155,16 @@ class FilterRules:
             latest_start=_number(config, "latestStart"),
             max_variables=_integer(config, "maxVariables"),
             min_variables=_integer(config, "minVariables"),
-            variables=variables if isinstance(variables, str) else None,
+            variables=_text(config, "variables"),
             run=Budget.read(self._config.get("budget")),
             step=Budget.read(of_step.get("budget")),
             fallback=config.get("onFailure") != "fail",
             expected_seconds=_number(config, "expectedSeconds"),
-            hints={key: config[key] for key in _HINTS if config.get(key) is not None},
+            pattern=_text(config, "pattern"),
+            priority=_integer(config, "priority"),
+            reservation=_text(config, "reservation"),
             mixed=cast("Mixed", config.get("mixed") or "warn"),
-            reads=reads if isinstance(reads, str) else None,
+            reads=_text(config, "reads"),
             qpu_jobs=_integer(config, "qpuJobs") or 1,
             reuses_classical=config.get("reuseClassical") is True,
         )
@@ -168,6 +182,11 @@ def _number(config: Mapping[str, JSON], key: str) -> float | None:
 def _integer(config: Mapping[str, JSON], key: str) -> int | None:
     value = config.get(key)
     return value if isinstance(value, int) else None
+
+
+def _text(config: Mapping[str, JSON], key: str) -> str | None:
+    value = config.get(key)
+    return value if isinstance(value, str) else None
 
 
 class Obstacle(Enum):

@@ -7,10 +7,9 @@ the connector. A driver process is one run.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from sf_quantum.files import JSON
+from sf_quantum.protocol.leases import LeaseHints
 
 
 @dataclass(frozen=True)
@@ -29,7 +28,7 @@ class JobHints:
         bound to one, without a filter
     """
 
-    lease_hints: Mapping[str, JSON] = field(default_factory=dict)
+    lease_hints: LeaseHints = field(default_factory=LeaseHints)
     wait_seconds: float | None = None
     has_alternative: bool = False
     since: float = field(default_factory=time.monotonic, compare=False)
@@ -40,8 +39,7 @@ class JobHints:
     @property
     def latest_start(self) -> float | None:
         """The time by which its lease has to be granted, in seconds since the epoch."""
-        moment = self.lease_hints.get("latestStart")
-        return float(moment) if isinstance(moment, int | float) else None
+        return self.lease_hints.latest_start
 
     @property
     def seconds_left(self) -> float | None:
@@ -63,11 +61,11 @@ def of(job: str) -> JobHints:
     return _hints.get(job, JobHints())
 
 
-def completed(job: str, lease_hints: Mapping[str, JSON]) -> JobHints:
+def completed(job: str, lease_hints: LeaseHints) -> JobHints:
     """Add hints for a job's lease to those that it has, and return all of its hints."""
     given = of(job)
-    if lease_hints:
-        given = replace(given, lease_hints={**lease_hints, **given.lease_hints})
+    if lease_hints != LeaseHints():
+        given = replace(given, lease_hints=given.lease_hints.completed(lease_hints))
         _hints[job] = given
     return given
 

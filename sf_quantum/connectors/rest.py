@@ -17,7 +17,7 @@ from sf_quantum.connectors.quantum.leases import LeasePool, QpuUnavailable
 from sf_quantum.connectors.quantum.location import QuantumConnector, variable
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON, socket_in
-from sf_quantum.protocol.leases import latest_start
+from sf_quantum.protocol.leases import LeaseHints, latest_start
 from sf_quantum.qpu import (
     AuthenticationError,
     JobSize,
@@ -26,11 +26,10 @@ from sf_quantum.qpu import (
     selection,
 )
 
-# configuration keys that are hints for leases, which kinds of QPU may refuse
-HINTS = ("latestStart", "priority", "reservation")
 # configuration keys that are not the client's
 CONNECTOR = frozenset(
-    (*"type vqpus lease idle wait clients transferBufferSize".split(), *HINTS)
+    "type vqpus lease idle wait latestStart priority reservation clients "
+    "transferBufferSize".split()
 )
 NO_MUNGE = ("munge", False)
 # keys of any kind that name files
@@ -201,14 +200,13 @@ def _client_config(
     return client_config
 
 
-def _hints(type_: str, config: Mapping[str, JSON]) -> dict[str, JSON]:
+def _hints(type_: str, config: Mapping[str, JSON]) -> LeaseHints:
     """Read the hints for leases, see :meth:`.Qpu.hinted`.
 
     :raises InputError: if ``latestStart`` is no time, or the kind would ignore another hint
     """
-    hints = {key: config[key] for key in HINTS if config.get(key) is not None}
-    if "latestStart" in hints:
-        hints["latestStart"] = latest_start(hints["latestStart"])
+    text = config.get("latestStart")
+    hints = LeaseHints.read(config, None if text is None else latest_start(text))
     if (problem := qpu.load(type_).hint_problem(hints)) is not None:
         raise InputError(problem)
     return hints

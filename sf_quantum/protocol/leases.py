@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
+from sf_quantum.protocol.values import count, number
 
 #: header of a request under a lease: the lease's id
 LEASE_HEADER = "X-SFQ-Lease"
@@ -26,6 +28,77 @@ class ReservedTime:
 
     starts: float
     ends: float
+
+
+@dataclass(frozen=True)
+class LeaseHints:
+    """What a user says of a lease beforehand, and its bounds; ``None``: nothing.
+
+    :param expected_seconds: QPU seconds of all its jobs together
+    :param pattern: ``qc-heavy``, ``cc-heavy`` or ``balanced``
+    :param latest_start: time by which it is granted, or else not at all, in seconds since
+        the epoch
+    :param priority: rank among the waiting requests of its class, the highest first
+    :param reservation: name of a reservation
+    :param job_class: one of :data:`CLASSES`
+    :param max_qpu_seconds: bound on the QPU seconds of all jobs together
+    :param max_shots: bound on the shots of each job
+    :param max_qubits: bound on the qubits of each job
+    """
+
+    expected_seconds: float | None = None
+    pattern: str | None = None
+    latest_start: float | None = None
+    priority: int | None = None
+    reservation: str | None = None
+    job_class: str | None = None
+    max_qpu_seconds: float | None = None
+    max_shots: int | None = None
+    max_qubits: int | None = None
+
+    @classmethod
+    def read(
+        cls, config: Mapping[str, JSON], latest_start: float | None = None
+    ) -> LeaseHints:
+        """Read the hints in a StreamFlow file; a value of the wrong type is none.
+
+        :param latest_start: the file's, in seconds since the epoch
+        """
+        pattern, reservation = config.get("pattern"), config.get("reservation")
+        return cls(
+            expected_seconds=number(config.get("expectedSeconds")),
+            pattern=pattern if isinstance(pattern, str) else None,
+            latest_start=latest_start,
+            priority=count(config.get("priority")),
+            reservation=reservation if isinstance(reservation, str) else None,
+        )
+
+    def singly(self) -> Iterator[tuple[str, LeaseHints]]:
+        """Yield each hint by itself, with its key in a StreamFlow file."""
+        for name, value in self._said.items():
+            yield _KEYS.get(name, name), _made({name: value})
+
+    def completed(self, others: LeaseHints) -> LeaseHints:
+        """Return these hints, with others for what they do not say."""
+        return _made({**others._said, **self._said})
+
+    def to_json(self) -> dict[str, JSON]:
+        """Return the fields of a request to the service."""
+        return {_FIELDS.get(name, name): value for name, value in self._said.items()}
+
+    @property
+    def _said(self) -> dict[str, int | float | str]:
+        return {name: value for name, value in vars(self).items() if value is not None}
+
+
+def _made(values: Mapping[str, int | float | str]) -> LeaseHints:
+    make: Callable[..., LeaseHints] = LeaseHints
+    return make(**values)
+
+
+# Names that differ in a request to the service, and in a StreamFlow file.
+_FIELDS = {"job_class": "class"}
+_KEYS = {"expected_seconds": "expectedSeconds", "latest_start": "latestStart"}
 
 
 def latest_start(text: JSON) -> float:

@@ -21,7 +21,7 @@ from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
 from sf_quantum.malleability import offload as offload
 from sf_quantum.protocol.descriptions import Description
-from sf_quantum.protocol.leases import ReservedTime
+from sf_quantum.protocol.leases import LeaseHints, ReservedTime
 from sf_quantum.protocol.tasks import Kind, LeaseJob, Outcome, Progress, Task
 from sf_quantum.registry import Registry
 
@@ -239,15 +239,14 @@ class Qpu(ABC):
         """
         return self.acquire(job)
 
-    def hinted(self, hints: Mapping[str, JSON]) -> Self:
+    def hinted(self, hints: LeaseHints) -> Self:
         """Get this QPU with hints for the leases it acquires.
 
         A kind with :attr:`priorities` or :attr:`reservations` overrides this.
 
-        :param hints: ``expectedSeconds``, ``pattern``, ``priority``, ``reservation``, and
-            ``latestStart`` in seconds since the epoch;
-            :func:`~sf_quantum.qpu.leasing.held_leases.acquire` keeps to the latter with any
-            kind
+        :param hints: hints for each lease;
+            :func:`~sf_quantum.qpu.leasing.held_leases.acquire` keeps to ``latest_start``
+            with any kind
         :returns: this object itself where this kind takes no hints
         :raises InputError: if a priority or a reservation would be ignored
         """
@@ -256,14 +255,14 @@ class Qpu(ABC):
         return self
 
     @classmethod
-    def hint_problem(cls, hints: Mapping[str, JSON]) -> str | None:
+    def hint_problem(cls, hints: LeaseHints) -> str | None:
         """Explain which hint this kind would ignore, with what is right, if any.
 
         :param hints: see :meth:`hinted`
         """
-        if hints.get("priority") and not cls.priorities:
+        if hints.priority and not cls.priorities:
             return f"QPUs of type {cls.type} have no priorities: omit priority"
-        reservation, names = hints.get("reservation"), cls.reservations
+        reservation, names = hints.reservation, cls.reservations
         if not reservation or names is None or reservation in names:
             return None
         which = f"QPUs of type {cls.type}"

@@ -8,16 +8,17 @@ import math
 import os
 import sys
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, wait
 from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import TypedDict, Unpack, cast
+from typing import TypedDict, Unpack
 
 from sf_quantum import qpu
 from sf_quantum.errors import InputError, QpuError, QuantumError
 from sf_quantum.files import JSON, socket_in
+from sf_quantum.protocol.leases import LeaseHints
 from sf_quantum.qpu import Qpu
 from sf_quantum.qpu.environment import (
     RESOURCES,
@@ -36,18 +37,8 @@ logger = logging.getLogger(__name__)
 
 # Time for giving a lease back when the interpreter exits.
 EXIT_SECONDS = 10.0
-_HINTS = {
-    "expected_seconds": "expectedSeconds",
-    "pattern": "pattern",
-    "latest_start": "latestStart",
-    "priority": "priority",
-    "reservation": "reservation",
-}
-_BOUNDS = {
-    "max_qpu_seconds": "maxQpuSeconds",
-    "max_shots": "maxShots",
-    "max_qubits": "maxQubits",
-}
+# Names of the options that bound a lease.
+_BOUNDS = ("max_qpu_seconds", "max_shots", "max_qubits")
 
 
 class LeaseOptions(TypedDict, total=False):
@@ -122,7 +113,6 @@ def open_qpu(
     for option in options:
         if option not in LeaseOptions.__annotations__:
             raise InputError(unknown("option", option, [*LeaseOptions.__annotations__]))
-    given = cast("Mapping[str, JSON]", options)
     if url is None and qrmi_config is None and (held := _held(name)) is not None:
         return nullcontext(held)
     if not (name or url or qrmi_config or listed(os.environ, RESOURCES)):
@@ -142,9 +132,9 @@ def open_qpu(
     clients = QpuSelection([name] if name else [], url, settings, site).qpus(os.environ)
     if len(clients) > 1:
         raise InputError(f"name one of the QPUs {', '.join(c.name for c in clients)}")
-    check_leasable(clients, given)
+    check_leasable(clients, options)
     program = Path(sys.argv[0]).name or "python"
-    return _OpenQpu(clients[0], request(clients, given, program))
+    return _OpenQpu(clients[0], request(clients, options, program))
 
 
 class _OpenQpu(AbstractContextManager[Qpu]):
@@ -221,30 +211,38 @@ def _held(name: str | None) -> Qpu | None:
     return qpu.load(type_).from_environment(names[0], os.environ)
 
 
-def hints(options: Mapping[str, JSON]) -> dict[str, JSON]:
-    """Get the hints and bounds of a lease that are given, as its service reads them."""
-    return _renamed(options, _HINTS | _BOUNDS)
+def hints(options: LeaseOptions) -> LeaseHints:
+    """Get the hints and bounds of a lease."""
+    return LeaseHints(
+        expected_seconds=options.get("expected_seconds"),
+        pattern=options.get("pattern"),
+        latest_start=options.get("latest_start"),
+        priority=options.get("priority"),
+        reservation=options.get("reservation"),
+        max_qpu_seconds=options.get("max_qpu_seconds"),
+        max_shots=options.get("max_shots"),
+        max_qubits=options.get("max_qubits"),
+    )
 
 
-def check_leasable(qpus: Iterable[Qpu], options: Mapping[str, JSON]) -> None:
+def check_leasable(qpus: Iterable[Qpu], options: LeaseOptions) -> None:
     """Refuse QPUs whose kind cannot be used here, or whose leases have no bounds.
 
     :raises InputError: if a QPU is refused; the message is about the first of them
     """
     names = ", ".join(_BOUNDS)
+    is_bounded = any(options.get(name) is not None for name in _BOUNDS)
     for client in qpus:
         if (problem := client.problem()) is not None:
             raise InputError(f"QPU {client.name!r}: {problem}")
-        if _renamed(options, _BOUNDS) and client.type != SFQ:
+        if is_bounded and client.type != SFQ:
             raise InputError(
                 f"QPU {client.name!r} has the type {client.type}, whose leases have no "
                 f"bounds: {names.replace('_', '-')} are for the type {SFQ}"
             )
 
 
-def request(
-    qpus: Sequence[Qpu], options: Mapping[str, JSON], program: str
-) -> AcquireOptions:
+def request(qpus: Sequence[Qpu], options: LeaseOptions, program: str) -> AcquireOptions:
     """Make the request for the leases of a program.
 
     :param options: :class:`LeaseOptions`; others are not read
@@ -254,9 +252,8 @@ def request(
     purposes += [
         os.environ.get(f"{client.name}_{service_variables.PURPOSE}") for client in qpus
     ]
-    seconds = options.get("wait_seconds")
     return AcquireOptions(
-        wait_seconds=seconds if isinstance(seconds, int | float) else None,
+        wait_seconds=options.get("wait_seconds"),
         hints=hints(options),
         purpose=next((str(one) for one in purposes if one), program),
     )
@@ -274,8 +271,3 @@ def waiting(client: Qpu, reason: QpuError, left: float) -> str:
         about = f", whose jobs wait about {eta:.0f} s" if eta >= 0.5 else ""
     end = "" if math.isinf(left) else f"; given up in {left:.0f} s"
     return f"waiting for a lease of QPU {client.name}{about} ({reason}){end}"
-
-
-def _renamed(options: Mapping[str, JSON], names: Mapping[str, str]) -> dict[str, JSON]:
-    given = {key: options.get(name) for name, key in names.items()}
-    return {key: value for key, value in given.items() if value is not None}

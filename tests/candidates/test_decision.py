@@ -34,6 +34,7 @@ from sf_quantum.candidates.decision import (
     rounded,
 )
 from sf_quantum.files import JSON
+from sf_quantum.protocol.leases import LeaseHints
 from sf_quantum.text import utc
 
 NOW = 1000.0
@@ -789,12 +790,12 @@ def test_a_step_inherits_the_rules_of_the_steps_above_it() -> None:
     # limit by limit
     assert rules.of("/loop/solve/part").step == Budget(seconds=3, cost=1)
     assert (own.run, own.step, own.expected_seconds) == (Budget(9), Budget(cost=1), 2)
-    assert own.hints == {"expectedSeconds": 2, "pattern": "qc-heavy"}
+    assert own.hints == LeaseHints(expected_seconds=2, pattern="qc-heavy")
     latest: dict[str, JSON] = {"latestStart": "1970-01-01T01:00:09+01:00"}
     timed = FilterRules({"steps": {"/s": latest}, "latestStart": "?"})
     assert timed.of("/other") == StepRules()
     assert timed.wrong_times == {("latestStart",): "?"}
-    assert timed.of("/s").latest_start == timed.of("/s").hints["latestStart"] == 9.0
+    assert timed.of("/s").latest_start == timed.of("/s").hints.latest_start == 9.0
     wrong: dict[str, JSON] = {"variables": 3, "maxVariables": "5", "maxWait": "1"}
     for config in ({}, wrong):
         assert FilterRules(config).of("/s") == StepRules()

@@ -56,6 +56,7 @@ from sf_quantum.connectors.hints import JobHints
 from sf_quantum.connectors.tracebacks import OneLineException, TracebackFilter
 from sf_quantum.files import JSON
 from sf_quantum.journal import Journal, scheduler
+from sf_quantum.protocol.leases import LeaseHints
 from sf_quantum.qpu import JobSize, QpuStatus
 from sf_quantum.service.device.emulator.device import EmulatedDevice
 from sf_quantum.service.http.tokens import Tokens, new_token, token_entry
@@ -529,7 +530,9 @@ def test_only_a_failed_qpu_starts_a_cooldown(
 def test_a_job_that_is_too_late_for_a_qpu_starts_no_cooldown() -> None:
     made, name = CandidateFilter("f"), job().name
     attempt = made._attempts.begin(name, "/loop/solve", StepRules())
-    hints.put(name, JobHints({"latestStart": 9.0}, wait_seconds=5.0, waited_out=True))
+    hints.put(
+        name, JobHints(LeaseHints(latest_start=9.0), wait_seconds=5.0, waited_out=True)
+    )
     try:
         made._ended(name, 75, "not granted")
     finally:

@@ -43,6 +43,7 @@ from sf_quantum.connectors.rest import RestConnector
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
 from sf_quantum.journal import Journal
+from sf_quantum.protocol.leases import LeaseHints
 from sf_quantum.protocol.tasks import LeaseJob
 from sf_quantum.qpu import AuthenticationError, NoLease, Qpu, QpuStatus
 from sf_quantum.qpu.leasing import held_leases
@@ -425,7 +426,7 @@ async def test_a_job_gets_no_lease_after_its_latest_start(tmp_path: Path) -> Non
         # so a candidate does not count it as a failure
         assert hints.of("/solve/0").waited_out
         # the time of the step goes before that of the deployment
-        hints.put("/solve/0", JobHints({"latestStart": time.time() + 600}))
+        hints.put("/solve/0", JobHints(LeaseHints(latest_start=time.time() + 600)))
         with pytest.raises(WorkflowExecutionException, match="never used QPU my_qpu"):
             await step.run("true")
     finally:

@@ -4,5 +4,5 @@
 configuration of each, ``slurm`` those on Slurm, and ``site_file`` the QPUs that a site
 describes for QRMI.
 
-Imports: checking, connectors, net, qpu, service/device, slurm.
+Imports: checking, connectors, net, protocol, qpu, service/device, slurm.
 """

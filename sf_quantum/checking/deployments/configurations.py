@@ -14,9 +14,10 @@ from sf_quantum.checking.document import (
     nested,
     suggestion,
 )
-from sf_quantum.connectors.rest import HINTS, RestConnector
+from sf_quantum.connectors.rest import RestConnector
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON, KeyPath, mapping, socket_in
+from sf_quantum.protocol.leases import LeaseHints
 from sf_quantum.qpu.configuration import token_fault
 
 # keys of StreamFlow's connectors and ours that name a file on the driver's host
@@ -88,11 +89,11 @@ class Configuration:
             return
         for key in qpu.load(str(kind)).files:
             yield from self._file(config.get(key), (*where, key))
-        for hint in HINTS:
-            problem = qpu.load(str(kind)).hint_problem({hint: config.get(hint)})
+        for key, hint in LeaseHints.read(config).singly():
+            problem = qpu.load(str(kind)).hint_problem(hint)
             if problem is not None:
                 what, _, right = problem.rpartition(": ")
-                yield self.document.problem((*where, hint), what, right)
+                yield self.document.problem((*where, key), what, right)
                 return
         try:
             RestConnector.client(self.name, config, self.document.folder)

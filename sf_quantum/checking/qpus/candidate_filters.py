@@ -280,8 +280,7 @@ class _FilterCheck:
     def _hints(self, binding: Binding, rules: StepRules) -> Iterator[FileProblem]:
         """Find a priority or a reservation that a QPU would refuse."""
         document, path = self.document, binding.path
-        for key in ("priority", "reservation"):
-            hint = {key: rules.hints.get(key)}
+        for key, hint in rules.hints.singly():
             refused = {}
             for target in binding.targets.values():
                 for kind in self._kinds(target):

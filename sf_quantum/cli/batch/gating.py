@@ -16,7 +16,7 @@ from typing import NoReturn
 from sf_quantum.cli.arguments import checked, seconds, sentence
 from sf_quantum.cli.qpu import service
 from sf_quantum.errors import InputError, QpuError
-from sf_quantum.files import JSON
+from sf_quantum.protocol.leases import LeaseHints
 from sf_quantum.qpu import Qpu
 from sf_quantum.qpu.leasing.batch_jobs import lease_request
 from sf_quantum.qpu.leasing.burst import watch
@@ -146,7 +146,7 @@ def make_gate(args: argparse.Namespace, scheduler: Scheduler) -> Gate:
     asking = {places.qpu: places for places in args.asking}
 
     def make_request(
-        job: str, qpu: str, hints: Mapping[str, JSON]
+        job: str, qpu: str, hints: LeaseHints
     ) -> tuple[Qpu, AcquireOptions]:
         user, partitions, qos, variables = scheduler.applicant(job)
         named = argparse.Namespace(**{**vars(args), "qpu": [qpu]})

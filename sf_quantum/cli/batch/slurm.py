@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 from sf_quantum.cli.arguments import checked, seconds, sentence
 from sf_quantum.cli.batch import gating
@@ -28,6 +29,7 @@ from sf_quantum.qpu.leasing.burst.request import slurm_request
 from sf_quantum.qpu.leasing.burst.waiting import Asking, wait_for_tasks
 from sf_quantum.qpu.leasing.gating.in_job import held_environment
 from sf_quantum.qpu.leasing.gating.slurm import Slurm
+from sf_quantum.qpu.opening import LeaseOptions
 from sf_quantum.qpu.sfq.service_qpu import SfqQpu
 from sf_quantum.text import unknown
 
@@ -150,7 +152,7 @@ def _acquire(args: argparse.Namespace) -> None:
     signal.signal(signal.SIGUSR1, lambda *_: asking.recalled.set())
     asking.begin(sys.argv[1:])
     wait_for_tasks(details)
-    hints = opening.hints(vars(args))
+    hints = opening.hints(cast("LeaseOptions", vars(args)))
     request = slurm_request(args.job, cluster, details, args.class_of, hints)
     token = asking.ask(request)
     # The job's environment does not have the credentials of the site.

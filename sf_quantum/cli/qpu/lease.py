@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 from sf_quantum.cli.arguments import checked, positive, seconds, whole
 from sf_quantum.cli.qpu.service import WHEN, add_selection, future_time, selection
@@ -39,6 +39,7 @@ from sf_quantum.qpu.leasing.held_leases import (
     watching,
 )
 from sf_quantum.qpu.leasing.supervision import Command
+from sf_quantum.qpu.opening import LeaseOptions
 from sf_quantum.qpu.sdks import stock_clients
 from sf_quantum.qpu.sfq import service_variables
 from sf_quantum.qpu.sfq.service_qpu import SfqQpu
@@ -283,7 +284,8 @@ def _run_leased(args: argparse.Namespace, command: Command) -> Usage:
     """Run the command under leases of its own, which are released when it ends."""
     options = {"class": args.class_, "project": args.project}
     qpus = selection(args, **options).qpus(os.environ)
-    opening.check_leasable(qpus, vars(args))
+    given = cast("LeaseOptions", {**vars(args), "wait_seconds": args.wait})
+    opening.check_leasable(qpus, given)
     with LeaseSet(qpus, _announce_wait) as leases:
         watched = qpus if args.elsewhere else []
         watches = [QpuWatch(client, partial(leases.jobs, client)) for client in watched]
@@ -291,7 +293,6 @@ def _run_leased(args: argparse.Namespace, command: Command) -> Usage:
         with watching(looks, command.leave), suppress(WaitCancelled):
             # A thread acquires the leases, so that none is lost to a signal at the
             # wrong moment; signal handlers run in this one meanwhile.
-            given = {**vars(args), "wait_seconds": args.wait}
             request = opening.request(qpus, given, Path(args.cmd[0]).name)
             in_thread(lambda: leases.acquire(request, command.unwanted)).result()
             command.waited_seconds = leases.waited_seconds

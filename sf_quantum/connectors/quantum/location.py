@@ -10,7 +10,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, MutableMapping
 from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType
 from weakref import WeakValueDictionary
 
 from streamflow.core.deployment import Connector
@@ -34,6 +33,7 @@ from sf_quantum.connectors.quantum.running_steps import quantum_steps
 from sf_quantum.connectors.wrapper import Invocation, LocationWrapper, Result
 from sf_quantum.errors import QpuError
 from sf_quantum.files import JSON
+from sf_quantum.protocol.leases import LeaseHints
 from sf_quantum.qpu import JobSize, Qpu, QpuStatus
 from sf_quantum.qpu.environment import JOB_UID
 from sf_quantum.qpu.leasing.held_leases import (
@@ -64,7 +64,7 @@ class QuantumConnector(LocationWrapper, ABC):
     #: the longest wait for a lease; ``None`` for as long as it takes
     lease_wait_seconds: float | None = None
     #: hints for the leases of jobs that have no others, see :meth:`.Qpu.hinted`
-    lease_hints: Mapping[str, JSON] = MappingProxyType({})
+    lease_hints: LeaseHints = LeaseHints()
     #: the number of vQPUs
     _slots = 1
     #: whether the clients of SDKs find the QPU by their own variables

@@ -113,15 +113,15 @@ class QpuUse:
         rest = "--elsewhere " if self.hints.has_alternative else ""
         rest += f"--account {file} -- {command}"
         if not self.spank:
-            reservation = self.hints.lease_hints.get("reservation")
+            reservation = self.hints.lease_hints.reservation
             options = {
                 "qrmi-config": self.config and shlex.quote(self.config),
                 "wait": self.hints.wait_seconds,
-                "expected-seconds": self.hints.lease_hints.get("expectedSeconds"),
-                "pattern": self.hints.lease_hints.get("pattern"),
+                "expected-seconds": self.hints.lease_hints.expected_seconds,
+                "pattern": self.hints.lease_hints.pattern,
                 "latest-start": utc(self.hints.latest_start) or None,
-                "priority": self.hints.lease_hints.get("priority"),
-                "reservation": reservation and shlex.quote(str(reservation)),
+                "priority": self.hints.lease_hints.priority,
+                "reservation": reservation and shlex.quote(reservation),
             }
             given = [f"--{k} {v} " for k, v in options.items() if v is not None]
             return f"{lease} {''.join(given)}{rest}"
@@ -209,7 +209,9 @@ class ServiceQpus:
         """Wait until a job's QPUs are :meth:`online`, and describe how it uses them."""
         job_hints = hints.of(job)
         waited = await self.online(queue, job, qpus)
-        if self._has_plugin and (lost := _INTENT & job_hints.lease_hints.keys()):
+        if self._has_plugin and (
+            lost := _INTENT & {key for key, _ in job_hints.lease_hints.singly()}
+        ):
             self._warnings.warn(
                 f"Deployment {self._deployment}: {', '.join(sorted(lost))}: not passed on "
                 "to the QPU, since Slurm's --qpu= has no such option"

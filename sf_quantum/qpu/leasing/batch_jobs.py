@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from dataclasses import replace
 from typing import NamedTuple
 
-from sf_quantum.files import JSON, listing, mapping, parse_json
+from sf_quantum.files import listing, mapping, parse_json
+from sf_quantum.protocol.leases import LeaseHints
 from sf_quantum.qpu.leasing.held_leases import AcquireOptions
 from sf_quantum.qpu.sfq.service_qpu import SfqQpu
 
@@ -73,7 +74,7 @@ def list_leases(client: SfqQpu) -> list[HeldLease]:
 
 
 def lease_request(
-    job: BatchJob, class_: str | None, hints: Mapping[str, JSON]
+    job: BatchJob, class_: str | None, hints: LeaseHints
 ) -> AcquireOptions:
     """Make the request for a job's lease.
 
@@ -84,7 +85,7 @@ def lease_request(
         purpose=str(job),
         # however long the QPU is away, the job waits and holds nothing
         trouble_seconds=math.inf,
-        hints={**hints, **({} if class_ is None else {"class": class_})},
+        hints=replace(hints, job_class=class_),
         # the same lease again if the batch system has lost the first answer
         key=job.key,
     )

@@ -10,7 +10,7 @@ import math
 import threading
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -19,7 +19,7 @@ from functools import partial
 from sf_quantum import backoff
 from sf_quantum.deadline import Deadline
 from sf_quantum.errors import InputError, QpuError, QuantumError
-from sf_quantum.files import JSON
+from sf_quantum.protocol.leases import LeaseHints
 from sf_quantum.protocol.tasks import OVER, LeaseJob, LeaseLost
 from sf_quantum.qpu import AuthenticationError, LeaseTooLate, NoLease, Qpu
 from sf_quantum.text import utc
@@ -66,15 +66,14 @@ class AcquireOptions:
     job: str | None = None
     wait_seconds: float | None = None
     trouble_seconds: float = TROUBLE_SECONDS
-    hints: Mapping[str, JSON] = field(default_factory=dict)
+    hints: LeaseHints = field(default_factory=LeaseHints)
     purpose: str | None = None
     key: str | None = None
 
     @property
     def latest_start(self) -> float | None:
         """The time by which the lease has to be granted, in seconds since the epoch."""
-        moment = self.hints.get("latestStart")
-        return float(moment) if isinstance(moment, int | float) else None
+        return self.hints.latest_start
 
 
 def acquire(

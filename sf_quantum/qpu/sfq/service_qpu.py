@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Self
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON, listing, mapping, socket_in
 from sf_quantum.protocol.descriptions import Description
+from sf_quantum.protocol.leases import LeaseHints
 from sf_quantum.protocol.tasks import (
     JobParameters,
     LeaseJob,
@@ -135,10 +136,10 @@ class SfqQpu(Qpu):
         sized._job_size = size
         return sized
 
-    def hinted(self, hints: Mapping[str, JSON]) -> Self:
+    def hinted(self, hints: LeaseHints) -> Self:
         """See :meth:`Qpu.hinted`; hints replace the configuration's."""
         hinted = copy(self)
-        options = {**self._leases.options, **_renamed(hints, LEASE_OPTIONS)}
+        options = {**self._leases.options, **hints.to_json()}
         hinted._leases = replace(self._leases, options=options)
         return hinted
 

@@ -22,7 +22,7 @@ from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON, MAX_NUMBER, parse_json
 from sf_quantum.net.transport import Client
 from sf_quantum.protocol.descriptions import Description, Topology
-from sf_quantum.protocol.leases import ReservedTime
+from sf_quantum.protocol.leases import LeaseHints, ReservedTime
 from sf_quantum.protocol.tasks import (
     OVER,
     Kind,
@@ -168,12 +168,12 @@ class IqmServer(Gates):
     url_variable = IQM_ENDPOINT
     reservations = (TIMESLOT,)
     # The request for a lease that names a reservation; ``None`` for others.
-    _reserving: Mapping[str, JSON] | None = None
+    _reserving: LeaseHints | None = None
 
-    def hinted(self, hints: Mapping[str, JSON]) -> Self:
+    def hinted(self, hints: LeaseHints) -> Self:
         """See :meth:`Qpu.hinted`; a lease in a timeslot is granted while one runs."""
         super().hinted(hints)
-        if not hints.get("reservation"):
+        if not hints.reservation:
             return self
         hinted = type(self)(self._resource)
         hinted._reserving = hints
@@ -189,8 +189,8 @@ class IqmServer(Gates):
             raise InputError(f"{self._who}: {detail}")
         if reserved.starts > time.time():
             detail = f"the next booked timeslot begins at {utc(reserved.starts)}"
-            latest = self._reserving.get("latestStart")
-            if isinstance(latest, int | float) and latest < reserved.starts:
+            latest = self._reserving.latest_start
+            if latest is not None and latest < reserved.starts:
                 detail = f"not granted by {utc(latest)}: {detail}"
                 raise LeaseTooLate(f"{self._who}: {detail}")
             raise NoLease(f"{self._who}: {detail}")

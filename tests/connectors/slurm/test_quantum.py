@@ -41,6 +41,7 @@ from sf_quantum.connectors.slurm.transport.login import LoginNode
 from sf_quantum.connectors.slurm.transport.spool_shell import SpoolShell
 from sf_quantum.files import JSON
 from sf_quantum.journal import Journal
+from sf_quantum.protocol.leases import LeaseHints
 from sf_quantum.protocol.tasks import LeaseJob
 from sf_quantum.qpu import selection
 from sf_quantum.qpu.leasing import account
@@ -486,7 +487,9 @@ async def test_on_the_node_it_waits_for_what_is_left(
     service.acquire()
     put_hints(
         JobHints(
-            {"expectedSeconds": 5, "pattern": "qc-heavy"}, 0.3, has_alternative=True
+            LeaseHints(expected_seconds=5, pattern="qc-heavy"),
+            0.3,
+            has_alternative=True,
         )
     )
     use = await site.quantum(None, "a").lend(site.queue, "/one/0", ["a"])
@@ -518,8 +521,7 @@ def test_a_candidate_on_a_node_leaves_an_offline_qpu(
 
 
 def test_hints_reach_the_service(service: RunningService, tmp_path: Path) -> None:
-    hints: dict[str, JSON] = {"expectedSeconds": 5, "pattern": "qc-heavy"}
-    hints |= {"latestStart": 1e10, "priority": 0}
+    hints = LeaseHints(5, "qc-heavy", 1e10, 0)
     use = QpuUse(
         *("/solve/0", ["a"], False, str(tmp_path / "account"), None),
         JobHints(hints, wait_seconds=10),
@@ -533,7 +535,7 @@ def test_hints_reach_the_service(service: RunningService, tmp_path: Path) -> Non
 def test_a_reservation_reaches_the_service_as_it_is_written(
     service: RunningService, tmp_path: Path
 ) -> None:
-    job_hints = JobHints({"reservation": "it's; monday"})
+    job_hints = JobHints(LeaseHints(reservation="it's; monday"))
     use = QpuUse("/one/0", ["a"], False, str(tmp_path / "account"), None, job_hints)
     code, said = _run(use, tmp_path, a_SFQ_URL=service.url)
     assert code == 2
@@ -546,7 +548,7 @@ async def test_hints_that_slurm_does_not_pass_on_are_a_warning(
     caplog: pytest.LogCaptureFixture,
     put_hints: Callable[[JobHints], None],
 ) -> None:
-    put_hints(JobHints({"priority": 3, "latestStart": 1e10, "pattern": "balanced"}))
+    put_hints(JobHints(LeaseHints(priority=3, latest_start=1e10, pattern="balanced")))
     qpus = site.quantum(None, "a")
     qpus._has_plugin = True
     await qpus.lend(site.queue, "/one/0", ["a"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +14,7 @@ import pytest
 from sf_quantum.cli.batch import gating
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
+from sf_quantum.protocol.leases import LeaseHints
 from sf_quantum.qpu import Qpu
 from sf_quantum.qpu.leasing.batch_jobs import lease_request
 from sf_quantum.qpu.leasing.gating import flux
@@ -82,7 +83,7 @@ class Site:
         urls = {name: one.url for name, one in {"qpu": service, **others}.items()}
 
         def request(
-            job: str, qpu: str, hints: Mapping[str, JSON]
+            job: str, qpu: str, hints: LeaseHints
         ) -> tuple[Qpu, AcquireOptions]:
             user = self.scheduler.listed[job].user
             client = SfqQpu(qpu, urls[qpu], lease_options={"user": user})

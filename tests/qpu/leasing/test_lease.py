@@ -16,7 +16,7 @@ from sf_quantum.backoff import Backoff
 from sf_quantum.cli import main
 from sf_quantum.cli.qpu import lease
 from sf_quantum.errors import InputError, QpuError
-from sf_quantum.files import JSON
+from sf_quantum.protocol.leases import LeaseHints
 from sf_quantum.qpu import AuthenticationError, LeaseTooLate, NoLease
 from sf_quantum.qpu.leasing import held_leases
 from sf_quantum.qpu.leasing.held_leases import (
@@ -130,7 +130,7 @@ def test_a_wait_ends_at_the_latest_start(
     error: QpuError, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     latest = time.time() + 0.05
-    request = AcquireOptions("job", hints={"latestStart": latest})
+    request = AcquireOptions("job", hints=LeaseHints(latest_start=latest))
     shaky = ShakyQpu(troubles=0)
 
     def acquire_waiting(*_: str, **__: float) -> str:
@@ -144,27 +144,37 @@ def test_a_wait_ends_at_the_latest_start(
     assert isinstance(ended.value, LeaseTooLate) == isinstance(error, NoLease)
 
 
-@pytest.mark.parametrize("hint", [{"priority": 1}, {"reservation": "monday"}])
+@pytest.mark.parametrize(
+    ("key", "hint"),
+    [
+        ("priority", LeaseHints(priority=1)),
+        ("reservation", LeaseHints(reservation="monday")),
+    ],
+)
 def test_a_kind_without_them_refuses_priority_and_reservation(
-    hint: dict[str, JSON],
+    key: str, hint: LeaseHints
 ) -> None:
-    shaky, (key,) = ShakyQpu(troubles=0), hint
+    shaky = ShakyQpu(troubles=0)
     with pytest.raises(
         InputError, match=f"QPU 'q': QPUs of type shaky have no .*: omit {key}$"
     ):
         acquire(shaky, AcquireOptions("job", hints=hint))
     assert shaky.keys == []
-    assert acquire(shaky, AcquireOptions("job", hints={"priority": 0})) == "secret"
+    assert (
+        acquire(shaky, AcquireOptions("job", hints=LeaseHints(priority=0))) == "secret"
+    )
 
 
 def test_a_request_that_may_not_wait_is_made_before_its_latest_start() -> None:
-    shaky, hints = ShakyQpu(troubles=0), {"latestStart": time.time() + 3600}
-    request = AcquireOptions("job", wait_seconds=0, hints={**hints})
+    shaky, hints = ShakyQpu(troubles=0), LeaseHints(latest_start=time.time() + 3600)
+    request = AcquireOptions("job", wait_seconds=0, hints=hints)
     assert acquire(shaky, request) == "secret"
 
 
 def test_a_qpu_is_not_asked_after_the_latest_start() -> None:
-    shaky, late = ShakyQpu(troubles=0), AcquireOptions("job", hints={"latestStart": 9})
+    shaky, late = ShakyQpu(troubles=0), AcquireOptions(
+        "job", hints=LeaseHints(latest_start=9)
+    )
     with pytest.raises(LeaseTooLate, match="q: not granted by 1970-01-01T00:00:09Z"):
         acquire(shaky, late)
     assert shaky.keys == []

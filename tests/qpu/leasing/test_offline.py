@@ -12,6 +12,7 @@ import pytest
 from sf_quantum.connectors import hints
 from sf_quantum.connectors.hints import JobHints
 from sf_quantum.files import JSON
+from sf_quantum.protocol.leases import LeaseHints
 from sf_quantum.qpu.leasing import held_leases
 from sf_quantum.qpu.leasing.held_leases import LeaseProblem, QpuLoss, QpuWatch
 from sf_quantum.qpu.sfq.credentials import Credentials
@@ -158,7 +159,7 @@ def test_the_wait_counts_from_when_the_hints_were_given() -> None:
 
 
 def test_hints_are_for_one_job() -> None:
-    given = JobHints({"pattern": "balanced"}, 3.0, True)
+    given = JobHints(LeaseHints(pattern="balanced"), 3.0, True)
     hints.put("/s/0", given)
     assert hints.of("/s/0") == given
     assert hints.of("/s/1") == JobHints()

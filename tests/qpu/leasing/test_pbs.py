@@ -9,6 +9,7 @@ import pytest
 
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
+from sf_quantum.protocol.leases import LeaseHints
 from sf_quantum.qpu.leasing.gating import in_job, pbs
 from sf_quantum.qpu.leasing.gating.gate import parse_request
 from sf_quantum.qpu.leasing.gating.scheduler import GatedJob
@@ -35,7 +36,7 @@ def test_resources_of_a_job_are_its_request() -> None:
     job = gated()
     assert parse_request(job.request) == (
         "fresnel",
-        {"maxQpuSeconds": 1.5, "expectedSeconds": 1.5, "maxShots": 1000},
+        LeaseHints(expected_seconds=1.5, max_qpu_seconds=1.5, max_shots=1000),
     )
     assert (job.user, job.is_held, job.is_pending, job.may_start) == (
         *("ada", True, True, True),
@@ -87,7 +88,7 @@ def test_a_job_waits_for_its_time() -> None:
 
 def test_a_name_with_a_separator_is_not_cut() -> None:
     request = gated(Resource_List={"qpu": "a,b qpu-shots=1"}).request
-    assert parse_request(request) == ("a+b+qpu-shots=1", {})
+    assert parse_request(request) == ("a+b+qpu-shots=1", LeaseHints())
 
 
 def test_jobs_are_listed_in_the_order_of_submission() -> None:

@@ -22,6 +22,7 @@ from sf_quantum.files import JSON, mapping
 from sf_quantum.net import munge
 from sf_quantum.net.transport import Response, Unreachable
 from sf_quantum.protocol.descriptions import Timing
+from sf_quantum.protocol.leases import LeaseHints
 from sf_quantum.protocol.tasks import (
     LeaseLost,
     NotAccepted,
@@ -267,14 +268,14 @@ def test_a_latest_start_in_maintenance_is_told_at_once(
     driver, now = SfqQpu("q", service.url), time.time()
     window: dict[str, JSON] = {"starts": now - 1, "ends": now + 7200}
     assert service.ask("POST", "/v1/device/maintenance", window).status < 300
-    request = AcquireOptions("j", hints={"latestStart": now + 3600})
+    request = AcquireOptions("j", hints=LeaseHints(latest_start=now + 3600))
     with pytest.raises(LeaseTooLate, match=r"cannot be granted by .*in maintenance"):
         acquire(driver, request)
 
 
 def test_what_is_honoured_is_in_the_answer(service: RunningService) -> None:
     latest = time.time() + 3600
-    hints: dict[str, JSON] = {"latestStart": latest, "priority": 0}
+    hints = LeaseHints(latest_start=latest, priority=0)
     token = acquire(SfqQpu("q", service.url), AcquireOptions("j", hints=hints))
     lease = service.ask("GET", f"/v1/leases/{token}").json()
     honoured = {"latest_start": latest, "priority": 0, "reservation": None}
@@ -284,12 +285,15 @@ def test_what_is_honoured_is_in_the_answer(service: RunningService) -> None:
 @pytest.mark.parametrize(
     ("hint", "said"),
     [
-        ({"priority": 1001}, "refuses: priority: "),
-        ({"reservation": "r"}, "reservation: this QPU has no reservations: omit"),
+        (LeaseHints(priority=1001), "refuses: priority: "),
+        (
+            LeaseHints(reservation="r"),
+            "reservation: this QPU has no reservations: omit",
+        ),
     ],
 )
 def test_what_the_service_does_not_honour_is_refused(
-    service: RunningService, hint: dict[str, JSON], said: str
+    service: RunningService, hint: LeaseHints, said: str
 ) -> None:
     with pytest.raises(InputError, match=said):
         acquire(SfqQpu("q", service.url), AcquireOptions("j", hints=hint))
@@ -309,12 +313,12 @@ def test_hints_of_one_lease_go_before_those_of_all(service: RunningService) -> N
         "pattern": "balanced",
     }
     driver = SfqQpu.from_config("q", config)
-    hints: dict[str, JSON] = {"expectedSeconds": 0.5}
+    hints = LeaseHints(expected_seconds=0.5)
     for request in (AcquireOptions(hints=hints), AcquireOptions()):
         token = acquire(driver, request)
         lease = service.queue.store.leases.get(token)
         assert lease is not None
-        expected = 0.5 if request.hints else 5.0
+        expected = 0.5 if request.hints is hints else 5.0
         assert (lease.expected_seconds, lease.pattern) == (expected, "balanced")
         driver.release(token)
 

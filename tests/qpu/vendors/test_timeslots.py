@@ -7,6 +7,7 @@ import json
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ import pytest
 from sf_quantum.cli import main
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON, mapping
-from sf_quantum.protocol.leases import ReservedTime
+from sf_quantum.protocol.leases import LeaseHints, ReservedTime
 from sf_quantum.qpu import LeaseTooLate, NoLease, Qpu
 from sf_quantum.qpu.environment import from_environment, job_environment
 from sf_quantum.qpu.leasing.held_leases import AcquireOptions, acquire
@@ -45,7 +46,7 @@ FLIP: JSON = {
         {"name": "measure", "locus": ["QB1"], "args": {"key": "m"}},
     ],
 }
-TIMESLOT: dict[str, JSON] = {"reservation": "timeslot"}
+TIMESLOT = LeaseHints(reservation="timeslot")
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +111,7 @@ def test_iqms_client_names_the_timeslot_as_ours_does(
     for booked in (True, False):
         stock.submit_circuits([circuit], shots=1, use_timeslot=booked)
     driver = client(iqm.url, tmp_path)
-    for hints in (TIMESLOT, {}):
+    for hints in (TIMESLOT, LeaseHints()):
         token = acquire(driver, AcquireOptions("j", wait_seconds=0, hints=hints))
         job_side(driver, token).submit(ONE)
     flags = [one["use_timeslot"] for one in iqm.submissions]
@@ -151,12 +152,22 @@ def test_sfq_lease_runs_its_command_in_the_timeslot(
 @pytest.mark.parametrize(
     ("hints", "booked", "error", "said"),
     [
-        ({}, [], InputError, "no timeslot is booked: book one at IQM, or omit the"),
-        ({}, [(-60.0, -1.0)], InputError, "no timeslot is booked"),
-        ({"reservation": "mine"}, [], InputError, "no reservation 'mine': write 'tim"),
-        ({"priority": 1}, [], InputError, "have no priorities: omit priority"),
         (
-            {"latestStart": 600.0},
+            LeaseHints(),
+            [],
+            InputError,
+            "no timeslot is booked: book one at IQM, or omit the",
+        ),
+        (LeaseHints(), [(-60.0, -1.0)], InputError, "no timeslot is booked"),
+        (
+            LeaseHints(reservation="mine"),
+            [],
+            InputError,
+            "no reservation 'mine': write 'tim",
+        ),
+        (LeaseHints(priority=1), [], InputError, "have no priorities: omit priority"),
+        (
+            LeaseHints(latest_start=600.0),
             [(3600.0, 7200.0)],
             LeaseTooLate,
             "not granted by .*Z: the next booked timeslot begins at .*Z",
@@ -166,16 +177,16 @@ def test_sfq_lease_runs_its_command_in_the_timeslot(
 def test_what_cannot_be_reserved_is_refused_in_one_line(
     iqm: TimeslotServer,
     tmp_path: Path,
-    hints: dict[str, float | str],
+    hints: LeaseHints,
     booked: list[tuple[float, float]],
     error: type[Exception],
     said: str,
 ) -> None:
     now = time.time()
     iqm.booked = [(now + begin, now + end) for begin, end in booked]
-    if isinstance(latest := hints.get("latestStart"), float):
-        hints = {"latestStart": now + latest}
-    options = AcquireOptions("j", wait_seconds=0, hints={**TIMESLOT, **hints})
+    if hints.latest_start is not None:
+        hints = replace(hints, latest_start=now + hints.latest_start)
+    options = AcquireOptions("j", wait_seconds=0, hints=hints.completed(TIMESLOT))
     with pytest.raises(error, match=said) as refused:
         acquire(client(iqm.url, tmp_path), options)
     assert type(refused.value) is error

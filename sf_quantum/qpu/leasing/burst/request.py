@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from sf_quantum.files import JSON
+from sf_quantum.protocol.leases import LeaseHints
 from sf_quantum.qpu.leasing.batch_jobs import BatchJob, lease_request
 from sf_quantum.qpu.leasing.burst.classes import ClassRule, class_of
 from sf_quantum.qpu.leasing.held_leases import AcquireOptions
@@ -16,7 +16,7 @@ def slurm_request(
     cluster: str,
     details: JobDetails,
     rules: Sequence[ClassRule],
-    hints: Mapping[str, JSON],
+    hints: LeaseHints,
 ) -> AcquireOptions:
     """Make the request for a job's lease.
 

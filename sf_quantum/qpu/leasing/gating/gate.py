@@ -28,7 +28,7 @@ from functools import partial
 from typing import NoReturn, TypeAlias
 
 from sf_quantum.errors import InputError, QpuError, QuantumError
-from sf_quantum.files import JSON
+from sf_quantum.protocol.leases import LeaseHints
 from sf_quantum.qpu import Qpu
 from sf_quantum.qpu.leasing import held_leases
 from sf_quantum.qpu.leasing.batch_jobs import list_leases, without_nodes
@@ -50,17 +50,16 @@ _WORD = re.compile(r"(?:^|[\s,])qpu(?:-(\w*))?=([^\s,]*)")
 _WHOLE = re.compile(r"[1-9]\d{0,8}")
 _SECONDS = re.compile(r"(?=.*[1-9])\d{1,9}(\.\d{1,9})?")
 _BOUNDS = {
-    "seconds": ("maxQpuSeconds", _SECONDS, "a number of seconds above 0"),
-    "shots": ("maxShots", _WHOLE, "a whole number of at least 1"),
-    "qubits": ("maxQubits", _WHOLE, "a whole number of at least 1"),
+    "seconds": (_SECONDS, "a number of seconds above 0"),
+    "shots": (_WHOLE, "a whole number of at least 1"),
+    "qubits": (_WHOLE, "a whole number of at least 1"),
 }
 logger = logging.getLogger("sfq-gate")
 #: name of a QPU and bounds of its lease; the name is empty if the job requests none
-Wish: TypeAlias = tuple[str, dict[str, JSON]]
+Wish: TypeAlias = tuple[str, LeaseHints]
+NO_WISH: Wish = "", LeaseHints()
 #: makes the request of a job for a lease of a QPU, and the client that sends it
-MakeRequest: TypeAlias = Callable[
-    [str, str, Mapping[str, JSON]], tuple[Qpu, AcquireOptions]
-]
+MakeRequest: TypeAlias = Callable[[str, str, LeaseHints], tuple[Qpu, AcquireOptions]]
 
 
 def parse_request(text: str) -> Wish:
@@ -70,21 +69,23 @@ def parse_request(text: str) -> Wish:
     """
     words = dict(_WORD.findall(text))
     qpu = words.pop("", "")
-    hints: dict[str, JSON] = {}
     for word, value in words.items():
         if word not in _BOUNDS:
             raise InputError(
                 unknown("bound", f"qpu-{word}", [f"qpu-{name}" for name in _BOUNDS])
             )
-        key, pattern, expected = _BOUNDS[word]
+        pattern, expected = _BOUNDS[word]
         if not pattern.fullmatch(value):
             raise InputError(f"qpu-{word}: expected {expected}, not {value!r}")
-        hints[key] = float(value) if pattern is _SECONDS else int(value)
-    if hints and not qpu:
+    if words and not qpu:
         raise InputError("bounds without a QPU; name one: qpu=NAME")
-    if "maxQpuSeconds" in hints:
-        hints["expectedSeconds"] = hints["maxQpuSeconds"]
-    return qpu, hints
+    seconds = float(words["seconds"]) if "seconds" in words else None
+    return qpu, LeaseHints(
+        expected_seconds=seconds,
+        max_qpu_seconds=seconds,
+        max_shots=int(words["shots"]) if "shots" in words else None,
+        max_qubits=int(words["qubits"]) if "qubits" in words else None,
+    )
 
 
 @dataclass
@@ -190,7 +191,7 @@ class Gate:
         self._asked = {job: to for job, to in self._asked.items() if job in present}
         for qpu, held in leases.items():
             for id_, token in held.items():
-                state = jobs.get(id_), wishes.get(id_, ("", {}))
+                state = jobs.get(id_), wishes.get(id_, NO_WISH)
                 check = partial(self._check, id_, *state, self._qpus[qpu], token)
                 self._try(id_, check)
         for id_, (request, _) in self._requests.items():
@@ -298,10 +299,10 @@ class Gate:
                 raise InputError(unknown("QPU", qpu, [*self._qpus]))
         except InputError as error:
             self._explain(id_, str(error))
-            return "", {}
+            return NO_WISH
         return qpu, hints
 
-    def _request(self, job: str, qpu: str, hints: dict[str, JSON]) -> None:
+    def _request(self, job: str, qpu: str, hints: LeaseHints) -> None:
         self._asked[job] = qpu, hints
         request = _Request(*self._make_request(job, qpu, hints))
         self._requests[job] = request, request.start()
