@@ -25,7 +25,7 @@ from sf_quantum.qpu.leasing.burst import controller, watch
 from sf_quantum.qpu.leasing.burst.accounting import account
 from sf_quantum.qpu.leasing.burst.folder import Folder
 from sf_quantum.qpu.leasing.burst.licenses import Licenses
-from sf_quantum.qpu.leasing.burst.request import slurm_request
+from sf_quantum.qpu.leasing.burst.request import identity, slurm_request
 from sf_quantum.qpu.leasing.burst.waiting import Asking, wait_for_tasks
 from sf_quantum.qpu.leasing.gating.in_job import held_environment
 from sf_quantum.qpu.leasing.gating.slurm import Slurm
@@ -135,7 +135,7 @@ def _add(
 def _acquire(args: argparse.Namespace) -> None:
     details = controller.details(args.job)
     cluster = controller.cluster()
-    job = controller.identity(args.job, cluster, details)
+    job = identity(args.job, cluster, details)
     client, folder = gating.job_client(args, job, details.user), Folder(args.state)
     folder.make()
     # An earlier controller may have left a process that requests the job's lease.

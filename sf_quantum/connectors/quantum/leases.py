@@ -25,8 +25,8 @@ from sf_quantum.qpu import LeaseTooLate, NoLease, Qpu, QpuStatus
 from sf_quantum.qpu.leasing.held_leases import (
     POLL_SECONDS,
     AcquireOptions,
-    HeldLease,
     QpuLoss,
+    RenewedLease,
     WaitCancelled,
     acquire,
 )
@@ -50,7 +50,7 @@ class LeaseRefused(OneLineException):
     """The QPU refuses the lease of a job to its user, so another attempt is pointless."""
 
 
-class JobLease(HeldLease):
+class JobLease(RenewedLease):
     """A lease that may serve several jobs, one after the other."""
 
     def __init__(self, qpu: Qpu, token: str) -> None:

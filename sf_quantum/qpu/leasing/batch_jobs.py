@@ -43,7 +43,7 @@ class BatchJob(NamedTuple):
         return job == self.id and prefix.startswith(f"{self.scheduler.lower()}-")
 
 
-class HeldLease(NamedTuple):
+class ListedLease(NamedTuple):
     """A lease that occupies a vQPU.
 
     :param job: the Slurm job in whose name it was acquired; 0 for none
@@ -56,7 +56,7 @@ class HeldLease(NamedTuple):
     key: str
 
 
-def list_leases(client: SfqQpu) -> list[HeldLease]:
+def list_leases(client: SfqQpu) -> list[ListedLease]:
     """List the leases that are held.
 
     :param client: sees the leases of its user, or all of them if that is an admin; users
@@ -69,7 +69,7 @@ def list_leases(client: SfqQpu) -> list[HeldLease]:
             str(lease.get(key) or "")
             for key in ("slurm_job_id", "slurm_cluster", "user", "id", "key")
         )
-        leases.append(HeldLease(int(job) if job.isdecimal() else 0, *texts))
+        leases.append(ListedLease(int(job) if job.isdecimal() else 0, *texts))
     return leases
 
 

@@ -201,7 +201,7 @@ class _Wait:
             raise WaitCancelled("the wait was cancelled") from error
 
 
-class HeldLease:
+class RenewedLease:
     """A lease, renewed by a thread of its own until it is released."""
 
     def __init__(self, qpu: Qpu, token: str, log: logging.Logger = logger) -> None:
@@ -255,7 +255,7 @@ class LeaseSet(ExitStack[None]):
         super().__init__()
         self._qpus = sorted(qpus, key=lambda qpu: qpu.name)
         self._on_wait = on_wait
-        self.held: list[HeldLease] = []
+        self.held: list[RenewedLease] = []
         #: seconds since a QPU first had no lease, or did not answer, until each was granted;
         #: the start of this program and the requests themselves are not waits
         self.waited_seconds = 0.0
@@ -286,7 +286,7 @@ class LeaseSet(ExitStack[None]):
             token = acquire(qpu, request, stop, partial(self._waits, qpu))
             if self._waits_since is not None:
                 self.waited_seconds += time.monotonic() - self._waits_since
-            self.held.append(lease := HeldLease(qpu, token))
+            self.held.append(lease := RenewedLease(qpu, token))
             self.callback(_release, lease)
             if (shortfall := qpu.shortfall(token)) is not None:
                 logger.warning("The lease of QPU %s has %s", qpu.name, shortfall)
@@ -297,7 +297,7 @@ class LeaseSet(ExitStack[None]):
             self._on_wait(qpu, error, left)
 
 
-def _release(lease: HeldLease) -> None:
+def _release(lease: RenewedLease) -> None:
     try:
         lease.release()
     except QuantumError as error:

@@ -18,7 +18,8 @@ from sf_quantum.protocol.leases import LeaseHints
 from sf_quantum.qpu import Qpu
 from sf_quantum.qpu.leasing.batch_jobs import lease_request
 from sf_quantum.qpu.leasing.gating import flux
-from sf_quantum.qpu.leasing.gating.gate import Gate, parse_request
+from sf_quantum.qpu.leasing.gating.gate import Gate
+from sf_quantum.qpu.leasing.gating.job_requests import parse_request
 from sf_quantum.qpu.leasing.gating.scheduler import (
     Applicant,
     GatedJob,

@@ -21,10 +21,10 @@ from sf_quantum.qpu import AuthenticationError, LeaseTooLate, NoLease
 from sf_quantum.qpu.leasing import held_leases
 from sf_quantum.qpu.leasing.held_leases import (
     AcquireOptions,
-    HeldLease,
     LeaseProblem,
     LeaseSet,
     QpuLoss,
+    RenewedLease,
     acquire,
 )
 from sf_quantum.threads import in_thread
@@ -197,7 +197,7 @@ def test_a_lease_that_cannot_be_renewed_is_reported(
     shaky = ShakyQpu(troubles=0)
     monkeypatch.setattr(shaky, "renew", renew)
     monkeypatch.setattr(held_leases.logger, "warning", warning)
-    lease = HeldLease(shaky, "secret")
+    lease = RenewedLease(shaky, "secret")
     assert warned.wait(SECONDS)
     assert messages == ["A lease of QPU q is lost: it has ended"]
     lease.release()
@@ -219,7 +219,7 @@ def test_renewals_are_not_more_frequent_than_once_a_second(
     monkeypatch.setattr(held_leases, "threading", replaced)
     shaky, answers = ShakyQpu(troubles=0), iter([0.0, 0.4, 5.0])
     monkeypatch.setattr(shaky, "renew", lambda _: next(answers))
-    lease = HeldLease(shaky, "secret")
+    lease = RenewedLease(shaky, "secret")
     assert over.wait(SECONDS)
     assert pauses == [0.0, 1.0, 1.0, 5.0]
     lease.release()

@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sf_quantum.qpu.leasing.batch_jobs import HeldLease
+from sf_quantum.qpu.leasing.batch_jobs import ListedLease
 from sf_quantum.qpu.leasing.burst.licenses import grantable
 
 HERE, THERE = "here", "there"
@@ -15,8 +15,8 @@ VQPUS = st.integers(0, 6)
 JOBS = st.dictionaries(st.integers(1, 5), st.integers(0, 3), max_size=5)
 
 
-def lease(job: int, cluster: str = HERE) -> HeldLease:
-    return HeldLease(job, cluster, "ada", "token", "key")
+def lease(job: int, cluster: str = HERE) -> ListedLease:
+    return ListedLease(job, cluster, "ada", "token", "key")
 
 
 LEASES = st.lists(
@@ -26,7 +26,7 @@ LEASES = st.lists(
 
 @given(VQPUS, LEASES, JOBS)
 def test_licenses_and_leases_of_others_never_exceed_the_vqpus(
-    vqpus: int, leases: list[HeldLease], jobs: dict[int, int]
+    vqpus: int, leases: list[ListedLease], jobs: dict[int, int]
 ) -> None:
     number = grantable(vqpus, leases, jobs, HERE)
     held = Counter(one.job for one in leases if one.cluster == HERE)
@@ -36,7 +36,7 @@ def test_licenses_and_leases_of_others_never_exceed_the_vqpus(
 
 @given(VQPUS, LEASES, JOBS, st.data())
 def test_the_order_of_leases_does_not_matter(
-    vqpus: int, leases: list[HeldLease], jobs: dict[int, int], data: st.DataObject
+    vqpus: int, leases: list[ListedLease], jobs: dict[int, int], data: st.DataObject
 ) -> None:
     other = data.draw(st.permutations(leases))
     assert grantable(vqpus, leases, jobs, HERE) == grantable(vqpus, other, jobs, HERE)
@@ -49,7 +49,7 @@ def test_what_changes_between_the_two_lists_grants_no_license_too_much(
     """Jobs start, take and release leases, and end after the leases were listed."""
     jobs: dict[int, int] = {}
     held = [lease(0)] * data.draw(st.integers(0, vqpus))
-    listed: list[HeldLease] | None = None
+    listed: list[ListedLease] | None = None
     moment = data.draw(st.integers(0, 12))
     for step in range(13):
         if step == moment:

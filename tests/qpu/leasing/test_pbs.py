@@ -11,7 +11,7 @@ from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
 from sf_quantum.protocol.leases import LeaseHints
 from sf_quantum.qpu.leasing.gating import in_job, pbs
-from sf_quantum.qpu.leasing.gating.gate import parse_request
+from sf_quantum.qpu.leasing.gating.job_requests import parse_request
 from sf_quantum.qpu.leasing.gating.scheduler import GatedJob
 
 HELD: dict[str, JSON] = {

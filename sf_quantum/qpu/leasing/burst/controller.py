@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from contextlib import suppress
 
 from sf_quantum.errors import QpuError
-from sf_quantum.qpu.environment import JOB_ID, JOB_UID
 from sf_quantum.qpu.leasing.gating.scheduler import run_command
 from sf_quantum.slurm import burst, config, licenses, squeue
 from sf_quantum.slurm.burst import Buffer
@@ -114,21 +113,6 @@ def slurm(*command: str) -> str:
     :raises QpuError: if it fails
     """
     return run_command(*command)
-
-
-def identity(job: int, cluster: str, details: JobDetails) -> dict[str, str]:
-    """Make the variables by which a client says whose job requests a lease.
-
-    :param cluster: name of the cluster that the job is on
-    """
-    return {
-        JOB_UID: details.uid,
-        JOB_ID: str(job),
-        "SLURM_JOB_ID": str(job),
-        "SLURM_CLUSTER_NAME": cluster,
-        "SLURM_JOB_PARTITION": details.partitions,
-        "SLURM_JOB_ACCOUNT": details.account,
-    }
 
 
 def details(job: int) -> JobDetails:

@@ -18,8 +18,8 @@ from sf_quantum.qpu.leasing.burst.folder import Entry, Folder, Held, Why, is_ask
 from sf_quantum.qpu.leasing.burst.watch_processes import Children, logged, logger
 from sf_quantum.slurm.squeue import QueuedJob
 
-# Age from which what a job has left is swept, if nobody else has done so.
-GONE_SECONDS = 15.0
+# Time for which Slurm may still ask for a job that looks forgotten.
+FORGOTTEN_SECONDS = 15.0
 
 
 class Forgotten:
@@ -70,7 +70,7 @@ class Forgotten:
             and self._is_forgotten(job, job.id in taken, entries.get(job.id))
         }
         for job_id, since in self._since.items():
-            if now - since < GONE_SECONDS:
+            if now - since < FORGOTTEN_SECONDS:
                 continue
             with logged(job_id):
                 self._mend_job(jobs[job_id])

@@ -25,7 +25,7 @@ from functools import partial
 from typing import NamedTuple, TypeVar
 
 from sf_quantum.errors import InputError, QpuError, QuantumError
-from sf_quantum.qpu.leasing.batch_jobs import HeldLease, list_leases
+from sf_quantum.qpu.leasing.batch_jobs import ListedLease, list_leases
 from sf_quantum.qpu.leasing.burst import controller
 from sf_quantum.qpu.sfq.service_qpu import SfqQpu
 from sf_quantum.slurm.licenses import units
@@ -41,11 +41,11 @@ class _Vqpus(NamedTuple):
     """The vQPUs of a device, 0 while none is lent, and the leases that are held."""
 
     number: int = 0
-    leases: Sequence[HeldLease] = ()
+    leases: Sequence[ListedLease] = ()
 
 
 def grantable(
-    vqpus: int, leases: Iterable[HeldLease], jobs: Mapping[int, int], cluster: str
+    vqpus: int, leases: Iterable[ListedLease], jobs: Mapping[int, int], cluster: str
 ) -> int:
     """Return how many licences jobs may hold, those that have started included.
 

@@ -1,10 +1,11 @@
-"""The request for a Slurm job's lease, as ``burst_buffer.lua`` has it acquired."""
+"""The request for a Slurm job's lease, and the variables that say whose job requests it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from sf_quantum.protocol.leases import LeaseHints
+from sf_quantum.qpu.environment import JOB_ID, JOB_UID
 from sf_quantum.qpu.leasing.batch_jobs import BatchJob, lease_request
 from sf_quantum.qpu.leasing.burst.classes import ClassRule, class_of
 from sf_quantum.qpu.leasing.held_leases import AcquireOptions
@@ -25,3 +26,18 @@ def slurm_request(
     """
     class_ = class_of(rules, details.partitions, details.qos, details.priority)
     return lease_request(BatchJob("Slurm", cluster, str(job)), class_, hints)
+
+
+def identity(job: int, cluster: str, details: JobDetails) -> dict[str, str]:
+    """Make the variables by which a client says whose job requests a lease.
+
+    :param cluster: name of the cluster that the job is on
+    """
+    return {
+        JOB_UID: details.uid,
+        JOB_ID: str(job),
+        "SLURM_JOB_ID": str(job),
+        "SLURM_CLUSTER_NAME": cluster,
+        "SLURM_JOB_PARTITION": details.partitions,
+        "SLURM_JOB_ACCOUNT": details.account,
+    }

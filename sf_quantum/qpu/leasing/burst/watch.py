@@ -41,7 +41,7 @@ from sf_quantum.qpu.leasing.burst.controller import (
     slurm,
 )
 from sf_quantum.qpu.leasing.burst.folder import Entry, Folder, Held, Why, is_asking
-from sf_quantum.qpu.leasing.burst.forgotten import GONE_SECONDS, Forgotten
+from sf_quantum.qpu.leasing.burst.forgotten import Forgotten
 from sf_quantum.qpu.leasing.burst.places import LostPlaces
 from sf_quantum.qpu.leasing.burst.watch_processes import Children, logged, logger
 from sf_quantum.qpu.leasing.places import Places
@@ -49,6 +49,8 @@ from sf_quantum.slurm.burst import Buffer
 from sf_quantum.slurm.squeue import QueuedJob
 
 LOOK_SECONDS = 5.0
+# Time for which a job is not listed until what it has left is swept, if nobody else has.
+GONE_SECONDS = 15.0
 TICK_SECONDS = 1.0
 # Pause between two looks at Slurm's queue while no job is known.
 IDLE_SECONDS = 30.0

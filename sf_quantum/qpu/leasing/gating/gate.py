@@ -17,7 +17,6 @@ until they are released.
 from __future__ import annotations
 
 import logging
-import re
 import threading
 import time
 from collections import Counter
@@ -32,6 +31,11 @@ from sf_quantum.protocol.leases import LeaseHints
 from sf_quantum.qpu import Qpu
 from sf_quantum.qpu.leasing import held_leases
 from sf_quantum.qpu.leasing.batch_jobs import list_leases, without_nodes
+from sf_quantum.qpu.leasing.gating.job_requests import (
+    NO_REQUEST,
+    JobRequest,
+    parse_request,
+)
 from sf_quantum.qpu.leasing.gating.scheduler import GatedJob, Scheduler
 from sf_quantum.qpu.leasing.held_leases import AcquireOptions, WaitCancelled
 from sf_quantum.qpu.leasing.places import Places
@@ -46,46 +50,9 @@ GONE_LOOKS = 2
 ANSWER_SECONDS = 5.0
 # Pause before a refused request is repeated.
 REFUSED_SECONDS = 60.0
-_WORD = re.compile(r"(?:^|[\s,])qpu(?:-(\w*))?=([^\s,]*)")
-_WHOLE = re.compile(r"[1-9]\d{0,8}")
-_SECONDS = re.compile(r"(?=.*[1-9])\d{1,9}(\.\d{1,9})?")
-_BOUNDS = {
-    "seconds": (_SECONDS, "a number of seconds above 0"),
-    "shots": (_WHOLE, "a whole number of at least 1"),
-    "qubits": (_WHOLE, "a whole number of at least 1"),
-}
 logger = logging.getLogger("sfq-gate")
-#: name of a QPU and bounds of its lease; the name is empty if the job requests none
-Wish: TypeAlias = tuple[str, LeaseHints]
-NO_WISH: Wish = "", LeaseHints()
 #: makes the request of a job for a lease of a QPU, and the client that sends it
 MakeRequest: TypeAlias = Callable[[str, str, LeaseHints], tuple[Qpu, AcquireOptions]]
-
-
-def parse_request(text: str) -> Wish:
-    """Read the QPU and the bounds of a job, such as ``qpu=fresnel qpu-shots=100``.
-
-    :raises InputError: if a word is malformed, or there are bounds and no QPU
-    """
-    words = dict(_WORD.findall(text))
-    qpu = words.pop("", "")
-    for word, value in words.items():
-        if word not in _BOUNDS:
-            raise InputError(
-                unknown("bound", f"qpu-{word}", [f"qpu-{name}" for name in _BOUNDS])
-            )
-        pattern, expected = _BOUNDS[word]
-        if not pattern.fullmatch(value):
-            raise InputError(f"qpu-{word}: expected {expected}, not {value!r}")
-    if words and not qpu:
-        raise InputError("bounds without a QPU; name one: qpu=NAME")
-    seconds = float(words["seconds"]) if "seconds" in words else None
-    return qpu, LeaseHints(
-        expected_seconds=seconds,
-        max_qpu_seconds=seconds,
-        max_shots=int(words["shots"]) if "shots" in words else None,
-        max_qubits=int(words["qubits"]) if "qubits" in words else None,
-    )
 
 
 @dataclass
@@ -138,7 +105,7 @@ class Gate:
         self._scheduler = scheduler
         self._requests: dict[str, tuple[_Request, Future[str]]] = {}
         # The latest request of each job, which its user may have changed since.
-        self._asked: dict[str, Wish] = {}
+        self._asked: dict[str, JobRequest] = {}
         # The first has when a refused job may ask again, the second when a job was first
         # seen to have a lease and no nodes.
         self._refused: dict[str, float] = {}
@@ -191,7 +158,7 @@ class Gate:
         self._asked = {job: to for job, to in self._asked.items() if job in present}
         for qpu, held in leases.items():
             for id_, token in held.items():
-                state = jobs.get(id_), wishes.get(id_, NO_WISH)
+                state = jobs.get(id_), wishes.get(id_, NO_REQUEST)
                 check = partial(self._check, id_, *state, self._qpus[qpu], token)
                 self._try(id_, check)
         for id_, (request, _) in self._requests.items():
@@ -214,7 +181,7 @@ class Gate:
                 self._refuse(job, error)
 
     def _check(
-        self, id_: str, job: GatedJob | None, wish: Wish, qpu: SfqQpu, token: str
+        self, id_: str, job: GatedJob | None, wish: JobRequest, qpu: SfqQpu, token: str
     ) -> None:
         """Do with a job that has a lease what its state requires."""
         if job is None:
@@ -259,7 +226,7 @@ class Gate:
         self,
         places: Places,
         jobs: Mapping[str, GatedJob],
-        wishes: Mapping[str, Wish],
+        wishes: Mapping[str, JobRequest],
         leases: Mapping[str, Mapping[str, str]],
     ) -> None:
         """Let held jobs ask in the order of their submission, while there are places."""
@@ -286,12 +253,12 @@ class Gate:
                     users[user] += 1
                     self._try(id_, partial(self._request, id_, *wishes[id_]))
 
-    def _may_ask(self, id_: str, job: GatedJob, wish: Wish) -> bool:
+    def _may_ask(self, id_: str, job: GatedJob, wish: JobRequest) -> bool:
         refused = self._refused.get(id_, 0.0) > time.monotonic()
         is_same = wish == self._asked.get(id_, wish)
         return job.is_held and job.may_start and not (refused and is_same)
 
-    def _wish(self, id_: str, job: GatedJob) -> Wish:
+    def _wish(self, id_: str, job: GatedJob) -> JobRequest:
         """Return what a job asks for; no QPU if it names none or is wrong."""
         try:
             qpu, hints = parse_request(job.request)
@@ -299,7 +266,7 @@ class Gate:
                 raise InputError(unknown("QPU", qpu, [*self._qpus]))
         except InputError as error:
             self._explain(id_, str(error))
-            return NO_WISH
+            return NO_REQUEST
         return qpu, hints
 
     def _request(self, job: str, qpu: str, hints: LeaseHints) -> None:

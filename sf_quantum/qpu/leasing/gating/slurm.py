@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from sf_quantum.qpu.leasing.batch_jobs import BatchJob
 from sf_quantum.qpu.leasing.burst import controller
+from sf_quantum.qpu.leasing.burst.request import identity
 from sf_quantum.qpu.leasing.gating.scheduler import Applicant, GatedJob, Scheduler
 
 
@@ -35,7 +36,7 @@ class Slurm(Scheduler):
 
     def applicant(self, job: str) -> Applicant:
         details = controller.details(int(job))
-        variables = controller.identity(int(job), self._cluster, details)
+        variables = identity(int(job), self._cluster, details)
         return Applicant(details.user, details.partitions, details.qos, variables)
 
     def release(self, job: str) -> None:

@@ -9,7 +9,12 @@ from typing import Literal, TypeAlias
 from uuid import UUID
 
 from sf_quantum.files import JSON
-from sf_quantum.service.dialects.iqm import architecture, circuits, measurements
+from sf_quantum.service.dialects.iqm import (
+    architecture,
+    calibrations,
+    circuits,
+    measurements,
+)
 from sf_quantum.service.dialects.iqm.refusals import Coded
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import Forecast, Identity, Job, State
@@ -70,7 +75,7 @@ class Jobs:
                 }
             },
             "compilation": {
-                "calibration_set_id": architecture.calibration_set(device, used)
+                "calibration_set_id": calibrations.calibration_set(device, used)
             },
             "queue_position": forecast.position if waiting and forecast else None,
             "runtime_ms": round(job.qpu_seconds * 1000) if job.final else None,

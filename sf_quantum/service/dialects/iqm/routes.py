@@ -28,7 +28,7 @@ from sf_quantum.service.dialects.common import (
     qpu_status,
 )
 from sf_quantum.service.dialects.implicit_leases import ImplicitLeases
-from sf_quantum.service.dialects.iqm import architecture, circuits
+from sf_quantum.service.dialects.iqm import architecture, calibrations, circuits
 from sf_quantum.service.dialects.iqm.architecture import Architecture
 from sf_quantum.service.dialects.iqm.jobs import ARTIFACTS, STATUSES, Jobs
 from sf_quantum.service.dialects.iqm.refusals import Coded
@@ -119,7 +119,7 @@ def qpu_artifact(queue: Queue, _: Who, qc: str, artifact: str) -> Response:
 def calibration_set(queue: Queue, _: Who, qc: str, calibration: str) -> Response:
     """Show a set of calibrations."""
     chip = _calibrated(queue, qc, calibration)
-    observed = architecture.observations(queue.device, chip, metrics=False)
+    observed = calibrations.observations(queue.device, chip, metrics=False)
     return JSONResponse(observed)
 
 
@@ -127,7 +127,7 @@ def calibration_set(queue: Queue, _: Who, qc: str, calibration: str) -> Response
 def metrics(queue: Queue, _: Who, qc: str, calibration: str) -> Response:
     """Show how good the operations are."""
     chip = _calibrated(queue, qc, calibration)
-    observed = architecture.observations(queue.device, chip, metrics=True)
+    observed = calibrations.observations(queue.device, chip, metrics=True)
     return JSONResponse(observed)
 
 
@@ -137,7 +137,7 @@ def dynamic_architecture(
 ) -> Response:
     """Show the operations that are calibrated."""
     chip = _calibrated(queue, qc, calibration)
-    dynamic = architecture.dynamic(queue.device, chip)
+    dynamic = calibrations.dynamic(queue.device, chip)
     seen: dict[str, None] = request.app.state.dialects["iqm"].calibrations
     seen[str(dynamic["calibration_set_id"])] = None
     while len(seen) > MOST_CALIBRATIONS:
@@ -256,7 +256,7 @@ def _with_calibration(
     metadata = submission.metadata or {}
     options = metadata.get("options")
     asked = options.get("calibration_set_id") if isinstance(options, dict) else None
-    now = architecture.calibration_set(device, device.description.calibration)
+    now = calibrations.calibration_set(device, device.description.calibration)
     if asked is None or asked == now:
         return submission
     if asked not in request.app.state.dialects["iqm"].calibrations:
@@ -326,7 +326,7 @@ def _calibrated(queue: JobQueue, qc: str, calibration: str) -> Architecture:
     """Return the architecture, if a name is that of the present set of calibrations."""
     device = queue.device
     chip = machine(device, qc)
-    now = architecture.calibration_set(device, device.description.calibration)
+    now = calibrations.calibration_set(device, device.description.calibration)
     if calibration not in ("default", now):
         raise _no_calibration(calibration)
     return chip

@@ -31,7 +31,12 @@ from sf_quantum.service.device.emulator.settings import Faults
 from sf_quantum.service.device.protocol import Device
 from sf_quantum.service.device.readings import Calibrations
 from sf_quantum.service.dialects import large_bodies
-from sf_quantum.service.dialects.iqm import architecture, circuits, measurements
+from sf_quantum.service.dialects.iqm import (
+    architecture,
+    calibrations,
+    circuits,
+    measurements,
+)
 from sf_quantum.service.dialects.iqm.architecture import Architecture
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import Identity
@@ -648,7 +653,7 @@ def test_gates_and_times_as_iqms_clients_find_them() -> None:
     device = cast("Device", Measured())
     known = architecture.of(device.description)
     assert known is not None
-    told = architecture.observations(device, known, metrics=True)
+    told = calibrations.observations(device, known, metrics=True)
     listed = told["observations"]
     assert isinstance(listed, list)
     found = {

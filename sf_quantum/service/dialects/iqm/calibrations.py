@@ -1,0 +1,123 @@
+"""A calibration as IQM's documents have it: its id, the gates it has, and what it measured.
+
+Names of gates, implementations and observations are those that ``iqm-client`` 36 knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from uuid import NAMESPACE_OID, UUID, uuid5
+
+from sf_quantum.files import JSON
+from sf_quantum.protocol.calibrations import CalibrationData
+from sf_quantum.service.device.protocol import Device
+from sf_quantum.service.dialects.iqm.architecture import (
+    IMPLEMENTATIONS,
+    Architecture,
+    qubit_name,
+    time,
+)
+
+# what the observations are called, by the name of the device's reading
+_READ_OUT = {
+    "readout_false_one": "error_0_to_1",
+    "readout_false_zero": "error_1_to_0",
+}
+_TIMES = {"t1_seconds": "t1_time", "t2_seconds": "t2_time"}
+
+
+def calibration_set(device: Device, calibration: Mapping[str, JSON] | None) -> str:
+    """Return the UUID of a calibration; a vendor's own stays as it is."""
+    name = CalibrationData.read(calibration).id
+    try:
+        return str(UUID(name))
+    except ValueError:
+        return str(uuid5(NAMESPACE_OID, f"sf_quantum/{device.identity}/{name}"))
+
+
+def dynamic(device: Device, chip: Architecture) -> dict[str, JSON]:
+    """Describe the operations that are calibrated."""
+    names = [*chip.numbers]
+    single: list[JSON] = [[name] for name in names]
+    pairs: list[JSON] = [[*map(qubit_name, pair)] for pair in chip.couplings]
+    loci = {"prx": single, "cz": pairs, "measure": single}
+    return {
+        "calibration_set_id": calibration_set(device, device.description.calibration),
+        "qubits": [*names],
+        "computational_resonators": [],
+        "gates": {
+            gate: {
+                "implementations": {IMPLEMENTATIONS[gate]: {"loci": where}},
+                "default_implementation": IMPLEMENTATIONS[gate],
+                "override_default_implementation": {},
+            }
+            for gate, where in loci.items()
+        },
+    }
+
+
+def observations(
+    device: Device, chip: Architecture, *, metrics: bool
+) -> dict[str, JSON]:
+    """List what the calibration has measured.
+
+    :param metrics: the quality of the operations, instead of the calibration's own data,
+        of which there is none
+    """
+    id_ = calibration_set(device, device.description.calibration)
+    made = time(device.calibrations.made or 0.0)
+    values = _metrics(device, chip) if metrics else ()
+    return {
+        "observation_set_type": "quality-metric-set" if metrics else "calibration-set",
+        "observation_set_id": str(uuid5(UUID(id_), "metrics")) if metrics else id_,
+        "describes_id": id_ if metrics else None,
+        "dut_label": device.name,
+        "invalid": False,
+        "created_timestamp": made,
+        "end_timestamp": made,
+        "observations": [
+            {
+                "observation_id": number,
+                "observation_set_ids": [],
+                "dut_label": device.name,
+                "dut_field": name,
+                "value": value,
+                "unit": "s" if name.endswith("_time") else "",
+                "uncertainty": None,
+                "invalid": False,
+                "source": {"type": "measurement_source"},
+                "tags": [],
+                "created_timestamp": made,
+                "modified_timestamp": made,
+            }
+            for number, (name, value) in enumerate(values, 1)
+        ],
+    }
+
+
+def _metrics(device: Device, chip: Architecture) -> Iterator[tuple[str, float]]:
+    """List names and values of what is known, the same for all qubits."""
+    values = device.calibrations.data.values
+    qubits, single = [*chip.numbers], values.get("gate_error_one_qubit")
+    for name in qubits:
+        path = f"metrics.ssro.measure.{IMPLEMENTATIONS['measure']}.{name}"
+        errors = {
+            reading: values[reading] for reading in _READ_OUT if reading in values
+        }
+        for reading, error in errors.items():
+            yield f"{path}.{_READ_OUT[reading]}", error
+        if len(errors) == len(_READ_OUT):
+            yield f"{path}.fidelity", 1.0 - sum(errors.values()) / 2
+        for reading, field in _TIMES.items():
+            if reading in values:
+                yield f"characterization.model.{name}.{field}", values[reading]
+        if single is not None:
+            # A depolarising error with parameter p on d levels has fidelity 1 - (1 -
+            # 1/d) p.
+            path = f"metrics.rb.prx.{IMPLEMENTATIONS['prx']}.{name}"
+            yield f"{path}.fidelity", 1.0 - single / 2
+    if (double := values.get("gate_error_two_qubits")) is not None:
+        for pair in chip.couplings:
+            locus = "__".join(map(qubit_name, pair))
+            path = f"metrics.irb.cz.{IMPLEMENTATIONS['cz']}.{locus}"
+            yield f"{path}.fidelity", 1.0 - double * 3 / 4
