@@ -1,8 +1,9 @@
 """The command ``sfq``: each subcommand is one module with ``configure`` and ``run``.
 
 ``COMMANDS`` lists them with their modules: ``workflow`` for authors, ``tools`` as steps of a
-workflow, ``qpu`` for users and operators of QPUs. Nothing is imported before it is needed, so
-that ``sfq --help`` starts at once. No room imports this one.
+workflow, ``qpu`` for users and operators of QPUs, ``batch`` for a site's batch system.
+``arguments`` has the types and options that several share. Nothing is imported before it is
+needed, so that ``sfq --help`` starts at once. No room imports this one.
 
 Imports: clustering, journal, malleability, net, planning, protocol, qpu, reporting,
     samplers, service, service/domain, service/http, service/store, workflows.

@@ -1,8 +1,10 @@
 """Clustering aggregation: the science of the example workflow.
 
-``methods`` makes clusterings, ``qubo`` the QUBO of their consensus, ``consensus`` scores its
-samples by ``silhouette``, and ``points``, ``result`` and ``samples`` read and write the files
-between them. ``kernels`` calls the compiled ``_kernels.c``.
+``methods`` makes clusterings, ``consensus_qubo`` the QUBO of their consensus, ``consensus``
+scores its samples by ``silhouette`` and decides whether the loop continues; ``points``,
+``result`` and ``samples`` read and write the files between them, ``picture`` draws.
+``kernels`` calls the compiled loops of ``_kernels.c``: neighbours, spanning forests, k-means
+and sums of distances.
 
 Imports: nothing above the foundation.
 """

@@ -9,6 +9,13 @@ The driver holds a lock on the file, so that a reader can distinguish a run in p
 an interrupted one without relying on a process id. This module must not import StreamFlow,
 so that ``sfq report`` starts fast.
 
+``events`` has the kinds of events. ``scheduler`` is StreamFlow's scheduler that writes the
+journal: ``run_record`` has what it writes of jobs, ``steps`` the steps of a run, ``reuse``
+writes the results of jobs and takes over those of earlier runs (``results`` reads them,
+``fingerprints`` says what they depend on, ``contents`` digests folders). ``feasibility``
+finds jobs that can run nowhere, ``standstill`` runs that cannot go on; ``run_failure``
+chooses why a run has failed, and ``failures`` says why a job has.
+
 Imports: connectors.
 """
 

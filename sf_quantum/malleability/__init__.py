@@ -1,7 +1,9 @@
 """Malleable programs: they give nodes back while they use a QPU, and get nodes afterwards.
 
 Malleability is what the field calls a running job's change of its number of nodes (D. G.
-Feitelson and L. Rudolph, 1996); R. Rocco et al., QCE 2025, use it around QPU calls.
+Feitelson and L. Rudolph, 1996); R. Rocco et al., QCE 2025, use it around QPU calls. ``job``
+decides what is given back and asked for, ``program_nodes`` starts processes on the nodes that
+a program has, and ``slurm`` runs Slurm's commands for both.
 
 Imports: slurm.
 """

@@ -1,8 +1,11 @@
 """The QPU service: leases, a queue that survives being killed, and one device.
 
-``run`` serves ``app`` with a ``config``: requests pass ``http`` and reach the routes of
-``dialects``, which call ``queue``; this keeps its state in ``store``, orders jobs by
-``scheduling``, and gives them to ``device``. ``domain`` is what they all speak of.
+``run`` is the process and serves ``app`` with a ``config``: requests pass ``http`` and reach
+the routes of ``dialects``, which call ``queue``; this keeps its state in ``store``, orders
+jobs by ``scheduling``, and gives them to ``device``. ``domain`` is what they all speak of.
+``check`` checks a configuration, ``config_reload`` takes changes of it while the service
+runs, ``state`` locks the state folder, ``twin`` is a device that stands for another.
+``metrics`` and ``page`` show the service.
 
 Imports: net, protocol, qpu, service/*.
 """

@@ -1,5 +1,7 @@
 """Contract tests for registered samplers, QPUs and devices, ours and a site's own.
 
+Each contract is one module: ``samplers``, ``qpus``, ``devices`` and ``candidates``.
+
 Imports: checking, checking/cwl, protocol, qpu, samplers, service, service/device, service/domain.
 """
 

@@ -57,6 +57,19 @@ def test_a_rooms_docstring_names_modules_that_exist(room: Path) -> None:
     assert words <= functions, words - functions
 
 
+def test_the_docstring_of_a_divided_room_names_its_parts() -> None:
+    """So that a reader finds a module without opening the others."""
+    missing = []
+    for room in ROOMS:
+        text = ast.get_docstring(ast.parse((room / "__init__.py").read_text())) or ""
+        parts = {path.stem for path in room.glob("*.py") if path.stem[0] != "_"}
+        parts |= {path.parent.name for path in room.glob("*/__init__.py")}
+        named = {*re.findall(r"``([a-z_0-9]+)``", text)}
+        if len(parts) > 2 and room != PACKAGE and not parts <= named:
+            missing.append((module(room / "__init__.py"), sorted(parts - named)))
+    assert not missing
+
+
 def test_references_of_docstrings_exist() -> None:
     every = frozenset[str]().union(*map(names, FILES))
     ends = {f".{name.split('.', index)[-1]}" for name in every for index in range(1, 7)}

@@ -2,6 +2,11 @@
 
 A device is a subclass of :class:`~sf_quantum.service.device.protocol.Device` with an entry
 point in the group ``sf_quantum.devices``, whose name the service's configuration refers to.
+``protocol`` is all that the queue asks of a device: ``emulator`` and ``vendor`` are devices.
+``processes`` compute for the service, within limits. ``problems`` and ``circuits`` read the
+forms of a job's payload, ``readings`` has calibrations and errors, ``drift`` the alarm on
+them, ``quality_problem`` what quality jobs sample, ``operations`` changes of settings by
+operators, and ``foreign`` bounds what vendors wrote.
 
 Imports: net, protocol, qpu, samplers, service/domain.
 """

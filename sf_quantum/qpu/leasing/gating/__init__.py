@@ -1,5 +1,7 @@
 """Leases for held jobs of a batch system, which are released once they have one.
 
-``gate`` is independent of the batch system: ``scheduler`` has the interface of what it asks,
-``slurm`` and the like implement it. ``in_job`` finds the lease from within the job.
+``gate`` decides which job asks, is released or is held again, for any batch system:
+``scheduler`` has the interface of what it asks, ``slurm``, ``flux`` and ``pbs`` implement it,
+``pbs_status`` reads the jobs of OpenPBS. ``job_requests`` reads what a job asks for: QPU,
+bounds and hints. ``in_job`` finds the lease from within the job.
 """

@@ -1,4 +1,9 @@
-"""D-Wave's annealers, and other services with SAPI, through D-Wave's client."""
+"""D-Wave's annealers, and other services with SAPI, through D-Wave's client.
+
+``connection`` says how to reach a solver, ``client`` makes bounded requests and turns errors
+into ours, ``solver`` reads a solver's properties, ``embedded`` samples problems by their
+embedding.
+"""
 
 from __future__ import annotations
 

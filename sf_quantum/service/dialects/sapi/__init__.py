@@ -1,1 +1,7 @@
-"""SAPI, the dialect of D-Wave's Ocean tools."""
+"""SAPI, the dialect of D-Wave's Ocean tools.
+
+``routes`` has the API, ``dialect`` says what the service needs to know of it. ``problems``
+reads bodies and shows the queue's jobs as problems, in the format of ``qp_format``;
+``parameters`` checks solver parameters and translates them for a job. ``solver`` describes
+the annealer and models its times, and ``refusals`` writes errors.
+"""

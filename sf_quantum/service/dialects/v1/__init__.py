@@ -1,1 +1,6 @@
-"""The service's own dialect, ``/v1``, described by ``/openapi.json``."""
+"""The service's own dialect, ``/v1``, described by ``/openapi.json``.
+
+Each part of the API is one module: ``jobs``, ``leases``, ``device`` (state, availability,
+health), ``admin`` (operations, maintenance windows, audit) and ``usage``. ``models`` has
+bodies that several share, ``dialect`` what the service needs to know of it.
+"""

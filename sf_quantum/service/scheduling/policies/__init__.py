@@ -1,8 +1,9 @@
 """Scheduling policies, one module each.
 
-A policy is a subclass of :class:`~sf_quantum.service.scheduling.policies.base.Policy` with
-an entry point in the group ``sf_quantum.policies``, whose name the service's configuration
-refers to.
+A policy is a subclass of :class:`~sf_quantum.service.scheduling.policies.base.Policy` with an
+entry point in the group ``sf_quantum.policies``, whose name the service's configuration
+refers to. ``classes`` is the default, ``fifo`` a baseline, ``fair_share`` and ``interleave``
+order by past usage and by classical computation; ``base`` is what all of them are.
 """
 
 from __future__ import annotations

@@ -1,1 +1,5 @@
-"""Experiments in linear optics: read, checked and simulated."""
+"""Experiments in linear optics: read, checked and simulated.
+
+``photonic`` is in the service, without Perceval; ``optics`` checks and simulates in a separate
+process.
+"""
