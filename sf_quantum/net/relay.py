@@ -19,7 +19,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 from sf_quantum.errors import InputError, QuantumError
-from sf_quantum.net.answers import content_length
+from sf_quantum.net.bounded_answers import content_length
 from sf_quantum.net.local_server import LocalServer, TimedHandler
 from sf_quantum.net.transport import Client, Unreachable
 from sf_quantum.protocol.bounds import ANSWER_BYTES

@@ -16,18 +16,18 @@ from urllib3 import HTTPConnectionPool, HTTPSConnectionPool, ProxyManager, Retry
 from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.exceptions import HTTPError
 
-from sf_quantum.net import answers
+from sf_quantum.net import bounded_answers
 
 # Retries of a connection, with pauses of 20 s in total, and of a request that gets no
 # answer.
 RETRIES, READ_RETRIES = 10, 2
 
 
-class _Connection(answers.Timed, HTTPConnection):
+class _Connection(bounded_answers.Timed, HTTPConnection):
     """A connection without TLS."""
 
 
-class _TlsConnection(answers.Timed, HTTPSConnection):
+class _TlsConnection(bounded_answers.Timed, HTTPSConnection):
     """A connection with TLS."""
 
 
@@ -72,8 +72,8 @@ class _Adapter(HTTPAdapter):
         answer = super().send(request, True, self._seconds, verify, cert, proxies)
         read = None
         try:
-            if answer.status_code in answers.REDIRECTS:
-                why = answers.elsewhere(answer.headers.get("Location"))
+            if answer.status_code in bounded_answers.REDIRECTS:
+                why = bounded_answers.elsewhere(answer.headers.get("Location"))
                 raise RequestException(why, request=request, response=answer)
             read = self._read(answer)
         finally:
@@ -85,20 +85,20 @@ class _Adapter(HTTPAdapter):
 
     def _read(self, answer: Response) -> bytes:
         most = self._most_bytes
-        length = answers.content_length(answer.headers.get("Content-Length"))
+        length = bounded_answers.content_length(answer.headers.get("Content-Length"))
         if length is not None and length > most:
-            raise RequestException(str(answers.too_large(most)))
-        parts = answer.raw.stream(answers.PART_BYTES, decode_content=True)
+            raise RequestException(str(bounded_answers.too_large(most)))
+        parts = answer.raw.stream(bounded_answers.PART_BYTES, decode_content=True)
         try:
-            return answers.whole(parts, most)
-        except (HTTPError, answers.TooLarge) as error:
+            return bounded_answers.whole(parts, most)
+        except (HTTPError, bounded_answers.TooLarge) as error:
             raise RequestException(str(error)) from error
 
 
 def guard(
     session: Session, most_bytes: int, seconds: float, *, repeated: bool = False
 ) -> None:
-    """Have a session follow no redirect, and bound all answers.
+    """Have a session follow no redirect, and bound all bounded_answers.
 
     :param most_bytes: largest answer in bytes, also after it is decompressed
     :param seconds: time in which a request must be sent, and after that the whole

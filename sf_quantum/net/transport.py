@@ -26,7 +26,7 @@ from urllib.parse import urlsplit
 
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON, mapping, parse_json
-from sf_quantum.net import answers
+from sf_quantum.net import bounded_answers
 from sf_quantum.protocol.bounds import RESULT_BYTES
 
 # sun_path of <sys/un.h> has 108 bytes, including the final zero
@@ -72,7 +72,7 @@ class Response:
         return {}
 
 
-class _TlsConnection(answers.Timed, http.client.HTTPSConnection):
+class _TlsConnection(bounded_answers.Timed, http.client.HTTPSConnection):
     """A connection with TLS."""
 
 
@@ -110,7 +110,7 @@ class Client:
         self._socket = _socket_path(url)
         self._base = _base("http://localhost" if self._socket else url, plain)
         self._kind: type[http.client.HTTPConnection]
-        self._kind = _TlsConnection if self._base[0] else answers.Timed
+        self._kind = _TlsConnection if self._base[0] else bounded_answers.Timed
 
     def request(
         self,
@@ -170,7 +170,7 @@ class Client:
             sent = True
             connection.request(method, prefix + path, body, headers)
             with connection.getresponse() as response:
-                answer = answers.body(response, most)
+                answer = bounded_answers.body(response, most)
                 reusable = not response.will_close
                 _check_place(response)
                 return response.status, response.headers, answer
@@ -289,10 +289,12 @@ def _open(idle: socket.socket) -> bool:
 
 
 def _check_place(response: http.client.HTTPResponse) -> None:
-    if response.status in answers.REDIRECTS:
+    if response.status in bounded_answers.REDIRECTS:
         # nobody is at work on a request that is to be sent again, elsewhere
-        sent = response.status not in answers.UNDONE_REDIRECTS
-        raise Unreachable(answers.elsewhere(response.headers["Location"]), sent=sent)
+        sent = response.status not in bounded_answers.UNDONE_REDIRECTS
+        raise Unreachable(
+            bounded_answers.elsewhere(response.headers["Location"]), sent=sent
+        )
 
 
 def retry_seconds(retry_after: str | None, date: str | None) -> float | None:

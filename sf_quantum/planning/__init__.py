@@ -2,7 +2,8 @@
 
 ``plan`` makes a workload (``workloads``) of what is to be planned and of what ``measured``
 fits to journals; ``traces`` reads recorded load. ``random_draws`` draws runs and load,
-``experiment`` runs each strategy on the same draws in ``simulation``, ``estimate`` has means
+``experiment`` runs each strategy on the same draws in ``simulation`` and measures what it
+costs (node-seconds, price, energy), ``estimate`` has means
 and intervals, ``comparison`` compares all strategies, and ``recommendation`` names one.
 ``strategy_map`` repeats this for other ratios, and ``map_picture`` draws it.
 ``allocation_lines`` writes the strategy for a StreamFlow file, within what ``site_nodes``

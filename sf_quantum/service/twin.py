@@ -30,7 +30,7 @@ from sf_quantum.service.device.emulator.device import EmulatedDevice
 from sf_quantum.service.device.emulator.settings import DeviceSettings
 from sf_quantum.service.device.emulator.technologies import TECHNOLOGIES, Technology
 from sf_quantum.service.device.processes.limits import ComputeLimits
-from sf_quantum.service.device.vendor import answers
+from sf_quantum.service.device.vendor import answer_checks
 from sf_quantum.service.device.vendor.settings import QpuSettings
 from sf_quantum.service.domain.jobs import Size
 from sf_quantum.text import shortened, unknown
@@ -238,7 +238,7 @@ def _served(url: str, token_file: Path | None) -> Original:
         except InputError as error:
             raise QpuError(f"{client.service.name}: bounds: {error}") from error
     name = shortened(client.service.text(device, "name"))
-    return Original(name, answers.description(client.describe()), limits)
+    return Original(name, answer_checks.description(client.describe()), limits)
 
 
 def _configured(path: Path) -> Original:
@@ -248,7 +248,7 @@ def _configured(path: Path) -> Original:
     try:
         if isinstance(settings, QpuSettings):
             client = settings.client()
-            described = answers.description(client.describe())
+            described = answer_checks.description(client.describe())
             return Original(settings.name, described, client=type(client))
         device = make_device(settings)
     except InputError as error:

@@ -48,15 +48,15 @@ from tests.support.vendor_machine import Count
 SERVICE = """
 import os, sys
 from sf_quantum.cli import main
-from sf_quantum.service.device.vendor.device import QpuDevice
+from sf_quantum.service.device.vendor.vendor_jobs import VendorJobs
 found = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-find = QpuDevice.find
+find = VendorJobs.find
 def noted(self, tag):
     job_id = find(self, tag)
     if job_id is not None:
         os.write(found, f"{tag}\\n".encode())
     return job_id
-QpuDevice.find = noted
+VendorJobs.find = noted
 sys.exit(main(sys.argv[2:]))
 """
 # microseconds: jobs of 14 ms, and of 55 ms in three slices

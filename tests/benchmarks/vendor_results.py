@@ -26,7 +26,7 @@ from dimod import BinaryQuadraticModel, SampleSet
 from sf_quantum.files import JSON
 from sf_quantum.protocol.tasks import Kind, Outcome, Result, Task
 from sf_quantum.service.device.processes.verification import verified
-from sf_quantum.service.device.vendor.answers import Passed, VendorAnswers
+from sf_quantum.service.device.vendor.answer_checks import Passed, VendorAnswers
 from sf_quantum.threads import in_thread
 
 T = TypeVar("T")

@@ -13,7 +13,7 @@ MOST_KEPT_MEGABYTES = 40
 ANSWERS = """
 import random, resource, threading
 from contextlib import suppress
-from sf_quantum.net import answers
+from sf_quantum.net import bounded_answers
 from sf_quantum.service.run import give_memory_back
 
 def resident():

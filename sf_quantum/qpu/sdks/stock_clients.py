@@ -22,7 +22,7 @@ from typing import ClassVar
 
 from sf_quantum.errors import QuantumError
 from sf_quantum.net import munge
-from sf_quantum.net.answers import content_length
+from sf_quantum.net.bounded_answers import content_length
 from sf_quantum.net.local_server import LocalServer, TimedHandler
 from sf_quantum.qpu import QpuStatus
 from sf_quantum.qpu.environment import RESOURCES, TOKEN, TYPES, listed

@@ -397,6 +397,9 @@ class _Pasqal(QrmiQpu):
                 why = " ".join(logs.split())[-300:]
                 return Outcome(failure=why or "no reason given")
             text = self._ask(lambda client: client.task_result(job_id).value)
+        # QRMI reads it whole; what is made of it would take several times the memory.
+        if len(text) > (most := task.result_bytes):
+            raise QpuError(f"{self._who}: the result has more than {most:,} bytes")
         counts, details = self._read(text)
         timing, calibration = details.get("timing"), details.get("calibration")
         seconds = timing.get("qpu_seconds") if isinstance(timing, dict) else None

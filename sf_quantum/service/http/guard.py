@@ -23,7 +23,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sf_quantum.files import JSON, WrongJson, parse_json
-from sf_quantum.net.answers import content_length
+from sf_quantum.net.bounded_answers import content_length
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import Identity
 from sf_quantum.service.http import gzipped

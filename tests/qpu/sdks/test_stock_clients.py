@@ -16,7 +16,7 @@ import pytest
 
 from sf_quantum.cli import main
 from sf_quantum.net import local_server
-from sf_quantum.net.answers import Timed
+from sf_quantum.net.bounded_answers import Timed
 from sf_quantum.net.transport import Client
 from sf_quantum.protocol.leases import LEASE_HEADER
 from sf_quantum.qpu import QpuStatus

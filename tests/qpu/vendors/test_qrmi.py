@@ -25,6 +25,7 @@ from sf_quantum import qpu
 from sf_quantum.cli import main
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
+from sf_quantum.protocol.tasks import Task
 from sf_quantum.qpu import AuthenticationError, NoLease, Qpu
 from sf_quantum.qpu.environment import from_environment, job_environment
 from sf_quantum.qpu.vendors.qrmi import NO_TIMEOUT, QrmiQpu
@@ -365,7 +366,8 @@ def fake(monkeypatch: pytest.MonkeyPatch, **methods: object) -> list[dict[str, s
         return SimpleNamespace(**methods)
 
     module = ModuleType("qrmi")
-    vars(module)["ResourceType"] = SimpleNamespace(IQMServer="the type")
+    types = dict.fromkeys(("IQMServer", "PasqalCloud"), "the type")
+    vars(module)["ResourceType"] = SimpleNamespace(**types)
     vars(module)["QuantumResource"] = SimpleNamespace(from_config=from_config)
     monkeypatch.setitem(sys.modules, "qrmi", module)
     return given
@@ -408,6 +410,21 @@ def test_what_is_gone_is_released(
 ) -> None:
     fake(monkeypatch, release=raising(error))
     configured("iqm-server").release("token")
+
+
+def test_a_result_is_read_up_to_the_largest_of_its_task(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    text = json.dumps({"counter": {"00": 3}})
+    done = SimpleNamespace(value=text + " " * 2**26)
+    fake(monkeypatch, task_status=lambda _: "Completed", task_result=lambda _: done)
+    task = Task("0", "sequence", "{}", {"num_reads": 3})
+    with pytest.raises(QpuError, match=r"the result has more than [\d,]+ bytes$"):
+        configured("pasqal-cloud").result("1", task)
+    done.value = text
+    result = configured("pasqal-cloud").result("1", task).result
+    assert result is not None
+    assert json.loads(result.text) == json.loads(text)
 
 
 def test_a_full_status(monkeypatch: pytest.MonkeyPatch) -> None:

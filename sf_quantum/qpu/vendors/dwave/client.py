@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from sf_quantum import backoff
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
-from sf_quantum.net.answers import UNDONE_REDIRECTS
+from sf_quantum.net.bounded_answers import UNDONE_REDIRECTS
 from sf_quantum.net.transport import retry_seconds
 from sf_quantum.protocol.bounds import ANSWER_BYTES, RESULT_BYTES
 from sf_quantum.protocol.tasks import NotAccepted, UnknownJob

@@ -29,7 +29,7 @@ from sf_quantum.samplers.problem import FieldError
 from sf_quantum.service.device import problems
 from sf_quantum.service.device.protocol import Cost, Device, DeviceStatus
 from sf_quantum.service.device.vendor import sizes
-from sf_quantum.service.device.vendor.answers import (
+from sf_quantum.service.device.vendor.answer_checks import (
     bounded_errors,
 )
 from sf_quantum.service.device.vendor.costs import Costs

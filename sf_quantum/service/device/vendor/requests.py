@@ -9,7 +9,7 @@ from typing import TypeVar
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.protocol.tasks import LeaseLost, NotAccepted, UnknownJob
 from sf_quantum.qpu import AuthenticationError, NoLease
-from sf_quantum.service.device.vendor.answers import bounded_errors
+from sf_quantum.service.device.vendor.answer_checks import bounded_errors
 from sf_quantum.service.device.vendor.lease import Held, VendorLease
 from sf_quantum.service.device.vendor.state import VendorState
 

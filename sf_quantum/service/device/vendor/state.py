@@ -16,7 +16,7 @@ from sf_quantum.protocol.descriptions import Description
 from sf_quantum.protocol.leases import ReservedTime
 from sf_quantum.protocol.tasks import NotAccepted
 from sf_quantum.qpu import Qpu, QpuStatus
-from sf_quantum.service.device.vendor import answers
+from sf_quantum.service.device.vendor import answer_checks
 from sf_quantum.service.device.vendor.settings import QpuSettings
 
 # requests without an answer in a row after which a QPU is offline: one may be chance
@@ -111,7 +111,7 @@ class VendorState:
         return None
 
     def read_status(self, client: Qpu) -> QpuStatus:
-        self.status = answers.status(client.status())
+        self.status = answer_checks.status(client.status())
         self._known = self._heard = time.monotonic()
         return self.status
 
@@ -123,7 +123,7 @@ class VendorState:
         if not due or self._descriptions.left:
             return
         try:
-            self.description = answers.description(client.describe())
+            self.description = answer_checks.description(client.describe())
         except NotAccepted as error:
             self._descriptions.noted(error)
             if error.retry_seconds is not None:  # it asks for a pause of all requests

@@ -21,8 +21,8 @@ from sf_quantum.protocol.tasks import (
 from sf_quantum.qpu import Qpu
 from sf_quantum.service.device.processes import process_pool
 from sf_quantum.service.device.protocol import DeviceJobs, Recovery
-from sf_quantum.service.device.vendor import answers
-from sf_quantum.service.device.vendor.answers import Passed, VendorAnswers
+from sf_quantum.service.device.vendor import answer_checks
+from sf_quantum.service.device.vendor.answer_checks import Passed, VendorAnswers
 from sf_quantum.service.device.vendor.costs import Costs
 from sf_quantum.service.device.vendor.job_table import JobTable, VendorJob
 from sf_quantum.service.device.vendor.lease import Held, VendorLease
@@ -156,7 +156,7 @@ class VendorJobs(DeviceJobs):
             raise NotAccepted(vendor.why)  # it was not asked
         job.due = time.monotonic() + pause
         polled = self._about(job_id, lambda jobs: self._priced(jobs).poll(job_id))
-        progress = answers.progress(polled)
+        progress = answer_checks.progress(polled)
         if progress.state == "Running" and job.running_since is None:
             job.running_since = time.monotonic()
         if progress.state == "Queued":

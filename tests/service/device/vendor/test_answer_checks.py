@@ -22,9 +22,9 @@ from sf_quantum.protocol.tasks import Outcome, Progress, Result, State, Task
 from sf_quantum.qpu import QpuStatus
 from sf_quantum.service.device.foreign import TooLarge, plain
 from sf_quantum.service.device.processes.verification import WrongResult, verified
-from sf_quantum.service.device.vendor import answers as vendor_answers
+from sf_quantum.service.device.vendor import answer_checks as vendor_answers
 from sf_quantum.service.device.vendor import evidence, job_ids
-from sf_quantum.service.device.vendor.answers import Passed, VendorAnswers
+from sf_quantum.service.device.vendor.answer_checks import Passed, VendorAnswers
 from sf_quantum.service.device.vendor.job_ids import VendorJobIds
 from sf_quantum.text import shortened
 from tests.support.results import Honest, circuit, honest, lies, problems, samples

@@ -15,7 +15,7 @@ import requests
 
 from sf_quantum.errors import QpuError
 from sf_quantum.net import sessions
-from sf_quantum.net.answers import LARGE_AT_ONCE, LARGE_BYTES, PART_BYTES, body
+from sf_quantum.net.bounded_answers import LARGE_AT_ONCE, LARGE_BYTES, PART_BYTES, body
 from sf_quantum.net.transport import Client, Unreachable
 from sf_quantum.protocol.bounds import RESULT_BYTES
 from tests.support import trouble
