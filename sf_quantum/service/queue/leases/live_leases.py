@@ -111,7 +111,7 @@ class Leases:
                     raise _not_granted(request)
                 detail = f"{_held(vqpus.number)}, try again later"
                 name = request.reservation
-                if name is not None and not vqpus.reservations.runs(name):
+                if name is not None and name not in vqpus.reservations.running:
                     detail = vqpus.reservations.why(name)
                 raise Refused(409, detail, headers={"Retry-After": "1"})
             live = waiting.granted.result()

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 
-from sf_quantum.protocol.leases import LATEST_START
+from sf_quantum.protocol.leases import LATEST_START, ReservedTime
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import Lease, LeaseRequest
 from sf_quantum.service.queue.jobs.job_table import JobTable
@@ -18,7 +19,8 @@ FIELD = "reservation"
 class Reservations:
     """The reservations of the device, as it last reported them.
 
-    A lease that names one is granted while its time runs, and ends with it.
+    A lease that names one is granted while its time runs, and ends with it. A thread may
+    replace the reservations between two reads.
     """
 
     def __init__(self, jobs: JobTable) -> None:
@@ -51,20 +53,19 @@ class Reservations:
             detail = f"cannot be granted by {utc(latest)}: {begins}"
             raise Refused(409, detail, LATEST_START)
 
-    def runs(self, name: str | None) -> bool:
-        """Whether a lease that names the reservation, if any, may be held now."""
-        if name is None:
-            return True
-        reserved = self._jobs.device.reservations.get(name)
-        return reserved is not None and reserved.starts <= time.time() < reserved.ends
+    @property
+    def running(self) -> Mapping[str, ReservedTime]:
+        """The times that run now, by the names of their reservations."""
+        now = time.time()
+        return {
+            name: reserved
+            for name, reserved in self._jobs.device.reservations.items()
+            if reserved is not None and reserved.starts <= now < reserved.ends
+        }
 
-    def bounded(self, lease: Lease) -> Lease:
-        """Let a lease that names a reservation end with it at the latest."""
-        reserved = self._jobs.device.reservations.get(lease.reservation or "")
-        expires = math.inf if lease.expires is None else lease.expires
-        if reserved is None or expires <= reserved.ends:
-            return lease
-        return replace(lease, expires=reserved.ends)
+    def has_ended(self, name: str | None) -> bool:
+        """Whether a time that a lease names is over or cancelled, as far as is known."""
+        return name in self._jobs.device.reservations and name not in self.running
 
     def why(self, name: str) -> str:
         """Explain why a request that names a reservation waits."""
@@ -72,3 +73,12 @@ class Reservations:
         if reserved is None or reserved.ends <= time.time():
             return f"no {name} is booked, as far as is known"
         return f"the next {name} begins at {utc(reserved.starts)}"
+
+
+def bounded(lease: Lease, running: Mapping[str, ReservedTime]) -> Lease:
+    """Let a lease that names a reservation end with its time at the latest."""
+    reserved = running.get(lease.reservation or "")
+    expires = math.inf if lease.expires is None else lease.expires
+    if reserved is None or expires <= reserved.ends:
+        return lease
+    return replace(lease, expires=reserved.ends)

@@ -11,10 +11,11 @@ import logging
 import math
 import sqlite3
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
+from sf_quantum.protocol.leases import ReservedTime
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import JobClass, Lease, LeaseRequest
 from sf_quantum.service.domain.reasons import LeaseEnd, LeaseEndCause
@@ -37,7 +38,7 @@ from sf_quantum.service.queue.leases.lease_states import (
 )
 from sf_quantum.service.queue.leases.lease_table import LeaseTable
 from sf_quantum.service.queue.leases.occupancy import Occupancy
-from sf_quantum.service.queue.leases.reservations import Reservations
+from sf_quantum.service.queue.leases.reservations import Reservations, bounded
 from sf_quantum.service.queue.leases.waiting_requests import (
     ClientRequest,
     StoredRequest,
@@ -114,9 +115,18 @@ class VQpus:
             self.requests.refuse(self.availability.reason)
 
     def device_reported(self) -> None:
-        """Grant leases whose reservation has begun."""
-        if self.reservations.has_any:
-            self._assign()
+        """Grant leases whose reservation has begun, and end those whose is no more.
+
+        The vendor may cancel, move or shorten it, or a clock may have been set.
+        """
+        if not self.reservations.has_any:
+            return
+        for live in self.table:
+            if isinstance(live.state, Held) and self.reservations.has_ended(
+                live.lease.reservation
+            ):
+                self.background.start(self.end_logged(live, LeaseEndCause.EXPIRED))
+        self._assign()
 
     def request(
         self, user: str, job_class: JobClass, request: LeaseRequest
@@ -189,24 +199,28 @@ class VQpus:
             and self.availability.works
             and len(held := self.table.held) < self.number
         ):
-            policy, runs = self._jobs.policy, self.reservations.runs
-            if (waiting := self.requests.take(policy, held, runs)) is None:
+            policy, running = self._jobs.policy, self.reservations.running
+            if (waiting := self.requests.take(policy, held, running)) is None:
                 return
             if isinstance(waiting, StoredRequest):
-                self._grant(waiting)
+                self._grant(waiting, running)
             elif isinstance(waiting, ClientRequest):
-                self._open(waiting)
+                self._open(waiting, running)
 
-    def _grant(self, stored: StoredRequest) -> None:
+    def _grant(
+        self, stored: StoredRequest, running: Mapping[str, ReservedTime]
+    ) -> None:
         live = stored.live
-        lease = self.reservations.bounded(stored.new_lease(self.ends.settings))
+        lease = bounded(stored.new_lease(self.ends.settings), running)
         live.lease = replace(lease, id=live.lease.id)
         hold = self._occupancy.began(live.lease, position=stored.position)
         live.move(live.expect(Waiting).granted(hold))
         self.background.start(self._write_grant(live))
 
-    def _open(self, waiting: ClientRequest) -> None:
-        lease = self.reservations.bounded(waiting.new_lease(self.ends.settings))
+    def _open(
+        self, waiting: ClientRequest, running: Mapping[str, ReservedTime]
+    ) -> None:
+        lease = bounded(waiting.new_lease(self.ends.settings), running)
         hold = self._occupancy.began(lease, position=waiting.position)
         live = LiveLease(lease, Opening(hold))
         self.table.add(live)

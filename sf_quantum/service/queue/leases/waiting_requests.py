@@ -6,7 +6,7 @@ import asyncio
 import secrets
 import time
 from bisect import insort
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from sf_quantum.service.domain.errors import Refused
@@ -201,15 +201,19 @@ class WaitingRequests:
         self,
         policy: Policy,
         held: Sequence[Lease],
-        runs: Callable[[str | None], bool],
+        running: Container[str],
     ) -> WaitingRequest | None:
         """Remove the request that gets a vQPU, if any may have one.
 
         The policy chooses among those of the highest class and priority.
 
-        :param runs: whether the time of a reservation runs
+        :param running: the reservations whose time runs
         """
-        ready = [one for one in self._requests if runs(one.request.reservation)]
+        ready = [
+            one
+            for one in self._requests
+            if (name := one.request.reservation) is None or name in running
+        ]
         if not ready:
             return None
         first = [one for one in ready if one.rank == ready[0].rank]

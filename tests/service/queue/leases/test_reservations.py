@@ -74,6 +74,65 @@ async def test_a_lease_ends_with_its_reservation(tmp_path: Path) -> None:
             await queue.leases.acquire(ANN, RESERVED)
 
 
+@pytest.mark.parametrize(
+    "changed",
+    [None, (3600.0, 7200.0), (-60.0, -1.0)],
+    ids=["cancelled", "moved", "cut"],
+)
+async def test_a_lease_ends_when_its_reservation_is_changed(
+    tmp_path: Path, changed: tuple[float, float] | None
+) -> None:
+    device = reserved(slot=(-60, 3600), other=(-60, 3600))
+    async with running_queue(tmp_path, device, ServiceSettings(vqpus=3)) as queue:
+        lease = await queue.leases.acquire(ANN, RESERVED)
+        others = [
+            await queue.leases.acquire(BOB, LeaseRequest()),
+            await queue.leases.acquire(BOB, LeaseRequest(reservation="other")),
+        ]
+        device.times["slot"] = changed
+        queue.vqpus.device_reported()
+        await until(lambda: queue.leases.find(ANN, lease.id).reason is not None)
+        assert queue.leases.find(ANN, lease.id).reason == "its time is over"
+        assert queue.leases.held == others
+
+
+async def test_a_restart_keeps_leases_until_the_vendor_is_heard(tmp_path: Path) -> None:
+    device = reserved(slot=(-60, 3600))
+    async with running_queue(tmp_path, device, ServiceSettings()) as queue:
+        lease = await queue.leases.acquire(ANN, RESERVED)
+    del device.times["slot"]
+    device.times["other"] = None
+    async with running_queue(tmp_path, device, ServiceSettings()) as queue:
+        queue.vqpus.device_reported()
+        assert queue.leases.find(ANN, lease.id).held
+        device.times["slot"] = None
+        queue.vqpus.device_reported()
+        await until(lambda: queue.leases.find(ANN, lease.id).reason is not None)
+
+
+class Flickering(Reserved):
+    """A device whose reservation is there at every other read only."""
+
+    reads: list[None] = Field(default_factory=list)
+
+    @property
+    def reservations(self) -> dict[str, ReservedTime | None]:
+        self.reads.append(None)
+        times = super().reservations
+        return times if len(self.reads) % 2 else dict.fromkeys(times)
+
+
+async def test_a_change_during_the_grant_leaves_no_lease_without_an_end(
+    tmp_path: Path,
+) -> None:
+    device = Flickering(time_scale=0, times={"slot": (-60, 3600)})
+    async with running_queue(tmp_path, device, ServiceSettings()) as queue:
+        asked = asyncio.create_task(queue.leases.acquire(ANN, RESERVED, 60))
+        await until(lambda: queue.leases.waiting == 1)
+        queue.vqpus.availability_changed()
+        assert (await asked).expires == device.made + 3600
+
+
 async def test_a_shorter_limit_ends_a_lease_before_its_reservation(
     tmp_path: Path,
 ) -> None:
