@@ -71,6 +71,10 @@ def decimal(value: float) -> str:
     return f"{value:.6f}".rstrip("0").rstrip(".")
 
 
+# Last time that has a date, in seconds since the epoch.
+LAST_SECOND = 253_402_300_799
+
+
 def utc(moment: float | None) -> str:
     """Format seconds since the epoch as a time in UTC; empty for no time."""
     if moment is None:

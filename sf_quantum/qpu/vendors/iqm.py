@@ -16,7 +16,15 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, ClassVar, Self
 from urllib.parse import quote
 
-from pydantic import AwareDatetime, BaseModel, BeforeValidator, Field, TypeAdapter
+from pydantic import (
+    AfterValidator,
+    AwareDatetime,
+    BaseModel,
+    BeforeValidator,
+    Field,
+    TypeAdapter,
+    model_validator,
+)
 
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON, MAX_NUMBER, parse_json
@@ -81,6 +89,17 @@ Amount = Annotated[float | None, BeforeValidator(number)]
 Count = Annotated[int | None, BeforeValidator(count)]
 
 
+def _moment(time: datetime) -> datetime:
+    """Return a time in UTC, in which its year may not exist."""
+    try:
+        return time.astimezone(UTC)
+    except OverflowError as error:
+        raise ValueError("no year of four digits in UTC") from error
+
+
+Moment = Annotated[AwareDatetime, AfterValidator(_moment)]
+
+
 class _Submitted(BaseModel):
     id: str
 
@@ -113,8 +132,14 @@ class _Limits(BaseModel):
 
 
 class _Timeslot(BaseModel):
-    start: AwareDatetime
-    end: AwareDatetime
+    start: Moment
+    end: Moment
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.end < self.start:
+            raise ValueError("the timeslot ends before it begins")
+        return self
 
 
 class _Timeslots(BaseModel):

@@ -229,6 +229,11 @@ class Device(ABC):
         return {}
 
     @property
+    def reservations_problem(self) -> str:
+        """Why the vendor does not say what its reservations are now; empty if it does."""
+        return ""
+
+    @property
     def calibrations(self) -> Calibrations:
         """Its calibrations, as of now; by default, the one that its description names."""
         return Calibrations(CalibrationData.read(self.description.calibration))

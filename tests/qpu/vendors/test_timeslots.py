@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from sf_quantum.cli import main
-from sf_quantum.errors import InputError
+from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON, mapping
 from sf_quantum.protocol.leases import LeaseHints, ReservedTime
 from sf_quantum.qpu import LeaseTooLate, NoLease, Qpu
@@ -216,6 +216,24 @@ def test_the_reserved_time_runs_or_is_the_next(
     iqm.booked = [(now + begin, now + end) for begin, end in booked]
     told = client(iqm.url, tmp_path).reserved_time("timeslot")
     assert told == (expected and ReservedTime(*(now + one for one in expected)))
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "said"),
+    [
+        ("2026-12-01T09:00:00Z", "2026-12-01T08:00:00Z", "ends before it begins"),
+        ("2026-12-01T08:00:00", "2026-12-01T09:00:00Z", "should have timezone info"),
+        ("2026-12-01T08:00:00Z", "9999-12-31T23:59:59-12:00", "no year of four digits"),
+        ("0001-01-01T00:00:00+12:00", "2026-12-01T09:00:00Z", "no year of four digits"),
+    ],
+    ids=["reversed", "without zone", "late", "early"],
+)
+def test_impossible_timeslots_are_a_malformed_answer(
+    server: Server, tmp_path: Path, start: str, end: str, said: str
+) -> None:
+    server.tell("timeslots", {"booked_slots": [{"start": start, "end": end}]})
+    with pytest.raises(QpuError, match=f"malformed answer: booked_slots.0.*{said}"):
+        client(server.url, tmp_path).reserved_time("timeslot")
 
 
 def test_a_server_without_timeslots_is_told_of(server: Server, tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from typing import get_args
 from sf_quantum.errors import InputError, QpuError, QuantumError
 from sf_quantum.files import JSON, mapping
 from sf_quantum.protocol.descriptions import Description, Timing, Topology
+from sf_quantum.protocol.leases import ReservedTime
 from sf_quantum.protocol.tasks import (
     Kind,
     Outcome,
@@ -36,7 +37,7 @@ from sf_quantum.service.device.processes import process_pool
 from sf_quantum.service.device.processes.limits import ComputeLimits
 from sf_quantum.service.device.vendor.evidence import Evidence
 from sf_quantum.service.device.vendor.job_ids import VendorJobIds, WrongId
-from sf_quantum.text import MAX_CHARACTERS, described, shortened
+from sf_quantum.text import LAST_SECOND, MAX_CHARACTERS, described, shortened
 
 # Limits of the check of a result: one of 20 MB takes seconds, and a tenth of the
 # memory.
@@ -291,6 +292,17 @@ def description(answer: Description) -> Description:
         native_gates=tuple(shortened(str(one)) for one in answer.native_gates[:1000]),
         solver=None if answer.solver is None else _solver(answer.solver),
     )
+
+
+def reserved_time(answer: ReservedTime | None) -> ReservedTime | None:
+    """Check for when a QPU is reserved.
+
+    :raises QpuError: if these are not the times of a beginning and of a later end
+    """
+    if answer is None or 0 <= answer.starts <= answer.ends <= LAST_SECOND:
+        return answer
+    detail = shortened(f"from {answer.starts} to {answer.ends}")
+    raise QpuError(f"the vendor tells of an impossible reservation, {detail}")
 
 
 def _check_topology(graph: Topology) -> None:

@@ -91,6 +91,10 @@ class QpuDevice(Device):
         return self._state.reservations
 
     @property
+    def reservations_problem(self) -> str:
+        return self._state.reservations_trouble.why
+
+    @property
     def refresh_seconds(self) -> float:
         return self._settings.refresh_seconds
 

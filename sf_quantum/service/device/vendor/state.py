@@ -76,7 +76,8 @@ class VendorState:
         self.status: QpuStatus | None = None
         self.reservations: dict[str, ReservedTime | None] = {}
         self._reservations_read = -math.inf
-        self._reservations_problem = ""
+        #: answers about reservations that do not come, or are malformed
+        self.reservations_trouble = Trouble(backoff.STATUS)
         self._described = -math.inf
         self._descriptions = Trouble(backoff.STATUS)
         self._calibration: str | None = None
@@ -136,27 +137,39 @@ class VendorState:
     def read_reservations(self, client: Qpu) -> None:
         """Ask when the QPU is reserved, if a time is over or some time has passed.
 
-        A reservation of which the vendor has never told is left out.
+        They stay as they were if the vendor does not answer, and there are none if it has
+        never answered, or refuses the question.
         """
         age, now = time.monotonic() - self._reservations_read, time.time()
         over = any(one and one.ends <= now for one in self.reservations.values())
-        if not over and age < self._settings.describe_seconds:
+        trouble = self.reservations_trouble
+        due = over or trouble.why or age >= self._settings.describe_seconds
+        if not due or trouble.left:
             return
-        self._reservations_read = time.monotonic()
         # Only jobs that are submitted to the vendor's queue name their reservation.
-        for name in (client.kinds and client.reservations) or ():
-            try:
-                told = {name: client.reserved_time(name)}
+        names = (client.kinds and client.reservations) or ()
+        try:
+            with answers.bounded_errors():
                 # Another thread may iterate over the former ones.
-                self.reservations = {**self.reservations, **told}
-                self._reservations_problem = ""
-            except NotAccepted:
+                self.reservations = {
+                    name: answers.reserved_time(client.reserved_time(name))
+                    for name in names
+                }
+        except QpuError as error:
+            if trouble.why != str(error):
+                text = "QPU %s: its reservations are unknown: %s"
+                logger.warning(text, self._name, error)
+            trouble.noted(error)
+            # The vendor asks for a pause of all requests.
+            if isinstance(error, NotAccepted) and error.retry_seconds is not None:
                 raise
-            except QuantumError as error:
-                if self._reservations_problem != str(error):
-                    text = "QPU %s: the time of its reservation %s is unknown: %s"
-                    logger.warning(text, self._name, name, error)
-                self._reservations_problem = str(error)
+            return
+        except InputError as error:
+            if self.reservations or self._reservations_read == -math.inf:
+                logger.warning("QPU %s has no reservations: %s", self._name, error)
+            self.reservations = {}
+        trouble.over()
+        self._reservations_read = time.monotonic()
 
     def heard_since(self, moment: float) -> bool:
         """Whether the vendor has answered any request since then."""

@@ -23,12 +23,11 @@ from sf_quantum.service.device.circuits import texts
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import Kind, Submission
 from sf_quantum.service.domain.photonic import PhotonicExperiment
+from sf_quantum.text import LAST_SECOND
 
 Name: TypeAlias = Annotated[str, Field(min_length=1, max_length=200)]
 Seconds: TypeAlias = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-# the last second that a datetime can represent
-_LAST_SECOND = 253_402_300_799
-Moment: TypeAlias = Annotated[float, Field(ge=0, le=_LAST_SECOND, allow_inf_nan=False)]
+Moment: TypeAlias = Annotated[float, Field(ge=0, le=LAST_SECOND, allow_inf_nan=False)]
 
 
 # Largest number of keys in an object with fields. Each unknown key is an error of 1 kB,

@@ -33,12 +33,15 @@ class Reservations:
     def check(self, request: LeaseRequest) -> None:
         """Refuse a request for what is not reserved, or does not begin in time.
 
-        :raises Refused: 422 if nothing is reserved, 409 if it begins after the latest start
+        :raises Refused: 422 if nothing is reserved, 409 if it begins after the latest start,
+            503 if the vendor has never said what is
         """
         if (name := request.reservation) is None:
             return
         reservations = self._jobs.device.reservations
         if name not in reservations:
+            if problem := self._jobs.device.reservations_problem:
+                raise Refused(503, f"the QPU's reservations are not known: {problem}")
             detail = "this QPU has no reservations: omit it"
             if reservations:
                 right = " or ".join(map(repr, reservations))

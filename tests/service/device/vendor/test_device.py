@@ -27,6 +27,7 @@ from sf_quantum.errors import InputError, QpuError, QuantumError
 from sf_quantum.files import JSON
 from sf_quantum.net.transport import Unsendable
 from sf_quantum.protocol.descriptions import Description, Timing
+from sf_quantum.protocol.leases import ReservedTime
 from sf_quantum.protocol.tasks import (
     Kind,
     LeaseLost,
@@ -88,6 +89,7 @@ class Vendor:
     :param jobs: their states by id
     :param under: each job that was asked about, with the lease
     :param state: of a new job
+    :param booked: for when it is reserved
     """
 
     told: QpuStatus = STATUS
@@ -103,6 +105,7 @@ class Vendor:
     under: list[tuple[str, str]] = field(default_factory=list)
     outcome: Outcome = COMPLETED
     state: State = "Running"
+    booked: ReservedTime | None = None
 
     def called(self, method: str, password: str | None = None) -> None:
         self.calls[method] += 1
@@ -195,6 +198,11 @@ class Acme(AcmeLeases):
     type = "acme"
     kinds: ClassVar[tuple[Kind, ...]] = ("problem",)
     finds = True
+    reservations = ("night",)
+
+    def reserved_time(self, reservation: str) -> ReservedTime | None:
+        self.vendor.called("reserved_time")
+        return self.vendor.booked
 
     def asked(self, method: str, job_id: str) -> Vendor:
         vendor = self.vendor
@@ -502,6 +510,56 @@ def test_the_status_is_told_whether_or_not_it_is_described(
     # as it was described before
     assert refreshed(device).online
     assert device.jobs.poll(job, TASK).state == "Running"
+
+
+@pytest.mark.parametrize(
+    "trouble",
+    [
+        QpuError("HTTP status 500"),
+        NotAccepted("HTTP status 500"),
+        NotAccepted("HTTP status 500", 0.001),
+    ],
+    ids=["trouble", "not accepted", "pause"],
+)
+def test_reservations_are_asked_for_until_the_vendor_answers(
+    make: Callable[..., QpuDevice], acme: Vendor, trouble: QpuError
+) -> None:
+    acme.booked = ReservedTime(1.0, 2e9)
+    acme.raises["reserved_time"] = [trouble]
+    device = make()
+    device.refresh()
+    assert device.reservations == {}
+    assert device.reservations_problem == "HTTP status 500"
+    until(lambda: refreshed(device).online and device.reservations, "they are known")
+    assert device.reservations == {"night": acme.booked}
+    assert device.reservations_problem == ""
+    assert acme.calls["reserved_time"] == 2
+
+
+def test_a_vendor_that_refuses_the_question_has_no_reservations(
+    make: Callable[..., QpuDevice], acme: Vendor
+) -> None:
+    acme.raises["reserved_time"] = [InputError("no such path")]
+    device = make()
+    assert refreshed(device).online
+    assert refreshed(device).online
+    assert (device.reservations, device.reservations_problem) == ({}, "")
+    assert acme.calls["reserved_time"] == 1
+
+
+@pytest.mark.parametrize(
+    ("begin", "end"),
+    [(2.0, 1.0), (math.nan, 1.0), (1.0, math.inf), (1.0, 253402343999.0)],
+)
+def test_an_impossible_reservation_is_none(
+    make: Callable[..., QpuDevice], acme: Vendor, begin: float, end: float
+) -> None:
+    acme.booked = ReservedTime(begin, end)
+    device = make()
+    assert refreshed(device).online
+    assert device.reservations == {}
+    expected = f"the vendor tells of an impossible reservation, from {begin} to {end}"
+    assert device.reservations_problem == expected
 
 
 def test_what_others_have_in_its_queue_is_told(device: QpuDevice, acme: Vendor) -> None:

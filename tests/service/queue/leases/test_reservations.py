@@ -26,10 +26,16 @@ class Reserved(EmulatedDevice):
 
     :param made: when it was made, in seconds since the epoch
     :param times: seconds from then to begin and end, by the reservation's name
+    :param problem: why others are not known
     """
 
     made: float = Field(default_factory=time.time)
     times: dict[str, tuple[float, float] | None] = Field(default_factory=dict)
+    problem: str = ""
+
+    @property
+    def reservations_problem(self) -> str:
+        return self.problem
 
     @property
     def reservations(self) -> dict[str, ReservedTime | None]:
@@ -183,6 +189,16 @@ async def test_what_is_not_reserved_is_refused(
             await queue.leases.acquire(ANN, request)
         assert queue.leases.held == []
     assert (refused.value.status, refused.value.field or "") == (status, field)
+
+
+async def test_reservations_that_are_not_known_are_no_wrong_request(
+    tmp_path: Path,
+) -> None:
+    device = Reserved(time_scale=0, problem="HTTP status 500")
+    async with running_queue(tmp_path, device, ServiceSettings()) as queue:
+        with pytest.raises(Refused, match="are not known: HTTP status 500") as refused:
+            await queue.leases.acquire(ANN, RESERVED)
+    assert refused.value.status == 503
 
 
 async def test_a_lease_on_disk_waits_for_its_reservation(tmp_path: Path) -> None:
