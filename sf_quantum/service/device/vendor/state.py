@@ -149,10 +149,10 @@ class VendorState:
         # Only jobs that are submitted to the vendor's queue name their reservation.
         names = (client.kinds and client.reservations) or ()
         try:
-            with answers.bounded_errors():
+            with answer_checks.bounded_errors():
                 # Another thread may iterate over the former ones.
                 self.reservations = {
-                    name: answers.reserved_time(client.reserved_time(name))
+                    name: answer_checks.reserved_time(client.reserved_time(name))
                     for name in names
                 }
         except QpuError as error:
