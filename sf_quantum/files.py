@@ -220,6 +220,11 @@ def is_number(value: JSON) -> TypeGuard[int | float]:
     return -MAX_NUMBER <= value <= MAX_NUMBER  # NaN is not in this range
 
 
+def integer(value: JSON) -> int | None:
+    """Return a whole number as an int, as JSON Schema has it: also 5.0; else ``None``."""
+    return int(value) if is_number(value) and value == int(value) else None
+
+
 def number(value: JSON) -> float:
     """Return the value as a float; 0 if it is not a number."""
     return float(value) if is_number(value) else 0.0

@@ -15,7 +15,7 @@ from pathlib import PurePosixPath
 from typing import Literal, TypeAlias, cast
 
 from sf_quantum.errors import InputError, QuantumError
-from sf_quantum.files import JSON, KeyPath
+from sf_quantum.files import JSON, KeyPath, integer
 from sf_quantum.protocol.leases import LeaseHints, latest_start
 from sf_quantum.text import utc
 
@@ -153,19 +153,19 @@ class FilterRules:
             forecast=cast("WaitFrom", config.get("forecast") or "journal"),
             max_wait=_number(config, "maxWait"),
             latest_start=_number(config, "latestStart"),
-            max_variables=_integer(config, "maxVariables"),
-            min_variables=_integer(config, "minVariables"),
+            max_variables=integer(config.get("maxVariables")),
+            min_variables=integer(config.get("minVariables")),
             variables=_text(config, "variables"),
             run=Budget.read(self._config.get("budget")),
             step=Budget.read(of_step.get("budget")),
             fallback=config.get("onFailure") != "fail",
             expected_seconds=_number(config, "expectedSeconds"),
             pattern=_text(config, "pattern"),
-            priority=_integer(config, "priority"),
+            priority=integer(config.get("priority")),
             reservation=_text(config, "reservation"),
             mixed=cast("Mixed", config.get("mixed") or "warn"),
             reads=_text(config, "reads"),
-            qpu_jobs=_integer(config, "qpuJobs") or 1,
+            qpu_jobs=integer(config.get("qpuJobs")) or 1,
             reuses_classical=config.get("reuseClassical") is True,
         )
 
@@ -177,11 +177,6 @@ def is_below(step: str, top: str) -> bool:
 def _number(config: Mapping[str, JSON], key: str) -> float | None:
     value = config.get(key)
     return float(value) if isinstance(value, int | float) else None
-
-
-def _integer(config: Mapping[str, JSON], key: str) -> int | None:
-    value = config.get(key)
-    return value if isinstance(value, int) else None
 
 
 def _text(config: Mapping[str, JSON], key: str) -> str | None:

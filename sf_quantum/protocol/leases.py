@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from sf_quantum.errors import InputError
-from sf_quantum.files import JSON
-from sf_quantum.protocol.values import count, number
+from sf_quantum.files import JSON, integer
+from sf_quantum.protocol.values import number
 
 #: header of a request under a lease: the lease's id
 LEASE_HEADER = "X-SFQ-Lease"
@@ -69,7 +69,7 @@ class LeaseHints:
             expected_seconds=number(config.get("expectedSeconds")),
             pattern=pattern if isinstance(pattern, str) else None,
             latest_start=latest_start,
-            priority=count(config.get("priority")),
+            priority=integer(config.get("priority")),
             reservation=reservation if isinstance(reservation, str) else None,
         )
 

@@ -801,6 +801,18 @@ def test_a_step_inherits_the_rules_of_the_steps_above_it() -> None:
         assert FilterRules(config).of("/s") == StepRules()
 
 
+def test_whole_numbers_may_have_a_decimal_point() -> None:
+    """The schema takes 50.0 for an integer; a limit must not go unheeded."""
+    config: dict[str, JSON] = {
+        "maxVariables": 50.0,
+        "minVariables": 3.0,
+        "qpuJobs": 2.0,
+        "priority": 5.0,
+    }
+    expected = StepRules(max_variables=50, min_variables=3, qpu_jobs=2, priority=5)
+    assert FilterRules(config).of("/s") == expected
+
+
 def test_which_rules_limit_spending_and_costs() -> None:
     assert not StepRules().has_budget
     for rules in (StepRules(run=Budget(1)), StepRules(step=Budget(1))):

@@ -40,6 +40,11 @@ def test_hints_of_a_file_are_named_as_there() -> None:
     }
 
 
+def test_a_priority_may_have_a_decimal_point() -> None:
+    """The schema takes 5.0 for an integer."""
+    assert LeaseHints.read({"priority": 5.0}).to_json() == {"priority": 5}
+
+
 def test_a_hint_of_the_wrong_type_is_none() -> None:
     wrong: dict[str, JSON] = {
         "expectedSeconds": "2",
