@@ -98,7 +98,7 @@ class _Adapter(HTTPAdapter):
 def guard(
     session: Session, most_bytes: int, seconds: float, *, repeated: bool = False
 ) -> None:
-    """Have a session follow no redirect, and bound all bounded_answers.
+    """Have a session follow no redirect, and bound all answers.
 
     :param most_bytes: largest answer in bytes, also after it is decompressed
     :param seconds: time in which a request must be sent, and after that the whole
