@@ -121,7 +121,7 @@ class QpuDevice(Device):
     def refresh(self) -> None:
         """See :meth:`Device.refresh`; also keeps the vendor's lease, or gives it back."""
         state = self._state
-        if state.vendor.left or state.access.left:
+        if state.pause:
             return
         began = time.monotonic()
         try:

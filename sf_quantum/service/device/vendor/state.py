@@ -45,6 +45,11 @@ class Trouble:
         """Seconds until the next attempt."""
         return max(0.0, self._until - time.monotonic())
 
+    @property
+    def asked_for(self) -> float:
+        """Seconds until the end of the pause that the vendor has asked for."""
+        return max(0.0, self._asked - time.monotonic())
+
     def noted(self, error: QuantumError) -> None:
         with self._lock:
             # the failures of requests that were under way together count once
@@ -83,6 +88,8 @@ class VendorState:
         self._calibration: str | None = None
         #: answers that do not come, or tell of trouble
         self.vendor = Trouble(backoff.STATUS)
+        # Requests for its status that fail.
+        self._unanswered = Trouble(backoff.STATUS)
         #: refusals of the service's user
         self.access = Trouble(backoff.ACCESS)
         # The times at which its status was known, and at which it answered any request.
@@ -90,6 +97,15 @@ class VendorState:
         # The number of requests for its status that have failed in a row, and since when.
         self._failures = 0
         self._silence = ""
+
+    @property
+    def pause(self) -> float:
+        """Seconds for which its status is not asked for.
+
+        Failing requests about jobs are no reason: of many jobs, one would always be the
+        next to fail, and the status would become old.
+        """
+        return max(self.vendor.asked_for, self._unanswered.left, self.access.left)
 
     @property
     def obstacle(self) -> str | None:
@@ -185,6 +201,7 @@ class VendorState:
         if self._silence:
             logger.warning("QPU %s answers again", self._name)
         self._failures, self._silence = 0, ""
+        self._unanswered.over()
         self._known = time.monotonic()
         self.answered()
 
@@ -194,6 +211,7 @@ class VendorState:
         :param seconds: how long it took
         """
         self.vendor.noted(error)
+        self._unanswered.noted(error)
         self._failures += 1 if seconds < SILENCE_SECONDS else FAILURES
         if not self._silence:
             since = f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC"

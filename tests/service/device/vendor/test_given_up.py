@@ -152,6 +152,17 @@ def test_a_job_that_alone_is_not_told_about_is_given_up(
         assert over(service, submitted(service, lease, "b"))["state"] == "Completed"
 
 
+def test_failing_requests_about_a_job_leave_the_status_asked(
+    run: Run, vendor: Vendor, proxy: TroubledProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # It would be given up only after this if they counted.
+    monkeypatch.setattr(backoff, "STATUS", Backoff(3600.0, 3600.0))
+    with run(ahead=0) as service:
+        job = stuck(service, vendor, service.acquire())
+        proxy.fault("error", "/jobs/1", method="GET")
+        assert "only requests about it fail" in str(over(service, job)["note"])
+
+
 def test_a_vendor_that_answers_nothing_is_waited_for(
     run: Run, vendor: Vendor, proxy: TroubledProxy
 ) -> None:
