@@ -276,10 +276,10 @@ def add_user(lab: Lab) -> None:
     :raises SystemExit: if this user cannot run what runs here
     """
     lab.run("sacctmgr", "-i", "add", "user", USER, f"account={lab_site.ACCOUNTS[0]}")
-    words = ("setpriv", "--reuid", USER, "--regid", USER, "--clear-groups")
+    user = ("setpriv", "--reuid", USER, "--regid", USER, "--clear-groups")
     # setpriv itself still may execute what root may
-    words += ("sh", "-c", 'exec "$0" -c "import sf_quantum"', sys.executable)
-    if os.getuid() == 0 and lab.run(*words).returncode != 0:
+    python = ("sh", "-c", 'exec "$0" -c "import sf_quantum"', sys.executable)
+    if os.getuid() == 0 and lab.run(*user, *python).returncode != 0:
         sys.exit(
             f"user {USER}, as whom root runs the ways of the site's plugins, cannot run "
             f"{sys.executable}: use a Python and a clone that everybody may read"
