@@ -211,7 +211,7 @@ def cpu_seconds(process: psutil.Process) -> float:
     for one in (process, *process.children(recursive=True)):
         with suppress(psutil.Error):  # it has just ended
             times = one.cpu_times()
-            # of children that have ended, and that their parent has waited for
+            # It has CPU times of children that have ended, for which it has waited.
             total += times.children_user + times.children_system
             total += times.user + times.system
     return total

@@ -5,4 +5,5 @@ large their problems are, and ``availability`` asks the QPUs whether they can ru
 all, and now.
 
 Imports: candidates, checking, checking/bindings, checking/cwl, checking/deployments,
-journal, protocol, qpu."""
+journal, protocol, qpu.
+"""

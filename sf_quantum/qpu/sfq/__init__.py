@@ -6,4 +6,5 @@ follows and cancels jobs, which ``service_job`` reads, ``service_device`` asks f
 and description, ``problems`` solves problems by jobs. ``service_client`` sends the
 requests, and repeats those that fail or that a busy service refuses (503), with
 ``credentials``. ``service_variables`` names the variables by which a job's clients find the
-service and its lease, and mark their QPU jobs."""
+service and its lease, and mark their QPU jobs.
+"""

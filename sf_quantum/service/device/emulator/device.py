@@ -202,7 +202,7 @@ class EmulatedDevice(DeviceSettings, Device):
             seed=self.entropy if self.seed is None else self.seed,
             errors=self.errors,
             faults=self.faults,
-            # with time scale 0, calibrations are renewed in real time
+            # With time scale 0, calibrations are renewed in real time.
             period=period * (self.time_scale or 1.0),
             started=self.started,
             first=self.first_calibration,

@@ -7,4 +7,5 @@ while there is work, ``requests`` are sent under it, and ``state`` says how the 
 when to ask again. ``costs`` says what jobs cost, ``sizes`` how large they are. Whatever a
 vendor answers is checked by ``answer_checks`` before it counts (its size by the client, as
 it is read), and ``evidence`` keeps what cannot be true; a vendor that is slow, wrong or
-gone stops its own jobs only."""
+gone stops its own jobs only.
+"""

@@ -128,7 +128,7 @@ class QpuDevice(Device):
             with bounded_errors():
                 self._refresh()
         except NotAccepted as error:
-            state.vendor.noted(error)  # too many requests
+            state.postponed(error)  # too many requests
         except NoLease:
             state.access.why = ""
         except QpuError as error:

@@ -88,8 +88,8 @@ class VendorState:
         self._calibration: str | None = None
         #: answers that do not come, or tell of trouble
         self.vendor = Trouble(backoff.STATUS)
-        # Requests for its status that fail.
-        self._unanswered = Trouble(backoff.STATUS)
+        #: requests for its status that fail
+        self._status_requests = Trouble(backoff.STATUS)
         #: refusals of the service's user
         self.access = Trouble(backoff.ACCESS)
         # The times at which its status was known, and at which it answered any request.
@@ -105,7 +105,7 @@ class VendorState:
         Failing requests about jobs are no reason: of many jobs, one would always be the
         next to fail, and the status would become old.
         """
-        return max(self.vendor.asked_for, self._unanswered.left, self.access.left)
+        return max(self.vendor.asked_for, self._status_requests.left, self.access.left)
 
     @property
     def obstacle(self) -> str | None:
@@ -201,17 +201,21 @@ class VendorState:
         if self._silence:
             logger.warning("QPU %s answers again", self._name)
         self._failures, self._silence = 0, ""
-        self._unanswered.over()
+        self._status_requests.over()
         self._known = time.monotonic()
         self.answered()
+
+    def postponed(self, error: QpuError) -> None:
+        """Take note that the vendor is to be asked for its status later."""
+        self.vendor.noted(error)
+        self._status_requests.noted(error)
 
     def unanswered(self, error: QpuError, seconds: float) -> None:
         """Take note that the vendor was asked for its status in vain.
 
         :param seconds: how long it took
         """
-        self.vendor.noted(error)
-        self._unanswered.noted(error)
+        self.postponed(error)
         self._failures += 1 if seconds < SILENCE_SECONDS else FAILURES
         if not self._silence:
             since = f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC"

@@ -5,4 +5,5 @@ state machine, ``lease_table`` has the leases in memory. ``entitlements`` decide
 project and share, ``waiting_requests`` the order of requests, ``vqpus`` who gets a free
 vQPU, ``occupancy`` tells policy and estimator which are taken, ``reservations`` when a
 vendor has reserved the QPU for one, ``lease_ends`` when a lease ends by itself.
-``slurm_jobs`` asks Slurm whether a lease's job exists."""
+``slurm_jobs`` asks Slurm whether a lease's job exists.
+"""

@@ -484,6 +484,23 @@ def test_a_vendor_that_has_never_answered_is_offline(
     assert "no route to host" in refreshed(make()).reason
 
 
+@pytest.mark.parametrize(
+    "error", [NotAccepted("connection refused"), QpuError("no route to host")]
+)
+def test_a_status_that_is_not_told_is_asked_for_later(
+    make: Callable[..., QpuDevice],
+    acme: Vendor,
+    monkeypatch: pytest.MonkeyPatch,
+    error: QpuError,
+) -> None:
+    monkeypatch.setattr(backoff, "STATUS", Backoff(1000.0, 1000.0))
+    device = make()
+    acme.raises["status"] = [error]
+    for _ in range(3):
+        device.refresh()
+    assert acme.calls["status"] == 1
+
+
 @pytest.mark.parametrize("retry_seconds", [None, 0.001])
 def test_a_device_that_was_never_described_is_offline(
     make: Callable[..., QpuDevice], acme: Vendor, retry_seconds: float | None

@@ -75,7 +75,7 @@ async def test_a_lease_ends_with_its_reservation(tmp_path: Path) -> None:
         assert lease.held
         await until(lambda: queue.leases.find(ANN, lease.id).reason is not None)
         assert queue.leases.find(ANN, lease.id).reason == "its time is over"
-        # until the vendor has told of the next one
+        # Requests are refused until the vendor has told of the next one.
         with pytest.raises(Refused, match="no slot is booked, as far as is known"):
             await queue.leases.acquire(ANN, RESERVED)
 
