@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import tempfile
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, closing, contextmanager
 from pathlib import Path
+from types import SimpleNamespace
+
+import uvicorn.server
 
 from sf_quantum.files import JSON
 from sf_quantum.net.transport import Client, Response
@@ -27,6 +31,16 @@ from sf_quantum.service.run import server_config, unix_socket
 from sf_quantum.service.store.store import Store
 from tests.support.devices import in_place_of
 from tests.support.waiting import SECONDS, until
+
+
+async def _sleep_less(seconds: float) -> None:
+    """uvicorn looks ten times a second whether to stop, and then waits as long again."""
+    await asyncio.sleep(seconds / 10)
+
+
+vars(uvicorn.server)["asyncio"] = SimpleNamespace(
+    **{**vars(asyncio), "sleep": _sleep_less}
+)
 
 
 def example_bqm() -> dict[str, JSON]:
