@@ -67,13 +67,18 @@ while kill -0 $pid 2>/dev/null; do wait $pid; code=$?; done
 [ ! -e "$d/$k.late" ] || {{ code={late}; rm -f "$d/$k.late"; }}
 # Slurm ends the command and then this shell; no mark is left, as Slurm reports the end itself
 [ $code -ne 0 ] || sleep 0.02
-if [ -n "$ended" ]; then rm -f "$d/$k.sh" "$d/$k.now"; else mark $code $(date +%s.%N); fi
+if [ -n "$ended" ]; then rm -f "$d/$k.sh" "$d/$k.now"; else
+  # a signal to all processes would end `date` or `wc`, and leave a mark without their answer
+  trap '' TERM INT QUIT USR1 USR2 HUP
+  mark $code $(date +%s.%N)
+fi
 [ $code -ne 143 ] || {{ trap - TERM; kill -TERM $$; }}
 exit $code"""
-# Slurm's own limits are minutes
+# Slurm's own limits are minutes. Signals for the command come to all processes of a step.
 _LIMIT = """
 (
   trap 'kill $s; exit' TERM
+  trap '' USR1 USR2 HUP
   sleep {seconds} & s=$!; wait $s
   : >"$d/$k.late"
   end
@@ -84,6 +89,7 @@ watches="$watches $!"
 _ORPHAN = """\
 (
   trap 'kill $s; exit' TERM
+  trap '' USR1 USR2 HUP
   while sleep {pause} & s=$!; wait $s; driven; do :; done
   end
 ) </dev/null >/dev/null 2>&1 3<&- &

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -21,7 +22,7 @@ def start(tmp_path: Path, body: str) -> subprocess.Popen[str]:
 
 
 def run(folder: Path, text: str, **variables: str) -> subprocess.Popen[str]:
-    """Run a script; commands in the folder are Slurm's."""
+    """Run a script in a group of its own; commands in the folder are Slurm's."""
     path = folder / "script"
     path.write_text(text)
     own = {
@@ -36,6 +37,7 @@ def run(folder: Path, text: str, **variables: str) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
+        start_new_session=True,
     )
 
 
@@ -94,6 +96,17 @@ def test_the_time_limit_ends_a_command_with_its_children(
     assert mark(tmp_path).exit_code == scripts.LATE
     assert not Path(f"/proc/{child.strip()}").exists()
     assert not (tmp_path / "key.late").exists()
+
+
+def test_a_signal_for_the_command_ends_no_time_limit(tmp_path: Path) -> None:
+    body = "#!/bin/sh\ntrap 'echo told' USR1\necho begun\nwhile :; do sleep 0.05; done"
+    script = scripts.job(str(tmp_path), "key", body, seconds=2)
+    with run(tmp_path, script) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "begun\n"
+        os.killpg(process.pid, signal.SIGUSR1)
+        assert process.stdout.readline().strip() in ("told", "User defined signal 1")
+        assert process.wait(SECONDS) == scripts.LATE
 
 
 def test_a_command_within_its_time_limit(tmp_path: Path) -> None:
@@ -248,6 +261,25 @@ def test_one_that_is_ended_leaves_no_mark(tmp_path: Path, body: str, code: int) 
         process.wait(SECONDS)
     assert process.returncode == code
     assert not {"key.mark", "key.sh"} & {path.name for path in tmp_path.iterdir()}
+
+
+@pytest.mark.parametrize("name", ["date", "wc"])
+@pytest.mark.parametrize("number", ["TERM", "HUP", "USR1"])
+def test_a_mark_is_whole_though_a_signal_comes(
+    tmp_path: Path, name: str, number: str
+) -> None:
+    """Slurm sends it to each process of the job, also to those that the script starts."""
+    real = shutil.which(name)
+    # `date` is first asked for the time of the start
+    once = f"[ ! -e {tmp_path}/key.sh ] || kill -{number} 0"
+    command(tmp_path, name, once, f'exec {real} "$@"')
+    (tmp_path / "key.out").write_text("out")
+    script = scripts.job(str(tmp_path), "key", "#!/bin/sh\n")
+    with run(tmp_path, script) as process:
+        assert process.wait(SECONDS) == 0
+    found = mark(tmp_path)
+    assert found.ended is not None
+    assert found.output_bytes == 3
 
 
 def test_signals_reach_the_command(tmp_path: Path) -> None:

@@ -78,16 +78,24 @@ class Step:
             ended.cancel()
 
     async def _left_mark(self) -> JobMark:
-        """The mark of a step whose ``srun`` has ended, too; a substitute if there is none."""
+        """The mark of a step whose ``srun`` has ended, too; a substitute if there is none.
+
+        :raises WorkflowExecutionException: if what is there is no mark
+        """
         # `began` is removed only when there is a mark
         command = f"""\
 f={shlex.quote(self.path(""))} began=0
 [ ! -e "$f"tried ] || began=$(cat "$f"began 2>/dev/null || date +%s.%N)
 cat "$f"mark 2>/dev/null || echo "{self.key} {self._own.slurm_job} 1 ${{began:-0}} - 0\""""
         while True:
-            text, _ = await self._login.ask(command)
+            text, code = await self._login.ask(command)
             if marks := scripts.marks(text):
                 return marks[0]
+            if code == 0:
+                raise WorkflowExecutionException(
+                    f"Job {self._job.name} has left an end that cannot be read, in "
+                    f"{self.path('mark')}: {answers.in_one_line(text)}"
+                )
             await asyncio.sleep(RETRY_SECONDS)
 
     async def _start(self) -> None:
