@@ -27,8 +27,8 @@ GROUPS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-
 # What modules of the foundation, and the plugin, may import of ours. The docstring of each
 # room ends with what the room may import.
 _FOUNDATION = {
-    *("backoff", "deadline", "errors", "files", "registry", "text", "threads"),
-    *("validation", "version", "yaml"),
+    *("backoff", "deadline", "errors", "files", "registry", "structs", "text"),
+    *("threads", "validation", "version", "yaml"),
 }
 LAYERS = {
     "backoff": set(),
@@ -36,6 +36,7 @@ LAYERS = {
     "errors": set(),
     "files": {"errors"},
     "registry": {"errors", "text"},
+    "structs": {"files", "text"},
     "text": set(),
     "threads": set(),
     "validation": {"errors", "files", "text"},

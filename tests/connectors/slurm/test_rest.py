@@ -10,13 +10,17 @@ from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import hypothesis
 import pytest
+from hypothesis import HealthCheck, given
+from hypothesis import strategies as st
 from streamflow.core.exception import (
     WorkflowDefinitionException,
     WorkflowExecutionException,
 )
 from streamflow.deployment.connector.local import LocalConnector
 
+from sf_quantum import structs
 from sf_quantum.checking import check_file
 from sf_quantum.connectors import guardian
 from sf_quantum.connectors.slurm.connector import SlurmConnector
@@ -37,6 +41,7 @@ from sf_quantum.connectors.slurm.transport.slurmrestd import (
     Token,
 )
 from sf_quantum.files import JSON, mapping
+from tests.support.changed_json import changed
 
 Answer = tuple[int, JSON]
 UNSPECIFIED: Answer = (
@@ -230,11 +235,11 @@ def test_what_is_temporary(client: Slurmrestd, daemon: Daemon) -> None:
 def test_jobs_are_listed_or_asked_for_singly(
     client: Slurmrestd, daemon: Daemon
 ) -> None:
-    jobs: list[JSON] = [{"job_id": n} for n in range(1, 16)]
+    jobs: list[JSON] = [{"job_id": n, "job_state": "PENDING"} for n in range(1, 16)]
     daemon.answers["/slurm/jobs"] = 200, {"jobs": jobs}
     daemon.answers["/slurm/job/1"] = 200, {"jobs": jobs[:1]}
     daemon.answers["/slurm/job/99"] = NO_JOB
-    first = [RestJob.read(mapping(jobs[0]))]
+    first = [structs.read(RestJob, jobs[0])]
     assert client.some(["1"]) == first
     assert client.some(["1", "99"]) == first
     # of 15 jobs, two
@@ -399,6 +404,116 @@ async def test_the_record_of_a_job_in_later_versions(
     assert (outcome.state, outcome.signal, outcome.ended) == ("FAILED", 9, 101)
 
 
+def _unset(number: int | None) -> JSON:
+    return {"set": number is not None, "infinite": False, "number": number or 0}
+
+
+_OLD_JOB: JSON = {
+    "job_id": 7,
+    "job_state": "CANCELLED",
+    "state_reason": "None",
+    "exit_code": 9,
+    "start_time": 100,
+    "end_time": 101,
+    "restart_cnt": 1,
+    "node_count": 1,
+    "nodes": "c1",
+    "comment": None,
+    "user_name": "ann",
+}
+_NEW_JOB: JSON = {
+    "job_id": 7,
+    "job_state": ["CANCELLED", "COMPLETING"],
+    "exit_code": {"return_code": _unset(None), "signal": {"id": _unset(9)}},
+    "start_time": _unset(100),
+    "node_count": _unset(1),
+}
+_OLD_PARTITION: JSON = {"name": "a", "total_nodes": 3, "nodes": "c[1-3]"}
+_ACCOUNTED: JSON = {
+    "job_id": 7,
+    "state": {"current": ["FAILED"], "reason": "None"},
+    "exit_code": {"return_code": 3, "signal": {"signal_id": 0}},
+    "time": {"start": 100, "end": 101},
+}
+_ERROR: JSON = {"error_number": 1, "error": "Unspecified error", "description": ""}
+_JOBS: JSON = {"jobs": [_OLD_JOB, _NEW_JOB], "errors": []}
+_PARTITIONS: JSON = {
+    "partitions": [_OLD_PARTITION, {"name": "b", "nodes": {"total": 1}}]
+}
+_REQUESTS: dict[str, tuple[Callable[[Slurmrestd], object], JSON]] = {
+    "/slurm/jobs": (Slurmrestd.jobs, _JOBS),
+    "/slurm/job/7": (lambda client: client.job("7"), _JOBS),
+    "/slurm/partitions": (Slurmrestd.partitions, _PARTITIONS),
+    "/slurmdb/job/7": (lambda client: client.accounted("7"), {"jobs": [_ACCOUNTED]}),
+    "/slurm/job/submit": (
+        lambda client: client.submit("", {}),
+        {"job_id": 0, "errors": [_ERROR]},
+    ),
+}
+
+
+@hypothesis.settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
+)
+@given(
+    path=st.sampled_from([*_REQUESTS]),
+    status=st.sampled_from((200, 500)),
+    data=st.data(),
+)
+def test_any_answer_is_read_or_refused_in_one_line(
+    client: Slurmrestd, daemon: Daemon, path: str, status: int, data: st.DataObject
+) -> None:
+    request, answer = _REQUESTS[path]
+    daemon.answers[path] = status, data.draw(changed(answer))
+    message = ""
+    try:
+        request(client)
+    except RestError as error:
+        message = str(error)
+    assert message.isprintable()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"job_id": None}, "jobs[0].job_id: missing"),
+        ({"job_id": "7"}, 'jobs[0].job_id: expected the id of a job, not "7"'),
+        ({"job_state": None}, "jobs[0].job_state: missing"),
+        (
+            {"job_state": []},
+            "jobs[0].job_state: expected a state, or the list of its words, not a list",
+        ),
+        (
+            {"end_time": {"number": 5}},
+            "jobs[0].end_time.set: missing",
+        ),
+        (
+            {"exit_code": {"return_code": "0"}},
+            'jobs[0].exit_code.return_code: expected a whole number, not "0"',
+        ),
+    ],
+)
+def test_a_job_with_a_wrong_field_is_refused(
+    client: Slurmrestd, daemon: Daemon, change: dict[str, JSON], message: str
+) -> None:
+    job = {**mapping(_OLD_JOB), **change}
+    daemon.answers["/slurm/jobs"] = 200, {"jobs": [job]}
+    error = failed(client.jobs)
+    start = "slurmrestd's answer to /slurm/v0.0.38/jobs cannot be read: "
+    assert (str(error), error.temporary) == (start + message, True)
+
+
+async def test_a_completed_job_without_exit_code_is_no_success(
+    controller: Rest, daemon: Daemon
+) -> None:
+    job: dict[str, JSON] = {"job_id": 7, "job_state": "COMPLETED"}
+    daemon.answers["/slurm/job/7"] = 200, {"jobs": [job]}
+    assert await controller.records("7") == []
+    ended: JSON = {"job_id": 7, "state": {"current": "COMPLETED"}}
+    daemon.answers["/slurmdb/job/7"] = 200, {"jobs": [ended]}
+    assert await controller.accounted("7") == []
+
+
 OPTIONS: dict[str, JSON] = {
     "partition": "a",
     "time": "1:00:01",
@@ -525,7 +640,10 @@ async def test_the_answer_of_a_gateway_tells_nothing_of_jobs(
     assert await controller.rows({"7", "8"}) == {}
     assert not await controller.sweep("key")
     daemon.answers["/slurmdb/job/7"] = answer
-    with pytest.raises(WorkflowExecutionException, match="slurmrestd returned"):
+    with pytest.raises(
+        WorkflowExecutionException,
+        match=r"slurmrestd('s answer to .* jobs: missing| returned)",
+    ):
         await controller.accounted("7")
 
 
@@ -552,6 +670,6 @@ async def test_a_limit_passes_only_if_the_user_has_other_jobs(
             await controller.submit(submission)
         assert error.value.temporary is temporary
     # it may have arrived, and be late in the queue
-    jobs = [{"job_id": 9, "comment": "sfq:run:key mine"}]
+    jobs = [{"job_id": 9, "comment": "sfq:run:key mine", "job_state": "PENDING"}]
     daemon.answers["/slurm/jobs"] = 200, {"jobs": jobs}
     assert await controller.submit(submission) == "9"

@@ -231,7 +231,9 @@ class Rest:
         except RestError as error:
             raise WorkflowExecutionException(str(error)) from error
         is_output = stream == "StdOut"
-        return "\n".join(one.output if is_output else one.errors for one in listed)
+        return "\n".join(
+            one.standard_output if is_output else one.standard_error for one in listed
+        )
 
     async def cancel(self, *jobs: str) -> None:
         with suppress(RestError, TimeoutError):

@@ -9,15 +9,19 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Annotated, TypeAlias
 
+from sf_quantum import structs
 from sf_quantum.connectors.slurm.transport.answers import JobOutcome
 from sf_quantum.errors import InputError
-from sf_quantum.files import JSON, mapping
+from sf_quantum.files import JSON, integer, mapping
 from sf_quantum.slurm import tres
 from sf_quantum.slurm.counts import limit_seconds
 from sf_quantum.slurm.records import NO_COMMENT
 from sf_quantum.slurm.squeue import QueueRow
+from sf_quantum.structs import expected
 
 #: the last version with the words of sbatch
 FIRST_VERSION = "v0.0.38"
@@ -33,87 +37,155 @@ _SIGNAL_SECONDS = 60
 
 
 @dataclass(frozen=True)
-class RestJob:
-    """A job that ``slurmrestd`` lists.
-
-    :param row: the job as ``squeue`` would show it
-    :param user: name of the job's user
-    :param output: path of its standard output
-    :param errors: path of its standard error
-    """
-
-    row: QueueRow
-    user: str
-    output: str
-    errors: str
-
-    @classmethod
-    def read(cls, job: Mapping[str, JSON]) -> RestJob:
-        row = QueueRow(
-            job=str(job.get("job_id")),
-            state=_state(job.get("job_state")),
-            reason=str(job.get("state_reason")),
-            started=_time(job.get("start_time")),
-            ended=_time(job.get("end_time")),
-            nodes=number(job.get("node_count")),
-            node_list=str(job.get("nodes") or ""),
-            status=_wait_status(job.get("exit_code")),
-            restarts=number(job.get("restart_cnt")),
-            comment=str(job.get("comment") or NO_COMMENT),
-        )
-        names = ("user_name", "standard_output", "standard_error")
-        return cls(row, *(str(job.get(name) or "") for name in names))
+class _SlurmNumber:
+    set: bool
+    number: int = 0
 
 
-def accounted(job: Mapping[str, JSON]) -> JobOutcome:
-    """Read a job of slurmdbd's."""
-    state, times = mapping(job.get("state")), mapping(job.get("time"))
-    code = mapping(job.get("exit_code"))
-    return JobOutcome(
-        str(job.get("job_id")),
-        _state(state.get("current")),
-        str(state.get("reason") or ""),
-        exit_code=_exit_code(code),
-        signal=_signal_number(code),
-        started=_time(times.get("start")),
-        ended=_time(times.get("end")),
-    )
-
-
-def number(value: JSON) -> int:
-    """Return a number, 0 if it is not set."""
+def _number(value: JSON) -> int | None:
+    """Read a number, which may be an object that says whether it is set."""
     if isinstance(value, dict):
-        value = value.get("number") if value.get("set") else 0
-    return value if isinstance(value, int) else 0
+        read = structs.read(_SlurmNumber, value)
+        return read.number if read.set else None
+    if (number := integer(value)) is None:
+        raise expected("a whole number", value)
+    return number
 
 
 def _time(value: JSON) -> float | None:
-    seconds = number(value)
-    return float(seconds) if seconds else None
+    seconds = _number(value) or 0
+    return float(seconds) if seconds > 0 else None
+
+
+def _job_id(value: JSON) -> str:
+    if (number := integer(value)) is None or number <= 0:
+        raise expected("the id of a job", value)
+    return str(number)
 
 
 def _state(value: JSON) -> str:
-    """Return the state of a job as ``squeue`` shows it."""
-    if not isinstance(value, list):
-        return str(value)
-    words = [str(word) for word in value]
-    return next((flag for flag in _FLAGS if flag in words), words[0] if words else "")
+    """Read the state of a job as ``squeue`` shows it."""
+    words = value if isinstance(value, list) else [value]
+    texts = [word for word in words if isinstance(word, str)]
+    if not texts or len(texts) < len(words):
+        raise expected("a state, or the list of its words", value)
+    return next((flag for flag in _FLAGS if flag in texts), texts[0])
 
 
-def _wait_status(value: JSON) -> int:
-    """Return the exit code and the signal of a job as from wait(2)."""
+Number: TypeAlias = Annotated[int | None, _number]
+JobId: TypeAlias = Annotated[str, _job_id]
+_Time: TypeAlias = Annotated[float | None, _time]
+_State: TypeAlias = Annotated[str, _state]
+
+
+@dataclass(frozen=True)
+class _Signal:
+    id: Number = None
+    # its name until v0.0.39
+    signal_id: Number = None
+
+
+@dataclass(frozen=True)
+class _ExitCode:
+    """How a script ended; there is no code if a signal ended it."""
+
+    return_code: Number = None
+    signal: _Signal = field(default=_Signal())
+
+
+def _wait_status(value: JSON) -> int | None:
+    """Read the exit code and the signal of a job as from wait(2)."""
     if not isinstance(value, dict):
-        return number(value)
-    return _exit_code(value) << 8 | _signal_number(value)
+        return _number(value)
+    code = structs.read(_ExitCode, value)
+    signal = code.signal.id or code.signal.signal_id
+    if code.return_code is None and signal is None:
+        return None
+    return (code.return_code or 0) << 8 | (signal or 0)
 
 
-def _exit_code(value: Mapping[str, JSON]) -> int:
-    return number(value.get("return_code"))
+_WaitStatus: TypeAlias = Annotated[int | None, _wait_status]
 
 
-def _signal_number(value: Mapping[str, JSON]) -> int:
-    signal = mapping(value.get("signal"))
-    return number(signal.get("signal_id", signal.get("id")))
+@dataclass(frozen=True)
+class RestJob:
+    """A job that ``slurmrestd`` lists, with the names of its API.
+
+    :param exit_code: as from wait(2)
+    """
+
+    job_id: JobId
+    job_state: _State
+    state_reason: str = ""
+    start_time: _Time = None
+    end_time: _Time = None
+    node_count: Number = None
+    nodes: str = ""
+    exit_code: _WaitStatus = None
+    restart_cnt: Number = None
+    comment: str = ""
+    user_name: str = ""
+    standard_output: str = ""
+    standard_error: str = ""
+
+    @cached_property
+    def row(self) -> QueueRow:
+        """The job as ``squeue`` would show it."""
+        return QueueRow(
+            job=self.job_id,
+            state=self.job_state,
+            reason=self.state_reason,
+            started=self.start_time,
+            ended=self.end_time,
+            nodes=self.node_count or 0,
+            node_list=self.nodes,
+            status=_known_status(self.job_state, self.exit_code),
+            restarts=self.restart_cnt or 0,
+            comment=self.comment or NO_COMMENT,
+        )
+
+
+def _known_status(state: str, status: int | None) -> int | None:
+    """Return the status; without one, only a job that is ``COMPLETED`` may have failed."""
+    return 0 if status is None and state != "COMPLETED" else status
+
+
+@dataclass(frozen=True)
+class _AccountedState:
+    current: _State
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class _AccountedTime:
+    start: _Time = None
+    end: _Time = None
+
+
+@dataclass(frozen=True)
+class AccountedJob:
+    """A job of slurmdbd's, with the names of the API."""
+
+    job_id: JobId
+    state: _AccountedState
+    time: _AccountedTime = field(default=_AccountedTime())
+    exit_code: _WaitStatus = None
+
+    @property
+    def outcome(self) -> JobOutcome | None:
+        """How it ended; ``None`` if that is not recorded."""
+        status = _known_status(self.state.current, self.exit_code)
+        if status is None:
+            return None
+        return JobOutcome(
+            self.job_id,
+            self.state.current,
+            self.state.reason,
+            exit_code=status >> 8,
+            signal=status & 0x7F,
+            started=self.time.start,
+            ended=self.time.end,
+        )
 
 
 def submitted(job: Mapping[str, JSON], version: str) -> dict[str, JSON]:

@@ -14,17 +14,29 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
+from sf_quantum import structs
 from sf_quantum.connectors.slurm.transport import answers, rest_job
 from sf_quantum.connectors.slurm.transport.answers import JobOutcome
-from sf_quantum.connectors.slurm.transport.rest_job import RestJob
+from sf_quantum.connectors.slurm.transport.rest_job import (
+    AccountedJob,
+    Number,
+    RestJob,
+)
 from sf_quantum.deadline import Deadline
 from sf_quantum.errors import InputError, QuantumError
-from sf_quantum.files import JSON, listing, mapping, parse_json
+from sf_quantum.files import JSON, mapping, parse_json
 from sf_quantum.net.transport import KeptClient, Unreachable, Unsendable
 from sf_quantum.protocol.values import read
 from sf_quantum.slurm.partitions import NodeKind, Partition
+from sf_quantum.structs import WrongValue
+from sf_quantum.text import one_line
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+T = TypeVar("T", bound="DataclassInstance")
 # Versions of the API, the preferred one first. Slurm 26.05 has it, releases since 24.11
 # the second, 23.11 and 24.05 the third, and 22.05 and 23.02 the last; earlier versions
 # lack keys of jobs. Each release of Slurm drops the oldest version that it has.
@@ -206,19 +218,18 @@ class Slurmrestd:
 
         :raises RestError: if the request fails, as in every method
         """
-        listed = self._ask("slurm", "jobs")
-        self._listed = len(listed)
-        return [RestJob.read(job) for job in listed]
+        jobs = self._request(_Jobs, "GET", "slurm/{}/jobs").jobs
+        self._listed = len(jobs)
+        return jobs
 
     def job(self, job: str) -> list[RestJob]:
         """One job, nothing if Slurm does not know it."""
         try:
-            listed = self._ask("slurm", f"job/{job}")
+            return self._request(_Jobs, "GET", f"slurm/{{}}/job/{job}").jobs
         except RestError as error:
             if error.number == _NO_JOB:
                 return []
             raise
-        return [RestJob.read(one) for one in listed]
 
     def some(self, jobs: Iterable[str]) -> list[RestJob]:
         """Those of some jobs that Slurm knows: by one list, or singly if that is quicker."""
@@ -239,20 +250,21 @@ class Slurmrestd:
         """Whether the user of the token has jobs that have not ended."""
         user = self._user or Claims.of(self.token.get()).sun
         return bool(user) and any(
-            one.user == user and not one.row.over for one in self.jobs()
+            one.user_name == user and not one.row.over for one in self.jobs()
         )
 
     def partitions(self) -> dict[str, Partition]:
         """The partitions by name, with numbers of nodes alone."""
+        reply = self._request(_Partitions, "GET", "slurm/{}/partitions")
         return {
-            name: Partition(name, False, (NodeKind(_nodes(one)),))
-            for one in self._ask("slurm", "partitions", "partitions")
-            if (name := str(one.get("name") or ""))
+            one.name: Partition(one.name, False, (NodeKind(one.node_count),))
+            for one in reply.partitions
         }
 
     def accounted(self, job: str) -> list[JobOutcome]:
         """What slurmdbd has of a job."""
-        return [*map(rest_job.accounted, self._ask("slurmdb", f"job/{job}"))]
+        reply = self._request(_AccountedJobs, "GET", f"slurmdb/{{}}/job/{job}")
+        return [outcome for one in reply.jobs if (outcome := one.outcome)]
 
     def submit(self, script: str, properties: Mapping[str, JSON]) -> str:
         """Submit a job, and return its id.
@@ -265,54 +277,54 @@ class Slurmrestd:
             return {"script": script, "job": job}
 
         try:
-            reply = self._request("POST", "slurm", "job/submit", content)
+            reply = self._request(_Reply, "POST", "slurm/{}/job/submit", content)
         except RestError as error:
             if error.job:  # v0.0.42 leaves out what it does not understand
                 self.cancel(error.job)
             raise
-        if not (job := reply.get("job_id")):
+        if not reply.job_id:
             raise RestError("slurmrestd returned no job id", temporary=True)
-        return str(job)
+        return str(reply.job_id)
 
     def cancel(self, job: str) -> None:
         """Cancel a job, unless it has ended."""
         try:
-            self._request("DELETE", "slurm", f"job/{job}")
+            self._request(_Reply, "DELETE", f"slurm/{{}}/job/{job}")
         except RestError as error:
             if error.temporary:
                 raise
 
-    def _ask(self, api: str, path: str, what: str = "jobs") -> list[dict[str, JSON]]:
-        entries = self._request("GET", api, path).get(what)
-        if not isinstance(entries, list):
-            raise RestError(f"slurmrestd returned no list of {what}", temporary=True)
-        return [mapping(one) for one in entries]
-
     def _request(
         self,
+        kind: type[T],
         method: str,
-        api: str,
         path: str,
         content: Callable[[str], JSON] = lambda version: None,
-    ) -> dict[str, JSON]:
+    ) -> T:
+        """Send a request, and read the answer.
+
+        :param path: with ``{}`` for the version of the API
+        """
         while True:
             versions = self._versions
-            full = f"/{api}/{versions[0]}/{path}"
-            reply, status = self._exchange(method, full, content(versions[0]))
+            full = f"/{path.format(versions[0])}"
+            answer, status = self._exchange(method, full, content(versions[0]))
             # The daemon lacks this version; an unknown job has an error of Slurm's
-            if status == 404 and reply is None and len(versions) > 1:
+            if status == 404 and answer is None and len(versions) > 1:
                 self._versions = versions[1:]
                 continue
-            if reply is None or status >= 300:
+            if answer is None or status >= 300:
                 # a gateway in front of slurmrestd may answer in JSON as well
                 text = f"slurmrestd returned HTTP status {status} for {full}"
                 raise RestError(text, temporary=status != 404)
-            return reply
+            try:
+                return structs.read(kind, answer)
+            except WrongValue as error:
+                text = f"slurmrestd's answer to {full} cannot be read: {error}"
+                raise RestError(text, temporary=True) from error
 
-    def _exchange(
-        self, method: str, path: str, content: JSON
-    ) -> tuple[dict[str, JSON] | None, int]:
-        """Return an answer without errors, ``None`` if it is no JSON, and its status."""
+    def _exchange(self, method: str, path: str, content: JSON) -> tuple[JSON, int]:
+        """Return an answer without errors, ``None`` if it is not Slurm's, and its status."""
         token = self.token.get()
         headers = {
             "Content-Type": "application/json",
@@ -332,26 +344,24 @@ class Slurmrestd:
         if status in (401, 403):
             reason = self.token.refused(token) or f"the token of {self.token.source}"
             raise RestError(f"slurmrestd refuses access: {reason}", temporary=True)
-        reply: dict[str, JSON] | None = None
-        with suppress(ValueError):
-            reply = mapping(parse_json(answer))
-        if reply and (errors := listing(reply.get("errors"))):
-            entries = [mapping(one) for one in errors]
-            failure = self._failure(entries, token, definite=status == 400)
-            failure.job = str(reply.get("job_id") or "")
+        try:
+            reply = structs.read(_Reply, content := parse_json(answer))
+        except ValueError:
+            return None, status
+        if reply.errors:
+            failure = self._failure(reply.errors, token, definite=status == 400)
+            failure.job = str(reply.job_id or "")
             raise failure
-        return reply, status
+        return content, status
 
     def _failure(
-        self, errors: list[dict[str, JSON]], token: str, *, definite: bool
+        self, errors: Sequence[_Error], token: str, *, definite: bool
     ) -> RestError:
-        codes = [one.get("error_number", one.get("error_code")) for one in errors]
-        numbers = [code for code in codes if isinstance(code, int)] or [0]
+        numbers = [one.number for one in errors if one.number is not None] or [0]
         lines = [
-            ": ".join(str(one[key]) for key in ("description", "error") if one.get(key))
-            for one in errors
+            ": ".join(filter(None, (one.description, one.error))) for one in errors
         ]
-        text = "; ".join(filter(None, lines)) or "no message"
+        text = one_line("; ".join(filter(None, lines))) or "no message"
         if definite:
             return RestError(text, temporary=False, number=numbers[0])
         unclear = bool(_PERHAPS_TOKEN & {*numbers})
@@ -379,7 +389,63 @@ def sweep(settings: Mapping[str, JSON], comment: str, seconds: float) -> None:
             time.sleep(SWEEP_PAUSE_SECONDS)
 
 
-def _nodes(partition: Mapping[str, JSON]) -> int:
-    # v0.0.38 has `total_nodes`, later ones `nodes.total`
-    total = mapping(partition.get("nodes")).get("total")
-    return rest_job.number(partition.get("total_nodes", total))
+@dataclass(frozen=True)
+class _Error:
+    error_number: int | None = None
+    error_code: int | None = None
+    description: str = ""
+    error: str = ""
+
+    @property
+    def number(self) -> int | None:
+        """Slurm's error number, which has one of two names."""
+        return self.error_code if self.error_number is None else self.error_number
+
+
+@dataclass(frozen=True)
+class _Reply:
+    """What every answer may have; the id is that of a job that was submitted."""
+
+    errors: tuple[_Error, ...] = ()
+    job_id: Number = None
+
+
+@dataclass(frozen=True)
+class _Jobs:
+    jobs: list[RestJob]
+
+
+@dataclass(frozen=True)
+class _AccountedJobs:
+    jobs: list[AccountedJob]
+
+
+@dataclass(frozen=True)
+class _Nodes:
+    total: Number = None
+
+
+def _total(value: JSON) -> int | None:
+    # In v0.0.38, these are the names of the nodes.
+    return structs.read(_Nodes, value).total if isinstance(value, dict) else None
+
+
+@dataclass(frozen=True)
+class _Partition:
+    name: str
+    # in v0.0.38, and later
+    total_nodes: Number = None
+    nodes: Annotated[int | None, _total] = None
+
+    def __post_init__(self) -> None:
+        if self.total_nodes is None and self.nodes is None:
+            raise WrongValue("missing", "nodes.total")
+
+    @property
+    def node_count(self) -> int:
+        return self.nodes or self.total_nodes or 0
+
+
+@dataclass(frozen=True)
+class _Partitions:
+    partitions: list[_Partition]

@@ -1,0 +1,179 @@
+"""Objects of JSON as dataclasses: read once where they come in, or refused in one line."""
+
+from __future__ import annotations
+
+import json
+import types
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, fields, is_dataclass
+from functools import cache, partial
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    NamedTuple,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
+
+from sf_quantum.files import JSON, integer, is_number
+from sf_quantum.text import shortened
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+T = TypeVar("T", bound="DataclassInstance")
+Reader = Callable[[JSON], object]
+_MAX_SHOWN = 60
+
+
+class WrongValue(ValueError):
+    """JSON is not what it should be; the text says where, what is wrong and what is right.
+
+    :param where: path of the field, such as ``jobs[2].state``
+    """
+
+    def __init__(self, what: str, where: str = "") -> None:
+        super().__init__(f"{where}: {what}" if where else what)
+        self._what = what
+        self._where = where
+
+    def within(self, part: str) -> WrongValue:
+        """Return the error as seen from the object, or the list, that has the part."""
+        joint = "." if self._where and not self._where.startswith("[") else ""
+        return WrongValue(self._what, f"{part}{joint}{self._where}")
+
+
+def expected(right: str, value: JSON) -> WrongValue:
+    """Return the error of a value in place of the right one."""
+    if isinstance(value, dict | list):
+        shown = "an object" if isinstance(value, dict) else "a list"
+    else:
+        shown = json.dumps(value)
+    return WrongValue(f"expected {right}, not {shortened(shown, _MAX_SHOWN)}")
+
+
+def read(kind: type[T], content: JSON, **values: object) -> T:
+    """Read an object as a dataclass, whose fields are its keys; ``class_`` is ``class``.
+
+    A field is a scalar, a dataclass, a list, tuple or ``dict`` of these, ``JSON``, or is
+    ``Annotated`` with the function that reads it. One with a default, or that may be
+    ``None``, may be missing or ``null``. Keys that are no fields are ignored.
+
+    :param values: values of fields that the caller has read
+    :raises WrongValue: if a field is missing, or has another type
+    """
+    if not isinstance(content, dict):
+        raise expected("an object", content)
+    for field in _fields(kind):
+        if field.name in values:
+            continue
+        if (value := content.get(field.key)) is not None:
+            values[field.name] = _inner(field.key, field.read, value)
+        elif field.is_nullable:
+            values[field.name] = None
+        elif field.is_required:
+            raise WrongValue("missing", field.key)
+    make: Callable[..., T] = kind
+    return make(**values)
+
+
+class _Field(NamedTuple):
+    name: str
+    key: str
+    read: Reader
+    is_required: bool
+    is_nullable: bool
+
+
+@cache
+def _fields(kind: type[DataclassInstance]) -> list[_Field]:
+    # JSON is defined by itself, which not every Python resolves.
+    hints = get_type_hints(kind, localns={"JSON": object}, include_extras=True)
+    return [
+        _Field(
+            field.name,
+            field.name.removesuffix("_"),
+            _reader(hints[field.name]),
+            required := field.default is field.default_factory is MISSING,
+            required and types.NoneType in get_args(_bare(hints[field.name])),
+        )
+        for field in fields(kind)
+    ]
+
+
+def _bare(hint: type) -> type:
+    return get_args(hint)[0] if get_origin(hint) is Annotated else hint
+
+
+def _reader(hint: type) -> Reader:
+    """Return the function that reads a value which is not ``null``."""
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        reader: Reader = inner[1]
+        return reader
+    if origin in (Union, types.UnionType):
+        (other,) = [one for one in inner if one is not types.NoneType]
+        return _reader(other)
+    if origin in (list, tuple):
+        return partial(_list, origin, _reader(inner[0]))
+    if origin is dict:
+        return partial(_dict, _reader(inner[1]))
+    if is_dataclass(hint):
+        return partial(read, hint)
+    return _SCALARS[hint]
+
+
+def _inner(part: int | str, reader: Reader, value: JSON) -> object:
+    try:
+        return reader(value)
+    except WrongValue as error:
+        name = f"[{part}]" if isinstance(part, int) else shortened(part, _MAX_SHOWN)
+        raise error.within(name) from None
+
+
+def _list(kind: type[list[object]], each: Reader, value: JSON) -> object:
+    if not isinstance(value, list):
+        raise expected("a list", value)
+    return kind(_inner(n, each, item) for n, item in enumerate(value))
+
+
+def _dict(each: Reader, value: JSON) -> object:
+    if not isinstance(value, dict):
+        raise expected("an object", value)
+    return {key: _inner(key, each, item) for key, item in value.items()}
+
+
+def _text(value: JSON) -> str:
+    if not isinstance(value, str):
+        raise expected("text", value)
+    return value
+
+
+def _bool(value: JSON) -> bool:
+    if not isinstance(value, bool):
+        raise expected("true or false", value)
+    return value
+
+
+def _whole(value: JSON) -> int:
+    if (whole := integer(value)) is None:
+        raise expected("a whole number", value)
+    return whole
+
+
+def _number(value: JSON) -> float:
+    if not is_number(value):
+        raise expected("a number", value)
+    return value
+
+
+_SCALARS: Mapping[type, Reader] = {
+    bool: _bool,
+    float: _number,
+    int: _whole,
+    object: lambda value: value,
+    str: _text,
+}
