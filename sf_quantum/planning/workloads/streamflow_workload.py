@@ -7,8 +7,9 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated
 
-from sf_quantum import yaml
+from sf_quantum import structs, yaml
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON, listing, mapping
 from sf_quantum.planning import site_nodes
@@ -22,6 +23,8 @@ from sf_quantum.planning.simulation.strategies import (
 )
 from sf_quantum.slurm import tres
 from sf_quantum.slurm.components import Component
+from sf_quantum.structs import WrongValue, expected
+from sf_quantum.validation import ValidationErrors, dotted, validated
 
 #: durations of steps that no journal has
 CLASSICAL_SECONDS = 300.0
@@ -39,7 +42,120 @@ class _Target:
     """A deployment and a service of it."""
 
     deployment: str
-    service: str
+    service: str = ""
+
+
+def _first(value: JSON) -> _Target:
+    if isinstance(value, list):
+        if not value:
+            raise expected("a target, or a list of some", value)
+        value = value[0]
+    return structs.read(_Target, value)
+
+
+@dataclass(frozen=True)
+class _Binding:
+    """A binding of a step, or of a port, which has no step, to its first target."""
+
+    target: Annotated[_Target, _first]
+    step: str | None = None
+
+
+@dataclass(frozen=True)
+class _Workflow:
+    bindings: tuple[_Binding, ...] = ()
+
+
+def _option(value: JSON) -> str:
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        raise expected("text", value)
+    return str(value)
+
+
+def _names(value: JSON) -> list[str]:
+    return [_option(name) for name in listing(value)]
+
+
+@dataclass(frozen=True)
+class _Allocation:
+    """A value of ``allocation:``.
+
+    :param releases: whether a part of it is released early
+    """
+
+    strategy: Strategy
+    releases: bool = False
+
+
+def _allocation(value: JSON) -> _Allocation:
+    options = {"strategy": value} if isinstance(value, str) else mapping(value)
+    match options.get("strategy"):
+        case "per-step":
+            return _PER_STEP
+        case "reserved":
+            return _Allocation(Reserved(), options.get("release") is not None)
+        case "elastic":
+            keys = {key: options[key] for key in Elastic.model_fields.keys() & options}
+            keys["ahead"] = bool(options.get("ahead"))
+            try:
+                return _Allocation(validated(Elastic, keys, lambda key, _: dotted(key)))
+            except ValidationErrors as error:
+                raise WrongValue(str(error)) from error
+    raise expected("per-step, reserved or elastic", options.get("strategy", value))
+
+
+_PER_STEP = _Allocation(PerStep())
+
+
+@dataclass(frozen=True)
+class _Service:
+    """A service of ``sfq.slurm``, as far as a plan needs it."""
+
+    partition: Annotated[str, _option] = ""
+    nodes: Annotated[str, _option] = ""
+    gres: Annotated[str, _option] = ""
+    licenses: Annotated[str, _option] = ""
+    qpu: Annotated[list[str], _names] = field(default_factory=list)
+    allocation: Annotated[_Allocation | None, _allocation] = None
+
+
+@dataclass(frozen=True)
+class _Slurm:
+    """The configuration of a deployment of ``sfq.slurm``."""
+
+    services: dict[str, _Service] = field(default_factory=dict)
+    allocation: Annotated[_Allocation, _allocation] = _PER_STEP
+    maxConcurrentJobs: int = _MOST_JOBS
+    slurmrestd: JSON = None
+    clusters: JSON = None
+
+
+def _wrapped(value: JSON) -> _Target:
+    return _Target(value) if isinstance(value, str) else structs.read(_Target, value)
+
+
+@dataclass(frozen=True)
+class _Deployment:
+    type: str
+    wraps: Annotated[_Target | None, _wrapped] = None
+
+
+@dataclass(frozen=True)
+class _SlurmDeployment(_Deployment):
+    config: _Slurm = field(default_factory=_Slurm)
+
+
+def _deployment(value: JSON) -> _Deployment:
+    is_slurm = mapping(value).get("type") == _SLURM
+    return structs.read(_SlurmDeployment if is_slurm else _Deployment, value)
+
+
+@dataclass(frozen=True)
+class _File:
+    workflows: dict[str, _Workflow]
+    deployments: dict[str, Annotated[_Deployment, _deployment]] = field(
+        default_factory=dict
+    )
 
 
 @dataclass(frozen=True)
@@ -110,14 +226,18 @@ class StreamFlowFile:
 
     def __init__(self, path: Path, content: Mapping[str, JSON]) -> None:
         self._path = path
-        self._deployments = mapping(content.get("deployments"))
-        workflows = mapping(content.get("workflows"))
-        if len(workflows) != 1:
+        try:
+            file = structs.read(_File, dict(content))
+        except WrongValue as error:
+            raise InputError(f"{path}: {error}") from error
+        self._deployments = file.deployments
+        if len(file.workflows) != 1:
+            number = len(file.workflows)
             raise InputError(
-                f"{path}: workflows: expected one to plan, there are {len(workflows)}"
+                f"{path}: workflows: expected one to plan, there are {number}"
             )
-        ((self.workflow, self._workflow),) = workflows.items()
-        if not any(self._services()):
+        ((self.workflow, self._workflow),) = file.workflows.items()
+        if not any(self._service(target) for _, target in self._bound()):
             raise InputError(
                 f"{path}: no step is bound to a deployment of {_SLURM}, so no allocation "
                 "is made; bind one, or describe the phases in a workload file"
@@ -130,19 +250,17 @@ class StreamFlowFile:
         slurm = [
             one
             for name in used
-            if (one := mapping(self._deployments.get(name))).get("type") == _SLURM
+            if isinstance(one := self._deployments.get(name), _SlurmDeployment)
         ]
         return bool(slurm) and all(map(self._wraps_this_host, slurm))
 
-    def _wraps_this_host(self, deployment: Mapping[str, JSON]) -> bool:
-        config = mapping(deployment.get("config"))
-        if config.get("slurmrestd") or config.get("clusters"):
+    def _wraps_this_host(self, deployment: _SlurmDeployment) -> bool:
+        if deployment.config.slurmrestd or deployment.config.clusters:
             return False
-        wrapped = deployment.get("wraps")
-        if isinstance(wrapped, dict):
-            wrapped = wrapped.get("deployment")
-        inner = mapping(self._deployments.get(str(wrapped)))
-        return wrapped is None or inner.get("type") == "local"
+        if deployment.wraps is None:
+            return True
+        inner = self._deployments.get(deployment.wraps.deployment)
+        return inner is not None and inner.type == "local"
 
     def plan(self, fit: Fit | None, site: Mapping[str, int]) -> WorkflowPlan:
         """Make a workload of the file.
@@ -203,66 +321,51 @@ class StreamFlowFile:
         )
 
     def _bound(self) -> Iterator[tuple[str, _Target]]:
-        """The bindings, each with its first target."""
-        for binding in map(mapping, listing(mapping(self._workflow).get("bindings"))):
-            target = binding.get("target")
-            first = mapping(
-                target[0] if isinstance(target, list) and target else target
-            )
-            if "step" in binding:
-                name = str(first.get("deployment"))
-                yield str(binding["step"]), _Target(
-                    name, str(first.get("service") or "")
-                )
+        """The bindings of steps, each with its first target."""
+        for binding in self._workflow.bindings:
+            if binding.step is not None:
+                yield binding.step, binding.target
 
-    def _services(self) -> Iterator[dict[str, JSON]]:
-        """The services of ``sfq.slurm`` to which steps are bound."""
-        for _, target in self._bound():
-            if (service := self._service(target)) is not None:
-                yield service
-
-    def _service(self, target: _Target) -> dict[str, JSON] | None:
+    def _service(self, target: _Target) -> _Service | None:
         """Return the service of ``sfq.slurm`` that a target uses, if it uses one."""
-        on_slurm = self._on_slurm(target)
-        if on_slurm is None:
+        if (on_slurm := self._on_slurm(target)) is None:
             return None
-        return mapping(
-            mapping(self._config(on_slurm)["services"]).get(on_slurm.service)
-        )
+        services = self._config(on_slurm.deployment).services
+        return services.get(on_slurm.service, _Service())
 
     def _on_slurm(self, target: _Target) -> _Target | None:
         """Return a target of ``sfq.slurm`` itself, or the one that it wraps."""
-        deployment = mapping(self._deployments.get(target.deployment))
-        if deployment.get("type") == _SLURM:
-            return target
-        wrapped = deployment.get("wraps")
-        if deployment.get("type") in _QUANTUM and isinstance(wrapped, dict):
-            return self._on_slurm(
-                _Target(
-                    str(wrapped.get("deployment")), str(wrapped.get("service") or "")
-                )
-            )
+        # A file with a mistake may have deployments that wrap each other.
+        for _ in self._deployments:
+            deployment = self._deployments.get(target.deployment)
+            if isinstance(deployment, _SlurmDeployment):
+                return target
+            if deployment is None or deployment.type not in _QUANTUM:
+                return None
+            if deployment.wraps is None:
+                return None
+            target = deployment.wraps
         return None
 
-    def _config(self, target: _Target) -> dict[str, JSON]:
-        deployment = mapping(self._deployments.get(target.deployment))
-        return {"services": {}, **mapping(deployment.get("config"))}
+    def _config(self, deployment: str) -> _Slurm:
+        """Return the configuration of a deployment; another's is that of none."""
+        one = self._deployments.get(deployment)
+        return one.config if isinstance(one, _SlurmDeployment) else _Slurm()
 
     def _partition(self, target: _Target) -> str | None:
         service = self._service(target)
-        if service is None:
-            return None
-        return str(service.get("partition") or _DEFAULT_PARTITION)
+        return None if service is None else service.partition or _DEFAULT_PARTITION
 
     def _qpu(self, target: _Target) -> str | None:
         """Return the QPU of a target, ``None`` for a classical one."""
-        type_ = mapping(self._deployments.get(target.deployment)).get("type")
-        if type_ in _QUANTUM:
+        deployment = self._deployments.get(target.deployment)
+        if deployment is not None and deployment.type in _QUANTUM:
             return target.deployment
-        service = self._service(target) or {}
-        if names := listing(service.get("qpu")):
-            return str(names[0])
-        return target.service if tres.requests_qpu(service) else None
+        service = self._service(target) or _Service()
+        if service.qpu:
+            return service.qpu[0]
+        is_quantum = tres.names_qpu(service.gres, service.licenses)
+        return target.service if is_quantum else None
 
     def _assume(self, built: _Built, step: str, target: _Target) -> None:
         """Add a step of unknown duration; steps on the driver's host take no time."""
@@ -270,8 +373,8 @@ class StreamFlowFile:
         if qpu is None and partition is None:
             return
         seconds = CLASSICAL_SECONDS if qpu is None else QPU_SECONDS
-        service = self._service(target) or {}
-        nodes = re.match(r"\d+", str(service.get("nodes") or 1))
+        service = self._service(target) or _Service()
+        nodes = re.match(r"\d+", service.nodes)
         built.add(
             step,
             target,
@@ -318,7 +421,7 @@ class StreamFlowFile:
         components: dict[str, dict[str, Component]] = defaultdict(dict)
         for phase in built.phases:
             if phase.partition is not None and phase.target.service in reserved:
-                nodes = (self._service(phase.target) or {}).get("nodes")
+                nodes = (self._service(phase.target) or _Service()).nodes
                 component = Component.read(nodes or phase.nodes, quantum=phase.quantum)
                 components[phase.partition][phase.target.service] = component
         return components
@@ -334,20 +437,19 @@ class StreamFlowFile:
         return sum(map(self._jobs_at_once, used)) or 1
 
     def _jobs_at_once(self, deployment: str) -> int:
-        bound = self._config(_Target(deployment, "")).get("maxConcurrentJobs")
-        return bound if isinstance(bound, int) else _MOST_JOBS
+        return self._config(deployment).maxConcurrentJobs
 
-    def _allocations(self, deployment: str, built: _Built) -> list[JSON]:
+    def _allocations(self, deployment: str, built: _Built) -> list[_Allocation]:
         """What the services of the steps have, those of classical steps first, each once.
 
         A service of a QPU may be ``per-step``, as elastic allocations are not for QPUs.
         """
-        default = self._config(_Target(deployment, "")).get("allocation", "per-step")
-        values: list[JSON] = []
+        values: list[_Allocation] = []
         for phase in sorted(built.phases, key=lambda phase: phase.quantum):
             # A service takes precedence over its deployment.
-            value = (self._service(phase.target) or {}).get("allocation", default)
-            if not (phase.quantum and values and value == "per-step"):
+            service = self._service(phase.target) or _Service()
+            value = service.allocation or self._config(deployment).allocation
+            if not (phase.quantum and values and value == _PER_STEP):
                 values.append(value)
         return [one for n, one in enumerate(values) if one not in values[:n]]
 
@@ -355,28 +457,13 @@ class StreamFlowFile:
         value, *others = self._allocations(deployment, built)
         if others:
             built.assumed.append("all services have the allocation of the first step's")
-        options = {"strategy": value} if isinstance(value, str) else mapping(value)
-        if options.get("strategy") == "elastic":
-            elastic = {
-                key: one
-                for key, one in options.items()
-                if key in Elastic.model_fields and key != "ahead"
-            }
-            ahead = options.get("ahead")
-            return Elastic.model_validate({**elastic, "ahead": bool(ahead)})
-        if options.get("strategy") == "reserved":
-            if "release" not in options:
-                built.assumed.append("reserved releases the QPU's part early")
-            return Reserved()
-        return PerStep()
+        if isinstance(value.strategy, Reserved) and not value.releases:
+            built.assumed.append("reserved releases the QPU's part early")
+        return value.strategy
 
     def _own(self, deployment: str) -> list[str]:
-        services = mapping(self._config(_Target(deployment, ""))["services"])
-        return [
-            name
-            for name, service in services.items()
-            if "allocation" in mapping(service)
-        ]
+        services = self._config(deployment).services
+        return [name for name, one in services.items() if one.allocation is not None]
 
 
 @dataclass(frozen=True)
