@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import json
+import re
 import time
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
 
+from sf_quantum import structs
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
 from sf_quantum.protocol.leases import LeaseHints
 from sf_quantum.qpu.leasing.gating import in_job, pbs
 from sf_quantum.qpu.leasing.gating.job_requests import parse_request
+from sf_quantum.qpu.leasing.gating.pbs import PbsJob, Status
 from sf_quantum.qpu.leasing.gating.scheduler import GatedJob
+from tests.support.changed_json import changed
 
 HELD: dict[str, JSON] = {
     "Job_Owner": "ada@login",
@@ -28,8 +34,7 @@ HELD: dict[str, JSON] = {
 
 
 def gated(**attributes: JSON) -> GatedJob:
-    jobs: dict[str, JSON] = {"7.pbs-1": {**HELD, **attributes}}
-    return pbs._gated(pbs.read_jobs({"jobs": jobs}, "pbs-1")["7"])
+    return structs.read(PbsJob, {**HELD, **attributes}).gated
 
 
 def test_resources_of_a_job_are_its_request() -> None:
@@ -92,10 +97,11 @@ def test_a_name_with_a_separator_is_not_cut() -> None:
 
 
 def test_jobs_are_listed_in_the_order_of_submission() -> None:
-    jobs: dict[str, JSON] = {f"{id_}.pbs-1": HELD for id_ in ("10", "9[]", "8")}
-    jobs["1.elsewhere"] = HELD
-    assert [*pbs.read_jobs({"jobs": jobs}, "pbs-1")] == ["8", "9[]", "10"]
-    assert not pbs.read_jobs({"jobs": {}}, "pbs-1")
+    job = structs.read(PbsJob, HELD)
+    jobs = {f"{id_}.pbs-1": job for id_ in ("10", "9[]", "8")}
+    status = Status(["pbs-1"], {**jobs, "1.elsewhere": job})
+    assert [*status.jobs_of("pbs-1")] == ["8", "9[]", "10"]
+    assert not Status(["pbs-1"], {}).jobs_of("pbs-1")
 
 
 @pytest.mark.parametrize("output", ["", "[]", "{}", "libpbs.so", "[" * 100_000])
@@ -105,6 +111,29 @@ def test_other_output_is_not_an_empty_queue(
     monkeypatch.setattr(pbs, "run_command", lambda *_: output)
     with pytest.raises(QpuError, match=r"^PBS: "):
         pbs.list_status()
+
+
+def test_a_job_without_a_state_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = {key: value for key, value in HELD.items() if key != "job_state"}
+    output = json.dumps({"servers": ["pbs-1"], "jobs": {"7.pbs-1": job}})
+    monkeypatch.setattr(pbs, "run_command", lambda *_: output)
+    message = "PBS: not its list of jobs: jobs.7.pbs-1.job_state: missing"
+    with pytest.raises(QpuError, match=re.escape(message)):
+        pbs.list_status()
+
+
+@settings(deadline=None)
+@given(changed({"servers": ["pbs-1"], "jobs": {"7[].pbs-1": HELD, "8.pbs-1": HELD}}))
+def test_any_output_is_read_or_refused_in_one_line(output: JSON) -> None:
+    message = ""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pbs, "run_command", lambda *_: json.dumps(output))
+        try:
+            jobs = pbs.list_status().jobs_of("pbs-1")
+            assert all(job.gated.user == job.user for job in jobs.values())
+        except QpuError as error:
+            message = str(error)
+    assert message.isprintable()
 
 
 def test_a_host_without_pbs_says_what_is_missing(

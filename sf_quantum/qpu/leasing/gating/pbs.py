@@ -12,10 +12,12 @@ import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from sf_quantum import structs
 from sf_quantum.errors import InputError, QpuError
-from sf_quantum.files import JSON, listing, mapping, parse_json
+from sf_quantum.files import parse_json
 from sf_quantum.qpu.environment import JOB_ID, JOB_UID
 from sf_quantum.qpu.leasing.batch_jobs import BatchJob
 from sf_quantum.qpu.leasing.gating.scheduler import (
@@ -24,7 +26,7 @@ from sf_quantum.qpu.leasing.gating.scheduler import (
     Scheduler,
     run_command,
 )
-from sf_quantum.text import one_line, shortened
+from sf_quantum.text import one_line
 
 # States without nodes: held, queued, in transit to the node, waiting for its time.
 _PENDING = ("H", "Q", "T", "W")
@@ -32,6 +34,74 @@ _PENDING = ("H", "Q", "T", "W")
 _BEGUN = re.compile(r"(Running|Exiting|Expired):[1-9]")
 # Separators of requests, which PBS accepts in names.
 _SEPARATORS = re.compile(r"[\s,]")
+# Ids of jobs and of arrays: number and server.
+_ID = re.compile(r"(\d{1,18}(?:\[\])?)\.(.+)", re.ASCII)
+
+
+@dataclass(frozen=True)
+class PbsJob:
+    """A job, with the names of its attributes in PBS."""
+
+    job_state: str
+    Job_Owner: str
+    euser: str = ""
+    queue: str = ""
+    Hold_Types: str = ""
+    Resource_List: dict[str, str] = field(default_factory=dict)
+    Execution_Time: str = ""
+    array_state_count: str = ""
+    comment: str = ""
+
+    @property
+    def user(self) -> str:
+        """The user that the job runs as."""
+        return self.euser or self.Job_Owner.partition("@")[0]
+
+    @property
+    def gated(self) -> GatedJob:
+        """The job as the gate sees it."""
+        has_begun = _BEGUN.search(self.array_state_count) is not None
+        return GatedJob(
+            user=self.user,
+            request=self._request,
+            is_pending=self.job_state in _PENDING and not has_begun,
+            is_held=(self.job_state, self.Hold_Types) == ("H", "o"),
+            may_start=self._is_due,
+            reason=self.comment or f"state {self.job_state}",
+        )
+
+    @property
+    def _request(self) -> str:
+        """The resources ``qpu`` and ``qpu_…`` as words, such as ``qpu-shots=100``."""
+        return " ".join(
+            f"{name.replace('_', '-')}={_SEPARATORS.sub('+', value)}"
+            for name, value in self.Resource_List.items()
+            if name == "qpu" or name.startswith("qpu_")
+        )
+
+    @property
+    def _is_due(self) -> bool:
+        """Whether its start, in epoch seconds, is past; none is."""
+        start = self.Execution_Time
+        return not start.isdecimal() or float(start) <= time.time()
+
+
+@dataclass(frozen=True)
+class Status:
+    """The output of ``pbs_status``.
+
+    :param jobs: by their ids, with that of the server
+    """
+
+    servers: list[str]
+    jobs: dict[str, PbsJob]
+
+    def jobs_of(self, server: str) -> dict[str, PbsJob]:
+        """Return a server's jobs by their ids without it, in the order of submission."""
+        ids = [_ID.fullmatch(id_) for id_ in self.jobs]
+        own = [match for match in ids if match is not None and match[2] == server]
+        own.sort(key=lambda match: int(match[1].rstrip("[]")))
+        return {match[1]: self.jobs[match[0]] for match in own}
 
 
 class Pbs(Scheduler):
@@ -45,24 +115,24 @@ class Pbs(Scheduler):
     title = "PBS"
 
     def __init__(self) -> None:
-        servers = listing(list_status()["servers"])
+        servers = list_status().servers
         if len(servers) != 1:
             raise QpuError(f"PBS lists {len(servers)} servers; expected one")
-        super().__init__(str(servers[0]))
+        super().__init__(servers[0])
 
     def jobs(self) -> dict[str, GatedJob]:
-        records = read_jobs(list_status(), self._cluster)
-        return {job: _gated(record) for job, record in records.items()}
+        jobs = list_status().jobs_of(self._cluster)
+        return {id_: job.gated for id_, job in jobs.items()}
 
     def applicant(self, job: str) -> Applicant:
-        record = self._record(job)
-        user = _user(record)
+        record = self._job(job)
         try:
-            uid = pwd.getpwnam(user).pw_uid
+            uid = pwd.getpwnam(record.user).pw_uid
         except KeyError:
-            raise InputError(f"user {user!r} is unknown on the gate's host") from None
+            what = f"user {record.user!r} is unknown on the gate's host"
+            raise InputError(what) from None
         variables = {JOB_UID: str(uid), JOB_ID: job}
-        return Applicant(user, str(record.get("queue", "")), "", variables)
+        return Applicant(record.user, record.queue, "", variables)
 
     def release(self, job: str) -> None:
         run_command("qrls", "-h", "o", job)
@@ -70,7 +140,7 @@ class Pbs(Scheduler):
     def hold(self, job: str) -> None:
         run_command("qhold", "-h", "o", job)
         # PBS also holds jobs that run; such a hold would count when they are queued again.
-        if not _gated(self._record(job)).is_pending:
+        if not self._job(job).gated.is_pending:
             self.release(job)
             raise QpuError(f"job {job} has started")
 
@@ -81,20 +151,20 @@ class Pbs(Scheduler):
             with suppress(QpuError):
                 run_command("qalter", "-W", f'comment="{words}"', job)
 
-    def _record(self, job: str) -> Mapping[str, JSON]:
-        """Return the attributes of a job.
+    def _job(self, job: str) -> PbsJob:
+        """Return a job.
 
         :raises QpuError: if it is not listed
         """
-        if (record := read_jobs(list_status(job), self._cluster).get(job)) is None:
+        if (listed := list_status(job).jobs_of(self._cluster).get(job)) is None:
             raise QpuError(f"PBS does not list job {job}")
-        return record
+        return listed
 
 
-def list_status(*job: str) -> Mapping[str, JSON]:
+def list_status(*job: str) -> Status:
     """Ask the server for its jobs, or for one of them; see ``pbs_status``.
 
-    :raises QpuError: if it does not answer
+    :raises QpuError: if it does not answer, or not so
     """
     program = Path(__file__).with_name("pbs_status.py")
     try:
@@ -102,58 +172,9 @@ def list_status(*job: str) -> Mapping[str, JSON]:
     except QpuError as error:  # whose first word is the interpreter
         raise QpuError(f"PBS: {str(error).partition(': ')[2]}") from error
     try:
-        content = mapping(parse_json(output.encode()))
+        return structs.read(Status, parse_json(output.encode()))
     except ValueError as error:
-        raise QpuError(f"PBS: {error}") from error
-    if not isinstance(content.get("jobs"), dict):
-        raise QpuError(f"PBS: not a list of jobs: {shortened(output)!r}")
-    return content
-
-
-def read_jobs(status: Mapping[str, JSON], server: str) -> dict[str, Mapping[str, JSON]]:
-    """Return the attributes of a server's jobs by id, in the order of submission.
-
-    :param status: the output of ``pbs_status``
-    """
-    records: dict[str, Mapping[str, JSON]] = {}
-    for id_, record in mapping(status["jobs"]).items():
-        number, _, its_server = id_.partition(".")
-        if its_server == server:
-            records[number] = mapping(record)
-    return dict(sorted(records.items(), key=lambda item: int(item[0].rstrip("[]"))))
-
-
-def _gated(record: Mapping[str, JSON]) -> GatedJob:
-    state, holds = str(record.get("job_state")), str(record.get("Hold_Types"))
-    has_begun = _BEGUN.search(str(record.get("array_state_count", ""))) is not None
-    return GatedJob(
-        user=_user(record),
-        request=_request(mapping(record.get("Resource_List", {}))),
-        is_pending=state in _PENDING and not has_begun,
-        is_held=(state, holds) == ("H", "o"),
-        may_start=_is_due(str(record.get("Execution_Time", ""))),
-        reason=str(record.get("comment") or f"state {state}"),
-    )
-
-
-def _user(record: Mapping[str, JSON]) -> str:
-    """Return the user that the job runs as."""
-    owner = str(record.get("Job_Owner", "")).partition("@")[0]
-    return str(record.get("euser") or owner)
-
-
-def _request(resources: Mapping[str, JSON]) -> str:
-    """Return the resources ``qpu`` and ``qpu_…`` as words, such as ``qpu-shots=100``."""
-    return " ".join(
-        f"{name.replace('_', '-')}={_SEPARATORS.sub('+', str(value))}"
-        for name, value in resources.items()
-        if name == "qpu" or name.startswith("qpu_")
-    )
-
-
-def _is_due(start: str) -> bool:
-    """Return whether a start, in epoch seconds, is past; none is."""
-    return not start.isdecimal() or int(start) <= time.time()
+        raise QpuError(f"PBS: not its list of jobs: {error}") from error
 
 
 def job_of(variables: Mapping[str, str]) -> tuple[BatchJob, str] | None:
