@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 
 from sf_quantum.service.domain.settings import UserLimits
-from sf_quantum.service.store.reports.usage import LEASE, PURPOSE, WAIT
+from sf_quantum.service.store.reports.usage import LEASE, PURPOSE, SHOTS, WAIT
 from sf_quantum.service.store.store import Store
 
 PURGE_SECONDS = 600.0
@@ -27,13 +27,14 @@ INSERT INTO past (
     lease, slurm_job_id, slurm_cluster, slurm_account,
     purpose, state, jobs, qpu_seconds, seconds,
     wait_seconds, longest_wait_seconds,
-    lost_attempts, lost_qpu_seconds, lost_seconds, cost)
+    lost_attempts, lost_qpu_seconds, lost_seconds, cost, shots)
 SELECT
     {HOUR} * CAST(jobs.ended / {HOUR} AS INTEGER), avg(jobs.ended_steady), jobs.user, leases.project,
     leases.id, leases.slurm_job_id, leases.slurm_cluster, leases.slurm_account,
     {PURPOSE}, jobs.state, count(*), total(jobs.qpu_seconds), total(jobs.seconds),
     total({WAIT}), max({WAIT}),
-    sum(jobs.attempt - 1), total(jobs.lost_qpu_seconds), total(jobs.lost_seconds), sum(jobs.cost)
+    sum(jobs.attempt - 1), total(jobs.lost_qpu_seconds), total(jobs.lost_seconds), sum(jobs.cost),
+    sum({SHOTS})
 FROM jobs JOIN leases ON leases.id = {LEASE}
 WHERE jobs.number IN (SELECT value FROM json_each(?))
 GROUP BY 1, leases.id, 9, jobs.state

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-VERSION = 1
+VERSION = 2
 _LEASES = """
 CREATE TABLE leases (
     id TEXT PRIMARY KEY,
@@ -167,9 +167,12 @@ CREATE TABLE past (
     lost_attempts INTEGER NOT NULL,
     lost_qpu_seconds REAL NOT NULL,
     lost_seconds REAL NOT NULL,
-    cost REAL
+    cost REAL,
+    -- 0 of what release 0.1.0 has deleted
+    shots INTEGER NOT NULL DEFAULT 0
 );
 CREATE INDEX past_by_end ON past (ended);
+CREATE INDEX past_by_lease ON past (lease);
 """
 _OPERATION = """
 -- the status that an operator has set
@@ -226,4 +229,13 @@ CREATE INDEX given_up_open ON given_up (number) WHERE ended IS NULL;
 SCHEMA = _LEASES + _JOBS + _KEPT + _OPERATION
 #: SQL that upgrades a file of each version to the next; all versions since the first
 #: release.
-UPGRADES: Mapping[int, str] = {}
+UPGRADES: Mapping[int, str] = {
+    # Release 0.1.0.
+    1: """
+    ALTER TABLE leases ADD COLUMN latest_start REAL;
+    ALTER TABLE leases ADD COLUMN priority INTEGER NOT NULL DEFAULT 0;
+    ALTER TABLE leases ADD COLUMN reservation TEXT;
+    ALTER TABLE past ADD COLUMN shots INTEGER NOT NULL DEFAULT 0;
+    CREATE INDEX past_by_lease ON past (lease);
+    """,
+}

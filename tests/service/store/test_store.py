@@ -36,6 +36,7 @@ from sf_quantum.service.store.reports.usage import (
 from sf_quantum.service.store.retention import BATCH, delete, purge, trim
 from sf_quantum.service.store.schema import SCHEMA, VERSION
 from sf_quantum.service.store.store import Store
+from tests.support.folders import DATA
 from tests.support.waiting import SECONDS
 
 
@@ -503,6 +504,51 @@ def test_a_file_is_upgraded_step_by_step(path: Path) -> None:
             tuple(row) for row in database.read("SELECT n, twice FROM numbers")
         ] == [(3, 6)]
         database.close()
+
+
+def _objects(path: Path) -> tuple[set[tuple[str, str]], dict[str, set[str]]]:
+    """Read the indexes and triggers of a database, and the columns of its tables."""
+    with closing(sqlite3.connect(path)) as db:
+        query = "SELECT name, sql FROM sqlite_master WHERE type != 'table' AND sql != ''"
+        made = {(name, " ".join(sql.split())) for name, sql in db.execute(query)}
+        tables = "SELECT name FROM sqlite_master WHERE type = 'table'"
+        # A column has the same type, default and constraints, in any order.
+        columns = {
+            name: {str(row[1:]) for row in db.execute(f"PRAGMA table_info({name})")}
+            for (name,) in db.execute(tables).fetchall()
+        }
+    return made, columns
+
+
+def test_the_state_of_the_first_release_is_upgraded(path: Path, tmp_path: Path) -> None:
+    with closing(sqlite3.connect(path)) as db, db:
+        db.executescript((DATA / "state-0.1.0.sql").read_text())
+        db.execute(
+            "INSERT INTO leases (id, user, job_class, opened, opened_steady) "
+            "VALUES ('held', 'ann', 'test', 1.0, 1.0)"
+        )
+        db.execute(
+            "INSERT INTO jobs (id, user, lease, job_class, kind, dialect, key, "
+            "parameters, digest, submitted, submitted_steady, model_seconds) VALUES "
+            "('j', 'ann', 'held', 'test', 'problem', 'v1', 'k', '{}', '', 1.0, 1.0, 2.0)"
+        )
+        db.execute(
+            "INSERT INTO past (ended, ended_steady, user, lease, state, jobs, "
+            "qpu_seconds, seconds, wait_seconds, longest_wait_seconds, lost_attempts, "
+            "lost_qpu_seconds, lost_seconds) VALUES "
+            "(0.0, 0.0, 'ann', 'old', 'Completed', 3, 4.0, 4.0, 0.0, 0.0, 0, 0.0, 0.0)"
+        )
+    for _ in range(2):  # once more after the upgrade
+        store = Store(path)
+        (lease,) = store.leases.held()
+        assert (lease.id, lease.priority, lease.latest_start) == ("held", 0, None)
+        (job,) = store.jobs.live()
+        assert (job.id, job.lease) == ("j", "held")
+        total = usage_report(store, "user", Filter("ended"), Page(9, 0)).total
+        assert (total.jobs, total.qpu_seconds) == (3, 4.0)
+        store.close()
+    Store(tmp_path / "new").close()
+    assert _objects(path) == _objects(tmp_path / "new")
 
 
 @pytest.mark.parametrize("table", ["past", "leases", "jobs", "audit", "given_up"])

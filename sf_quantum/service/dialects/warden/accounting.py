@@ -178,7 +178,10 @@ class Jobs(_Report[JobRow]):
 @router.get(PATHS[0], summary="Sum up sessions and jobs by user")
 @router.get(PATHS[1], include_in_schema=False)
 def by_user(queue: Queue, _: Admin, query: Annotated[UsersQuery, Query()]) -> Users:
-    """Sum up the sessions that are over, and those of their jobs that are over."""
+    """Sum up the sessions that are over, and those of their jobs that are over.
+
+    Sessions are kept for the service's retention time, and are counted until then.
+    """
     sessions = query.rows("closed", {"user": query.users})
     total, rows = usage.users(queue.store, sessions, query.page)
     jobs: dict[str, dict[State, sqlite3.Row]] = {row["user"]: {} for row in rows}
@@ -202,7 +205,10 @@ def by_user(queue: Queue, _: Admin, query: Annotated[UsersQuery, Query()]) -> Us
 def by_session(
     queue: Queue, _: Admin, query: Annotated[SessionsQuery, Query()]
 ) -> Sessions:
-    """List sessions that are over with their durations, the oldest first."""
+    """List sessions that are over with their durations, the oldest first.
+
+    Their jobs are counted even if users have deleted them.
+    """
     among = {
         "user": query.users,
         "id": query.session_id,
@@ -216,10 +222,13 @@ def by_session(
 @router.get(f"{PATHS[0]}/jobs", summary="List jobs that are over")
 @router.get(f"{PATHS[1]}/jobs", include_in_schema=False)
 def by_job(queue: Queue, _: Admin, query: Annotated[JobsQuery, Query()]) -> Jobs:
-    """List jobs that are over with their times and shots, the oldest first."""
+    """List jobs that are over with their times and shots, the oldest first.
+
+    A job that was deleted is not among them; the sums by user have it.
+    """
     among: dict[str, Sequence[usage.Value]] = {
         "jobs.user": query.users,
-        "jobs.lease": query.session_id,
+        "leases.id": query.session_id,
         "leases.slurm_job_id": query.slurm_job_id,
         "jobs.state": [STATES[status] for status in query.status],
         "jobs.number": query.job_id,

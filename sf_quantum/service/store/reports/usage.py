@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ Value: TypeAlias = str | float
 WAIT = (
     "max(0, coalesce(jobs.started_steady, jobs.ended_steady) - jobs.submitted_steady)"
 )
+SHOTS = "coalesce(json_extract(jobs.parameters, '$.num_reads'), 1)"
 PURPOSE = "coalesce(jobs.purpose, leases.job)"
 # a job that is over stays charged to the lease under which it ended
 LEASE = "coalesce(jobs.charged_lease, jobs.lease)"
@@ -42,7 +44,7 @@ UNION ALL SELECT {_PAST} FROM past
 _SUMS = (
     "count(*) AS count, total(jobs.seconds) AS seconds, "
     f"total(jobs.qpu_seconds) AS qpu_seconds, total({WAIT}) AS wait, "
-    "sum(coalesce(json_extract(jobs.parameters, '$.num_reads'), 1)) AS shots, "
+    f"sum({SHOTS}) AS shots, "
     "sum(jobs.attempt - 1) AS lost_attempts, "
     "total(jobs.lost_qpu_seconds) AS lost_qpu_seconds, sum(jobs.cost) AS cost"
 )
@@ -97,13 +99,29 @@ def users(store: Store, rows: Filter, page: Page) -> tuple[int, list[sqlite3.Row
     return _paged(store, query, rows, page, order="user", group="user")
 
 
+_ADDED = "count seconds qpu_seconds wait shots lost_attempts lost_qpu_seconds cost"
+# Of deleted jobs, the columns that _SUMS has of others.
+_PAST_SUMS = (
+    "past.jobs AS count, past.seconds, past.qpu_seconds, past.wait_seconds AS wait, "
+    "past.shots, past.lost_attempts, past.lost_qpu_seconds, past.cost"
+)
+
+
 def users_jobs(store: Store, rows: Filter) -> list[sqlite3.Row]:
-    """Sum up the jobs that are over, of closed leases, by user and state."""
+    """Sum up the jobs that are over, of closed leases, by user and state.
+
+    Jobs that were deleted count as long as their lease is kept.
+    """
     where, values = rows.sql()
+    sums = ", ".join(f"sum({name}) AS {name}" for name in _ADDED.split())
     return store.report(
+        f"SELECT user, state, {sums} FROM ("
         f"SELECT leases.user AS user, jobs.state AS state, {_SUMS} {_JOINED} "
         f"WHERE jobs.ended IS NOT NULL AND {where} GROUP BY leases.user, jobs.state "
-        "ORDER BY leases.user, jobs.state",
+        f"UNION ALL SELECT leases.user, past.state, {_PAST_SUMS} "
+        f"FROM past JOIN leases ON leases.id = past.lease WHERE {where}"
+        ") GROUP BY user, state ORDER BY user, state",
+        *values,
         *values,
     )
 
@@ -114,14 +132,15 @@ def leases(store: Store, rows: Filter, page: Page) -> tuple[int, list[sqlite3.Ro
         "SELECT id, user, opened, closed, slurm_job_id, "
         "closed_steady - opened_steady AS total_duration, "
         "(SELECT count(*) FROM jobs WHERE lease = leases.id AND charged_lease IS NULL) "
-        "+ (SELECT count(*) FROM jobs WHERE charged_lease = leases.id) AS jobs "
+        "+ (SELECT count(*) FROM jobs WHERE charged_lease = leases.id) "
+        "+ (SELECT coalesce(sum(jobs), 0) FROM past WHERE lease = leases.id) AS jobs "
         "FROM leases"
     )
     return _paged(store, query, rows, page, order="opened")
 
 
 def jobs(store: Store, rows: Filter, page: Page) -> tuple[int, list[sqlite3.Row]]:
-    """List jobs that are over, the oldest first."""
+    """List jobs that are over and not deleted, the oldest first."""
     query = (
         "SELECT jobs.number AS number, jobs.user AS user, leases.id AS lease, "
         f"leases.slurm_job_id AS slurm_job_id, jobs.state AS state, {_SUMS} {_JOINED}"
@@ -215,12 +234,17 @@ def lease_seconds(store: Store, lease_id: str) -> tuple[float, float]:
 
 
 def used_by_leases(store: Store, leases: Sequence[str]) -> dict[str, float]:
-    """Sum up the QPU seconds of the jobs of leases, which are not so old as to be deleted."""
-    marks = ", ".join("?" * len(leases))
+    """Sum up the QPU seconds that leases are charged with."""
+    among = "IN (SELECT value FROM json_each(?))"
     rows = store.report(
-        f"SELECT lease, total(qpu_seconds) AS used FROM jobs WHERE lease IN ({marks}) "
-        "GROUP BY lease",
-        *leases,
+        "SELECT lease, total(qpu_seconds) AS used FROM ("
+        "SELECT lease, qpu_seconds FROM jobs "
+        f"WHERE charged_lease IS NULL AND lease {among} "
+        "UNION ALL SELECT charged_lease, qpu_seconds FROM jobs "
+        f"WHERE charged_lease {among} "
+        f"UNION ALL SELECT lease, qpu_seconds FROM past WHERE lease {among}"
+        ") GROUP BY lease",
+        *(json.dumps([*leases]),) * 3,
     )
     return {row["lease"]: row["used"] for row in rows}
 
