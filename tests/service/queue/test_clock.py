@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import random
 import time
 from contextlib import AsyncExitStack
 from functools import partial
@@ -33,7 +34,7 @@ from sf_quantum.service.queue.job_queue import JobQueue
 from sf_quantum.service.queue.upkeep.telemetry import Telemetry
 from sf_quantum.service.scheduling.policies.fair_share import FairShare
 from sf_quantum.service.store.file import clock
-from sf_quantum.service.store.reports import usage
+from sf_quantum.service.store.reports import operation, usage
 from sf_quantum.service.store.reports.usage import Filter, Page
 from sf_quantum.service.store.reports.utilisation import UtilisationHistory
 from sf_quantum.service.store.retention import purge
@@ -276,28 +277,84 @@ def test_jobs_are_kept_for_as_long_as_configured(
     store.close()
 
 
+def _boot(
+    folder: Path, clocks: Clocks, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    boot = folder / "boot"
+    monkeypatch.setattr(clock, "_BOOT", boot)
+    boot.write_text(f"{number}\n")
+    clocks.monotonic = 1.0
+
+
 def test_after_a_boot_the_clock_is_the_systems(
     tmp_path: Path, clocks: Clocks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    boot = tmp_path / "boot"
-    monkeypatch.setattr(clock, "_BOOT", boot)
-    boot.write_text("first\n")
+    _boot(tmp_path, clocks, 1, monkeypatch)
     store = Store(tmp_path / "s")
     job = _queued(store)
-    clocks.wall -= HOUR
     store.close()
-    boot.write_text("second\n")
-    clocks.monotonic = 1.0
+    clocks.wall += HOUR
+    _boot(tmp_path, clocks, 2, monkeypatch)
     store = Store(tmp_path / "s")
     assert store.clock() == clocks.wall
     _run(store, job, clocks, 1.0)
     ended = store.jobs.get(job.number)
     assert ended is not None
-    # unknown, but never less than nothing
-    assert ended.queued_seconds == 0.0
-    total = usage.usage_report(store, "user", Filter("ended"), Page(9, 0)).total
-    assert total.wait_seconds == 0.0
+    assert ended.queued_seconds == HOUR
     store.close()
+
+
+@pytest.mark.parametrize("back", [0.5, HOUR, 1.7e9])
+@pytest.mark.parametrize("seed", range(4))
+def test_no_boot_sets_the_clock_back(
+    tmp_path: Path,
+    clocks: Clocks,
+    monkeypatch: pytest.MonkeyPatch,
+    back: float,
+    seed: int,
+) -> None:
+    steps = random.Random(seed)
+    began, last, waits = clocks.wall, 0.0, dict[str, float]()
+    for number in range(10):
+        clocks.wall = began - back * steps.randint(0, 1)
+        _boot(tmp_path, clocks, number, monkeypatch)
+        store = Store(tmp_path / "s")
+        assert store.clock() >= last
+        for job in store.jobs.live():
+            _run(store, job, clocks, 1.0)
+            ended = store.jobs.get(job.number)
+            assert ended is not None
+            assert ended.queued_seconds is not None
+            waits[job.key] = ended.queued_seconds
+        clocks.pass_(steps.uniform(0, 20))
+        match steps.randint(0, 2):
+            case 0:
+                _queued(store, f"{number}")
+            case 1:
+                operation.record(store, "open", starts=True).result()
+            case _:
+                store.leases.add(Lease(f"{number}", "ann", "test")).result()
+        last = store.clock()
+        store.close()
+    assert all(0.0 <= wait <= HOUR for wait in waits.values())
+
+
+async def test_a_boot_with_a_late_clock_prolongs_no_lease(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    boot, real = tmp_path / "boot", time.time
+    monkeypatch.setattr(clock, "_BOOT", boot)
+    boot.write_text("first\n")
+    settings = ServiceSettings(leases=LeaseSettings(total_seconds=1000.0))
+    device = EmulatedDevice(time_scale=0)
+    async with running_queue(tmp_path, device, settings) as queue:
+        lease = await queue.leases.acquire(ANN, LeaseRequest())
+    boot.write_text("second\n")
+    monkeypatch.setattr(time, "time", lambda: real() - HOUR)
+    async with running_queue(tmp_path, device, settings) as queue:
+        left = queue.leases.seconds_left(lease)
+        assert left is not None
+        assert left <= 1000.0
 
 
 # its clock is the emulated device's

@@ -9,20 +9,32 @@ from collections.abc import Callable
 from pathlib import Path
 
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
+# The latest times by this clock, up to the 20 s of operation.SEEN_SECONDS.
+_LAST = """
+SELECT max(
+    coalesce((SELECT max(seen) FROM operation), 0),
+    coalesce((SELECT max(opened_steady) FROM leases), 0),
+    coalesce((SELECT submitted_steady FROM jobs ORDER BY number DESC LIMIT 1), 0),
+    coalesce((SELECT max(ended_steady) FROM jobs), 0)
+) AS last
+"""
 
 
 def steady_clock(db: sqlite3.Connection) -> Callable[[], float]:
     """Return a clock that agrees with the system's when its file is opened after a boot.
 
-    It goes on where it was when a file is opened again before the next boot.
+    It goes on where it was when a file is opened again before the next boot, or if the
+    system's is behind after a boot: leases would be held, and jobs kept, for longer, and
+    what was used would count for more than what is used.
 
-    :param db: database with the table ``boot``
+    :param db: database of the service
     """
     boot = _BOOT.read_text().strip() if _BOOT.exists() else uuid.uuid4().hex
     query = "SELECT epoch FROM boot WHERE id = ?"
     if (row := db.execute(query, (boot,)).fetchone()) is None:
         db.execute("DELETE FROM boot")
-        epoch = time.time() - time.monotonic()
+        last: float = db.execute(_LAST).fetchone()["last"]
+        epoch = max(time.time(), last) - time.monotonic()
         db.execute("INSERT INTO boot (id, epoch) VALUES (?, ?)", (boot, epoch))
         row = db.execute(query, (boot,)).fetchone()
     began: float = row["epoch"]
