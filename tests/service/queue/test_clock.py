@@ -8,6 +8,7 @@ import logging
 import random
 import time
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -208,6 +209,31 @@ async def test_a_lease_ends_though_the_clock_is_set_back(
         lease = await queue.leases.acquire(ANN, LeaseRequest())
         monkeypatch.setattr(time, "time", lambda: real() - HOUR)
         await until_async(lambda: not queue.leases.holds(lease.id), "its end")
+
+
+async def test_no_lease_is_granted_late_after_the_clock_is_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = time.time
+    async with running_queue(tmp_path, EmulatedDevice(time_scale=0)) as queue:
+        held = await queue.leases.acquire(ANN, LeaseRequest())
+        asked = LeaseRequest(key="k", latest_start=real() + HOUR)
+        client = asyncio.create_task(
+            queue.leases.acquire(ANN, replace(asked, key="client"), 3600.0)
+        )
+        stored = await queue.leases.request(ANN, asked)
+        later = await queue.leases.request(
+            ANN, LeaseRequest(key="later", latest_start=real() + 3 * HOUR)
+        )
+        await until_async(lambda: queue.leases.waiting == 3)
+        monkeypatch.setattr(time, "time", lambda: real() + 2 * HOUR)
+        await queue.leases.release(ANN, held.id)
+        with pytest.raises(Refused, match="not granted by") as refused:
+            await client
+        assert (refused.value.status, refused.value.field) == (409, "latest_start")
+        await until_async(lambda: queue.leases.find(ANN, stored.id).reason)
+        assert "not granted by" in str(queue.leases.find(ANN, stored.id).reason)
+        await until_async(lambda: queue.leases.find(ANN, later.id).held)
 
 
 # an annealer's jobs end before the maintenance

@@ -27,7 +27,10 @@ from sf_quantum.service.queue.leases.lease_states import (
 )
 from sf_quantum.service.queue.leases.slurm_jobs import OwnCluster
 from sf_quantum.service.queue.leases.vqpus import STOPPING, VQpus, seconds_until
-from sf_quantum.service.queue.leases.waiting_requests import ClientRequest
+from sf_quantum.service.queue.leases.waiting_requests import (
+    ClientRequest,
+    not_granted,
+)
 from sf_quantum.service.store import audit
 from sf_quantum.service.store.store import Store
 from sf_quantum.text import plural, utc
@@ -108,7 +111,7 @@ class Leases:
             await waiting.wait(gone, seconds)
             if vqpus.requests.withdraw(waiting):
                 if seconds < wait_seconds:
-                    raise _not_granted(request)
+                    raise not_granted(request)
                 detail = f"{_held(vqpus.number)}, try again later"
                 name = request.reservation
                 if name is not None and name not in vqpus.reservations.running:
@@ -273,7 +276,7 @@ class Leases:
     def _check_open(self, request: LeaseRequest) -> None:
         """Refuse a request that is not granted now, or certainly not in time."""
         if seconds_until(latest := request.latest_start) <= 0:
-            raise _not_granted(request)
+            raise not_granted(request)
         if latest is not None and latest < self._vqpus.availability.opens:
             why = self._vqpus.availability.reason
             detail = f"cannot be granted by {utc(latest)}: {why}"
@@ -326,10 +329,6 @@ class Leases:
 
 def visible(who: Identity, lease: Lease) -> bool:
     return who.admin or who.user == lease.user
-
-
-def _not_granted(request: LeaseRequest) -> Refused:
-    return Refused(409, f"not granted by {utc(request.latest_start)}", LATEST_START)
 
 
 def _held(vqpus: int) -> str:

@@ -193,6 +193,9 @@ class VQpus:
     # a lease begins
 
     def _assign(self) -> None:
+        # A timer ends the wait for a latest start, unless the system's clock was set.
+        for late in self.requests.refuse_late():
+            self._end_late(late)
         while (
             self.requests
             and not self.stopped
@@ -274,6 +277,7 @@ class VQpus:
 
     def _end_late(self, live: LiveLease) -> None:
         if isinstance(live.state, Waiting) and not self.stopped:
+            self.requests.lease_ended(live)
             self.background.start(self.end_logged(live, LeaseEndCause.NOT_GRANTED))
 
     def _hold(self, live: LiveLease, state: Opening | Granting) -> None:

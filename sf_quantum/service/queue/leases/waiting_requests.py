@@ -9,11 +9,13 @@ from bisect import insort
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from sf_quantum.protocol.leases import LATEST_START
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import RANKS, JobClass, Lease, LeaseRequest
 from sf_quantum.service.domain.settings import ServiceSettings
 from sf_quantum.service.queue.leases.lease_states import LiveLease, Position
 from sf_quantum.service.scheduling.policies.base import Policy
+from sf_quantum.text import utc
 
 # A refused request keeps its position this long, for its retry.
 POSITION_SECONDS = 60.0
@@ -182,6 +184,23 @@ class WaitingRequests:
                 waiting.granted.set_exception(Refused(503, reason))
         self._requests = [*self._stored]
 
+    def refuse_late(self) -> list[LiveLease]:
+        """Refuse the requests whose clients wait beyond their latest start, with 409.
+
+        :returns: the leases on disk that wait beyond theirs
+        """
+        now = time.time()
+        late = [
+            one
+            for one in self._requests
+            if (latest := one.request.latest_start) is not None and latest < now
+        ]
+        for waiting in late:
+            if isinstance(waiting, ClientRequest):
+                waiting.granted.set_exception(not_granted(waiting.request))
+                self._requests.remove(waiting)
+        return [one.live for one in late if isinstance(one, StoredRequest)]
+
     def refuse_user(self, user: str, reason: str) -> None:
         """Refuse the requests of a user whose clients wait, with 403."""
         for waiting in [*self._requests]:
@@ -240,3 +259,8 @@ class WaitingRequests:
     @property
     def _stored(self) -> list[StoredRequest]:
         return [one for one in self._requests if isinstance(one, StoredRequest)]
+
+
+def not_granted(request: LeaseRequest) -> Refused:
+    """Return the refusal of a request that was not granted by its latest start."""
+    return Refused(409, f"not granted by {utc(request.latest_start)}", LATEST_START)
