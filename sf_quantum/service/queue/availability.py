@@ -35,6 +35,8 @@ _ACTIONS = {"open": "open", "draining": "drain", "closed": "close"}
 # the system's clock may be set while we wait for a window
 CLOCK_CHECK_SECONDS = 60.0
 STEP_SECONDS = 1.0
+# Number of windows that a service knows, those with the latest ends.
+MAX_WINDOWS = 1000
 # the user in audit entries of the service's own changes
 SERVICE = "service"
 
@@ -75,12 +77,14 @@ class Availability:
         self._status = cast("Status", status)
         self._message = message
         self._user = _last_user(store)
+        # Also windows that are over: the system's clock may yet be set back.
         rows = store.report(
             "SELECT id, starts, ends, message FROM windows "
-            "WHERE ends IS NULL OR ends > ? ORDER BY starts",
-            time.time(),
+            "ORDER BY ends IS NOT NULL, ends DESC LIMIT ?",
+            MAX_WINDOWS,
         )
-        self._windows = [MaintenanceWindow(*row) for row in rows]
+        windows = [MaintenanceWindow(*row) for row in rows]
+        self._windows = sorted(windows, key=lambda one: one.starts)
         # each change depends on the one before
         self._changing = asyncio.Lock()
         self._changed = asyncio.Event()

@@ -211,6 +211,44 @@ async def test_a_lease_ends_though_the_clock_is_set_back(
         await until_async(lambda: not queue.leases.holds(lease.id), "its end")
 
 
+async def test_a_window_is_kept_by_a_service_whose_clock_is_early(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, device = time.time, EmulatedDevice(time_scale=0)
+    async with running_queue(tmp_path, device) as queue:
+        now = real()
+        await queue.availability.announce("ann", now + HOUR, now + 3 * HOUR, "laser")
+    monkeypatch.setattr(time, "time", lambda: real() + 24 * HOUR)
+    async with running_queue(tmp_path, device) as queue:
+        assert queue.availability.windows == []
+        monkeypatch.setattr(time, "time", lambda: real() + 2 * HOUR)
+        assert queue.availability.status == "draining"
+        assert queue.availability.message == "laser"
+
+
+def test_usage_has_all_jobs_after_the_clock_is_set_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with running_service(EmulatedDevice(time_scale=0)) as service:
+        lease = service.acquire()
+        body: dict[str, JSON] = {"problem": example_bqm(), "idempotency_key": "k"}
+        service.ask("POST", "/v1/jobs", body, lease=lease)
+        service.until(lease, "Completed")
+        real = time.time
+        monkeypatch.setattr(time, "time", lambda: real() - HOUR)
+        for purge_first in (False, True):
+            if purge_first:
+                store = service.queue.store
+                purge(store, store.clock() + 1.0).result()
+            report = service.ask("GET", "/v1/accounting").json()
+            total = report["total"]
+            assert isinstance(total, dict)
+            assert total["jobs"] == 1
+            # The next pages are of the same period.
+            path = f"/v1/accounting?until={report['until']}"
+            assert service.ask("GET", path).json()["total"] == total
+
+
 async def test_no_lease_is_granted_late_after_the_clock_is_set(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,10 +19,13 @@ from sf_quantum.service.store.reports.usage import (
     Filter,
     Page,
     UsageReport,
+    last_end,
     usage_report,
 )
 from sf_quantum.text import PERIOD, csv_row
 
+# A job that ends at the end of a period is not in it; times are read to a microsecond.
+MILLISECOND = 1e-3
 router = APIRouter(prefix="/v1/accounting", tags=["accounting"], responses=EVERYWHERE)
 
 
@@ -44,7 +47,11 @@ class UsageQuery(Strict):
     from_: datetime | None = Field(
         default=None, alias="from", description="ISO 8601, or seconds since the epoch."
     )
-    until: datetime | None = Field(default=None, description="By default now.")
+    until: datetime | None = Field(
+        default=None,
+        description="By default now, or after the last end, if the system's clock was set "
+        "back since.",
+    )
     format: Literal["json", "csv"] = "json"
     limit: int = Field(default=1000, gt=0, le=10_000)
     offset: int = Field(default=0, ge=0, le=2**62)
@@ -70,7 +77,7 @@ def usage(
     """
     since, before = since_epoch(query.from_), since_epoch(query.until)
     if before is None:
-        before = time.time()
+        before = max(time.time(), last_end(queue.store) + MILLISECOND)
     if since is not None and since > before:
         raise Refused(422, "expected a time after `from`", "until")
     rows = Filter("ended", since, before, {} if who.admin else {"user": [who.user]})

@@ -205,6 +205,15 @@ def usage_report(store: Store, by: By, rows: Filter, page: Page) -> UsageReport:
     return UsageReport(count, rows_, UsageSums(**total))
 
 
+def last_end(store: Store) -> float:
+    """Return when the last job ended, in seconds since the epoch; 0 if none has."""
+    ((last,),) = store.report(
+        "SELECT max(coalesce((SELECT max(ended) FROM jobs), 0), "
+        "coalesce((SELECT max(ended) FROM past), 0))"
+    )
+    return float(last)
+
+
 def recent_use(store: Store, since: float) -> list[Used]:
     """Sum up the use of the QPU by interval, including deleted jobs.
 
