@@ -194,7 +194,25 @@ def _time(text: str, direction: int) -> float:
     if duration := re.fullmatch(r"(\d{1,9})([smhd])", text):
         number, unit = duration.groups()
         return time.time() + direction * int(number) * _UNITS[unit]
-    return datetime.fromisoformat(text).timestamp()
+    time_ = datetime.fromisoformat(text)
+    if time_.tzinfo is None:
+        _check_single(text, time_)
+    return time_.timestamp()
+
+
+def _check_single(text: str, local: datetime) -> None:
+    """Refuse a local time that the clocks show twice in a year, or skip.
+
+    :raises ArgumentTypeError: with the times that may be meant
+    """
+    times = {local.replace(fold=fold).timestamp() for fold in (0, 1)}
+    if len(times) > 1:
+        meant = " or ".join(
+            datetime.fromtimestamp(one).astimezone().isoformat()
+            for one in sorted(times)
+        )
+        why = "the clocks of this machine's zone are changed then"
+        raise argparse.ArgumentTypeError(f"{text!r}: {why}; write {meant}")
 
 
 def _is_shown(moment: float) -> bool:

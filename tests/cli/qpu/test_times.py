@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import time
+from argparse import ArgumentTypeError
+from collections import defaultdict
 from collections.abc import Callable, Iterator
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta, timezone
+from zoneinfo import ZoneInfo
 
 import pytest
 
@@ -37,6 +40,35 @@ def test_a_time_without_a_zone_is_local(
     for parse in (future_time, past_time):
         assert parse(f"2026-{month:02}-21T16:00") == expected
     assert format_time(expected).endswith("Z")
+
+
+@pytest.mark.parametrize("zone", ZONES)
+def test_a_local_time_that_is_not_single_is_refused(
+    in_zone: Callable[[str], None], zone: str
+) -> None:
+    in_zone(zone)
+    instants = defaultdict[datetime, list[datetime]](list)
+    quarter, now = timedelta(minutes=15), datetime(2025, 12, 30, tzinfo=UTC)
+    while now.year < 2027:
+        instants[now.astimezone(ZoneInfo(zone)).replace(tzinfo=None)].append(now)
+        now += quarter
+    local = datetime(2026, 1, 1)
+    # Of most days, two times are enough; of Sundays, on which clocks change, all.
+    while local.year < 2027:
+        text = local.isoformat(timespec="minutes")
+        match instants[local]:
+            case [single]:
+                assert future_time(text) == single.timestamp()
+            case several:
+                with pytest.raises(ArgumentTypeError, match="are changed then") as why:
+                    future_time(text)
+                first, second = str(why.value).partition("; write ")[2].split(" or ")
+                meant = [datetime.fromisoformat(one) for one in (first, second)]
+                if several:
+                    assert meant == several
+                # What is proposed is understood, an hour apart.
+                assert future_time(second) - future_time(first) == 3600.0
+        local += quarter if local.weekday() == 6 else timedelta(hours=12)
 
 
 @pytest.mark.parametrize("hours", [-11, -5, 0, 1, 13])
