@@ -34,7 +34,12 @@ from sf_quantum.service.device.protocol import Device
 from sf_quantum.service.device.vendor.device import QpuDevice
 from sf_quantum.service.device.vendor.settings import QpuSettings
 from sf_quantum.service.dialects import dialect
-from sf_quantum.service.domain.settings import PolicyChoice, ServiceSettings, Shares
+from sf_quantum.service.domain.settings import (
+    PolicyChoice,
+    ServiceSettings,
+    Shares,
+    Users,
+)
 from sf_quantum.service.http.guard import Limits
 from sf_quantum.service.scheduling import policies
 from sf_quantum.text import unknown
@@ -98,14 +103,14 @@ class Auth(Section):
     :param tokens: the tokens file that ``sfq token`` writes; required by mode ``token``,
         optional with ``munge`` for clients without MUNGE
     :param munge: path of munged's socket; ``None`` is the default path
-    :param admins: users who see and cancel all jobs and operate the device; with MUNGE
-        also root
+    :param admins: names or uids of users who see and cancel all jobs and operate the device;
+        with MUNGE also root
     """
 
     mode: Literal["none", "token", "munge"] = "none"
     tokens: File | None = None
     munge: File | None = None
-    admins: list[str] = Field(default_factory=list)
+    admins: Users = Field(default_factory=list)
 
 
 def _policy(content: JSON) -> PolicyChoice:

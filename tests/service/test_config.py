@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import logging
+import pwd
 import re
 import shutil
 import ssl
@@ -330,6 +331,46 @@ def test_a_policy_by_its_name_or_with_its_options(tmp_path: Path, text: str) -> 
 @pytest.mark.parametrize("text", ["", "listen:\nauth:\n", "# nothing\n"])
 def test_what_is_empty_is_default(tmp_path: Path, text: str) -> None:
     assert load(written(tmp_path, text), {}, {}) == Configuration()
+
+
+@pytest.mark.parametrize("user", pwd.getpwall()[:5])
+def test_a_uid_names_its_user_wherever_users_are(
+    tmp_path: Path, user: pwd.struct_passwd
+) -> None:
+    template = """\
+auth: {{admins: [{0}]}}
+classes: {{users: {{{0}: test, 3000000001: production}}, priorities: {{{0}: 5}}}}
+user_projects: {{{0}: [climate]}}
+policy: fair-share
+shares: {{users: {{{0}: 2}}}}
+leases: {{authorized_users: [{0}]}}
+metrics: {{users: [{0}]}}
+repeatable_users: [{0}]
+"""
+    by_uid = load(written(tmp_path, template.format(user.pw_uid)), {}, {})
+    by_name = load(written(tmp_path, template.format(user.pw_name)), {}, {})
+    for section, key in (
+        ("auth", "admins"),
+        ("leases", "authorized_users"),
+        ("metrics", "users"),
+        ("", "repeatable_users"),
+    ):
+        uids = getattr(getattr(by_uid, section) if section else by_uid, key)
+        names = getattr(getattr(by_name, section) if section else by_name, key)
+        # A user with a token may have any name.
+        assert uids == [str(user.pw_uid), *names]
+    assert by_uid.classes == by_name.classes
+    # The user of a uid that this machine does not know is called that.
+    assert by_uid.classes.users == {user.pw_name: "test", "3000000001": "production"}
+    assert by_uid.user_projects == by_name.user_projects
+    assert by_uid.shares == by_name.shares
+
+
+def test_a_user_is_named_once(tmp_path: Path) -> None:
+    text = "classes: {users: {0: test, root: production}}"
+    assert lines(written(tmp_path, text)) == [
+        "classes.users: root is there twice, by name and by uid"
+    ]
 
 
 TLS = "certificate: c, key: k"

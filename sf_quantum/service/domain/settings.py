@@ -42,6 +42,30 @@ def _names(users: JSON) -> JSON:
     return names
 
 
+def _by_user(settings: JSON) -> JSON:
+    """Replace uids, which a site may write as warden does, by their users' names.
+
+    :raises ValueError: if a user is named in both ways
+    """
+    content = empty_mapping(settings)
+    if not isinstance(content, dict):
+        return content
+    by_name: dict[str, JSON] = {}
+    for key, value in content.items():
+        name = str(key)
+        with suppress(KeyError, OverflowError, ValueError):
+            name = pwd.getpwuid(int(name)).pw_name
+        if name in by_name:
+            raise ValueError(f"{name} is there twice, by name and by uid")
+        by_name[name] = value
+    return by_name
+
+
+#: names or uids of users
+Users: TypeAlias = Annotated[list[str], BeforeValidator(_names)]
+ByUser: TypeAlias = Annotated[dict[str, T], BeforeValidator(_by_user)]
+
+
 class LeaseSettings(Section):
     """Who may hold leases, and for how long.
 
@@ -60,9 +84,7 @@ class LeaseSettings(Section):
     idle_seconds: Positive | None = 900.0
     total_seconds: Positive | None = None
     wait_seconds: NotNegative = 3600.0
-    authorized_users: Annotated[list[str], BeforeValidator(_names)] = Field(
-        default_factory=list
-    )
+    authorized_users: Users = Field(default_factory=list)
 
 
 class ClassLimits(Section):
@@ -83,18 +105,18 @@ class ClassSettings(Section):
 
     :param default: class of a lease that names neither a class nor a known partition
     :param highest: highest class of users who are not in ``users``
-    :param users: highest class of each user
+    :param users: highest class of each user, by name or uid
     :param partitions: highest class of each Slurm partition
-    :param priorities: highest priority of each user's requests within a class; 0 for users
-        who are not named, any for admins
+    :param priorities: highest priority of the requests of each user, by name or uid, within
+        a class; 0 for users who are not named, any for admins
     :param limits: limits of the jobs of each class
     """
 
     default: UserClass = "development"
     highest: UserClass = "production"
-    users: ByName[UserClass] = Field(default_factory=dict)
+    users: ByUser[UserClass] = Field(default_factory=dict)
     partitions: ByName[UserClass] = Field(default_factory=dict)
-    priorities: ByName[Priority] = Field(default_factory=dict)
+    priorities: ByUser[Priority] = Field(default_factory=dict)
     limits: Annotated[dict[UserClass, ClassLimits], BeforeValidator(empty_mapping)] = (
         Field(default_factory=dict)
     )
@@ -114,13 +136,13 @@ class Shares(Section):
     tenths, the first gets 5/8 of the QPU.
 
     :param projects: shares of projects
-    :param users: shares of users, within their project if they have one
+    :param users: shares of users, by name or uid, within their project if they have one
     :param default: share of projects and users that are not named
     :param slurm_unit: Slurm gres or licence whose count in a Slurm job is its share
     """
 
     projects: ByName[Share] = Field(default_factory=dict)
-    users: ByName[Share] = Field(default_factory=dict)
+    users: ByUser[Share] = Field(default_factory=dict)
     default: Share = 1
     slurm_unit: Annotated[str, Field(min_length=1)] | None = None
 
@@ -210,20 +232,20 @@ class MetricsSettings(Section):
 
     :param public: whether no credential is needed; ``None``: if only this machine can
         reach the service
-    :param users: users who may read it, in addition to admins
+    :param users: names or uids of users who may read it, in addition to admins
     """
 
     public: bool | None = None
-    users: list[str] = Field(default_factory=lambda: ["prometheus"])
+    users: Users = Field(default_factory=lambda: ["prometheus"])
 
 
 class ServiceSettings(Section):
     """Settings of the queue.
 
     :param vqpus: number of leases held at once
-    :param user_projects: projects that each user may name in a lease; the first is the
-        default
-    :param repeatable_users: users whose jobs may run twice, where it cannot be found out
+    :param user_projects: projects that each user, by name or uid, may name in a lease; the
+        first is the default
+    :param repeatable_users: names or uids of users whose jobs may run twice, where it cannot be found out
         whether they have run, unless a submission says otherwise; SAPI's and warden's cannot
     :param retention_seconds: time that results are kept after the end of a job; ``None``:
         for ever
@@ -243,7 +265,7 @@ class ServiceSettings(Section):
         GetPydanticSchema(lambda *_: core_schema.is_instance_schema(PolicyChoice)),
     ] = PolicyChoice()
     shares: Shares = Shares()
-    user_projects: ByName[Annotated[list[str], Field(min_length=1)]] = Field(
+    user_projects: ByUser[Annotated[list[str], Field(min_length=1)]] = Field(
         default_factory=dict
     )
     leases: LeaseSettings = LeaseSettings()
@@ -252,7 +274,7 @@ class ServiceSettings(Section):
     drift: DriftSettings = DriftSettings()
     quality: QualitySettings = QualitySettings()
     metrics: MetricsSettings = MetricsSettings()
-    repeatable_users: list[str] = Field(default_factory=list)
+    repeatable_users: Users = Field(default_factory=list)
     retention_seconds: Positive | None = 7 * 24 * 3600.0
     service_deaths: Count = 3
     slice_seconds: Positive | None = 60.0

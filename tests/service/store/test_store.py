@@ -509,7 +509,9 @@ def test_a_file_is_upgraded_step_by_step(path: Path) -> None:
 def _objects(path: Path) -> tuple[set[tuple[str, str]], dict[str, set[str]]]:
     """Read the indexes and triggers of a database, and the columns of its tables."""
     with closing(sqlite3.connect(path)) as db:
-        query = "SELECT name, sql FROM sqlite_master WHERE type != 'table' AND sql != ''"
+        query = (
+            "SELECT name, sql FROM sqlite_master WHERE type != 'table' AND sql != ''"
+        )
         made = {(name, " ".join(sql.split())) for name, sql in db.execute(query)}
         tables = "SELECT name FROM sqlite_master WHERE type = 'table'"
         # A column has the same type, default and constraints, in any order.
