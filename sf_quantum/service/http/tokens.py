@@ -180,7 +180,18 @@ def read_tokens(path: Path) -> dict[str, TokenEntry]:
             filter(None, (str(path), validation.dotted(where).removeprefix("tokens")))
         ),
     )
-    return {entry.sha256: entry for entry in file.tokens}
+    entries: dict[str, TokenEntry] = {}
+    for number, entry in enumerate(file.tokens):
+        first = entries.setdefault(entry.sha256, entry)
+        if first != entry:
+            users = f"{first.user} and {entry.user}"
+            if first.user == entry.user:
+                users = f"{entry.user} as an admin and as another user"
+            raise InputError(
+                f"{path}: [{number}].sha256: one token is that of {users}; make another "
+                f"with sfq token {entry.user}"
+            )
+    return entries
 
 
 class _Version(NamedTuple):

@@ -185,6 +185,15 @@ def test_a_changed_file_counts_at_once(
         ("- {user: a/b, sha256: x}", "tokens.yml: [0].user: string should match"),
         ("- {user: a, sha256: 1, amdin: true}", "did you mean 'admin'?"),
         ("[", "line 1: not YAML"),
+        (
+            f"- {{user: ann, sha256: {'a' * 64}}}\n- {{user: bob, sha256: {'a' * 64}}}",
+            "tokens.yml: [1].sha256: one token is that of ann and bob; make another",
+        ),
+        (
+            f"- {{user: a, sha256: {'a' * 64}}}\n"
+            f"- {{user: a, sha256: {'a' * 64}, admin: true}}",
+            "tokens.yml: [1].sha256: one token is that of a as an admin and as another",
+        ),
     ],
 )
 def test_a_wrong_file_is_said_to_be(tokens: Path, content: str, words: str) -> None:
