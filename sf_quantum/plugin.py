@@ -5,7 +5,7 @@ from __future__ import annotations
 from streamflow.ext.plugin import StreamFlowPlugin
 
 from sf_quantum.candidates.filter import CandidateFilter
-from sf_quantum.connectors import streamflow_outputs
+from sf_quantum.connectors import streamflow_links, streamflow_outputs
 from sf_quantum.connectors.emulator import EmulatorConnector
 from sf_quantum.connectors.nodes import NodesConnector
 from sf_quantum.connectors.rest import RestConnector
@@ -19,6 +19,7 @@ class QuantumPlugin(StreamFlowPlugin):
 
     def register(self) -> None:
         """Register the connectors, the filter and the scheduler, and mend StreamFlow."""
+        streamflow_links.install()
         streamflow_outputs.install()
         self.register_binding_filter("sfq.candidate", CandidateFilter)
         self.register_connector("sfq.emulator", EmulatorConnector)

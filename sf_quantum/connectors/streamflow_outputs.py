@@ -6,10 +6,8 @@ outputs of both attempts. It also takes a value for a list of one, a list of one
 what a command prints for an output without a binding, and what is not a list for an empty
 scatter. If the lists of a scatter differ in length, it runs the first jobs before it fails, or none
 if a list is empty, and then does not fail. If a job of a scatter could not be scheduled, it gathers
-the outputs of the others as if they were all. A ``nested_crossproduct`` gathers its last output
-alone; the others are followed by lists of nothing, for which later steps run once more, and which
-may be the workflow's result. If a list of it is empty, there are wrong numbers of empty lists in
-the result. :func:`install` replaces the methods and functions that do so.
+the outputs of the others as if they were all. If a list of a ``nested_crossproduct`` is empty, there
+are wrong numbers of empty lists in the result. :func:`install` replaces the methods that do so.
 """
 
 from __future__ import annotations
@@ -17,28 +15,17 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import Iterable, Mapping, MutableMapping, MutableSequence
+from collections.abc import Iterable, Mapping, MutableMapping
 from itertools import count
 from pathlib import Path
-from types import ModuleType
 from typing import Any, cast
-from weakref import WeakKeyDictionary
 
 from streamflow.core.deployment import Connector
 from streamflow.core.exception import ProcessorTypeError, WorkflowExecutionException
 from streamflow.core.recovery import recoverable
 from streamflow.core.utils import get_entity_ids, get_tag, make_future
-from streamflow.core.workflow import (
-    Command,
-    CommandOutput,
-    Job,
-    Port,
-    Status,
-    Token,
-    Workflow,
-)
+from streamflow.core.workflow import Command, CommandOutput, Job, Status, Token
 from streamflow.cwl import processor as cwl
-from streamflow.cwl import translator
 from streamflow.cwl.step import CWLEmptyScatterConditionalStep, CWLExecuteStep
 from streamflow.cwl.utils import infer_type_from_token
 from streamflow.cwl.workflow import CWLOutputPathContextManager, CWLWorkflow
@@ -56,7 +43,7 @@ _Records = cwl.CWLObjectCommandOutputProcessor
 
 
 def install() -> None:
-    """Replace the methods and functions of StreamFlow in this process."""
+    """Replace the methods of StreamFlow in this process."""
     for owner, method in REPLACEMENTS:
         setattr(owner, method.__name__, method)
 
@@ -228,28 +215,6 @@ async def _gather(self: GatherStep, key: str) -> None:
         await _gather_all(self, key)
 
 
-def _create_nested_size_tag(
-    size_ports: MutableMapping[str, Port],
-    replicas_port: MutableMapping[str, Port],
-    step_name: str,
-    workflow: Workflow,
-) -> MutableSequence[Port]:
-    """Return the sizes of a nested scatter, which all outputs of its step share.
-
-    StreamFlow makes the steps that count them for each output anew, under the same names,
-    so that only those of the last one run.
-    """
-    made = _sizes_of_scatters.setdefault(workflow, {})
-    key = (step_name, *size_ports, *replicas_port)
-    if key not in made:
-        made[key] = [*_create_sizes(size_ports, replicas_port, step_name, workflow)]
-    return [*made[key]]
-
-
-_sizes_of_scatters = WeakKeyDictionary[
-    Workflow, dict[tuple[str, ...], MutableSequence[Port]]
-]()
-_create_sizes = translator._create_nested_size_tag
 _gather_all = GatherStep._gather
 _value = _Values.process
 _from_files = _Values._process_command_output
@@ -367,13 +332,12 @@ def _shown(value: object) -> str:
     return "null" if value is None else f"{infer_type_from_token(value)} {value!r:.80}"
 
 
-#: the methods and functions that are replaced, by their classes and modules
-REPLACEMENTS: tuple[tuple[type | ModuleType, Any], ...] = (
+#: the methods that are replaced, by their classes
+REPLACEMENTS: tuple[tuple[type, Any], ...] = (
     (ExecuteStep, _execute_command),
     (CWLEmptyScatterConditionalStep, _eval),
     (CWLEmptyScatterConditionalStep, _on_false),
     (GatherStep, _gather),
-    (translator, _create_nested_size_tag),
     (_Values, process),
     (_Values, _process_command_output),
     (_Values, _process_command_output_json),

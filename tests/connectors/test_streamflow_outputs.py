@@ -6,7 +6,6 @@ import ast
 import asyncio
 import inspect
 import json
-import subprocess
 import zlib
 from contextlib import nullcontext
 from copy import deepcopy
@@ -311,54 +310,6 @@ def test_a_scatter_with_a_job_that_no_host_can_run_is_not_gathered(
     assert "the job requires 1,000,000 cores" in project.log
     assert not ran.exists()
     assert not [*project.folder.glob("out*")]
-
-
-@pytest.mark.process
-def test_all_outputs_of_crossproducts_are_cwltools(project: Project) -> None:
-    """Of a nested scatter, StreamFlow gathers the last output alone, and invents empty lists."""
-    script = project.folder / "pair.sh"
-    script.write_text(
-        'echo "{\\"a\\": \\"a$*\\", \\"b\\": \\"b$*\\"}" >cwl.output.json'
-    )
-    inputs: dict[str, JSON] = {}
-    steps: dict[str, JSON] = {}
-    outputs: dict[str, JSON] = {}
-    for sizes in ((2, 3), (2, 1, 2), (0, 3), (3, 0), (1, 3, 0), (2, 0, 3)):
-        for method in ("nested_crossproduct", "flat_crossproduct"):
-            name = f"{method}{''.join(map(str, sizes))}"
-            names = [f"n{position}" for position in range(len(sizes))]
-            for one, size in zip(names, sizes, strict=True):
-                inputs[name + one] = {"type": "int[]", "default": [*range(size)]}
-            of_tool: JSON = {one: {"type": "int", "inputBinding": {}} for one in names}
-            steps[name] = {
-                "run": {
-                    "class": "CommandLineTool",
-                    "baseCommand": ["sh", str(script)],
-                    "inputs": of_tool,
-                    "outputs": {"a": "string", "b": "string"},
-                },
-                "in": {one: name + one for one in names},
-                "scatter": [*reversed(names)],
-                "scatterMethod": method,
-                "out": ["a", "b"],
-            }
-            for one in "ab":
-                source: JSON = {"type": "Any", "outputSource": f"{name}/{one}"}
-                outputs[name + one] = source
-    project.document = {"inputs": inputs, "steps": steps, "outputs": outputs}
-    project.deployment("host", "local")
-    bind(project, {})
-    assert project.run() == 0, project.log
-    expected = subprocess.run(
-        ["cwltool", "--quiet", "main.cwl"],
-        cwd=project.folder,
-        env=project.environment,
-        stdout=subprocess.PIPE,
-        check=True,
-    ).stdout
-    _, _, end = project.log.partition("COMPLETED workflow execution\n")
-    collected, _ = json.JSONDecoder().raw_decode(end)
-    assert collected == json.loads(expected)
 
 
 def test_null_of_a_record_without_required_fields_is_taken(tmp_path: Path) -> None:

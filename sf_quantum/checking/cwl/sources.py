@@ -136,7 +136,12 @@ class Sources:
         return self.steps.get(self.name(text).rpartition("/")[0])
 
     def check(self, value: JSON, where: KeyPath) -> Iterator[FileProblem]:
-        """Check that the sources of a link exist."""
+        """Check that the sources of a link exist, each once."""
+        for index, text in enumerate(value if isinstance(value, list) else []):
+            if text in listing(value)[:index]:
+                what = f"{text} is listed before, and StreamFlow takes it once"
+                right = "let a step repeat it"
+                yield self.document.problem((*where, index), what, right)
         if not self.is_whole:
             return
         for index, text in enumerate(listing(value)):

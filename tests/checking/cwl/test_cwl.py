@@ -205,6 +205,17 @@ INPUTS = {
 }  # fmt: skip
 
 
+def test_a_source_that_is_listed_twice_is_refused() -> None:
+    edited(
+        "main.cwl", "  ScatterF", "  MultipleInputFeatureRequirement: {}\n  ScatterF"
+    )
+    edited("main.cwl", "rows: first/table", "rows: [first/table, first/table]")
+    assert found() == [
+        "main.cwl:56: steps.nested.in.rows[1]: first/table is listed before, and "
+        "StreamFlow takes it once; let a step repeat it"
+    ]
+
+
 TABLES: list[tuple[str, str, Mapping[str, tuple[str, ...]]]] = [
     ("main.cwl", "wiring", WIRING),
     ("main.cwl", "type", TYPES),

@@ -1,0 +1,214 @@
+"""The links between the steps of a workflow: what each port of StreamFlow's is written by.
+
+StreamFlow 0.2.0rc3 makes a port for each output of a workflow, and has the step that is its source
+write to it. If two outputs have one source, the step writes to the last one alone, and the
+other is null. So is an output that a workflow inside passes on from its input, and one whose
+``outputSource`` is a list of one. ``linkMerge`` of a single source is ignored,
+``merge_nested`` of a list of one has no effect, ``merge_flattened`` flattens all levels, and sorts
+the results of a ``flat_crossproduct`` by their last index. A source that is listed twice is merged
+once. The outputs of a ``nested_crossproduct`` except the last are followed by lists of nothing, for
+which later steps run once more, and which may be the workflow's result. :func:`install` replaces
+what does so.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections import Counter
+from collections.abc import AsyncIterator, MutableMapping, MutableSequence
+from types import ModuleType
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import cwl_utils.parser
+from streamflow.core.exception import WorkflowDefinitionException
+from streamflow.core.utils import get_tag
+from streamflow.core.workflow import Port, Step, Token, Workflow
+from streamflow.cwl import translator
+from streamflow.cwl.combinator import ListMergeCombinator
+from streamflow.cwl.transformer import ForwardTransformer
+from streamflow.cwl.translator import CWLTranslator
+from streamflow.cwl.utils import get_name
+from streamflow.cwl.workflow import CWLWorkflow
+from streamflow.workflow.combinator import DotProductCombinator
+from streamflow.workflow.step import CombinatorStep
+from streamflow.workflow.token import IterationTerminationToken, ListToken
+
+
+def install() -> None:
+    """Replace the methods and functions of StreamFlow in this process."""
+    for owner, function in REPLACEMENTS:
+        setattr(owner, function.__name__, function)
+
+
+def _translate_workflow(
+    self: CWLTranslator,
+    workflow: CWLWorkflow,
+    cwl_element: cwl_utils.parser.Workflow,
+    context: MutableMapping[str, Any],
+    name_prefix: str,
+    cwl_name_prefix: str,
+) -> None:
+    """Translate a workflow, after each port of its outputs has a step that writes to it.
+
+    :raises WorkflowDefinitionException: if a source is listed twice
+    """
+
+    def name(identifier: str) -> str:
+        return get_name(name_prefix, cwl_name_prefix, identifier)
+
+    for step in cwl_element.steps:
+        for element in step.in_:
+            element.source = _source(element, element.source)
+    inputs = {name(element.id) for element in cwl_element.inputs}
+    outputs: dict[str, list[str]] = {}
+    for element in cwl_element.outputs:
+        element.outputSource = source = _source(element, element.outputSource)
+        if isinstance(source, str) and not getattr(element, "pickValue", None):
+            outputs.setdefault(name(source), []).append(name(element.id))
+    passed_on = [
+        (output, source, self.output_ports[output])
+        for source in inputs & outputs.keys()
+        for output in outputs[source]
+        if output in self.output_ports
+    ]
+    for source in outputs.keys() - inputs:
+        _share(self.output_ports, workflow, source, outputs[source])
+    _translate(self, workflow, cwl_element, context, name_prefix, cwl_name_prefix)
+    for output, source, port in passed_on:
+        _forward(workflow, output, self.input_ports[source], port)
+
+
+def _share(
+    ports: MutableMapping[str, Port],
+    workflow: CWLWorkflow,
+    source: str,
+    outputs: list[str],
+) -> None:
+    """Let all outputs of one source have what its step writes.
+
+    :param ports: the ports of sources and outputs, by name
+    """
+    # StreamFlow lets the source write to the port of the last one.
+    *others, last = outputs
+    shared = ports.setdefault(last, workflow.create_port())
+    ports[source] = shared
+    for output in others:
+        port = ports.setdefault(output, shared)
+        if port is not shared:
+            _forward(workflow, output, shared, port)
+
+
+def _forward(workflow: CWLWorkflow, output: str, source: Port, port: Port) -> None:
+    step = workflow.create_step(
+        cls=ForwardTransformer, name=f"{output}-source-forward-transformer"
+    )
+    # The end of an iteration is passed on by the name of its port.
+    step.add_input_port(posixpath.basename(output), source)
+    step.add_output_port(posixpath.basename(output), port)
+
+
+def _source(link: Any, source: str | list[str] | None) -> str | list[str] | None:
+    """Return the source of a link in the form that StreamFlow reads rightly.
+
+    :param link: an input of a step, or an output of a workflow
+    :raises WorkflowDefinitionException: if a source is listed twice
+    """
+    if not isinstance(source, list):
+        return [source] if source is not None and link.linkMerge else source
+    for one, times in Counter(source).items():
+        if times > 1:
+            raise WorkflowDefinitionException(
+                f"{one.rpartition('#')[2]} is listed {times} times as a source, and "
+                "StreamFlow takes it once; let a step repeat it"
+            )
+    is_merged = link.linkMerge or getattr(link, "pickValue", None)
+    return source[0] if len(source) == 1 and not is_merged else source
+
+
+class NestedListCombinator(ListMergeCombinator):
+    """Merges a single source by ``merge_nested``: into a list of one."""
+
+
+def _create_list_merger(
+    name: str,
+    workflow: CWLWorkflow,
+    ports: MutableMapping[str, Port],
+    output_port: Port | None = None,
+    link_merge: str | None = None,
+    pick_value: str | None = None,
+) -> Step:
+    """Create the steps that merge the sources of a link, and pick from them."""
+    last = _create_merger(name, workflow, ports, output_port, link_merge, pick_value)
+    step = workflow.steps[f"{name}-combinator"]
+    assert isinstance(step, CombinatorStep)
+    combinator = step.combinator
+    assert isinstance(combinator, ListMergeCombinator)
+    if len(ports) == 1 and link_merge == "merge_nested":
+        step.combinator = NestedListCombinator(
+            combinator.name, workflow, combinator.input_names, combinator.output_name
+        )
+        for item in combinator.items:
+            step.combinator.add_item(item)
+    return last
+
+
+async def combine(
+    self: ListMergeCombinator, port_name: str, token: Token
+) -> AsyncIterator[MutableMapping[str, Any]]:
+    """Merge the sources of a link, and take apart one level of those that are lists.
+
+    Of a single source without ``merge_nested``, ``pickValue`` picks from the items.
+    """
+    if isinstance(token, IterationTerminationToken):
+        return
+    is_nested = isinstance(self, NestedListCombinator)
+    is_flat = self.flatten or (len(self.input_names) == 1 and not is_nested)
+    async for schema in DotProductCombinator.combine(self, port_name, token):
+        sources: list[Any] = [schema[name] for name in self.input_names]
+        tokens: list[Token] = [source["token"] for source in sources]
+        merged = [
+            item
+            for one in tokens
+            for item in (one.value if is_flat and isinstance(one, ListToken) else [one])
+        ]
+        yield {
+            self.output_name: {
+                "token": ListToken(merged, tag=get_tag(tokens)),
+                "input_ids": [one for source in sources for one in source["input_ids"]],
+            }
+        }
+
+
+def _create_nested_size_tag(
+    size_ports: MutableMapping[str, Port],
+    replicas_port: MutableMapping[str, Port],
+    step_name: str,
+    workflow: Workflow,
+) -> MutableSequence[Port]:
+    """Return the sizes of a nested scatter, which all outputs of its step share.
+
+    StreamFlow makes the steps that count them for each output anew, under the same names,
+    so that only those of the last one run.
+    """
+    made = _sizes_of_scatters.setdefault(workflow, {})
+    key = (step_name, *size_ports, *replicas_port)
+    if key not in made:
+        made[key] = [*_create_sizes(size_ports, replicas_port, step_name, workflow)]
+    return [*made[key]]
+
+
+_sizes_of_scatters = WeakKeyDictionary[
+    Workflow, dict[tuple[str, ...], MutableSequence[Port]]
+]()
+_create_merger = translator._create_list_merger
+_create_sizes = translator._create_nested_size_tag
+_translate = CWLTranslator._translate_workflow
+
+#: what is replaced, by the class or module that has it
+REPLACEMENTS: tuple[tuple[type | ModuleType, Any], ...] = (
+    (ListMergeCombinator, combine),
+    (translator, _create_list_merger),
+    (translator, _create_nested_size_tag),
+    (CWLTranslator, _translate_workflow),
+)

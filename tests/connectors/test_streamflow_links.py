@@ -1,0 +1,211 @@
+"""Outputs of workflows are linked to their sources as in cwltool."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+import random
+import subprocess
+import zlib
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+import pytest
+from streamflow.cwl import translator
+from streamflow.cwl.combinator import ListMergeCombinator
+from streamflow.cwl.translator import CWLTranslator
+
+from sf_quantum.files import JSON
+from tests.support.candidate_runs import bind
+
+if TYPE_CHECKING:
+    from tests.support.projects import Project
+
+pytestmark = pytest.mark.process
+
+# The outputs a and b of a job tell its inputs.
+PAIR = """\
+echo "{\\"a\\": \\"a $*\\", \\"b\\": \\"b $*\\"}" >cwl.output.json
+"""
+FEATURES: dict[str, JSON] = {
+    "ScatterFeatureRequirement": {},
+    "SubworkflowFeatureRequirement": {},
+    "MultipleInputFeatureRequirement": {},
+}
+
+
+def _tool(project: Project, *inputs: str) -> dict[str, JSON]:
+    script = project.folder / "pair.sh"
+    script.write_text(PAIR)
+    return {
+        "class": "CommandLineTool",
+        "baseCommand": ["sh", str(script)],
+        "inputs": {name: {"type": "string", "inputBinding": {}} for name in inputs},
+        "outputs": {"a": "string", "b": "string"},
+    }
+
+
+def _compare(project: Project) -> None:
+    """Run a project's workflow, and compare its outputs with those of cwltool."""
+    project.deployment("host", "local")
+    bind(project, {})
+    assert project.run() == 0, project.log
+    done = subprocess.run(
+        ["cwltool", "--quiet", "main.cwl"],
+        cwd=project.folder,
+        env=project.environment,
+        stdout=subprocess.PIPE,
+        check=True,
+    )
+    _, _, end = project.log.partition("COMPLETED workflow execution\n")
+    collected, _ = json.JSONDecoder().raw_decode(end)
+    assert collected == json.loads(done.stdout)
+
+
+def test_all_outputs_of_crossproducts_are_gathered(project: Project) -> None:
+    inputs: dict[str, JSON] = {}
+    steps: dict[str, JSON] = {}
+    outputs: dict[str, JSON] = {}
+    for sizes in ((2, 3), (2, 1, 2), (0, 3), (3, 0), (1, 3, 0), (2, 0, 3)):
+        for method in ("nested_crossproduct", "flat_crossproduct"):
+            name = f"{method}{''.join(map(str, sizes))}"
+            names = [f"n{position}" for position in range(len(sizes))]
+            for one, size in zip(names, sizes, strict=True):
+                items: JSON = [str(number) for number in range(size)]
+                inputs[name + one] = {"type": "string[]", "default": items}
+            steps[name] = {
+                "run": _tool(project, *names),
+                "in": {one: name + one for one in names},
+                "scatter": [*reversed(names)],
+                "scatterMethod": method,
+                "out": ["a", "b"],
+            }
+            for one in "ab":
+                source = f"{name}/{one}"
+                outputs[name + one] = {"type": "Any", "outputSource": source}
+                outputs[f"{name}{one}-flat"] = {
+                    "type": "Any",
+                    "outputSource": [source],
+                    "linkMerge": "merge_flattened",
+                    "pickValue": "all_non_null",
+                }
+    project.document = {"inputs": inputs, "steps": steps, "outputs": outputs}
+    _compare(project)
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "checksum"),
+    [
+        (ListMergeCombinator, "combine", 3353347523),
+        (CWLTranslator, "_translate_workflow", 424639495),
+        (translator, "_create_list_merger", 82518655),
+        (translator, "_create_nested_size_tag", 2719135979),
+    ],
+)
+def test_what_is_replaced_has_not_changed(
+    owner: type | ModuleType, name: str, checksum: int
+) -> None:
+    """If StreamFlow has changed one, ours has to be compared with it again."""
+    source = inspect.getsource(owner)
+    (code,) = (
+        ast.get_source_segment(source, node)
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.AsyncFunctionDef | ast.FunctionDef)
+        and node.name == name
+    )
+    assert zlib.crc32(str(code).encode()) == checksum
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_outputs_may_share_their_sources(project: Project, seed: int) -> None:
+    draw = random.Random(seed)
+    steps: dict[str, JSON] = {}
+    sources = ["text"]
+    for number in range(5):
+        inner, names = _inner(project, draw)
+        is_scattered = draw.random() < 0.4
+        step: dict[str, JSON] = {
+            "run": inner,
+            "in": {"text": "texts" if is_scattered else "text"},
+            "out": [*names],
+        }
+        if is_scattered:
+            step["scatter"] = "text"
+        steps[f"s{number}"] = step
+        sources += [f"s{number}/{name}" for name in names]
+    # Nothing but the outputs reads the sources, and each is read at least once.
+    outputs = {
+        f"of{number}": _output(draw, sources, source)
+        for number, source in enumerate([*sources, *draw.choices(sources, k=10)])
+    }
+    project.document = {
+        "requirements": FEATURES,
+        "inputs": {
+            "text": {"type": "string", "default": "x"},
+            "texts": {"type": "string[]", "default": ["y", "z"]},
+        },
+        "steps": steps,
+        "outputs": _shuffled(draw, outputs),
+    }
+    _compare(project)
+
+
+def _inner(project: Project, draw: random.Random) -> tuple[JSON, list[str]]:
+    """A workflow of one or two steps, and the names of its outputs."""
+    steps: dict[str, JSON] = {}
+    sources = ["text"]
+    for name in draw.choice(["t", "tu"]):
+        steps[name] = {
+            "run": _tool(project, "x"),
+            "in": {"x": draw.choice(sources)},
+            "out": ["a", "b"],
+        }
+        sources += [f"{name}/a", f"{name}/b"]
+    outputs = {
+        f"o{number}": _output(draw, sources, source)
+        for number, source in enumerate([*sources, *draw.choices(sources, k=3)])
+    }
+    inner: JSON = {
+        "class": "Workflow",
+        "inputs": {"text": "string"},
+        "steps": steps,
+        "outputs": _shuffled(draw, outputs),
+    }
+    return inner, [*outputs]
+
+
+def _output(draw: random.Random, sources: list[str], source: str) -> JSON:
+    """An output of one source, or of several merged."""
+    several: list[JSON] = [source]
+    alone: JSON = draw.choice([several, source])
+    others = [other for other in sources if other != source]
+    merge = draw.choice(["merge_nested", "merge_flattened"])
+    match draw.randrange(7):
+        case 0:
+            return {"type": "Any", "outputSource": several}
+        case 1:
+            several.append(draw.choice(others))
+            return {"type": "Any", "outputSource": several, "linkMerge": merge}
+        case 2:
+            return {"type": "Any", "outputSource": alone, "linkMerge": merge}
+        case _:
+            return {"type": "Any", "outputSource": source}
+
+
+def _shuffled(draw: random.Random, content: dict[str, JSON]) -> JSON:
+    return dict(draw.sample([*content.items()], len(content)))
+
+
+def test_a_source_that_is_listed_twice_is_refused(project: Project) -> None:
+    twice: JSON = ["s/a", "s/b", "s/a"]
+    project.document = {
+        "requirements": FEATURES,
+        "inputs": {},
+        "steps": {"s": {"run": _tool(project), "in": {}, "out": ["a", "b"]}},
+        "outputs": {"all": {"type": "string[]", "outputSource": twice}},
+    }
+    project.deployment("host", "local")
+    bind(project, {})
+    assert project.run() != 0
+    assert "s/a is listed 2 times as a source" in project.log
