@@ -141,6 +141,7 @@ class LeaseJob:
     :param attempt: how many times it was started
     :param lost_qpu_seconds: QPU time of the attempts that were interrupted
     :param found: whether it is older than the lease
+    :param charged: whether its use is charged to the lease, and not to an earlier one
     """
 
     id: str | None = None
@@ -155,6 +156,7 @@ class LeaseJob:
     attempt: float | None = None
     lost_qpu_seconds: float | None = None
     found: bool | None = None
+    charged: bool | None = None
 
     @classmethod
     def read(cls, job: Mapping[str, JSON]) -> LeaseJob:

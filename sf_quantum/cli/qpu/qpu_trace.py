@@ -21,6 +21,7 @@ class _Job(BaseModel):
     id: str
     user: str
     lease: str
+    charged_lease: str | None = None
     job_class: JobClass = Field(alias="class")
     kind: str
     parameters: dict[str, int | None]
@@ -33,6 +34,11 @@ class _Job(BaseModel):
     qpu_seconds: float
     seconds: float
     lost_qpu_seconds: float = 0.0
+
+    @property
+    def owner(self) -> str:
+        """The lease that its use is charged to."""
+        return self.charged_lease or self.lease
 
 
 _JOBS = TypeAdapter(list[_Job])
@@ -53,7 +59,7 @@ def collect(
     over = [job for job in submitted if job.ended is not None]
     leases = _leases(client, since)
     trace = QpuTrace(
-        [_row(job, leases.get(job.lease, {})) for job in over],
+        [_row(job, leases.get(job.owner, {})) for job in over],
         str(device["name"]),
         str(device["technology"]),
     )
@@ -102,7 +108,7 @@ def _row(job: _Job, lease: Mapping[str, JSON]) -> QpuJob:
         account=_text(lease.get("slurm_account")),
         # ids are those of their cluster
         slurm_job=f"{slurm_job}@{cluster}" if cluster else _text(slurm_job),
-        lease=job.lease,
+        lease=job.owner,
         job_class=job.job_class,
         kind=job.kind,
         shots=job.parameters.get("num_reads"),

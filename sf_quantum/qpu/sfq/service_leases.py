@@ -80,12 +80,18 @@ class ServiceLeases:
         jobs, opened = lease.get("jobs"), lease.get("opened")
         if not isinstance(jobs, list) or not isinstance(opened, float):
             raise QpuError(f"{self.service.name}: not a lease, is it sfq serve?")
-        # A job whose time is unknown counts as this lease's.
-        return [
-            replace(job, found=(job.submitted or opened) < opened)
-            for job in map(LeaseJob.read, map(mapping, jobs))
-        ]
+        return [_lease_job(token, opened, mapping(job)) for job in jobs]
 
 
 def _lease(token: str) -> str:
     return f"/v1/leases/{quote(token, safe='')}"
+
+
+def _lease_job(token: str, opened: float, answer: Mapping[str, JSON]) -> LeaseJob:
+    job = LeaseJob.read(answer)
+    return replace(
+        job,
+        # A job whose time is unknown counts as this lease's.
+        found=(job.submitted or opened) < opened,
+        charged=answer.get("charged_lease") in (None, token),
+    )

@@ -297,6 +297,7 @@ class Job:
     :param lost_seconds: time on the device of the interrupted attempts
     :param cost: cost of ``qpu_seconds`` in the site's unit, at the price when the job,
         or each slice of it, ended
+    :param charged_lease: the lease under which it ended, if another has asked for it since
     :param calibration: id, time and values of the last attempt's calibration
     :param bytes: size of its payload and its result, in bytes
     :param repeatable: see :class:`Submission`
@@ -330,6 +331,7 @@ class Job:
     lost_qpu_seconds: float = 0.0
     lost_seconds: float = 0.0
     cost: float | None = None
+    charged_lease: str | None = None
     submitted_steady: float = 0.0
     started_steady: float | None = None
     ended_steady: float | None = None

@@ -130,19 +130,23 @@ class StoredJobs(Records):
     ) -> list[Job]:
         """List the latest jobs of a lease, of a user or of all users, oldest first.
 
+        :param lease: also jobs that are charged to it, if another has asked for them since
         :param label: label of SAPI's problems
         :param before: only jobs with lower numbers
         :param live: only jobs that are not over
         """
         # + keeps SQLite from searching all jobs of a user for few that are live
         by_user = "+user = ?" if live else "user = ?"
-        terms = {"lease = ?": lease, by_user: user, "number < ?": before}
+        # The index of charged_lease has few jobs.
+        of_lease = "(lease = ? OR charged_lease = ?)"
+        terms = {of_lease: lease, by_user: user, "number < ?": before}
         terms |= {"dialect = ?": dialect, "key = ?": key}
         terms["json_extract(metadata, '$.label') = ?"] = label
         given = {term: value for term, value in terms.items() if value is not None}
+        values = [value for term in given for value in [given[term]] * term.count("?")]
         where = " AND ".join([LIVE] * live + [*given]) or "1"
         query = f"{SELECT_JOB} WHERE {where} ORDER BY number DESC LIMIT ?"
-        return [*map(job_of, self._db.read_large(query, *given.values(), limit))][::-1]
+        return [*map(job_of, self._db.read_large(query, *values, limit))][::-1]
 
     def by_number(self, numbers: Sequence[int]) -> list[Job]:
         """Find jobs by their numbers, in any order."""

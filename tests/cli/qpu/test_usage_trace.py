@@ -107,6 +107,28 @@ def test_what_is_written_is_what_the_service_has(
     assert "no job" not in path.read_text()
 
 
+def test_a_job_found_by_another_lease_stays_with_its_own(
+    service: RunningService, tokens: Path, usage: Usage
+) -> None:
+    header = {"Authorization": f"Bearer {(tokens / 'ann').read_text().strip()}"}
+    path, leases = tokens / "qpu.csv", list[str]()
+    for slurm_job in ("1", "2"):
+        body: dict[str, JSON] = {"slurm_job_id": slurm_job}
+        lease = service.ask("POST", "/v1/leases", body, headers=header).json()
+        leases.append(str(lease["id"]))
+        for key in ("found", slurm_job):
+            answer = service.ask(
+                *("POST", "/v1/jobs?wait=10", job(key, reads=10)),
+                lease=leases[-1],
+                headers=header,
+            )
+            assert answer.json()["state"] == "Completed"
+    usage("ann", "--trace", str(path))
+    rows = [(row.lease, row.slurm_job) for row in qpu.read(path).jobs]
+    first, second = zip(leases, ("1", "2"), strict=True)
+    assert rows == [first, first, second]
+
+
 def test_an_anonymised_trace_is_planned_with(
     service: RunningService,
     tokens: Path,

@@ -225,6 +225,26 @@ def test_accounts_for_the_jobs_of_a_lease(
     }
 
 
+def test_a_found_job_is_in_one_account_only(
+    sfq: Command, service: RunningService, tmp_path: Path
+) -> None:
+    job: dict[str, JSON] = {"problem": example_bqm(), "idempotency_key": "one"}
+    accounts = []
+    for _ in range(2):
+        assert sfq("acquire") == 0
+        (lease,) = service.queue.leases.held
+        service.ask("POST", "/v1/jobs", job, lease=lease.id)
+        service.until(lease.id, "Completed")
+        assert sfq("release") == 0
+        _, _, comment = (tmp_path / "account").read_text().partition("admincomment=")
+        accounts.append(dict(word.split("=") for word in comment.split()))
+    (done,) = service.queue.store.jobs.latest()
+    assert [(one["jobs"], one["qpu_seconds"]) for one in accounts] == [
+        ("1", f"{done.qpu_seconds:.6f}"),
+        ("0", "0.000000"),
+    ]
+
+
 def test_a_wait_is_told_and_then_no_more(
     sfq: Command, service: RunningService, tmp_path: Path
 ) -> None:

@@ -12,12 +12,13 @@ from sf_quantum.qpu.leasing.burst.controller import slurm
 def account(job: int, client: Qpu, token: str, waited: str) -> None:
     """Write what the QPU did for a job to Slurm's accounting, if it has any.
 
+    QPU jobs that had run for an earlier job are in that one's account.
+
     The controller takes no comment on a job that has ended.
     """
-    jobs = client.jobs(token)
-    if jobs is None:
+    if (listed := client.jobs(token)) is None:
         return
-
+    jobs = [job for job in listed if job.charged is not False]
     figures = {
         "resource_id": client.name,
         "resource_type": client.type,

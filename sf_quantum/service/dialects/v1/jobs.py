@@ -63,7 +63,11 @@ class JobAnswer(Strict):
 
     id: str
     user: str
-    lease: str
+    lease: str = Field(description="The lease that has asked for it last.")
+    charged_lease: str | None = Field(
+        description="The lease that its use is charged to, if another has asked for it "
+        "since it ended; else null."
+    )
     job_class: JobClass = Field(alias="class")
     kind: Kind
     idempotency_key: str
