@@ -178,7 +178,7 @@ def _inner(project: Project, draw: random.Random) -> tuple[JSON, list[str]]:
 def _output(draw: random.Random, sources: list[str], source: str) -> JSON:
     """An output of one source, or of several merged."""
     several: list[JSON] = [source]
-    alone: JSON = draw.choice([several, source])
+    alone: JSON = several if draw.random() < 0.5 else source
     others = [other for other in sources if other != source]
     merge = draw.choice(["merge_nested", "merge_flattened"])
     match draw.randrange(7):
