@@ -249,7 +249,7 @@ class Availability:
             replaced = [w for w in self.windows if ends is None and w.ends is None]
             kept = [window for window in self._windows if window not in replaced]
             wanted = MaintenanceWindow(0, starts, ends, message)
-            _check(wanted, kept)
+            _check(wanted, [window for window in self.windows if window in kept])
 
             def change(db: sqlite3.Connection) -> MaintenanceWindow:
                 _cancel(db, user, replaced)

@@ -226,6 +226,20 @@ async def test_a_window_is_kept_by_a_service_whose_clock_is_early(
         assert queue.availability.message == "laser"
 
 
+async def test_a_window_that_is_over_is_in_nobodys_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = time.time
+    async with running_queue(tmp_path, EmulatedDevice(time_scale=0)) as queue:
+        now = real()
+        await queue.availability.announce("ann", now - HOUR, now + HOUR, "laser")
+        monkeypatch.setattr(time, "time", lambda: real() + 2 * HOUR)
+        await queue.availability.announce("ann", now, now + 3 * HOUR, "longer")
+        assert queue.availability.message == "longer"
+        with pytest.raises(Refused, match="it overlaps with window 2"):
+            await queue.availability.announce("ann", now, now + 4 * HOUR, "again")
+
+
 def test_usage_has_all_jobs_after_the_clock_is_set_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
