@@ -15,8 +15,11 @@ from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import Identity
 from sf_quantum.service.http.auth import get_sender
 from sf_quantum.service.queue.job_queue import JobQueue
+from sf_quantum.text import LAST_SECOND
 
 LONGEST_WAIT_SECONDS = 60.0
+# First time that has a date, in seconds since the epoch.
+FIRST_SECOND = datetime.min.replace(tzinfo=UTC).timestamp()
 
 
 # FastAPI would run these in threads if they were not coroutines
@@ -81,10 +84,14 @@ def utc(seconds: float) -> datetime:
 
 
 def since_epoch(time: datetime | None) -> float | None:
-    """Convert a time, in UTC if it has no zone, into seconds since the epoch."""
+    """Convert a time, in UTC if it has no zone, into seconds since the epoch.
+
+    One that is of no year in UTC counts as the first or the last that is.
+    """
     if time is None:
         return None
-    return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
+    seconds = (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
+    return min(max(seconds, FIRST_SECOND), LAST_SECOND)
 
 
 def qpu_status(queue: JobQueue) -> Literal["online", "draining", "closed", "offline"]:

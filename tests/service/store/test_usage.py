@@ -257,6 +257,19 @@ def test_csv_has_the_same_rows_and_no_formulas(service: RunningService) -> None:
     assert {row["user"]: float(row["qpu_seconds"]) for row in rows} == seconds
 
 
+@pytest.mark.parametrize("form", ["json", "csv"])
+def test_a_period_ends_with_the_calendar(service: RunningService, form: str) -> None:
+    # In UTC, these are of the year before the first, and after the last.
+    period = "from=0001-01-01T00:00%2B14:00&until=9999-12-31T23:59-14:00"
+    path = f"/v1/accounting?by=user&format={form}&{period}"
+    answer = service.ask("GET", path, headers={"X-User": "operator"})
+    assert answer.status == 200
+    if form == "csv":
+        rows = [*csv.DictReader(io.StringIO(answer.body.decode()))]
+        assert {row["until"] for row in rows} == {"9999-12-31T23:59:59Z"}
+        assert len(rows) == 2
+
+
 @pytest.mark.parametrize(
     ("query", "field"),
     [
