@@ -106,7 +106,7 @@ class StoredLeases(Records):
 
     def held(self) -> list[Lease]:
         """List the leases that are held or wait for a vQPU, the oldest first."""
-        return self._select("WHERE closed IS NULL ORDER BY opened")
+        return self._select("WHERE closed IS NULL ORDER BY opened_steady")
 
     def ages(self) -> dict[str, float]:
         """Return for how many seconds each lease has been held."""

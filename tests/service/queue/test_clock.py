@@ -263,6 +263,23 @@ def test_usage_has_all_jobs_after_the_clock_is_set_back(
             assert service.ask("GET", path).json()["total"] == total
 
 
+@pytest.mark.parametrize("step", [-HOUR, HOUR])
+async def test_a_restart_keeps_the_order_of_requests(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: float
+) -> None:
+    real, device = time.time, EmulatedDevice(time_scale=0)
+    async with running_queue(tmp_path, device) as queue:
+        await queue.leases.acquire(ANN, LeaseRequest())
+        waiting = []
+        for number in range(4):
+            monkeypatch.setattr(time, "time", lambda n=number: real() + n * step)
+            asked = LeaseRequest(key=f"{number}")
+            waiting.append((await queue.leases.request(ANN, asked)).id)
+        assert queue.leases.waiting_on_disk == waiting
+    async with running_queue(tmp_path, device) as queue:
+        assert queue.leases.waiting_on_disk == waiting
+
+
 async def test_no_lease_is_granted_late_after_the_clock_is_set(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
