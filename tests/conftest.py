@@ -182,6 +182,34 @@ def _guardian_ended() -> Iterator[None]:
         own._process.wait()
 
 
+_before = pytest.StashKey[dict[str, str]]()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Generator[None, object, object]:
+    """Keep what a test begins with."""
+    item.stash[_before] = _surroundings()
+    return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object]:
+    """Fail a test that leaves a variable or a folder behind: others would begin with it."""
+    result = yield
+    changed = {
+        name for name, _ in item.stash[_before].items() ^ _surroundings().items()
+    }
+    assert not changed, "it has changed them"
+    return result
+
+
+def _surroundings() -> dict[str, str]:
+    """The environment and the folder; coverage is measured for modules."""
+    others = ("PYTEST_", "COVERAGE_")
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(others)}
+    return {**kept, "the current folder": os.getcwd()}
+
+
 @pytest.fixture(autouse=True)
 def _leftovers(monkeypatch: pytest.MonkeyPatch) -> None:
     """End the processes that the test's event loops leave running."""

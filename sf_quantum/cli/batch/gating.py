@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import argparse
 import logging
-import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
@@ -128,13 +127,6 @@ def client(args: argparse.Namespace, **options: str) -> Qpu:
     return qpus[0]
 
 
-def job_client(args: argparse.Namespace, job: Mapping[str, str], user: str) -> Qpu:
-    """Make the client that acquires a job's lease."""
-    # what the clients of all kinds tell the QPU's service
-    os.environ |= job
-    return client(args, user=user)
-
-
 def make_gate(args: argparse.Namespace, scheduler: Scheduler) -> Gate:
     """Make the gate that the options describe.
 
@@ -148,11 +140,11 @@ def make_gate(args: argparse.Namespace, scheduler: Scheduler) -> Gate:
     def make_request(
         job: str, qpu: str, hints: LeaseHints
     ) -> tuple[Qpu, AcquireOptions]:
-        user, partitions, qos, variables = scheduler.applicant(job)
+        user, partitions, qos, lease_options = scheduler.applicant(job)
         named = argparse.Namespace(**{**vars(args), "qpu": [qpu]})
         class_ = class_of(args.class_of, partitions, qos, "0")
         request = lease_request(scheduler.name(job), class_, hints)
-        return job_client(named, variables, user), request
+        return client(named, user=user, **lease_options), request
 
     return Gate(
         qpus,

@@ -136,7 +136,9 @@ def _acquire(args: argparse.Namespace) -> None:
     details = controller.details(args.job)
     cluster = controller.cluster()
     job = identity(args.job, cluster, details)
-    client, folder = gating.job_client(args, job, details.user), Folder(args.state)
+    # what the clients of all kinds tell the QPU's service
+    os.environ |= job
+    client, folder = gating.client(args, user=details.user), Folder(args.state)
     folder.make()
     # An earlier controller may have left a process that requests the job's lease.
     folder.end_asking(args.job)

@@ -45,6 +45,10 @@ LEASE_OPTIONS = {
     "maxShots": "max_shots",
     "maxQubits": "max_qubits",
     "user": "user",
+    "slurmJob": "slurm_job_id",
+    "slurmCluster": "slurm_cluster",
+    "partition": "partition",
+    "account": "account",
 }
 KEYS = (
     *service_variables.CONFIG_KEYS.values(),
@@ -106,7 +110,8 @@ class SfqQpu(Qpu):
         Key ``url``, in which the path of a socket may be relative to the current folder;
         ``tokenFile`` or ``munge`` if the service authenticates its clients; ``class``,
         ``project``, ``expectedSeconds`` and ``pattern`` of the leases; ``user`` of theirs,
-        which only root and admins may set.
+        which only root and admins may set; ``slurmJob``, ``slurmCluster``, ``partition``
+        and ``account`` of their Slurm job, by default that of the environment.
         """
         check_name(name, "QPU name")
         check_keys(config, KEYS)

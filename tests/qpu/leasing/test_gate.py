@@ -264,9 +264,9 @@ def test_a_wrong_request_is_refused(text: str, message: str) -> None:
 
 # As flux-core 0.88 prints them.
 ROWS = [
-    "fkMPzwq\t7\tada\t\tDEPEND\t0\t28454158336",
-    "feVtqQs\t7\tada\t\tSCHED\t0\t24612175872",
-    "f3tUdsQK\t7\tada\t\tRUN\t16\t109924319232",
+    "fkMPzwq\tada\t\tDEPEND\t0\t28454158336",
+    "feVtqQs\tada\t\tSCHED\t0\t24612175872",
+    "f3tUdsQK\tada\t\tRUN\t16\t109924319232",
 ]
 SPEC: dict[str, JSON] = {"qpu": "fresnel", "qpu-seconds": 30, "max-shots": 5}
 

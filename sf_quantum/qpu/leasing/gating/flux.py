@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import mapping, parse_json
-from sf_quantum.qpu.environment import JOB_ID, JOB_UID
 from sf_quantum.qpu.leasing.batch_jobs import BatchJob
 from sf_quantum.qpu.leasing.gating.scheduler import (
     Applicant,
@@ -38,7 +37,6 @@ class _Row(NamedTuple):
     """A line of ``flux jobs`` in :data:`_FORMAT`."""
 
     id: str
-    uid: str
     user: str
     queue: str
     state: str
@@ -47,7 +45,7 @@ class _Row(NamedTuple):
 
 
 # Guests write none of these freely. Flux itself fails at some of their annotations.
-_FORMAT = "{id.f58plain}\t{userid}\t{username}\t{queue}\t{state}\t{urgency}\t{id.dec}"
+_FORMAT = "{id.f58plain}\t{username}\t{queue}\t{state}\t{urgency}\t{id.dec}"
 
 
 class Flux(Scheduler):
@@ -106,8 +104,7 @@ class Flux(Scheduler):
 
     def applicant(self, job: str) -> Applicant:
         row = self._rows[job]
-        variables = {JOB_UID: row.uid, JOB_ID: job}
-        return Applicant(row.user, row.queue, "", variables)
+        return Applicant(row.user, row.queue, "", {})
 
     def release(self, job: str) -> None:
         _flux("job", "urgency", job, "default")

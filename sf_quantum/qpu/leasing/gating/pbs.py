@@ -6,7 +6,6 @@ cannot release it. A job whose dependency is unfulfilled also has the manager's 
 
 from __future__ import annotations
 
-import pwd
 import re
 import sys
 import time
@@ -16,9 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sf_quantum import structs
-from sf_quantum.errors import InputError, QpuError
+from sf_quantum.errors import QpuError
 from sf_quantum.files import parse_json
-from sf_quantum.qpu.environment import JOB_ID, JOB_UID
 from sf_quantum.qpu.leasing.batch_jobs import BatchJob
 from sf_quantum.qpu.leasing.gating.scheduler import (
     Applicant,
@@ -126,13 +124,7 @@ class Pbs(Scheduler):
 
     def applicant(self, job: str) -> Applicant:
         record = self._job(job)
-        try:
-            uid = pwd.getpwnam(record.user).pw_uid
-        except KeyError:
-            what = f"user {record.user!r} is unknown on the gate's host"
-            raise InputError(what) from None
-        variables = {JOB_UID: str(uid), JOB_ID: job}
-        return Applicant(record.user, record.queue, "", variables)
+        return Applicant(record.user, record.queue, "", {})
 
     def release(self, job: str) -> None:
         run_command("qrls", "-h", "o", job)

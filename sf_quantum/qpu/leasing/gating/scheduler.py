@@ -44,13 +44,14 @@ class Applicant(NamedTuple):
     """The owner and the rank of a job, for its request.
 
     :param partitions: partitions or queues, separated by commas
-    :param variables: variables by which a client says whose job requests a lease
+    :param lease_options: configuration keys of the client by which it says whose job
+        requests a lease
     """
 
     user: str
     partitions: str
     qos: str
-    variables: Mapping[str, str]
+    lease_options: Mapping[str, str]
 
 
 class Scheduler(ABC):

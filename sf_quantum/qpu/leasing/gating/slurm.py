@@ -6,7 +6,6 @@ from collections.abc import Mapping
 
 from sf_quantum.qpu.leasing.batch_jobs import BatchJob
 from sf_quantum.qpu.leasing.burst import controller
-from sf_quantum.qpu.leasing.burst.request import identity
 from sf_quantum.qpu.leasing.gating.scheduler import Applicant, GatedJob, Scheduler
 
 
@@ -36,8 +35,13 @@ class Slurm(Scheduler):
 
     def applicant(self, job: str) -> Applicant:
         details = controller.details(int(job))
-        variables = identity(int(job), self._cluster, details)
-        return Applicant(details.user, details.partitions, details.qos, variables)
+        lease_options = {
+            "slurmJob": job,
+            "slurmCluster": self._cluster,
+            "partition": details.partitions,
+            "account": details.account,
+        }
+        return Applicant(details.user, details.partitions, details.qos, lease_options)
 
     def release(self, job: str) -> None:
         controller.slurm("scontrol", "release", job)
