@@ -38,9 +38,9 @@ LABELS = st.recursive(
     ("route", "sizes"),
     [
         # as small as are read on the event loop, and as large as in a thread
-        ("problem", (64_000, 900_000)),
+        ("problem", (64_000, 400_000)),
         ("lease", (64_000,)),
-        ("sapi", (64_000, 400_000)),
+        ("sapi", (64_000, 200_000)),
         ("deflated", (8_000,)),
         ("tokens", (16_000,)),
         # Each takes a thirtieth of its bound, so that the size only matters to the loop.
