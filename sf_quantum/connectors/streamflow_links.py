@@ -7,12 +7,14 @@ other is null. So is an output that a workflow inside passes on from its input, 
 ``merge_nested`` of a list of one has no effect, ``merge_flattened`` flattens all levels, and sorts
 the results of a ``flat_crossproduct`` by their last index. A source that is listed twice is merged
 once. The outputs of a ``nested_crossproduct`` except the last are followed by lists of nothing, for
-which later steps run once more, and which may be the workflow's result. :func:`install` replaces
-what does so.
+which later steps run once more, and which may be the workflow's result. A run that has all outputs
+ends, as failed, although a step that none of them depends on has not. :func:`install` replaces what
+does so.
 """
 
 from __future__ import annotations
 
+import asyncio
 import posixpath
 from collections import Counter
 from collections.abc import AsyncIterator, MutableMapping, MutableSequence
@@ -23,22 +25,59 @@ from weakref import WeakKeyDictionary
 import cwl_utils.parser
 from streamflow.core.exception import WorkflowDefinitionException
 from streamflow.core.utils import get_tag
-from streamflow.core.workflow import Port, Step, Token, Workflow
-from streamflow.cwl import translator
+from streamflow.core.workflow import Port, Status, Step, Token, Workflow
+from streamflow.cwl import main, translator
 from streamflow.cwl.combinator import ListMergeCombinator
 from streamflow.cwl.transformer import ForwardTransformer
 from streamflow.cwl.translator import CWLTranslator
 from streamflow.cwl.utils import get_name
 from streamflow.cwl.workflow import CWLWorkflow
 from streamflow.workflow.combinator import DotProductCombinator
+from streamflow.workflow.executor import StreamFlowExecutor
 from streamflow.workflow.step import CombinatorStep
 from streamflow.workflow.token import IterationTerminationToken, ListToken
+
+# A run that has all outputs is stuck if no step ends and no job runs for this long.
+STUCK_SECONDS = 10.0
+ACTIVE = {Status.FIREABLE, Status.RUNNING, Status.RECOVERY}
 
 
 def install() -> None:
     """Replace the methods and functions of StreamFlow in this process."""
     for owner, function in REPLACEMENTS:
         setattr(owner, function.__name__, function)
+    # The executor of the workflow; those of retries are StreamFlow's own.
+    setattr(main, StreamFlowExecutor.__name__, WholeExecutor)
+
+
+class WholeExecutor(StreamFlowExecutor):
+    """Runs a workflow until all of its steps have ended, also those without an output."""
+
+    _has_outputs = False
+
+    async def close(self) -> None:
+        """End the run: if it has all outputs, after the other steps."""
+        ports, task = self.workflow.output_ports, asyncio.current_task()
+        is_failure = task in self.executions or task in self.output_tasks.values()
+        if (
+            not is_failure
+            and not self._has_outputs
+            and len(self.received) == len(ports)
+        ):
+            self._has_outputs = True
+            await self._finish()
+        await super().close()
+
+    async def _finish(self) -> None:
+        """Wait for the steps, while any of them ends or has a job."""
+        pending = {one for one in self.executions if not one.done()}
+        while pending and not self._closed:
+            ended, pending = await asyncio.wait(
+                pending, timeout=STUCK_SECONDS, return_when=asyncio.FIRST_COMPLETED
+            )
+            jobs = self.workflow.context.scheduler.job_allocations.values()
+            if not ended and not any(job.status in ACTIVE for job in jobs):
+                return
 
 
 def _translate_workflow(

@@ -197,6 +197,25 @@ def _shuffled(draw: random.Random, content: dict[str, JSON]) -> JSON:
     return dict(draw.sample([*content.items()], len(content)))
 
 
+@pytest.mark.parametrize("exit_code", [0, 3])
+def test_steps_without_an_output_run_to_their_end(
+    project: Project, exit_code: int
+) -> None:
+    project.deployment("host", "local")
+    project.step("first", "echo x >out", "host")
+    # The run has all outputs when this one is in its folder.
+    wait = f"until [ -e {project.folder}/out ]; do sleep 0.05; done; sleep 0.5"
+    project.step("lonely", f"{wait}; exit {exit_code}", "host")
+    output: JSON = {"type": "File?", "outputSource": "first/out"}
+    project.document = {"outputs": {"out": output}}
+    assert project.run() == (exit_code != 0), project.log
+    events = project.events()
+    assert events[-1]["status"] == ("failed" if exit_code else "completed")
+    assert bool(project.jobs("lonely", "completed")) == (exit_code == 0)
+    reason = str(events[-1]["reason"])
+    assert not exit_code or "/lonely/0 on host failed with exit code 3" in reason
+
+
 def test_a_source_that_is_listed_twice_is_refused(project: Project) -> None:
     twice: JSON = ["s/a", "s/b", "s/a"]
     project.document = {

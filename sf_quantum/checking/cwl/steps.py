@@ -115,18 +115,6 @@ class _Runs:
         yield from self._scatter(step)
         yield from self._loop(step)
         yield from self._expressions(step)
-        yield from self._lonely(step)
-
-    def _lonely(self, step: Step) -> Iterator[FileProblem]:
-        """Remark on steps for which no output of the workflow waits."""
-        outputs = self._sources.position.entries("outputs")
-        if step.position.body.get("out") == [] and outputs:
-            what = (
-                f"no output depends on step {step.name}: the run fails if it still runs "
-                "when all outputs are there"
-            )
-            right = "give it an output, and the workflow one with its outputSource"
-            yield self._document.remark((*step.position.where, "out"), what, right)
 
     def _scatter(self, step: Step) -> Iterator[FileProblem]:
         body, where = step.position.body, (*step.position.where, "scatter")

@@ -123,14 +123,6 @@ def test_a_hint_that_the_step_overrides_is_not_checked() -> None:
     assert found() == []
 
 
-def test_a_step_that_no_output_waits_for_is_a_remark() -> None:
-    edited("main.cwl", "one: one}\n    out: [out]", "one: one}\n    out: []")
-    edited("main.cwl", "add/out", "each/out")
-    assert found() == []
-    (line,) = remarks()
-    assert "no output depends on step add: the run fails if it still runs" in line
-
-
 def test_a_value_that_no_step_takes_is_a_remark() -> None:
     edited("main.cwl", ", one: one}", "}")
     assert remarks() == []
