@@ -224,10 +224,7 @@ def _links(
     except ValidationException as error:
         text = " ".join(str(error).split())
         if match := MISMATCH.search(text):
-            source, given, sink, wanted = match.groups()
-            what = f"the source {source} is {_type(given)}"
-            where = next((p for p in document.lines if p and p[-1] == sink), ())
-            yield document.problem(where, what, f"{_type(wanted)} is expected")
+            yield _mismatch(document, process, *match.groups())
         else:
             yield _rejected(document, (), text)
     except OSError:  # a step runs what is elsewhere
@@ -236,6 +233,35 @@ def _links(
         yield from _crash(document, error)
     finally:
         logger.setLevel(level)
+
+
+def _mismatch(
+    document: Document,
+    process: Workflow,
+    source: str,
+    given: str,
+    sink: str,
+    wanted: str,
+) -> FileProblem:
+    """What is wrong with the types of a link, and where."""
+    for step in process.steps:
+        outputs = [getattr(one, "id", one) for one in step.out]
+        if all(sink in map(_local, ids) for ids in ([i.id for i in step.in_], outputs)):
+            what = f"what step {_local(step.id)} runs has an input {sink} and an output {sink}"
+            right = (
+                "give the two one type, or two names, since StreamFlow confuses them"
+            )
+            where: KeyPath = ("steps", _local(step.id), "in", sink)
+            places = [p for p in document.lines if p[-1:] == (sink,)]
+            where = where if where in places else next(iter(places), ())
+            return document.problem(where, what, right)
+    what = f"the source {source} is {_type(given)}"
+    where = next((p for p in document.lines if p and p[-1] == sink), ())
+    return document.problem(where, what, f"{_type(wanted)} is expected")
+
+
+def _local(identifier: str) -> str:
+    return identifier.rpartition("#")[2].rpartition("/")[2]
 
 
 def _type(text: str) -> str:

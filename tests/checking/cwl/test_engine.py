@@ -123,6 +123,18 @@ def test_a_hint_that_the_step_overrides_is_not_checked() -> None:
     assert found() == []
 
 
+def test_an_input_and_an_output_of_one_name_need_one_type() -> None:
+    edited("add.cwl", 'numbers: "int[]"', 'out: "int[]"')
+    edited("main.cwl", "{numbers: {source", "{out: {source")
+    assert found() == []
+    edited("add.cwl", 'outputs: {out: "int[]?"}', "outputs: {out: File}")
+    edited("main.cwl", '"int[]?", outputSource: add', "File, outputSource: add")
+    assert found() == [
+        "main.cwl:15: steps.add.in.out: what step add runs has an input out and an output "
+        "out; give the two one type, or two names, since StreamFlow confuses them"
+    ]
+
+
 def test_a_value_that_no_step_takes_is_a_remark() -> None:
     edited("main.cwl", ", one: one}", "}")
     assert remarks() == []
