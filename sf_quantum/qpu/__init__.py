@@ -1,14 +1,14 @@
 """The interface of every kind of QPU, and the registry of the installed kinds.
 
-``environment`` makes and reads the variables that name a job's QPUs (each kind adds its
-own, such as ``sfq/service_variables`` for our service), ``opening`` leases one for a
-program, ``selection`` finds those that a command names, ``configuration`` reads what a
-deployment says of one, and ``qrmi_config`` the file of a site. ``running`` runs problems,
-circuits and sequences on a QPU and waits for them, ``sampler`` is the ``dimod.Sampler``
-that it offers, ``circuit_runner`` runs the circuits of QAOA, ``native_circuits`` writes
-circuits of native gates in a vendor's own format. ``vendors`` has one module per kind of
-QPU, ``sfq`` the client of our own service, ``leasing`` the leases, ``sdks`` and ``passes``
-what programs of SDKs need.
+``environment`` makes and reads the variables that name a job's QPUs (each kind adds its own,
+such as ``sfq/service_variables`` for our service), ``opening`` leases one for a program,
+``selection`` finds those that a command names, ``configuration`` reads what a deployment says
+of one, and ``qrmi_config`` the file of a site. ``running`` submits problems, circuits and
+sequences to a QPU, again after a refusal, and waits for them, ``sampler`` is the
+``dimod.Sampler`` that it offers, ``circuit_runner`` runs the circuits of QAOA,
+``native_circuits`` writes circuits of native gates in a vendor's own format. ``vendors`` has
+one module per kind of QPU, ``sfq`` the client of our own service, ``leasing`` the leases,
+``sdks`` and ``passes`` what programs of SDKs need.
 
 Imports: malleability, net, protocol, samplers, slurm.
 """
