@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import logging
 import pwd
 import re
@@ -38,8 +39,10 @@ from sf_quantum.service.http.auth import LOCAL_USER
 from sf_quantum.service.run import _Server
 from sf_quantum.service.store.schema import VERSION
 from sf_quantum.service.store.store import Store
+from sf_quantum.text import utc
 from sf_quantum.validation import ValidationErrors
 from tests.support.folders import ROOT
+from tests.support.service import running_service
 from tests.support.waiting import SECONDS, until_async
 
 DEPLOYMENTS = ROOT / "deployments"
@@ -364,6 +367,20 @@ repeatable_users: [{0}]
     assert by_uid.classes.users == {user.pw_name: "test", "3000000001": "production"}
     assert by_uid.user_projects == by_name.user_projects
     assert by_uid.shares == by_name.shares
+
+
+@pytest.mark.parametrize("key", ["idle_seconds", "total_seconds", "wait_seconds"])
+def test_the_longest_lease_ends_within_the_calendar(tmp_path: Path, key: str) -> None:
+    assert lines(written(tmp_path, f"leases: {{{key}: 1.1e10}}")) == [
+        f"leases.{key} 11000000000.0: expected 1e+10 or less"
+    ]
+    config = load(written(tmp_path, f"leases: {{{key}: 1e10}}"), {}, {})
+    with running_service(EmulatedDevice(time_scale=0), settings=config) as service:
+        body: dict[str, JSON] = {"user_id": "0", "slurm_job_id": "1"}
+        assert service.ask("POST", "/sessions", body).status == 200
+        (lease,) = json.loads(service.ask("GET", "/v1/leases").body)
+        for end in (lease["expires"], lease["idle_expires"]):
+            assert utc(end) or end is None
 
 
 def test_a_user_is_named_once(tmp_path: Path) -> None:

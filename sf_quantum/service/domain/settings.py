@@ -23,6 +23,9 @@ T = TypeVar("T")
 Count: TypeAlias = Annotated[int, Field(ge=1)]
 NotNegative: TypeAlias = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Positive: TypeAlias = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+# Longest time after which a lease ends, some 300 years: the end has to have a date.
+MAX_SECONDS = 1e10
+Lasting: TypeAlias = Annotated[float, Field(gt=0, le=MAX_SECONDS)]
 # the whole QPU, in the unit of shares
 TENTHS = 10
 Priority: TypeAlias = Annotated[int, Field(ge=0, le=MAX_PRIORITY)]
@@ -81,9 +84,9 @@ class LeaseSettings(Section):
 
     by: Literal["users", "root"] = "users"
     # otherwise the lease of a client that died would never end
-    idle_seconds: Positive | None = 900.0
-    total_seconds: Positive | None = None
-    wait_seconds: NotNegative = 3600.0
+    idle_seconds: Lasting | None = 900.0
+    total_seconds: Lasting | None = None
+    wait_seconds: Annotated[float, Field(ge=0, le=MAX_SECONDS)] = 3600.0
     authorized_users: Users = Field(default_factory=list)
 
 
