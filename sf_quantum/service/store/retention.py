@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 
 from sf_quantum.service.domain.settings import UserLimits
+from sf_quantum.service.store import audit
 from sf_quantum.service.store.reports.usage import LEASE, PURPOSE, SHOTS, WAIT
 from sf_quantum.service.store.store import Store
 
@@ -120,9 +121,20 @@ def trim(store: Store, most_mib: float) -> Future[int]:
     return store.change(change)
 
 
-def delete(store: Store, number: int) -> Future[None]:
-    """Delete a job that is over, for its user; its QPU usage remains in the accounting."""
-    return store.change(lambda db: _delete(db, [number]))
+def delete(
+    store: Store, number: int, entry: audit.AuditEntry | None = None
+) -> Future[None]:
+    """Delete a job that is over; its QPU usage remains in the accounting.
+
+    :param entry: entry in the audit, unless its user deletes it
+    """
+
+    def change(db: sqlite3.Connection) -> None:
+        _delete(db, [number])
+        if entry is not None:
+            audit.record(db, entry)
+
+    return store.change(change)
 
 
 def _delete(db: sqlite3.Connection, numbers: Sequence[int]) -> None:

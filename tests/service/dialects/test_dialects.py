@@ -9,18 +9,21 @@ import pytest
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
+from starlette.requests import HTTPConnection
 from starlette.routing import BaseRoute
 
 from sf_quantum.files import JSON, mapping
 from sf_quantum.service.config import load
+from sf_quantum.service.device.emulator.device import EmulatedDevice
 from sf_quantum.service.dialects import dialect, large_bodies
 from sf_quantum.service.dialects.common import LeaseId, Queue, Who
 from sf_quantum.service.dialects.dialect import Dialect
 from sf_quantum.service.dialects.large_bodies import LargeBodyRoute
 from sf_quantum.service.domain.errors import Refused
-from sf_quantum.service.domain.jobs import Job, Submission
+from sf_quantum.service.domain.jobs import Identity, Job, Submission
 from sf_quantum.service.http.guard import SMALL_BYTES
 from sf_quantum.service.queue.job_queue import JobQueue
+from sf_quantum.service.store import audit
 from sf_quantum.validation import ValidationErrors
 from tests.support.service import example_bqm, running_service
 
@@ -141,3 +144,55 @@ def test_a_dialect_that_is_not_installed_is_refused() -> None:
         load(None, {("dialects",): ["sapy"]}, {("dialects",): "dialects"})
     (line,) = error.value.lines
     assert line.startswith("dialects: unknown dialect 'sapy', did you mean 'sapi'?")
+
+
+OPTIONS: dict[str, JSON] = {
+    "type": "ising",
+    "params": {},
+    "offset": 0.0,
+    "graph_id": "",
+}
+
+
+async def _by_header(connection: HTTPConnection) -> Identity:
+    user = connection.headers["X-User"]
+    return Identity(user, admin=user == "operator")
+
+
+@pytest.mark.parametrize("user", ["ann", "operator"])
+@pytest.mark.parametrize("is_over", [False, True])
+@pytest.mark.parametrize(
+    ("spoken", "method", "path"),
+    [
+        ("v1", "DELETE", "/v1/jobs/{job}"),
+        ("v1", "DELETE", "/v1/leases/{lease}"),
+        ("warden", "POST", "/jobs/{number}/cancel"),
+        ("warden", "DELETE", "/sessions/{lease}"),
+        ("iqm", "POST", "/api/v1/jobs/{job}/cancel"),
+        ("iqm", "DELETE", "/api/v1/jobs/{job}"),
+        ("sapi", "DELETE", "/sapi/v2/problems/{job}"),
+    ],
+)
+def test_what_admins_do_to_others_is_audited(
+    spoken: str, method: str, path: str, is_over: bool, user: str
+) -> None:
+    technology = "annealer" if spoken == "sapi" else "superconducting"
+    device = EmulatedDevice(technology=technology, time_scale=0)
+    with running_service(device, authenticate=_by_header) as service:
+        headers, store = {"X-User": "ann"}, service.queue.store
+        lease = str(service.ask("POST", "/v1/leases", {}, headers=headers).json()["id"])
+        asked = Submission("circuit", "", {}, "k", dialect=spoken, metadata=OPTIONS)
+        # The queue does not know of it, and so does not run it.
+        job, _ = store.jobs.add(service.queue.leases.held[0], asked, 1.0).result()
+        if is_over:
+            store.progress.cancel_waiting(job.number, "before").result()
+        names = {"job": job.id, "number": job.number, "lease": lease}
+        answer = service.ask(method, path.format(**names), headers={"X-User": user})
+        changed = answer.status < 300 and not (is_over and path == "/v1/jobs/{job}")
+        about = [
+            {str(entry.parameters.get(key)) for key in ("job", "lease")}
+            for entry in audit.entries(store, 10, None)
+            if entry.user == "operator"
+        ]
+        assert bool(about) == (changed and user == "operator")
+        assert all(entry & {job.id, lease} for entry in about)

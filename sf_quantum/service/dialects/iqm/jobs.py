@@ -20,6 +20,7 @@ from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import Forecast, Identity, Job, State
 from sf_quantum.service.queue.job_queue import JobQueue
 from sf_quantum.service.store import retention
+from sf_quantum.service.store.audit import AuditEntry
 
 Status: TypeAlias = Literal["waiting", "processing", "completed", "failed", "cancelled"]
 STATUSES: Mapping[State, Status] = {
@@ -91,7 +92,11 @@ class Jobs:
         if not over.final:
             detail = f"job {uuid(job)} could not be cancelled yet"
             raise Coded(403, "illegal_job_status", detail)
-        deleted = retention.delete(self._queue.store, job.number)
+        entry = None
+        if job.user != who.user:
+            about: dict[str, JSON] = {"job": job.id, "of": job.user}
+            entry = AuditEntry(who.user, "delete", about, {"state": over.state}, {})
+        deleted = retention.delete(self._queue.store, job.number, entry)
         await asyncio.wrap_future(deleted)
 
     def payload(self, job: Job) -> dict[str, JSON]:
