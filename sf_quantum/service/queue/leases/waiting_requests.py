@@ -94,8 +94,12 @@ class ClientRequest(WaitingRequest):
         disconnected = asyncio.ensure_future((gone or asyncio.Event()).wait())
         waits: set[asyncio.Future[LiveLease] | asyncio.Task[bool]]
         waits = {self.granted, disconnected}
-        await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-        disconnected.cancel()
+        try:
+            await asyncio.wait(
+                waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED
+            )
+        finally:
+            disconnected.cancel()
 
 
 @dataclass(eq=False)

@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import json
 import os
+import random
 import socket
 import sqlite3
 import time
@@ -14,6 +15,7 @@ from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from functools import partial
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from starlette.requests import HTTPConnection
@@ -31,6 +33,7 @@ from sf_quantum.service.domain.jobs import (
     Lease,
     LeaseRequest,
     Submission,
+    UserClass,
 )
 from sf_quantum.service.domain.reasons import RELEASED
 from sf_quantum.service.domain.settings import (
@@ -409,6 +412,43 @@ async def test_one_who_went_away_gets_nothing(queue: JobQueue) -> None:
         await waiting
     await queue.leases.release(ANN, first.id)
     assert queue.leases.held == []
+
+
+@pytest.mark.parametrize("seed", range(8))
+async def test_requests_that_come_and_go_are_served_by_rank(
+    tmp_path: Path, seed: int
+) -> None:
+    random_, admin = random.Random(seed), ADMIN
+    device, settings = EmulatedDevice(time_scale=0), ServiceSettings(vqpus=1)
+    async with running_queue(tmp_path, device, settings) as queue:
+        held = await queue.leases.acquire(admin, LeaseRequest())
+        tasks = asyncio.all_tasks()
+        waiting = dict[str, asyncio.Task[Lease]]()
+        # Class, priority and position; a request that is repeated keeps its position.
+        ranks, kept = dict[str, tuple[int, int, int]](), dict[str, int]()
+        for number in range(40):
+            key = f"{random_.randint(0, 12)}"
+            if random_.random() < 0.6 and key not in waiting:
+                class_, priority = random_.choice(get_args(UserClass)), number % 3
+                rank = get_args(UserClass).index(class_), -priority
+                ranks[key] = (*rank, kept.pop(key, number))
+                asked = LeaseRequest(key=key, job_class=class_, priority=priority)
+                acquiring = queue.leases.acquire(admin, asked, 60.0)
+                waiting[key] = asyncio.create_task(acquiring)
+                await until(lambda: queue.leases.waiting == len(waiting))
+            elif waiting:
+                key = random_.choice([*waiting])
+                waiting[key].cancel()
+                await asyncio.wait([waiting.pop(key)])
+                kept[key] = ranks[key][-1]
+        for key in sorted(waiting, key=ranks.__getitem__):
+            await queue.leases.release(admin, held.id)
+            held = await waiting[key]
+            assert held.key == key
+        # Nobody waits any more for the clients that went.
+        assert not [
+            one for one in asyncio.all_tasks() - tasks if "Event.wait" in repr(one)
+        ]
 
 
 async def test_releasing_cancels_the_jobs_on_the_device_too(queue: JobQueue) -> None:
