@@ -14,7 +14,9 @@ from sf_quantum.service.store.store import Store
 
 # the user of the service's own entries in the audit
 SERVICE = "service"
-_COLUMNS = "job, device, device_job, tag, why, since, booked, price"
+# of a job that was deleted: id, user, attempt and end
+NO_JOB = None, None, None, None
+_COLUMNS = "job, device, device_job, tag, why, since, booked, price, attempt"
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,7 @@ class Entry:
     :param since: time when it was given up, by the store's clock
     :param booked: QPU seconds that count until the vendor reports what it bills
     :param price: price of a QPU second; ``None`` if there is none
+    :param attempt: the attempt of the job; ``None`` if unknown, for its last one
     """
 
     number: int
@@ -40,6 +43,7 @@ class Entry:
     since: float
     booked: float
     price: float | None
+    attempt: int | None = None
 
 
 def record(store: Store, job: Job, entry: Entry) -> Future[None]:
@@ -50,7 +54,7 @@ def record(store: Store, job: Job, entry: Entry) -> Future[None]:
     def change(db: sqlite3.Connection) -> None:
         added = db.execute(
             f"INSERT OR IGNORE INTO given_up ({_COLUMNS}) "
-            "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
                 entry.job,
                 entry.device,
@@ -60,6 +64,7 @@ def record(store: Store, job: Job, entry: Entry) -> Future[None]:
                 entry.since,
                 entry.booked,
                 entry.price,
+                entry.attempt,
             ),
         )
         if added.rowcount:
@@ -78,29 +83,55 @@ def entries(store: Store, device: str) -> list[Entry]:
 
 async def settle(
     store: Store, entry: Entry, ended: str, billed: float | None = None
-) -> None:
+) -> bool:
     """Note how a job ended; the QPU time that the vendor bills replaces the expected.
 
     :param ended: how it ended, in one sentence
     :param billed: QPU seconds, if the vendor reports them
+    :returns: whether it is noted; not before the end of the attempt is on disk
     """
     more = 0.0 if billed is None else billed - entry.booked
     old: dict[str, JSON] = {"qpu_seconds": entry.booked}
     new: dict[str, JSON] = {"qpu_seconds": entry.booked + more}
 
-    def change(db: sqlite3.Connection) -> None:
+    def change(db: sqlite3.Connection) -> bool:
+        query = "SELECT id, user, attempt, ended FROM jobs WHERE number = ?"
+        job, user, attempt, end = db.execute(query, (entry.job,)).fetchone() or NO_JOB
+        is_last = entry.attempt in (None, attempt)
+        if job is not None and is_last and end is None:
+            return False
         query = "UPDATE given_up SET ended = ? WHERE number = ? AND ended IS NULL"
         if not db.execute(query, (ended, entry.number)).rowcount:
-            return
-        db.execute(
-            "UPDATE jobs SET qpu_seconds = max(0, qpu_seconds + ?), "
-            "cost = max(0, cost + ?) WHERE number = ? AND ended IS NOT NULL",
-            (more, more * (entry.price or 0.0), entry.job),
-        )
-        named = db.execute("SELECT id, user FROM jobs WHERE number = ?", (entry.job,))
-        job, user = named.fetchone() or (None, None)
+            return True
+        _charge(db, entry, more, is_last=is_last)
         about = {"job": job, "user": user, "device_job": entry.device_job}
         action = "find given up"
         audit.record(db, audit.AuditEntry(SERVICE, action, about, old, new, ended))
+        return True
 
-    await asyncio.wrap_future(store.change(change))
+    return await asyncio.wrap_future(store.change(change))
+
+
+def _charge(
+    db: sqlite3.Connection, entry: Entry, more: float, *, is_last: bool
+) -> None:
+    """Charge QPU seconds to the last attempt and its lease, or add them to the lost ones."""
+    if not is_last:
+        query = (
+            "UPDATE jobs SET lost_qpu_seconds = max(0, lost_qpu_seconds + ?) "
+            "WHERE number = ?"
+        )
+        db.execute(query, (more, entry.job))
+        return
+    db.execute(
+        "UPDATE leases SET spent_seconds = spent_seconds + "
+        "(SELECT max(0, qpu_seconds + ?) - qpu_seconds FROM jobs WHERE number = ?) "
+        "WHERE max_qpu_seconds IS NOT NULL AND id = "
+        "(SELECT coalesce(charged_lease, lease) FROM jobs WHERE number = ?)",
+        (more, entry.job, entry.job),
+    )
+    db.execute(
+        "UPDATE jobs SET qpu_seconds = max(0, qpu_seconds + ?), "
+        "cost = max(0, cost + ?) WHERE number = ?",
+        (more, more * (entry.price or 0.0), entry.job),
+    )

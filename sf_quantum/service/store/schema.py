@@ -214,6 +214,8 @@ CREATE TRIGGER audit_stays BEFORE UPDATE ON audit
 CREATE TABLE given_up (
     number INTEGER PRIMARY KEY AUTOINCREMENT,
     job INTEGER NOT NULL,
+    -- NULL of what release 0.1.0 has given up: the last one
+    attempt INTEGER,
     device TEXT NOT NULL,
     device_job TEXT,
     tag TEXT NOT NULL UNIQUE,
@@ -237,5 +239,6 @@ UPGRADES: Mapping[int, str] = {
     ALTER TABLE leases ADD COLUMN reservation TEXT;
     ALTER TABLE past ADD COLUMN shots INTEGER NOT NULL DEFAULT 0;
     CREATE INDEX past_by_lease ON past (lease);
+    ALTER TABLE given_up ADD COLUMN attempt INTEGER;
     """,
 }

@@ -224,6 +224,7 @@ class JobRun:
             self._store.clock(),
             ended.last[0],
             self._device.price,
+            job.attempt,
         )
         return lambda: given_up.record(self._store, job, entry)
 

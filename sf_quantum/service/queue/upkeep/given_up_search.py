@@ -53,10 +53,10 @@ class Search:
         )
         if outcome is not None:
             ended, billed = outcome
-            await given_up.settle(self._store, entry, ended, billed)
-            text = "job %s, which was given up: %s"
-            logger.warning(text, entry.job, ended)
-            return
+            if await given_up.settle(self._store, entry, ended, billed):
+                text = "job %s, which was given up: %s"
+                logger.warning(text, entry.job, ended)
+                return
         pauses = self._pauses.setdefault(entry.number, backoff.GIVEN_UP.pauses())
         self._due[entry.number] = time.monotonic() + next(pauses)
 
