@@ -34,7 +34,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "lease is its secret; tables show its beginning, --json the whole."
     )
     actions = parser.add_subparsers(dest="act", required=True, metavar="ACT")
-    listing = service.add_action(actions, "list", "list the leases held", _list)
+    help_ = (
+        "list the leases that are held, or wait for a vQPU with problems of SAPI or IQM"
+    )
+    listing = service.add_action(actions, "list", help_, _list)
     listing.add_argument(
         "--ended", action="store_true", help="also the latest leases that ended"
     )
@@ -51,28 +54,39 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _list(client: ServiceClient, args: argparse.Namespace) -> None:
-    path = f"{_LEASES}?closed={str(args.ended).lower()}"
-    leases = service.objects(service.request(client, "GET", path))
+    if args.ended:
+        path = f"{_LEASES}?closed=true"
+        leases = service.objects(service.request(client, "GET", path))
+    else:
+        leases = _open(client)
     if not args.json:
         leases = [_shortened(lease) for lease in leases]
     service.print_table(_COLUMNS, leases, "no leases", args)
 
 
+def _open(client: ServiceClient) -> list[dict[str, JSON]]:
+    """Return the leases that are held, and those among the latest that wait."""
+    held = service.objects(service.request(client, "GET", _LEASES))
+    latest = service.objects(service.request(client, "GET", f"{_LEASES}?closed=true"))
+    ids = {lease["id"] for lease in held}
+    waiting = [one for one in latest if one.get("waiting") and one["id"] not in ids]
+    return [*held, *(lease for lease in waiting if lease["closed"] is None)]
+
+
 def _shortened(lease: dict[str, JSON]) -> dict[str, JSON]:
-    about = lease["job"] if lease["held"] else lease["reason"]
+    about = lease["reason"]
+    if lease["closed"] is None:
+        about = lease["job"] if lease["held"] else f"waits: {lease['job'] or '-'}"
     return {**lease, "id": str(lease["id"])[:SHOWN], "job": about}
 
 
 def _end(client: ServiceClient, args: argparse.Namespace) -> None:
-    held = service.objects(service.request(client, "GET", _LEASES))
-    ids = [str(lease["id"]) for lease in held]
+    ids = [str(lease["id"]) for lease in _open(client)]
     matches = [id_ for id_ in ids if id_ == args.id] or [
         id_ for id_ in ids if id_.startswith(args.id)
     ]
     if len(matches) != 1:
-        what = (
-            f"{len(matches)} leases that are held begin so" if matches else "not held"
-        )
+        what = f"{len(matches)} leases begin so" if matches else "not held"
         raise InputError(f"{args.id}: {what} (sfq leases list)")
     ended = service.request(client, "DELETE", f"{_LEASES}/{quote(matches[0], safe='')}")
     lease = mapping(ended)

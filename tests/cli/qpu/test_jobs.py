@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
@@ -13,11 +14,12 @@ from sf_quantum.cli.qpu import jobs
 from sf_quantum.files import JSON
 from sf_quantum.qpu.sfq.service_job import ServiceJob
 from sf_quantum.service.device.emulator.device import EmulatedDevice
-from sf_quantum.service.domain.jobs import Submission
+from sf_quantum.service.domain.jobs import Identity, LeaseRequest, Submission
+from sf_quantum.service.domain.settings import LeaseSettings, ServiceSettings
 from sf_quantum.service.http.tokens import Tokens
 from tests.support.service import RunningService, example_bqm, running_service
 from tests.support.users import give_tokens
-from tests.support.waiting import until
+from tests.support.waiting import SECONDS, until
 
 pytestmark = pytest.mark.devices("sfq", "dwave", "acme")
 
@@ -219,6 +221,32 @@ def test_the_list_says_why_no_job_starts(
     assert jobs._line(ServiceJob.read("q", row)) == f"Queued: position 1: {row['note']}"
 
 
+def test_leases_that_wait_are_listed_and_ended(
+    service: RunningService, tokens: Path, sfq: Sfq
+) -> None:
+    queue, settings = service.queue, LeaseSettings(total_seconds=1000.0)
+    service.reconfigure(ServiceSettings(leases=settings))
+    for user in ("ann", "bob", "operator"):
+        submit(service, tokens, user)
+    assert queue._loop is not None
+    # as that of a problem of SAPI
+    asked = LeaseRequest(key="sapi", job="problems")
+    requesting = queue.leases.request(Identity("bob", admin=False), asked)
+    lease = asyncio.run_coroutine_threadsafe(requesting, queue._loop).result(SECONDS)
+    (row,) = [
+        one
+        for one in json.loads(sfq("bob", "leases", "list", "--json"))
+        if one["waiting"]
+    ]
+    assert (row["id"], row["held"], row["expires"]) == (lease.id, False, None)
+    listed = sfq("operator", "leases", "list").splitlines()
+    assert len(listed) == 5
+    assert listed[-1].endswith("waits: problems")
+    assert "released" in sfq("operator", "leases", "end", lease.id[:12])
+    assert queue.leases.waiting == 0
+    assert len(sfq("operator", "leases", "list").splitlines()) == 4
+
+
 def test_leases_are_listed_and_ended(
     service: RunningService, tokens: Path, sfq: Sfq
 ) -> None:
@@ -230,7 +258,7 @@ def test_leases_are_listed_and_ended(
     assert lease not in line
     assert sfq("operator", "leases", "list").count("\n") == 3
     assert "not held" in sfq("bob", "leases", "end", lease, code=2)
-    assert "2 leases that are held" in sfq("operator", "leases", "end", "", code=2)
+    assert "2 leases begin so" in sfq("operator", "leases", "end", "", code=2)
     assert "ann" in sfq("operator", "leases", "end", line.split()[0])
     assert sfq("ann", "leases", "list") == "no leases\n"
     (ended,) = json.loads(sfq("ann", "leases", "list", "--ended", "--json"))

@@ -139,9 +139,10 @@ class VQpus:
     def register(self, waiting: ClientRequest) -> LiveLease:
         """Write a lease that waits for a vQPU, instead of its client."""
         self.requests.withdraw(waiting)
-        live = LiveLease(
-            replace(waiting.new_lease(self.ends.settings), waiting=True), Registering()
-        )
+        lease = waiting.new_lease(self.ends.settings)
+        # It has no latest end before it is granted.
+        lease = replace(lease, waiting=True, expires=None)
+        live = LiveLease(lease, Registering())
         self.table.add(live)
         self.background.start(self._register(live))
         return live
