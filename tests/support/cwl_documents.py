@@ -157,7 +157,7 @@ def _step(
             entries["x"] = rng.choice(lists[kind])
             step["scatter"], is_list = "x", True
         case 1:
-            several: list[JSON] = [rng.choice(sources[kind]) for _ in range(2)]
+            several: list[JSON] = [*_sampled(rng, sources[kind])]
             entries["x"] = {"source": several, "pickValue": "first_non_null"}
         case 2:
             entries["x"] = {"source": rng.choice(sources[kind]), "valueFrom": "$(self)"}
@@ -169,7 +169,7 @@ def _step(
     if rng.random() < 0.4:
         merge = rng.choice(["merge_nested", "merge_flattened"])
         if merge == "merge_nested":
-            ones: list[JSON] = [rng.choice(sources[kind]) for _ in range(2)]
+            ones: list[JSON] = [*_sampled(rng, sources[kind])]
         else:
             ones = [rng.choice(lists[kind]), rng.choice(sources[kind])]
         entries["y"] = {"source": ones, "linkMerge": merge}
@@ -179,6 +179,11 @@ def _step(
             default["valueFrom"] = "a $(inputs.z) b"
         entries["z"] = default
     return step, is_list, is_optional
+
+
+def _sampled(rng: random.Random, sources: list[str]) -> list[str]:
+    """Up to two different sources, since StreamFlow takes each once."""
+    return rng.sample(sources, min(2, len(sources)))
 
 
 def mutated(content: JSON, rng: random.Random) -> JSON:
