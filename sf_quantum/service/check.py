@@ -202,6 +202,19 @@ def _classes(config: Configuration) -> Iterator[Finding]:
         yield ("classes", "default"), classes.default, why
 
 
+def _one_user(config: Configuration) -> Iterator[Finding]:
+    """Yield what is to keep users from something, where all requests are of one admin."""
+    if config.auth.mode != "none":
+        return
+    why = "has no effect: with auth.mode none, all requests are of one user, an admin"
+    if config.auth.admins:
+        yield ("auth", "admins"), None, why
+    if config.metrics.public is False:
+        yield ("metrics", "public"), None, why
+    if config.leases.by == "root":
+        yield ("leases", "by"), "root", why
+
+
 _CHECKS: tuple[Callable[[Configuration], Iterator[Finding]], ...] = (
     conflicts_of,
     policy_conflicts,
@@ -213,6 +226,7 @@ _CHECKS: tuple[Callable[[Configuration], Iterator[Finding]], ...] = (
     _device,
     _shares,
     _classes,
+    _one_user,
 )
 # sections that a check reads beside that of the key it names: if they are wrong, its
 # findings would be about defaults
@@ -220,4 +234,5 @@ _READ: Mapping[Callable[[Configuration], Iterator[Finding]], set[str]] = {
     conflicts_of: {"listen", "auth"},
     policy_conflicts: {"shares", "policy"},
     _shares: {"shares", "policy", "user_projects"},
+    _one_user: {"auth"},
 }

@@ -503,6 +503,29 @@ def test_a_check_finds_everything_at_once(
     assert "streamflow.yml:2: vqpus: " in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("mode", ["none", "token"])
+def test_what_keeps_users_out_needs_users(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    mode: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["token", "operator", "--tokens", "tokens.yml"]) == 0
+    tokens = ", tokens: tokens.yml" if mode == "token" else ""
+    Path("qpu.yml").write_text(
+        f"auth: {{mode: {mode}{tokens}, admins: [operator]}}\n"
+        "metrics: {public: false}\nleases: {by: root}\n"
+    )
+    capsys.readouterr()
+    why = "has no effect: with auth.mode none, all requests are of one user, an admin"
+    keys = ("auth.admins", "metrics.public", "leases.by root")
+    found = [f"qpu.yml: {key}: {why}" for key in keys] if mode == "none" else []
+    assert main(["check", "qpu.yml"]) == (2 if found else 0)
+    said = capsys.readouterr().out.splitlines()
+    assert (said if found else []) == found
+
+
 def test_a_check_with_options_and_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
