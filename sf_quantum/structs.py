@@ -10,6 +10,7 @@ from functools import cache, partial
 from typing import (
     TYPE_CHECKING,
     Annotated,
+    Literal,
     NamedTuple,
     TypeVar,
     Union,
@@ -58,7 +59,7 @@ def expected(right: str, value: JSON) -> WrongValue:
 def read(kind: type[T], content: JSON, **values: object) -> T:
     """Read an object as a dataclass, whose fields are its keys; ``class_`` is ``class``.
 
-    A field is a scalar, a dataclass, a list, tuple or ``dict`` of these, ``JSON``, or is
+    A field is a scalar, a ``Literal`` of texts, a dataclass, a list, tuple or ``dict`` of these, ``JSON``, or is
     ``Annotated`` with the function that reads it. One with a default, or that may be
     ``None``, may be missing or ``null``. Keys that are no fields are ignored.
 
@@ -114,10 +115,12 @@ def _reader(hint: type) -> Reader:
     if origin is Annotated:
         reader: Reader = inner[1]
         return reader
+    if origin is Literal:
+        return partial(_word, inner)
     if origin in (Union, types.UnionType):
         (other,) = [one for one in inner if one is not types.NoneType]
         return _reader(other)
-    if origin in (list, tuple):
+    if origin in (list, tuple, frozenset):
         return partial(_list, origin, _reader(inner[0]))
     if origin is dict:
         return partial(_dict, _reader(inner[1]))
@@ -150,6 +153,12 @@ def _text(value: JSON) -> str:
     if not isinstance(value, str):
         raise expected("text", value)
     return value
+
+
+def _word(words: tuple[str, ...], value: JSON) -> str:
+    if value not in words:
+        raise expected(" or ".join(map(str, words)), value)
+    return str(value)
 
 
 def _bool(value: JSON) -> bool:

@@ -18,6 +18,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, JsonValu
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
 from sf_quantum.net.transport import Client
+from sf_quantum.protocol.calibrations import CalibrationData
 from sf_quantum.protocol.descriptions import Description, Timing
 from sf_quantum.protocol.tasks import (
     LeaseJob,
@@ -134,7 +135,7 @@ class AcmeQpu(Qpu):
             out_of_service=told.dead,
             shots=told.shots,
             timing=Timing(told.setup, told.shot),
-            calibration=told.calibration,
+            calibration=CalibrationData.read(told.calibration),
         )
 
     def acquire(self, job: str | None = None) -> str:
@@ -205,7 +206,8 @@ class AcmeQpu(Qpu):
             info |= {"calibration": told.calibration, "timing": timing}
             result = Result(samples(task, spins), info)
         failure = told.error if told.phase == "Failed" else None
-        return Outcome(result, failure, told.billed, told.took, told.calibration)
+        calibration = CalibrationData.read(told.calibration)
+        return Outcome(result, failure, told.billed, told.took, calibration)
 
     def _job(self, job_id: str) -> Job:
         told = self._api.get(Job, f"/jobs/{job_id}")

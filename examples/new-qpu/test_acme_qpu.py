@@ -33,6 +33,7 @@ from dwave.samplers import SimulatedAnnealingSampler
 from sf_quantum import qpu
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
+from sf_quantum.protocol.calibrations import CalibrationData
 from sf_quantum.protocol.tasks import LeaseJob, LeaseLost, NotAccepted, Progress, Task
 from sf_quantum.qpu import AuthenticationError, NoLease, Qpu, selection
 from sf_quantum.qpu.environment import from_environment, job_environment
@@ -261,7 +262,7 @@ class TestAcme(QpuContract, JobContract):
         assert sorted(told.out_of_service) == [3, 9]
         assert told.timing is not None
         assert told.timing.job_seconds(1000) == pytest.approx(110e-6)
-        assert told.calibration == CALIBRATION
+        assert told.calibration == CalibrationData.read(CALIBRATION)
 
     def test_a_queued_job_is_told_when_it_starts(self, job: Qpu) -> None:
         number = job.submit(task())

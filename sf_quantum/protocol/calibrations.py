@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import cast
 
 from sf_quantum.files import JSON, mapping
 
@@ -16,26 +16,35 @@ class CalibrationData:
 
     :param id: empty if unknown
     :param time: in ISO 8601; empty if unknown
-    :param values: the numbers among its values, by name
+    :param values: by name; those that are not finite numbers are left out
     """
 
     id: str = ""
     time: str = ""
     values: dict[str, float] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        finite = {
+            name: float(value)
+            for name, value in self.values.items()
+            # JSON does not know NaN, and other types are not floats
+            if isinstance(value, int | float) and abs(value) <= sys.float_info.max
+        }
+        object.__setattr__(self, "values", finite)
+
     @classmethod
-    def read(cls, content: Mapping[str, JSON] | None) -> CalibrationData:
-        """Read the calibration of a description or of a result, if there is one."""
-        content = content or {}
-        return cls(
-            str(content.get("id") or ""),
-            str(content.get("time") or ""),
-            {
-                name: float(value)
-                for name, value in mapping(content.get("values")).items()
-                # JSON does not know NaN, and other types are not floats
-                if isinstance(value, int | float) and abs(value) <= sys.float_info.max
-            },
+    def read(cls, content: JSON) -> CalibrationData | None:
+        """Read what a vendor tells; ``None`` if that is nothing."""
+        if not isinstance(content, dict) or not content:
+            return None
+        values = cast("dict[str, float]", mapping(content.get("values")))
+        id_, time = content.get("id"), content.get("time")
+        return cls(str(id_ or ""), str(time or ""), values)
+
+    def completed(self, other: CalibrationData) -> CalibrationData:
+        """Return it, with the time and the values of another where it has none."""
+        return CalibrationData(
+            self.id, self.time or other.time, self.values or other.values
         )
 
     @property

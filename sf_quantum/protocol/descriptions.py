@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from sf_quantum.files import JSON
+from sf_quantum.protocol.calibrations import CalibrationData
 from sf_quantum.protocol.tasks import Kind
 
 
@@ -73,8 +74,7 @@ class Description:
     :param shots: the most that one job may have, if limited
     :param kinds: kinds of jobs that it takes
     :param timing: ``None`` if unknown
-    :param calibration: its id, its time in ISO 8601 and its values, as far as they are
-        reported
+    :param calibration: as far as it is reported
     :param specs: JSON text: of a neutral-atom device, Pulser's abstract representation; of
         a photonic one, Perceval's specifications
     :param solver: properties of an annealer's solver except its graph, with SAPI's
@@ -89,7 +89,7 @@ class Description:
     out_of_service: frozenset[int] = frozenset()
     shots: int | None = None
     timing: Timing | None = None
-    calibration: dict[str, JSON] | None = None
+    calibration: CalibrationData | None = None
     topology: Topology | None = None
     specs: str | None = None
     native_gates: tuple[str, ...] = ()

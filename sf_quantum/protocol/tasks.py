@@ -12,10 +12,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
+from sf_quantum import structs
 from sf_quantum.errors import QpuError
-from sf_quantum.files import JSON
+from sf_quantum.files import JSON, mapping
 from sf_quantum.protocol.bounds import ANSWER_BYTES, RESULT_BYTES
-from sf_quantum.protocol.values import number, read
+from sf_quantum.protocol.calibrations import CalibrationData
+from sf_quantum.protocol.values import Amount, number
 
 # QRMI's words
 State: TypeAlias = Literal["Queued", "Running", "Completed", "Failed", "Cancelled"]
@@ -146,26 +148,29 @@ class LeaseJob:
 
     id: str | None = None
     state: str | None = None
-    submitted: float | None = None
-    started: float | None = None
-    ended: float | None = None
-    queued_seconds: float | None = None
-    qpu_seconds: float | None = None
-    seconds: float | None = None
-    eta_seconds: float | None = None
-    attempt: float | None = None
-    lost_qpu_seconds: float | None = None
+    submitted: Amount = None
+    started: Amount = None
+    ended: Amount = None
+    queued_seconds: Amount = None
+    qpu_seconds: Amount = None
+    seconds: Amount = None
+    eta_seconds: Amount = None
+    attempt: Amount = None
+    lost_qpu_seconds: Amount = None
     found: bool | None = None
     charged: bool | None = None
 
     @classmethod
-    def read(cls, job: Mapping[str, JSON]) -> LeaseJob:
-        """Read a job with the fields as keys; a value that cannot be is left out."""
-        eta = number(job.get("eta_seconds"))
-        if eta is None and "eta_seconds" in job:
+    def read(cls, job: JSON) -> LeaseJob:
+        """Read a job with the fields as keys.
+
+        :raises WrongValue: if a field has another type
+        """
+        eta = number(mapping(job).get("eta_seconds"))
+        if eta is None and "eta_seconds" in mapping(job):
             # A closed QPU reports null; a QPU that predicts nothing has no such field.
             eta = math.inf
-        return read(cls, job, eta_seconds=eta)
+        return structs.read(cls, job, eta_seconds=eta)
 
 
 @dataclass(frozen=True)
@@ -195,7 +200,7 @@ class Outcome:
     :param qpu_seconds: QPU time as the vendor bills it, also of a part of a job that was
         cancelled or failed; ``None`` if the vendor does not tell
     :param seconds: elapsed time on the QPU; ``None`` if the vendor does not tell
-    :param calibration: id, time and values of the calibration, if told
+    :param calibration: the one that it ran under, if told
     :param note: what the vendor says of how it ended, if anything
     :param lost: why the vendor has ended it, if that was no fault of the job, which may be
         submitted again; it has no result then
@@ -205,6 +210,6 @@ class Outcome:
     failure: str | None = None
     qpu_seconds: float | None = None
     seconds: float | None = None
-    calibration: dict[str, JSON] | None = None
+    calibration: CalibrationData | None = None
     note: str = ""
     lost: str | None = None

@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import fields
-from typing import TYPE_CHECKING, TypeVar
+from typing import Annotated, TypeAlias
 
 from sf_quantum.errors import QpuError
 from sf_quantum.files import JSON, is_number, listing, mapping, parse_json
 from sf_quantum.text import shortened
-
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
-T = TypeVar("T", bound="DataclassInstance")
 
 
 def number(value: JSON) -> float | None:
@@ -30,39 +23,10 @@ def count(value: JSON) -> int | None:
     return value if isinstance(value, int) and number(value) is not None else None
 
 
-def text(value: JSON) -> str | None:
-    """As :func:`number`, of a text."""
-    return None if value is None else str(value)
-
-
-# How a value is read, by the annotation of its field.
-_READERS: Mapping[str, Callable[[JSON], object]] = {
-    "bool | None": lambda value: value if isinstance(value, bool) else None,
-    "dict[str, JSON]": mapping,
-    "dict[str, JSON] | None": lambda value: value if isinstance(value, dict) else None,
-    "float": lambda value: number(value) or 0.0,
-    "float | None": number,
-    "int": lambda value: count(value) or 0,
-    "int | None": count,
-    "list[JSON]": lambda value: value if isinstance(value, list) else [],
-    "str": lambda value: text(value) or "",
-    "str | None": text,
-}
-
-
-def read(kind: type[T], content: Mapping[str, JSON], **values: object) -> T:
-    """Read an answer as a dataclass, whose fields are keys; ``class_`` is ``class``.
-
-    A value that is missing, or cannot be of its field's type, is ``None``, 0 or empty.
-
-    :param values: values of fields that the caller has read
-    """
-    for field in fields(kind):
-        if field.name not in values:
-            key = field.name.removesuffix("_")
-            values[field.name] = _READERS[str(field.type)](content.get(key))
-    make: Callable[..., T] = kind
-    return make(**values)
+#: fields of answers, whose other values are worth reading if these cannot be
+Amount: TypeAlias = Annotated[float | None, number]
+Count: TypeAlias = Annotated[int | None, count]
+Size: TypeAlias = Annotated[int, lambda value: count(value) or 0]
 
 
 def counter(value: JSON) -> dict[str, int]:

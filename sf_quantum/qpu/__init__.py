@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, ClassVar, Self
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
 from sf_quantum.malleability import offload as offload
+from sf_quantum.protocol.calibrations import CalibrationData
 from sf_quantum.protocol.descriptions import Description
 from sf_quantum.protocol.leases import LeaseHints, ReservedTime
 from sf_quantum.protocol.tasks import Kind, LeaseJob, Outcome, Progress, Task
@@ -460,10 +461,8 @@ class Qpu(ABC):
         :raises QpuError: if it does not answer
         """
         status = self.status()
-        calibration_id = status.calibration
-        calibration: dict[str, JSON] | None = (
-            {"id": calibration_id} if calibration_id else None
-        )
+        id_ = status.calibration
+        calibration = CalibrationData(id_) if id_ else None
         kinds = self.kinds or ("problem",)
         return Description(
             status.technology, status.qubits, kinds, calibration=calibration

@@ -85,7 +85,7 @@ class Original:
     @property
     def measured(self) -> dict[str, float]:
         """The errors of its latest calibration that are emulated, by their names here."""
-        values = CalibrationData.read(self.description.calibration).values
+        values = (self.description.calibration or CalibrationData()).values
         return {
             error: values[name]
             for error, name in VALUES.items()
@@ -168,7 +168,7 @@ class TwinDevice(EmulatedDevice):
             qubits=self.size,
             kinds=self.payloads,
             timing=self.hardware.timing,
-            calibration=self.calibrations.reading.summary,
+            calibration=self.calibrations.data,
         )
 
     def check(self, kind: Kind, content: JSON, parameters: JobParameters) -> Size:
@@ -187,9 +187,10 @@ class TwinDevice(EmulatedDevice):
         outcome = super().run(task, stop)
         if (result := outcome.result) is None:
             return outcome
+        calibration = self._described.calibration
         twin_of: JSON = {
             "qpu": self.original.name,
-            "calibration": CalibrationData.read(self._described.calibration).id or None,
+            "calibration": calibration.id if calibration and calibration.id else None,
         }
         info = {**result.info, "twin_of": twin_of}
         return replace(outcome, result=replace(result, info=info))

@@ -38,6 +38,7 @@ from dimod import SampleSet
 
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
+from sf_quantum.protocol.calibrations import CalibrationData
 from sf_quantum.protocol.tasks import (
     Kind,
     NotAccepted,
@@ -187,7 +188,7 @@ class DeviceContract:
             description.timing is None
             or 0 <= description.timing.job_seconds(1) < math.inf
         )
-        json.dumps(description.calibration, allow_nan=False)
+        assert isinstance(description.calibration, CalibrationData | None)
         assert isinstance(json.loads(device.specs()), dict)
         if (topology := description.topology) is not None:
             couplers = [*topology.couplers]
@@ -523,7 +524,9 @@ class VendorContract(DeviceContract):
                 or 0 <= description.timing.job_seconds(100) < math.inf
             )
             text = json.dumps(
-                description.calibration, allow_nan=False, ensure_ascii=False
+                description.calibration and description.calibration.to_json(),
+                allow_nan=False,
+                ensure_ascii=False,
             )
             assert text.isprintable()
             age = device.calibrations.age_seconds
@@ -676,7 +679,7 @@ def assert_completed(outcome: Outcome, task: Task) -> None:
     assert outcome.failure is None
     assert outcome.result is not None
     assert_times(outcome)
-    json.dumps(outcome.calibration, allow_nan=False)
+    assert isinstance(outcome.calibration, CalibrationData | None)
     content = json.loads(outcome.result.text)
     assert (
         "info" not in content

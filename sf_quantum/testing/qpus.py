@@ -326,7 +326,7 @@ class JobContract(_Leased):
         if (timing := described.timing) is not None:
             assert timing.job_seconds(READS) > 0
         if described.calibration is not None:
-            assert described.calibration["id"]
+            assert described.calibration.id
         if (topology := described.topology) is not None:
             assert list(topology.couplers) == sorted(set(topology.couplers))
             assert all(a < b < topology.labels for a, b in topology.couplers)

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from sf_quantum.cli import main
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
+from sf_quantum.protocol.calibrations import CalibrationData
 from sf_quantum.protocol.descriptions import Description, Timing, Topology
 from sf_quantum.protocol.tasks import JobParameters, Kind
 from sf_quantum.samplers.problem import FieldError, document
@@ -144,7 +145,7 @@ def test_a_twin_has_what_its_original_tells(
     assert json.loads(twin.specs()) == json.loads(device.specs())
     assert own.calibration is not None
     assert told.calibration is not None
-    assert own.calibration["id"] != told.calibration["id"]
+    assert own.calibration.id != told.calibration.id
 
 
 def test_a_twin_has_the_lattice_of_its_original() -> None:
@@ -168,7 +169,9 @@ def test_errors_are_those_of_the_latest_calibration() -> None:
         "t1_seconds": 80e-6,
     }
     told = replace(
-        TOLD, technology="superconducting", calibration={"id": "c9", "values": values}
+        TOLD,
+        technology="superconducting",
+        calibration=CalibrationData.read({"id": "c9", "values": values}),
     )
     twin = TwinDevice.of(Original("iqm", told), DeviceSettings(noise=2.0))
     usual = TECHNOLOGIES["superconducting"].errors

@@ -12,6 +12,7 @@ from qiskit.result import Result as Results
 
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
+from sf_quantum.protocol.calibrations import CalibrationData
 from sf_quantum.protocol.tasks import Task
 from sf_quantum.protocol.values import counters
 from sf_quantum.qpu.running import JobSide
@@ -110,8 +111,8 @@ class Paths:
     def readout(self, circuits: Sequence[QuantumCircuit]) -> list[Counts | str]:
         """Run them with read-out mitigation, which has nothing to mitigate."""
         backend = QpuBackend(self.qpu)
-        values: JSON = {"readout_false_one": 0.0, "readout_false_zero": 0.0}
-        calibration: dict[str, JSON] = {"values": values}
+        values = {"readout_false_one": 0.0, "readout_false_zero": 0.0}
+        calibration = CalibrationData(values=values)
         backend.described = replace(backend.described, calibration=calibration)
         return _each(
             circuits,

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from sf_quantum.files import JSON
+from sf_quantum.protocol.calibrations import CalibrationData
 from sf_quantum.protocol.descriptions import Description
 from sf_quantum.protocol.tasks import (
     JobParameters,
@@ -100,6 +101,9 @@ class Vendor:
         return [str(json.loads(job.task.payload)["info"]["name"]) for job in jobs]
 
 
+CALIBRATION = CalibrationData("c1")
+
+
 class VendorDevice(Device, DeviceJobs):
     """A client of the vendor and its jobs, found again by the means that a test chooses."""
 
@@ -182,7 +186,7 @@ class VendorDevice(Device, DeviceJobs):
         if job.state == "Cancelled" and job_id not in self._cancelled:
             lost = "its lease has ended"
         completed = result if job.state == "Completed" else None
-        return Outcome(completed, failure, job.billed, None, {"id": "c1"}, lost=lost)
+        return Outcome(completed, failure, job.billed, None, CALIBRATION, lost=lost)
 
     def cancel(self, job_id: str) -> None:
         self.vendor.raises(self.vendor.trouble, "cancel")

@@ -31,7 +31,7 @@ class Readout(Pass):
 
     def __init__(self, described: Description) -> None:
         super().__init__(described)
-        values = CalibrationData.read(described.calibration).values
+        values = (described.calibration or CalibrationData()).values
         names = "readout_false_one", "readout_false_zero"
         errors = [number(values.get(name)) for name in names]
         if None in errors:

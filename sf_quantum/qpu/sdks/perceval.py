@@ -308,7 +308,7 @@ def experiment(setup: Experiment) -> dict[str, JSON]:
 
 def performances(described: Description) -> dict[str, float]:
     """Write a calibration as Perceval's clouds do, in per cent."""
-    calibrated = CalibrationData.read(described.calibration).values
+    calibrated = (described.calibration or CalibrationData()).values
     values = {name: number(calibrated.get(name)) or 0.0 for name in calibrated}
     loss = values.get("source_loss_db", 0.0) + values.get("loss_db", 0.0)
     noise = NoiseModel(

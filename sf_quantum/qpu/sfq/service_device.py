@@ -4,45 +4,64 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import get_args
+from typing import Annotated, get_args
 
+from sf_quantum import structs
 from sf_quantum.errors import QpuError
 from sf_quantum.files import JSON, MAX_NUMBER
 from sf_quantum.protocol.calibrations import CalibrationData
 from sf_quantum.protocol.descriptions import Description, Timing, Topology
 from sf_quantum.protocol.tasks import Kind
-from sf_quantum.protocol.values import count, read
+from sf_quantum.protocol.values import Amount, Count, Size, count
 from sf_quantum.qpu import JobSize, QpuStatus
 from sf_quantum.qpu.sfq.service_client import LARGE_SECONDS, ServiceClient
+from sf_quantum.structs import WrongValue, expected
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 
+def _timing(value: JSON) -> Timing:
+    timing = structs.read(Timing, value)
+    if min(vars(timing).values()) < 0:
+        raise expected("times of 0 or more", value)
+    return timing
+
+
 @dataclass(frozen=True)
 class _Device:
-    """The service's answer about its QPU; what it lacks is empty, 0 or ``None``."""
+    """The service's answer about its QPU."""
 
     name: str
     technology: str
     status: str
-    reason: str
-    trouble: str
-    qubits: int
-    vqpus: int
-    leases: int
-    queue_length: int
-    position: int
-    shots: int | None
-    eta_seconds: float | None
-    cost_per_second: float | None
-    maintenance_seconds: float | None
-    job_qpu_seconds: float | None
-    job_run_seconds: float | None
-    payloads: list[JSON]
-    out_of_service: list[JSON]
-    native_gates: list[JSON]
-    timing: dict[str, JSON] | None
-    calibration: dict[str, JSON] | None
+    reason: str = ""
+    trouble: str = ""
+    qubits: Size = 0
+    vqpus: Size = 0
+    leases: Size = 0
+    queue_length: Size = 0
+    position: Size = 0
+    shots: Count = None
+    eta_seconds: Amount = None
+    cost_per_second: Amount = None
+    maintenance_seconds: Amount = None
+    job_qpu_seconds: Amount = None
+    job_run_seconds: Amount = None
+    payloads: tuple[str, ...] = ()
+    out_of_service: frozenset[int] = frozenset()
+    native_gates: tuple[str, ...] = ()
+    timing: Annotated[Timing | None, _timing] = None
+    calibration: CalibrationData | None = None
+
+
+def _device(service: ServiceClient, query: str = "") -> _Device:
+    answer = service.send("GET", f"/v1/device{query}").json()
+    try:
+        return structs.read(_Device, answer)
+    except WrongValue as error:
+        raise QpuError(
+            f"{service.name}: its answer is not a device, is it sfq serve? {error}"
+        ) from error
 
 
 def status(service: ServiceClient, size: JobSize | None) -> QpuStatus:
@@ -50,11 +69,11 @@ def status(service: ServiceClient, size: JobSize | None) -> QpuStatus:
 
     :param size: size of the job whose cost is asked for
     """
-    path = "/v1/device"
+    query = ""
     if size is not None:
-        path += f"?reads={size.reads}"
-        path += f"&variables={size.variables}" if size.variables else ""
-    device = read(_Device, service.send("GET", path).json())
+        query = f"?reads={size.reads}"
+        query += f"&variables={size.variables}" if size.variables else ""
+    device = _device(service, query)
     # The service assumes a job of one read if it is not sent a size.
     is_sized = size is not None
     return QpuStatus(
@@ -67,12 +86,12 @@ def status(service: ServiceClient, size: JobSize | None) -> QpuStatus:
         vqpus=device.vqpus,
         leases=device.leases,
         queue_length=device.queue_length,
-        calibration=CalibrationData.read(device.calibration).id or None,
+        calibration=(device.calibration and device.calibration.id) or None,
         eta_seconds=device.eta_seconds,
         position=device.position,
         cost_per_second=device.cost_per_second,
         maintenance_seconds=device.maintenance_seconds,
-        payloads=tuple(map(str, device.payloads)),
+        payloads=device.payloads,
         job_qpu_seconds=device.job_qpu_seconds if is_sized else None,
         job_run_seconds=device.job_run_seconds if is_sized else None,
     )
@@ -80,26 +99,23 @@ def status(service: ServiceClient, size: JobSize | None) -> QpuStatus:
 
 def description(service: ServiceClient) -> Description:
     """See :meth:`Qpu.describe`."""
-    answer = service.send("GET", "/v1/device").json()
-    technology, device = service.text(answer, "technology"), read(_Device, answer)
+    device = _device(service)
     kinds = tuple(kind for kind in KINDS if kind in device.payloads)
     specs = None
     if {"sequence", "photonic"} & {*kinds}:  # they are in warden's dialect
         send = partial(service.send, timeout_seconds=LARGE_SECONDS)
         specs = service.text(send("GET", "/qpu/specs").json(), "specs")
     return Description(
-        technology,
+        device.technology,
         device.qubits,
         kinds,
-        out_of_service=frozenset(
-            qubit for qubit in device.out_of_service if isinstance(qubit, int)
-        ),
+        out_of_service=device.out_of_service,
         shots=device.shots,
-        timing=None if device.timing is None else read(Timing, device.timing),
+        timing=device.timing,
         calibration=device.calibration,
         topology=_topology(service),
         specs=specs,
-        native_gates=tuple(map(str, device.native_gates)),
+        native_gates=device.native_gates,
     )
 
 

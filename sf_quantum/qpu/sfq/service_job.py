@@ -6,20 +6,29 @@ import json
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import get_args
+from typing import Annotated
 
+from sf_quantum import structs
 from sf_quantum.errors import QpuError
 from sf_quantum.files import JSON, mapping
+from sf_quantum.protocol.calibrations import CalibrationData
 from sf_quantum.protocol.tasks import Result, State
-from sf_quantum.protocol.values import check_about, read
+from sf_quantum.protocol.values import Amount, Count, Size, check_about
+from sf_quantum.structs import WrongValue
 from sf_quantum.text import one_line
 
 # Nobody waits for a job that is over within this time.
 SOON_SECONDS = 1.0
 # A warning says that a job is expected to run for longer.
 LONG_SECONDS = 600.0
-_STATES: Mapping[str, State] = {state: state for state in get_args(State)}
 logger = logging.getLogger(__name__)
+
+
+def _result(content: JSON) -> Result | None:
+    if not isinstance(content, dict) or not isinstance(content.get("info"), dict):
+        return None
+    rest = {key: value for key, value in content.items() if key != "info"}
+    return Result(json.dumps(rest), mapping(content["info"]))
 
 
 @dataclass(frozen=True)
@@ -36,18 +45,18 @@ class ServiceJob:
 
     id: str
     state: State
-    kind: str
-    note: str
-    lease: str | None
-    attempt: int
-    ended: float | None
-    position: int | None
-    eta_seconds: float | None
-    expected_run_seconds: float | None
-    qpu_seconds: float | None
-    seconds: float | None
-    calibration: dict[str, JSON] | None
-    result: Result | None
+    kind: str = ""
+    note: str = ""
+    lease: str | None = None
+    attempt: Size = 0
+    ended: Amount = None
+    position: Count = None
+    eta_seconds: Amount = None
+    expected_run_seconds: Amount = None
+    qpu_seconds: Amount = None
+    seconds: Amount = None
+    calibration: CalibrationData | None = None
+    result: Annotated[Result | None, _result] = None
 
     @classmethod
     def read(
@@ -68,12 +77,11 @@ class ServiceJob:
         for name, asked in (("id", id_), ("idempotency_key", key)):
             if asked is not None:
                 check_about(who, answer.get(name), asked)
-        state = _STATES.get(str(answer.get("state")))
-        job_id = answer.get("id", id_)
-        if not isinstance(job_id, str) or state is None:
-            raise QpuError(f"{who}: its answer is not a job, is it sfq serve?")
-        result = _result(answer.get("result"))
-        return read(cls, answer, id=job_id, state=state, result=result)
+        try:
+            return structs.read(cls, {"id": id_, **answer})
+        except WrongValue as error:
+            message = f"{who}: its answer is not a job, is it sfq serve? {error}"
+            raise QpuError(message) from error
 
     @property
     def remark(self) -> str:
@@ -107,10 +115,3 @@ class ServiceJob:
 
 def _rounded(seconds: float) -> str:
     return f"{seconds:,.{0 if seconds >= 10 else 1}f} s"
-
-
-def _result(content: JSON) -> Result | None:
-    if not isinstance(content, dict) or not isinstance(content.get("info"), dict):
-        return None
-    rest = {key: value for key, value in content.items() if key != "info"}
-    return Result(json.dumps(rest), mapping(content["info"]))

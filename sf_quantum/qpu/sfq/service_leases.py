@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Annotated
 from urllib.parse import quote
 
+from sf_quantum import structs
 from sf_quantum.errors import QpuError
-from sf_quantum.files import JSON, mapping
+from sf_quantum.files import JSON
 from sf_quantum.protocol.leases import LATEST_START
 from sf_quantum.protocol.tasks import LeaseJob, LeaseLost
 from sf_quantum.protocol.values import number
 from sf_quantum.qpu import LeaseTooLate, NoLease
 from sf_quantum.qpu.sfq.service_client import REQUEST_SECONDS, ServiceClient, refusal
+from sf_quantum.structs import WrongValue
 
 # A lease that expires is renewed after a third of its time.
 RENEWALS = 3
@@ -76,22 +79,38 @@ class ServiceLeases:
         self.service.send("DELETE", path, retry=True, expected=(404,))
 
     def jobs(self, token: str) -> list[LeaseJob]:
-        lease = self.service.send("GET", _lease(token), retry=True).json()
-        jobs, opened = lease.get("jobs"), lease.get("opened")
-        if not isinstance(jobs, list) or not isinstance(opened, float):
-            raise QpuError(f"{self.service.name}: not a lease, is it sfq serve?")
-        return [_lease_job(token, opened, mapping(job)) for job in jobs]
+        answer = self.service.send("GET", _lease(token), retry=True).json()
+        try:
+            lease = structs.read(_Lease, answer)
+        except WrongValue as error:
+            message = f"{self.service.name}: not a lease, is it sfq serve? {error}"
+            raise QpuError(message) from error
+        return [
+            replace(
+                job,
+                # A job whose time is unknown counts as this lease's.
+                found=(job.submitted or lease.opened) < lease.opened,
+                charged=charged in (None, token),
+            )
+            for job, charged in lease.jobs
+        ]
+
+
+@dataclass(frozen=True)
+class _Charged:
+    charged_lease: str | None = None
+
+
+def _job(value: JSON) -> tuple[LeaseJob, str | None]:
+    """Read a job, and the lease to which its use is charged."""
+    return LeaseJob.read(value), structs.read(_Charged, value).charged_lease
+
+
+@dataclass(frozen=True)
+class _Lease:
+    opened: float
+    jobs: tuple[Annotated[tuple[LeaseJob, str | None], _job], ...]
 
 
 def _lease(token: str) -> str:
     return f"/v1/leases/{quote(token, safe='')}"
-
-
-def _lease_job(token: str, opened: float, answer: Mapping[str, JSON]) -> LeaseJob:
-    job = LeaseJob.read(answer)
-    return replace(
-        job,
-        # A job whose time is unknown counts as this lease's.
-        found=(job.submitted or opened) < opened,
-        charged=answer.get("charged_lease") in (None, token),
-    )

@@ -29,6 +29,7 @@ from pydantic import (
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON, MAX_NUMBER, parse_json
 from sf_quantum.net.transport import Client
+from sf_quantum.protocol.calibrations import CalibrationData
 from sf_quantum.protocol.descriptions import Description, Topology
 from sf_quantum.protocol.leases import LeaseHints, ReservedTime
 from sf_quantum.protocol.tasks import (
@@ -354,7 +355,7 @@ class IqmServer(Gates):
             raise QpuError(f"{self._who}: job {job_id} is {state}")
         seconds = None if job.runtime_ms is None else job.runtime_ms / 1000
         compiled = job.compilation and job.compilation.calibration_set_id
-        calibration: dict[str, JSON] | None = {"id": compiled} if compiled else None
+        calibration = CalibrationData(compiled) if compiled else None
         result, failure = None, None
         if state == "Failed":
             failure = _joined(job.errors) or "no reason given"
@@ -369,7 +370,7 @@ class IqmServer(Gates):
                 "qpu": self.name,
                 "technology": self.technology,
                 "job": job_id,
-                **({"calibration": calibration} if calibration else {}),
+                **({"calibration": {"id": compiled}} if compiled else {}),
             }
             result = Result(json.dumps(text), info)
         return Outcome(
@@ -443,9 +444,9 @@ def _counter(measurement: _Measurement, circuit: NativeCircuit) -> dict[str, int
     return counter
 
 
-def _calibration(id_: str, metrics: _Metrics) -> dict[str, JSON]:
+def _calibration(id_: str, metrics: _Metrics) -> CalibrationData:
     """Return id, time and mean values of the present set of calibrations."""
-    means: dict[str, JSON] = {}
+    means: dict[str, float] = {}
     for name, (begin, end, factor) in OBSERVED.items():
         values = [
             one.value
@@ -457,11 +458,7 @@ def _calibration(id_: str, metrics: _Metrics) -> dict[str, JSON]:
         if values:
             mean = sum(values) / len(values)
             means[name] = max(0.0, factor * (1.0 - mean)) if factor else mean
-    return {
-        "id": id_,
-        "time": metrics.created_timestamp,
-        "values": means,
-    }
+    return CalibrationData(id_, metrics.created_timestamp or "", means)
 
 
 def _number(qubit: str) -> int:

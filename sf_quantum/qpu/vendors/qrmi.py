@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, ClassVar, Self, TypeVar, get_args
 
 from sf_quantum.errors import InputError, QpuError, QuantumError
 from sf_quantum.files import JSON, listing, mapping, parse_json
+from sf_quantum.protocol.calibrations import CalibrationData
 from sf_quantum.protocol.descriptions import Description
 from sf_quantum.protocol.tasks import (
     OVER,
@@ -401,14 +402,14 @@ class _Pasqal(QrmiQpu):
         if len(text) > (most := task.result_bytes):
             raise QpuError(f"{self._who}: the result has more than {most:,} bytes")
         counts, details = self._read(text)
-        timing, calibration = details.get("timing"), details.get("calibration")
+        timing = details.get("timing")
         seconds = timing.get("qpu_seconds") if isinstance(timing, dict) else None
         own = {"qpu": self.name, "technology": self.technology, "job": job_id}
         info = under_name(self.name, {**own, **details})
         return Outcome(
             Result(json.dumps({"counter": counts}), info),
             qpu_seconds=number(seconds),
-            calibration=calibration if isinstance(calibration, dict) else None,
+            calibration=CalibrationData.read(details.get("calibration")),
         )
 
     def cancel(self, job_id: str) -> None:

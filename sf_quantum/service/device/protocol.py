@@ -236,7 +236,7 @@ class Device(ABC):
     @property
     def calibrations(self) -> Calibrations:
         """Its calibrations, as of now; by default, the one that its description names."""
-        return Calibrations(CalibrationData.read(self.description.calibration))
+        return Calibrations(self.description.calibration or CalibrationData())
 
     @property
     def variant(self) -> str:

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sf_quantum.files import JSON
 from sf_quantum.protocol.calibrations import CalibrationData
 
 # factor on the errors of a faulty calibration
@@ -37,11 +36,6 @@ class Calibration:
     drifts: bool = False
 
     @property
-    def summary(self) -> dict[str, JSON]:
-        """Id and time, as JSON."""
-        return {"id": self.id, "time": self.made.isoformat(timespec="seconds")}
-
-    @property
     def excess(self) -> float:
         """Factor on the errors of a good calibration of the same age."""
         if self.faulty:
@@ -64,9 +58,10 @@ class Reading:
     expected: dict[str, float]
 
     @property
-    def summary(self) -> dict[str, JSON]:
-        """Id and time of the calibration, and the values, as JSON."""
-        return {**self.calibration.summary, "values": {**self.values}}
+    def data(self) -> CalibrationData:
+        """The calibration and the values, as users are told of them."""
+        made = self.calibration.made.isoformat(timespec="seconds")
+        return CalibrationData(self.calibration.id, made, self.values)
 
     @property
     def deviations(self) -> dict[str, float]:

@@ -13,6 +13,7 @@ from functools import cached_property, lru_cache
 from typing import Literal, Self, TypeAlias
 
 from sf_quantum.files import JSON
+from sf_quantum.protocol.calibrations import CalibrationData
 from sf_quantum.protocol.tasks import Kind as Kind
 from sf_quantum.protocol.tasks import State as State
 from sf_quantum.protocol.tasks import shots_of
@@ -337,7 +338,7 @@ class Job:
     ended_steady: float | None = None
     dialect: str = "v1"
     metadata: dict[str, JSON] | None = None
-    calibration: dict[str, JSON] | None = None
+    calibration: CalibrationData | None = None
     compute_seconds: float = 0.0
     bytes: int = 0
     repeatable: bool = False

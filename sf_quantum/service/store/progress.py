@@ -7,7 +7,7 @@ import sqlite3
 import time
 from concurrent.futures import Future
 
-from sf_quantum.files import JSON
+from sf_quantum.protocol.calibrations import CalibrationData
 from sf_quantum.service.domain.jobs import Job, State
 from sf_quantum.service.store.rows import (
     AGAIN,
@@ -75,7 +75,7 @@ class Progress(Records):
         used: tuple[float, float],
         cost: float | None = None,
         result: str | None = None,
-        calibration: JSON = None,
+        calibration: CalibrationData | None = None,
     ) -> Future[Job]:
         """Store how a job ended, unless its end is on disk already.
 
@@ -92,7 +92,9 @@ class Progress(Records):
             "cost = coalesce(cost + ?, ?, cost), bytes = bytes + ?, device = NULL "
             f"WHERE number = ? AND {LIVE}"
         )
-        calibration_text = None if calibration is None else json.dumps(calibration)
+        calibration_text = (
+            None if calibration is None else json.dumps(calibration.to_json())
+        )
 
         def change(db: sqlite3.Connection) -> Job:
             ended = time.time(), self._clock()

@@ -7,6 +7,7 @@ import sqlite3
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 
+from sf_quantum.protocol.calibrations import CalibrationData
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import Job, Lease
 from sf_quantum.service.store.file.database import Database
@@ -44,7 +45,8 @@ def job_of(row: sqlite3.Row) -> Job:
     texts = {name: row[name] for name in ("parameters", "calibration", "metadata")}
     read = {name: text and json.loads(text) for name, text in texts.items()}
     read["repeatable"] = bool(row["repeatable"])
-    return Job(**{**dict(row), **read})
+    calibration = CalibrationData.read(read["calibration"])
+    return Job(**{**dict(row), **read, "calibration": calibration})
 
 
 def insert(

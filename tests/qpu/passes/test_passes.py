@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sf_quantum.errors import InputError
+from sf_quantum.protocol.calibrations import CalibrationData
 from sf_quantum.protocol.descriptions import Description
 from sf_quantum.qpu import passes
 from sf_quantum.qpu.passes import Counts, Pass, Passes, whole
@@ -23,7 +24,7 @@ def described(**values: float) -> Description:
         "superconducting",
         5,
         ("circuit",),
-        calibration={"id": "c", "values": {**values}},
+        calibration=CalibrationData("c", values=values),
     )
 
 

@@ -18,6 +18,7 @@ from dimod import BinaryQuadraticModel, SampleSet
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
 from sf_quantum.protocol import solver_parameters
+from sf_quantum.protocol.calibrations import CalibrationData
 from sf_quantum.protocol.descriptions import Timing
 from sf_quantum.protocol.tasks import NotAccepted, Progress, Task, UnknownJob
 from sf_quantum.qpu import AuthenticationError
@@ -109,7 +110,7 @@ def test_the_solver_describes_its_graph_and_timing() -> None:
     assert described.timing is not None
     expected = Timing(0.01802, 40.54e-6, 45.32e-6)
     assert vars(described.timing) == pytest.approx(vars(expected))
-    assert described.calibration == {"id": graph.id}
+    assert described.calibration == CalibrationData(graph.id)
 
 
 def test_the_status_is_asked_for_without_the_graph(
@@ -174,7 +175,7 @@ def test_a_result_is_read_by_another_process_than_submitted(
     known = first.result(job_id, submitted)
     assert known.result is not None
     assert known.qpu_seconds == pytest.approx(0.01802 + 20 * 85.86e-6)
-    assert known.calibration == {"id": first.client.graph().graph_id}
+    assert known.calibration == CalibrationData(first.client.graph().graph_id)
     again = client(annealer)
     assert again.find("tag") == job_id
     found = again.result(job_id, submitted)

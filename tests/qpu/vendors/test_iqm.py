@@ -16,6 +16,7 @@ from dimod import BinaryQuadraticModel
 from sf_quantum import qpu
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
+from sf_quantum.protocol.calibrations import CalibrationData
 from sf_quantum.protocol.tasks import NotAccepted, Task, UnknownJob
 from sf_quantum.qpu import AuthenticationError
 from sf_quantum.qpu.vendors.iqm import IqmServer
@@ -81,7 +82,7 @@ def test_a_job_from_its_submission_to_its_outcome(
     assert outcome.qpu_seconds > 5
     described = garnet.describe().calibration
     assert described is not None
-    assert outcome.calibration == {"id": described["id"]}
+    assert outcome.calibration == CalibrationData(described.id)
     garnet.cancel(job_id)
 
 
@@ -111,7 +112,7 @@ def test_qubits_that_are_out_of_service(tmp_path: Path) -> None:
     assert told.topology.qubits == (0, 2, 3, 4)
     assert told.calibration is not None
     # by way of fidelities
-    assert told.calibration["values"] == pytest.approx(known)
+    assert told.calibration.values == pytest.approx(known)
     assert {"readout_false_one", "gate_error_one_qubit"} <= {*known}
 
 

@@ -19,6 +19,7 @@ import pytest
 
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
+from sf_quantum.protocol.calibrations import CalibrationData
 from sf_quantum.protocol.tasks import LeaseLost, NotAccepted, Progress, Task, UnknownJob
 from sf_quantum.qpu import AuthenticationError, QpuStatus
 from sf_quantum.qpu.qrmi_config import Resource
@@ -210,7 +211,8 @@ def test_a_result_has_counts_and_what_the_service_behind_says(
     assert outcome.result is not None
     assert json.loads(outcome.result.text) == {"counter": {"01": 7}}
     assert (outcome.result.info["job"], outcome.result.info["qpu"]) == ("5", "q")
-    assert (outcome.qpu_seconds, outcome.calibration) == (seconds, calibration)
+    expected = CalibrationData.read(calibration)
+    assert (outcome.qpu_seconds, outcome.calibration) == (seconds, expected)
 
 
 @pytest.mark.parametrize(

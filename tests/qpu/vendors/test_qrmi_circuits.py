@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from sf_quantum.errors import InputError, QpuError
-from sf_quantum.files import JSON
+from sf_quantum.protocol.calibrations import CalibrationData
 from sf_quantum.protocol.descriptions import Description
 from sf_quantum.qpu import passes
 from sf_quantum.qpu.passes import Counts, Pass
@@ -21,9 +21,9 @@ pytest.importorskip("qrmi", reason="the package qrmi is not installed")
 
 
 def described(false: float = 0.0) -> Description:
-    errors: JSON = {"readout_false_one": false, "readout_false_zero": false}
+    errors = {"readout_false_one": false, "readout_false_zero": false}
     return Description(
-        "superconducting", 5, ("circuit",), calibration={"values": errors}
+        "superconducting", 5, ("circuit",), calibration=CalibrationData(values=errors)
     )
 
 

@@ -19,6 +19,7 @@ from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
 from sf_quantum.net import transport
 from sf_quantum.protocol import tasks
+from sf_quantum.protocol.calibrations import CalibrationData
 from sf_quantum.protocol.tasks import (
     OVER,
     LeaseLost,
@@ -437,7 +438,7 @@ def test_numbers_that_are_not_finite(job: Qpu, vendor: Vendor, told: str) -> Non
         "wait": {told}, "took": 1, "billed": 1, "calibration": {{"t1": {told}}}}}"""
     vendor.fault("answer", "/jobs", body=text, times=2)
     assert job.poll(number) == Progress("Failed", 3, None)
-    assert job.result(number, TASK).calibration == {"t1": None}
+    assert job.result(number, TASK).calibration == CalibrationData()
 
 
 @pytest.mark.parametrize("kind", ["cut", "cut after", "cut amid", "error"])
@@ -472,7 +473,7 @@ def test_times_by_a_clock_that_is_wrong(driver: Qpu, vendor: Vendor) -> None:
     vendor.set(skew_seconds=3600)
     told = driver.describe().calibration
     assert told is not None
-    ahead = datetime.fromisoformat(str(told["time"])).timestamp() - time.time()
+    ahead = datetime.fromisoformat(told.time).timestamp() - time.time()
     assert ahead == pytest.approx(3600, abs=SECONDS)
 
 

@@ -51,7 +51,7 @@ def test_samples_are_those_of_neal(bqm: dict[str, JSON]) -> None:
     info = outcome.result.info
     assert (info["qpu"], info["technology"]) == ("q", "annealer")
     assert (info["sampler"], info["seed"], info["reads"]) == ("emulated", 1, 10)
-    assert info["calibration"] == device.calibrations.reading.summary
+    assert info["calibration"] == device.calibrations.data.to_json()
     local.pop("info")
     assert json.loads(outcome.result.text) == json.loads(json.dumps(local))
     # 20 sweeps stand for 4 us of annealing, not 20

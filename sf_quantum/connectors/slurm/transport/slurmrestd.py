@@ -26,9 +26,9 @@ from sf_quantum.connectors.slurm.transport.rest_job import (
 )
 from sf_quantum.deadline import Deadline
 from sf_quantum.errors import InputError, QuantumError
-from sf_quantum.files import JSON, mapping, parse_json
+from sf_quantum.files import JSON, parse_json
 from sf_quantum.net.transport import KeptClient, Unreachable, Unsendable
-from sf_quantum.protocol.values import read
+from sf_quantum.protocol.values import number
 from sf_quantum.slurm.partitions import NodeKind, Partition
 from sf_quantum.structs import WrongValue
 from sf_quantum.text import one_line
@@ -149,22 +149,26 @@ class Token:
         return RestError(text, temporary=True)
 
 
+def _moment(value: JSON) -> float:
+    # A token that expires in a million years has no end to wait for.
+    return number(value) or 0.0
+
+
 @dataclass(frozen=True)
 class Claims:
     """The claims of a JSON Web Token (RFC 7519, and Slurm's ``sun``: its user)."""
 
-    sun: str
-    exp: float
-    iat: float
+    sun: str = ""
+    exp: Annotated[float, _moment] = 0.0
+    iat: Annotated[float, _moment] = 0.0
 
     @classmethod
     def of(cls, token: str) -> Claims:
         """Read the claims, which are not verified; another kind of token has none."""
-        content: dict[str, JSON] = {}
         with suppress(ValueError, IndexError):
-            body = token.split(".")[1]
-            content = mapping(parse_json(base64.urlsafe_b64decode(f"{body}===")))
-        return read(cls, content)
+            body = base64.urlsafe_b64decode(f"{token.split('.')[1]}===")
+            return structs.read(cls, parse_json(body))
+        return cls()
 
 
 def _is_old(token: str) -> bool:

@@ -22,6 +22,7 @@ from dimod.core.sampler import Sampler
 from sf_quantum.errors import InputError, QpuError, QuantumError
 from sf_quantum.files import JSON, mapping, parse_json
 from sf_quantum.protocol import solver_parameters
+from sf_quantum.protocol.calibrations import CalibrationData
 from sf_quantum.protocol.descriptions import Description
 from sf_quantum.protocol.tasks import (
     LeaseJob,
@@ -272,7 +273,7 @@ class DWaveQpu(Qpu):
             content = serialized(samples)
             info = under_name(self.name, mapping(content.pop("info")))
         result = Result(json.dumps(content), info)
-        calibration: dict[str, JSON] = {"id": embedded.solver.graph_id}
+        calibration = CalibrationData(embedded.solver.graph_id)
         return Outcome(result, qpu_seconds=seconds, calibration=calibration)
 
     def cancel(self, job_id: str) -> None:

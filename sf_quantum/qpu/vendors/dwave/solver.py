@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from sf_quantum.protocol.calibrations import CalibrationData
 from sf_quantum.protocol.descriptions import Description, Timing, Topology
 from sf_quantum.protocol.tasks import Kind
 from sf_quantum.protocol.values import number
@@ -42,7 +43,7 @@ def description(solver: StructuredSolver) -> Description:
         out_of_service=_fabric(kind, topology.shape) - solver.nodes,
         shots=reads,
         timing=timing(solver),
-        calibration={"id": solver.graph_id},
+        calibration=CalibrationData(solver.graph_id),
         topology=topology,
         solver={
             key: value for key, value in properties.items() if key not in OF_THE_GRAPH

@@ -145,7 +145,7 @@ class EmulatedDevice(DeviceSettings, Device):
             self.out_of_service,
             self.shots,
             self.hardware.timing,
-            self.calibrations.reading.summary,
+            self.calibrations.data,
             self.layout.graph or self.layout.lattice,
             native_gates=NATIVE_GATES if self.layout.lattice else (),
         )

@@ -50,7 +50,7 @@ class Emulation:
         if draws.random() < faults.offline:
             return Outcome(None, QPU_OFFLINE, 0.0, 0.0)
         modelled, scale = self.modelled * faults.slow, settings.time_scale
-        summary = self.calibrations.reading.summary
+        calibration = self.calibrations.data
         result = self._compute(stop.is_set)
         wait = modelled * scale - (time.monotonic() - begin)
         stopped = (
@@ -59,17 +59,17 @@ class Emulation:
         seconds = time.monotonic() - begin
         if stopped:
             used = min(modelled, seconds / scale) if scale else 0.0
-            return Outcome(None, None, used, seconds, summary)
+            return Outcome(None, None, used, seconds, calibration)
         if draws.random() < faults.fail:
-            return Outcome(None, "the QPU failed", modelled, seconds, summary)
+            return Outcome(None, "the QPU failed", modelled, seconds, calibration)
         info: dict[str, JSON] = {
             **result.info,
             **({"sampler": settings.type} if "sampler" in result.info else {}),
             "qpu": settings.name,
             "technology": settings.technology,
-            "calibration": summary,
+            "calibration": calibration.to_json(),
         }
-        return Outcome(replace(result, info=info), None, modelled, seconds, summary)
+        return Outcome(replace(result, info=info), None, modelled, seconds, calibration)
 
     def _compute(self, interrupted: Callable[[], bool]) -> Result:
         parameters = dict(self.task.parameters)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -19,6 +19,7 @@ from typing import get_args
 
 from sf_quantum.errors import InputError, QpuError, QuantumError
 from sf_quantum.files import JSON, mapping
+from sf_quantum.protocol.calibrations import CalibrationData
 from sf_quantum.protocol.descriptions import Description, Timing, Topology
 from sf_quantum.protocol.leases import ReservedTime
 from sf_quantum.protocol.tasks import (
@@ -346,19 +347,16 @@ def _timing(timing: Timing | None) -> Timing | None:
     return Timing(*plausible) if len(plausible) == len(seconds) else None
 
 
-def _calibration(calibration: Mapping[str, JSON] | None) -> dict[str, JSON] | None:
+def _calibration(calibration: CalibrationData | None) -> CalibrationData | None:
     """Keep what can be told of a calibration; a time in the future is none."""
-    if not isinstance(calibration, dict):
+    if calibration is None:
         return None
-    try:
-        kept = mapping(plain(calibration, MAX_CALIBRATION))
-    except TooLarge:
-        kept = mapping(plain({"id": str(calibration.get("id"))[:MAX_CHARACTERS]}, 1000))
-    if "id" in kept:
-        kept["id"] = shortened(str(kept["id"]))
-    if "time" in kept and not _has_been(str(kept["time"])):
-        del kept["time"]
-    return kept
+    time = calibration.time if _has_been(str(calibration.time)) else ""
+    values: JSON = {}
+    with suppress(TooLarge):
+        values = plain({**calibration.values}, MAX_CALIBRATION)
+    id_ = shortened(str(calibration.id))
+    return CalibrationData.read({"id": id_, "time": time, "values": values})
 
 
 def _has_been(timestamp: str) -> bool:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON, mapping
+from sf_quantum.protocol.calibrations import CalibrationData
 from sf_quantum.protocol.tasks import Outcome, Progress, Task, UnknownJob
 from sf_quantum.protocol.values import number
 from sf_quantum.service.device.processes import process_pool
@@ -105,9 +106,8 @@ def _outcome(
     if result is None:
         return outcome
     billed = mapping(result.info.get("timing")).get("qpu_seconds")
-    calibration = mapping(result.info.get("calibration"))
     return replace(
         outcome,
         qpu_seconds=number(billed),
-        calibration={**calibration} or None,
+        calibration=CalibrationData.read(result.info.get("calibration")),
     )

@@ -5,7 +5,7 @@ Names of gates, implementations and observations are those that ``iqm-client`` 3
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from uuid import NAMESPACE_OID, UUID, uuid5
 
 from sf_quantum.files import JSON
@@ -26,9 +26,9 @@ _READ_OUT = {
 _TIMES = {"t1_seconds": "t1_time", "t2_seconds": "t2_time"}
 
 
-def calibration_set(device: Device, calibration: Mapping[str, JSON] | None) -> str:
+def calibration_set(device: Device, calibration: CalibrationData | None) -> str:
     """Return the UUID of a calibration; a vendor's own stays as it is."""
-    name = CalibrationData.read(calibration).id
+    name = calibration.id if calibration else ""
     try:
         return str(UUID(name))
     except ValueError:

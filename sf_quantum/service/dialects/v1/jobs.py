@@ -391,4 +391,5 @@ def shown_job(job: Job, forecast: Forecast | None) -> JobAnswer:
     shown = {**vars(job), **expected, "idempotency_key": job.key}
     shown["note"] = job.note or (forecast and forecast.reason) or None
     shown["queued_seconds"] = job.queued_seconds
+    shown["calibration"] = job.calibration and job.calibration.to_json()
     return JobAnswer(**{name: shown[name] for name in JobAnswer.model_fields})

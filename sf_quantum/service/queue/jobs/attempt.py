@@ -216,13 +216,10 @@ class Attempt:
                 self._on_device.give_up()
         submitted = self._on_device is not None and self._on_device.id is not None
         now = self._device.description.calibration
-        calibrations = _calibrations(
+        used = _calibration(
             outcome.calibration, calibration if submitted else None, now
         )
-        outcome = replace(
-            outcome,
-            calibration=calibrations and CalibrationData.read(calibrations).to_json(),
-        )
+        outcome = replace(outcome, calibration=used)
         completed = outcome.result is not None
         seconds = self._on_device.seconds(completed) if self._on_device else 0.0
         outcome = _in_json(outcome)
@@ -346,7 +343,8 @@ class Attempt:
         if (batch := self._slices.batch) is not None:
             several = shots // self._job.shots
             info |= {"shots": self._job.shots, batch.what: several}
-        info["calibration"] = CalibrationData.read(outcome.calibration).id or None
+        calibration = outcome.calibration
+        info["calibration"] = calibration.id or None if calibration else None
         if "seed" in result.info:
             info["seed"] = result.info["seed"]
         used = outcome.qpu_seconds or 0.0, outcome.seconds or 0.0
@@ -379,15 +377,13 @@ def _in_json(outcome: Outcome) -> Outcome:
     return replace(outcome, result=replace(outcome.result, info=info))
 
 
-def _calibrations(
-    by_vendor: dict[str, JSON] | None,
-    before: dict[str, JSON] | None,
-    now: dict[str, JSON] | None,
-) -> dict[str, JSON] | None:
+def _calibration(
+    by_vendor: CalibrationData | None,
+    before: CalibrationData | None,
+    now: CalibrationData | None,
+) -> CalibrationData | None:
     """Return the calibration of a slice, of which its vendor may tell the id alone."""
     if by_vendor is None:  # unless it has been renewed meanwhile
         return before if before == now else None
-    same = (
-        one for one in (before, now) if one and one.get("id") == by_vendor.get("id")
-    )
-    return {**next(same, {}), **by_vendor}
+    same = (one for one in (before, now) if one and one.id == by_vendor.id)
+    return by_vendor.completed(next(same, by_vendor))

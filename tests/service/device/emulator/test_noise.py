@@ -216,7 +216,7 @@ def test_errors_drift_and_a_calibration_is_renewed(clock: Clock) -> None:
     assert spread(drifted) > 1.2 * spread(fresh)
     clock.seconds = 1.01 * HOUR
     assert device.calibrations.present.id != first.id
-    assert device.calibrations.present.summary["time"] == "1970-01-01T01:00:00+00:00"
+    assert device.calibrations.data.time == "1970-01-01T01:00:00+00:00"
     renewed = biases_off(device, bqm)
     assert spread(renewed) == pytest.approx(spread(fresh), rel=0.1)
     assert renewed != fresh

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON, mapping
+from sf_quantum.protocol.calibrations import CalibrationData
 from sf_quantum.protocol.descriptions import Description, Timing, Topology
 from sf_quantum.protocol.tasks import Outcome, Progress, Result, State, Task
 from sf_quantum.qpu import QpuStatus
@@ -351,17 +352,19 @@ def test_times_that_cannot_be_are_told(answers: VendorAnswers) -> None:
 
 
 def test_texts_are_bounded_and_printable(answers: VendorAnswers) -> None:
-    calibration: Content = {"id": ESCAPES, "time": ESCAPES, "values": {ESCAPES: 1.0}}
+    calibration = CalibrationData(ESCAPES, ESCAPES, {ESCAPES: 1.0})
+    large_one = CalibrationData(values={f"{n}{ESCAPES}": 1.0 for n in range(1000)})
     for told in (
         Outcome(failure=ESCAPES, note=ESCAPES, calibration=calibration),
-        Outcome(lost=ESCAPES, calibration={"values": [ESCAPES] * 1000}),
+        Outcome(lost=ESCAPES, calibration=large_one),
         Outcome(failure=""),
     ):
         outcome = answers.outcome(told, "job-1", TASK, LONG)
         texts = [outcome.failure, outcome.lost, outcome.note]
         assert all(is_plain(text) for text in texts if text)
         assert bool(outcome.failure) == (told.failure is not None)
-        text = json.dumps(outcome.calibration, ensure_ascii=False)
+        kept = outcome.calibration or CalibrationData()
+        text = json.dumps(kept.to_json(), ensure_ascii=False)
         assert len(text) < 5000
         assert text.isprintable()
     info: Content = {ESCAPES: ESCAPES, "x": [{"y": math.nan}] * 9}
@@ -540,7 +543,7 @@ def test_a_description_has_sizes_of_a_qpu(odd: list[JSON]) -> None:
             frozenset(cast("list[int]", each[1:2])),
             cast("int", each[2]),
             Timing(*each[3:]),
-            {"id": each[0], "time": "9999-01-01", "values": {"x": each[1]}},
+            CalibrationData(str(each[0]), "9999-01-01", {"x": each[1]}),
         )
     )
     assert is_plain(told.technology)
@@ -550,8 +553,8 @@ def test_a_description_has_sizes_of_a_qpu(odd: list[JSON]) -> None:
     if told.timing is not None:
         assert 0 <= told.timing.job_seconds(10**6) < math.inf
     assert told.calibration is not None
-    assert "time" not in told.calibration
-    json.dumps(told.calibration, allow_nan=False)
+    assert told.calibration.time == ""
+    json.dumps(told.calibration.to_json(), allow_nan=False)
 
 
 GRAPH = Topology("chimera", (1,), 4, ((0, 1), (1, 2)))

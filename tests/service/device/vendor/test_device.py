@@ -26,6 +26,7 @@ from sf_quantum.backoff import Backoff
 from sf_quantum.errors import InputError, QpuError, QuantumError
 from sf_quantum.files import JSON
 from sf_quantum.net.transport import Unsendable
+from sf_quantum.protocol.calibrations import CalibrationData
 from sf_quantum.protocol.descriptions import Description, Timing
 from sf_quantum.protocol.leases import ReservedTime
 from sf_quantum.protocol.tasks import (
@@ -66,7 +67,7 @@ from tests.support.waiting import SECONDS, until, until_async
 TASK = Task("a-1", "problem", json.dumps(example_bqm()), {"num_reads": 5})
 STATUS = QpuStatus("acme", "annealer", True, qubits=8, calibration="c1")
 DESCRIPTION = Description(
-    "annealer", 8, ("problem",), shots=100, calibration={"id": "c1"}
+    "annealer", 8, ("problem",), shots=100, calibration=CalibrationData("c1")
 )
 SAMPLES = SampleSet.from_samples_bqm(  # type: ignore[no-untyped-call]
     [{"a": 1, "b": 0, "c": 1}] * 5,

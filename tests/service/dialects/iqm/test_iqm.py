@@ -665,7 +665,7 @@ def test_gates_and_times_as_iqms_clients_find_them() -> None:
     assert found["characterization.model.QB2.t2_time"] == (1e-5, "s")
     assert not [name for name in found if "ssro" in str(name)]
     # and read again
-    back = iqm._calibration("7", iqm._Metrics.model_validate(told))["values"]
+    back = iqm._calibration("7", iqm._Metrics.model_validate(told)).values
     assert back == pytest.approx(Measured.calibrations.data.values)
 
 

@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, closing
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 from dimod import SampleSet
@@ -22,6 +23,7 @@ from sf_quantum import backoff
 from sf_quantum.backoff import Backoff
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
+from sf_quantum.protocol.calibrations import CalibrationData
 from sf_quantum.protocol.descriptions import Description
 from sf_quantum.protocol.tasks import (
     JobParameters,
@@ -111,7 +113,7 @@ async def test_a_job_runs_at_the_vendor_and_is_billed_there(
         vendor.end("v1", billed=2.5)
         done = await over(queue, job)
         assert (done.state, done.qpu_seconds, done.device) == ("Completed", 2.5, None)
-        assert done.calibration == {"id": "c1", "values": {}}
+        assert done.calibration == CalibrationData("c1")
         told = json.loads(queue.store.jobs.result(job.number) or "")
         assert told["info"]["by"] == "v1"
         assert told["info"]["timing"]["qpu_seconds"] == 2.5
@@ -1074,25 +1076,22 @@ def _counted(samples: SampleSet) -> Counter[tuple[int, ...]]:
 @pytest.mark.parametrize(
     ("used", "expected"),
     [
-        ("c1", {"id": "c1", "time": "2026-01-01T00:00:00Z", "values": {"error": 0.5}}),
-        ("c0", {"id": "c0", "values": {}}),
+        ("c1", CalibrationData("c1", "2026-01-01T00:00:00Z", {"error": 0.5})),
+        ("c0", CalibrationData("c0")),
     ],
 )
 async def test_a_job_that_names_a_calibration_gets_the_described_one(
-    tmp_path: Path, vendor: Vendor, used: str, expected: dict[str, JSON]
+    tmp_path: Path, vendor: Vendor, used: str, expected: CalibrationData
 ) -> None:
     class Described(VendorDevice):
         @property
         def description(self) -> Description:
-            now: dict[str, JSON] = {
-                "id": "c1",
-                "time": "2026-01-01T00:00:00Z",
-                "values": {"error": 0.5},
-            }
+            now = CalibrationData("c1", "2026-01-01T00:00:00Z", {"error": 0.5})
             return replace(super().description, calibration=now)
 
         def result(self, job_id: str, task: Task) -> Outcome:
-            return replace(super().result(job_id, task), calibration={"id": used})
+            calibration = CalibrationData(used)
+            return replace(super().result(job_id, task), calibration=calibration)
 
     async with service(tmp_path, Described(vendor)) as queue:
         job = await submit(queue, "a")
@@ -1112,11 +1111,11 @@ async def test_what_is_no_json_in_a_devices_info_is_null(
                 "nan": math.nan,
                 "in": [math.inf, {"a": -math.inf}],
             }
-            values: JSON = {"a": math.nan, "b": 10**400, "c": "?", "d": 0.5}
+            values = {"a": math.nan, "b": 10**400, "c": cast("float", "?"), "d": 0.5}
             return replace(
                 outcome,
                 result=replace(outcome.result, info={**info, "seed": math.nan}),
-                calibration={"id": "c1", "values": values},
+                calibration=CalibrationData("c1", values=values),
             )
 
     def refuse(constant: str) -> None:
@@ -1129,7 +1128,7 @@ async def test_what_is_no_json_in_a_devices_info_is_null(
         done = queue.find(ANN, job.id)
     info = json.loads(text, parse_constant=refuse)["info"]
     assert (info["nan"], info["in"]) == (None, [None, {"a": None}])
-    assert done.calibration == {"id": "c1", "values": {"d": 0.5}}
+    assert done.calibration == CalibrationData("c1", values={"d": 0.5})
 
 
 @pytest.mark.parametrize("what", ["deep", "odd"])
