@@ -6,7 +6,8 @@ other is null. So is an output that a workflow inside passes on from its input, 
 ``outputSource`` is a list of one. ``linkMerge`` of a single source is ignored,
 ``merge_nested`` of a list of one has no effect, ``merge_flattened`` flattens all levels, and sorts
 the results of a ``flat_crossproduct`` by their last index. A source that is listed twice is merged
-once. The outputs of a ``nested_crossproduct`` except the last are followed by lists of nothing, for
+once. Fields of a record without a name have wrong names if its tool stands in its step. The outputs
+of a ``nested_crossproduct`` except the last are followed by lists of nothing, for
 which later steps run once more, and which may be the workflow's result. A run that has all outputs
 ends, as failed, although a step that none of them depends on has not. :func:`install` replaces what
 does so.
@@ -165,6 +166,35 @@ def _source(link: Any, source: str | list[str] | None) -> str | list[str] | None
     return source[0] if len(source) == 1 and not is_merged else source
 
 
+def _recursive_translate(
+    self: CWLTranslator,
+    workflow: CWLWorkflow,
+    cwl_element: Any,
+    *args: Any,
+    **options: Any,
+) -> None:
+    """Translate a process or a step, after its records without a name have one."""
+    for section in ("inputs", "outputs"):
+        for element in getattr(cwl_element, section, None) or ():
+            _name_records(element.type_)
+    _translate_element(self, workflow, cwl_element, *args, **options)
+
+
+def _name_records(type_: Any) -> None:
+    """Name each record as its fields are named, from whose names StreamFlow takes that part."""
+    if isinstance(type_, list):
+        for one in type_:
+            _name_records(one)
+    elif isinstance(type_, cwl_utils.parser.ArraySchema):
+        _name_records(type_.items)
+    elif isinstance(type_, cwl_utils.parser.RecordSchema):
+        record: Any = type_  # some classes of v1.0 have no name
+        for field in record.fields or ():
+            if str(getattr(record, "name", "_:")).startswith("_:"):
+                record.name = field.name.rpartition("/")[0]
+            _name_records(field.type_)
+
+
 class NestedListCombinator(ListMergeCombinator):
     """Merges a single source by ``merge_nested``: into a list of one."""
 
@@ -243,11 +273,13 @@ _sizes_of_scatters = WeakKeyDictionary[
 _create_merger = translator._create_list_merger
 _create_sizes = translator._create_nested_size_tag
 _translate = CWLTranslator._translate_workflow
+_translate_element = CWLTranslator._recursive_translate
 
 #: what is replaced, by the class or module that has it
 REPLACEMENTS: tuple[tuple[type | ModuleType, Any], ...] = (
     (ListMergeCombinator, combine),
     (translator, _create_list_merger),
     (translator, _create_nested_size_tag),
+    (CWLTranslator, _recursive_translate),
     (CWLTranslator, _translate_workflow),
 )

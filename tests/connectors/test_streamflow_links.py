@@ -197,6 +197,71 @@ def _shuffled(draw: random.Random, content: dict[str, JSON]) -> JSON:
     return dict(draw.sample([*content.items()], len(content)))
 
 
+@pytest.mark.parametrize("version", ["v1.0", "v1.1", "v1.2"])
+def test_records_without_a_name_have_their_fields(
+    project: Project, version: str
+) -> None:
+    def record(**fields: JSON) -> JSON:
+        return {"type": "record", "fields": fields}
+
+    def array(items: JSON) -> JSON:
+        return {"type": "array", "items": items}
+
+    script = project.folder / "make.sh"
+    script.write_text(
+        'echo \'{"r": {"a": 1, "b": {"c": "x"}}, "rs": [{"a": 2}]}\' >cwl.output.json'
+    )
+    kinds: dict[str, JSON] = {
+        "r": record(a="int", b={"type": record(c="string")}),
+        "rs": array(record(a="int")),
+    }
+    made: JSON = {name: {"type": kind} for name, kind in kinds.items()}
+    bound: dict[str, JSON] = {
+        "a": {"type": "int", "inputBinding": {"prefix": "-a"}},
+        "c": {"type": "string", "inputBinding": {"prefix": "-c"}},
+    }
+    taken: JSON = {
+        "x": {"type": record(a=bound["a"], b={"type": record(c=bound["c"])})},
+        "xs": {"type": kinds["rs"]},
+    }
+    tell = project.folder / "tell.sh"
+    tell.write_text('echo "{\\"out\\": \\"$*\\"}" >cwl.output.json')
+    project.document = {
+        "cwlVersion": version,
+        "inputs": {},
+        "steps": {
+            "make": {
+                "run": {
+                    "class": "CommandLineTool",
+                    "baseCommand": ["sh", str(script)],
+                    "inputs": {},
+                    "outputs": made,
+                },
+                "in": {},
+                "out": ["r", "rs"],
+            },
+            "use": {
+                "run": {
+                    "class": "CommandLineTool",
+                    "baseCommand": ["sh", str(tell)],
+                    "inputs": taken,
+                    "outputs": {"out": "string"},
+                },
+                "in": {"x": "make/r", "xs": "make/rs"},
+                "out": ["out"],
+            },
+        },
+        "outputs": {
+            "out": {"type": "string", "outputSource": "use/out"},
+            **{
+                name: {"type": kind, "outputSource": f"make/{name}"}
+                for name, kind in kinds.items()
+            },
+        },
+    }
+    _compare(project)
+
+
 @pytest.mark.parametrize("exit_code", [0, 3])
 def test_steps_without_an_output_run_to_their_end(
     project: Project, exit_code: int
