@@ -70,6 +70,8 @@ def _rows(service: RunningService, path: str) -> list[dict[str, JSON]]:
 @pytest.mark.parametrize("seed", range(5))
 def test_reports_agree_with_the_jobs_that_ended(seed: int) -> None:
     with running_service() as service:
+        # It answers once it has read its state, to which the test adds.
+        assert service.ask("GET", "/v1/health").status == 200
         charges = _random_jobs(service.queue.store, random.Random(seed))
         for row in _rows(service, "/acct"):
             mine = [one for one in charges if one.lease.user == row["user_id"]]
