@@ -7,15 +7,18 @@ import csv
 import json
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import urlencode
 
+from sf_quantum import structs
 from sf_quantum.cli.qpu import service
-from sf_quantum.errors import InputError
-from sf_quantum.files import JSON, check_writable, mapping, number
+from sf_quantum.errors import InputError, QpuError
+from sf_quantum.files import JSON, check_writable, mapping
 from sf_quantum.protocol.usage_columns import KEYS, SUMS, By
 from sf_quantum.qpu.sfq.service_client import ServiceClient
 from sf_quantum.reporting.aligned import align
+from sf_quantum.structs import WrongValue
 from sf_quantum.text import PERIOD, csv_row, plural
 
 # the sums that the table leaves out; CSV and JSON have them
@@ -72,12 +75,12 @@ def run(args: argparse.Namespace) -> int:
     args.by = args.by or "user"
     client = service.client(args)
     pages = list(_pages(client, args))
-    rows: list[JSON] = [row for page in pages for row in service.objects(page["rows"])]
-    report: dict[str, JSON] = {**pages[0], "rows": rows}
+    content, first = pages[0]
+    report = replace(first, rows=[row for _, page in pages for row in page.rows])
     if args.csv:
         _print_csv(args.by, report)
     elif args.json:
-        print(json.dumps(report))
+        print(json.dumps({**content, "rows": report.rows}))
     else:
         print(*_table(args.by, report), sep="\n")
     return 0
@@ -97,15 +100,34 @@ def _write_trace(args: argparse.Namespace) -> int:
     return 0
 
 
+@dataclass(frozen=True)
+class _Report:
+    """Rows of a report, and their sums; the period in seconds since the epoch."""
+
+    from_: float | None
+    until: float
+    count: int
+    rows: list[dict[str, JSON]]
+    total: dict[str, JSON]
+
+
 def _pages(
     client: ServiceClient, args: argparse.Namespace
-) -> Iterator[dict[str, JSON]]:
+) -> Iterator[tuple[dict[str, JSON], _Report]]:
+    """Fetch the pages of a report, each with the answer that it was read of."""
     count, until = 1, args.until
     offset = 0
     while offset < count:
         page = mapping(service.request(client, "GET", _path(args, until, offset)))
-        yield page
-        until, count = page["until"], int(str(page["count"]))
+        try:
+            report = structs.read(_Report, page)
+        except WrongValue as error:
+            text = (
+                f"{client.name}: its answer is not a report, is it sfq serve? {error}"
+            )
+            raise QpuError(text) from error
+        yield page, report
+        until, count = report.until, report.count
         offset += PAGE
 
 
@@ -121,31 +143,28 @@ def _path(args: argparse.Namespace, until: JSON, offset: int) -> str:
     return f"/v1/accounting?{urlencode(given)}"
 
 
-def _print_csv(by: By, report: dict[str, JSON]) -> None:
+def _print_csv(by: By, report: _Report) -> None:
     # The rows are those that the service itself writes for spreadsheets.
-    names = [*KEYS[by], *mapping(report["total"])]
+    names = [*KEYS[by], *report.total]
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow([*PERIOD, *names])
-    since, until = report["from"], number(report["until"])
-    period = (None if since is None else number(since), until)
-    for row in service.objects(report["rows"]):
+    for row in report.rows:
         cells = [
             value if isinstance(value, str | int | float) else None
             for value in map(row.get, names)
         ]
-        writer.writerow(csv_row(period, cells))
+        writer.writerow(csv_row((report.from_, report.until), cells))
 
 
-def _table(by: By, report: dict[str, JSON]) -> Iterator[str]:
-    keys = KEYS[by]
-    sums = mapping(report["total"])
+def _table(by: By, report: _Report) -> Iterator[str]:
+    keys, sums = KEYS[by], report.total
     # There is a cost only if the device has a price.
     unlisted = _UNLISTED if sums.get("cost") is not None else (*_UNLISTED, "cost")
     numbers = [name for name in SUMS if name not in unlisted]
-    rows = [_row(keys, numbers, row) for row in service.objects(report["rows"])]
+    rows = [_row(keys, numbers, row) for row in report.rows]
     total = ("total", *("" for _ in keys[1:]), *_row((), numbers, sums))
     yield from align([(*keys, *numbers), *rows, total], numbers)
-    start, end = (service.format_time(report[key]) for key in ("from", "until"))
+    start, end = map(service.format_time, (report.from_, report.until))
     yield f"from {start} until {end}"
 
 
