@@ -177,7 +177,6 @@ class Workflow:
                 yield from problems
                 wrong = {str(problem.where[0]) for problem in problems if problem.where}
                 yield from tools.check_options(values, wrong)
-                yield from values.unquoted(wrong)
                 yield from tools.check_files(values, wrong | ports)
                 yield from tools.check_samplers(values, self.bound)
             unused = cwl_steps.unused(self.process)

@@ -6,9 +6,10 @@ other is null. So is an output that a workflow inside passes on from its input, 
 ``outputSource`` is a list of one. ``linkMerge`` of a single source is ignored,
 ``merge_nested`` of a list of one has no effect, ``merge_flattened`` flattens all levels, and sorts
 the results of a ``flat_crossproduct`` by their last index. A source that is listed twice is merged
-once. Fields of a record without a name have wrong names if its tool stands in its step. The outputs
-of a ``nested_crossproduct`` except the last are followed by lists of nothing, for
-which later steps run once more, and which may be the workflow's result. A run that has all outputs
+once. Fields of a record without a name have wrong names if its tool stands in its step. The items of
+a list stand on a command line without quotes. The outputs of a ``nested_crossproduct`` except the
+last are followed by lists of nothing, for which later steps run once more, and which may be the
+workflow's result. A run that has all outputs
 ends, as failed, although a step that none of them depends on has not. :func:`install` replaces what
 does so.
 """
@@ -26,7 +27,14 @@ from weakref import WeakKeyDictionary
 import cwl_utils.parser
 from streamflow.core.exception import WorkflowDefinitionException
 from streamflow.core.utils import get_tag
-from streamflow.core.workflow import Port, Status, Step, Token, Workflow
+from streamflow.core.workflow import (
+    CommandTokenProcessor,
+    Port,
+    Status,
+    Step,
+    Token,
+    Workflow,
+)
 from streamflow.cwl import main, translator
 from streamflow.cwl.combinator import ListMergeCombinator
 from streamflow.cwl.transformer import ForwardTransformer
@@ -195,6 +203,26 @@ def _name_records(type_: Any) -> None:
             _name_records(field.type_)
 
 
+def _get_command_token_processor_from_input(
+    cwl_element: Any, port_type: Any, *args: Any, **options: Any
+) -> CommandTokenProcessor:
+    """Quote the items of a list, and what an expression makes of it, for the shell.
+
+    StreamFlow takes it that they are quoted, as those are that have a binding of their own.
+    """
+    binding = cwl_element.inputBinding
+    if binding is not None and binding.shellQuote is None:
+        types = port_type if isinstance(port_type, list) else [port_type]
+        if binding.valueFrom is not None or any(map(_is_passed_whole, types)):
+            binding.shellQuote = True
+    return _get_processor(cwl_element, port_type, *args, **options)
+
+
+def _is_passed_whole(type_: Any) -> bool:
+    is_list = isinstance(type_, cwl_utils.parser.ArraySchema)
+    return is_list and getattr(type_, "inputBinding", None) is None
+
+
 class NestedListCombinator(ListMergeCombinator):
     """Merges a single source by ``merge_nested``: into a list of one."""
 
@@ -272,6 +300,7 @@ _sizes_of_scatters = WeakKeyDictionary[
 ]()
 _create_merger = translator._create_list_merger
 _create_sizes = translator._create_nested_size_tag
+_get_processor = translator._get_command_token_processor_from_input
 _translate = CWLTranslator._translate_workflow
 _translate_element = CWLTranslator._recursive_translate
 
@@ -280,6 +309,7 @@ REPLACEMENTS: tuple[tuple[type | ModuleType, Any], ...] = (
     (ListMergeCombinator, combine),
     (translator, _create_list_merger),
     (translator, _create_nested_size_tag),
+    (translator, _get_command_token_processor_from_input),
     (CWLTranslator, _recursive_translate),
     (CWLTranslator, _translate_workflow),
 )

@@ -262,6 +262,47 @@ def test_records_without_a_name_have_their_fields(
     _compare(project)
 
 
+@pytest.mark.parametrize(
+    "binding",
+    [
+        {},
+        {"prefix": "-x"},
+        {"prefix": "-x", "separate": False},
+        {"itemSeparator": ";"},
+        {"prefix": "--x=", "separate": False, "itemSeparator": ", "},
+        {"valueFrom": "$(inputs.x)"},
+        {"valueFrom": "$(inputs.x[0])", "prefix": "-x"},
+    ],
+    ids=str,
+)
+def test_a_tool_gets_each_item_of_a_list_as_cwl_says(
+    project: Project, binding: dict[str, JSON]
+) -> None:
+    tell = project.folder / "tell.sh"
+    tell.write_text(
+        """{ printf '{"out": "'; printf '<%s>' "$@"; printf '"}'; } >cwl.output.json"""
+    )
+    field: JSON = {"type": "string[]", "inputBinding": {**binding, "position": 1}}
+    tool: JSON = {
+        "class": "CommandLineTool",
+        "baseCommand": ["sh", str(tell)],
+        "inputs": {
+            "x": field,
+            "y": {"type": "string[]?", "inputBinding": {**binding, "position": 2}},
+        },
+        "outputs": {"out": "string"},
+    }
+    items: JSON = ["a b", "c;d", "*", "$HOME", "'", "#e", "~"]
+    project.document = {
+        "inputs": {"items": {"type": "string[]", "default": items}},
+        "steps": {
+            "s": {"run": tool, "in": {"x": "items", "y": "items"}, "out": ["out"]}
+        },
+        "outputs": {"out": {"type": "string", "outputSource": "s/out"}},
+    }
+    _compare(project)
+
+
 @pytest.mark.parametrize("exit_code", [0, 3])
 def test_steps_without_an_output_run_to_their_end(
     project: Project, exit_code: int

@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Collection, Iterator
-from pathlib import PurePath
 from urllib.parse import unquote
 
 from sf_quantum.checking.cwl import types
@@ -22,8 +21,6 @@ from sf_quantum.files import JSON, KeyPath, mapping
 
 # Characters that a shell does not take as they are; in a path from "/", it takes others.
 SPECIAL = re.compile(r"[\s\"$&'();<>\\`|]")
-# What a shell does not take as it is in a word; it may also take a pattern for files.
-_PATTERNS = re.compile(rf"{SPECIAL.pattern}|[*?\[{{]|^[~#]|^$")
 # how a URL begins (RFC 3986, section 3.1)
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 
@@ -141,28 +138,6 @@ def _misread(name: str) -> str | None:
     """Return the file that StreamFlow reads for a name, if it is another one."""
     read = re.sub(r"[\t\n\r]", "", unquote(name))
     return None if read == name else read
-
-
-def unquoted(
-    document: Document, value: JSON, place: KeyPath, use: str
-) -> Iterator[FileProblem]:
-    """Find texts and names of files that a shell does not take as they are.
-
-    :param use: says who passes them to a shell
-    """
-    for where, item in nested(value, place):
-        if mapping(item).get("class") in types.FILES:
-            match = SPECIAL.search(PurePath(str(types.file_name(item))).name)
-        elif isinstance(item, str) and isinstance(where[-1], int):
-            match = _PATTERNS.search(item)
-        else:
-            continue
-        if match:
-            what = f"its {named(match[0])} is for a shell, since {use}"
-            right = (
-                "add inputBinding: {} to the array type in the tool, next to its items"
-            )
-            yield document.problem(where, what, right)
 
 
 def named(special: str) -> str:

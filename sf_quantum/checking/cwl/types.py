@@ -128,25 +128,6 @@ def is_optional(body: JSON) -> bool:
     return "default" in mapping(body) or bool(names & {NULL, UNKNOWN}) or not names
 
 
-def is_passed_whole(body: JSON) -> bool:
-    """Whether a tool's input is a list whose items have no binding of their own.
-
-    StreamFlow 0.2.0rc3 passes them to a shell without quotes.
-    """
-    binding = mapping(body).get("inputBinding")
-    if not isinstance(binding, dict) or {"valueFrom", "shellQuote"} & binding.keys():
-        return False
-    return any(
-        (
-            one.rstrip("?").endswith("[]")
-            if isinstance(one, str)
-            else mapping(one).get("type") == "array"
-            and "inputBinding" not in mapping(one)
-        )
-        for one in listing(declared(body))
-    )
-
-
 def is_bare(types: Types) -> bool:
     """Whether one of the alternatives, or what is in it, is a record without fields."""
     return any(

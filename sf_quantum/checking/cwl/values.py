@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 from contextlib import suppress
 from pathlib import PurePosixPath
 
-from sf_quantum.checking.cwl import inputs, types
+from sf_quantum.checking.cwl import types
 from sf_quantum.checking.cwl.processes import Process
 from sf_quantum.checking.document import Document, FileProblem
 from sf_quantum.files import JSON, KeyPath, mapping
@@ -39,23 +39,6 @@ class Values:
             return self._settings, (name,), given
         matches = (defaults[one] for one in reversed(chain) if one in defaults)
         return next(matches, None)
-
-    def unquoted(self, wrong: Collection[str]) -> Iterator[FileProblem]:
-        """Find items of lists that a shell would read, since StreamFlow does not quote them.
-
-        :param wrong: the inputs whose values do not fit the workflow
-        """
-        for step, position in self._process.commands.items():
-            for entry in position.entries("inputs"):
-                setting = self.find(f"{step.rstrip('/')}/{entry.name}")
-                if setting is None or not types.is_passed_whole(entry.body):
-                    continue
-                document, where, value = setting
-                if where[0] not in wrong:
-                    use = (
-                        f"StreamFlow does not quote the items of {entry.name} of {step}"
-                    )
-                    yield from inputs.unquoted(document, value, where, use)
 
     def missing(self) -> Iterator[FileProblem]:
         """Find optional inputs without a value that are linked to what needs one."""
