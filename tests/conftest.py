@@ -205,7 +205,7 @@ def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object
 
 def _surroundings() -> dict[str, str]:
     """The folder, and what tells of a job; libraries set variables when they are imported."""
-    job = ("SLURM_", "QRMI_", "SFQ_", "PBS_", "FLUX_")
+    job = ("SLURM_", "QRMI_", "PBS_", "FLUX_")
     kept = {k: v for k, v in os.environ.items() if k.startswith(job)}
     return {**kept, "the current folder": os.getcwd()}
 
