@@ -1,4 +1,4 @@
-"""Run times and spending of earlier attempts, from the journals of this run and earlier ones."""
+"""Times and QPU usage of earlier attempts, from the journals of this and earlier runs."""
 
 from __future__ import annotations
 
@@ -18,18 +18,21 @@ from sf_quantum.errors import InputError
 from sf_quantum.journal import Journal
 from sf_quantum.journal.events import Event, Job, Qpu, Slurm
 
-#: the numbers of latest jobs of a step and of earlier runs that are considered
-LATEST_JOBS = 10
-LATEST_RUNS = 20
+#: number of latest jobs of a step on a target that determine its times
+MAX_JOBS = 10
+#: number of earlier runs that are read, unless more of them share the budget
+MAX_RUNS = 20
 
 logger = logging.getLogger(__name__)
 
 
 class JobTimes(NamedTuple):
-    """Seconds of a job: on the QPU, charged by it, and all others but the wait for it.
+    """Seconds of a job, without its waits for the QPU.
 
-    :param pending_seconds: the part of ``other_seconds`` in which its Slurm job was
-        pending
+    :param device_seconds: time for which the QPU ran the job
+    :param qpu_seconds: time that the QPU charged for the job
+    :param other_seconds: time off the QPU, except waits for the QPU
+    :param pending_seconds: part of ``other_seconds`` in which the Slurm job was pending
     """
 
     device_seconds: float
@@ -39,13 +42,16 @@ class JobTimes(NamedTuple):
 
     @property
     def total_seconds(self) -> float:
-        """From the job's start to its end, without waiting."""
+        """Seconds from the job's start to its end, without waits for the QPU."""
         return self.device_seconds + self.other_seconds
 
 
 @dataclass
 class _RecordedAttempt:
-    """An attempt in the journal that has not ended."""
+    """An attempt of a job, as recorded so far.
+
+    :param started: time at which the job began to run; None if it has not begun
+    """
 
     step: str
     target: str = ""
@@ -58,64 +64,74 @@ class _RecordedAttempt:
 
 
 class History:
-    """The events of this run and of earlier runs of its StreamFlow file."""
+    """Times and QPU usage in this run and in earlier runs of the StreamFlow file."""
 
     def __init__(self) -> None:
-        #: targets whose QPU does not report what was spent on it
+        #: targets whose QPU does not report its usage
         self.unmetered: set[str] = set()
         #: whether the journals have been read
         self.is_read = False
-        #: bytes of this run's journal whose events have been added
+        #: number of bytes of this run's journal whose events have been added
         self.offset = 0
-        self._read_to = 0
+        # position in this run's journal up to which it was read, whether added or not
+        self._read_offset = 0
         self._reading: asyncio.Task[None] | None = None
         self._attempts: dict[str, _RecordedAttempt] = {}
         self._times: defaultdict[tuple[str, str], deque[JobTimes]] = defaultdict(
-            lambda: deque(maxlen=LATEST_JOBS)
+            lambda: deque(maxlen=MAX_JOBS)
         )
         self._spent: defaultdict[tuple[str, str], float] = defaultdict(float)
-        # seconds charged for a QPU job, by its QPU and its id there
+        # seconds charged for each QPU job, by QPU and job id
         self._charged: dict[tuple[str, str | None], float] = {}
 
     async def update(self, seconds: float) -> None:
-        """Read the journals, which continues in the background after a timeout."""
+        """Read new events of the journals.
+
+        :param seconds: timeout, after which reading continues in the background
+        """
         record = journal.current()
         if record is None:
             return
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 if self._reading is not None:
-                    # it may miss the latest events
+                    # This read may have begun before the latest events were written.
                     await asyncio.wait([self._reading])
                 if self._reading is None or self._reading.done():
                     self._reading = asyncio.create_task(self._read_on(record))
                 await asyncio.wait([self._reading])
 
     def read(self, record: Journal) -> list[tuple[Event, bool]]:
-        """Read the events since the last call, for :meth:`add`; blocks."""
+        """Return the events since the last call, as :meth:`add` takes them; blocks."""
         events = [] if self.is_read else list(_earlier(record))
-        new, self._read_to = journal.read_on(record.path, self._read_to)
+        new, self._read_offset = journal.read_on(record.path, self._read_offset)
         return [*events, *((event, True) for event in new)]
 
     def add(self, events: Iterable[tuple[Event, bool]]) -> None:
-        """Learn from events, each with whether its usage counts against the budget."""
-        for event, budgeted in events:
+        """Update the times and the usage.
+
+        :param events: events, each with whether its usage is charged to the budget
+        """
+        for event, is_budgeted in events:
             match event:
                 case Qpu():
-                    self._add_qpu_job(event, budgeted)
+                    self._add_qpu_job(event, is_budgeted)
                 case Slurm():
                     self._add_slurm_job(event)
                 case Job():
                     self._add_status(event)
-        self.is_read, self.offset = True, self._read_to
+        self.is_read, self.offset = True, self._read_offset
 
     def times(self, step: str, target: str) -> JobTimes | None:
-        """The median times of the latest jobs of a step completed on a target, if any."""
+        """Return the medians of a step's latest jobs on a target; None if none completed."""
         latest = self._times.get((step, target))
         return JobTimes(*map(median, zip(*latest, strict=True))) if latest else None
 
     def spent(self, step: str | None = None) -> dict[str, float]:
-        """QPU seconds spent by a step, or by all, by target."""
+        """Return the QPU seconds charged to the budget, by target.
+
+        :param step: step whose seconds are returned; None for all steps
+        """
         totals: defaultdict[str, float] = defaultdict(float)
         for (spender, target), seconds in self._spent.items():
             if step in (None, spender):
@@ -124,25 +140,25 @@ class History:
 
     async def _read_on(self, record: Journal) -> None:
         try:
-            # added on the event loop, so that readers never see a part of the events
+            # The event loop adds the events, so no reader sees only a part of them.
             self.add(await asyncio.to_thread(self.read, record))
         except (OSError, ValueError) as error:
             logger.warning("the run's journal cannot be read: %s", error)
 
-    def _add_qpu_job(self, event: Qpu, budgeted: bool) -> None:
+    def _add_qpu_job(self, event: Qpu, is_budgeted: bool) -> None:
         attempt = self._attempts.get(event.job)
         if attempt is None:
             return
         if event.qpu_job is None:
             self.unmetered.add(attempt.target)
-        # The wait is one, repeated with each of the QPU jobs under its lease
+        # Every QPU job under the lease reports the same wait for the lease.
         attempt.lease_seconds = event.lease_seconds
         attempt.queued_seconds += event.queued_seconds or 0.0
         attempt.device_seconds += event.ran_seconds or 0.0
         seconds = event.qpu_seconds or 0.0
         attempt.qpu_seconds += seconds
-        if budgeted:
-            # seconds that an earlier event has counted are not counted again
+        if is_budgeted:
+            # A recovered QPU job may already have an event with a part of its seconds.
             key = (event.qpu, event.qpu_job)
             before = self._charged.get(key, 0.0) if event.found else 0.0
             self._charged[key] = max(seconds, before)
@@ -175,30 +191,30 @@ class History:
 
 
 def _earlier(record: Journal) -> Iterator[tuple[Event, bool]]:
-    """The events of earlier runs of the same StreamFlow file.
+    """Yield the events of earlier runs of the StreamFlow file, oldest first.
 
-    A run with ``resumes`` shares the budget of the run before it, regardless of how that
-    ended; any other run has its own.
+    Each event comes with whether its usage is charged to the budget of this run. A resumed
+    run shares its budget with this run, regardless of how the resumed run ended.
     """
     runs: list[tuple[list[Event], bool]] = []
-    shares = True
+    shares_budget = True
     for number, run in enumerate(record.predecessors()):
-        shares = shares and run.is_resumed
-        if number >= LATEST_RUNS and not shares:
+        shares_budget = shares_budget and run.is_resumed
+        if number >= MAX_RUNS and not shares_budget:
             break
-        # A driver that runs at the same time has a budget of its own.
-        runs.append((run.events, shares and not run.is_open))
-    for events, budgeted in reversed(runs):
-        yield from ((event, budgeted) for event in events)
+        # A run that is still in progress has its own budget.
+        runs.append((run.events, shares_budget and not run.is_open))
+    for events, is_budgeted in reversed(runs):
+        yield from ((event, is_budgeted) for event in events)
 
 
 def earlier_runs(directory: Path, file: Path) -> Iterator[tuple[Event, bool]]:
-    """Yield the events of a file's runs, none of which counts against a budget.
+    """Yield the events of a file's latest runs; none is charged to a budget.
 
     :param directory: folder of the journals
-    :param file: the StreamFlow file, resolved
+    :param file: resolved path of the StreamFlow file
     """
-    runs = islice(journal.latest_first(directory, file), LATEST_RUNS)
+    runs = islice(journal.latest_first(directory, file), MAX_RUNS)
     for path in reversed([*runs]):
         with suppress(InputError):  # a corrupt journal
             yield from ((event, False) for event in journal.read(path))

@@ -25,7 +25,7 @@ def fitting(
         several = [name for name, number in left.items() if number > 1]
         if not several:
             return None
-        largest = max(several, key=lambda name: left[name] * each[name].most)
+        largest = max(several, key=lambda name: left[name] * each[name].max_nodes)
         left[largest] -= 1
     return left
 

@@ -30,7 +30,7 @@ from sf_quantum.samplers.reduction import (
     reduce,
 )
 from sf_quantum.samplers.states import (
-    ENUMERATED,
+    MAX_ENUMERATED,
     Bits,
     all_energies,
     bits_of,
@@ -363,7 +363,7 @@ def verdict(
         quality["feasible_share"] = int(occurrences[feasible].sum()) / reads
     if proven and lowest is not None:
         optimum = lowest
-    elif all(len(part) <= ENUMERATED for part in reduction.parts):
+    elif all(len(part) <= MAX_ENUMERATED for part in reduction.parts):
         optimum = _optimum(problem, reduction)
     else:
         return quality | {"optimum": None, "optimal_share": None}

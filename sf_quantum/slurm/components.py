@@ -19,13 +19,13 @@ _NODES = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?", re.ASCII)
 class Component(NamedTuple):
     """What one component requests of its partition.
 
-    :param least: nodes
-    :param most: nodes; more than ``least`` if it is a range
-    :param quantum: whether it is for a QPU
+    :param min_nodes: minimum number of nodes
+    :param max_nodes: maximum number of nodes, equal to the minimum unless it is a range
+    :param quantum: whether the component is for a QPU
     """
 
-    least: int
-    most: int
+    min_nodes: int
+    max_nodes: int
     quantum: bool = False
 
     @classmethod
@@ -34,8 +34,8 @@ class Component(NamedTuple):
         match = _NODES.fullmatch(str(nodes))
         if match is None:
             return cls(1, 1, quantum)
-        least = int(match[1])
-        return cls(least, max(least, int(match[2] or least)), quantum)
+        minimum = int(match[1])
+        return cls(minimum, max(minimum, int(match[2] or minimum)), quantum)
 
     @property
     def place(self) -> tuple[bool, bool]:
@@ -43,7 +43,7 @@ class Component(NamedTuple):
 
         The first component cannot be given back before the others, so it is a classical one.
         """
-        return self.quantum, self.least < self.most
+        return self.quantum, self.min_nodes < self.max_nodes
 
 
 def nodes_needed(components: Iterable[tuple[Component, int]]) -> int:
@@ -57,5 +57,5 @@ def nodes_needed(components: Iterable[tuple[Component, int]]) -> int:
     if not counted:
         return 0
     last, _ = sorted(counted, key=lambda one: one[0].place)[-1]
-    spared = last.most - last.least
-    return sum(number * component.most for component, number in counted) - spared
+    spared = last.max_nodes - last.min_nodes
+    return sum(number * component.max_nodes for component, number in counted) - spared

@@ -1,4 +1,4 @@
-"""The contract of a quantum candidate: the same kind of answer on every target.
+"""The contract of a quantum candidate: outputs of the same form on every target.
 
 In a workflow's own tests::
 
@@ -26,19 +26,21 @@ from sf_quantum.checking.document import Document
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON, listing, mapping
 
-#: a step's outputs in CWL's form: files are ``{"class": "File", "path": ...}``
+#: outputs of a step in the form of CWL; a file is ``{"class": "File", "path": ...}``
 Outputs: TypeAlias = dict[str, JSON]
 Energy: TypeAlias = Callable[[Outputs], float]
-SECONDS = 600.0
-SAMPLES = "SampleSet"
+RUN_TIMEOUT_SECONDS = 600.0
+#: value of ``type`` in a serialized sample set of dimod
+SAMPLE_SET_TYPE = "SampleSet"
 
 
 @dataclass(frozen=True)
 class Answer:
-    """The outputs of one target.
+    """The outputs of a step on one target.
 
+    :param target: deployment and service of the target
     :param form: names, types and structure of the outputs
-    :param energy: the lowest energy
+    :param energy: energy of the outputs, by default the lowest one in their sample sets
     """
 
     target: str
@@ -47,18 +49,20 @@ class Answer:
 
 
 def lowest_energy(outputs: Outputs) -> float:
-    """Return the lowest energy in the outputs that are serialized dimod sample sets.
+    """Return the lowest energy in all outputs that are serialized sample sets of dimod.
+
+    :param outputs: outputs of a step
 
     :raises InputError: if no output is a sample set
     """
     energies: list[float] = []
-    for content in map(_content, outputs.values()):
-        if content is not None and content.get("type") == SAMPLES:
+    for content in map(_read_object, outputs.values()):
+        if content is not None and content.get("type") == SAMPLE_SET_TYPE:
             vector = mapping(mapping(content.get("vectors")).get("energy"))
             energies += [float(str(value)) for value in listing(vector.get("data"))]
     if not energies:
         raise InputError(
-            "no output is a sample set: pass energy=, a function that finds the energy"
+            "no output is a sample set: pass energy=, a function that returns the energy"
         )
     return min(energies)
 
@@ -71,38 +75,43 @@ def assert_candidate(
     tolerance: float,
     energy: Energy = lowest_energy,
 ) -> list[Answer]:
-    """Run a step's tool on every target of its binding, and compare the answers.
+    """Run the tool of a step on every target of its binding, and compare the outputs.
 
-    :param file: a StreamFlow file with one workflow
+    :param file: path of a StreamFlow file with one workflow
     :param step: path of a step with a binding
-    :param inputs: the tool's inputs, as in a CWL job file, with absolute paths
-    :param tolerance: maximum deviation from the lowest energy, relative to it
-    :param energy: computes the energy to compare from a target's outputs
+    :param inputs: inputs of the tool, as in a CWL job file, with absolute paths
+    :param tolerance: maximum deviation of a target's energy from the lowest energy of all
+        targets, as a fraction of the lowest energy
+    :param energy: function that computes the energy to compare from a target's outputs
     :returns: the answers, in the order of the targets
-    :raises AssertionError: if a target fails, or gives a different kind of answer
-    :raises InputError: if the file has no such step
+    :raises AssertionError: if the tool fails on a target, if the outputs of two targets
+        differ in form, or if the energy of a target is above the tolerance
+    :raises InputError: if the file has no binding for the step, if the step has no tool in
+        a separate file, or if no output has an energy
     """
     document = Document.read(Path(file).resolve(), "StreamFlow file", dates=True)
     name, workflow = next(iter(mapping(document.content.get("workflows")).items()))
     targets = _targets(document, mapping(workflow), step)
     tool = _tool(document, mapping(workflow), step)
     answers = [
-        _answer(document, name, tool, target, inputs, energy) for target in targets
+        _run_on_target(document, name, tool, target, inputs, energy)
+        for target in targets
     ]
     first, best = answers[0], min(answer.energy for answer in answers)
     for answer in answers:
         assert answer.form == first.form, (
             f"{step}: the outputs on {answer.target} are {answer.form}, "
-            f"those on {first.target} {first.form}"
+            f"but the outputs on {first.target} are {first.form}"
         )
         assert answer.energy - best <= tolerance * abs(best), (
             f"{step}: the energy on {answer.target} is {answer.energy:g}, more than the "
-            f"tolerance of {tolerance:g} above the lowest, {best:g}"
+            f"tolerance of {tolerance:g} above the lowest energy, {best:g}"
         )
     return answers
 
 
 def _targets(document: Document, workflow: dict[str, JSON], step: str) -> list[JSON]:
+    """Return the targets of the step's binding."""
     for binding in listing(workflow.get("bindings")):
         if mapping(binding).get("step") == step:
             return listing(mapping(binding).get("target"))
@@ -110,16 +119,17 @@ def _targets(document: Document, workflow: dict[str, JSON], step: str) -> list[J
 
 
 def _tool(document: Document, workflow: dict[str, JSON], step: str) -> Path:
+    """Return the path of the step's tool."""
     file = str(mapping(workflow.get("config")).get("file"))
     for tool in load(file, document.folder).tools:
         if tool.step == step and tool.document.content.get("class") != "Workflow":
             return Path(tool.document.name).resolve()
     raise InputError(
-        f"{document.folder / file}: step {step} has no tool in a file of its own"
+        f"{document.folder / file}: step {step} has no tool in a separate file"
     )
 
 
-def _answer(
+def _run_on_target(
     document: Document,
     name: str,
     tool: Path,
@@ -127,9 +137,9 @@ def _answer(
     inputs: Mapping[str, JSON],
     energy: Energy,
 ) -> Answer:
-    """Run only the tool, on one target."""
+    """Run the tool alone, as a workflow, on one target."""
     keys = mapping(target)
-    where = "/".join(str(keys[k]) for k in ("deployment", "service") if k in keys)
+    target_name = "/".join(str(keys[k]) for k in ("deployment", "service") if k in keys)
     with (
         TemporaryDirectory(prefix="sfq-candidate-") as folder,
         # The copy is next to the original, so relative paths stay valid.
@@ -145,37 +155,41 @@ def _answer(
             "bindings": [{"step": "/", "target": target}],
         }
         journal: JSON = {"type": "sfq.journal", "config": {"directory": folder}}
-        alone: dict[str, JSON] = {
+        streamflow_file: dict[str, JSON] = {
             "version": "v1.0",
             "workflows": {name: workflow},
             "deployments": document.content.get("deployments"),
             "scheduling": {"scheduler": journal},
             "database": {"type": "default", "config": {"connection": f"{folder}/db"}},
         }
-        json.dump(alone, file)
+        json.dump(streamflow_file, file)
         file.flush()
-        outputs = _run(Path(file.name), Path(folder), where)
-        form = {key: _form(value) for key, value in outputs.items()}
-        return Answer(where, form, energy(outputs))
+        outputs = _run_streamflow(Path(file.name), Path(folder), target_name)
+        form = {key: _form_of(value) for key, value in outputs.items()}
+        return Answer(target_name, form, energy(outputs))
 
 
-def _run(file: Path, folder: Path, where: str) -> Outputs:
+def _run_streamflow(file: Path, folder: Path, target: str) -> Outputs:
+    """Run a StreamFlow file in a folder.
+
+    :param target: name of the target in messages
+    """
     bin_ = Path(sys.executable).parent
-    done = subprocess.run(
+    run = subprocess.run(
         [bin_ / "streamflow", "run", file, "--quiet", "--outdir", folder / "out"],
         cwd=folder,
         env={**os.environ, "PATH": f"{bin_}{os.pathsep}{os.environ.get('PATH')}"},
         capture_output=True,
         text=True,
-        timeout=SECONDS,
+        timeout=RUN_TIMEOUT_SECONDS,
     )
-    assert done.returncode == 0, f"no answer on {where}: {_errors(done.stderr)}"
-    outputs: Outputs = json.loads(done.stdout[done.stdout.index("{") :])
+    assert run.returncode == 0, f"the run on {target} failed: {_errors(run.stderr)}"
+    outputs: Outputs = json.loads(run.stdout[run.stdout.index("{") :])
     return outputs
 
 
 def _errors(log: str) -> str:
-    """Extract the errors from a log, each once and without its traceback."""
+    """Return the distinct errors in a log without tracebacks, or the end of the log."""
     entries = re.split(r"^[\d-]+ [\d:.]+ (?=[A-Z]+ )", log, flags=re.MULTILINE)
     errors = [
         entry.partition("Traceback")[0].strip()
@@ -185,21 +199,25 @@ def _errors(log: str) -> str:
     return "\n".join(dict.fromkeys(errors)) or log[-1000:]
 
 
-def _form(value: JSON) -> JSON:
-    """Reduce an output to what all targets must agree on: types, keys, variables."""
+def _form_of(value: JSON) -> JSON:
+    """Return the part of an output that must be equal on all targets.
+
+    This is the type of a value, the keys of a JSON object, the variables of a sample set,
+    or the extension of any other file.
+    """
     if not isinstance(value, dict):
         return type(value).__name__
     if value.get("class") != "File":
-        return {key: _form(item) for key, item in value.items()}
-    if (content := _content(value)) is None:
+        return {key: _form_of(item) for key, item in value.items()}
+    if (content := _read_object(value)) is None:
         return str(value.get("nameext"))
-    if content.get("type") == SAMPLES:
+    if content.get("type") == SAMPLE_SET_TYPE:
         return {key: content.get(key) for key in ("variable_type", "variable_labels")}
     return list[JSON](sorted(content))
 
 
-def _content(output: JSON) -> dict[str, JSON] | None:
-    """Read an output that is a file with a JSON object."""
+def _read_object(output: JSON) -> dict[str, JSON] | None:
+    """Read the JSON object in a file; return None if the output is anything else."""
     if mapping(output).get("class") != "File":
         return None
     try:

@@ -37,7 +37,7 @@ from sf_quantum.candidates.decision import (
     decide,
     explain,
 )
-from sf_quantum.candidates.history import LATEST_RUNS, History, JobTimes
+from sf_quantum.candidates.history import MAX_RUNS, History, JobTimes
 from sf_quantum.files import JSON
 from sf_quantum.journal import Journal, events
 from sf_quantum.qpu import QpuStatus
@@ -203,7 +203,7 @@ def test_a_qpu_that_does_not_tell_is_known() -> None:
         ([("failed", False)], 7.0),
         ([("completed", False)], 7.0),
         ([("completed", False), (None, False)], 7.0),
-        ([(None, False)] + [("completed", True)] * LATEST_RUNS, 147.0),
+        ([(None, False)] + [("completed", True)] * MAX_RUNS, 147.0),
         ([(None, False), (None, False)], 7.0),
         ([(None, False), ("failed", True)], 14.0),
         ([("failed", False), ("completed", True), (None, True)], 21.0),
@@ -238,7 +238,7 @@ def test_a_concurrent_driver_spends_from_its_own_budget(resuming: Journal) -> No
 def test_other_files_runs_do_not_take_the_place_of_this_ones(record: Journal) -> None:
     folder = record.path.parent
     _earlier(folder, "1", "completed")
-    for number in range(LATEST_RUNS):
+    for number in range(MAX_RUNS):
         _earlier(folder, f"2T{number:06}", "completed", file="other.yml")
     history = from_journals(record)
     assert history.times("/s", "cpu") == JobTimes(0.0, 0.0, 4.0)

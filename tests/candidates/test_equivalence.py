@@ -48,7 +48,8 @@ def test_a_step_that_answers_otherwise_elsewhere_is_no_candidate(
     }
     file = ROOT / "deployments" / "candidates.yml"
     with pytest.raises(
-        AssertionError, match=r"on nodes is -0.9, more than .* above the lowest, -1"
+        AssertionError,
+        match=r"on nodes is -0.9, more than .* above the lowest energy, -1",
     ):
         assert_candidate(
             file, "/iterate/solve", inputs, tolerance=0.01, energy=lambda _: energy()
@@ -61,7 +62,7 @@ def test_a_step_without_an_answer_says_why(project: Project) -> None:
         **{"reads": 0, "seed": 1},
     }
     file = ROOT / "deployments" / "candidates.yml"
-    with pytest.raises(AssertionError, match=r"no answer on qpu: ERROR ") as told:
+    with pytest.raises(AssertionError, match=r"the run on qpu failed: ERROR ") as told:
         assert_candidate(file, "/iterate/solve", inputs, tolerance=0.01)
     assert "--reads: '0': expected a whole number" in str(told.value)
     assert "Traceback" not in str(told.value)

@@ -259,8 +259,8 @@ def test_components_fit_into_a_partition(
     assert all(1 <= fitted[name] <= counts[name] for name in counts)
     assert is_granted(fitted, each, most)
     if fitted != counts:  # no more was taken away than is needed
-        largest = max(each[name].most for name in counts)
-        used = sum(number * each[name].most for name, number in fitted.items())
+        largest = max(each[name].max_nodes for name in counts)
+        used = sum(number * each[name].max_nodes for name, number in fitted.items())
         assert used + largest > most
 
 
@@ -268,9 +268,9 @@ def is_granted(counts: dict[str, int], each: dict[str, Component], nodes: int) -
     """Whether Slurm finds nodes for each component when all are idle, as it looks for them."""
     wanted = [each[name] for name, count in counts.items() for _ in range(count)]
     for one in sorted(wanted, key=lambda component: component.place):
-        if one.least > nodes:
+        if one.min_nodes > nodes:
             return False
-        nodes -= min(one.most, nodes)
+        nodes -= min(one.max_nodes, nodes)
     return True
 
 

@@ -306,7 +306,7 @@ def test_programs_find_what_enumeration_finds(
 ) -> None:
     """HiGHS solves what is enumerated otherwise."""
     monkeypatch.setattr(exact, "ENUMERATED", 0)
-    monkeypatch.setattr(presolve, "ENUMERATED", 0)
+    monkeypatch.setattr(presolve, "MAX_ENUMERATED", 0)
     unproven = []
     for model in problems():
         sampler = Presolve(ExactSampler()) if composite else ExactSampler()

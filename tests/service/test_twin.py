@@ -300,7 +300,7 @@ def test_what_a_twin_has_from_its_original_cannot_be_set(key: str) -> None:
     [
         (["--twin-of", "URL", "--qubits", "5"], "--qubits conflicts: a twin has that"),
         (["--twin-of", "URL", "--topology", "zephyr"], "--topology conflicts"),
-        (["--token-file", "t"], "--token-file is for the URL of --twin-of"),
+        (["--token-file", "t"], "--token-file requires --twin-of URL"),
         (["--twin-of", "no.yml"], "--twin-of: no.yml: cannot be read"),
         (["--twin-of", "no.yml", "--noise", "-1"], "--twin-of: noise: expected 0 or"),
     ],

@@ -17,11 +17,15 @@ if TYPE_CHECKING:
 
     Values = dict[KeyPath, JSON]
 
-LEVELS = ["debug", "info", "warning", "error"]
+LOG_LEVELS = ["debug", "info", "warning", "error"]
 
 
 class Option(NamedTuple):
-    """A command-line option that overrides a key of the configuration file."""
+    """A command-line option that overrides a key of the configuration file.
+
+    :param key: path of the key, joined by dots
+    :param parse: converts the text of the option to the value of the key
+    """
 
     key: str
     metavar: str
@@ -39,22 +43,25 @@ OPTIONS = {
         "state",
         "DIR",
         str,
-        "folder for jobs and results; without it they are lost when the service ends",
+        "folder for jobs and results; without a folder, they are lost when the service ends",
     ),
     "auth": Option("auth.mode", "MODE", str, "none (default), token or munge"),
-    "tokens": Option("auth.tokens", "FILE", str, "tokens file, see sfq token"),
+    "tokens": Option("auth.tokens", "FILE", str, "file of tokens, see sfq token"),
     "munge-socket": Option(
-        "auth.munge", "PATH", str, "munged's socket, if not the default"
+        "auth.munge", "PATH", str, "socket of munged, if not its default"
     ),
     "twin-of": Option(
         "device.of",
         "DEVICE",
         str,
-        "emulate this device, as it is now, instead of the configuration's: the URL of its "
-        "service, or the file of its configuration",
+        "emulate the current state of this device instead of the configured device: URL of its "
+        "service, or its configuration file",
     ),
     "token-file": Option(
-        "device.token_file", "FILE", str, "bearer token for the URL of --twin-of"
+        "device.token_file",
+        "FILE",
+        str,
+        "file with the bearer token for the URL of --twin-of",
     ),
     "name": Option("device.name", "NAME", str, "name of the QPU (default emulator)"),
     "technology": Option(
@@ -67,54 +74,68 @@ OPTIONS = {
         "device.time_scale",
         "FACTOR",
         float,
-        "seconds to run per second on a real QPU (default 1)",
+        "seconds that a job runs per second on a real QPU (default 1)",
     ),
-    "vqpus": Option("vqpus", "N", int, "leases held at once (default 1)"),
-    "qubits": Option("device.qubits", "N", int, "largest problem (default 5000)"),
+    "vqpus": Option(
+        "vqpus", "N", int, "maximum number of concurrent leases (default 1)"
+    ),
+    "qubits": Option(
+        "device.qubits",
+        "N",
+        int,
+        "number of qubits, the maximum size of a problem (default 5000)",
+    ),
     "topology": Option(
         "device.topology",
         "NAME",
         str,
-        "an annealer's graph: pegasus (default) or zephyr; of a superconducting QPU: "
-        "square (default with 5, 20 or 54 qubits) or complete",
+        "graph of the qubits: pegasus (default) or zephyr for an annealer; square (default "
+        "with 5, 20 or 54 qubits) or complete for a superconducting QPU",
     ),
     "noise": Option(
         "device.noise",
         "FACTOR",
         float,
-        "multiplies the errors of a real QPU, 0 for an ideal one (default 1; 0 in "
+        "factor of the errors of a real QPU; 0 emulates an ideal QPU (default 1; 0 in "
         "sfq.emulator)",
     ),
     "seed": Option(
-        "device.seed", "SEED", int, "seed of faults, errors, and jobs without a seed"
+        "device.seed",
+        "SEED",
+        int,
+        "seed of faults, of errors, and of jobs without a seed",
     ),
     "faults": Option(
         "device.faults",
         "JSON",
         str,
-        '{"fail": 0..1, "slow": 1 or more, "offline": 0..1, "calibration": 0..1, '
+        'injected faults: {"fail": 0..1, "slow": 1 or more, "offline": 0..1, "calibration": 0..1, '
         '"drift": 0..1}',
     ),
     "drain": Option(
         "drain_seconds",
         "SECONDS",
         float,
-        "grace period of the running job after SIGTERM, 0 to 3 (default 2)",
+        "time that the running job has to finish after SIGTERM, 0 to 3 (default 2)",
     ),
 }
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.epilog = (
-        'Once the service listens, it prints one line of JSON, {"url": "..."}. SIGTERM '
-        "drains it: new jobs are refused, and the running job has --drain seconds to "
-        "finish. Ctrl-C stops it at once. SIGHUP reads the configuration again: users, shares, "
-        "classes, limits and certificates. Unfinished jobs stay in the state folder for the "
-        "next start. Options override the configuration file. An address that other "
-        "machines can reach needs --certificate, --key and --auth token or munge."
+        'When the service listens, it prints one line of JSON, {"url": "..."}. On SIGTERM, '
+        "the service rejects new jobs, and stops when the running job has finished, at most "
+        "--drain seconds later. Ctrl-C stops the service immediately. On SIGHUP, the service "
+        "reloads users, shares, classes, limits and certificates from the configuration. "
+        "Unfinished jobs stay in the state folder for the next start. Options override the "
+        "configuration file. An address that other machines can reach requires --certificate, "
+        "--key and --auth token or munge."
     )
     parser.add_argument(
-        "--config", type=Path, metavar="FILE", help="YAML, see deployments/"
+        "--config",
+        type=Path,
+        metavar="FILE",
+        help="configuration file, YAML; see deployments/",
     )
     address = parser.add_mutually_exclusive_group()
     for name, option in OPTIONS.items():
@@ -128,22 +149,22 @@ def configure(parser: argparse.ArgumentParser) -> None:
         )
     parser.add_argument(
         "--log",
-        choices=LEVELS,
+        choices=LOG_LEVELS,
         default="warning",
-        help="log level on standard error (default warning: failed logins and trouble; info: "
-        "also each request, and each event of jobs and leases)",
+        help="minimum level of log lines on standard error; warning (default) reports failed "
+        "logins and problems, info also each request and each event of jobs and leases",
     )
     parser.add_argument(
         "--log-format",
         choices=("text", "json"),
         default="text",
-        help="of the log: lines of text or JSON objects, with the same data (default text)",
+        help="format of log lines, text (default) or JSON objects, with the same data",
     )
     parser.add_argument(
         "--check",
         action="store_true",
-        help="do not start: print every finding in the configuration and in the files it "
-        "names, one per line",
+        help="do not start the service; check the configuration and the files that it names, "
+        "and print one problem per line",
     )
     parser.add_argument(
         "--until-eof",
@@ -153,8 +174,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Serve until stopped; an invalid configuration has a line for each error."""
-    # the web framework is imported only after the options have been parsed
+    """Serve until stopped, or check the configuration.
+
+    :raises InputError: if the configuration is invalid, with a line for each error
+    """
+    # Imports of the web framework are deferred: they would slow down every sfq command.
     if args.check:
         from sf_quantum.service.check import check
 
@@ -191,26 +215,30 @@ def _configuration(args: argparse.Namespace) -> Configuration:
 
 
 def _sources(args: argparse.Namespace) -> tuple[Path | None, Values, Flags]:
-    """The configuration file, the values that override it, and their options."""
-    keys = {option.key: f"--{name}" for name, option in OPTIONS.items()}
-    values = {key: value for key in keys if (value := getattr(args, key)) is not None}
+    """Return the configuration file, the values that override it, and the option of each key.
+
+    The file is None without ``--config``.
+    """
+    flags = {option.key: f"--{name}" for name, option in OPTIONS.items()}
+    values = {key: value for key in flags if (value := getattr(args, key)) is not None}
     if "listen.socket" not in values and values.keys() & {"listen.host", "listen.port"}:
-        values["listen.socket"] = None  # override the configuration file
+        # The configuration file may name a socket, which excludes a host and a port.
+        values["listen.socket"] = None
     if "device.of" in values:
         values = {"device": {"type": "twin"}, **values}
-        keys["device"] = "--twin-of"
+        flags["device"] = "--twin-of"
     elif "device.token_file" in values:
-        raise InputError("--token-file is for the URL of --twin-of")
+        raise InputError("--token-file requires --twin-of URL")
     if (faults := values.get("device.faults")) is not None:
-        values["device.faults"] = _faults(str(faults))
+        values["device.faults"] = _parse_faults(str(faults))
     return (
         args.config,
         {tuple(key.split(".")): value for key, value in values.items()},
-        {tuple(key.split(".")): flag for key, flag in keys.items()},
+        {tuple(key.split(".")): flag for key, flag in flags.items()},
     )
 
 
-def _faults(text: str) -> dict[str, JSON]:
+def _parse_faults(text: str) -> dict[str, JSON]:
     try:
         faults = parse_json(text)
     except json.JSONDecodeError as error:

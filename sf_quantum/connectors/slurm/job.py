@@ -182,10 +182,10 @@ class BatchJob:
         """Whether only the journal entry is incomplete."""
         return self.state in (BatchJobState.ENDED, BatchJobState.ABANDONED)
 
-    def own(self, rows: Iterable[Found]) -> list[Found]:
-        """Those of the lines or records of Slurm that are not of another job with its id."""
+    def exclude_foreign(self, rows: Iterable[Found]) -> list[Found]:
+        """Return Slurm's rows or records without those of another job with the same id."""
         return [
-            one for one in rows if not answers.is_foreign(one.comment, self.comment)
+            row for row in rows if not answers.is_foreign(row.comment, self.comment)
         ]
 
     def accepted(self, slurm_job: str, now: float) -> None:
@@ -253,8 +253,8 @@ class BatchJob:
                 self.usage.seen(row)
             self._be(_where(*(row.state for row in rows)))
 
-    def shown(self, records: list[JobOutcome]) -> JobOutcome | None:
-        """``scontrol`` has answered: the outcome, None if the job runs or will (again)."""
+    def process_records(self, records: list[JobOutcome]) -> JobOutcome | None:
+        """Return the outcome in the answer of ``scontrol``; None if the job has not ended."""
         # the script of a heterogeneous job runs in the first component
         outcome = answers.worst(records) if self.array else records[0]
         self._shown = outcome.state
@@ -277,10 +277,11 @@ class BatchJob:
         """
         return self.mark is not None or not outcome.good
 
-    def locked(self, owners: set[str], outcome: JobOutcome) -> JobOutcome | None:
-        """The job ids in the lock were read, which the first of two submissions acquires.
+    def process_lock(self, owners: set[str], outcome: JobOutcome) -> JobOutcome | None:
+        """Decide by the lock, which the first of two submissions acquires.
 
-        :param owners: more than one if the tasks of an array have begun in both
+        :param owners: job ids in the lock files; more than one if tasks of an array have
+            begun in both submissions
         :param outcome: outcome of this submission
         :returns: outcome of the job; None if another submission determines it
         """
@@ -298,10 +299,12 @@ class BatchJob:
             return None
         return outcome
 
-    def forgotten(self, reason: EndReason = EndReason.FORGOTTEN) -> JobOutcome:
-        """The outcome by the mark, since Slurm no longer knows the job.
+    def outcome_without_record(
+        self, reason: EndReason = EndReason.FORGOTTEN
+    ) -> JobOutcome:
+        """Return the outcome in the mark; Slurm no longer has a record of the job.
 
-        :param reason: if there is no mark
+        :param reason: reason of the loss that is reported if there is no mark
         """
         if self.mark is not None:
             return JobOutcome.of_mark(self.mark.slurm_job, self.mark)
@@ -319,8 +322,8 @@ class BatchJob:
         # unless the first has begun after all
         self.slurm_job = self.slurm_job or slurm_job
 
-    def undetermined(self) -> JobOutcome | None:
-        """The outcome by the mark, if it is up to date: Slurm did not answer in time."""
+    def outcome_after_timeout(self) -> JobOutcome | None:
+        """Return the outcome in the mark, as Slurm did not answer; None if out of date."""
         # a job that succeeded but still runs for Slurm may yet be cancelled or requeued
         if self.mark is None or (self._shown == "RUNNING" and not self.mark.exit_code):
             return None

@@ -1,9 +1,10 @@
 """The outcome of a job that has ended: from Slurm, or from the mark of its script.
 
-``squeue`` and ``scontrol`` tell it, else the accounting. What Slurm tells is the job's own
-outcome only if its script has begun, which its lock file says. If sbatch's answer was lost, two
-jobs may be in Slurm, and the mark of the first names it while Slurm is asked about the second:
-what has been asked is then asked again.
+Slurm reports the outcome with ``squeue`` or ``scontrol``, else in its accounting. A reported
+success is the outcome of the step's job only if the script has begun, as its lock file shows.
+If the answer of ``sbatch`` was lost, Slurm may have two jobs. The mark of the first job may
+then appear during a query about the second one, whose result is discarded: the query is
+repeated for the first job.
 """
 
 from __future__ import annotations
@@ -26,19 +27,19 @@ from sf_quantum.connectors.slurm.transport.login import (
 from sf_quantum.slurm import ids, states
 from sf_quantum.slurm.squeue import QueueRow
 
-# Slurm's record of a failed job may appear after the mark of its script.
-DETAIL_SECONDS = 5.0
-# A mark has the outcome as well, so there is no need to wait long for Slurm.
-PATIENCE_WITH_MARK_SECONDS = 3
+# Slurm's record of a failed job may appear this long after the mark of its script.
+DETAIL_TIMEOUT_SECONDS = 5.0
+# The mark also contains the outcome, so Slurm's answer is not worth a long wait.
+TIMEOUT_WITH_MARK_SECONDS = 3
 
 
 class Outcomes:
-    """Determines outcomes.
+    """Determines the outcomes of jobs.
 
-    :param interval_seconds: time in which a slow file system shows a mark
-    :param rows: rows of ``squeue`` by job, of a call that begins later
-    :param resubmitted: submits a job again that Slurm has lost before it began; None, or
-        why Slurm refuses it
+    :param interval_seconds: time after which a slow file system shows a mark
+    :param fetch_rows: function that calls ``squeue`` and returns its rows by job
+    :param resubmit: function that submits a job again that Slurm has lost before the job
+        began; it returns the failure if Slurm refuses the job, else None
     """
 
     def __init__(
@@ -46,84 +47,86 @@ class Outcomes:
         login: LoginNode,
         controller: Controller,
         interval_seconds: float,
-        rows: Callable[[], Awaitable[dict[BatchJob, list[QueueRow]]]],
-        resubmitted: Callable[[BatchJob], Awaitable[JobOutcome | None]],
+        fetch_rows: Callable[[], Awaitable[dict[BatchJob, list[QueueRow]]]],
+        resubmit: Callable[[BatchJob], Awaitable[JobOutcome | None]],
     ) -> None:
         self._login = login
         self._controller = controller
         self._interval = interval_seconds
-        self._rows = rows
-        self._resubmitted = resubmitted
+        self._fetch_rows = fetch_rows
+        self._resubmit = resubmit
 
     @survives_errors
     async def conclude(self, job: BatchJob) -> None:
-        """Determine the outcome from Slurm, or from the mark if Slurm has none."""
+        """Determine the outcome, and pass it to the job; None if there is none yet."""
         outcome = None
         try:
-            outcome = await self._outcome(job)
+            outcome = await self._determine(job)
         finally:
             job.concluded(outcome)
 
-    async def _outcome(self, job: BatchJob) -> JobOutcome | None:
-        deadline = asyncio.get_running_loop().time() + DETAIL_SECONDS
+    async def _determine(self, job: BatchJob) -> JobOutcome | None:
+        """Return the outcome; None if the job has not ended, or the query has failed."""
+        deadline = asyncio.get_running_loop().time() + DETAIL_TIMEOUT_SECONDS
         for pause in backoff.DETAIL.pauses():
             if asyncio.get_running_loop().time() >= deadline:
                 break
-            outcome = await self._ask(job)
+            outcome = await self._query(job)
             if outcome is not None or job.state is not BatchJobState.ENDING:
                 return outcome
             if job.mark is None:
-                return None  # the next poll tries again
+                return None  # The next poll triggers another query.
             await asyncio.sleep(pause)
-        return job.undetermined()
+        return job.outcome_after_timeout()
 
-    async def _ask(self, job: BatchJob) -> JobOutcome | None:
-        """Query the outcome: None if unknown, or the job still runs or is requeued."""
-        asked = job.slurm_job
-        marked = job.mark is not None
-        patience = PATIENCE_WITH_MARK_SECONDS if marked else answers.PATIENCE_SECONDS
+    async def _query(self, job: BatchJob) -> JobOutcome | None:
+        """Query Slurm once; return None if the outcome is unknown or the job has not ended."""
+        queried_id = job.slurm_job
+        has_mark = job.mark is not None
+        timeout = TIMEOUT_WITH_MARK_SECONDS if has_mark else answers.PATIENCE_SECONDS
         try:
-            async with asyncio.timeout(patience):
-                outcomes = await self._listed(job)
+            async with asyncio.timeout(timeout):
+                outcomes = await self._fetch_from_squeue(job)
         except TimeoutError:
             job.unanswered()
             return None
         if outcomes is None:
-            outcomes = await self._controller.records(job.slurm_job, patience)
-        if outcomes is None or job.slurm_job != asked:
+            outcomes = await self._controller.records(job.slurm_job, timeout)
+        if outcomes is None or job.slurm_job != queried_id:
             job.unanswered()
             return None
-        if records := job.own(outcomes):
-            if is_unknown(job, *(one.state for one in records)):
+        if records := job.exclude_foreign(outcomes):
+            if is_unknown(job, *(record.state for record in records)):
                 job.unanswered()
                 return None
-            outcome = job.shown(records)
-            return outcome and await self._proven(job, outcome)
-        # Slurm does not know it, or another job has its id
-        return await self._forgotten(job, was_known=not outcomes)
+            outcome = job.process_records(records)
+            return outcome and await self._confirm(job, outcome)
+        # Slurm has no record of the job, or has reused its id for another job.
+        return await self._query_without_record(job, was_recorded=not outcomes)
 
-    async def _listed(self, job: BatchJob) -> list[JobOutcome] | None:
-        """What ``squeue`` tells of a job; None if that is not all of it."""
+    async def _fetch_from_squeue(self, job: BatchJob) -> list[JobOutcome] | None:
+        """Return the outcome that ``squeue`` reports; None if missing or incomplete."""
         if job.array or job.group is not None:
             return None
         if job.mark is not None:
-            rows = (await self._rows()).get(job, [])
+            rows = (await self._fetch_rows()).get(job, [])
         else:
-            # The row that made the driver ask for the outcome is used.
+            # This row is the reason for the query.
             rows = [job.row] if job.row is not None and job.row.over else []
         outcome = JobOutcome.of_row(rows[0]) if rows else None
         return None if outcome is None else [outcome]
 
-    async def _proven(self, job: BatchJob, outcome: JobOutcome) -> JobOutcome | None:
+    async def _confirm(self, job: BatchJob, outcome: JobOutcome) -> JobOutcome | None:
+        """Return the outcome of the step's job; None if it cannot be determined yet."""
         if job.is_proven(outcome):
             return outcome
-        asked, owners = job.slurm_job, await self._owners(job)
-        if owners is None or job.slurm_job != asked:
+        queried_id, owners = job.slurm_job, await self._read_lock_owners(job)
+        if owners is None or job.slurm_job != queried_id:
             return None
-        return job.locked(owners, outcome)
+        return job.process_lock(owners, outcome)
 
-    async def _owners(self, job: BatchJob) -> set[str] | None:
-        """The ids of the Slurm jobs whose scripts have begun; None if unknown."""
+    async def _read_lock_owners(self, job: BatchJob) -> set[str] | None:
+        """Return the ids of the Slurm jobs whose scripts have begun; None if unknown."""
         folder, key = shlex.quote(self._login.spool), job.key
         files = f"{folder}/{key}-*.lock" if job.array else f"{folder}/{key}.lock"
         text, code = await self._login.ask(f"cat {files}")
@@ -132,42 +135,51 @@ class Outcomes:
         owners = filter(ids.is_id, text.split()) if code == 0 else ()
         return {ids.found(owner, job.clusters) for owner in owners}
 
-    async def _forgotten(self, job: BatchJob, was_known: bool) -> JobOutcome | None:
-        """The outcome of a job that Slurm does not know.
+    async def _query_without_record(
+        self, job: BatchJob, was_recorded: bool
+    ) -> JobOutcome | None:
+        """Return the outcome of a job of which Slurm has no record; None if unknown.
 
-        :param was_known: whether Slurm may have known it; false if another job has its id
+        :param was_recorded: whether Slurm may have recorded the job; false if the id now
+            belongs to another job
         """
         if job.mark is None:
-            # an exception here means a lost connection, not a lost job
-            following = await self._controller.next_job(job.slurm_job)
-            if following is not None and int(ids.number(job.slurm_job)) >= following:
-                was_known = False
-            asked = job.slurm_job
-            outcomes = await self._controller.accounted(asked) if was_known else []
-            if job.slurm_job != asked:
+            # An exception here means a lost connection, not a lost job.
+            next_id = await self._controller.next_job(job.slurm_job)
+            if next_id is not None and int(ids.number(job.slurm_job)) >= next_id:
+                # Slurm has lost its state, and will assign this id again.
+                was_recorded = False
+            queried_id = job.slurm_job
+            outcomes = (
+                await self._controller.accounted(queried_id) if was_recorded else []
+            )
+            if job.slurm_job != queried_id:
                 return None
             if outcomes:
-                return await self._proven(job, answers.worst(outcomes))
-            # a slow file system may show the mark late
+                return await self._confirm(job, answers.worst(outcomes))
+            # A slow file system may show the mark late.
             await asyncio.sleep(self._interval)
-        reason = EndReason.FORGOTTEN if was_known else EndReason.UNRECORDED
+        reason = EndReason.FORGOTTEN if was_recorded else EndReason.UNRECORDED
         if job.mark is None and job.leaves_lock:
-            owners = await self._owners(job)
+            owners = await self._read_lock_owners(job)
             if owners is None:
                 return None
             if owners:
-                return job.locked(owners, job.forgotten(reason))
-            if not was_known:
-                return await self._resubmitted(job)
-        return job.forgotten(reason)
+                return job.process_lock(owners, job.outcome_without_record(reason))
+            if not was_recorded:
+                return await self._resubmit(job)
+        return job.outcome_without_record(reason)
 
 
 def is_unknown(job: BatchJob, *names: str) -> bool:
-    """Whether one of the states of a job tells nothing about it, which is logged."""
+    """Return whether a state of a job is not in Slurm's manuals, and log such a state.
+
+    :param names: states of the job's rows or records in Slurm
+    """
     unknown = states.unknown(names)
     if unknown:
         warn(
             f"Slurm job {ids.words(job.slurm_job)} of {job.name} is in the state {unknown}, which "
-            "sfq.slurm does not know: it will ask again"
+            "sfq.slurm does not know: the query will be repeated"
         )
     return bool(unknown)

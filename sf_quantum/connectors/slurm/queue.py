@@ -290,7 +290,7 @@ class SlurmQueue:
         for job, slurm_job in asked.items():
             if slurm_job not in rows:
                 continue
-            job_rows = job.own(rows[slurm_job])
+            job_rows = job.exclude_foreign(rows[slurm_job])
             if job.slurm_job != slurm_job:
                 continue  # its mark has changed the id meanwhile
             by_job[job] = job_rows

@@ -32,8 +32,8 @@ SLURM = {
     "reserved service": ("allocation: {strategy: reserved, reserve: [quantum, quantom]}", "allocation.reserve[1]: deployment cluster has no service 'quantom'; did you mean quantum?"),
     "reserved service, counted": ("allocation: {strategy: reserved, reserve: {quantom: 1}}", "allocation.reserve.quantom: deployment cluster has no service 'quantom'; did you mean quantum?"),
     "released after": ("allocation: {strategy: reserved, reserve: [quantum], release: {after: /lop/solve}}", "allocation.release.after: the workflow has no step /lop/solve; did you mean /loop/solve?"),
-    "reserved for nobody": ("allocation: {strategy: reserved, reserve: [quantum, quantum]}", "allocation: reserve for quantum is 2, but maxConcurrentJobs allows 1 at once; write maxConcurrentJobs: 2 or more"),
-    "kept for nobody": ("allocation: {strategy: elastic, keep: 3}", "allocation: keep is 3, but maxConcurrentJobs allows 1 at once; write maxConcurrentJobs: 3 or more"),
+    "reserved for nobody": ("allocation: {strategy: reserved, reserve: [quantum, quantum]}", "allocation: reserve for quantum is 2, but maxConcurrentJobs is 1; write maxConcurrentJobs: 2 or more"),
+    "kept for nobody": ("allocation: {strategy: elastic, keep: 3}", "allocation: keep is 3, but maxConcurrentJobs is 1; write maxConcurrentJobs: 3 or more"),
     "none may be kept": ("allocation: {strategy: elastic, max: 0}", "allocation.max: 0 is not allowed; write 1 or more"),
     "key of the deployment": ("alocation: elastic", "alocation: unknown key; did you mean allocation?"),
     "file of QPUs": ("qrmiConfig: none.json", "qrmiConfig: none.json: no such file; name an existing file"),
@@ -99,13 +99,16 @@ def test_reservations_fit_into_their_partitions(
     lines = lists(("compute", 9), ("qpus", 1), ("qpus", 2))
     slurm_lists(tmp_path / "bin", monkeypatch, lines)
     (line,) = found()
-    assert "reserve has 4 nodes, but partition qpus has 3; write as many" in line
+    assert (
+        "reserve: 4 nodes requested, but partition qpus has 3; request at most 3"
+        in line
+    )
     edited(FILE, "quantum: 4", "quantum: 3")
     assert found() == []
     edited(FILE, "partition: qpus", "partition: qpus, nodes: 4")
     said = " ".join(found())
-    assert "reserve has 12 nodes, but partition qpus has 3" in said
-    assert "it has 4 nodes, but partition qpus has 3" in said
+    assert "reserve: 12 nodes requested, but partition qpus has 3" in said
+    assert "nodes: 4 nodes requested, but partition qpus has 3" in said
 
 
 @pytest.mark.process
@@ -120,7 +123,7 @@ def test_ranges_of_a_reservation_are_counted_as_slurm_does(
     lines = lists(("compute", 9), ("qpus", 2))
     slurm_lists(tmp_path / "bin", monkeypatch, lines)
     (line,) = found()
-    assert "reserve has 3 nodes, but partition qpus has 2" in line
+    assert "reserve: 3 nodes requested, but partition qpus has 2" in line
     edited(FILE, "quantum: 2", "quantum: 1")
     assert found() == []
 
@@ -172,7 +175,7 @@ def test_more_kept_than_there_may_be(cluster: None) -> None:
     edited(FILE, "Jobs: 4\n", f"Jobs: 4\n      allocation: {new}\n")
     assert found() == [
         f"{FILE}:30: deployments.cluster.config.allocation: keep is 3, but max is 2;"
-        " write a value of keep that is at most max"
+        " write a keep of at most 2"
     ]
 
 

@@ -189,19 +189,19 @@ async def test_scontrol_ends_a_job_only_if_all_of_it_has_ended() -> None:
     bad = JobOutcome("8", "FAILED", exit_code=1)
     active = JobOutcome("7", "RUNNING")
     assert (
-        batch_job().shown([good, bad]) is good
+        batch_job().process_records([good, bad]) is good
     )  # the script is in the first component
-    assert batch_job(array=True).shown([good, bad]) is bad
-    assert batch_job().shown([good, active]) is None
+    assert batch_job(array=True).process_records([good, bad]) is bad
+    assert batch_job().process_records([good, active]) is None
 
 
 async def test_a_mark_is_of_the_run_that_left_it() -> None:
     same = JobOutcome("7", "RUNNING", started=100.0, restarts=1)
     job = batch_job(left=ENDED)
-    assert job.shown([same]) is None
+    assert job.process_records([same]) is None
     assert job.mark == ENDED
     later = JobOutcome("7", "PENDING", started=200.0, restarts=1)
-    assert job.shown([later]) is None
+    assert job.process_records([later]) is None
     assert job.mark is None
     again = JobOutcome("7", "FAILED", started=200.0, ended=210.0, restarts=1)
     job.concluded(again)
@@ -226,7 +226,7 @@ async def test_a_job_that_has_not_ended_goes_back_to_where_it_was(
     for _ in range(DENIALS):
         job.listed([])
     for one in shown:
-        job.shown([JobOutcome("7", one)])
+        job.process_records([JobOutcome("7", one)])
     job.unanswered()
     assert job.state is S.ENDING
     job.concluded(None)
@@ -254,10 +254,10 @@ async def test_only_a_marked_submission_succeeds() -> None:
 async def test_the_lock_tells_which_of_two_submissions_matters() -> None:
     good = JobOutcome("7", "COMPLETED")
     job = batch_job()
-    assert job.locked({"7"}, good) is good
+    assert job.process_lock({"7"}, good) is good
     lost = JobOutcome("7", LOST, EndReason.NEVER_BEGAN)
-    assert job.locked(set(), good) == lost
-    assert job.locked({"8"}, good) is None
+    assert job.process_lock(set(), good) == lost
+    assert job.process_lock({"8"}, good) is None
     assert job.slurm_job == "8"
 
 
@@ -272,36 +272,36 @@ async def test_a_task_of_an_array_has_failed_even_if_slurm_forgets_it() -> None:
 
 async def test_an_array_of_two_submissions_ends_with_both() -> None:
     job = batch_job(array=True)
-    assert job.locked({"7", "8"}, JobOutcome("7", "COMPLETED")) is None
+    assert job.process_lock({"7", "8"}, JobOutcome("7", "COMPLETED")) is None
     assert job.slurm_job == "8"
     for other in (JobOutcome("8", "COMPLETED"), JobOutcome("8", "FAILED")):
-        assert job.locked({"7", "8"}, other) is other
+        assert job.process_lock({"7", "8"}, other) is other
 
 
 async def test_a_job_that_slurm_has_forgotten_ended_as_its_mark_says() -> None:
     expected = JobOutcome("7", "COMPLETED", started=100.25, ended=160.5)
-    assert batch_job(left=ENDED).forgotten() == expected
+    assert batch_job(left=ENDED).outcome_without_record() == expected
     failed = mark(3, 160.5)
     expected = JobOutcome("7", "FAILED", exit_code=3, started=100.25, ended=160.5)
-    assert batch_job(left=failed).forgotten() == expected
+    assert batch_job(left=failed).outcome_without_record() == expected
     lost = JobOutcome("7", LOST, EndReason.FORGOTTEN)
-    assert batch_job().forgotten() == lost
+    assert batch_job().outcome_without_record() == lost
 
 
 async def test_a_mark_counts_unless_slurm_still_runs_the_job() -> None:
     good = JobOutcome("7", "COMPLETED", started=100.25, ended=160.5)
     job = batch_job(left=ENDED)
-    assert job.undetermined() == good
-    job.shown([JobOutcome("7", "RUNNING")])
-    assert job.undetermined() is None
-    job.shown([JobOutcome("7", "COMPLETING")])
-    assert job.undetermined() == good
+    assert job.outcome_after_timeout() == good
+    job.process_records([JobOutcome("7", "RUNNING")])
+    assert job.outcome_after_timeout() is None
+    job.process_records([JobOutcome("7", "COMPLETING")])
+    assert job.outcome_after_timeout() == good
     failed = batch_job(left=mark(3, 160.5))
-    failed.shown([JobOutcome("7", "RUNNING")])
-    assert failed.undetermined() == JobOutcome(
+    failed.process_records([JobOutcome("7", "RUNNING")])
+    assert failed.outcome_after_timeout() == JobOutcome(
         "7", "FAILED", exit_code=3, started=100.25, ended=160.5
     )
-    assert batch_job().undetermined() is None
+    assert batch_job().outcome_after_timeout() is None
 
 
 async def test_an_outcome_has_the_times_of_its_mark() -> None:

@@ -282,7 +282,7 @@ async def test_a_state_that_is_not_known_is_no_answer(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(outcomes, "DETAIL_SECONDS", 0.1)
+    monkeypatch.setattr(outcomes, "DETAIL_TIMEOUT_SECONDS", 0.1)
     odd = "7|7|MELTING|None|100|101|1|c1"
     slurm.squeues[:] = [odd, odd, "7|7|FAILED|None|100|101|1|c1"]
     slurm.scontrols[:] = [SHOWN.replace("COMPLETED", "MELTING")]
@@ -297,7 +297,7 @@ async def test_a_state_that_is_not_known_is_no_answer(
     assert (outcome.state, outcome.exit_code) == ("FAILED", 3)
     assert [record.getMessage() for record in caplog.records] == [
         "Slurm job 7 of job /job/0 is in the state MELTING, which sfq.slurm does not "
-        "know: it will ask again"
+        "know: the query will be repeated"
     ]
 
 

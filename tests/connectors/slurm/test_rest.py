@@ -477,11 +477,11 @@ def test_any_answer_is_read_or_refused_in_one_line(
     ("change", "message"),
     [
         ({"job_id": None}, "jobs[0].job_id: missing"),
-        ({"job_id": "7"}, 'jobs[0].job_id: expected the id of a job, not "7"'),
+        ({"job_id": "7"}, 'jobs[0].job_id: expected a job id, not "7"'),
         ({"job_state": None}, "jobs[0].job_state: missing"),
         (
             {"job_state": []},
-            "jobs[0].job_state: expected a state, or the list of its words, not a list",
+            "jobs[0].job_state: expected a state or a list of its words, not a list",
         ),
         (
             {"end_time": {"number": 5}},
@@ -586,7 +586,7 @@ async def test_a_job_that_lacks_an_option_is_cancelled(
 @pytest.mark.parametrize(
     ("option", "message"),
     [
-        ({"time": "soon"}, "time_limit: expected a time as for sbatch, not 'soon'"),
+        ({"time": "soon"}, "time_limit: expected a time limit of sbatch, not 'soon'"),
         ({"ntasks": "two"}, "tasks: expected a whole number, not 'two'"),
     ],
 )

@@ -35,7 +35,7 @@ from sf_quantum.service.scheduling.pending import PendingJobs
 from sf_quantum.service.scheduling.policies import load, make, names
 from sf_quantum.service.scheduling.policies.base import Policy
 from sf_quantum.service.scheduling.policies.fair_share import FairShare
-from sf_quantum.service.scheduling.policies.interleave import MOST_PASSES, Interleave
+from sf_quantum.service.scheduling.policies.interleave import MAX_PASSES, Interleave
 from sf_quantum.service.scheduling.work import PendingJob, Work
 from sf_quantum.service.store.reports.usage import recent_use
 from tests.support.service import example_bqm, running_queue
@@ -422,7 +422,7 @@ def test_a_free_lease_brings_the_load_nearest_to_one_qpu() -> None:
     soon = Asks(pattern="cc-heavy", expected_seconds=10.0)
     assert policy.choose([light, heavy, soon], [lease(pattern="qc-heavy")]) == 2
     assert policy.choose([light, light], []) == 0
-    passed = Asks(pattern="qc-heavy", passed=MOST_PASSES)
+    passed = Asks(pattern="qc-heavy", passed=MAX_PASSES)
     assert policy.choose([passed, light], [lease(pattern="qc-heavy")]) == 0
 
 

@@ -11,9 +11,7 @@ from pathlib import Path
 from sf_quantum.checking.deployments.slurm.services import Service
 from sf_quantum.checking.document import Document, FileProblem
 from sf_quantum.connectors.slurm import scripts
-from sf_quantum.connectors.slurm.services import (
-    SEVERAL_CLUSTERS,
-)
+from sf_quantum.connectors.slurm.services import SEVERAL_CLUSTERS
 from sf_quantum.connectors.slurm.transport import rest
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON, KeyPath, listing, mapping
@@ -23,12 +21,15 @@ from sf_quantum.slurm.components import Component, nodes_needed
 from sf_quantum.slurm.partitions import Partition
 
 #: StreamFlow's default of maxConcurrentJobs
-ONE_JOB = 1
+DEFAULT_CONCURRENT_JOBS = 1
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """A deployment of type ``sfq.slurm``, and the path of its ``config``."""
+    """A deployment of type ``sfq.slurm``.
+
+    :param where: path of its ``config`` in the document
+    """
 
     document: Document
     name: str
@@ -37,7 +38,7 @@ class Cluster:
 
     @property
     def _services(self) -> dict[str, Service]:
-        """The services by name."""
+        """The services of the deployment, by name."""
         above, services = (*self.where, "services"), self.config.get("services")
         return {
             name: Service(self.document, mapping(content), (*above, name))
@@ -46,88 +47,92 @@ class Cluster:
 
     @property
     def _sections(self) -> list[tuple[dict[str, JSON], KeyPath]]:
-        """The configuration and each service, with their paths in the file."""
+        """The configuration and each service, each with its path in the document."""
         services = self._services.values()
         return [(self.config, self.where), *((s.content, s.where) for s in services)]
 
     def allocations(self) -> Iterator[tuple[dict[str, JSON], KeyPath]]:
-        """The ``allocation`` of the deployment and of each service, with its path."""
+        """Yield the ``allocation`` of the deployment and of each service, with its path."""
         for content, where in self._sections:
             yield mapping(content.get("allocation")), (*where, "allocation")
 
     def check(self) -> Iterator[FileProblem]:
         """Check the allocations, clusters and QPUs of the deployment."""
         for allocation, where in self.allocations():
-            yield from self._reserve(allocation, where)
-            yield from self._unused(allocation, where)
+            yield from self._check_reserved_services(allocation, where)
+            yield from self._check_counts(allocation, where)
         for service in self._services.values():
             yield from service.check()
-        yield from self._qpus()
+        yield from self._check_qpus()
         if self.config.get("slurmrestd"):
-            yield from self._rest()
+            yield from self._check_rest()
 
-    def partitions(self, partitions: dict[str, Partition]) -> Iterator[FileProblem]:
-        """Check what the services request of their partitions.
+    def check_partitions(
+        self, partitions: dict[str, Partition]
+    ) -> Iterator[FileProblem]:
+        """Check the requests of the services against their partitions.
 
         :param partitions: the partitions of the cluster, by name
         """
         for service in self._services.values():
             yield from service.check_partition(partitions)
-        yield from self._oversized({k: one.nodes for k, one in partitions.items()})
+        yield from self._check_sizes(
+            {name: partition.nodes for name, partition in partitions.items()}
+        )
 
-    def _oversized(self, partitions: dict[str, int]) -> Iterator[FileProblem]:
-        """Find services and reservations with more nodes than their partition has.
+    def _check_sizes(self, partitions: dict[str, int]) -> Iterator[FileProblem]:
+        """Check that no service and no reservation requests more nodes than its partition has.
 
-        :param partitions: the nodes of each partition
+        :param partitions: number of nodes of each partition
         """
+        # The partitions of other clusters are unknown.
         services = {n: s for n, s in self._services.items() if not s.clusters}
         for service in services.values():
-            nodes, partition = service.component.least, service.partition
+            nodes, partition = service.component.min_nodes, service.partition
             if nodes > partitions.get(partition, nodes):
                 where = (*service.where, "nodes")
-                yield self._too_large(where, "it has", nodes, partition, partitions)
+                yield self._too_large(where, nodes, partition, partitions)
         for allocation, where in self.allocations():
-            wanted: dict[str, list[tuple[Component, int]]] = defaultdict(list)
+            requests: dict[str, list[tuple[Component, int]]] = defaultdict(list)
             for name, count in _counts(allocation).items():
-                if part := services.get(name):
-                    wanted[part.partition].append((part.component, count))
-            for partition, components in wanted.items():
+                if reserved := services.get(name):
+                    requests[reserved.partition].append((reserved.component, count))
+            for partition, components in requests.items():
                 nodes = nodes_needed(components)
                 if nodes > partitions.get(partition, nodes):
                     below = (*where, "reserve")
-                    what = "reserve has"
-                    yield self._too_large(below, what, nodes, partition, partitions)
+                    yield self._too_large(below, nodes, partition, partitions)
 
     def _too_large(
         self,
         where: KeyPath,
-        what: str,
         nodes: int,
         partition: str,
         partitions: dict[str, int],
     ) -> FileProblem:
-        has = partitions[partition]
-        what = f"{what} {nodes} nodes, but partition {partition} has {has}"
-        return self.document.problem(where, what, "write as many as it has, or fewer")
+        maximum = partitions[partition]
+        what = f"{nodes} nodes requested, but partition {partition} has {maximum}"
+        return self.document.problem(where, what, f"request at most {maximum}")
 
-    def _reserve(
+    def _check_reserved_services(
         self, allocation: dict[str, JSON], where: KeyPath
     ) -> Iterator[FileProblem]:
+        """Check that the services in ``reserve`` exist and are on the same clusters."""
         services, names = self._services, _reserved(allocation)
         for index, name in enumerate(names):
-            listed = isinstance(allocation["reserve"], list)
+            is_list = isinstance(allocation["reserve"], list)
             what = f"deployment {self.name} has no service {name!r}"
-            below = (*where, "reserve", index if listed else name)
+            below = (*where, "reserve", index if is_list else name)
             yield from self.document.unknown(below, name, services, what)
         if len({services[n].clusters if n in services else None for n in names}) > 1:
             yield self.document.problem((*where, "reserve"), *SEVERAL_CLUSTERS)
 
-    def _unused(
+    def _check_counts(
         self, allocation: dict[str, JSON], where: KeyPath
     ) -> Iterator[FileProblem]:
-        """Check that nodes are not held for more jobs than StreamFlow runs concurrently."""
-        jobs = self.config.get("maxConcurrentJobs", ONE_JOB)
-        if not isinstance(jobs, int):
+        """Check that nodes are held for at most as many jobs as StreamFlow runs concurrently."""
+        max_jobs = self.config.get("maxConcurrentJobs", DEFAULT_CONCURRENT_JOBS)
+        if not isinstance(max_jobs, int):
             return
         sizes: dict[str, JSON] = {
             f"reserve for {service} is": count
@@ -135,31 +140,31 @@ class Cluster:
         }
         sizes["keep is"] = allocation.get("keep")
         for what, count in sizes.items():
-            if isinstance(count, int) and count > jobs:
-                what = f"{what} {count}, but maxConcurrentJobs allows {jobs} at once"
-                right = f"write maxConcurrentJobs: {count} or more"
-                yield self.document.problem(where, what, right)
-        most, kept = allocation.get("max"), allocation.get("keep")
-        if isinstance(most, int) and isinstance(kept, int) and kept > most:
-            what = f"keep is {kept}, but max is {most}"
-            right = "write a value of keep that is at most max"
-            yield self.document.problem(where, what, right)
+            if isinstance(count, int) and count > max_jobs:
+                what = f"{what} {count}, but maxConcurrentJobs is {max_jobs}"
+                remedy = f"write maxConcurrentJobs: {count} or more"
+                yield self.document.problem(where, what, remedy)
+        maximum, keep = allocation.get("max"), allocation.get("keep")
+        if isinstance(maximum, int) and isinstance(keep, int) and keep > maximum:
+            what = f"keep is {keep}, but max is {maximum}"
+            remedy = f"write a keep of at most {maximum}"
+            yield self.document.problem(where, what, remedy)
 
-    def _rest(self) -> Iterator[FileProblem]:
-        """Check the URL, and that nothing needs Slurm's commands."""
+    def _check_rest(self) -> Iterator[FileProblem]:
+        """Check the URL of slurmrestd, and that no key requires Slurm's commands."""
         url = mapping(self.config["slurmrestd"]).get("url")
         try:
             if isinstance(url, str):
                 Client(url, {})
         except InputError as error:
             where: KeyPath = (*self.where, "slurmrestd", "url")
-            right = "see the key slurmrestd of sfq.slurm"
-            yield self.document.problem(where, str(error), right)
-        for content, place in self._sections:
+            remedy = "see the key slurmrestd of sfq.slurm"
+            yield self.document.problem(where, str(error), remedy)
+        for content, above in self._sections:
             value = content.get("allocation")
             strategy = value.get("strategy") if isinstance(value, dict) else value
             if strategy not in (None, "per-step"):
-                yield self.document.problem((*place, "allocation"), *rest.ALLOCATION)
+                yield self.document.problem((*above, "allocation"), *rest.ALLOCATION)
         for service in self._services.values():
             keys = {
                 k: v
@@ -168,17 +173,17 @@ class Cluster:
             }
             if file := keys.pop("file", None):
                 path = self.document.folder / str(file)
-                yield from self._template(path, service.where)
-            for key, what, right in rest.unsupported(keys):
-                yield self.document.problem((*service.where, key), what, right)
+                yield from self._check_template(path, service.where)
+            for key, what, remedy in rest.unsupported(keys):
+                yield self.document.problem((*service.where, key), what, remedy)
 
-    def _template(self, file: Path, where: KeyPath) -> Iterator[FileProblem]:
-        """Check that a template for slurmrestd has no options in it."""
+    def _check_template(self, file: Path, where: KeyPath) -> Iterator[FileProblem]:
+        """Check that a template for slurmrestd contains no ``#SBATCH`` lines."""
         with suppress(OSError):
             if scripts.directives(file.read_text(errors="replace")):
                 yield self.document.problem((*where, "file"), *rest.DIRECTIVES)
 
-    def _qpus(self) -> Iterator[FileProblem]:
+    def _check_qpus(self) -> Iterator[FileProblem]:
         """Check that ``qrmiConfig``, if it exists, defines the QPUs of the services."""
         name = self.config.get("qrmiConfig")
         if not isinstance(name, str) or not (self.document.folder / name).is_file():
@@ -187,19 +192,19 @@ class Cluster:
         try:
             qpu_names = qrmi_config.names(str(file))
         except InputError as error:
-            right = "give the path of a qrmi_config.json for QRMI's SPANK plugin"
-            yield self.document.problem((*self.where, "qrmiConfig"), str(error), right)
+            remedy = "give the path of a qrmi_config.json for QRMI's SPANK plugin"
+            yield self.document.problem((*self.where, "qrmiConfig"), str(error), remedy)
             return
         for service in self._services.values():
-            for index, wanted in enumerate(listing(service.content.get("qpu"))):
-                if isinstance(wanted, str):
-                    what = f"{file} has no QPU {wanted!r}"
+            for index, qpu in enumerate(listing(service.content.get("qpu"))):
+                if isinstance(qpu, str):
+                    what = f"{file} has no QPU {qpu!r}"
                     below = (*service.where, "qpu", index)
-                    yield from self.document.unknown(below, wanted, qpu_names, what)
+                    yield from self.document.unknown(below, qpu, qpu_names, what)
 
 
 def _counts(allocation: dict[str, JSON]) -> dict[str, int]:
-    """How many nodes' worth of each service an allocation reserves."""
+    """Return how many times an allocation reserves the nodes of each service."""
     reserve = allocation.get("reserve")
     if not isinstance(reserve, dict):
         return Counter(_reserved(allocation))
@@ -207,6 +212,7 @@ def _counts(allocation: dict[str, JSON]) -> dict[str, int]:
 
 
 def _reserved(allocation: dict[str, JSON]) -> list[str]:
+    """Return the names in ``reserve``, each as often as listed, or once in a mapping."""
     reserve = allocation.get("reserve")
     names = [*reserve] if isinstance(reserve, dict) else listing(reserve)
     return [name for name in names if isinstance(name, str)]

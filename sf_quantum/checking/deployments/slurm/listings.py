@@ -83,7 +83,7 @@ class Listings:
             except SilentSlurm as error:
                 silent[name] = error
             else:
-                yield from clusters[name].partitions(partitions)
+                yield from clusters[name].check_partitions(partitions)
         self.silent = {n: f"could not be asked ({e})" for n, e in silent.items()}
         causes = dict.fromkeys((str(e), e.is_missing) for e in silent.values())
         for why, is_missing in causes:

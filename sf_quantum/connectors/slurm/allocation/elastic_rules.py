@@ -1,7 +1,7 @@
-"""The allocations that ``elastic`` holds: who gets them, and when they are given back.
+"""The rules of ``elastic``: when allocations are requested, reused and released.
 
-The rules have no clock, no event loop and no Slurm of their own: ``sfq.slurm`` follows them,
-and so does the simulation of ``sfq plan``. All times are of one clock, which the caller reads.
+The rules use no clock, event loop or Slurm, so ``sfq.slurm`` and the simulation of
+``sfq plan`` share them. The caller passes all times, in seconds of a single clock.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import Generic, Literal, TypeVar
 
 from sf_quantum.connectors.slurm.allocation.forecast import LATEST, JobForecast
 
-Held = TypeVar("Held", bound=Hashable)
+Allocation = TypeVar("Allocation", bound=Hashable)
 Request = TypeVar("Request")
 
 
 @dataclass(frozen=True)
 class ElasticSettings:
-    """``elastic``: allocations kept between jobs; the fields are keys of the schema."""
+    """Settings of ``elastic``; the fields are the keys of its schema."""
 
     keep: int = 0
     max: int | None = None
@@ -32,11 +32,11 @@ class ElasticSettings:
 
 @dataclass
 class _Use:
-    """What an allocation is used for.
+    """The latest use of an allocation.
 
-    :param granted: when it was granted
-    :param step: step of its latest job; empty if it has had none
-    :param began: time at which it was assigned to this job
+    :param granted: time at which the allocation was granted
+    :param step: step of the latest job; empty if there was no job
+    :param began: time at which the latest job began
     """
 
     granted: float
@@ -44,96 +44,106 @@ class _Use:
     began: float = 0.0
 
 
-class ElasticPool(Generic[Held]):
-    """The granted allocations of one service, and what is expected of its jobs.
+class ElasticPool(Generic[Allocation]):
+    """The granted allocations of one service, and the forecast of its jobs.
 
-    :ivar forecast: of the jobs that follow quantum steps
-    :ivar free: idle allocations, with the time since which they are idle
-    :ivar busy: those that have a job
+    :ivar forecast: forecast of the jobs that follow quantum steps
+    :ivar free: idle allocations, each with the time at which it became idle
+    :ivar busy: allocations in use by a job
     """
 
     def __init__(self, settings: ElasticSettings) -> None:
         self.settings = settings
         self.forecast = JobForecast(settings.urgency)
-        self.free: dict[Held, float] = {}
-        self.busy: set[Held] = set()
-        self._uses: dict[Held, _Use] = {}
-        # whether no job has followed those of a step in their allocations
+        self.free: dict[Allocation, float] = {}
+        self.busy: set[Allocation] = set()
+        self._uses: dict[Allocation, _Use] = {}
+        # Whether a step's allocations were so far never reused by a later job.
         self._last_step: dict[str, bool] = {}
-        # times at which an allocation was given back without waiting for a job, by the same step
-        self._given_back: dict[str, float] = {}
-        # Seconds for which the latest allocations were held until they were given back.
+        # By step: the time at which an allocation was released without an idle time.
+        self._released_early: dict[str, float] = {}
+        # Seconds from the grant of each of the latest allocations to its release.
         self._held_seconds: deque[float] = deque(maxlen=LATEST)
 
     def job_arrived(self, now: float) -> None:
+        """Record that a job arrived, which could have reused allocations released early."""
         self.forecast.job_arrived(now)
-        for earlier, at in self._given_back.items():
-            if now < at + self.settings.idle:
-                self._last_step[earlier] = False
+        for step, released in self._released_early.items():
+            if now < released + self.settings.idle:
+                self._last_step[step] = False
 
-    def add(self, allocation: Held, now: float) -> None:
-        """An allocation was granted."""
+    def add(self, allocation: Allocation, now: float) -> None:
+        """Add an allocation that was granted; it is free."""
         self._uses[allocation] = _Use(now)
         self.free[allocation] = now
 
-    def assign(self, allocation: Held, arrived: float) -> None:
-        """Give an idle allocation to a job.
+    def assign(self, allocation: Allocation, arrived: float) -> None:
+        """Assign a free allocation to a job.
 
-        :param arrived: when the job did
+        :param arrived: time at which the job arrived
         """
         self.note_follower(allocation, arrived)
         del self.free[allocation]
         self.busy.add(allocation)
 
-    def note_follower(self, allocation: Held, arrived: float) -> None:
-        """Note that a job follows that of an allocation, unless both came at once."""
+    def note_follower(self, allocation: Allocation, arrived: float) -> None:
+        """Record that a job reuses an allocation, unless it arrived before the last began.
+
+        :param arrived: time at which the job arrived
+        """
         use = self._uses[allocation]
         if use.step and arrived > use.began:
             self._last_step[use.step] = False
 
-    def job_began(self, allocation: Held, step: str, now: float) -> None:
-        """A job of a step has its allocation."""
-        # it may have been removed meanwhile
+    def job_began(self, allocation: Allocation, step: str, now: float) -> None:
+        """Record that a job of a step begins in its allocation."""
+        # The allocation may have been removed in the meantime.
         use = self._uses.setdefault(allocation, _Use(now))
         use.step, use.began = step, now
 
-    def make_free(self, allocation: Held, now: float) -> None:
-        """An allocation can have another job."""
+    def make_free(self, allocation: Allocation, now: float) -> None:
+        """Record that the job in an allocation has ended."""
         self.busy.discard(allocation)
         self.free[allocation] = now
 
-    def remove(self, allocation: Held) -> None:
+    def remove(self, allocation: Allocation) -> None:
+        """Remove an allocation that has ended or is being released."""
         self.busy.discard(allocation)
         self.free.pop(allocation, None)
         self._uses.pop(allocation, None)
 
     def is_last(self, step: str) -> bool:
-        """Whether no job is expected in an allocation after one of a step."""
+        """Return whether no job is expected to reuse the allocation of a step."""
         return bool(self.settings.ahead) and self._last_step.get(step, False)
 
     def due(self, now: float) -> int:
-        """The number of jobs for which allocations are held ahead."""
+        """Return the number of expected jobs for which allocations should be held now."""
         return self.forecast.due(now) if self.settings.ahead else 0
 
-    def remove_idle(self, now: float, due: int) -> list[Held]:
-        """Remove the allocations that are to be given back, and return them."""
+    def remove_idle(self, now: float, due: int) -> list[Allocation]:
+        """Remove and return the allocations to release.
+
+        :param due: number of free allocations to hold for expected jobs
+        """
         removed = []
-        kept = max(due, self.settings.keep - len(self.busy))
+        min_free = max(due, self.settings.keep - len(self.busy))
         for allocation, since in list(self.free.items()):
-            if len(self.free) > kept and now >= since + self._idle_seconds(allocation):
+            expires = since + self._idle_seconds(allocation)
+            if len(self.free) > min_free and now >= expires:
                 use = self._uses[allocation]
                 if use.step:
                     if not self.forecast.quantum and self.is_last(use.step):
-                        self._given_back[use.step] = now
+                        self._released_early[use.step] = now
                     self._last_step.setdefault(use.step, True)
                     self._held_seconds.append(now - use.granted)
                 self.remove(allocation)
                 removed.append(allocation)
         return removed
 
-    def _idle_seconds(self, allocation: Held) -> float:
-        last = self.is_last(self._uses[allocation].step)
-        return 0.0 if last or self.forecast.quantum else self.settings.idle
+    def _idle_seconds(self, allocation: Allocation) -> float:
+        """Return the seconds for which the allocation is held without a job."""
+        is_last = self.is_last(self._uses[allocation].step)
+        return 0.0 if is_last or self.forecast.quantum else self.settings.idle
 
     def adjust(
         self,
@@ -143,41 +153,45 @@ class ElasticPool(Generic[Held]):
         request: Callable[[str | None], Request],
         cancel: Callable[[Request], object],
     ) -> None:
-        """Request missing allocations, and cancel requests that are not needed.
+        """Request missing allocations, and cancel requests that are no longer needed.
 
-        :param requests: pending requests, by the Slurm jobs on which they depend, None
-            for no dependency; changed in place
-        :param waiting: the number of jobs that wait for an allocation
+        :param requests: pending requests by dependency, the ids of the Slurm jobs after
+            which the request can be granted, or None; changed in place
+        :param waiting: number of jobs that wait for an allocation
+        :param due: number of free allocations to hold for expected jobs
+        :param request: function that requests an allocation with a dependency
+        :param cancel: function that cancels a request
         """
-        there = len(self.free) + len(self.busy)
+        granted = len(self.free) + len(self.busy)
         maximum = self.settings.max
-        room = math.inf if maximum is None else maximum - there
-        lacking = waiting + max(0, due - len(self.free))
-        lacking_by: dict[str | None, int] = {None: lacking}
-        for ended, count in self.forecast.dependent().items():
-            lacking_by[ended] = max(0, count - len(self.free))
-        for stale in [one for one in requests if one not in lacking_by]:
-            # the step has ended or has another job now
+        room = math.inf if maximum is None else maximum - granted
+        missing: dict[str | None, int] = {None: waiting + max(0, due - len(self.free))}
+        for dependency, count in self.forecast.dependent().items():
+            missing[dependency] = max(0, count - len(self.free))
+        for stale in [key for key in requests if key not in missing]:
+            # The step of these Slurm jobs has ended or has submitted another job.
             requests.setdefault(None, []).extend(requests.pop(stale))
-        for dependency, count in lacking_by.items():
-            pending = requests.setdefault(dependency, [])
+        for key, count in missing.items():
+            pending = requests.setdefault(key, [])
             needed = min(count, room)
-            # a request for an allocation that would be kept need not be cancelled
-            spared = 0 if dependency else min(self.settings.keep - there, room)
-            while len(pending) > max(needed, spared):
+            # Up to `keep`, requests stay: their allocations would be kept even without a job.
+            kept = 0 if key else min(self.settings.keep - granted, room)
+            while len(pending) > max(needed, kept):
                 cancel(pending.pop())
             while len(pending) < needed:
-                pending.append(request(dependency))
+                pending.append(request(key))
             room -= len(pending)
 
     def next_change(self, now: float) -> float:
-        """When an idle time or a forecast time comes; infinite if none does."""
-        free = self.free.items()
-        times = [since + self._idle_seconds(allocation) for allocation, since in free]
+        """Return the next time that can change the pool; infinity if there is none."""
+        times = [
+            since + self._idle_seconds(allocation)
+            for allocation, since in self.free.items()
+        ]
         if self.settings.ahead:
             times += self.forecast.changes(now)
-        return min((at for at in times if at > now), default=math.inf)
+        return min((time for time in times if time > now), default=math.inf)
 
     def longest_held(self) -> float | None:
-        """For how long the latest allocations were held at most; None if unknown."""
+        """Return the seconds of the longest latest allocation; None if none was released."""
         return max(self._held_seconds, default=None)

@@ -292,7 +292,7 @@ class SlurmAllocation:
                 if batch_job.ended.done():
                     return batch_job.ended.result()
             answer = await self.queue.controller.records(self.own.slurm_job)
-            records = self.own.own(answer or [])
+            records = self.own.exclude_foreign(answer or [])
             if states.unknown(one.state for one in records):
                 records = []
             if records and records[0].state == "RUNNING":

@@ -1,7 +1,10 @@
-"""A job in the words of ``slurmrestd``, which v0.0.40 of its API has changed.
+"""Jobs in the formats of ``slurmrestd``, which differ between v0.0.38 and v0.0.40 of its API.
 
-Since then a number may be an object that says whether it is set, a state is a list of words,
-and a submission has numbers where v0.0.38 took the words of sbatch(1).
+Since v0.0.40,
+
+- a number may be an object with a flag that tells whether the number is set;
+- a state is a list of words;
+- a submission contains numbers and lists where v0.0.38 accepts texts as for sbatch(1).
 """
 
 from __future__ import annotations
@@ -23,17 +26,18 @@ from sf_quantum.slurm.records import NO_COMMENT
 from sf_quantum.slurm.squeue import QueueRow
 from sf_quantum.structs import expected
 
-#: the last version with the words of sbatch
-FIRST_VERSION = "v0.0.38"
-# job_state_string() of slurm_protocol_defs.c: which of several words `squeue` shows
-_FLAGS = (
+#: oldest supported version of the API, which accepts properties as texts for sbatch(1)
+OLDEST_VERSION = "v0.0.38"
+# Words of a state that `squeue` prefers to the others, most preferred first:
+# job_state_string() of slurm_protocol_defs.c.
+_STATE_FLAGS = (
     "COMPLETING STAGE_OUT CONFIGURING RESIZING REQUEUED REQUEUE_FED REQUEUE_HOLD "
     "SPECIAL_EXIT STOPPED REVOKED RESV_DEL_HOLD SIGNALING".split()
 )
-# sbatch(1), --signal
-_SIGNAL = re.compile(r"(?:([RB]):)?(\w+)(?:@(\d+))?")
+# Option --signal of sbatch(1): format, words for its letters, and default time.
+_SIGNAL_PATTERN = re.compile(r"(?:([RB]):)?(\w+)(?:@(\d+))?")
 _SIGNAL_FLAGS = {"B": "BATCH_JOB", "R": "RESERVATION_JOB"}
-_SIGNAL_SECONDS = 60
+_DEFAULT_SIGNAL_SECONDS = 60
 
 
 @dataclass(frozen=True)
@@ -43,33 +47,34 @@ class _SlurmNumber:
 
 
 def _number(value: JSON) -> int | None:
-    """Read a number, which may be an object that says whether it is set."""
+    """Read a number or an object with a number; return None if its number is not set."""
     if isinstance(value, dict):
-        read = structs.read(_SlurmNumber, value)
-        return read.number if read.set else None
+        slurm_number = structs.read(_SlurmNumber, value)
+        return slurm_number.number if slurm_number.set else None
     if (number := integer(value)) is None:
         raise expected("a whole number", value)
     return number
 
 
 def _time(value: JSON) -> float | None:
+    """Read a time in seconds since the epoch; return None for 0 or if not set."""
     seconds = _number(value) or 0
     return float(seconds) if seconds > 0 else None
 
 
 def _job_id(value: JSON) -> str:
     if (number := integer(value)) is None or number <= 0:
-        raise expected("the id of a job", value)
+        raise expected("a job id", value)
     return str(number)
 
 
 def _state(value: JSON) -> str:
-    """Read the state of a job as ``squeue`` shows it."""
+    """Read the state of a job, and return the word that ``squeue`` prints for it."""
     words = value if isinstance(value, list) else [value]
     texts = [word for word in words if isinstance(word, str)]
     if not texts or len(texts) < len(words):
-        raise expected("a state, or the list of its words", value)
-    return next((flag for flag in _FLAGS if flag in texts), texts[0])
+        raise expected("a state or a list of its words", value)
+    return next((flag for flag in _STATE_FLAGS if flag in texts), texts[0])
 
 
 Number: TypeAlias = Annotated[int | None, _number]
@@ -81,27 +86,27 @@ _State: TypeAlias = Annotated[str, _state]
 @dataclass(frozen=True)
 class _Signal:
     id: Number = None
-    # its name until v0.0.39
+    # name of ``id`` until v0.0.39
     signal_id: Number = None
 
 
 @dataclass(frozen=True)
 class _ExitCode:
-    """How a script ended; there is no code if a signal ended it."""
+    """Exit code and signal of a script; the code is not set if a signal ended the script."""
 
     return_code: Number = None
     signal: _Signal = field(default=_Signal())
 
 
 def _wait_status(value: JSON) -> int | None:
-    """Read the exit code and the signal of a job as from wait(2)."""
+    """Read the end of a job; return its status as from wait(2), or None if not set."""
     if not isinstance(value, dict):
         return _number(value)
-    code = structs.read(_ExitCode, value)
-    signal = code.signal.id or code.signal.signal_id
-    if code.return_code is None and signal is None:
+    exit_code = structs.read(_ExitCode, value)
+    signal = exit_code.signal.id or exit_code.signal.signal_id
+    if exit_code.return_code is None and signal is None:
         return None
-    return (code.return_code or 0) << 8 | (signal or 0)
+    return (exit_code.return_code or 0) << 8 | (signal or 0)
 
 
 _WaitStatus: TypeAlias = Annotated[int | None, _wait_status]
@@ -109,9 +114,9 @@ _WaitStatus: TypeAlias = Annotated[int | None, _wait_status]
 
 @dataclass(frozen=True)
 class RestJob:
-    """A job that ``slurmrestd`` lists, with the names of its API.
+    """A job in a list of ``slurmrestd``; the fields are keys of its API.
 
-    :param exit_code: as from wait(2)
+    :param exit_code: status as from wait(2); None if not set
     """
 
     job_id: JobId
@@ -130,7 +135,7 @@ class RestJob:
 
     @cached_property
     def row(self) -> QueueRow:
-        """The job as ``squeue`` would show it."""
+        """The job as a row of ``squeue``."""
         return QueueRow(
             job=self.job_id,
             state=self.job_state,
@@ -139,15 +144,21 @@ class RestJob:
             ended=self.end_time,
             nodes=self.node_count or 0,
             node_list=self.nodes,
-            status=_known_status(self.job_state, self.exit_code),
+            status=_complete_status(self.job_state, self.exit_code),
             restarts=self.restart_cnt or 0,
             comment=self.comment or NO_COMMENT,
         )
 
 
-def _known_status(state: str, status: int | None) -> int | None:
-    """Return the status; without one, only a job that is ``COMPLETED`` may have failed."""
-    return 0 if status is None and state != "COMPLETED" else status
+def _complete_status(state: str, status: int | None) -> int | None:
+    """Return the status of a job as from wait(2); None if its outcome is unknown.
+
+    A missing status is replaced by 0 unless the state is ``COMPLETED``: every other state
+    of an ended job is a failure regardless of the status.
+    """
+    if status is None and state != "COMPLETED":
+        return 0
+    return status
 
 
 @dataclass(frozen=True)
@@ -164,7 +175,7 @@ class _AccountedTime:
 
 @dataclass(frozen=True)
 class AccountedJob:
-    """A job of slurmdbd's, with the names of the API."""
+    """A job in Slurm's accounting (slurmdbd); the fields are keys of the API."""
 
     job_id: JobId
     state: _AccountedState
@@ -173,8 +184,8 @@ class AccountedJob:
 
     @property
     def outcome(self) -> JobOutcome | None:
-        """How it ended; ``None`` if that is not recorded."""
-        status = _known_status(self.state.current, self.exit_code)
+        """The outcome of the job; ``None`` if not recorded."""
+        status = _complete_status(self.state.current, self.exit_code)
         if status is None:
             return None
         return JobOutcome(
@@ -188,98 +199,112 @@ class AccountedJob:
         )
 
 
-def submitted(job: Mapping[str, JSON], version: str) -> dict[str, JSON]:
-    """Return the properties of a new job as a version of the API takes them.
+def convert_properties(job: Mapping[str, JSON], version: str) -> dict[str, JSON]:
+    """Convert the properties of a new job to the format of a version of the API.
 
-    :param job: properties as v0.0.38 takes them
-    :raises InputError: if a value cannot be read
+    :param job: properties in the format of v0.0.38
+    :raises InputError: if a value is invalid
     """
-    if version == FIRST_VERSION:
+    if version == OLDEST_VERSION:
         return dict(job)
     converted: dict[str, JSON] = {}
     for key, value in job.items():
-        for name, text in _PARTS.get(key, _same)(key, value).items():
-            before = converted.get(name) if name.startswith("tres_per_") else None
-            converted[name] = f"{before},{text}" if before else text
+        for name, part in _CONVERSIONS.get(key, _keep)(key, value).items():
+            # Several properties, such as gpus_per_node and gres, become one list.
+            previous = converted.get(name) if name.startswith("tres_per_") else None
+            converted[name] = f"{previous},{part}" if previous else part
     return converted
 
 
-def _same(key: str, value: JSON) -> dict[str, JSON]:
+def _keep(key: str, value: JSON) -> dict[str, JSON]:
     return {key: value}
 
 
-def _whole(key: str, value: JSON) -> dict[str, JSON]:
+def _integer(key: str, value: JSON) -> dict[str, JSON]:
     try:
         return {key: int(str(value))}
     except ValueError:
         raise InputError(f"{key}: expected a whole number, not '{value}'") from None
 
 
-def _set(key: str, value: JSON) -> dict[str, JSON]:
-    return {key: {"set": True, "infinite": False, "number": _whole(key, value)[key]}}
+def _set_number(key: str, value: JSON) -> dict[str, JSON]:
+    """Convert to an object with a number that is set."""
+    return {key: {"set": True, "infinite": False, "number": _integer(key, value)[key]}}
 
 
 def _minutes(key: str, value: JSON) -> dict[str, JSON]:
+    """Convert a time limit to minutes, rounded up."""
     text = str(value)
     if text.upper() in ("INFINITE", "UNLIMITED", "-1"):
         return {key: {"set": True, "infinite": True, "number": 0}}
     if (seconds := limit_seconds(text)) is None:
-        raise InputError(f"{key}: expected a time as for sbatch, not '{text}'")
-    return _set(key, math.ceil(seconds / 60))
+        raise InputError(f"{key}: expected a time limit of sbatch, not '{text}'")
+    return _set_number(key, math.ceil(seconds / 60))
 
 
 def _gres(name: str) -> Callable[[str, JSON], dict[str, JSON]]:
-    def words(_: str, value: JSON) -> dict[str, JSON]:
+    """Return a conversion of generic resources.
+
+    :param name: key of the converted GPUs, or ``gres`` for resources of any kind
+    """
+
+    def convert(_: str, value: JSON) -> dict[str, JSON]:
         text = str(value)
         if name == "gres":
             gres = [f"gres/{tres.bare(word)}" for word in text.split(",")]
             return {"tres_per_node": ",".join(gres)}
         return {name: ",".join(f"gres/gpu:{word}" for word in text.split(","))}
 
-    return words
+    return convert
 
 
 def _nodes(key: str, value: JSON) -> dict[str, JSON]:
-    least, dash, most = str(value).partition("-")
-    if least.isdigit() and (not dash or most.isdigit()):
-        # `nodes` makes "2-2" of "1-2" in Slurm 24.11
-        counts = {"minimum_nodes": int(least), "maximum_nodes": int(most or least)}
-        return {**counts}
+    """Convert a number or a range of nodes; keep other texts."""
+    minimum, dash, maximum = str(value).partition("-")
+    if minimum.isdigit() and (not dash or maximum.isdigit()):
+        # Slurm 24.11 reads "1-2" in `nodes` as "2-2".
+        return {
+            "minimum_nodes": int(minimum),
+            "maximum_nodes": int(maximum or minimum),
+        }
     return {key: value}
 
 
 def _signal(key: str, value: JSON) -> dict[str, JSON]:
-    if (match := _SIGNAL.fullmatch(str(value))) is None:
+    if (match := _SIGNAL_PATTERN.fullmatch(str(value))) is None:
         raise InputError(f"{key}: expected [{{R|B}}:]SIGNAL[@SECONDS], not '{value}'")
-    who, name, seconds = match.groups()
+    receiver, name, seconds = match.groups()
     warning: dict[str, JSON] = {
         "kill_warning_signal": name,
-        **_set("kill_warning_delay", seconds or _SIGNAL_SECONDS),
+        **_set_number("kill_warning_delay", seconds or _DEFAULT_SIGNAL_SECONDS),
     }
-    return warning | ({"kill_warning_flags": [_SIGNAL_FLAGS[who]]} if who else {})
+    if receiver:
+        warning["kill_warning_flags"] = [_SIGNAL_FLAGS[receiver]]
+    return warning
 
 
 def _environment(key: str, value: JSON) -> dict[str, JSON]:
     return {key: [f"{name}={text}" for name, text in mapping(value).items()]}
 
 
-_PARTS: dict[str, Callable[[str, JSON], dict[str, JSON]]] = {
-    "cpus_per_task": _whole,
+# By property: the function that returns the converted properties; others are kept.
+_CONVERSIONS: dict[str, Callable[[str, JSON], dict[str, JSON]]] = {
+    "cpus_per_task": _integer,
     "environment": _environment,
-    # the variable of the environment alone says so
+    # The variable SLURM_GET_USER_ENV in `environment` has the same effect.
     "get_user_environment": lambda key, value: {},
     "gpus": _gres("tres_per_job"),
     "gpus_per_node": _gres("tres_per_node"),
     "gpus_per_task": _gres("tres_per_task"),
     "gres": _gres("gres"),
     "mail_type": lambda key, value: {key: [*str(value).upper().split(",")]},
-    "nice": _whole,
+    "nice": _integer,
     "nodelist": lambda key, value: {"required_nodes": [str(value)]},
     "nodes": _nodes,
-    "priority": _set,
+    "priority": _set_number,
     "signal": _signal,
-    "tasks": _whole,
-    "tasks_per_node": _whole,
+    "tasks": _integer,
+    "tasks_per_node": _integer,
     "time_limit": _minutes,
     "time_minimum": _minutes,
 }

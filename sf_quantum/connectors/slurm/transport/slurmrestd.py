@@ -40,7 +40,7 @@ T = TypeVar("T", bound="DataclassInstance")
 # Versions of the API, the preferred one first. Slurm 26.05 has it, releases since 24.11
 # the second, 23.11 and 24.05 the third, and 22.05 and 23.02 the last; earlier versions
 # lack keys of jobs. Each release of Slurm drops the oldest version that it has.
-VERSIONS = ("v0.0.45", "v0.0.42", "v0.0.40", rest_job.FIRST_VERSION)
+VERSIONS = ("v0.0.45", "v0.0.42", "v0.0.40", rest_job.OLDEST_VERSION)
 REQUEST_SECONDS = 20.0
 # Time limit of the command that prints a token.
 COMMAND_SECONDS = 30.0
@@ -277,7 +277,7 @@ class Slurmrestd:
         """
 
         def content(version: str) -> JSON:
-            job = rest_job.submitted(properties, version)
+            job = rest_job.convert_properties(properties, version)
             return {"script": script, "job": job}
 
         try:

@@ -1,4 +1,4 @@
-"""Interleaving: jobs of tenants with much classical computation go first."""
+"""The policy ``interleave``: tenants with mostly classical computation go first."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from sf_quantum.service.scheduling.policies.base import (
 )
 from sf_quantum.service.scheduling.work import Clock, PendingJob
 
-# time in which later jobs may overtake one, relative to `patience` times its run time; no
-# pattern is treated as balanced
-_PATIENCE: Mapping[Pattern | None, float] = {
+# Factors of `patience`: later jobs may overtake a job for this factor times `patience` times
+# its run time. Jobs without a pattern are treated as balanced.
+_PATIENCE_FACTORS: Mapping[Pattern | None, float] = {
     "cc-heavy": 0.0,
     "balanced": 0.5,
     None: 0.5,
     "qc-heavy": 1.0,
 }
-PATIENCE = 10.0
-# number of later requests for a lease that may be granted first
-MOST_PASSES = 3
+DEFAULT_PATIENCE = 10.0
+# Number of later lease requests that may be granted before a request.
+MAX_PASSES = 3
 
 
 class Interleave(ByClass, Keyed[tuple[int, float]]):
-    """Within a class, short jobs of cc-heavy tenants before long jobs of qc-heavy tenants.
+    """Runs short jobs of cc-heavy tenants before long jobs of qc-heavy tenants.
 
     For tenants with little quantum and much classical load, Wennersteen et al. (2025),
     table 1, propose to "interleave jobs to kill QPU idle time"; for the opposite kind, a
@@ -41,22 +41,26 @@ class Interleave(ByClass, Keyed[tuple[int, float]]):
     machine than on the second come first, in ascending order, followed by the others
     (Johnson, Naval Research Logistics Quarterly 1, 1954, p. 61).
 
-    Jobs run in the order of due times. The due time is the submission time plus
-    ``patience`` times the run time for qc-heavy leases, half of that for balanced leases
-    and leases without a pattern, and nothing for cc-heavy leases. No job is overtaken by
-    a job of its class that is submitted after its due time: by default, a qc-heavy job
-    of one minute is overtaken by jobs submitted up to ten minutes later, a cc-heavy job
-    by none.
+    Within a class, jobs run in the order of their due times. The due time of a job is its
+    submission time plus
 
-    A free lease goes to the tenant whose pattern brings the load of the held leases
-    closest to one QPU, then to the one with the fewest ``expected_seconds``, which of
-    equal patterns holds it for the shortest time, then to the oldest request. At most
-    three later requests are granted before any request.
+    - ``patience`` times its run time if its lease is qc-heavy;
+    - half of that if its lease is balanced or has no pattern;
+    - nothing if its lease is cc-heavy.
 
-    :param patience: how long a job may be overtaken, relative to its run time; above 0
+    A job is never overtaken by a job of its class that is submitted after its due time. By
+    default, jobs submitted up to ten minutes later may overtake a qc-heavy job of one
+    minute; no job overtakes a cc-heavy job.
+
+    A free vQPU is leased to the tenant whose pattern brings the total load of the leases
+    closest to one QPU. Ties are resolved by the fewest ``expected_seconds``, then by the
+    oldest request. At most three later requests are granted before a request.
+
+    :param patience: time for which a job may be overtaken, relative to its run time;
+        above 0
     """
 
-    def __init__(self, patience: float = PATIENCE) -> None:
+    def __init__(self, patience: float = DEFAULT_PATIENCE) -> None:
         super().__init__()
         self._patience = patience
 
@@ -64,14 +68,14 @@ class Interleave(ByClass, Keyed[tuple[int, float]]):
     def from_config(
         cls, options: Mapping[str, JSON], shares: Shares, clock: Clock
     ) -> Self:
-        return cls(**number_options(options, patience=PATIENCE))
+        return cls(**number_options(options, patience=DEFAULT_PATIENCE))
 
     def key(self, job: PendingJob) -> tuple[int, float]:
-        patience = _PATIENCE[job.pattern] * self._patience * job.seconds
+        patience = _PATIENCE_FACTORS[job.pattern] * self._patience * job.seconds
         return RANKS[job.job_class], job.submitted + patience
 
     def choose(self, pending: Sequence[PendingLease], held: Sequence[Lease]) -> int:
-        if pending[0].passed >= MOST_PASSES:
+        if pending[0].passed >= MAX_PASSES:
             return 0
         load = sum(LOAD[lease.pattern] for lease in held)
 

@@ -1,4 +1,7 @@
-"""Pulse sequences in Pulser's abstract representation."""
+"""The runner of pulse sequences, which are in Pulser's abstract representation.
+
+This module does not import Pulser: separate processes check and simulate the sequences.
+"""
 
 from __future__ import annotations
 
@@ -24,10 +27,12 @@ from sf_quantum.service.device.processes.limits import ComputeLimits
 from sf_quantum.service.device.processes.process_pool import ask
 from sf_quantum.service.domain.jobs import Kind, Size
 
-# CPU time of a check; one of many pulses takes a second
-CHECK_SECONDS = 30
+# Maximum CPU time of a check. The check of a sequence with many pulses takes a second.
+MAX_CHECK_CPU_SECONDS = 30
+# Maximum length of a sequence.
 MAX_CHARACTERS = 4 * 2**20
-MISSING = (
+# Error if a sequence is submitted to an installation without Pulser.
+MISSING_PULSER = (
     "this service cannot run sequences: pulser-simulation is not installed "
     "(pip install 'sf-quantum[pulser]')"
 )
@@ -44,11 +49,13 @@ class SequenceSimulator(SeparateRunner):
         if not isinstance(content, str):
             raise FieldError("sequence", "expected text")
         if not available():
-            raise FieldError("sequence", MISSING)
+            raise FieldError("sequence", MISSING_PULSER)
         if len(content) > MAX_CHARACTERS:
             detail = f"{len(content):,} characters; at most {MAX_CHARACTERS:,}"
             raise FieldError("sequence", detail)
-        payload, limits = json.dumps(content), ComputeLimits(cpu_seconds=CHECK_SECONDS)
+        payload, limits = json.dumps(content), ComputeLimits(
+            cpu_seconds=MAX_CHECK_CPU_SECONDS
+        )
         try:
             answer = process_pool.check("check", {"qubits": qubits}, payload, limits)
         except InputError as error:
@@ -56,6 +63,7 @@ class SequenceSimulator(SeparateRunner):
         report = json.loads(answer.text)
         atoms, nanoseconds = report["atoms"], report["nanoseconds"]
         if atoms > ATOMS["qutip"]:
+            # emu-mps simulates so many atoms; its work is estimated differently.
             return Size(atoms, sites=atoms * nanoseconds, qubits=atoms)
         radians, levels = report["radians"], report["levels"]
         evolved = evolution(atoms, nanoseconds, radians=radians, levels=levels)
@@ -64,10 +72,10 @@ class SequenceSimulator(SeparateRunner):
     def run(self, computation: Computation, interrupted: Callable[[], bool]) -> Result:
         """See :meth:`.runners.Runner.run`.
 
-        The result is ``counter``, as in Pasqal's cloud service.
+        The result contains ``counter``, as in Pasqal's cloud service.
         """
         if not available():
-            raise InputError(MISSING)
+            raise InputError(MISSING_PULSER)
         return super().run(computation, interrupted)
 
     def arguments(self, computation: Computation) -> dict[str, JSON]:
@@ -77,16 +85,17 @@ class SequenceSimulator(SeparateRunner):
 
 
 def specs(name: str, qubits: int) -> str:
-    """Return Pulser's abstract representation of a device, JSON; may take a second.
+    """Return Pulser's abstract representation of a device as JSON; may take a second.
 
-    :param name: name of the device, which is the only content without Pulser
+    :param name: name of the device; without Pulser, the result contains only the name
+    :param qubits: maximum number of atoms
     """
-    with _specs_lock:  # concurrent calls start only one process
+    with _specs_lock:  # so that concurrent calls start a single process
         return _specs(name, qubits)
 
 
 def available() -> bool:
-    """Return whether Pulser and its simulator are installed; imports neither."""
+    """Return whether Pulser and its simulator are installed; imports neither of them."""
     names = ("pulser", "pulser_simulation")
     return all(importlib.util.find_spec(name) is not None for name in names)
 
