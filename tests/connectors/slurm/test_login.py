@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import getpass
 import logging
 import os
 import time
@@ -16,12 +17,14 @@ from streamflow.core.deployment import ExecutionLocation, Shell
 from streamflow.core.exception import WorkflowExecutionException
 from streamflow.deployment.connector.base import BaseConnector
 from streamflow.deployment.connector.local import LocalConnector
+from streamflow.deployment.connector.ssh import SSHConnector
 
 from sf_quantum.connectors.slurm.transport import answers, login, spool_shell
 from sf_quantum.connectors.slurm.transport.controller import Commands
 from sf_quantum.connectors.slurm.transport.login import LoginNode
 from sf_quantum.connectors.slurm.transport.spool_shell import SpoolShell
 from tests.support.slurm_jobs import StandIns
+from tests.support.sshd import sshd
 from tests.support.waiting import SECONDS, until_async
 
 pytestmark = pytest.mark.process
@@ -342,6 +345,32 @@ async def test_what_is_no_mark_is_no_mark(
     assert (found.started, found.ended, found.output_bytes) == (1.5, None, 3)
     await shell.close()
     assert not any(tmp_path.iterdir())  # noqa: ASYNC240 - a local folder
+
+
+async def test_commands_at_once_open_no_session_that_a_server_refuses(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """StreamFlow waits five seconds after a refused one, and warns of it."""
+    slow = tmp_path / "shell"
+    slow.write_text('#!/bin/sh\nsleep 0.1\nexec sh "$@"\n')
+    slow.chmod(0o755)
+    with sshd(tmp_path / "sshd", {}, str(slow)) as port:
+        connector = SSHConnector(
+            "host",
+            str(tmp_path),
+            nodes=[f"127.0.0.1:{port}"],
+            username=getpass.getuser(),
+            sshKey=str(tmp_path / "sshd" / "user"),
+            checkHostKey=False,
+        )
+        await connector.deploy(external=False)
+        (found,) = (await connector.get_available_locations()).values()
+        node = LoginNode(connector, found.location, str(tmp_path), "run")
+        numbers = range(30)
+        given = await asyncio.gather(*[node.run(f"echo {n}") for n in numbers])
+        await connector.undeploy(external=False)
+    assert given == [(str(n), 0) for n in numbers]
+    assert "opening SSH session" not in caplog.text
 
 
 async def test_jobs_that_begin_together_share_a_shell(

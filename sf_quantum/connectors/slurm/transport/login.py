@@ -27,6 +27,9 @@ P = ParamSpec("P")
 
 RETRY_SECONDS = 1.0
 CLOSE_SECONDS = 5
+# A server allows ten sessions on a connection by default (MaxSessions of sshd_config(5)), and
+# StreamFlow uses others. After a refused session, StreamFlow opens none for five seconds.
+MAX_SESSIONS = 4
 # the connection may be lost for a while, or a slow file system show a file late
 READ_ATTEMPTS = 5
 READ_PAUSE_SECONDS = 1.0
@@ -103,6 +106,7 @@ class LoginNode:
         self.local = location.local
         self.spool = spool
         self.driver_run = run
+        self._sessions = asyncio.Semaphore(MAX_SESSIONS)
 
     async def run(self, command: str) -> tuple[str, int]:
         """Run a shell command in a separate session, so that commands run concurrently.
@@ -145,9 +149,10 @@ class LoginNode:
     async def _there(self, script: str) -> str:
         # StreamFlow does not use the shared shell if stdin is set.
         words = ["sh", "-c", shlex.quote(script)]
-        result = await self.connector.run(
-            self.location, words, stdin="/dev/null", capture_output=True
-        )
+        async with self._sessions:
+            result = await self.connector.run(
+                self.location, words, stdin="/dev/null", capture_output=True
+            )
         return "" if result is None else result[0]
 
     async def write(self, file: str, content: bytes) -> None:
