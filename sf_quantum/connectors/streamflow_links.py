@@ -19,7 +19,7 @@ from __future__ import annotations
 import asyncio
 import posixpath
 from collections import Counter
-from collections.abc import AsyncIterator, MutableMapping, MutableSequence
+from collections.abc import AsyncIterator, Mapping, MutableMapping, MutableSequence
 from types import ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -212,15 +212,36 @@ def _get_command_token_processor_from_input(
     """
     binding = cwl_element.inputBinding
     if binding is not None and binding.shellQuote is None:
-        types = port_type if isinstance(port_type, list) else [port_type]
-        if binding.valueFrom is not None or any(map(_is_passed_whole, types)):
+        named = options.get("schema_def_types") or {}
+        if binding.valueFrom is not None or (
+            _has_list(port_type, named) and _is_unquoted(port_type, named)
+        ):
             binding.shellQuote = True
     return _get_processor(cwl_element, port_type, *args, **options)
 
 
-def _is_passed_whole(type_: Any) -> bool:
-    is_list = isinstance(type_, cwl_utils.parser.ArraySchema)
-    return is_list and getattr(type_, "inputBinding", None) is None
+def _has_list(type_: Any, named: Mapping[str, Any]) -> bool:
+    if isinstance(type_, list):
+        return any(_has_list(one, named) for one in type_)
+    return isinstance(
+        named.get(type_, type_) if isinstance(type_, str) else type_,
+        cwl_utils.parser.ArraySchema,
+    )
+
+
+def _is_unquoted(type_: Any, named: Mapping[str, Any]) -> bool:
+    """Return whether no part of a value is quoted by a binding of its own.
+
+    A record never is: StreamFlow makes an empty word of one whose fields have no binding.
+    """
+    if isinstance(type_, list):
+        return all(_is_unquoted(one, named) for one in type_)
+    if isinstance(type_, str) and type_ in named:
+        return _is_unquoted(named[type_], named)
+    if isinstance(type_, cwl_utils.parser.ArraySchema):
+        is_bound = getattr(type_, "inputBinding", None) is not None
+        return not is_bound and _is_unquoted(type_.items, named)
+    return not isinstance(type_, cwl_utils.parser.RecordSchema)
 
 
 class NestedListCombinator(ListMergeCombinator):

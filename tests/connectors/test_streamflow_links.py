@@ -303,6 +303,53 @@ def test_a_tool_gets_each_item_of_a_list_as_cwl_says(
     _compare(project)
 
 
+_FIELD: JSON = {"name": "f", "type": "string", "inputBinding": {"prefix": "-f"}}
+
+
+@pytest.mark.parametrize(
+    ("items", "value"),
+    [
+        ("#record", [{"f": "a b"}, {"f": "c;d"}]),
+        (["null", "string", "int"], ["a b", 2]),
+        ("#enum", ["a", "a"]),
+    ],
+    ids=["records", "union", "enum"],
+)
+def test_a_tool_gets_items_that_are_no_words_as_cwl_says(
+    project: Project, items: JSON, value: JSON
+) -> None:
+    """What a binding inside has quoted is not quoted once more."""
+    tell = project.folder / "tell.sh"
+    tell.write_text(
+        """{ printf '{"out": "'; printf '<%s>' "$@"; printf '"}'; } >cwl.output.json"""
+    )
+    listed: JSON = {"type": "array", "items": items}
+    tool: JSON = {
+        "class": "CommandLineTool",
+        "cwlVersion": "v1.2",
+        "requirements": {
+            "SchemaDefRequirement": {
+                "types": [
+                    {"type": "record", "name": "record", "fields": [_FIELD]},
+                    {"type": "enum", "name": "enum", "symbols": ["a"]},
+                ]
+            }
+        },
+        "baseCommand": ["sh", str(tell)],
+        "inputs": {
+            "x": {"type": listed, "inputBinding": {"position": 1}, "default": value}
+        },
+        "outputs": {"out": "string"},
+    }
+    (project.folder / "tool.cwl").write_text(json.dumps(tool))
+    project.document = {
+        "inputs": {},
+        "steps": {"s": {"run": "tool.cwl", "in": {}, "out": ["out"]}},
+        "outputs": {"out": {"type": "string", "outputSource": "s/out"}},
+    }
+    _compare(project)
+
+
 @pytest.mark.parametrize("exit_code", [0, 3])
 def test_steps_without_an_output_run_to_their_end(
     project: Project, exit_code: int

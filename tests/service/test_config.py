@@ -336,6 +336,12 @@ def test_what_is_empty_is_default(tmp_path: Path, text: str) -> None:
     assert load(written(tmp_path, text), {}, {}) == Configuration()
 
 
+def test_names_that_python_reads_as_numbers_are_names(tmp_path: Path) -> None:
+    text = "vqpus: 1\nclasses: {users: {'0_0': test, ' 0 ': test, '+0': production}}\n"
+    read = load(written(tmp_path, text), {}, {})
+    assert [*read.classes.users] == ["0_0", " 0 ", "+0"]
+
+
 @pytest.mark.parametrize("user", pwd.getpwall()[:5])
 def test_a_uid_names_its_user_wherever_users_are(
     tmp_path: Path, user: pwd.struct_passwd

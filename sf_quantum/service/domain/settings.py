@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pwd
+import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -39,10 +40,17 @@ def _names(users: JSON) -> JSON:
         return users
     names: list[JSON] = [str(user) if type(user) is int else user for user in users]
     for user in [*names]:
-        with suppress(KeyError, OverflowError, ValueError):
-            if isinstance(user, str):
-                names.append(pwd.getpwuid(int(user)).pw_name)
+        if isinstance(user, str) and (name := _name_of(user)):
+            names.append(name)
     return names
+
+
+def _name_of(user: str) -> str | None:
+    """Return the name of a user of this host by the uid in decimal digits, if it is one."""
+    if re.fullmatch(r"[0-9]+", user):
+        with suppress(KeyError, OverflowError, ValueError):
+            return pwd.getpwuid(int(user)).pw_name
+    return None
 
 
 def _by_user(settings: JSON) -> JSON:
@@ -55,9 +63,7 @@ def _by_user(settings: JSON) -> JSON:
         return content
     by_name: dict[str, JSON] = {}
     for key, value in content.items():
-        name = str(key)
-        with suppress(KeyError, OverflowError, ValueError):
-            name = pwd.getpwuid(int(name)).pw_name
+        name = _name_of(str(key)) or str(key)
         if name in by_name:
             raise ValueError(f"{name} is there twice, by name and by uid")
         by_name[name] = value

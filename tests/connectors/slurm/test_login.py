@@ -277,18 +277,24 @@ async def test_every_loss_is_told_of_in_one_way(
     await shell.close()
 
 
-async def test_a_command_that_lasts_holds_up_no_other(
-    node: LoginNode, tmp_path: Path
+async def test_commands_that_last_hold_up_no_other(
+    node: LoginNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Not even as many as may have a session at once; one need not be waited for."""
+    monkeypatch.setattr(login, "SESSION_PATIENCE_SECONDS", 0.05)
     go = tmp_path / "go"
-    slow = asyncio.create_task(
-        node.run(f"while [ ! -e {go} ]; do sleep 0.02; done; echo slow")
-    )
-    await asyncio.sleep(0)
+    command = f"while [ ! -e {go} ]; do sleep 0.02; done; echo slow"
+    left = asyncio.create_task(node.run(command))
+    slow = [asyncio.create_task(node.run(command)) for _ in range(login.MAX_SESSIONS)]
+    await asyncio.sleep(0.1)
+    left.cancel()
     async with asyncio.timeout(SECONDS):
         assert await node.run("echo quick") == ("quick", 0)
         go.touch()
-        assert await slow == ("slow", 0)
+        assert await asyncio.gather(*slow) == [("slow", 0)] * len(slow)
+        await until_async(
+            lambda: node._sessions._value == login.MAX_SESSIONS, "the end"
+        )
 
 
 async def test_a_command_goes_on_without_its_caller(

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from functools import wraps
 from typing import ParamSpec
+from weakref import WeakKeyDictionary
 
 import asyncssh
 from streamflow.core.deployment import Connector, ExecutionLocation
@@ -30,6 +31,11 @@ CLOSE_SECONDS = 5
 # A server allows ten sessions on a connection by default (MaxSessions of sshd_config(5)), and
 # StreamFlow uses others. After a refused session, StreamFlow opens none for five seconds.
 MAX_SESSIONS = 4
+# A command that takes longer does not keep others waiting, such as the cancellation of a job.
+SESSION_PATIENCE_SECONDS = 3.0
+_sessions: WeakKeyDictionary[Connector, dict[str, asyncio.Semaphore]] = (
+    WeakKeyDictionary()
+)
 # the connection may be lost for a while, or a slow file system show a file late
 READ_ATTEMPTS = 5
 READ_PAUSE_SECONDS = 1.0
@@ -106,7 +112,8 @@ class LoginNode:
         self.local = location.local
         self.spool = spool
         self.driver_run = run
-        self._sessions = asyncio.Semaphore(MAX_SESSIONS)
+        sessions = _sessions.setdefault(connector, {})
+        self._sessions = sessions.setdefault(self.name, asyncio.Semaphore(MAX_SESSIONS))
 
     async def run(self, command: str) -> tuple[str, int]:
         """Run a shell command in a separate session, so that commands run concurrently.
@@ -124,9 +131,14 @@ class LoginNode:
             file = scripts.path(self.spool, uuid.uuid4().hex, "command")
             await self.write(file, script.encode())
             script = f"sh {shlex.quote(file)}; rm -f {shlex.quote(file)}"
-        session = self._here if self.local else self._there
+        ended = None if self.local else await self._opening()
         with reaching(self.location):
-            text = await asyncio.shield(session(script))
+            session = asyncio.ensure_future(
+                self._here(script) if ended is None else self._there(script)
+            )
+            if ended is not None:
+                session.add_done_callback(ended)
+            text = await asyncio.shield(session)
         if (answer := _ANSWER.fullmatch(text.rstrip())) is None:
             message = " ".join(text.split()) or "no message"
             raise WorkflowExecutionException(
@@ -149,11 +161,22 @@ class LoginNode:
     async def _there(self, script: str) -> str:
         # StreamFlow does not use the shared shell if stdin is set.
         words = ["sh", "-c", shlex.quote(script)]
-        async with self._sessions:
-            result = await self.connector.run(
-                self.location, words, stdin="/dev/null", capture_output=True
-            )
+        result = await self.connector.run(
+            self.location, words, stdin="/dev/null", capture_output=True
+        )
         return "" if result is None else result[0]
+
+    async def _opening(self) -> Callable[..., None]:
+        """Wait until a session may be opened.
+
+        :returns: what is to be called when it has ended
+        """
+        try:
+            async with asyncio.timeout(SESSION_PATIENCE_SECONDS):
+                await self._sessions.acquire()
+        except TimeoutError:
+            return lambda *_: None
+        return lambda *_: self._sessions.release()
 
     async def write(self, file: str, content: bytes) -> None:
         """Write a file of mode 0600; an incomplete one is removed.
@@ -169,12 +192,16 @@ class LoginNode:
             # what is not read would break the pipe
             "{ rm -f $t; cat >/dev/null; }"
         )
-        with reaching(self.location):
-            writer = await self.connector.get_stream_writer(
-                ["sh", "-c", shlex.quote(script)], self.location
-            )
-            async with writer as stream:
-                await stream.write(content)
+        ended = await self._opening()
+        try:
+            with reaching(self.location):
+                writer = await self.connector.get_stream_writer(
+                    ["sh", "-c", shlex.quote(script)], self.location
+                )
+                async with writer as stream:
+                    await stream.write(content)
+        finally:
+            ended()
 
     async def spooled(self, command: str) -> str:
         """Write a command to a file of the spool; return one that reads it."""
