@@ -255,6 +255,16 @@ class BackgroundService:
         command = ["sfq", "serve", "--name", self.name, "--socket", self.socket]
         command += ["--state", f"{self._folder}/state", "--until-eof", *self.options]
         script = SCRIPT.format(folder=self._folder, command=shlex.join(command))
+        running = asyncio.ensure_future(self._run(script))
+        try:
+            await asyncio.shield(running)
+        except asyncio.CancelledError:
+            # A process whose start was cancelled would wait for the end of its input.
+            with suppress(Exception):
+                await asyncio.shield(running)
+            raise
+
+    async def _run(self, script: str) -> None:
         # the connectors join the words and let a shell split them again
         writer = await self.connector.get_stream_writer(
             ["sh", "-c", shlex.quote(script)], self.location
