@@ -103,8 +103,8 @@ class RunningService:
 
     def reconfigure(self, settings: ServiceSettings) -> None:
         """Take other settings, as after a reload of the configuration."""
-        assert self.queue._loop is not None
-        self.queue._loop.call_soon_threadsafe(self.queue.reconfigure, settings)
+        loop = until(lambda: self.queue._loop, "the service runs")
+        loop.call_soon_threadsafe(self.queue.reconfigure, settings)
 
     def acquire(self) -> str:
         """Take a lease and return its id."""
