@@ -59,9 +59,9 @@ def expected(right: str, value: JSON) -> WrongValue:
 def read(kind: type[T], content: JSON, **values: object) -> T:
     """Read an object as a dataclass, whose fields are its keys; ``class_`` is ``class``.
 
-    A field is a scalar, a ``Literal`` of texts, a dataclass, a list, tuple or ``dict`` of these, ``JSON``, or is
-    ``Annotated`` with the function that reads it. One with a default, or that may be
-    ``None``, may be missing or ``null``. Keys that are no fields are ignored.
+    A field is a scalar, a ``Literal`` of texts, a dataclass, a list, tuple or ``dict`` of
+    these, ``JSON``, or is ``Annotated`` with the function that reads it. One with a default,
+    or that may be ``None``, may be missing or ``null``. Keys that are no fields are ignored.
 
     :param values: values of fields that the caller has read
     :raises WrongValue: if a field is missing, or has another type
@@ -167,10 +167,14 @@ def _bool(value: JSON) -> bool:
     return value
 
 
-def _whole(value: JSON) -> int:
-    if (whole := integer(value)) is None:
+def whole(value: JSON) -> int:
+    """Read a whole number.
+
+    :raises WrongValue: if it is none
+    """
+    if (number := integer(value)) is None:
         raise expected("a whole number", value)
-    return whole
+    return number
 
 
 def _number(value: JSON) -> float:
@@ -182,7 +186,7 @@ def _number(value: JSON) -> float:
 _SCALARS: Mapping[type, Reader] = {
     bool: _bool,
     float: _number,
-    int: _whole,
+    int: whole,
     object: lambda value: value,
     str: _text,
 }

@@ -1,16 +1,16 @@
 """The links between the steps of a workflow: what each port of StreamFlow's is written by.
 
-StreamFlow 0.2.0rc3 makes a port for each output of a workflow, and has the step that is its source
-write to it. If two outputs have one source, the step writes to the last one alone, and the
-other is null. So is an output that a workflow inside passes on from its input, and one whose
-``outputSource`` is a list of one. ``linkMerge`` of a single source is ignored,
-``merge_nested`` of a list of one has no effect, ``merge_flattened`` flattens all levels, and sorts
-the results of a ``flat_crossproduct`` by their last index. A source that is listed twice is merged
-once. Fields of a record without a name have wrong names if its tool stands in its step. The items of
-a list stand on a command line without quotes. The outputs of a ``nested_crossproduct`` except the
-last are followed by lists of nothing, for which later steps run once more, and which may be the
-workflow's result. A run that has all outputs
-ends, as failed, although a step that none of them depends on has not. :func:`install` replaces what
+StreamFlow 0.2.0rc3 makes a port for each output of a workflow, and has the step that is its
+source write to it. If two outputs have one source, the step writes to the last one alone, and
+the other is null. So is an output that a workflow inside passes on from its input, and one
+whose ``outputSource`` is a list of one. ``linkMerge`` of a single source is ignored,
+``merge_nested`` of a list of one has no effect, ``merge_flattened`` flattens all levels, and
+sorts the results of a ``flat_crossproduct`` by their last index. A source that is listed
+twice is merged once. Fields of a record without a name have wrong names if its tool stands in
+its step. The items of a list stand on a command line without quotes. The outputs of a
+``nested_crossproduct`` except the last are followed by lists of nothing, for which later
+steps run once more, and which may be the workflow's result. A run that has all outputs ends,
+as failed, although a step that none of them depends on has not. :func:`install` replaces what
 does so.
 """
 

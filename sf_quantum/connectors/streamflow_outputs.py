@@ -1,13 +1,14 @@
 """The outputs of a job: its workflow gets all of them or none, each of its declared type.
 
-StreamFlow 0.2.0rc3 passes on each output as soon as it is collected. If another output of
-the same attempt is missing or wrong, the job is retried, and the steps that follow mix the
+StreamFlow 0.2.0rc3 passes on each output as soon as it is collected. If another output of the
+same attempt is missing or wrong, the job is retried, and the steps that follow mix the
 outputs of both attempts. It also takes a value for a list of one, a list of one for a value,
 what a command prints for an output without a binding, and what is not a list for an empty
-scatter. If the lists of a scatter differ in length, it runs the first jobs before it fails, or none
-if a list is empty, and then does not fail. If a job of a scatter could not be scheduled, it gathers
-the outputs of the others as if they were all. If a list of a ``nested_crossproduct`` is empty, there
-are wrong numbers of empty lists in the result. :func:`install` replaces the methods that do so.
+scatter. If the lists of a scatter differ in length, it runs the first jobs before it fails,
+or none if a list is empty, and then does not fail. If a job of a scatter could not be
+scheduled, it gathers the outputs of the others as if they were all. If a list of a
+``nested_crossproduct`` is empty, there are wrong numbers of empty lists in the result.
+:func:`install` replaces the methods that do so.
 """
 
 from __future__ import annotations

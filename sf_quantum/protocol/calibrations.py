@@ -59,3 +59,8 @@ class CalibrationData:
         """What the service tells of it."""
         time: dict[str, JSON] = {"time": self.time} if self.time else {}
         return {"id": self.id, **time, "values": {**self.values}}
+
+
+def calibration_id(calibration: CalibrationData | None) -> str:
+    """Return the id of a calibration; empty if it is unknown, or there is none."""
+    return calibration.id if calibration else ""

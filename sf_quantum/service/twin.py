@@ -20,7 +20,7 @@ from pydantic_core import core_schema
 
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON, KeyPath, mapping
-from sf_quantum.protocol.calibrations import CalibrationData
+from sf_quantum.protocol.calibrations import CalibrationData, calibration_id
 from sf_quantum.protocol.descriptions import Description
 from sf_quantum.protocol.tasks import JobParameters, Kind, Outcome, Task
 from sf_quantum.qpu import Qpu
@@ -187,10 +187,9 @@ class TwinDevice(EmulatedDevice):
         outcome = super().run(task, stop)
         if (result := outcome.result) is None:
             return outcome
-        calibration = self._described.calibration
         twin_of: JSON = {
             "qpu": self.original.name,
-            "calibration": calibration.id if calibration and calibration.id else None,
+            "calibration": calibration_id(self._described.calibration) or None,
         }
         info = {**result.info, "twin_of": twin_of}
         return replace(outcome, result=replace(result, info=info))

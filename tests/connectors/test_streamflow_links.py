@@ -262,6 +262,20 @@ def test_records_without_a_name_have_their_fields(
     _compare(project)
 
 
+def _telling(project: Project, inputs: JSON) -> dict[str, JSON]:
+    """A tool whose output ``out`` has the words of its command line."""
+    tell = project.folder / "tell.sh"
+    tell.write_text(
+        """{ printf '{"out": "'; printf '<%s>' "$@"; printf '"}'; } >cwl.output.json"""
+    )
+    return {
+        "class": "CommandLineTool",
+        "baseCommand": ["sh", str(tell)],
+        "inputs": inputs,
+        "outputs": {"out": "string"},
+    }
+
+
 @pytest.mark.parametrize(
     "binding",
     [
@@ -278,25 +292,20 @@ def test_records_without_a_name_have_their_fields(
 def test_a_tool_gets_each_item_of_a_list_as_cwl_says(
     project: Project, binding: dict[str, JSON]
 ) -> None:
-    tell = project.folder / "tell.sh"
-    tell.write_text(
-        """{ printf '{"out": "'; printf '<%s>' "$@"; printf '"}'; } >cwl.output.json"""
-    )
     field: JSON = {"type": "string[]", "inputBinding": {**binding, "position": 1}}
-    tool: JSON = {
-        "class": "CommandLineTool",
-        "baseCommand": ["sh", str(tell)],
-        "inputs": {
-            "x": field,
-            "y": {"type": "string[]?", "inputBinding": {**binding, "position": 2}},
-        },
-        "outputs": {"out": "string"},
+    inputs: JSON = {
+        "x": field,
+        "y": {"type": "string[]?", "inputBinding": {**binding, "position": 2}},
     }
     items: JSON = ["a b", "c;d", "*", "$HOME", "'", "#e", "~"]
     project.document = {
         "inputs": {"items": {"type": "string[]", "default": items}},
         "steps": {
-            "s": {"run": tool, "in": {"x": "items", "y": "items"}, "out": ["out"]}
+            "s": {
+                "run": _telling(project, inputs),
+                "in": {"x": "items", "y": "items"},
+                "out": ["out"],
+            }
         },
         "outputs": {"out": {"type": "string", "outputSource": "s/out"}},
     }
@@ -319,27 +328,18 @@ def test_a_tool_gets_items_that_are_no_words_as_cwl_says(
     project: Project, items: JSON, value: JSON
 ) -> None:
     """What a binding inside has quoted is not quoted once more."""
-    tell = project.folder / "tell.sh"
-    tell.write_text(
-        """{ printf '{"out": "'; printf '<%s>' "$@"; printf '"}'; } >cwl.output.json"""
-    )
     listed: JSON = {"type": "array", "items": items}
+    types: JSON = [
+        {"type": "record", "name": "record", "fields": [_FIELD]},
+        {"type": "enum", "name": "enum", "symbols": ["a"]},
+    ]
     tool: JSON = {
-        "class": "CommandLineTool",
+        **_telling(
+            project,
+            {"x": {"type": listed, "inputBinding": {"position": 1}, "default": value}},
+        ),
         "cwlVersion": "v1.2",
-        "requirements": {
-            "SchemaDefRequirement": {
-                "types": [
-                    {"type": "record", "name": "record", "fields": [_FIELD]},
-                    {"type": "enum", "name": "enum", "symbols": ["a"]},
-                ]
-            }
-        },
-        "baseCommand": ["sh", str(tell)],
-        "inputs": {
-            "x": {"type": listed, "inputBinding": {"position": 1}, "default": value}
-        },
-        "outputs": {"out": "string"},
+        "requirements": {"SchemaDefRequirement": {"types": types}},
     }
     (project.folder / "tool.cwl").write_text(json.dumps(tool))
     project.document = {

@@ -11,14 +11,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import urlencode
 
-from sf_quantum import structs
 from sf_quantum.cli.qpu import service
-from sf_quantum.errors import InputError, QpuError
+from sf_quantum.errors import InputError
 from sf_quantum.files import JSON, check_writable, mapping
 from sf_quantum.protocol.usage_columns import KEYS, SUMS, By
-from sf_quantum.qpu.sfq.service_client import ServiceClient
+from sf_quantum.qpu.sfq.service_client import ServiceClient, read_answer
 from sf_quantum.reporting.aligned import align
-from sf_quantum.structs import WrongValue
 from sf_quantum.text import PERIOD, csv_row, plural
 
 # the sums that the table leaves out; CSV and JSON have them
@@ -119,13 +117,7 @@ def _pages(
     offset = 0
     while offset < count:
         page = mapping(service.request(client, "GET", _path(args, until, offset)))
-        try:
-            report = structs.read(_Report, page)
-        except WrongValue as error:
-            text = (
-                f"{client.name}: its answer is not a report, is it sfq serve? {error}"
-            )
-            raise QpuError(text) from error
+        report = read_answer(client.name, _Report, page, "a report")
         yield page, report
         until, count = report.until, report.count
         offset += PAGE

@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Mapping
 from contextlib import suppress
+from typing import TYPE_CHECKING, TypeVar
 
-from sf_quantum import backoff
+from sf_quantum import backoff, structs
 from sf_quantum.deadline import Deadline
 from sf_quantum.errors import InputError, QpuError, QuantumError
 from sf_quantum.files import JSON
@@ -18,8 +19,13 @@ from sf_quantum.qpu import AuthenticationError
 from sf_quantum.qpu.configuration import read_token
 from sf_quantum.qpu.sfq import service_variables
 from sf_quantum.qpu.sfq.credentials import Credentials
+from sf_quantum.structs import WrongValue
 from sf_quantum.text import shortened
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+T = TypeVar("T", bound="DataclassInstance")
 # a service that is being restarted is back in less
 RETRY_SECONDS = 15.0
 # The service's tokens file is replaced in less; if it stays unreadable, people must act.
@@ -151,6 +157,20 @@ class ServiceClient:
         if not isinstance(value, str):
             raise QpuError(f"{self.name}: its answer has no {key!r}, is it sfq serve?")
         return value
+
+
+def read_answer(who: str, kind: type[T], answer: JSON, what: str) -> T:
+    """Read an answer of a service as a dataclass.
+
+    :param who: name of the service
+    :param what: what the answer is to be, such as ``a job``
+    :raises QpuError: if it is not
+    """
+    try:
+        return structs.read(kind, answer)
+    except WrongValue as error:
+        message = f"{who}: its answer is not {what}, is it sfq serve? {error}"
+        raise QpuError(message) from error
 
 
 def refusal(response: Response) -> str:

@@ -9,13 +9,17 @@ from typing import Annotated, get_args
 from sf_quantum import structs
 from sf_quantum.errors import QpuError
 from sf_quantum.files import JSON, MAX_NUMBER
-from sf_quantum.protocol.calibrations import CalibrationData
+from sf_quantum.protocol.calibrations import CalibrationData, calibration_id
 from sf_quantum.protocol.descriptions import Description, Timing, Topology
 from sf_quantum.protocol.tasks import Kind
 from sf_quantum.protocol.values import Amount, Count, Size, count
 from sf_quantum.qpu import JobSize, QpuStatus
-from sf_quantum.qpu.sfq.service_client import LARGE_SECONDS, ServiceClient
-from sf_quantum.structs import WrongValue, expected
+from sf_quantum.qpu.sfq.service_client import (
+    LARGE_SECONDS,
+    ServiceClient,
+    read_answer,
+)
+from sf_quantum.structs import expected
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
@@ -56,12 +60,7 @@ class _Device:
 
 def _device(service: ServiceClient, query: str = "") -> _Device:
     answer = service.send("GET", f"/v1/device{query}").json()
-    try:
-        return structs.read(_Device, answer)
-    except WrongValue as error:
-        raise QpuError(
-            f"{service.name}: its answer is not a device, is it sfq serve? {error}"
-        ) from error
+    return read_answer(service.name, _Device, answer, "a device")
 
 
 def status(service: ServiceClient, size: JobSize | None) -> QpuStatus:
@@ -86,7 +85,7 @@ def status(service: ServiceClient, size: JobSize | None) -> QpuStatus:
         vqpus=device.vqpus,
         leases=device.leases,
         queue_length=device.queue_length,
-        calibration=(device.calibration and device.calibration.id) or None,
+        calibration=calibration_id(device.calibration) or None,
         eta_seconds=device.eta_seconds,
         position=device.position,
         cost_per_second=device.cost_per_second,

@@ -8,13 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated
 
-from sf_quantum import structs
-from sf_quantum.errors import QpuError
 from sf_quantum.files import JSON, mapping
 from sf_quantum.protocol.calibrations import CalibrationData
 from sf_quantum.protocol.tasks import Result, State
 from sf_quantum.protocol.values import Amount, Count, Size, check_about
-from sf_quantum.structs import WrongValue
+from sf_quantum.qpu.sfq.service_client import read_answer
 from sf_quantum.text import one_line
 
 # Nobody waits for a job that is over within this time.
@@ -77,11 +75,7 @@ class ServiceJob:
         for name, asked in (("id", id_), ("idempotency_key", key)):
             if asked is not None:
                 check_about(who, answer.get(name), asked)
-        try:
-            return structs.read(cls, {"id": id_, **answer})
-        except WrongValue as error:
-            message = f"{who}: its answer is not a job, is it sfq serve? {error}"
-            raise QpuError(message) from error
+        return read_answer(who, cls, {"id": id_, **answer}, "a job")
 
     @property
     def remark(self) -> str:

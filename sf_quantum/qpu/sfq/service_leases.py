@@ -9,14 +9,17 @@ from typing import Annotated
 from urllib.parse import quote
 
 from sf_quantum import structs
-from sf_quantum.errors import QpuError
 from sf_quantum.files import JSON
 from sf_quantum.protocol.leases import LATEST_START
 from sf_quantum.protocol.tasks import LeaseJob, LeaseLost
 from sf_quantum.protocol.values import number
 from sf_quantum.qpu import LeaseTooLate, NoLease
-from sf_quantum.qpu.sfq.service_client import REQUEST_SECONDS, ServiceClient, refusal
-from sf_quantum.structs import WrongValue
+from sf_quantum.qpu.sfq.service_client import (
+    REQUEST_SECONDS,
+    ServiceClient,
+    read_answer,
+    refusal,
+)
 
 # A lease that expires is renewed after a third of its time.
 RENEWALS = 3
@@ -80,11 +83,7 @@ class ServiceLeases:
 
     def jobs(self, token: str) -> list[LeaseJob]:
         answer = self.service.send("GET", _lease(token), retry=True).json()
-        try:
-            lease = structs.read(_Lease, answer)
-        except WrongValue as error:
-            message = f"{self.service.name}: not a lease, is it sfq serve? {error}"
-            raise QpuError(message) from error
+        lease = read_answer(self.service.name, _Lease, answer, "a lease")
         return [
             replace(
                 job,

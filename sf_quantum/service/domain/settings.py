@@ -254,8 +254,9 @@ class ServiceSettings(Section):
     :param vqpus: number of leases held at once
     :param user_projects: projects that each user, by name or uid, may name in a lease; the
         first is the default
-    :param repeatable_users: names or uids of users whose jobs may run twice, where it cannot be found out
-        whether they have run, unless a submission says otherwise; SAPI's and warden's cannot
+    :param repeatable_users: names or uids of users whose jobs may run twice, where it cannot
+        be found out whether they have run, unless a submission says otherwise; SAPI's and
+        warden's cannot
     :param retention_seconds: time that results are kept after the end of a job; ``None``:
         for ever
     :param service_deaths: number of times that the service may die during a job, or the

@@ -14,7 +14,7 @@ from sf_quantum.service.store.store import Store
 
 # the user of the service's own entries in the audit
 SERVICE = "service"
-# of a job that was deleted: id, user, attempt and end
+# The columns id, user, attempt and ended of a job that was deleted.
 NO_JOB = None, None, None, None
 _COLUMNS = "job, device, device_job, tag, why, since, booked, price, attempt"
 

@@ -229,7 +229,7 @@ def test_leases_that_wait_are_listed_and_ended(
     for user in ("ann", "bob", "operator"):
         submit(service, tokens, user)
     assert queue._loop is not None
-    # as that of a problem of SAPI
+    # A problem of SAPI requests its lease so.
     asked = LeaseRequest(key="sapi", job="problems")
     requesting = queue.leases.request(Identity("bob", admin=False), asked)
     lease = asyncio.run_coroutine_threadsafe(requesting, queue._loop).result(SECONDS)

@@ -33,7 +33,7 @@ CLOSE_SECONDS = 5
 MAX_SESSIONS = 4
 # A command that takes longer does not keep others waiting, such as the cancellation of a job.
 SESSION_PATIENCE_SECONDS = 3.0
-_sessions: WeakKeyDictionary[Connector, dict[str, asyncio.Semaphore]] = (
+_sessions_of: WeakKeyDictionary[Connector, dict[str, asyncio.Semaphore]] = (
     WeakKeyDictionary()
 )
 # the connection may be lost for a while, or a slow file system show a file late
@@ -112,7 +112,7 @@ class LoginNode:
         self.local = location.local
         self.spool = spool
         self.driver_run = run
-        sessions = _sessions.setdefault(connector, {})
+        sessions = _sessions_of.setdefault(connector, {})
         self._sessions = sessions.setdefault(self.name, asyncio.Semaphore(MAX_SESSIONS))
 
     async def run(self, command: str) -> tuple[str, int]:

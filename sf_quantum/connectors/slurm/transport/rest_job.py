@@ -51,9 +51,7 @@ def _number(value: JSON) -> int | None:
     if isinstance(value, dict):
         slurm_number = structs.read(_SlurmNumber, value)
         return slurm_number.number if slurm_number.set else None
-    if (number := integer(value)) is None:
-        raise expected("a whole number", value)
-    return number
+    return structs.whole(value)
 
 
 def _time(value: JSON) -> float | None:

@@ -437,7 +437,7 @@ def _total(value: JSON) -> int | None:
 @dataclass(frozen=True)
 class _Partition:
     name: str
-    # in v0.0.38, and later
+    # v0.0.38 has the first of these fields, and later versions have the other.
     total_nodes: Number = None
     nodes: Annotated[int | None, _total] = None
 

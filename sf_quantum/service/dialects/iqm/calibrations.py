@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from uuid import NAMESPACE_OID, UUID, uuid5
 
 from sf_quantum.files import JSON
-from sf_quantum.protocol.calibrations import CalibrationData
+from sf_quantum.protocol.calibrations import CalibrationData, calibration_id
 from sf_quantum.service.device.protocol import Device
 from sf_quantum.service.dialects.iqm.architecture import (
     IMPLEMENTATIONS,
@@ -28,7 +28,7 @@ _TIMES = {"t1_seconds": "t1_time", "t2_seconds": "t2_time"}
 
 def calibration_set(device: Device, calibration: CalibrationData | None) -> str:
     """Return the UUID of a calibration; a vendor's own stays as it is."""
-    name = calibration.id if calibration else ""
+    name = calibration_id(calibration)
     try:
         return str(UUID(name))
     except ValueError:

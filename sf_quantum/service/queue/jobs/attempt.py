@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
-from sf_quantum.protocol.calibrations import CalibrationData
+from sf_quantum.protocol.calibrations import CalibrationData, calibration_id
 from sf_quantum.protocol.tasks import Outcome, Progress, Result, Task
 from sf_quantum.protocol.values import count
 from sf_quantum.samplers.problem import FieldError
@@ -343,8 +343,7 @@ class Attempt:
         if (batch := self._slices.batch) is not None:
             several = shots // self._job.shots
             info |= {"shots": self._job.shots, batch.what: several}
-        calibration = outcome.calibration
-        info["calibration"] = calibration.id or None if calibration else None
+        info["calibration"] = calibration_id(outcome.calibration) or None
         if "seed" in result.info:
             info["seed"] = result.info["seed"]
         used = outcome.qpu_seconds or 0.0, outcome.seconds or 0.0

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 from statistics import fmean, linear_regression
 
+from sf_quantum.protocol.calibrations import calibration_id
 from sf_quantum.service.device import quality_problem
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import Identity, Job, Lease, Submission
@@ -183,7 +184,7 @@ class QualityJobs:
         sample_set = json.loads(text)
         hits, reads = quality_problem.hits(sample_set, optimum)
         device = self._queue.device
-        id_ = job.calibration.id if job.calibration else ""
+        id_ = calibration_id(job.calibration)
         same = id_ != "" and id_ == device.calibrations.data.id
         age = device.calibrations.wear if same else 1.0
         result = QualityResult(time.time(), age, reads, hits)
