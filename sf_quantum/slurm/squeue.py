@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from sf_quantum.slurm import ids, tres
@@ -32,13 +32,22 @@ SITE_FORMAT = (
     "JobID:.12|,JobArrayID:.80|,State:.20|,Reason:.60|,UserID:.12|,PriorityLong:.24|,"
     "BurstBufferState:.24|,BatchFlag:.4|,Requeue:.4|,BurstBuffer:.200"
 )
-#: the value of ``--Format`` for :func:`gated_jobs`
+#: the value of ``--Format`` for :func:`gated_jobs`, with ``SLURM_TIME_FORMAT=%s``
 GATE_FORMAT = ",".join(
     f"{name}:|"
-    for name in "ArrayJobID State Reason EligibleTime Dependency UserName Comment".split()
+    for name in (
+        "ArrayJobID State Reason EligibleTime Dependency UserName SubmitTime RestartCnt "
+        "Comment"
+    ).split()
 )
-#: the value of ``--format`` for :func:`job_details`; an array has a line for each task
-DETAILS_FORMAT = "%A|%i|%F|%K|%u|%U|%P|%a|%q|%Q"
+#: the value of ``--Format`` for :func:`job_details`, with ``SLURM_TIME_FORMAT=%s``; an array has a line for each task
+DETAILS_FORMAT = ",".join(
+    f"{name}:|"
+    for name in (
+        "JobID JobArrayID ArrayJobID ArrayTaskID UserName UserID Partition Account QOS "
+        "PriorityLong SubmitTime RestartCnt"
+    ).split()
+)
 #: the value of ``--format`` for :func:`tasks`
 TASKS_FORMAT = "%K|%Q|%r"
 #: the value of ``--format`` for :func:`request`
@@ -227,16 +236,18 @@ class GatedJob:
     """A job, or all tasks of an array, that may wait for a lease.
 
     :param state: ``PENDING`` if no task has nodes
-    :param eligible: earliest start, in local time, as squeue prints it
+    :param eligible: earliest start in epoch seconds; None if it is unknown
+    :param submitted: see :func:`submission`
     """
 
     id: int
     state: str
     reason: str
-    eligible: str
+    eligible: float | None
     dependency: str
     user: str
     comment: str
+    submitted: str = ""
 
     @property
     def held(self) -> bool:
@@ -246,8 +257,7 @@ class GatedJob:
     @property
     def may_start(self) -> bool:
         """Whether it waits for neither another job nor its time."""
-        now = time.strftime("%Y-%m-%dT%H:%M:%S")
-        is_due = not self.eligible[:1].isdecimal() or self.eligible <= now
+        is_due = self.eligible is None or self.eligible <= time.time()
         return is_due and self.dependency in ("", "(null)")
 
 
@@ -255,16 +265,30 @@ def gated_jobs(text: str) -> dict[int, GatedJob]:
     """Read the output of ``squeue`` with :data:`GATE_FORMAT`, by id."""
     jobs: dict[int, GatedJob] = {}
     for line in text.split("\n"):
-        columns = [column.strip() for column in line.split("|", 6)]
-        if len(columns) < 7 or not columns[0].isdecimal():
+        columns = [column.strip() for column in line.split("|", 8)]
+        if len(columns) < 9 or not columns[0].isdecimal():
             continue
-        id_, state, reason, eligible, dependency, user, comment = columns
-        fields = state, reason, eligible, dependency, user, comment.removesuffix("|")
-        job = GatedJob(int(id_), *fields)
-        # The task of an array that has nodes stands for all of them.
-        if job.id not in jobs or jobs[job.id].state == "PENDING":
+        id_, state, reason, eligible, dependency, user, *times, comment = columns
+        fields = dependency, user, comment.removesuffix("|"), submission(*times)
+        job = GatedJob(int(id_), state, reason, epoch(eligible), *fields)
+        if (task := jobs.get(job.id)) is None:
             jobs[job.id] = job
+            continue
+        # The task of an array that has nodes stands for all of them.
+        stands = job if task.state == "PENDING" else task
+        submitted = task.submitted or job.submitted
+        jobs[job.id] = replace(stands, submitted=submitted)
     return jobs
+
+
+def submission(time_: str, restarts: str) -> str:
+    """Return the time at which a job was submitted, in epoch seconds.
+
+    :param time_: the column ``SubmitTime``
+    :param restarts: the column ``RestartCnt``
+    :returns: empty if Slurm has queued the job again, which replaces that time
+    """
+    return time_ if time_.isdecimal() and restarts == "0" else ""
 
 
 @dataclass(frozen=True)
@@ -275,6 +299,7 @@ class JobDetails:
     :param array: the id of its array
     :param task: its index in the array; ``N/A`` for a job that is not in one
     :param partitions: separated by commas
+    :param submitted: see :func:`submission`
     """
 
     name: str
@@ -286,14 +311,18 @@ class JobDetails:
     account: str
     qos: str
     priority: str
+    submitted: str
 
 
 def job_details(text: str, job: str) -> JobDetails | None:
     """Find a job in the output of ``squeue`` with :data:`DETAILS_FORMAT`."""
     for line in text.split("\n"):
-        number, *columns = line.split("|")
+        number, *columns = (column.strip() for column in line.split("|"))
+        # squeue ends a line with the separator, too
         if number == job and len(columns) == DETAILS_FORMAT.count("|"):
-            return JobDetails(*columns)
+            *fields, submitted, restarts, _ = columns
+            fields.append(submission(submitted, restarts))
+            return JobDetails(*fields)
     return None
 
 

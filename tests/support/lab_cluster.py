@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import socket
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from tests.support import lab_jobcomp
@@ -219,6 +221,22 @@ class Cluster:
     def restart_controller(self) -> None:
         """Stop the controller and start it again."""
         self.stop_controller()
+        self.start_controller()
+
+    @contextmanager
+    def forgetting(self) -> Iterator[None]:
+        """Let the controller forget the jobs of the block, whose ids others get.
+
+        A controller that is killed does so with the jobs of its last five seconds.
+        """
+        saved, copy = self.folder / "state", self.folder / "copy"
+        self.stop_controller()
+        shutil.copytree(saved, copy)
+        self.start_controller()
+        yield
+        self.kill_controller()
+        shutil.rmtree(saved)
+        copy.rename(saved)
         self.start_controller()
 
     def wait_for_controller(self) -> None:

@@ -17,7 +17,7 @@ from sf_quantum.cli.qpu import service
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.protocol.leases import LeaseHints
 from sf_quantum.qpu import Qpu
-from sf_quantum.qpu.leasing.batch_jobs import lease_request
+from sf_quantum.qpu.leasing.batch_jobs import BatchJob, lease_request
 from sf_quantum.qpu.leasing.burst import watch
 from sf_quantum.qpu.leasing.burst.classes import ClassRule, class_of
 from sf_quantum.qpu.leasing.burst.folder import Folder
@@ -138,12 +138,12 @@ def make_gate(args: argparse.Namespace, scheduler: Scheduler) -> Gate:
     asking = {places.qpu: places for places in args.asking}
 
     def make_request(
-        job: str, qpu: str, hints: LeaseHints
+        job: BatchJob, qpu: str, hints: LeaseHints
     ) -> tuple[Qpu, AcquireOptions]:
-        user, partitions, qos, lease_options = scheduler.applicant(job)
+        user, partitions, qos, lease_options = scheduler.applicant(job.id)
         named = argparse.Namespace(**{**vars(args), "qpu": [qpu]})
         class_ = class_of(args.class_of, partitions, qos, "0")
-        request = lease_request(scheduler.name(job), class_, hints)
+        request = lease_request(job, class_, hints)
         return client(named, user=user, **lease_options), request
 
     return Gate(

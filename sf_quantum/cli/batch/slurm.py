@@ -156,6 +156,10 @@ def _acquire(args: argparse.Namespace) -> None:
     wait_for_tasks(details)
     hints = opening.hints(cast("LeaseOptions", vars(args)))
     request = slurm_request(args.job, cluster, details, args.class_of, hints)
+    if isinstance(client, SfqQpu):
+        # A job that a killed controller forgot had the same id, or an earlier request of
+        # this job another key.
+        _release_leases(client, args.job, cluster, but=request.key)
     token = asking.ask(request)
     # The job's environment does not have the credentials of the site.
     (sfq_qpu,) = replace(service.selection(args), settings=None).qpus({})
@@ -183,11 +187,20 @@ def _release(args: argparse.Namespace) -> None:
             account(args.job, client, entry.token, f"{entry.waited:.3f}")
     elif isinstance(client, SfqQpu):
         # Slurm has ended its request, which may have been granted meanwhile
-        holder = args.job, controller.cluster()
-        for lease in list_leases(client):
-            if (lease.job, lease.cluster) == holder:
-                client.release(lease.token)
+        _release_leases(client, args.job, controller.cluster())
     folder.remove(args.job)
+
+
+def _release_leases(
+    client: SfqQpu, job: int, cluster: str, but: str | None = None
+) -> None:
+    """Release the leases that were acquired for a job.
+
+    :param but: key of the lease that it keeps
+    """
+    for lease in list_leases(client):
+        if (lease.job, lease.cluster) == (job, cluster) and lease.key != but:
+            client.release(lease.token)
 
 
 def _watch(args: argparse.Namespace) -> None:

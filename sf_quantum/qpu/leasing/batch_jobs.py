@@ -17,12 +17,16 @@ class BatchJob(NamedTuple):
 
     :param scheduler: name of the batch system in messages
     :param cluster: name of the cluster; ``None``: any
-    :param id: id, which contains no ``-``
+    :param id: id, which contains neither ``-`` nor ``.``
+    :param submitted: epoch seconds of its submission, where another job may have the same id
+        later: a controller of Slurm that is killed forgets the jobs and ids of its last
+        seconds. Empty if it is unknown
     """
 
     scheduler: str
     cluster: str | None
     id: str
+    submitted: str = ""
 
     def __str__(self) -> str:
         return f"{self.scheduler} job {self.id}"
@@ -33,14 +37,22 @@ class BatchJob(NamedTuple):
 
         The jobs of a federation's clusters each have a sibling of it.
         """
-        return f"{self.scheduler.lower()}-{self.cluster}-{self.id}"
+        number = f"{self.id}.{self.submitted}" if self.submitted else self.id
+        return f"{self.scheduler.lower()}-{self.cluster}-{number}"
 
     def has(self, key: str) -> bool:
-        """Return whether the key of a lease is the job's; ``sfq lease`` makes other keys."""
-        if self.cluster is not None:
-            return key == self.key
-        prefix, _, job = key.rpartition("-")
-        return job == self.id and prefix.startswith(f"{self.scheduler.lower()}-")
+        """Return whether the key of a lease is the job's; ``sfq lease`` makes other keys.
+
+        A job whose time of submission is unknown has the leases of all jobs with its id.
+        """
+        prefix, _, number = key.rpartition("-")
+        job, _, submitted = number.partition(".")
+        if self.submitted not in ("", submitted) or job != self.id:
+            return False
+        scheduler = self.scheduler.lower()
+        if self.cluster is None:
+            return prefix.startswith(f"{scheduler}-")
+        return prefix == f"{scheduler}-{self.cluster}"
 
 
 class ListedLease(NamedTuple):

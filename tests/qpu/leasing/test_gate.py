@@ -16,7 +16,7 @@ from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
 from sf_quantum.protocol.leases import LeaseHints
 from sf_quantum.qpu import Qpu
-from sf_quantum.qpu.leasing.batch_jobs import lease_request
+from sf_quantum.qpu.leasing.batch_jobs import BatchJob, lease_request
 from sf_quantum.qpu.leasing.gating import flux
 from sf_quantum.qpu.leasing.gating.gate import Gate
 from sf_quantum.qpu.leasing.gating.job_requests import parse_request
@@ -84,11 +84,11 @@ class Site:
         urls = {name: one.url for name, one in {"qpu": service, **others}.items()}
 
         def request(
-            job: str, qpu: str, hints: LeaseHints
+            job: BatchJob, qpu: str, hints: LeaseHints
         ) -> tuple[Qpu, AcquireOptions]:
-            user = self.scheduler.listed[job].user
+            user = self.scheduler.listed[job.id].user
             client = SfqQpu(qpu, urls[qpu], lease_options={"user": user})
-            return client, lease_request(self.scheduler.name(job), None, hints)
+            return client, lease_request(job, None, hints)
 
         qpus = [SfqQpu(name, url) for name, url in urls.items()]
         places = [Places(name, 8, 4) for name in urls]
@@ -151,6 +151,28 @@ def test_the_lease_of_a_job_ends_after_two_lists_without_it(site: Site) -> None:
     assert site.held
     site.gate.look()
     assert not site.held
+
+
+def test_a_job_with_the_id_of_a_forgotten_one_has_another_lease(site: Site) -> None:
+    site.scheduler.listed = {"f1": replace(HELD, submitted="1000")}
+    site.look_until_released("f1")
+    (earlier,) = site.held
+    # The batch system has forgotten it, and the user's next job gets its id.
+    site.scheduler.listed = {"f1": replace(HELD, submitted="1005")}
+    site.look_until_released("f1")
+    (lease,) = site.held
+    assert lease.id != earlier.id
+    assert lease.key == "fake-one-f1.1005"
+
+
+def test_a_job_that_is_queued_again_keeps_its_lease(site: Site) -> None:
+    site.scheduler.listed = {"f1": replace(HELD, submitted="1000")}
+    site.look_until_released("f1")
+    requeued = replace(site.scheduler.listed["f1"], submitted="", is_pending=False)
+    site.scheduler.listed["f1"] = requeued
+    for _ in range(3):
+        site.gate.look()
+    assert site.keys() == ["fake-one-f1.1000"]
 
 
 def test_jobs_ask_in_the_order_in_which_they_are_listed(site: Site) -> None:

@@ -115,3 +115,10 @@ def test_keys_of_clusters_with_dashes_are_not_confused() -> None:
     assert BatchJob("Slurm", "lab-2", "7").key == "slurm-lab-2-7"
     assert BatchJob("Flux", None, "f7").has("flux-lab-2-f7")
     assert not BatchJob("Flux", None, "f7").has("slurm-lab-f7")
+
+
+def test_a_job_of_unknown_submission_has_the_lease_of_its_id() -> None:
+    earlier = BatchJob("Slurm", "lab", "7", "1000")
+    assert BatchJob("Slurm", "lab", "7").has(earlier.key)
+    assert not BatchJob("Slurm", "lab", "7", "1005").has(earlier.key)
+    assert not BatchJob("Slurm", "lab", "71").has(earlier.key)

@@ -14,6 +14,7 @@ from sf_quantum import structs
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
 from sf_quantum.protocol.leases import LeaseHints
+from sf_quantum.qpu.leasing.batch_jobs import BatchJob
 from sf_quantum.qpu.leasing.gating import in_job, pbs
 from sf_quantum.qpu.leasing.gating.job_requests import parse_request
 from sf_quantum.qpu.leasing.gating.pbs import PbsJob, Status
@@ -150,8 +151,8 @@ def test_a_host_without_pbs_says_what_is_missing(
 
 def test_the_tasks_of_an_array_are_one_job() -> None:
     task = {"PBS_JOBID": "7[2].pbs-1", "PBS_ARRAY_ID": "7[].pbs-1", "LOGNAME": "ada"}
-    assert pbs.job_of(task) == (("PBS", "pbs-1", "7[]"), "ada")
-    assert pbs.job_of({"PBS_JOBID": "7.pbs-1"}) == (("PBS", "pbs-1", "7"), "")
+    assert pbs.job_of(task) == (BatchJob("PBS", "pbs-1", "7[]"), "ada")
+    assert pbs.job_of({"PBS_JOBID": "7.pbs-1"}) == (BatchJob("PBS", "pbs-1", "7"), "")
     assert pbs.job_of({}) is None
 
 

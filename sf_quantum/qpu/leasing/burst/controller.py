@@ -122,7 +122,7 @@ def details(job: int) -> JobDetails:
     """
     # the id of an array's last task also means the array, which has a line for each task
     form = squeue.DETAILS_FORMAT
-    lines = slurm("squeue", "-h", "-j", str(job), "-o", form)
+    lines = slurm("squeue", "-h", "-j", str(job), "-O", form)
     if (listed := squeue.job_details(lines, str(job))) is None:
         raise QpuError(f"squeue does not list job {job}")
     return listed

@@ -25,7 +25,8 @@ def slurm_request(
     :param hints: what the job's user says of it, such as bounds of the lease
     """
     class_ = class_of(rules, details.partitions, details.qos, details.priority)
-    return lease_request(BatchJob("Slurm", cluster, str(job)), class_, hints)
+    named = BatchJob("Slurm", cluster, str(job), details.submitted)
+    return lease_request(named, class_, hints)
 
 
 def identity(job: int, cluster: str, details: JobDetails) -> dict[str, str]:

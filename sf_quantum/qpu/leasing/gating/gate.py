@@ -8,6 +8,7 @@
     released, has no nodes yet                its lease is renewed
     released, has no nodes in time            held, its lease goes to the next job
     ended or cancelled                        its lease is given back
+    has the id of a job that Slurm forgot     that one's lease is given back
 
 It keeps nothing on disk: the service of each QPU lists the leases, the batch system lists the
 jobs. It may be killed at any time. Only jobs that a user holds ask; those that an administrator holds wait
@@ -30,7 +31,12 @@ from sf_quantum.errors import InputError, QpuError, QuantumError
 from sf_quantum.protocol.leases import LeaseHints
 from sf_quantum.qpu import Qpu
 from sf_quantum.qpu.leasing import held_leases
-from sf_quantum.qpu.leasing.batch_jobs import list_leases, without_nodes
+from sf_quantum.qpu.leasing.batch_jobs import (
+    BatchJob,
+    ListedLease,
+    list_leases,
+    without_nodes,
+)
 from sf_quantum.qpu.leasing.gating.job_requests import (
     NO_REQUEST,
     JobRequest,
@@ -52,7 +58,9 @@ ANSWER_SECONDS = 5.0
 REFUSED_SECONDS = 60.0
 logger = logging.getLogger("sfq-gate")
 #: makes the request of a job for a lease of a QPU, and the client that sends it
-MakeRequest: TypeAlias = Callable[[str, str, LeaseHints], tuple[Qpu, AcquireOptions]]
+MakeRequest: TypeAlias = Callable[
+    [BatchJob, str, LeaseHints], tuple[Qpu, AcquireOptions]
+]
 
 
 @dataclass
@@ -143,9 +151,9 @@ class Gate:
         jobs = self._scheduler.jobs()
         leases = {
             name: {
-                job: lease.token
-                for job, lease in found
-                if job not in jobs or lease.user == jobs[job].user
+                id_: lease.token
+                for id_, lease in found
+                if self._has_lease(id_, jobs.get(id_), self._qpus[name], lease)
             }
             for name, found in listed.items()
         }
@@ -179,6 +187,18 @@ class Gate:
             error = future.exception()
             if isinstance(error, QuantumError) and not isinstance(error, WaitCancelled):
                 self._refuse(job, error)
+
+    def _has_lease(
+        self, id_: str, job: GatedJob | None, qpu: SfqQpu, lease: ListedLease
+    ) -> bool:
+        """Return whether a lease is the job's, and release that of an earlier one."""
+        if job is None:
+            return True
+        if not self._scheduler.name(id_, job.submitted).has(lease.key):
+            self._try(id_, partial(qpu.release, lease.token))
+            logger.info("job %s: the lease of an earlier job is released", id_)
+            return False
+        return lease.user == job.user
 
     def _check(
         self, id_: str, job: GatedJob | None, wish: JobRequest, qpu: SfqQpu, token: str
@@ -251,7 +271,8 @@ class Gate:
                 if users.total() < places.count and users[user] < share:
                     waiting.remove(id_)
                     users[user] += 1
-                    self._try(id_, partial(self._request, id_, *wishes[id_]))
+                    submitted = jobs[id_].submitted
+                    self._try(id_, partial(self._request, id_, submitted, *wishes[id_]))
 
     def _may_ask(self, id_: str, job: GatedJob, wish: JobRequest) -> bool:
         refused = self._refused.get(id_, 0.0) > time.monotonic()
@@ -269,9 +290,10 @@ class Gate:
             return NO_REQUEST
         return qpu, hints
 
-    def _request(self, job: str, qpu: str, hints: LeaseHints) -> None:
+    def _request(self, job: str, submitted: str, qpu: str, hints: LeaseHints) -> None:
         self._asked[job] = qpu, hints
-        request = _Request(*self._make_request(job, qpu, hints))
+        named = self._scheduler.name(job, submitted)
+        request = _Request(*self._make_request(named, qpu, hints))
         self._requests[job] = request, request.start()
 
     def _refuse(self, job: str, error: QuantumError) -> None:

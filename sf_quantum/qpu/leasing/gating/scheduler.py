@@ -30,6 +30,7 @@ class GatedJob:
     :param is_held: whether its user holds it, and nobody else does
     :param may_start: whether it waits for neither another job nor its time
     :param reason: reason for which it has no nodes
+    :param submitted: see :class:`.BatchJob`
     """
 
     user: str
@@ -38,6 +39,7 @@ class GatedJob:
     is_held: bool
     may_start: bool
     reason: str
+    submitted: str = ""
 
 
 class Applicant(NamedTuple):
@@ -68,14 +70,14 @@ class Scheduler(ABC):
     def __init__(self, cluster: str) -> None:
         self._cluster = cluster
 
-    def name(self, job: str) -> BatchJob:
+    def name(self, job: str, submitted: str = "") -> BatchJob:
         """Return the identity of a job."""
-        return BatchJob(self.title, self._cluster, job)
+        return BatchJob(self.title, self._cluster, job, submitted)
 
     def job_of(self, key: str) -> str | None:
-        """Return the job of this cluster whose lease has a key, if any has."""
-        job = self.name(key.rpartition("-")[2])
-        return job.id if job.key == key else None
+        """Return the id of the job of this cluster whose lease has a key, if any has."""
+        id_, _, submitted = key.rpartition("-")[2].partition(".")
+        return id_ if self.name(id_, submitted).key == key else None
 
     @abstractmethod
     def jobs(self) -> Mapping[str, GatedJob]:
@@ -109,8 +111,8 @@ def run_command(*command: str) -> str:
     try:
         done = subprocess.run(
             command,
-            # messages and times as they are read here, not as of the site's language
-            env={**os.environ, "LC_ALL": "C.UTF-8"},
+            # The site's language and time zone change neither messages nor times.
+            env={**os.environ, "LC_ALL": "C.UTF-8", "SLURM_TIME_FORMAT": "%s"},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

@@ -29,6 +29,7 @@ class Slurm(Scheduler):
                 is_held=row.held,
                 may_start=row.may_start,
                 reason=row.reason,
+                submitted=row.submitted,
             )
             for id_, row in sorted(controller.gated_jobs().items())
         }

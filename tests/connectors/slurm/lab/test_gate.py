@@ -170,7 +170,8 @@ def test_a_job_that_is_released_too_early_has_no_lease(site: GateSite) -> None:
 def test_the_lease_of_another_user_releases_no_job(site: GateSite) -> None:
     with site.serving(vqpus=2) as service:
         gate, job = site.gate(), site.submit("true")
-        body: dict[str, JSON] = {"key": f"slurm-lab-{job}", "slurm_job_id": str(job)}
+        key = gate._scheduler.name(str(job), controller.gated_jobs()[job].submitted).key
+        body: dict[str, JSON] = {"key": key, "slurm_job_id": str(job)}
         service.ask(
             "POST", "/v1/leases", {**body, "slurm_cluster": "lab", "user": "eve"}
         )
@@ -207,6 +208,35 @@ def test_a_job_that_runs_is_not_held(site: GateSite) -> None:
     shown = site.lab.output("scontrol", "show", "job", str(job))
     site.lab.output("scancel", str(job))
     assert "Priority=0" not in shown
+
+
+def test_a_job_with_the_id_of_a_forgotten_one_has_a_new_lease(site: GateSite) -> None:
+    script = f"{site.held_lease()} sh -c 'env | grep TOKEN'"
+    with site.serving() as service, site.running_gate():
+        with site.lab.forgetting():
+            forgotten = site.submit(script)
+            tokens = {site.output(forgotten)}
+            leased = service.queue.leases.held
+        job = site.submit(script)
+        assert job == forgotten
+        tokens.add(site.output(job))
+    assert len(tokens) == 2, leased
+
+
+def test_a_job_that_is_queued_again_keeps_its_lease(site: GateSite) -> None:
+    with site.serving() as service:
+        gate = site.gate()
+        job = site.submit(f"{site.held_lease()} sleep 60", "--requeue")
+        look_until_held(gate, service)
+        gate.look()
+        site.lab.wait_for(lambda: site.lab.state(job) == "RUNNING", "it runs", SECONDS)
+        submitted = controller.gated_jobs()[job].submitted
+        site.lab.output("scontrol", "requeue", str(job))
+        assert controller.gated_jobs()[job].submitted == "" != submitted
+        gate.look()
+        (lease,) = service.queue.leases.held
+        assert lease.key == f"slurm-lab-{job}.{submitted}"
+        site.lab.output("scancel", str(job))
 
 
 def test_the_tasks_of_an_array_share_a_lease(site: GateSite) -> None:

@@ -473,6 +473,22 @@ def test_a_job_runs_whose_release_the_controller_forgot(own_site: Site) -> None:
         assert "ran" in site.output(job)
 
 
+def test_a_job_with_the_id_of_a_forgotten_one_has_a_new_lease(own_site: Site) -> None:
+    site = own_site
+    with site.serving("halved"):
+        with site.lab.forgetting():
+            forgotten = site.submit("halved", "env | grep TOKEN; sleep 60")
+            site.until(forgotten, "JobState=RUNNING")
+            out = site.folder / f"slurm-{forgotten}.out"
+            site.lab.wait_for(
+                lambda: out.exists() and "TOKEN" in out.read_text(), "a lease", SECONDS
+            )
+            token = out.read_text()
+        job = site.submit("halved", "env | grep TOKEN")
+        assert job == forgotten
+        assert site.output(job) not in ("", token)
+
+
 def test_a_step_without_a_script_waits_as_well(site: Site) -> None:
     with site.serving("srun") as service:
         output = site.as_user("srun", *asking("srun"), "env")
