@@ -54,23 +54,16 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _list(client: ServiceClient, args: argparse.Namespace) -> None:
-    if args.ended:
-        path = f"{_LEASES}?closed=true"
-        leases = service.objects(service.request(client, "GET", path))
-    else:
-        leases = _open(client)
+    leases = _leases(client, "closed" if args.ended else "waiting")
     if not args.json:
         leases = [_shortened(lease) for lease in leases]
     service.print_table(_COLUMNS, leases, "no leases", args)
 
 
-def _open(client: ServiceClient) -> list[dict[str, JSON]]:
-    """Return the leases that are held, and those among the latest that wait."""
-    held = service.objects(service.request(client, "GET", _LEASES))
-    latest = service.objects(service.request(client, "GET", f"{_LEASES}?closed=true"))
-    ids = {lease["id"] for lease in held}
-    waiting = [one for one in latest if one.get("waiting") and one["id"] not in ids]
-    return [*held, *(lease for lease in waiting if lease["closed"] is None)]
+def _leases(client: ServiceClient, included: str) -> list[dict[str, JSON]]:
+    """Return the leases that are held, and those that a parameter includes."""
+    path = f"{_LEASES}?{included}=true"
+    return service.objects(service.request(client, "GET", path))
 
 
 def _shortened(lease: dict[str, JSON]) -> dict[str, JSON]:
@@ -81,7 +74,7 @@ def _shortened(lease: dict[str, JSON]) -> dict[str, JSON]:
 
 
 def _end(client: ServiceClient, args: argparse.Namespace) -> None:
-    ids = [str(lease["id"]) for lease in _open(client)]
+    ids = [str(lease["id"]) for lease in _leases(client, "waiting")]
     matches = [id_ for id_ in ids if id_ == args.id] or [
         id_ for id_ in ids if id_.startswith(args.id)
     ]

@@ -233,11 +233,9 @@ def test_leases_that_wait_are_listed_and_ended(
     asked = LeaseRequest(key="sapi", job="problems")
     requesting = queue.leases.request(Identity("bob", admin=False), asked)
     lease = asyncio.run_coroutine_threadsafe(requesting, queue._loop).result(SECONDS)
-    (row,) = [
-        one
-        for one in json.loads(sfq("bob", "leases", "list", "--json"))
-        if one["waiting"]
-    ]
+    rows = json.loads(sfq("bob", "leases", "list", "--json"))
+    assert [one["waiting"] for one in rows] == [False, True]
+    *_, row = rows
     assert (row["id"], row["held"], row["expires"]) == (lease.id, False, None)
     listed = sfq("operator", "leases", "list").splitlines()
     assert len(listed) == 5

@@ -215,14 +215,17 @@ async def leases(
     queue: Queue,
     who: Who,
     closed: Annotated[
-        bool, Query(description="Include ended leases, the latest 1000.")
+        bool, Query(description="The latest 1000 leases, including ended ones.")
+    ] = False,
+    waiting: Annotated[
+        bool, Query(description="Include leases that wait for a vQPU.")
     ] = False,
 ) -> Response:
     """List the caller's leases, for admins all leases, without their jobs."""
-    held = None if closed else queue.leases.list(who)
+    active = None if closed else queue.leases.list(who, waiting=waiting)
 
     def listed() -> bytes:
-        selected = queue.leases.list(who, held_only=False) if held is None else held
+        selected = queue.leases.latest(who) if active is None else active
         return _LEASES.dump_json(
             [_answer(queue, lease) for lease in selected], by_alias=True
         )

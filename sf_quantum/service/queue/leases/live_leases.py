@@ -192,10 +192,14 @@ class Leases:
             raise Refused(404, "no such lease")
         return lease
 
-    def list(self, who: Identity, *, held_only: bool = True) -> list[Lease]:
-        if held_only:
-            return [lease for lease in self.held if visible(who, lease)]
+    def latest(self, who: Identity) -> list[Lease]:
+        """List the latest 1000 leases, including ended ones, the latest first."""
         return self._store.leases.latest(None if who.admin else who.user)
+
+    def list(self, who: Identity, *, waiting: bool = False) -> list[Lease]:
+        """List the leases that are held, and on request those that wait on disk."""
+        leases = self.on_disk if waiting else self.held
+        return [lease for lease in leases if visible(who, lease)]
 
     def renew(self, who: Identity, lease_id: str) -> Lease:
         """Mark a lease as used; its expiry does not change."""
